@@ -38,8 +38,7 @@ from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.channels.apprise import AppriseChannel, AppriseProcess, inert, understood
 from wslgpud.alerts.channels.journal import Journal
 from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.message import digest, payload, worded
-from wslgpud.alerts.texts import Text
+from wslgpud.alerts.texts import Text, digest, payload, worded
 from wslgpud.host import SystemClock
 from wslgpud.model import Level, Transition
 from wslgpud.probes.supervisor import clean_environment, python_command

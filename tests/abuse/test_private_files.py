@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from tests.support.daemons import daemon
 from wslgpud import config as configuration
+from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.advise.doctor.checks_machine import secrets
-from wslgpud.advise.doctor.evidence import Evidence
 from wslgpud.cli import app
 from wslgpud.config import Config, load, secret_files
 from wslgpud.host import Host

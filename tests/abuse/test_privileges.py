@@ -502,7 +502,7 @@ class TestTheRule:
 #: Where the product starts programs, and what can be said of each: a new one must be thought about.
 STARTS = {
     "security/run_as/start.py": "what a user may have made, as that user or without rights",
-    "advise/guard/rescue.py": "/bin/sh with a script of ours",
+    "advise/guard/tree.py": "/bin/sh with a script of ours",
     "advise/guard/runner.py": "the command that the user who starts guard or sweep has named",
     "alerts/channels/apprise_worker.py": "copies of itself",
     "alerts/channels/apprise.py": "our own worker, by our own Python, in /",

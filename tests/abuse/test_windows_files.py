@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import wslgpud
-from wslgpud.advise.doctor.evidence import Evidence
+from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.save_request import StoppedFile

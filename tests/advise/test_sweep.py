@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
-from wslgpud.advise.sweep import Step, predict, too_much
+from wslgpud.advise.guard.plan import Step, predict, too_much
 from wslgpud.cli.sweep import _print
 
 MIB, GIB = 1 << 20, 1 << 30

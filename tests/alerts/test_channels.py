@@ -24,7 +24,7 @@ from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_fro
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel
-from wslgpud.alerts.message import iso
+from wslgpud.alerts.texts import iso
 from wslgpud.config import Alerts
 from wslgpud.config.key import ConfigError
 from wslgpud.host import Host

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from tests.grafana.panels import DASHBOARDS
-from wslgpud.advise.doctor.findings import CHECKS
+from wslgpud.advise.doctor.checking import CHECKS
 from wslgpud.alerts.rules import RULES, UNCLEAN_END, VRAM_STRESS
 from wslgpud.app.catalogue import catalogue
 from wslgpud.config import declared_keys

@@ -152,7 +152,7 @@ class Stage:
 
     def checkup(self) -> list[dict[str, Said]]:
         machine = RecordedHost(HOSTS / self.machine)
-        return [finding.document() for finding in doctor.run(machine, config.Config())]
+        return [finding._asdict() for finding in doctor.run(machine, config.Config())]
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:

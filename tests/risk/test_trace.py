@@ -78,7 +78,7 @@ def test_missing_keys_and_unknown_vram_of_processes_are_accepted(tmp_path):
         (HEADER + '{"t": 1}\n{"t": 2\n', 3, "not JSON"),
         (HEADER + '{"ram": {}}\n', 2, "'t' is missing"),
         (HEADER + '{"t": "now"}\n', 2, "'t' must be a number"),
-        (HEADER + '{"t": NaN}\n', 2, "'t' is missing, or no finite number"),
+        (HEADER + '{"t": NaN}\n', 2, "'t' is missing or is not a finite number"),
         (HEADER + '{"t": 1}\n{"t": 0.5}\n', 3, "time goes back"),
         (HEADER + '{"t": 1, "ram": 7}\n', 2, "'ram' must be an object"),
         (HEADER + '{"t": 1, "ram": {"total": "big", "available": 1}}\n', 2, "'total' must be a number"),

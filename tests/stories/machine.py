@@ -219,7 +219,7 @@ def played(script: Script, folder: Path, *, language: str = "en") -> Iterator[Pl
 
 
 def oom_lines(pid: int, name: str, held: int, group: str = "") -> tuple[str, ...]:
-    """Return what the kernel writes when it kills for want of memory."""
+    """Return what the kernel writes when it kills for lack of memory."""
     constraint = "CONSTRAINT_MEMCG" if group else "CONSTRAINT_NONE"
     where = f"oom_memcg={group},task_memcg={group}" if group else "global_oom,task_memcg=/"
     what = "Memory cgroup out of memory" if group else "Out of memory"

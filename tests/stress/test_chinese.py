@@ -14,10 +14,9 @@ from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.active_runs import PHASES, headline
 from wslgpud.advise.fit.estimate import MODES, OPTIMIZERS, PRECISIONS
-from wslgpud.advise.guard.memory import MemoryLeft
+from wslgpud.advise.guard.measures import MemoryLeft, RunStats, VramWatch
+from wslgpud.advise.guard.plan import Step, too_much
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.advise.guard.watch import RunStats, VramWatch
-from wslgpud.advise.sweep import Step, too_much
 from wslgpud.cli import app, guard, stress_screen, sweep
 from wslgpud.cli.console import Console
 from wslgpud.config import Config, Stress

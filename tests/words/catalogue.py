@@ -21,7 +21,7 @@ import polib
 import typer.main
 from babel.messages.extract import extract_from_dir
 
-from wslgpud.advise.doctor.findings import CHECKS
+from wslgpud.advise.doctor.checking import CHECKS
 from wslgpud.advise.wslconfig.keys import TEXTS
 from wslgpud.alerts import runbook
 from wslgpud.cli import app

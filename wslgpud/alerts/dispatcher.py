@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from wslgpud.alerts.channels import Channel, DeliveryError, Refreshed
-from wslgpud.alerts.message import Message, digest, level_of, worded
 from wslgpud.alerts.send_policy import SendPolicy
+from wslgpud.alerts.texts import Payload, digest, level_of, worded
 from wslgpud.host import Clock
 from wslgpud.store import Delivery, Store
 from wslgpud.words import ENGLISH, Said, Tongue, cause, say
@@ -42,7 +42,7 @@ class Dispatcher:
     policy: Callable[[], SendPolicy] = SendPolicy
     tongue: Tongue = ENGLISH
     expiry_seconds: float = EXPIRY_SECONDS
-    reminders: Callable[[str], Sequence[Message]] = lambda _: ()
+    reminders: Callable[[str], Sequence[Payload]] = lambda _: ()
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:

@@ -17,10 +17,9 @@ from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
-from wslgpud.alerts.message import Message, payload
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
-from wslgpud.alerts.texts import Text, closing, compose, end_facts, text_now, with_victim
+from wslgpud.alerts.texts import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
@@ -146,7 +145,7 @@ class AlertManager:
         since = self._clock.mono() - seconds
         return [row for row in self._lately if row.mono >= since]
 
-    def reminders(self, channel: str) -> list[Message]:
+    def reminders(self, channel: str) -> list[Payload]:
         """Return messages of what is open and not silenced, as bad as the channel wants it; from any thread."""
         held = [(incident, row) for incident in self._open for row in incident.held.values()]
         return [

@@ -63,4 +63,4 @@ class Answers:
         from wslgpud.advise import doctor  # only when somebody looks
 
         found = doctor.run(self._host, self._config, None, str(self._folder))
-        return [finding.document() for finding in found]
+        return [finding._asdict() for finding in found]

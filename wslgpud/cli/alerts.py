@@ -18,11 +18,11 @@ import typer
 from wslgpud.alerts import build
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
-from wslgpud.alerts.message import iso
 from wslgpud.alerts.report import summary
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.alerts.save_request import StoppedFile
+from wslgpud.alerts.texts import iso
 from wslgpud.cli import options
 from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault, complain, data_folder, database_of, loaded, refused, warn
@@ -172,7 +172,7 @@ def silence(
 
     _write(ControlFile(data_folder(state)), change)
     quiet = t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=span)
-    print(quiet if span else t("{rule} of {name}: not silent any more", rule=rule, name=resource))
+    print(quiet if span else t("{rule} of {name}: no longer silenced", rule=rule, name=resource))
 
 
 @app.command()

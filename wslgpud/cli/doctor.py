@@ -15,7 +15,7 @@ from rich.text import Text
 from wslgpud.advise import doctor as doctors
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.doctor.bundle import write
-from wslgpud.advise.doctor.findings import CheckResult, State
+from wslgpud.advise.doctor.checking import CheckResult, State
 from wslgpud.app.process import host_at
 from wslgpud.cli import options
 from wslgpud.cli.common import loaded, refused
@@ -58,7 +58,7 @@ def doctor(
         told = template("wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.")
         typer.echo(t(told, path=path, count=count), err=as_json)
     if as_json:  # for programs, which read the same in every locale
-        english = [{name: str(said) for name, said in finding.document().items()} for finding in findings]
+        english = [{name: str(said) for name, said in finding._asdict().items()} for finding in findings]
         print(json.dumps(english, indent=2))
     elif bundle is None:
         print_findings(findings, everything=everything)

@@ -46,7 +46,7 @@ def export(
 
     Examples:
         wslgpud export last-week.csv ram vram --since 7d
-        wslgpud export history.parquet --step 1min  # a minute a row, for pandas
+        wslgpud export history.parquet --step 1min  # one row per minute, for pandas
         wslgpud export history.om --label job=wslgpud  # then: promtool tsdb create-blocks-from openmetrics
     """
     piped, chosen, now = str(file) == "-", form or _SUFFIXES.get(file.suffix), time.time()

@@ -16,11 +16,10 @@ from rich.cells import chop_cells
 
 from wslgpud.active_runs import Claim, Note, waiting
 from wslgpud.advise.guard import past_runs, plan, tree
-from wslgpud.advise.guard.memory import MemoryLeft, memory_left, most_bytes
+from wslgpud.advise.guard.measures import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.advise.guard.watch import RunStats, VramWatch
 from wslgpud.cli import options
 from wslgpud.cli.common import Fault, loaded, refused, state_folder
 from wslgpud.cli.moments import seconds
@@ -199,8 +198,8 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
         _say("memory was short after {after_seconds}: asked {who} to save itself", after_seconds=after, who=who)
     if stats.oom_kills:
         killed = says(
-            "the kernel killed {count} process for want of memory: try --pause, or --jobs {jobs}",
-            "the kernel killed {count} processes for want of memory: try --pause, or --jobs {jobs}",
+            "the kernel killed {count} process for lack of memory: try --pause, or --jobs {jobs}",
+            "the kernel killed {count} processes for lack of memory: try --pause, or --jobs {jobs}",
             count=stats.oom_kills,
             jobs=max(1, (_jobs(guarded) or 2) // 2),
         )

@@ -48,7 +48,7 @@ HostName = Annotated[str, option("--host", "NAME", "only this machine, in a data
 Since = Annotated[str, option("--since", "WHEN", _WHENS)]
 Until = Annotated[str, option("--until", "WHEN", "up to then, written likewise")]
 Step = Annotated[str, option("--step", "TIME", _EACH)]
-Timeout = Annotated[str, option("--timeout", "TIME", "end the command after so long: 90s, 30min, 1h30m")]
+Timeout = Annotated[str, option("--timeout", "TIME", "stop the command after this time: 90s, 30min, 1h30m")]
 Interval = Annotated[str, option("--interval", "TIME", "time between two updates, at least 0.2s")]
 Plot = Annotated[Path | None, _PLOT]
 Gpu = Annotated[int, option("--gpu", "N", "number of the GPU", min=0)]

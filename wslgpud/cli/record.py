@@ -24,7 +24,7 @@ from wslgpud.words import failure, t
 
 def record(
     file: Annotated[Path, argument("FILE", "recording to write; compressed if it ends in .gz")],
-    lasting: Annotated[str, option("--for", "TIME", "end after so long: 90s, 30min, 2h; else at Ctrl-C")] = "",
+    lasting: Annotated[str, option("--for", "TIME", "stop after this time: 90s, 30min, 2h; else at Ctrl-C")] = "",
     config: options.Config = None,
     host_root: options.HostRoot = None,
 ) -> None:

@@ -267,7 +267,7 @@ def memory(view: View) -> Table:
         row(current().resource(gpu), gpu, whole - card["used_bytes"], whole, "cyan", why)
     if swap["total"]:
         back = view.trail.mean(SeriesKey("swap in"), 10) or 0.0
-        reads = t("reads back {back_bytes} a second", back_bytes=back) if back > 1 << 20 else ""
+        reads = t("reads back {back_bytes}/s", back_bytes=back) if back > 1 << 20 else ""
         row(t("swap"), "swap", swap["free"], swap["total"], "cyan", words((reads, "yellow")))
     return table
 

@@ -59,7 +59,7 @@ def stress(
 
     Examples:
         wslgpud stress --quick
-        wslgpud stress history  # the nightly tests, one a line
+        wslgpud stress history  # the nightly tests, one per line
         wslgpud stress show 12  # one of them with all its figures
     """
     if context.invoked_subcommand:
@@ -196,7 +196,7 @@ def history(
     until: options.Until = "now",
     plot: options.Plot = None,
 ) -> None:
-    """Show the runs so far, one a line.
+    """Show the runs so far, one per line.
 
     Examples:
         wslgpud stress history --since 30d

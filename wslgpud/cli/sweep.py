@@ -14,11 +14,10 @@ import typer
 from rich.text import Text
 
 from wslgpud.advise.guard import plan, tree
-from wslgpud.advise.guard.memory import memory_left
+from wslgpud.advise.guard.measures import VramWatch, memory_left
+from wslgpud.advise.guard.plan import Step, too_much
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.advise.guard.watch import VramWatch
-from wslgpud.advise.sweep import Step, too_much
 from wslgpud.cli import options
 from wslgpud.cli.common import Fault, loaded, picture
 from wslgpud.cli.console import Console, table_of

@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from wslgpud.advise.wslconfig import check as checks
-from wslgpud.advise.wslconfig import compare, edit, files, parse, presets
+from wslgpud.advise.wslconfig import compare, files, parse, presets
 from wslgpud.advise.wslconfig.files import Document
 from wslgpud.advise.wslconfig.keys import KEYS, KINDS
 from wslgpud.advise.wslconfig.presets import GIB
@@ -149,7 +149,7 @@ def preset(
     chosen, place, old = _settings(host, name, memory, processors), files.NAME, Document("")
     with contextlib.suppress(Told):  # it is only shown; a machine without a file of its own may want one
         place, old = _document(host, file, missing=True)
-    new = edit.changed(old.text, {setting.path: setting.value for setting in chosen})
+    new = parse.changed(old.text, {setting.path: setting.value for setting in chosen})
     purpose = Message(presets.PRESETS[name].purpose)
     print("#", t("{path} with the preset {name}: {purpose}", path=place, name=name, purpose=purpose))
     print(new.replace("\r\n", "\n").rstrip())
@@ -173,7 +173,7 @@ def apply(
     """
     host = Host()
     chosen, (place, old) = _settings(host, name, memory, processors), _document(host, file, missing=True)
-    _write(Path(place), old, edit.changed(old.text, {setting.path: setting.value for setting in chosen}), yes)
+    _write(Path(place), old, parse.changed(old.text, {setting.path: setting.value for setting in chosen}), yes)
 
 
 @app.command()

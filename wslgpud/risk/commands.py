@@ -134,7 +134,7 @@ class Commands:
         return {command: (first[command], dict(sizes)) for command, sizes in sums.items()}
 
     def _keep(self, command: str, t: float, life: _Life, *, killed: bool = False) -> None:
-        """Remember a run that has ended, or is about to for want of memory."""
+        """Remember a run that has ended, or is about to for lack of memory."""
         peaks = {
             key: size
             for key, size in life.peaks.items()

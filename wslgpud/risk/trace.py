@@ -183,7 +183,7 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
     """
     t = _float(row, "t")
     if t is None:
-        raise ValueError(say("'t' is missing, or no finite number"))
+        raise ValueError(say("'t' is missing or is not a finite number"))
     psi = {name: _record(PsiState, state) for name, state in (section(row, "psi") or {}).items() if type(state) is dict}
     gpus = (
         _record(GpuSample, gpu, index=position, processes=_records(GpuProcess, _items(gpu, "procs")))

@@ -139,5 +139,5 @@ def message(readings: Iterable[Reading], wall: float) -> MetricsData:
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(say("otlp.headers: one of them is no header: write name=value"))
+        raise ConfigError(say("otlp.headers: one of them is not a header: write name=value"))
     return name.strip(), value.strip()

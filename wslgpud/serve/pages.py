@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.alerts.message import local_time
+from wslgpud.alerts.texts import local_time
 from wslgpud.model import Snapshot
 from wslgpud.serve import static
 from wslgpud.serve.api_query import language_of

@@ -6,8 +6,10 @@ neither the others nor each other along.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -25,6 +27,9 @@ _MOST_VOLUMES = 4
 _DISK = re.compile(r"(sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|nvme\d+n\d+|mmcblk\d+|pmem\d+|zram\d+)")
 _DRIVE = re.compile(r"[A-Za-z]:\\?")
 WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
+#: Roles of processes that read data sets; from Windows' drives that is many times slower, and the card waits.
+READERS = frozenset({"training", "gpu"})
+_MOST_FILES = 2000
 
 
 #: Column of /proc/diskstats after the name -> metric; what one unit of the column is worth follows from the unit.
@@ -194,3 +199,22 @@ def space(host: Host, found: list[Mount]) -> list[Reading]:
 def _plain(word: str) -> str:
     r"""Undo the kernel's octal escapes (``\040`` is a space)."""
     return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), word)
+
+
+def windows_points(host: Host) -> list[str]:
+    """Return where drives of Windows are mounted; empty outside WSL."""
+    return [mount.point for mount in mounts(host.read_optional("/proc/self/mounts")) if mount.windows]
+
+
+def open_there(host: Host, pids: Iterable[int], points: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield (pid, path) of what these processes have open below ``points``, as far as it is visible to us.
+
+    Only links below /proc are read: a drive that hangs holds nobody up.
+    """
+    inside = tuple(f"{point.rstrip('/')}/" for point in points)
+    for pid in pids:
+        # A folder on a drive stands for what is read below it.
+        paths = [f"{host.link(f'/proc/{pid}/cwd') or ''}/"]
+        with contextlib.suppress(NoData, SourceError):
+            paths += (host.link(f"/proc/{pid}/fd/{name}") or "" for name in host.names(f"/proc/{pid}/fd", _MOST_FILES))
+        yield from ((pid, path) for path in paths if path.startswith(inside))

@@ -147,7 +147,7 @@ class _Conversation:
                 shapes.check_line(line)
             except ValueError:
                 odd = text[:80].decode("utf-8", "replace")
-                self._distrust(say("the worker said something that is no line of its own: {line}", line=odd))
+                self._distrust(say("the worker wrote a line that is not of its protocol: {line}", line=odd))
                 return
             self.heard = time.monotonic()
             if line["event"] == "beat":

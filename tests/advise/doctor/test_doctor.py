@@ -20,9 +20,8 @@ from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.advise.doctor import CheckResult, run
 from wslgpud.advise.doctor.bundle import write
+from wslgpud.advise.doctor.checking import CHECKS, Evidence
 from wslgpud.advise.doctor.checks_machine import service
-from wslgpud.advise.doctor.evidence import Evidence
-from wslgpud.advise.doctor.findings import CHECKS
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.cli import app
 from wslgpud.cli.console import Console

@@ -14,7 +14,7 @@ from tests.advise.guard.test_guard import GUARD
 from tests.support.elsewhere import Elsewhere
 from wslgpud.active_runs import PLACES, Claim, Note, RunNotes, expected, name_of
 from wslgpud.advise.guard import past_runs, plan
-from wslgpud.advise.guard.memory import TreeMemory, most_bytes
+from wslgpud.advise.guard.measures import TreeMemory, most_bytes
 from wslgpud.advise.guard.plan import Process
 from wslgpud.config import Config
 from wslgpud.host import Host

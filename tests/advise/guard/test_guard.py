@@ -17,8 +17,8 @@ import pytest
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from tests.support.elsewhere import seen as seen_now
+from wslgpud.advise.guard.measures import RunStats
 from wslgpud.advise.guard.runner import GuardedCommand
-from wslgpud.advise.guard.watch import RunStats
 from wslgpud.cli.guard import _own_log, _sum_up
 from wslgpud.host import Host
 
@@ -208,7 +208,7 @@ def test_who_was_killed_for_want_of_memory_is_told_also_without_a_number_of_jobs
     order = GuardedCommand(["make"], {"MAX_JOBS": ""})
     _sum_up(RunStats(code=137, oom_kills=1), order, tmp_path / "log")
 
-    assert "killed 1 process for want of memory" in capfd.readouterr().err
+    assert "killed 1 process for lack of memory" in capfd.readouterr().err
 
 
 def test_on_a_terminal_the_program_has_one_and_a_live_line_stands_below(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wslgpud.advise.guard.measures import Shortage
 from wslgpud.advise.guard.past_runs import PastRuns, load, save
 from wslgpud.advise.guard.plan import (
     CXX_BYTES,
@@ -19,7 +20,6 @@ from wslgpud.advise.guard.plan import (
     reserve,
     to_stop,
 )
-from wslgpud.advise.guard.watch import Shortage
 
 GIB = 1 << 30
 SIZES = st.integers(0, 64 * GIB)

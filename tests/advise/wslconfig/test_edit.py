@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tests.advise.wslconfig.test_parse import FRAGMENTS
 from wslgpud.advise.wslconfig import presets
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.advise.wslconfig.edit import CannotSet, changed, encoded, headers_mended
 from wslgpud.advise.wslconfig.files import backups, decoded, replace
 from wslgpud.advise.wslconfig.keys import BY_PATH, KEYS
-from wslgpud.advise.wslconfig.parse import parse
+from wslgpud.advise.wslconfig.parse import CannotSet, changed, encoded, headers_mended, parse
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 30, 5, tzinfo=timezone.utc)

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from importlib import import_module
 
-from wslgpud.advise.doctor.evidence import Evidence
-from wslgpud.advise.doctor.findings import CHECKS, Check, CheckResult, Outcome, skipped, unknown
+from wslgpud.advise.doctor.checking import CHECKS, Check, CheckResult, Evidence, Outcome, skipped, unknown
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.config import state_folder as usual_state_folder
@@ -17,7 +16,7 @@ from wslgpud.words import Message, say
 __all__ = ["CheckResult", "run"]
 
 #: Importing them declares the checks; they are shown in this order.
-for _part in ("wsl", "gpu", "memory", "machine"):
+for _part in ("wsl", "gpu", "machine"):
     import_module(f"{__name__}.checks_{_part}")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.advise.doctor.findings import CheckResult
+from wslgpud.advise.doctor.checking import CheckResult
 from wslgpud.advise.wslconfig import files
 from wslgpud.config import Config, declared_keys
 from wslgpud.host import Host, NoData, SourceError
@@ -45,7 +45,7 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[CheckResu
     """
     mask = Mask(host)
     # In English for whoever helps, whatever language their user has.
-    documents = [{name: mask.words(str(said)) for name, said in found.document().items()} for found in findings]
+    documents = [{name: mask.words(str(said)) for name, said in found._asdict().items()} for found in findings]
     contents = {
         "doctor.json": f"{json.dumps(documents, indent=1)}\n",
         "configuration.json": f"{json.dumps(_masked(mask, _settings(config)), indent=1)}\n",

@@ -5,8 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from wslgpud.advise.doctor.evidence import Evidence
-from wslgpud.advise.doctor.findings import Outcome, check, good, in_windows, note, problem, shows_who, skipped, unknown
+from wslgpud.advise.doctor.checking import (
+    Evidence,
+    Outcome,
+    check,
+    good,
+    in_windows,
+    note,
+    problem,
+    shows_who,
+    skipped,
+    unknown,
+)
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
 from wslgpud.sources.gpu_presence import LIBRARY_FOLDERS
 from wslgpud.words import Message, Said, all_of, say
@@ -44,8 +54,8 @@ def visible(machine: Evidence) -> Outcome:
             "then run 'wsl --shutdown' there"
         )
         return problem(say("WSL offers no GPU (/dev/dxg is missing)"), enable)
-    told = {} if isinstance(gpus.error, str) else gpus.error.facts
-    meaning, remedy = told.get("meaning"), told.get("remedy")
+    facts = {} if isinstance(gpus.error, str) else gpus.error.facts
+    meaning, remedy = facts.get("meaning"), facts.get("remedy")
     if isinstance(meaning, (str, Message)) and isinstance(remedy, Message):
         return problem(meaning, remedy)
     if machine.wsl == 2:
@@ -134,13 +144,13 @@ def architecture(machine: Evidence) -> Outcome:
     built = [(t, card) for t in machine.torches for card in _capabilities(machine) if t.cuda and t.architectures]
     missing = [(torch, card) for torch, card in built if not runs_on(torch.architectures, card)]
     if missing:
-        told: Said = all_of(
+        found: Said = all_of(
             say("torch {version} in {python} has no {card}", version=t.version, python=t.python, card=_sm(capability))
             for t, capability in missing
         )
         if any(capability == _RTX_50 for _, capability in missing):
-            told = say("{builds} (RTX 50 cards need CUDA 12.8 and torch 2.7)", builds=told)
-        return problem(told, _WHEELS)
+            found = say("{builds} (RTX 50 cards need CUDA 12.8 and torch 2.7)", builds=found)
+        return problem(found, _WHEELS)
     for torch in machine.torches:
         if not torch.failure and not torch.cuda:
             found = say("torch {version} in {python} is built without CUDA", version=torch.version, python=torch.python)
@@ -154,11 +164,11 @@ def kernel(machine: Evidence) -> Outcome:
     failed = [t for t in machine.torches if t.failure or (t.cuda and not t.ran)]
     if not failed:
         return good(_torches(machine))
-    told = all_of(say("{python}: {why}", python=t.python, why=_why(t)) for t in failed)
+    found = all_of(say("{python}: {why}", python=t.python, why=_why(t)) for t in failed)
     if any("no kernel image" in t.kernel for t in failed):
-        return problem(told, _WHEELS)
+        return problem(found, _WHEELS)
     restart = say("check whether nvidia-smi works; if it does not, restart the machine")
-    return problem(told, in_windows("wsl --shutdown") if machine.wsl else restart)
+    return problem(found, in_windows("wsl --shutdown") if machine.wsl else restart)
 
 
 def _why(facts: TorchFacts) -> Said:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from wslgpud.advise.doctor.evidence import Evidence
-from wslgpud.advise.doctor.findings import Outcome, check, good, in_windows, note, problem, skipped, unknown
+from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
 from wslgpud.advise.doctor.torches import version
 from wslgpud.advise.wslconfig import compare
 from wslgpud.advise.wslconfig.check import remarks
@@ -101,7 +100,7 @@ def wslconfig_valid(machine: Evidence) -> Outcome:
     found = remarks(parsed)
     if not found:
         return good(say("{path}: nothing to report", path=path))
-    told = says(
+    summary = says(
         "{count} remark on {path} (line {lines})",
         "{count} remarks on {path} (lines {lines})",
         count=len(found),
@@ -109,8 +108,8 @@ def wslconfig_valid(machine: Evidence) -> Outcome:
         lines=tuple(remark.line for remark in found),
     )
     if any(remark.wsl for remark in found):
-        return problem(say("{remarks}; WSL ignores some of these lines", remarks=told), "wslgpud wslconfig check")
-    return note(told, "wslgpud wslconfig check")
+        return problem(say("{remarks}; WSL ignores some of these lines", remarks=summary), "wslgpud wslconfig check")
+    return note(summary, "wslgpud wslconfig check")
 
 
 @check("wslconfig.in_force", "Limits in force", "wsl")

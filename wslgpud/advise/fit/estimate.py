@@ -23,7 +23,6 @@ Precision = Literal[
 Optimizer = Literal["adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd"]
 MODES, PRECISIONS, OPTIMIZERS = (get_args(kind) for kind in (Mode, Precision, Optimizer))
 
-GIB = 1 << 30
 #: Bytes of a weight.
 #: - bitsandbytes: int8 with a scale for each row (arXiv:2208.07339); int4 is NF4 with double quantization:
 #:   4.127 bits (QLoRA, arXiv:2305.14314, 3).
@@ -286,6 +285,5 @@ def _turns(plan: Plan) -> Iterator[tuple[Message, dict[str, Any]]]:
         if WEIGHT_BYTES[precision] < WEIGHT_BYTES[plan.precision]:
             yield say("{precision} weights", precision=precision), {"precision": precision}
     if plan.mode == "training":
-        lora, qlora = say("LoRA instead of all weights"), say("LoRA on 4-bit weights (QLoRA)")
-        yield lora, {"mode": "lora", "precision": "bf16"}
-        yield qlora, {"mode": "lora", "precision": "int4"}
+        yield say("LoRA instead of all weights"), {"mode": "lora", "precision": "bf16"}
+        yield say("LoRA on 4-bit weights (QLoRA)"), {"mode": "lora", "precision": "int4"}

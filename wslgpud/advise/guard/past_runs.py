@@ -2,7 +2,7 @@
 
 ``commands`` holds of each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond what was
 held before, ``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` where the kernel ended
-it for want of memory (it needs at least its peak then), seconds and exit status.
+it for lack of memory (it needs at least its peak then), seconds and exit status.
 """
 
 from __future__ import annotations

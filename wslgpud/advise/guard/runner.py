@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wslgpud.advise.guard import plan, tree
-from wslgpud.advise.guard.memory import MemoryLeft, TreeMemory, memory_left
+from wslgpud.advise.guard.measures import MemoryLeft, RunStats, Shortage, TreeMemory, VramWatch, memory_left
 from wslgpud.advise.guard.plan import Process
 from wslgpud.advise.guard.relay import Relay
-from wslgpud.advise.guard.rescue import Rescue
-from wslgpud.advise.guard.watch import RunStats, Shortage, VramWatch
 from wslgpud.host import Host
 
 #: A compiler takes hundreds of megabytes a second: with --pause one look must come before the next gigabyte.
@@ -67,7 +65,7 @@ class GuardedRun:
         #: all that the command has started, as last seen
         self.processes: Sequence[Process] = ()
         self._relay, self._vram, self._show = relay, vram, show
-        self._shortage, self._rescue, self._memory = Shortage(), Rescue(), TreeMemory(host)
+        self._shortage, self._rescue, self._memory = Shortage(), tree.Rescue(), TreeMemory(host)
         self._stopped: dict[tuple[int, int], Process] = {}
         self._compilers: set[tuple[int, int]] = set()
         self._ending_since: float | None = None

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 from collections import defaultdict
 from collections.abc import Container, Iterable
 from pathlib import Path
@@ -15,6 +16,9 @@ from wslgpud.host import Host
 from wslgpud.sources.text import whole
 
 _PR_SET_CHILD_SUBREAPER = 36
+#: When its input ends, and so when we end in whatever way, everybody who was ever stopped is let go on; to a
+#: process that runs this does nothing.
+_SCRIPT = 'while read -r pid; do all="$all $pid"; done; [ -z "$all" ] || kill -CONT $all 2>/dev/null; :'
 
 
 def adopt_orphans() -> None:
@@ -74,6 +78,39 @@ def send(processes: Iterable[Process], number: signal.Signals) -> int:
             finally:
                 os.close(handle)
     return sent
+
+
+class Rescue:
+    """Resumes stopped compilers whatever becomes of the guard: ``kill -9``, an OOM kill, a bug.
+
+    It is a shell that waits for our end, started when the first process is stopped.
+    """
+
+    def __init__(self) -> None:
+        self._shell: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+
+    @property
+    def pid(self) -> int | None:
+        """The shell's pid, once there is one."""
+        return self._shell.pid if self._shell else None
+
+    def note(self, pids: Iterable[int]) -> None:
+        """Remember these; call before they are stopped."""
+        for pid in pids:
+            if self._shell is None:
+                end, self._pipe = os.pipe()
+                # In a session of its own, so that Ctrl-C ends the build and not its rescue.
+                self._shell = subprocess.Popen(["/bin/sh", "-c", _SCRIPT], stdin=end, start_new_session=True)
+                os.close(end)
+            os.write(self._pipe, f"{pid}\n".encode())
+
+    def close(self) -> None:
+        """End the shell, which lets everybody go on."""
+        if self._shell is not None:
+            os.close(self._pipe)
+            self._shell.wait()
+            self._shell = None
 
 
 def catches(host: Host, process: Process, number: signal.Signals) -> bool:

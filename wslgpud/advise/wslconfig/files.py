@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from wslgpud.advise.drives import windows_points
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import interop
 from wslgpud.security import safe_files
+from wslgpud.sources.disk import windows_points
 from wslgpud.words import Told, say
 
 NAME = ".wslconfig"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from wslgpud.advise.drives import READERS, open_there, windows_points
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.process import host_at
 from wslgpud.cli.common import complain, daemon_folders, loaded
@@ -19,6 +18,7 @@ from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.serve import status as summary
+from wslgpud.sources.disk import READERS, open_there, windows_points
 from wslgpud.verdict import blindness, decide
 from wslgpud.words import current, say
 
