@@ -1,0 +1,63 @@
+"""What a guarded command takes on the cards is known, card by card, and what no card can hold is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hosts.machines import HERE as HOSTS
+from wslgpud.advise.guard.measures import VramWatch
+from wslgpud.config import Config, Sampling
+from wslgpud.host import RecordedHost
+from wslgpud.model import GpuSample
+
+GIB = 1 << 30
+#: a stand-in of a driver takes its time on a busy machine
+PATIENT = Config(sampling=Sampling(gpu_timeout_seconds=30.0))
+
+
+@pytest.fixture
+def watch() -> Iterator[VramWatch]:
+    watch = VramWatch(RecordedHost(HOSTS / "two-gpus"), PATIENT)
+    yield watch
+    watch._source.close()
+
+
+def card(used: int | None, index: int = 0) -> GpuSample:
+    return GpuSample(index, f"GPU-{index}", "RTX 5070 Ti", 16 * GIB, used)
+
+
+def test_start_present_use_and_peak_are_kept_for_each_card(watch: VramWatch) -> None:
+    for used in (2 * GIB, 9 * GIB, 5 * GIB):
+        watch._note(card(used))
+        watch._note(card(used // 2, index=1))
+
+    assert watch.start_bytes == {0: 2 * GIB, 1: GIB}
+    assert watch.now_bytes == {0: 5 * GIB, 1: 5 * GIB // 2}
+    assert watch.peak_bytes == {0: 9 * GIB, 1: 9 * GIB // 2}
+    assert watch.taken_bytes(watch.peak_bytes) == {"GPU-0": 7 * GIB, "GPU-1": 7 * GIB // 2}
+
+
+def test_a_card_that_does_not_tell_its_use_or_tells_more_than_it_has_changes_nothing(watch: VramWatch) -> None:
+    watch._note(card(2 * GIB))
+    watch._note(card(None))
+    watch._note(card(17 * GIB))
+
+    assert watch.peak_bytes == watch.now_bytes == {0: 2 * GIB}
+
+
+def test_what_a_card_gives_back_below_its_start_is_not_less_than_nothing(watch: VramWatch) -> None:
+    watch._note(card(4 * GIB))
+
+    assert watch.taken_bytes({0: GIB}) == {"GPU-0": 0}
+
+
+def test_the_cards_of_this_machine_are_asked_in_a_thread(watch: VramWatch) -> None:
+    watch.start()
+    sizes, free = watch.total_by_uuid(), watch.free_by_uuid()
+    watch.stop()
+
+    assert len(sizes) == 2, "it waited for the first answer"
+    assert all(0 < free[uuid] < size for uuid, size in sizes.items())
+    assert watch.peak_bytes.keys() == {0, 1}
