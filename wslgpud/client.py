@@ -67,7 +67,7 @@ class Daemon:
 
     def stranger(self, error: Exception) -> Unanswered:
         """Return what to raise where the answer makes no sense."""
-        return Unanswered(say("what answers at {url} is not wslgpud: {why}", url=self.url, why=cause(error)))
+        return Unanswered("what answers at {url} is not wslgpud: {why}", url=self.url, why=cause(error))
 
     def _address(self, target: str) -> http_client.Address:
         if self.socket is not None:

@@ -91,7 +91,7 @@ def output(command: Sequence[str], timeout_seconds: float, environment: Mapping[
         SourceError: it failed or took longer than ``timeout_seconds``.
     """
     if shutil.which(command[0]) is None:
-        raise NoData(say("{program} is not installed", program=command[0]))
+        raise NoData("{program} is not installed", program=command[0])
     try:
         done = subprocess.run(
             unprotected(command),
@@ -108,10 +108,10 @@ def output(command: Sequence[str], timeout_seconds: float, environment: Mapping[
         late = say("{program} did not answer within {limit_seconds}", program=command[0], limit_seconds=timeout_seconds)
         raise SourceError(late) from error
     except OSError as error:
-        raise SourceError(say("cannot start {program}: {why}", program=command[0], why=failure(error))) from error
+        raise SourceError("cannot start {program}: {why}", program=command[0], why=failure(error)) from error
     if done.returncode:
         line, told = " ".join(command), done.stderr.strip()
-        raise SourceError(say("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told))
+        raise SourceError("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told)
     return done.stdout
 
 
@@ -140,7 +140,7 @@ class Host:
         """Return the text of a file: NoData where it or the process behind it is missing, else SourceError."""
         data = self._begin(path, MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
-            raise SourceError(say("{path} does not end", path=path))
+            raise SourceError("{path} does not end", path=path)
         return data.decode("utf-8", "replace")
 
     def read_optional(self, path: str, default: str = "") -> str:
@@ -170,9 +170,9 @@ class Host:
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
-            raise NoData(say("there is no {path}", path=path)) from error
+            raise NoData("there is no {path}", path=path) from error
         except OSError as error:
-            raise SourceError(say("cannot read {path}: {why}", path=path, why=failure(error))) from error
+            raise SourceError("cannot read {path}: {why}", path=path, why=failure(error)) from error
         return b"".join(chunks)
 
     def exists(self, path: str) -> bool:
@@ -192,9 +192,9 @@ class Host:
             with os.scandir(self.root + path) as entries:
                 return list(islice(entries, most))
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
-            raise NoData(say("there is no {path}", path=path)) from error
+            raise NoData("there is no {path}", path=path) from error
         except OSError as error:
-            raise SourceError(say("cannot list {path}: {why}", path=path, why=failure(error))) from error
+            raise SourceError("cannot list {path}: {why}", path=path, why=failure(error)) from error
 
     def owner(self, path: str) -> int:
         """Return the user whom a folder belongs to; root where it is not there any more."""
@@ -215,11 +215,9 @@ class Host:
         try:
             found = os.statvfs(self.root + path)
         except FileNotFoundError as error:
-            raise NoData(say("there is no {path}", path=path)) from error
+            raise NoData("there is no {path}", path=path) from error
         except OSError as error:
-            raise SourceError(
-                say("cannot query the file system of {path}: {why}", path=path, why=failure(error))
-            ) from error
+            raise SourceError("cannot query the file system of {path}: {why}", path=path, why=failure(error)) from error
         block = found.f_frsize
         return DiskSpace(
             found.f_blocks * block, found.f_bfree * block, found.f_bavail * block, found.f_files, found.f_ffree
@@ -284,14 +282,14 @@ class RecordedHost(Host):
     def disk_space(self, path: str) -> DiskSpace:
         """Return the recorded size and free space."""
         if path not in self._disks:
-            raise NoData(say("there is no {path}", path=path))
+            raise NoData("there is no {path}", path=path)
         return DiskSpace(*self._disks[path])
 
     def run(self, command: Sequence[str], timeout_seconds: float) -> str:  # noqa: ARG002 - nothing to wait for
         """Return what the command printed when it was recorded, or fail as it did."""
         answer = self._commands.get(" ".join(command))
         if answer is None:
-            raise NoData(say("{program} is not installed", program=command[0]))
+            raise NoData("{program} is not installed", program=command[0])
         if isinstance(answer, str):
             return answer
         raise SourceError(answer["error"])

@@ -41,10 +41,10 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
         found.append(CommandChannel(settings.command, settings.command_timeout_seconds))
     names = [channel.name for channel in found]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(say("alerts: {names} is configured twice", names=tuple(sorted(twice))))
+        raise ConfigError("alerts: {names} is configured twice", names=tuple(sorted(twice)))
     if unknown := channel_levels(settings).keys() - {*names, *sometimes(settings)}:
         told = {"names": tuple(sorted(unknown)), "known": tuple(names) or say("none")}
-        raise ConfigError(say("alerts.channel_levels: no channel {names}; there are: {known}", **told))
+        raise ConfigError("alerts.channel_levels: no channel {names}; there are: {known}", **told)
     return found
 
 

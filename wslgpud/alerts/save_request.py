@@ -24,7 +24,6 @@ from wslgpud.config import Alerts
 from wslgpud.config.key import ConfigError
 from wslgpud.model import MEMORY, Level, ProcessSample, Transition
 from wslgpud.security import safe_files
-from wslgpud.words import say
 
 FILE = "stopped.json"
 _HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
@@ -198,4 +197,4 @@ def _user(name: str) -> int:
     try:
         return pwd.getpwnam(name).pw_uid if name else os.geteuid()
     except KeyError as error:
-        raise ConfigError(say("alerts.save_user: there is no user {name} here", name=name)) from error
+        raise ConfigError("alerts.save_user: there is no user {name} here", name=name) from error

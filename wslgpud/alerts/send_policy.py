@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from wslgpud.config import Alerts
 from wslgpud.config.key import ConfigError
 from wslgpud.model import Level
-from wslgpud.words import say
 
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
@@ -38,7 +37,7 @@ def quiet_hours(text: str) -> Quiet | None:
         return None
     match = _QUIET.fullmatch(text.strip())
     if match is None:
-        raise ConfigError(say("alerts.quiet_hours must be like 22:00-07:00, not {text}", text=repr(text)))
+        raise ConfigError("alerts.quiet_hours must be like 22:00-07:00, not {text}", text=repr(text))
     hours = [int(part) for part in match.groups()]
     return Quiet(hours[0] * _HOUR + hours[1] * 60, hours[2] * _HOUR + hours[3] * 60)
 
@@ -50,10 +49,7 @@ def channel_levels(settings: Alerts) -> dict[str, Level]:
         name, _, level = entry.partition("=")
         if level.upper() not in Level.__members__ or not name:
             raise ConfigError(
-                say(
-                    "alerts.channel_levels must hold entries like windows_toast=critical, not {entry}",
-                    entry=repr(entry),
-                )
+                "alerts.channel_levels must hold entries like windows_toast=critical, not {entry}", entry=repr(entry)
             )
         found[name] = Level[level.upper()]
     return found

@@ -276,9 +276,9 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
         with file.open("rb") as stream:
             document = tomllib.load(stream)
     except OSError as error:
-        raise ConfigError(say("{file}: {reason}", file=str(file), reason=failure(error))) from error
+        raise ConfigError("{file}: {reason}", file=str(file), reason=failure(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(say("{file}: not valid TOML: {error}", file=str(file), error=cause(error))) from error
+        raise ConfigError("{file}: not valid TOML: {error}", file=str(file), error=cause(error)) from error
     found = []
     for section, content in document.items():
         if section not in sections():
@@ -286,7 +286,7 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
             raise ConfigError(_unknown(what, section, sections()))
         if not isinstance(content, dict):
             said = say("{section} is a section; write [{section}] and its keys below", section=section)
-            raise ConfigError(say("{path}: {why}", path=str(file), why=said))
+            raise ConfigError("{path}: {why}", path=str(file), why=said)
         found += [(f"{section}.{name}", value, str(file)) for name, value in content.items()]
     return found
 
@@ -294,7 +294,7 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
 def _from_environment(environ: Mapping[str, str], known: Iterable[ConfigKey]) -> list[tuple[str, Any, str]]:
     meant = {k.environment.replace("__", "_"): k.environment for k in known}
     if wrong := next((name for name in sorted(environ) if name in meant), None):
-        raise ConfigError(say("{name}: unknown key; did you mean {near}?", name=wrong, near=meant[wrong]))
+        raise ConfigError("{name}: unknown key; did you mean {near}?", name=wrong, near=meant[wrong])
     return [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1), value, name)
         for name, value in sorted(environ.items())

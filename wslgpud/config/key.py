@@ -61,7 +61,7 @@ def checked(declared: ConfigKey, value: Any, origin: str) -> Any:
     if expected := _expected(declared, value):
         shown = repr(value) if declared.shows == "all" else say("the value given")
         said = say("{key} must be {expected}, not {value}", key=declared.path, expected=expected, value=shown)
-        raise ConfigError(say("{path}: {why}", path=origin, why=said))
+        raise ConfigError("{path}: {why}", path=origin, why=said)
     return value
 
 

@@ -90,7 +90,7 @@ class Supervisor:
         """Send ``request`` and return the answer, starting a child where none runs; else raise ProbeDown."""
         with self._lock:
             if self._closed:
-                raise ProbeDown(say("{probe} is closed", probe=self.name))
+                raise ProbeDown("{probe} is closed", probe=self.name)
             limit = self.timeout_seconds
             if self._child is None:
                 self._child = self._start()
@@ -104,7 +104,7 @@ class Supervisor:
                 )
             except _Gone as gone:
                 if self._closed:
-                    raise ProbeDown(say("{probe} is closed", probe=self.name)) from gone
+                    raise ProbeDown("{probe} is closed", probe=self.name) from gone
                 self.crashes_total += 1
                 self._end(kill=True)
                 reason = self._epitaph
@@ -136,9 +136,7 @@ class Supervisor:
         if self._undead:
             # It sits in the kernel, beyond SIGKILL. One more each minute would fill the process table.
             pid = self._undead[0].process.pid
-            raise ProbeDown(
-                say("{probe} (pid {pid}) hangs in the driver and cannot be killed", probe=self.name, pid=pid)
-            )
+            raise ProbeDown("{probe} (pid {pid}) hangs in the driver and cannot be killed", probe=self.name, pid=pid)
         try:
             child = _Child(self.command, self.environment, self.cwd)
         except OSError as error:

@@ -17,7 +17,7 @@ from wslgpud.metrics import PREFIX, Catalogue
 from wslgpud.model import Number
 from wslgpud.series.curves import escaped, name_of
 from wslgpud.store import Reader, SeriesRef
-from wslgpud.words import Told, say
+from wslgpud.words import Told
 
 DAY_SECONDS = 86400.0
 #: steps of one series that are in memory at a time, where steps are asked for
@@ -176,7 +176,7 @@ def parquet(
         import pyarrow as pa  # 40 MB that only this needs
         from pyarrow import parquet as files
     except ImportError as error:
-        raise ExportError(say("Parquet needs pyarrow: {remedy}", remedy=optional_packages.remedy("parquet"))) from error
+        raise ExportError("Parquet needs pyarrow: {remedy}", remedy=optional_packages.remedy("parquet")) from error
     words = pa.dictionary(pa.int32(), pa.string())
     times = pa.timestamp("ms", tz="UTC")
     texts = [(name, words) for name in ("host", "metric", "labels", "unit")]

@@ -53,7 +53,7 @@ class Collector:
             from opentelemetry.exporter.otlp.proto.common import metrics_encoder  # see above
         except ImportError as error:
             remedy = optional_packages.remedy("otlp")
-            raise ConfigError(say("otlp.endpoint: needs OpenTelemetry: {remedy}", remedy=remedy)) from error
+            raise ConfigError("otlp.endpoint: needs OpenTelemetry: {remedy}", remedy=remedy) from error
         try:
             self._address = http_client.parsed(settings.endpoint)
         except ValueError as error:

@@ -31,7 +31,7 @@ class Section:
 
     def say(self, template: str, /, **facts: Fact) -> ConfigError:
         """Return what to raise for a mistake in this section: a message with its place."""
-        return ConfigError(say("{path}: {why}", path=self.where, why=Message(template, facts)))
+        return ConfigError("{path}: {why}", path=self.where, why=Message(template, facts))
 
     def text(self, name: str) -> str:
         """Return a text, empty by default."""

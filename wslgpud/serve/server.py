@@ -94,11 +94,9 @@ def _check_exposure(settings: config.Server, *, guarded: bool) -> None:
     address = settings.address
     if not (guarded or settings.insecure or address == "localhost" or is_loopback(address)):
         raise ConfigError(
-            say(
-                "server.address {address} can be reached by others: give server.web_config_file "
-                "with TLS and passwords (or client certificates), or set server.insecure = true",
-                address=address,
-            )
+            "server.address {address} can be reached by others: give server.web_config_file "
+            "with TLS and passwords (or client certificates), or set server.insecure = true",
+            address=address,
         )
 
 

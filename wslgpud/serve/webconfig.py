@@ -173,9 +173,7 @@ def _parse(path: Path) -> Any:
         # Not the whole message: it quotes the line, which may hold a password's hash or a key.
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(
-            say("{where}: not valid YAML: {problem}", where=where, problem=problem or "bad text")
-        ) from None
+        raise ConfigError("{where}: not valid YAML: {problem}", where=where, problem=problem or "bad text") from None
 
 
 def _users(file: Section) -> dict[str, str]:

@@ -108,13 +108,13 @@ class KernelLogSource(Source):
             except BrokenPipeError:  # overwritten before we came; the next read goes on behind the gap
                 self._lost += 1
             except OSError as error:
-                raise SourceError(say("cannot read {path}: {why}", path=_PATH, why=failure(error))) from error
+                raise SourceError("cannot read {path}: {why}", path=_PATH, why=failure(error)) from error
 
     def _open(self) -> int:
         try:
             descriptor = os.open(self.host.path(_PATH), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise NoData(say("there is no {path}", path=_PATH)) from error
+            raise NoData("there is no {path}", path=_PATH) from error
         except PermissionError as error:
             # So it is for the users of most distributions: worth knowing, and no fault.
             remedy = say(
@@ -129,8 +129,8 @@ class KernelLogSource(Source):
         except OSError as error:
             # Containers often have the file and no device behind it.
             if error.errno in (errno.ENXIO, errno.ENODEV):
-                raise NoData(say("{path} has no device behind it", path=_PATH)) from error
-            raise SourceError(say("cannot open {path}: {why}", path=_PATH, why=failure(error))) from error
+                raise NoData("{path} has no device behind it", path=_PATH) from error
+            raise SourceError("cannot open {path}: {why}", path=_PATH, why=failure(error)) from error
         self._opened_mono = self.host.clock.mono()
         return descriptor
 

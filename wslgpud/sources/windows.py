@@ -134,7 +134,7 @@ class WindowsSource(Source):
             missing = answer.get("missing")
             reasons = sorted({str(r) for r in missing.values()}) if isinstance(missing, dict) else []
             why = "; ".join(reasons)[:300] or say("no reason given")
-            raise SourceError(say("Windows reports nothing about itself: {why}", why=why))
+            raise SourceError("Windows reports nothing about itself: {why}", why=why)
         return facts
 
     def _expect_windows(self, now: float) -> None:
@@ -174,11 +174,11 @@ class WindowsSource(Source):
             # A server may say the address back, with a secret in it.
             told = without(str(error), parts(url))
             why = cause(error) if told == str(error) else told
-            raise SourceError(say("windows_exporter at {url} cannot be read: {why}", url=shown, why=why)) from error
+            raise SourceError("windows_exporter at {url} cannot be read: {why}", url=shown, why=why) from error
         facts = from_exporter(page.decode("utf-8", "replace"))
         if facts == Facts():
             raise SourceError(
-                say("{url} has no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?", url=shown)
+                "{url} has no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?", url=shown
             )
         return facts
 

@@ -84,17 +84,15 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     if "://" in target:
         text = without(text, parts(target))
     if "not a database" in text:
-        return NotADatabaseError(say("{name}: is not a database; move the file away or name another one", name=name))
+        return NotADatabaseError("{name}: is not a database; move the file away or name another one", name=name)
     if "malformed" in text:
         return StoreError(
-            say(
-                "{name}: is damaged ({text}); the daemon sets it aside and saves what can be read",
-                name=name,
-                text=known(text),
-            )
+            "{name}: is damaged ({text}); the daemon sets it aside and saves what can be read",
+            name=name,
+            text=known(text),
         )
     if "locked" in text:
-        return LockedError(say("{name}: held by another process ({text}); close that one", name=name, text=known(text)))
+        return LockedError("{name}: held by another process ({text}); close that one", name=name, text=known(text))
     kind, remedy = StoreError, say("free some space or name another folder in store.path")
     if "readonly" in text or "unable to open" in text:
         kind, remedy = UnwritableError, say("check the owner of the file and of its folder")
@@ -103,7 +101,7 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     elif "interrupted" in text:
         remedy = say("looking into it takes too long; it is damaged, or made to be so")
     elif "full" not in text:
-        return StoreError(say("{name}: {text}", name=name, text=known(text)))
+        return StoreError("{name}: {text}", name=name, text=known(text))
     return kind(say("{name}: {text}; {remedy}", name=name, text=known(text), remedy=remedy))
 
 

@@ -118,10 +118,10 @@ def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] 
             try:
                 account = account_for(named)
             except Refused as refused:
-                raise NoTorch(say("stress.python: {why}", why=refused.said)) from refused
+                raise NoTorch("stress.python: {why}", why=refused.said) from refused
             if os.access(named, os.X_OK):
                 return Python(named, account)
-        raise NoTorch(say("stress.python: {path} is not a program", path=str(named)))
+        raise NoTorch("stress.python: {path} is not a program", path=str(named))
     why = say("no Python with torch was found: name yours as stress.python in the configuration")
     for python in candidates(environ, home_folders() if homes is None else homes):
         if has_torch(python) and os.access(python, os.X_OK):

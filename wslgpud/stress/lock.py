@@ -72,7 +72,7 @@ class GpuLock:
         except OSError as error:
             remedy = f"sudo {'chmod a+r' if isinstance(error, PermissionError) else 'rm -r'} {self.path}"
             facts = {"path": str(self.path), "why": failure(error), "remedy": remedy}
-            raise LockError(say("the lock file {path} cannot be used, {why}: {remedy}", **facts)) from error
+            raise LockError("the lock file {path} cannot be used, {why}: {remedy}", **facts) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -31,7 +31,7 @@ from wslgpud.stress.comparison import level_of
 from wslgpud.stress.conditions import Recent
 from wslgpud.stress.run import Runner
 from wslgpud.stress.unit import AROUND_SECONDS, MOST_ANSWER_BYTES, Asker
-from wslgpud.words import cause, say
+from wslgpud.words import cause
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,9 @@ def trigger(settings: Stress) -> Any:
         return CronTrigger.from_crontab(" ".join([*words, _DAYS.sub(_named, weekdays)]), _zone())
     except ValueError as error:
         raise ConfigError(
-            say(
-                'stress.schedule: {schedule} is neither "off" nor minute hour day month weekday: {error}',
-                schedule=repr(settings.schedule),
-                error=cause(error),
-            )
+            'stress.schedule: {schedule} is neither "off" nor minute hour day month weekday: {error}',
+            schedule=repr(settings.schedule),
+            error=cause(error),
         ) from error
 
 

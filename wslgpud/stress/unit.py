@@ -97,9 +97,9 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
         gpu, mode = int(document["gpu"]), document["mode"]
         file.unlink()  # while it lies there systemd starts us again
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise NoRequestError(say("{file} holds no request: {why}", file=str(file), why=cause(error))) from error
+        raise NoRequestError("{file} holds no request: {why}", file=str(file), why=cause(error)) from error
     if mode not in ("quick", "nightly", "full"):
-        raise NoRequestError(say("{file}: there is no mode {mode}", file=str(file), mode=repr(mode)))
+        raise NoRequestError("{file}: there is no mode {mode}", file=str(file), mode=repr(mode))
     try:
         result = run(gpu, mode)
     except Exception as error:

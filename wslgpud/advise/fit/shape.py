@@ -122,10 +122,10 @@ def of(text: str) -> Shape:
             return of_path(path)
     except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, of a user who is not there
         file = error.filename if isinstance(error, OSError) else None  # of those below the path
-        raise ShapeError(say("cannot read {path}: {why}", path=str(file or text), why=cause(error))) from error
+        raise ShapeError("cannot read {path}: {why}", path=str(file or text), why=cause(error)) from error
     match = _NUMBER.fullmatch(text.strip())
     if not match or not float(match[1]):
-        raise ShapeError(say("{text} is no size like 7B, no config.json, no .safetensors and no .gguf file", text=text))
+        raise ShapeError("{text} is no size like 7B, no config.json, no .safetensors and no .gguf file", text=text)
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
     return typical(round(float(match[1]) * scale), text.strip().upper())
 
@@ -223,7 +223,7 @@ def of_gguf(file: Path) -> Shape:
     count = sum(math.prod(dims) for dims in tensors.values())
     lacks = [name for name, key in _GGUF_NEEDS.items() if not words.get(key)] or ["tensors"] * (not count)
     if lacks:
-        raise ShapeError(say("{path} lacks the {name} of a language model", path=str(file), name=lacks[0]))
+        raise ShapeError("{path} lacks the {name} of a language model", path=str(file), name=lacks[0])
     stored_bytes = sum(found.data_bytes for found in headers)
     alike = next((name for most, name in _GGUF_BITS if 8 * stored_bytes / count <= most), "fp32")
     stored = _GGUF_TYPES.get(kind_of_file, alike) if isinstance(kind_of_file, int) else alike
@@ -291,10 +291,8 @@ def _stored(quantization: object) -> str:
         return method
     kind = say("{method}, {bits} bits", method=method, bits=str(bits)) if bits else method
     raise ShapeError(
-        say(
-            "config.json names a quantization that fit does not know ({kind}): take the model it was made of",
-            kind=kind or "?",
-        )
+        "config.json names a quantization that fit does not know ({kind}): take the model it was made of",
+        kind=kind or "?",
     )
 
 
@@ -329,7 +327,7 @@ def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
     def dims(*endings: str) -> list[int]:
         found = next((e["shape"] for n, e in tensors.items() if n.endswith(endings)), None)
         if not found or len(found) != 2:
-            raise ShapeError(say("it has no tensor …{name}: name the model's config.json", name=endings[0]))
+            raise ShapeError("it has no tensor …{name}: name the model's config.json", name=endings[0])
         return [int(d) for d in found]
 
     vocabulary, hidden = dims("embed_tokens.weight", "wte.weight", "embed_in.weight", "tok_embeddings.weight")
@@ -347,5 +345,5 @@ def _whole(document: Mapping[str, Any], *names: str, default: int | None = None)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     if default is None:
-        raise ShapeError(say("config.json has no {name}", name=names[0]))
+        raise ShapeError("config.json has no {name}", name=names[0])
     return default

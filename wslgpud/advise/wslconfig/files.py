@@ -73,16 +73,14 @@ def find(host: Host) -> str:
     try:
         people = [n for n in sorted(host.names(users)) if n not in _NOT_PEOPLE and not n.startswith("desktop.")]
     except (NoData, SourceError) as error:
-        raise NotFound(say("cannot list {path}: name the file with --file", path=users)) from error
+        raise NotFound("cannot list {path}: name the file with --file", path=users) from error
     having = [name for name in people if host.exists(f"{users}/{name}/{NAME}")]
     if len(having) == 1 or (not having and len(people) == 1):
         return f"{users}/{(having or people)[0]}/{NAME}"
     name = _powershell(host, "$env:USERPROFILE").strip().rpartition("\\")[2]
     if name in people:
         return f"{users}/{name}/{NAME}"
-    raise NotFound(
-        say("several people use this Windows: name the file, like --file {path}", path=f"{users}/YOU/{NAME}")
-    )
+    raise NotFound("several people use this Windows: name the file, like --file {path}", path=f"{users}/YOU/{NAME}")
 
 
 def windows_size(host: Host) -> tuple[int, int] | None:

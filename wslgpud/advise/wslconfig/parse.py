@@ -16,7 +16,7 @@ from ipaddress import AddressValueError, IPv4Address
 from typing import Literal
 
 from wslgpud.advise.wslconfig.keys import BY_PATH, WslconfigKey
-from wslgpud.words import Told, say
+from wslgpud.words import Told
 
 Value = bool | int | str
 State = Literal["used", "unknown", "duplicate", "refused", "unreadable"]
@@ -287,7 +287,7 @@ def changed(text: str, values: Mapping[str, str]) -> str:
         text = _with(text, key, value)
         entry = parse(text).first(path)
         if entry is None or entry.value != value:
-            raise CannotSet(say("{key} cannot be set to {value} in this file: set it by hand", key=path, value=value))
+            raise CannotSet("{key} cannot be set to {value} in this file: set it by hand", key=path, value=value)
     return text
 
 

@@ -53,7 +53,7 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
         lines = safe_files.contents(file, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            say("alerts.urls_file: cannot read {file}: {error}", file=str(file), error=cause(error))
+            "alerts.urls_file: cannot read {file}: {error}", file=str(file), error=cause(error)
         ) from error
     return [*urls, *(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
 
@@ -224,15 +224,13 @@ def understood(urls: Sequence[str]) -> None:
     if not urls:
         return
     if importlib.util.find_spec("apprise") is None:
-        raise ConfigError(say("alerts.urls needs Apprise: {remedy}", remedy=optional_packages.remedy("apprise")))
+        raise ConfigError("alerts.urls needs Apprise: {remedy}", remedy=optional_packages.remedy("apprise"))
     for url in urls if _unknown(urls) else ():
         if _unknown([url]):
             raise ConfigError(
-                say(
-                    "alerts.urls: Apprise cannot use a URL of the kind {kind}://; "
-                    "https://github.com/caronc/apprise/wiki has the forms",
-                    kind=_kind(url),
-                )
+                "alerts.urls: Apprise cannot use a URL of the kind {kind}://; "
+                "https://github.com/caronc/apprise/wiki has the forms",
+                kind=_kind(url),
             )
 
 

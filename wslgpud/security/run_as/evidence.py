@@ -88,7 +88,7 @@ class _Surveyor:
             if stat.S_ISLNK(self._note(here).mode):
                 links += 1
                 if links > _MOST_LINKS:
-                    raise Refused(say("{path}: its links lead in circles", path=str(path)))
+                    raise Refused("{path}: its links lead in circles", path=str(path))
                 rest = [*here.readlink().parts, *rest]
                 here = here.parent
         if searched:
@@ -155,7 +155,7 @@ class _Surveyor:
         except PermissionError:
             raise
         except OSError as error:
-            raise Refused(say("{path}: {why}", path=str(file), why=failure(error))) from error
+            raise Refused("{path}: {why}", path=str(file), why=failure(error)) from error
         for home in re.findall(r"^\s*home\s*=\s*(/.*?)\s*$", text, re.MULTILINE | re.IGNORECASE)[:1]:
             yield Path(home)
 

@@ -196,7 +196,7 @@ def figure_of(width: float, height: float) -> Figure:
             from cycler import cycler  # a part of it
             from matplotlib.figure import Figure
     except ImportError as error:
-        raise PlotError(say("a plot needs matplotlib: {remedy}", remedy=optional_packages.remedy("plots"))) from error
+        raise PlotError("a plot needs matplotlib: {remedy}", remedy=optional_packages.remedy("plots")) from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
     # A salt, so that the same data give the same file.
     mpl.rcParams.update({"svg.hashsalt": "wslgpud", **fonts.settings()})
@@ -309,9 +309,9 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
     kind = path.suffix.lower()
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
-        raise PlotError(say("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known)))
+        raise PlotError("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known))
     if kind == ".png" and fonts.families() is None:
-        raise PlotError(say(fonts.REMEDY, path=str(path)))
+        raise PlotError(fonts.REMEDY, path=str(path))
     try:
         with safe_files.draft(path) as draft, fonts.unseen():
             if report is None or kind != ".html":
@@ -327,7 +327,7 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
             draft.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = failure(error) if isinstance(error, OSError) else cause(error)
-        raise PlotError(say("cannot write {file}: {reason}", file=str(path), reason=reason)) from error
+        raise PlotError("cannot write {file}: {reason}", file=str(path), reason=reason) from error
 
 
 def _page(title: str, drawing: str, text: str) -> str:
