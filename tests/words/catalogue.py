@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -48,17 +49,18 @@ def in_python(
 ) -> Iterator[tuple[int, str, tuple[str, ...], list[str]]]:
     """Yield the calls that say something, as Babel wants them; its own method overlooks f-strings.
 
-    So does an error raised with a template and its facts, see ``words.Told``.
+    So does an error that is made of a template and its facts, see ``words.Told``.
     """
-    for node in ast.walk(ast.parse(file.read())):
-        call = node.exc if isinstance(node, ast.Raise) else node
+    for call in ast.walk(ast.parse(file.read())):
         if isinstance(call, ast.Call):
             name = getattr(call.func, "id", "") or getattr(call.func, "attr", "")
             texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-            if isinstance(node, ast.Raise) and call.keywords and any("{" in text for text in texts):
+            facts = {keyword.arg for keyword in call.keywords}
+            blanks = {*re.findall(r"{(\w+)", texts[0])} if texts else set()
+            if name not in keywords and blanks and (blanks & facts or None in facts):  # None: of ``**facts``
                 name = "say"
             if name in keywords and texts:
-                yield node.lineno, name, tuple(texts), []
+                yield call.lineno, name, tuple(texts), []
 
 
 METHODS = [("**.py", in_python), ("**.min.js", "ignore"), ("**.js", "javascript")]
