@@ -115,7 +115,7 @@ def test_the_end_does_not_wait_for_a_collector_that_is_not_there(collector):
 
 
 def test_a_missing_library_and_a_bad_header_are_named(monkeypatch):
-    with pytest.raises(ConfigError, match="is no header"):
+    with pytest.raises(ConfigError, match="is not a header"):
         Push(Otlp(endpoint="http://127.0.0.1:1/v1/metrics", headers=("Bearer",)), lambda: READINGS)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.common", None)
     with pytest.raises(ConfigError, match=r"needs OpenTelemetry: .* -m pip install opentelemetry-"):
