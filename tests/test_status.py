@@ -10,14 +10,14 @@ from wslgpud.model import Forecast, Level, Observation, Snapshot
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve.status import status
 from wslgpud.verdict import decide
-from wslgpud.words import from_json, tongue
+from wslgpud.words import from_json, translator
 
 GIB = 1 << 30
 
 
 def document(*forecasts: Forecast, language: str = "en") -> dict[str, Any]:
     state = PipelineState(Snapshot(0.0, 0.0, 1, ()), Observation(0.0), forecasts)
-    found: dict[str, Any] = json.loads(json.dumps(status(state, decide(forecasts, ()), tongue(language))))
+    found: dict[str, Any] = json.loads(json.dumps(status(state, decide(forecasts, ()), translator(language))))
     return found
 
 
@@ -39,5 +39,5 @@ def test_the_verdict_is_worded_in_the_language_asked_for_and_kept_as_template_an
     assert "train.py" in chinese["headline"]
     assert "full" not in chinese["headline"]
     assert english["message"] == chinese["message"]
-    assert tongue("zh").text(from_json(english["message"])) == chinese["headline"]
+    assert translator("zh").text(from_json(english["message"])) == chinese["headline"]
     assert document(growing)["level"] == english["level"] == "warning"

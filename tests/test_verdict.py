@@ -12,7 +12,7 @@ from wslgpud.alerts.incidents import OpenIncident, after, story
 from wslgpud.alerts.rules import RULES
 from wslgpud.model import MEMORY, Forecast, Level, Number, Transition
 from wslgpud.verdict import LEVEL, OVER, VERDICT, VerdictMetrics, decide
-from wslgpud.words import Message, say, tongue
+from wslgpud.words import Message, say, translator
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -84,7 +84,7 @@ def test_after_a_kill_it_says_who_when_and_what_is_free_again():
 
     assert verdict.level == Level.OK
     assert str(verdict.message) == "train.py was killed 23 s ago; 30 of 50 GiB free again"
-    assert "train.py" in tongue("zh").text(verdict.message)
+    assert "train.py" in translator("zh").text(verdict.message)
 
 
 def test_the_victim_is_the_one_that_the_kernel_names():
@@ -160,8 +160,8 @@ def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now_and_always_says_som
 
     assert verdict.level == max(worst, default=Level.OK)
     for language in ("en", "zh"):
-        assert tongue(language).text(verdict.message)
-        assert "{" not in tongue(language).text(verdict.message)
+        assert translator(language).text(verdict.message)
+        assert "{" not in translator(language).text(verdict.message)
 
 
 def test_metrics_say_it_with_the_figures_of_the_last_change_so_that_no_scrape_makes_a_series():

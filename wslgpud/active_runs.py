@@ -27,7 +27,7 @@ from wslgpud.model import Expected, ProcessSample
 from wslgpud.security import redaction, safe_files
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources.identity import Identity, Trust, identity, trust
-from wslgpud.words import Message, Said, clauses, failure, say, says, t, template
+from wslgpud.words import Message, MessageLike, clauses, failure, say, says, t, template
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -147,7 +147,7 @@ class Note:
     def __enter__(self) -> Self:
         own = identity(self._host, self._pid)
         self._facts |= {"pid": self._pid, "start_ticks": own and own.start_ticks}
-        trouble: list[Said] = []
+        trouble: list[MessageLike] = []
         for place in PLACES:
             try:
                 self._folder = Folder(self._host.path(place))
@@ -338,7 +338,7 @@ def expected(notes: Iterable[Noted], processes: Iterable[ProcessSample]) -> tupl
     return tuple(found)
 
 
-def phase(word: str) -> Said:
+def phase(word: str) -> MessageLike:
     """Return what a phase is called; one that is not known as it calls itself."""
     return Message(PHASES[word]) if word in PHASES else word
 
@@ -350,7 +350,7 @@ def headline(document: Mapping[str, Any]) -> Message:
     return say("stress run of {what}: {details}", **facts) if stress else say("guarded: {what}: {details}", **facts)
 
 
-def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[Said]:
+def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[MessageLike]:
     if stress or not document["phase"]:
         yield phase(document["phase"])
     if (share := document.get("done_ratio")) is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.security import http_client, safe_files
-from wslgpud.words import Told, cause, current, say
+from wslgpud.words import MessageError, cause, current, say
 
 #: what a running daemon keeps in its state folder
 NOTE = "daemon.json"
@@ -25,7 +25,7 @@ SECONDS = 3.0
 MOST_BYTES = 64 << 20
 
 
-class Unanswered(Told):
+class Unanswered(MessageError):
     """There is no usable answer; one line that names the daemon and the remedy."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wslgpud.words import Message, Said
+from wslgpud.words import Message, MessageLike
 
 #: whose text is the kernel's own line: programs may write into it, so it is never a template
 _QUOTED = frozenset({"nvidia_xid", "dxg_error"})
@@ -21,6 +21,6 @@ class Event(NamedTuple):
     fields: Mapping[str, str | int | float] = MappingProxyType({})
 
     @property
-    def message(self) -> Said:
+    def message(self) -> MessageLike:
         """What happened, to be worded where somebody reads it."""
         return self.text if self.kind in _QUOTED else Message(self.text, self.fields)

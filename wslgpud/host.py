@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wslgpud.security import safe_files
-from wslgpud.words import Told, failure, say
+from wslgpud.words import MessageError, failure, say
 
 _SCORE = "/proc/self/oom_score_adj"
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
@@ -48,11 +48,11 @@ def unprotected(command: Sequence[str]) -> list[str]:
 MOST_BYTES = 64 << 20
 
 
-class NoData(Told):
+class NoData(MessageError):
     """The machine lacks the thing (no PSI, no GPU): nothing is wrong and nothing is known."""
 
 
-class SourceError(Told):
+class SourceError(MessageError):
     """The thing is there and could not be read; the message names it and, where known, the remedy."""
 
 

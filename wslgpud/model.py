@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
-from wslgpud.words import Fact, Message, Said
+from wslgpud.words import Fact, Message, MessageLike
 
 Number = int | float
 NOTHING_SAID = Message("")
@@ -118,7 +118,7 @@ class SourceReport:
     sample: Sample
     mono: float
     duration_seconds: float
-    error: Said = ""
+    error: MessageLike = ""
     last_success_wall: float | None = None
     failures_total: int = 0
     fresh: bool = True
@@ -209,7 +209,7 @@ class Forecast:
     eta_seconds: float | None = None
     eta_late_seconds: float | None = None
     probabilities: Mapping[int, float] = field(default_factory=lambda: _NOTHING)
-    who: Said = ""
+    who: MessageLike = ""
     cause: str = ""
     who_kind: str = ""
     who_pid: int | None = None
@@ -363,7 +363,7 @@ class StressFinding(NamedTuple):
     """One thing that a stress run found: ``changed`` is news (another driver), all else is trouble."""
 
     kind: FindingKind
-    text: Said
+    text: MessageLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +381,7 @@ class StressResult:
     gpu: int
     name: str
     verdict: StressVerdict
-    reason: Said = ""
+    reason: MessageLike = ""
     findings: tuple[StressFinding, ...] = ()
     key: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     values: Mapping[str, Number] = field(default_factory=lambda: _NOTHING)

@@ -18,7 +18,7 @@ from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, Reading, Snapsh
 from wslgpud.risk import wording
 from wslgpud.risk.levels import ENDINGS
 from wslgpud.sources.memory import MemorySource
-from wslgpud.words import HEADLINE_CHARACTERS, Message, Said, say
+from wslgpud.words import HEADLINE_CHARACTERS, Message, MessageLike, say
 
 #: news of something that is over: it is told once, and no alarm stands over free memory because of it
 OVER = frozenset({UNCLEAN_END, "clock_jump"})
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
     advice: Message = NOTHING_SAID
     subject: str = ""
     cause: str = ""
-    who: Said = ""
+    who: MessageLike = ""
     pid: int | None = None
     incident: int | None = None
     also: int = 0
@@ -80,7 +80,7 @@ def decide(
     standing: Iterable[OpenIncident],
     lately: Iterable[Transition] = (),
     *,
-    blind: Said = "",
+    blind: MessageLike = "",
 ) -> Verdict:
     """Return the verdict on the forecasts of this moment and what is open; what is acknowledged is no news.
 
@@ -100,7 +100,7 @@ def decide(
     return worst._replace(also=sum(one is not told and one[0].cause not in OVER for one in found))
 
 
-def blindness(snapshot: Snapshot) -> Said:
+def blindness(snapshot: Snapshot) -> MessageLike:
     """Return why a tick could not read the machine's memory; empty where it could."""
     report = next((one for one in snapshot.reports if one.name == MemorySource.name), None)
     return "" if report is None or report.health == "ok" else report.error or report.health

@@ -31,7 +31,7 @@ from wslgpud.store import Store, schema, stress_rows
 from wslgpud.store import engine as engines
 from wslgpud.store.journal import _forecast_payload
 from wslgpud.stress.schedule import Nightly
-from wslgpud.words import Said, to_json
+from wslgpud.words import MessageLike, to_json
 
 MIB = 1 << 20
 OK, WARNING, CRITICAL, EMERGENCY = Level.OK, Level.WARNING, Level.CRITICAL, Level.EMERGENCY
@@ -195,10 +195,10 @@ class Shelf:
     def mark_sent(self, delivery_id: int) -> None:
         del self.waiting[delivery_id]
 
-    def mark_failed(self, delivery_id: int, error: Said) -> None:
+    def mark_failed(self, delivery_id: int, error: MessageLike) -> None:
         """Keep it."""
 
-    def abandon(self, delivery_id: int, error: Said) -> None:
+    def abandon(self, delivery_id: int, error: MessageLike) -> None:
         assert "more than" in str(error)
         del self.waiting[delivery_id]
 

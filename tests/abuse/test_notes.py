@@ -43,7 +43,7 @@ from wslgpud.security import safe_files
 from wslgpud.stress.conditions import HungNote
 from wslgpud.stress.run import Runner
 from wslgpud.stress.schedule import Nightly, inbox, leave
-from wslgpud.words import Said
+from wslgpud.words import MessageLike
 
 GIB = 1 << 30
 #: more than are listed, however many more; 100,000 take as long to read
@@ -307,7 +307,7 @@ def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(state: Path, o
         make(state / name)
     inbox(state).mkdir()
     make(inbox(state) / "1-GPU-1.json")
-    complaints: list[Said] = []
+    complaints: list[MessageLike] = []
     nightly = Nightly(Stress(), Host(), state, Kept())
 
     assert outcome(HungNote(state, Host()).stands) is False

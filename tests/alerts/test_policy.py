@@ -13,7 +13,7 @@ from wslgpud.alerts.send_policy import SendPolicy, quiet_hours, second_of_day
 from wslgpud.alerts.texts import digest, iso, level_of, local_time
 from wslgpud.config.key import ConfigError
 from wslgpud.model import Level
-from wslgpud.words import ENGLISH, tongue
+from wslgpud.words import ENGLISH, translator
 
 DAY = 86400.0
 NIGHT = quiet_hours("22:00-07:00")
@@ -87,4 +87,4 @@ def test_what_piled_up_is_one_message_with_the_worst_first() -> None:
     assert joined["evidence"].splitlines() == [f"{at:%Y-%m-%d %H:%M:%S}  alert {n}" for n, at in enumerate(times)]
     assert level_of(joined) == Level.CRITICAL
     assert digest(messages[:1], ENGLISH) == messages[0]
-    assert len(digest(messages * 100, tongue("zh"))["evidence"].splitlines()) <= 13
+    assert len(digest(messages * 100, translator("zh"))["evidence"].splitlines()) <= 13

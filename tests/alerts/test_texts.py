@@ -17,10 +17,10 @@ from wslgpud.alerts.texts import RULES as TEXTS
 from wslgpud.alerts.texts import Text, compose, payload, text_now, worded
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 from wslgpud.risk.attribution import GROUP
-from wslgpud.words import ENGLISH, HEADLINE_CHARACTERS, LANGUAGES, Message, Said, say, tongue
+from wslgpud.words import ENGLISH, HEADLINE_CHARACTERS, LANGUAGES, Message, MessageLike, say, translator
 from wslgpud.words.units import one_line
 
-CHINESE = tongue("zh")
+CHINESE = translator("zh")
 GIB = 1 << 30
 WARNING = Forecast(
     "ram",
@@ -53,7 +53,7 @@ def killed(victim: str) -> Transition:
 
 def said(row: Transition, text: Text | None = None, code: str = "en") -> dict[str, Any]:
     """Return what a channel gets."""
-    return worded(payload(row, text or compose(row)), tongue(code))
+    return worded(payload(row, text or compose(row)), translator(code))
 
 
 def test_a_memory_warning_says_what_when_who_and_why_in_either_language() -> None:
@@ -166,7 +166,7 @@ def many(count: int, name: str) -> Message:
     return Message(GROUP, {"count": count, "name": name})
 
 
-def group(left: float, who: Said | None = None) -> Forecast:
+def group(left: float, who: MessageLike | None = None) -> Forecast:
     who = many(8, "cc1plus") if who is None else who
     return Forecast("ram", Level.WARNING, int(left * 2**30), 24 << 30, who=who, who_kind="group")
 

@@ -151,22 +151,22 @@ class Score:
         return statistics.median(self.leads) if self.leads else None
 
 
-Said = tuple[float, float, float | None]
+MessageLike = tuple[float, float, float | None]
 """(time, probability of exhaustion within some horizon, time of the event or None)."""
 
 
-def _came(said: Said, horizon: float) -> bool:
+def _came(said: MessageLike, horizon: float) -> bool:
     t, _, event = said
     return event is not None and 0 <= event - t <= horizon
 
 
-def brier(forecasts: Iterable[Said], horizon: float) -> float | None:
+def brier(forecasts: Iterable[MessageLike], horizon: float) -> float | None:
     """Return the mean squared error of probabilities for a horizon in seconds (0 best; 0.25 is a coin's)."""
     errors = [(said[1] - _came(said, horizon)) ** 2 for said in forecasts]
     return statistics.fmean(errors) if errors else None
 
 
-def reliability(forecasts: Iterable[Said], horizon: float) -> list[tuple[float, float, int]]:
+def reliability(forecasts: Iterable[MessageLike], horizon: float) -> list[tuple[float, float, int]]:
     """Return (said on average, came true, samples) for each fifth of the probabilities above 0."""
     fifths: list[list[tuple[float, bool]]] = [[] for _ in range(5)]
     for said in forecasts:
@@ -312,7 +312,7 @@ def truth_beside(path: Path) -> Truth | None:
 def score_engine(name: str, pairs: Iterable[tuple[Truth, Replay]]) -> Line:
     """Judge replays of the engine."""
     line = Line(name)
-    seen: dict[int, list[Said]] = {horizon: [] for horizon in HORIZONS}
+    seen: dict[int, list[MessageLike]] = {horizon: [] for horizon in HORIZONS}
     for truth, result in pairs:
         levels: dict[str, list[tuple[float, Level]]] = {}
         for change in result.changes:

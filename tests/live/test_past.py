@@ -32,7 +32,7 @@ from wslgpud.model import Reading, Sample, Snapshot, SourceReport
 from wslgpud.series.curves import Curve
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import SeriesRef
-from wslgpud.words import Told
+from wslgpud.words import MessageError
 
 HOSTS = Path(__file__).parent.parent / "hosts"
 DAY = 86400.0
@@ -194,7 +194,7 @@ def words_of(feed: DaemonFeed) -> Sequence[str]:
     past = feed.past(RecentSeries())
     try:
         return past.words()
-    except Told:
+    except MessageError:
         return ()
     finally:
         past.close()

@@ -17,7 +17,7 @@ from wslgpud.active_runs import PHASES, PLACES, Note, headline, name_of
 from wslgpud.host import Host
 from wslgpud.stress.progress import WorkerPace
 from wslgpud.stress.run import told as stress_told
-from wslgpud.words import tongue
+from wslgpud.words import translator
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_every_screen_says_it_in_one_line() -> None:
     }
 
     assert str(headline(one)) == ("guarded: make -j8: for 3 min, time is up in 27 min, peak 11 GiB, 2 compilers wait")
-    assert "27 分钟后到时限" in tongue("zh").text(headline(one))
+    assert "27 分钟后到时限" in translator("zh").text(headline(one))
 
 
 @pytest.mark.parametrize("phase", [*PHASES, "some\x1b[2J new phase"])

@@ -47,7 +47,7 @@ from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary, packed
 from wslgpud.verdict import NEWS_SECONDS, blindness, decide
-from wslgpud.words import Said, say, tongue
+from wslgpud.words import MessageLike, say, translator
 
 TRACES = Path(__file__).parent.parent / "traces"
 _LINES = {
@@ -150,13 +150,13 @@ class Stage:
         self.server.stop()
         self.store.close()
 
-    def checkup(self) -> list[dict[str, Said]]:
+    def checkup(self) -> list[dict[str, MessageLike]]:
         machine = RecordedHost(HOSTS / self.machine)
         return [finding._asdict() for finding in doctor.run(machine, config.Config())]
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:
-            return waiting(tongue(language))
+            return waiting(translator(language))
         document = self.known(language)
         if language in self.verdict:
             document |= {"verdict": self.verdict[language], "level": self.verdict[language]["level"]}
@@ -176,7 +176,7 @@ class Stage:
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
         verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
         self.known = lambda language: status(
-            state, verdict, tongue(language), recent=recent, incidents=standing, stress=stress
+            state, verdict, translator(language), recent=recent, incidents=standing, stress=stress
         )
         self.publisher.publish(snapshot)
         if keep:

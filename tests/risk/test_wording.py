@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Observation, ProcessSample
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.wording import advice, evidence, headline, outlook, reason
-from wslgpud.words import HEADLINE_CHARACTERS, say, sentences, tongue
+from wslgpud.words import HEADLINE_CHARACTERS, say, sentences, translator
 
 GIB = 1 << 30
 LEAK = Forecast(
@@ -146,7 +146,7 @@ FORECASTS = st.builds(
 @pytest.mark.parametrize("code", ["en", "zh"])
 @given(forecast=FORECASTS)
 def test_the_first_line_fits_with_all_its_figures_in_either_language(code: str, forecast: Forecast) -> None:
-    assert len(tongue(code).text(headline(forecast))) <= HEADLINE_CHARACTERS
+    assert len(translator(code).text(headline(forecast))) <= HEADLINE_CHARACTERS
 
 
 def climb(engine: RiskEngine, start: float, top: float = 0.97) -> list[Forecast]:

@@ -18,7 +18,7 @@ from wslgpud.serve import Publisher, Server, health
 from wslgpud.serve.connection import Deadlines
 from wslgpud.serve.status import status, waiting
 from wslgpud.verdict import decide
-from wslgpud.words import tongue
+from wslgpud.words import translator
 
 AVAILABLE = MetricSpec("memory_available_bytes", "gauge", "bytes", "RAM left.")
 FAULTS = MetricSpec("major_faults", "counter", "", "Pages read back from disk.")
@@ -30,11 +30,11 @@ CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *health.METRICS)
 def document_of(latest, language="en", **more):
     """Return the status document of a snapshot, as the daemon words it."""
     if latest is None:
-        return waiting(tongue(language))
+        return waiting(translator(language))
     forecasts = more.pop("forecasts", ())
     standing = more.get("incidents", ())
     verdict = decide(forecasts, standing)
-    return status(PipelineState(latest, observe(latest), forecasts), verdict, tongue(language), **more)
+    return status(PipelineState(latest, observe(latest), forecasts), verdict, translator(language), **more)
 
 
 class HandClock:

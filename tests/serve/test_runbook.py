@@ -12,11 +12,11 @@ from tests.support.daemons import daemon
 from tests.words.latin import latin_words
 from wslgpud.alerts.runbook import sections
 from wslgpud.serve import runbook
-from wslgpud.words import ENGLISH, LANGUAGES, Tongue, tongue
+from wslgpud.words import ENGLISH, LANGUAGES, Translator, translator
 
 
-def page(texts: Mapping[str, str], tongue: Tongue) -> str:
-    return runbook.runbook(texts, tongue).body.decode()
+def page(texts: Mapping[str, str], translator: Translator) -> str:
+    return runbook.runbook(texts, translator).body.decode()
 
 
 def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
@@ -24,7 +24,7 @@ def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
         served = running.get("/runbook")
         chinese = running.get("/runbook?lang=zh")
 
-    assert chinese == page(sections(tongue("zh")), tongue("zh"))
+    assert chinese == page(sections(translator("zh")), translator("zh"))
     for rule, text in sections().items():
         assert f'<section id="{rule}" class="card"><h2>{rule}</h2><p>' in served
         assert f'href="#{rule}"' in served
@@ -43,7 +43,7 @@ def paragraphs(text: str) -> str:
 
 
 def test_in_chinese_it_has_no_english_but_names_and_code() -> None:
-    served = page(sections(tongue("zh")), tongue("zh"))
+    served = page(sections(translator("zh")), translator("zh"))
     text = re.sub(r"(?s)<code>.*?</code>|<[^>]+>", " ", served)
 
     assert 'lang="zh"' in served
@@ -54,7 +54,7 @@ def test_in_chinese_it_has_no_english_but_names_and_code() -> None:
 @pytest.mark.parametrize("rule", sections())
 def test_the_texts_come_out_as_markdown_means_them(rule: str, language: str) -> None:
     """What the page does not know of Markdown (lists, emphasis) must not be in the runbook."""
-    text = sections(tongue(language))[rule]
+    text = sections(translator(language))[rule]
     meant = MarkdownIt().render(text)
     here = re.sub(r'<a href="(?!https)[^"]*">(.*?)</a>', r"\1", meant).replace("</p>\n<p>", "</p><p>")
 

@@ -19,7 +19,7 @@ from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample,
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import cgroups, gpu, memory, windows
 from wslgpud.sources.kernel_lines import Story as KernelStory
-from wslgpud.words import Said, say
+from wslgpud.words import MessageLike, say
 
 HOSTS = Path(__file__).parents[1] / "hosts"
 GIB = 1 << 30
@@ -70,7 +70,7 @@ class Second:
     kernel: tuple[str, ...] = ()
     kernel_log: bool = True
     #: name of a source to why it is silent
-    silent: dict[str, Said] = field(default_factory=dict)
+    silent: dict[str, MessageLike] = field(default_factory=dict)
 
 
 def program(pid: int, command: str, rss: int, group: str = "") -> ProcessSample:

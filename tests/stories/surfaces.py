@@ -20,7 +20,7 @@ from wslgpud.cli import app
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.live_sample import DaemonFeed
 from wslgpud.client import Daemon as Client
-from wslgpud.words import LEVELS, tongue, use
+from wslgpud.words import LEVELS, translator, use
 
 ROOT = typer.main.get_command(app)
 LOCALES = {"en": "C.UTF-8", "zh": "zh_CN.UTF-8"}
@@ -29,7 +29,7 @@ COLUMNS = 240
 _BADGE = re.compile(r"^ ?(?P<badge>\S+) +(?P<rest>.+?)$")
 
 
-class Told(NamedTuple):
+class Shown(NamedTuple):
     """What one surface tells: the level by its name in JSON, and the words in which it tells it."""
 
     level: str
@@ -62,27 +62,27 @@ def verdict(played: Played, code: str) -> dict[str, Any]:
     return found
 
 
-def api(played: Played, code: str) -> Told:
+def api(played: Played, code: str) -> Shown:
     """``/api/v1/status``: its own level and headline, beside the verdict."""
     document = ask(played, "status", code)
-    return Told(document["level"], f"{document['headline']} {document['verdict'].get('who', '')}")
+    return Shown(document["level"], f"{document['headline']} {document['verdict'].get('who', '')}")
 
 
-def page(played: Played, code: str) -> Told:
+def page(played: Played, code: str) -> Shown:
     """``/api/v1/live``: what the page shows."""
     said = ask(played, "live", code)["status"]["verdict"]
-    return Told(said["level"], f"{said['headline']} {said.get('who', '')}")
+    return Shown(said["level"], f"{said['headline']} {said.get('who', '')}")
 
 
-def plain(played: Played, code: str) -> Told:
+def plain(played: Played, code: str) -> Shown:
     """``/plain``: the page without scripts."""
     whole = get(played, f"/plain?lang={code}")
     section = re.search(r'<section class="card verdict \w+">(.*?)</section>', whole, re.DOTALL)
     assert section is not None
     badge = re.search(r'<span class="chip (\w+)">(\S+)</span>', section[1])
     assert badge is not None
-    assert badge[2] == tongue(code).t(LEVELS[badge[1]])
-    return Told(badge[1], html.unescape(re.sub(r"<[^>]+>", " ", section[1])))
+    assert badge[2] == translator(code).t(LEVELS[badge[1]])
+    return Shown(badge[1], html.unescape(re.sub(r"<[^>]+>", " ", section[1])))
 
 
 def plain_text(played: Played, code: str) -> str:
@@ -91,20 +91,20 @@ def plain_text(played: Played, code: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", " ", body))
 
 
-def systemd(played: Played, code: str) -> Told:
+def systemd(played: Played, code: str) -> Shown:
     """The line of ``systemctl status``: it is in the daemon's own language."""
     assert code == played.language
     line = next(line for line in played.notified.splitlines() if line.startswith("STATUS="))
     badge, _, text = line.removeprefix("STATUS=").partition(": ")
-    return Told(_level(badge, code), text)
+    return Shown(_level(badge, code), text)
 
 
-def status(played: Played, code: str) -> Told:
+def status(played: Played, code: str) -> Shown:
     """``wslgpud status``: the first line of its screen."""
     return _first_line(command(played, code, "status", "--state", str(played.state)), code)
 
 
-def monitor(played: Played, code: str) -> Told:
+def monitor(played: Played, code: str) -> Shown:
     """``wslgpud monitor --once``: the first line of its screen."""
     return _first_line(command(played, code, "monitor", "--once", "--url", played.daemon.url), code)
 
@@ -128,7 +128,7 @@ def live(played: Played, code: str, size: tuple[int, int] = (COLUMNS, 36)) -> st
         use("en")
 
 
-def check(played: Played, code: str) -> Told:
+def check(played: Played, code: str) -> Shown:
     """``wslgpud status --check``: a line, and an exit status that says the same."""
     done = command(played, code, "status", "--check", "--state", str(played.state))
     told = _first_line(done, code)
@@ -137,7 +137,7 @@ def check(played: Played, code: str) -> Told:
 
 
 #: those that say at every moment how things stand, in the language of their reader
-SURFACES: tuple[Callable[[Played, str], Told], ...] = (api, page, plain, systemd, status, check, monitor)
+SURFACES: tuple[Callable[[Played, str], Shown], ...] = (api, page, plain, systemd, status, check, monitor)
 
 
 def texts(played: Played) -> Iterator[str]:
@@ -155,13 +155,13 @@ def metrics(played: Played) -> tuple[int, dict[str, str]]:
     return int(level.value), told.labels
 
 
-def _first_line(done: Result, code: str) -> Told:
+def _first_line(done: Result, code: str) -> Shown:
     assert done.exception is None or isinstance(done.exception, SystemExit), done.output
     found = _BADGE.match(done.stdout.splitlines()[0])
     assert found is not None, done.output
-    return Told(_level(found["badge"], code), found["rest"])
+    return Shown(_level(found["badge"], code), found["rest"])
 
 
 def _level(badge: str, code: str) -> str:
     """Return the level that a badge names."""
-    return next(name for name, word in LEVELS.items() if tongue(code).t(word).upper() == badge.upper())
+    return next(name for name, word in LEVELS.items() if translator(code).t(word).upper() == badge.upper())

@@ -38,7 +38,7 @@ NAMES = ("NVIDIA GeForce RTX 5070 Ti", "make", "cc1plus", "train.py", "flock", "
 
 @pytest.fixture(autouse=True)
 def chinese(monkeypatch):
-    monkeypatch.setattr(words, "_current", words.tongue("zh"))
+    monkeypatch.setattr(words, "_current", words.translator("zh"))
 
 
 def english_in(said: str) -> list[str]:

@@ -9,7 +9,7 @@ from tests.stress.support import MIB, night
 from wslgpud.model import Level
 from wslgpud.stress.comparison import by_key, change_of_driver, differences, judged, level_of, regressions
 from wslgpud.stress.comparison import night as last_night
-from wslgpud.words import say, tongue
+from wslgpud.words import say, translator
 
 
 def noisy(number, noise, factor=1.0, **changes):
@@ -113,7 +113,7 @@ def test_how_a_night_went_is_one_line_in_each_language():
         r"GPU 0: findings, 2023-11-1\d \d\d:13:20, 14 GiB usable; 400 MiB did not come back after the run",
         str(last_night(found)),
     )
-    chinese = tongue("zh").text(last_night(skipped))
+    chinese = translator("zh").text(last_night(skipped))
     assert "未运行" in chinese
     assert chinese.endswith("本机正在用电池供电")
 

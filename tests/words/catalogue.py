@@ -49,7 +49,7 @@ def in_python(
 ) -> Iterator[tuple[int, str, tuple[str, ...], list[str]]]:
     """Yield the calls that say something, as Babel wants them; its own method overlooks f-strings.
 
-    So does an error that is made of a template and its facts, see ``words.Told``.
+    So does an error that is made of a template and its facts, see ``words.MessageError``.
     """
     for call in ast.walk(ast.parse(file.read())):
         if isinstance(call, ast.Call):

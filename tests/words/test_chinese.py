@@ -8,7 +8,7 @@ import polib
 import pytest
 
 from tests.words.catalogue import path_of
-from wslgpud.words import say, tongue
+from wslgpud.words import say, translator
 
 ENTRIES = [(entry.msgid, entry.msgstr or entry.msgstr_plural[0]) for entry in polib.pofile(str(path_of("zh")))]
 CHINESE = "\u4e00-\u9fff"
@@ -67,4 +67,4 @@ def test_a_card_is_called_so_where_english_does() -> None:
     ],
 )
 def test_what_is_filled_in_stands_as_if_it_had_been_written_there(message, text) -> None:
-    assert tongue("zh").text(message) == text
+    assert translator("zh").text(message) == text

@@ -11,9 +11,9 @@ import pytest
 from tests.words.latin import latin_words
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes.nvml_remedies import REMEDIES, explain, explain_silence
-from wslgpud.words import ENGLISH, Told, failure, say, tongue
+from wslgpud.words import ENGLISH, MessageError, failure, say, translator
 
-CHINESE = tongue("zh")
+CHINESE = translator("zh")
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_a_rare_reason_stays_as_it_is():
 
 
 def test_foreign_words_stay_on_one_line():
-    assert str(Told("a\x1b[2J\nb")) == "a [2J b"
-    assert len(str(Told(say("{why}", why="x" * 1000)))) <= 500
+    assert str(MessageError("a\x1b[2J\nb")) == "a [2J b"
+    assert len(str(MessageError(say("{why}", why="x" * 1000)))) <= 500
 
 
 @pytest.mark.parametrize("wsl", [True, False])

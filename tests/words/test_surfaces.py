@@ -18,7 +18,7 @@ from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.cli import app
-from wslgpud.words import tongue
+from wslgpud.words import translator
 
 ROOT = Path(__file__).parents[2]
 HOSTS, TRACES = ROOT / "tests/hosts", ROOT / "tests/traces"
@@ -241,7 +241,7 @@ def test_a_history_that_cannot_be_read_says_why_in_chinese(shown: Shown, tmp_pat
 def test_each_rule_of_the_runbook_reads_chinese_whatever_asks() -> None:
     from wslgpud.alerts.runbook import sections  # only here
 
-    for text in sections(tongue("zh")).values():
+    for text in sections(translator("zh")).values():
         chinese(text, "device not ready")
 
 

@@ -22,10 +22,10 @@ from wslgpud.words import (
     sentences,
     to_json,
     to_text,
-    tongue,
+    translator,
 )
 
-CHINESE = tongue("zh")
+CHINESE = translator("zh")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_brackets_without_end_in_a_strangers_row_are_not_followed_to_their_end()
 def test_a_line_of_the_kernel_is_no_template_whatever_a_program_has_put_into_it(kind):
     line = "NVRM: Xid (PCI:0000:01:00): 79, pid=7, name=[{pid}|evil]"
 
-    assert tongue("zh").text(Event(kind, 0.0, line, {"pid": 7}).message) == line
+    assert translator("zh").text(Event(kind, 0.0, line, {"pid": 7}).message) == line
 
 
 def test_a_message_that_needs_an_unknown_fact_says_nothing():

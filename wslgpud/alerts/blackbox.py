@@ -23,7 +23,7 @@ from wslgpud.probes.interop import automount_root
 from wslgpud.risk.attribution import full_name
 from wslgpud.security.redaction import masked
 from wslgpud.store import DaemonRun, ProcessPoint, Store
-from wslgpud.words import Fact, Said, template
+from wslgpud.words import Fact, MessageLike, template
 from wslgpud.words.units import one_line
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def examine(
         kept["growing"] = full_name(one_line(grew[0].name, 40), grew[0].pid)
     facts: dict[str, Fact] = {**kept, ("last_wall" if machine else "killed_wall"): ended}
     fatal = [line for line in lines if _FATAL.search(line)]
-    trouble: list[Said] = [i.message for i in before if i.level >= Level.WARNING and i.rule not in _NO_CAUSE]
+    trouble: list[MessageLike] = [i.message for i in before if i.level >= Level.WARNING and i.rule not in _NO_CAUSE]
     trouble += [one_line(line, 160).rstrip(".") for line in (*fatal[-1:], *dumps[-1:])]
     if trouble:
         facts["trouble"] = tuple(trouble)

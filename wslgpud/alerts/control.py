@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from wslgpud.security import safe_files
-from wslgpud.words import Said, cause, say
+from wslgpud.words import MessageLike, cause, say
 
 FILE = "alerts.json"
 _MOST = 200
@@ -39,7 +39,7 @@ class Control:
 class ControlFile:
     """Reads the file again when it has changed; one that cannot be read silences nothing."""
 
-    def __init__(self, folder: Path, complain: Callable[[Said], None] = lambda _: None) -> None:
+    def __init__(self, folder: Path, complain: Callable[[MessageLike], None] = lambda _: None) -> None:
         self.path = folder / FILE
         self._complain = complain
         self._stamp: tuple[int, int] | None = None

@@ -14,7 +14,7 @@ from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.alerts.texts import Payload, digest, level_of, worded
 from wslgpud.host import Clock
 from wslgpud.store import Delivery, Store
-from wslgpud.words import ENGLISH, Said, Tongue, cause, say
+from wslgpud.words import ENGLISH, MessageLike, Translator, cause, say
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Dispatcher:
     outbox: Store
     clock: Clock
     policy: Callable[[], SendPolicy] = SendPolicy
-    tongue: Tongue = ENGLISH
+    translator: Translator = ENGLISH
     expiry_seconds: float = EXPIRY_SECONDS
     reminders: Callable[[str], Sequence[Payload]] = lambda _: ()
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -133,9 +133,9 @@ class _ChannelWorker:
         return [delivery for delivery in waiting if delivery.id not in gone]
 
     def _send(self, batch: Sequence[Delivery]) -> float:
-        tongue = self._owner.tongue
+        translator = self._owner.translator
         try:
-            self._channel.send(digest([worded(d.payload, tongue, d.transition_id) for d in batch], tongue))
+            self._channel.send(digest([worded(d.payload, translator, d.transition_id) for d in batch], translator))
         except DeliveryError as error:
             log.warning("alert not sent by %s: %s", self._channel.name, error)
             return self._failed(batch, cause(error), permanent=error.permanent)
@@ -149,7 +149,7 @@ class _ChannelWorker:
             self._policy.sent(self._clock.mono())
         return 0.0
 
-    def _failed(self, batch: Sequence[Delivery], error: Said, *, permanent: bool) -> float:
+    def _failed(self, batch: Sequence[Delivery], error: MessageLike, *, permanent: bool) -> float:
         if permanent:
             self._done(batch, "refused", error)
             return 0.0
@@ -160,7 +160,7 @@ class _ChannelWorker:
         self._not_before = self._clock.mono() + pause
         return pause
 
-    def _done(self, batch: Sequence[Delivery], outcome: str, error: Said) -> None:
+    def _done(self, batch: Sequence[Delivery], outcome: str, error: MessageLike) -> None:
         for delivery in batch:
             if outcome == "sent":
                 self._outbox.mark_sent(delivery.id)
@@ -175,7 +175,7 @@ class _ChannelWorker:
         if (due := self._refreshed + self._channel.refresh_seconds - now) > 0:
             return due
         self._refreshed = now
-        if messages := [worded(m, self._owner.tongue) for m in self._owner.reminders(self._channel.name)]:
+        if messages := [worded(m, self._owner.translator) for m in self._owner.reminders(self._channel.name)]:
             try:
                 self._channel.refresh(messages)
             except DeliveryError as error:

@@ -25,7 +25,7 @@ from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
 from wslgpud.risk.attribution import group_name
 from wslgpud.store import Store
-from wslgpud.words import HEADLINE_CHARACTERS, Fact, Said, say, tongue
+from wslgpud.words import HEADLINE_CHARACTERS, Fact, MessageLike, say, translator
 from wslgpud.words.units import one_line
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class AlertManager:
             store,
             clock,
             build.send_policy(settings),
-            tongue(place.language),
+            translator(place.language),
             settings.expire_hours * 3600.0,
             self.reminders,
         )
@@ -159,8 +159,8 @@ class AlertManager:
         snapshot: Snapshot,
         forecasts: Iterable[Forecast],
         transitions: Iterable[Transition],
-        store_error: Said = "",
-        store_damage: Said = "",
+        store_error: MessageLike = "",
+        store_damage: MessageLike = "",
     ) -> None:
         """Announce what a tick found: memory first, which cannot wait."""
         self._announced = False
@@ -191,7 +191,7 @@ class AlertManager:
         yield from self._score
 
     def _found(
-        self, snapshot: Snapshot, transitions: Sequence[Transition], store_error: Said, store_damage: Said
+        self, snapshot: Snapshot, transitions: Sequence[Transition], store_error: MessageLike, store_damage: MessageLike
     ) -> Iterator[Transition]:
         # Ends of exhaustions come after the kills, as they say how they ended.
         yield from (transition for transition in transitions if transition.new > Level.OK)
@@ -321,7 +321,7 @@ class AlertManager:
         fields = {"rule": row.rule, "resource": row.resource}
         fields |= {"level": row.new.label, "previous_level": row.old.label}
         # The line is the alert, for people who look into the journal: in their language, unlike other logs.
-        spoken = tongue(self._place.language)
+        spoken = translator(self._place.language)
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
         line = spoken.t("{title}: {text}", title=spoken.template(row.new.label), text=text)
         if self._journal is None or not self._journal.write(line, row.new.label, fields):

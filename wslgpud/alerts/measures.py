@@ -14,7 +14,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, ProcessSample, Snapshot, SourceReport, Transition
 from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, pressure, windows
-from wslgpud.words import Fact, Said
+from wslgpud.words import Fact, MessageLike
 
 #: without PSI: bytes a second that must go both into and out of swap, all the time, to be called thrashing.
 #: A tenth of what a slow SSD moves; either direction alone is a program that starts or one that sleeps.
@@ -79,8 +79,8 @@ class Measured:
 
     snapshot: Snapshot
     remembered: Remembered
-    store_error: Said = ""
-    store_damage: Said = ""
+    store_error: MessageLike = ""
+    store_damage: MessageLike = ""
     #: by resource, whom the forecast sees growing
     growing: Mapping[str, int] = field(default_factory=dict)
 

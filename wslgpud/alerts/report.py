@@ -17,7 +17,7 @@ from wslgpud.event import Event
 from wslgpud.model import MEMORY, Level, Transition
 from wslgpud.risk.attribution import full_name
 from wslgpud.store import ProcessPoint, Reader, SeriesRef
-from wslgpud.words import Said, Tongue, sentences, to_json
+from wslgpud.words import MessageLike, Translator, sentences, to_json
 
 #: what is shown of the time before an incident, and after it: as much as it lasted, within these bounds
 BEFORE_SECONDS = (120.0, 600.0)
@@ -58,14 +58,14 @@ class Report(NamedTuple):
     curves: list[Curve]
 
 
-def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
+def summary(incident: Incident, translator: Translator) -> dict[str, Any]:
     """Return an incident in a few words of a language, as JSON."""
-    return tongue.document(
+    return translator.document(
         {
             "id": incident.id,
             "rule": incident.rule,
             "resource": incident.resource,
-            "name": tongue.resource(incident.resource),
+            "name": translator.resource(incident.resource),
             "level": incident.level.label,
             "worst_level": incident.worst.label,
             "opened": iso(incident.opened_wall),
@@ -82,13 +82,13 @@ def rows_told(incident: Incident) -> set[int]:
     return {incident.last_id} | ({incident.kill_id} if incident.kill_id is not None else set())
 
 
-def in_words(incident: Incident, rows: Mapping[int, Transition], tongue: Tongue) -> dict[str, Any]:
+def in_words(incident: Incident, rows: Mapping[int, Transition], translator: Translator) -> dict[str, Any]:
     """Return the summary of an incident that was made of brief rows, with these rows in full."""
     last, kill = rows.get(incident.last_id, incident.last), rows.get(incident.kill_id or 0, incident.kill)
-    return summary(replace(incident, last=last, kill=kill), tongue)
+    return summary(replace(incident, last=last, kill=kill), translator)
 
 
-def report(history: Reader, number: int, tongue: Tongue) -> Report | None:
+def report(history: Reader, number: int, translator: Translator) -> Report | None:
     """Return the report of an incident; None when there is none of that number."""
     known = next((i for i in grouped(history.changes(brief=True)) if i.id == number), None)
     if known is None:
@@ -104,8 +104,8 @@ def report(history: Reader, number: int, tongue: Tongue) -> Report | None:
     false = incident.rule == MEMORY and false_alarm(incident, grouped(history.changes(brief=True)))
     sent = min(start, incident.opened_wall) - 1.0, max(end, incident.changed_wall) + AFTER_SECONDS[1]
     document = {
-        **in_words(incident, own, tongue),
-        "title": tongue.t(RULES[incident.rule]["title"]) if incident.rule in RULES else None,
+        **in_words(incident, own, translator),
+        "title": translator.t(RULES[incident.rule]["title"]) if incident.rule in RULES else None,
         "moment": iso(moment),
         "start": iso(start),
         "end": iso(end),
@@ -117,26 +117,26 @@ def report(history: Reader, number: int, tongue: Tongue) -> Report | None:
         else None,
         "evidence": sentences(text.evidence) or None,
         "advice": None if false else text.advice,  # nothing is to be done about a false alarm
-        "facts": shown((incident.kill or incident.first).facts, tongue) or None,
+        "facts": shown((incident.kill or incident.first).facts, translator) or None,
         "false_alarm": false if incident.rule == MEMORY else None,
-        "trouble": shown(incident.first.facts, tongue).get("trouble"),
+        "trouble": shown(incident.first.facts, translator).get("trouble"),
         "growing": _who_grew(history, incident, start, moment, list(own.values())),
-        "levels": [_step(own[n], tongue) for n in sorted(own, key=lambda n: (own[n].wall, n))],
+        "levels": [_step(own[n], translator) for n in sorted(own, key=lambda n: (own[n].wall, n))],
         "messages": _deliveries(history, own, *sent),
-        "events": _events(history, incident, start, end, tongue),
+        "events": _events(history, incident, start, end, translator),
         "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
         "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
         "headroom": [
             {
                 "resource": c.resource,
-                "name": tongue.resource(c.resource),
+                "name": translator.resource(c.resource),
                 "capacity_bytes": c.capacity_bytes,
                 "points": [[round(wall, 3), left] for wall, left, _ in c.points],
             }
             for c in curves
         ],
     }
-    return Report(incident, moment, warned, start, end, tongue.document(document), curves)
+    return Report(incident, moment, warned, start, end, translator.document(document), curves)
 
 
 def _iso(wall: float | None) -> str | None:
@@ -204,14 +204,16 @@ def _first_warning(rows: Iterable[Transition]) -> Transition | None:
     return next(foretold, warnings[0][0] if warnings else None)
 
 
-def _events(history: Reader, incident: Incident, start: float, end: float, tongue: Tongue) -> list[dict[str, Any]]:
+def _events(
+    history: Reader, incident: Incident, start: float, end: float, translator: Translator
+) -> list[dict[str, Any]]:
     """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew.
 
     Kills in other groups are stories of their own.
     """
     group = incident.resource.startswith("cgroup:")
     found = {
-        (round(e.wall), text := tongue.text(e.message)): {"at": iso(e.wall), "kind": e.kind, "text": text}
+        (round(e.wall), text := translator.text(e.message)): {"at": iso(e.wall), "kind": e.kind, "text": text}
         for e in reversed(history.events(start, end))
         if e.kind != blackbox.EVENT and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)
     }
@@ -234,7 +236,7 @@ def _who_grew(
     else:
         return []
     forecasts = [row.forecast for row in rows if row.forecast is not None]
-    named: dict[int | None, Said] = {f.who_pid: f.who for f in forecasts if f.who_pid and isinstance(f.who, str)}
+    named: dict[int | None, MessageLike] = {f.who_pid: f.who for f in forecasts if f.who_pid and isinstance(f.who, str)}
     named |= {pid: str(row.facts.get("who") or row.facts.get("likely", "")) for pid, row in killed.items()}
     return [
         {"who": named.get(g.pid) or full_name(g.name, g.pid), **g._asdict(), "seconds": round(g.seconds, 1)}
@@ -252,13 +254,13 @@ def _on_card(history: Reader, resource: str, start: float, end: float) -> list[P
     ]
 
 
-def _step(row: Transition, tongue: Tongue) -> dict[str, Any]:
+def _step(row: Transition, translator: Translator) -> dict[str, Any]:
     return {
         **row_facts(row),
         "rule": row.rule,
         "message": to_json(row.message),
         "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
-        "facts": shown(row.facts, tongue) or None,
+        "facts": shown(row.facts, translator) or None,
     }
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from wslgpud.alerts import measures, oom_kills
 from wslgpud.alerts.measures import Measure, Measured, Signal
 from wslgpud.model import MEMORY, Level, Snapshot, Transition
-from wslgpud.words import Fact, Said
+from wslgpud.words import Fact, MessageLike
 
 #: how the daemon or the machine ended; opened once at the start, see ``blackbox``
 UNCLEAN_END = "unclean_end"
@@ -168,8 +168,8 @@ class RuleEngine:
         self,
         snapshot: Snapshot,
         *,
-        store_error: Said = "",
-        store_damage: Said = "",
+        store_error: MessageLike = "",
+        store_damage: MessageLike = "",
         growing: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Transition]:
         """Take the next snapshot; return the changes of level it leads to.

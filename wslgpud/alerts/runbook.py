@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from wslgpud.words import ENGLISH, Tongue
+from wslgpud.words import ENGLISH, Translator
 
 PATH = Path(__file__).with_name("RUNBOOK.md")
 
 
-def sections(tongue: Tongue = ENGLISH, page: Path = PATH) -> dict[str, str]:
+def sections(translator: Translator = ENGLISH, page: Path = PATH) -> dict[str, str]:
     """Return what to do by rule, in their order: Markdown, a line a paragraph.
 
     Each paragraph of RUNBOOK.md is a template, which translators' catalogues have.
     """
     _, *parts = re.split(r"^## (\w+)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {
-        name: "\n\n".join(tongue.template(" ".join(part.split())) for part in text.strip().split("\n\n"))
+        name: "\n\n".join(translator.template(" ".join(part.split())) for part in text.strip().split("\n\n"))
         for name, text in zip(parts[::2], parts[1::2], strict=True)
     }
 

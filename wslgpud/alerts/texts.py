@@ -18,7 +18,17 @@ from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import wording
-from wslgpud.words import HEADLINE_CHARACTERS, MOST_CHARACTERS, TEMPLATES, Fact, Message, Tongue, filled, say, template
+from wslgpud.words import (
+    HEADLINE_CHARACTERS,
+    MOST_CHARACTERS,
+    TEMPLATES,
+    Fact,
+    Message,
+    Translator,
+    filled,
+    say,
+    template,
+)
 from wslgpud.words.units import one_line
 
 Payload = Mapping[str, Any]
@@ -160,7 +170,7 @@ def payload(transition: Transition, text: Text, *, incident: Incident | None = N
     return {name: words.to_json(value) for name, value in facts.items() if value is not None}
 
 
-def worded(message: Payload, tongue: Tongue, number: int | None = None) -> dict[str, Any]:
+def worded(message: Payload, translator: Translator, number: int | None = None) -> dict[str, Any]:
     """Return a message that has waited in a language: what people and programs get.
 
     ``number`` is that of its row: one that opens an incident does not know it while it waits.
@@ -172,13 +182,13 @@ def worded(message: Payload, tongue: Tongue, number: int | None = None) -> dict[
     if "evidence" in message:
         said["evidence"] = words.sentences(map(words.from_json, message["evidence"]))
     if "facts" in message:
-        said["facts"] = shown(words.facts_from_json(message["facts"]), tongue)
-    return {**message, **tongue.document(said)}
+        said["facts"] = shown(words.facts_from_json(message["facts"]), translator)
+    return {**message, **translator.document(said)}
 
 
-def shown(facts: Mapping[str, Fact], tongue: Tongue) -> dict[str, Any]:
+def shown(facts: Mapping[str, Fact], translator: Translator) -> dict[str, Any]:
     """Return facts as programs get them: numbers as they are, what has words in a language, on one line."""
-    return {k: v if isinstance(v, (int, float)) else one_line(tongue.fact(k, v)) for k, v in facts.items()}
+    return {k: v if isinstance(v, (int, float)) else one_line(translator.fact(k, v)) for k, v in facts.items()}
 
 
 def level_of(message: Payload) -> Level:
@@ -192,7 +202,7 @@ def body(message: Payload) -> str:
     return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MOST_CHARACTERS]
 
 
-def digest(messages: Sequence[Payload], tongue: Tongue) -> dict[str, Any]:
+def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any]:
     """Return several worded messages as one: the worst first, the others a line each, oldest first."""
     if len(messages) == 1:
         return dict(messages[0])
@@ -201,7 +211,7 @@ def digest(messages: Sequence[Payload], tongue: Tongue) -> dict[str, Any]:
     if len(messages) > MOST_LINES:
         lines.insert(0, f"... {len(messages) - MOST_LINES}")
     headline = str(worst.get("headline", ""))
-    counted = tongue.text(say("{count} alerts: {headline}", count=len(messages), headline=headline))
+    counted = translator.text(say("{count} alerts: {headline}", count=len(messages), headline=headline))
     headline = counted if len(counted) <= HEADLINE_CHARACTERS else headline
     return {**worst, "headline": headline, "evidence": "\n".join(lines), "count": len(messages)}
 

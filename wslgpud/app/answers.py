@@ -15,7 +15,7 @@ from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve.status import status, waiting
 from wslgpud.store import Store, StoreError
 from wslgpud.verdict import Verdict
-from wslgpud.words import Said, tongue
+from wslgpud.words import MessageLike, translator
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class Answers:
     def now(self, language: str, recent: Sequence[Transition] = ()) -> dict[str, Any]:
         """Return the state of things as JSON, worded in a language; it waits for nothing."""
         if (latest := self.latest) is None:
-            return waiting(tongue(language))
+            return waiting(translator(language))
         state, verdict, incidents, stress = latest
-        return status(state, verdict, tongue(language), recent=recent, incidents=incidents, stress=stress)
+        return status(state, verdict, translator(language), recent=recent, incidents=incidents, stress=stress)
 
     def status(self, language: str) -> dict[str, Any]:
         """Return the same with what was announced lately, the newest first; it looks into the database."""
@@ -58,7 +58,7 @@ class Answers:
                 log.debug("what was announced is not known: %s", error)
         return self.now(language, recent)
 
-    def checkup(self) -> list[dict[str, Said]]:
+    def checkup(self) -> list[dict[str, MessageLike]]:
         """Return what the doctor finds; only the command asks for torch, because that starts the users' Pythons."""
         from wslgpud.advise import doctor  # only when somebody looks
 

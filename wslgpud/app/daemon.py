@@ -38,7 +38,7 @@ from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
 from wslgpud.verdict import VerdictMetrics
-from wslgpud.words import cause, chosen, failure, say, tongue
+from wslgpud.words import cause, chosen, failure, say, translator
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -163,7 +163,9 @@ class Daemon:
         stack.callback(monitor.close)
         apart = self._environ.get(unit.VARIABLE) == "yes"
         nightly = Nightly(config.stress, host, self._folder, store, apart=apart)
-        self.loop = Loop(monitor, alerts, nightly, store, publisher, answers, verdicts, self._systemd, tongue(language))
+        self.loop = Loop(
+            monitor, alerts, nightly, store, publisher, answers, verdicts, self._systemd, translator(language)
+        )
         stack.callback(self.loop.keep_lessons, last=True)
         self.loop.recall_lessons(host.clock.wall())
         stack.callback(nightly.close)

@@ -16,7 +16,7 @@ from wslgpud.serve.status import in_one_line, judged
 from wslgpud.store import Store
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
-from wslgpud.words import LEVELS, Tongue
+from wslgpud.words import LEVELS, Translator
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Loop:
     answers: Answers
     verdicts: VerdictMetrics
     service: systemd.Notifier
-    tongue: Tongue
+    translator: Translator
     _runs_known: int = field(default=0, init=False)
     _alerts_error: str = field(default="", init=False)
 
@@ -97,5 +97,5 @@ class Loop:
             self.service.ready()
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        level, said = LEVELS[verdict.label], self.tongue.document(judged(verdict))
-        self.service.send(*alive, f"STATUS={self.tongue.t(level)}: {in_one_line(said)}")
+        level, said = LEVELS[verdict.label], self.translator.document(judged(verdict))
+        self.service.send(*alive, f"STATUS={self.translator.t(level)}: {in_one_line(said)}")

@@ -16,7 +16,7 @@ from wslgpud.app import logs
 from wslgpud.config import secret_files
 from wslgpud.config.key import ConfigError
 from wslgpud.host import Host, RecordedHost
-from wslgpud.words import Told, cause, say, t
+from wslgpud.words import MessageError, cause, say, t
 
 #: How the order reaches the process after the change; taken from the environment before anything is started.
 ORDER = "WSLGPUD_ORDER"
@@ -24,7 +24,7 @@ ORDER = "WSLGPUD_ORDER"
 log = logging.getLogger(__name__)
 
 
-class NoRecording(Told):  # a mistake of who named the folder
+class NoRecording(MessageError):  # a mistake of who named the folder
     """A folder holds no recorded machine."""
 
 

@@ -28,7 +28,7 @@ from wslgpud import words
 from wslgpud.app import logs
 from wslgpud.cli import help as helps
 from wslgpud.config.key import ConfigError
-from wslgpud.words import Message, Said, Told, cause, say, t
+from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
 
 #: what ``--plot`` without a name stands for: this terminal
 TERMINAL = "-"
@@ -48,9 +48,9 @@ class _Spoken:
     """What commands and groups of them have in common."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
-        """Run in the reader's language; what the user can mend (``Told``) ends in one line and status 2."""
+        """Run in the reader's language; what the user can mend (``MessageError``) ends in one line and status 2."""
         words.use(language())
-        said: Said
+        said: MessageLike
         try:
             status = super().main(*args, standalone_mode=False, **options)  # type: ignore[misc]  # a mixin
         except NoArgsIsHelpError as error:
@@ -61,7 +61,7 @@ class _Spoken:
             said, status = say("{what} (see '{command} --help')", what=_worded(error), command=where), error.exit_code
         except typer.Abort:
             said, status = say("given up"), 1
-        except Told as error:
+        except MessageError as error:
             said, status = cause(error), 2
         else:
             if not standalone_mode:

@@ -11,13 +11,13 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli.commands import TERMINAL
-from wslgpud.words import Fact, Message, Said, Told, current, failure
+from wslgpud.words import Fact, Message, MessageError, MessageLike, current, failure
 
 
-class Fault(Told):
+class Fault(MessageError):
     """Something the user can mend: one line on standard error and exit status 2."""
 
-    def __init__(self, template: Said, /, **facts: Fact) -> None:
+    def __init__(self, template: MessageLike, /, **facts: Fact) -> None:
         super().__init__(Message(template, facts) if isinstance(template, str) else template)
 
 
@@ -40,7 +40,7 @@ def writing(file: Path) -> Iterator[None]:
             raise Fault("{file} exists already; it is left as it is", file=str(file)) from error
 
 
-def warn(template: Said, /, **facts: Fact) -> None:
+def warn(template: MessageLike, /, **facts: Fact) -> None:
     """Print on standard error what somebody should know, in the reader's language."""
     complain(current().text(Message(template, facts) if isinstance(template, str) else template))
 

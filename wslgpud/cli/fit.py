@@ -29,7 +29,7 @@ from wslgpud.risk.risk_metrics import LEARNED
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.wsl import generation
 from wslgpud.store import Reader, StoreError
-from wslgpud.words import Message, Said, current, say, t, template
+from wslgpud.words import Message, MessageLike, current, say, t, template
 from wslgpud.words.units import size
 
 _MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
@@ -213,7 +213,7 @@ def _print(shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_
         console.print(said, style="dim")
 
 
-def _how(shape: Shape, plan: Plan) -> Iterator[Said]:
+def _how(shape: Shape, plan: Plan) -> Iterator[MessageLike]:
     yield say("{billions} B parameters", billions=f"{shape.size / 1e9:.2f}")
     yield Message(_MODES[plan.mode])
     yield plan.precision

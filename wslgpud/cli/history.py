@@ -30,7 +30,7 @@ from wslgpud.series.curves import Curve, curve, joined, step_for
 from wslgpud.series.export import Piece, Wanted
 from wslgpud.series.plots import plot_curves
 from wslgpud.store import Reader, SeriesRef
-from wslgpud.words import Told, cause, t, template
+from wslgpud.words import MessageError, cause, t, template
 
 #: values along a picture
 _PICTURE_POINTS = 700
@@ -121,7 +121,7 @@ def _print(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, cs
         else:
             _print_json(pieces, wanted)
     except OSError as error:
-        raise Told(cause(error)) from error
+        raise MessageError(cause(error)) from error
 
 
 def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:

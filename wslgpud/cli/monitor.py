@@ -17,7 +17,7 @@ from wslgpud.cli.moments import seconds
 from wslgpud.cli.options import flag, option
 from wslgpud.cli.screen import Screen
 from wslgpud.client import Daemon
-from wslgpud.words import Told
+from wslgpud.words import MessageError
 
 _LEAST_SECONDS = 0.2
 
@@ -55,7 +55,7 @@ def _print_once(feed: Feed) -> None:
     trail, console = RecentSeries(), Console()
     look = looked(feed, trail)
     past = feed.past(trail)
-    with contextlib.closing(past), contextlib.suppress(Told):  # then sparklines begin with this look
+    with contextlib.closing(past), contextlib.suppress(MessageError):  # then sparklines begin with this look
         for key, points in before(past, look):
             trail.seed(key, points)
     height = shutil.get_terminal_size().lines if console.is_terminal else None

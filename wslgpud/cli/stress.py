@@ -33,7 +33,7 @@ from wslgpud.stress.conditions import Recent
 from wslgpud.stress.plan import Mode
 from wslgpud.stress.run import Runner
 from wslgpud.stress.schedule import leave
-from wslgpud.words import Said, Told, cause, current, t
+from wslgpud.words import MessageError, MessageLike, cause, current, t
 
 app = App(no_args_is_help=False)
 
@@ -115,7 +115,7 @@ class _ByHand:
         finally:
             self._stop_looking()
 
-    def _look(self) -> Said:
+    def _look(self) -> MessageLike:
         try:
             sample = self._source.read()
         except (NoData, SourceError) as error:
@@ -140,7 +140,7 @@ class _ByHand:
 
     def _gpu(self, index: int) -> GpuSample:
         if error := self._look():
-            raise Told(error)
+            raise MessageError(error)
         known = {sample.index: sample for sample in self._recent.gpus()}
         if index in known:
             return known[index]

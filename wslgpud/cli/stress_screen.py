@@ -20,7 +20,7 @@ from wslgpud.model import StressResult
 from wslgpud.series.curves import Curve
 from wslgpud.store import SeriesRef
 from wslgpud.stress.comparison import VERDICTS, named
-from wslgpud.words import Message, Said, current, say, says, t, template
+from wslgpud.words import Message, MessageLike, current, say, says, t, template
 
 LAYERS = (
     ("spec", template("the card is sold with")),
@@ -116,7 +116,7 @@ def _said(run: StressResult) -> list[str]:
     return [current().text(said) for said in (run.reason, *(f.text for f in run.findings)) if said]
 
 
-def _course(values: Mapping[str, float]) -> Iterator[Said]:
+def _course(values: Mapping[str, float]) -> Iterator[MessageLike]:
     """Say what the card did meanwhile."""
     if (celsius := values.get("temperature_max_celsius")) is not None:
         yield say("up to {celsius} °C", celsius=round(celsius))
@@ -174,7 +174,7 @@ def _print_rows(run: StressResult, out: Console) -> None:
         out.print(f" {current().listed(line)}", style="dim")
 
 
-def _made_with(key: Mapping[str, str]) -> Iterator[Said]:
+def _made_with(key: Mapping[str, str]) -> Iterator[MessageLike]:
     for name, value in key.items():
         if name == "mode" and value in MODES:
             yield Message(MODES[value])

@@ -26,7 +26,7 @@ from wslgpud.cli.common import Fault, refused
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.options import argument, flag, option
 from wslgpud.host import Host
-from wslgpud.words import Message, Told, current, says, t, template
+from wslgpud.words import Message, MessageError, current, says, t, template
 
 app = App(help="Check .wslconfig, compare it with the running VM, switch between presets.")
 
@@ -147,7 +147,7 @@ def preset(
     """
     host = host_at(host_root)
     chosen, place, old = _settings(host, name, memory, processors), files.NAME, Document("")
-    with contextlib.suppress(Told):  # it is only shown; a machine without a file of its own may want one
+    with contextlib.suppress(MessageError):  # it is only shown; a machine without a file of its own may want one
         place, old = _document(host, file, missing=True)
     new = parse.changed(old.text, {setting.path: setting.value for setting in chosen})
     purpose = Message(presets.PRESETS[name].purpose)

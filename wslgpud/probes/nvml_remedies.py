@@ -5,7 +5,7 @@ Sources: nvml.h (nvmlReturn_t); reports of what helped under WSL in microsoft/WS
 
 from __future__ import annotations
 
-from wslgpud.words import Message, Said, say, template
+from wslgpud.words import Message, MessageLike, say, template
 
 _SEE = template("check whether nvidia-smi works; if it does not, restart the machine")
 _WSL = template("run 'wsl --shutdown' in Windows; if that does not help, restart Windows")
@@ -61,7 +61,7 @@ REMEDIES = {
 }
 
 
-def explain_silence(meaning: Said, *, wsl: bool) -> Message:
+def explain_silence(meaning: MessageLike, *, wsl: bool) -> Message:
     """Return what to do about a driver that hung or crashed, behind what happened."""
     return say("{meaning}; {remedy}", meaning=meaning, remedy=Message(_WSL if wsl else _SEE))
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from wslgpud.security import safe_files
-from wslgpud.words import Message, Said, Told, failure, say
+from wslgpud.words import Message, MessageError, MessageLike, failure, say
 from wslgpud.words.units import one_line
 
 LONGEST_DELAY_SECONDS = 60.0
@@ -32,7 +32,7 @@ HEALTHY_SECONDS = 60.0
 LARGEST_ANSWER = 4 << 20
 
 
-class ProbeDown(Told):
+class ProbeDown(MessageError):
     """There is no answer; the message says why, and stays the same until something changes."""
 
 
@@ -60,7 +60,7 @@ class Supervisor:
     with its start. ``mono`` times restarts; waiting for answers always goes by the real clock.
     """
 
-    name: Said
+    name: MessageLike
     command: Sequence[str]
     _: KW_ONLY
     timeout_seconds: float
@@ -75,7 +75,7 @@ class Supervisor:
         self._born, self._not_before = float("inf"), float("-inf")
         self._undead: list[_Child] = []
         self._failures = 0
-        self._reason: Said = ""
+        self._reason: MessageLike = ""
         self._epitaph = Message("")
         self._closed = False
         self._lock = threading.Lock()
@@ -113,7 +113,7 @@ class Supervisor:
             self._failed(reason)
             raise ProbeDown(reason)
 
-    def fail(self, reason: Said) -> None:
+    def fail(self, reason: MessageLike) -> None:
         """End a child whose answers show that it is of no use; the next one starts after the usual delay."""
         with self._lock:
             self._failed(reason)
@@ -147,7 +147,7 @@ class Supervisor:
         self._born = self.mono()
         return child
 
-    def _failed(self, reason: Said) -> None:
+    def _failed(self, reason: MessageLike) -> None:
         now = self.mono()
         if now - self._born >= HEALTHY_SECONDS:
             self._failures = 0
@@ -252,7 +252,7 @@ class _Child:
         """Take note of the process's end, if it has come."""
         return self.process.poll() is not None
 
-    def epitaph(self, name: Said) -> Message:
+    def epitaph(self, name: MessageLike) -> Message:
         """Say how the process ended."""
         code = self.process.returncode
         if code is None:

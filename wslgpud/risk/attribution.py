@@ -10,7 +10,7 @@ from typing import NamedTuple
 from wslgpud.model import GpuSample, Observation, ProcessSample
 from wslgpud.risk.headroom import Room, gpu_key
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.words import Message, Said, say, template
+from wslgpud.words import Message, MessageLike, say, template
 
 MOST_SNAPSHOTS = 40
 NEWEST_KEPT = 10
@@ -22,7 +22,7 @@ CULPRIT_SHARE = 0.5
 class Culprit(NamedTuple):
     """Who grew."""
 
-    who: Said
+    who: MessageLike
     kind: str  # what can be done: a process can be stopped, a tmpfs cleaned, the rest only explained
     rate: float = 0.0  # bytes per second
     share: float = 0.0  # of what was lost, 0 to 1
@@ -55,7 +55,7 @@ def full_name(name: str, pid: int) -> str:
     return f"{name} (pid {pid})" if name else f"pid {pid}"
 
 
-def briefer(who: Said) -> Iterator[Said]:
+def briefer(who: MessageLike) -> Iterator[MessageLike]:
     """Yield ever shorter ways to say who: without the pid, and with the script alone."""
     yield who
     if isinstance(who, str):
@@ -69,7 +69,7 @@ def briefer(who: Said) -> Iterator[Said]:
         yield say("several programs")
 
 
-def group_name(who: Said) -> str:
+def group_name(who: MessageLike) -> str:
     """Return what the programs of a group have in common: their name; empty where they have none."""
     while isinstance(who, Message) and isinstance(inner := who.facts.get("who"), (str, Message)):
         who = inner
@@ -178,7 +178,7 @@ def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
     return held
 
 
-def _called(holder: _Holder, names: Mapping[int, str]) -> Said:
+def _called(holder: _Holder, names: Mapping[int, str]) -> MessageLike:
     """Name a program on a card; a pid is named only where somebody can act on it."""
     pid, name = holder
     if pid:

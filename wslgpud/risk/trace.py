@@ -27,7 +27,7 @@ from wslgpud.model import (
     SwapState,
     VmState,
 )
-from wslgpud.words import Said, cause, say
+from wslgpud.words import MessageLike, cause, say
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -239,7 +239,7 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
 class TraceError(ValueError):
     """A trace that cannot be read; the text says which line and what is wrong with it."""
 
-    def __init__(self, path: Path | str, line: int, problem: Said) -> None:
+    def __init__(self, path: Path | str, line: int, problem: MessageLike) -> None:
         super().__init__(say("{path}, line {line}: {problem}", path=str(path), line=line, problem=problem))
         self.path, self.line, self.problem = str(path), line, problem
 

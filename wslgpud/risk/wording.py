@@ -11,7 +11,7 @@ from typing import Final
 from wslgpud.model import NOTHING_SAID, Forecast, Level
 from wslgpud.risk.attribution import briefer
 from wslgpud.risk.levels import ENDINGS
-from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, Said, filled, say, sentences
+from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, MessageLike, filled, say, sentences
 
 #: shares of a capacity: with so much left an alarm is over; with so little it is nearly full, and full
 PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005
@@ -97,7 +97,7 @@ def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Messa
     return filled(ADVICE["jobs"], facts or {}) or Message(next(ADVICE[key] for key in keys if key in ADVICE))
 
 
-def reason(forecast: Forecast) -> Said:
+def reason(forecast: Forecast) -> MessageLike:
     """Return why and what to do in one message; an empty one where nothing is wrong."""
     return sentences([*_why(forecast), advice(forecast)])
 

@@ -15,7 +15,7 @@ from wslgpud.host import Clock, NoData, SourceError
 from wslgpud.metrics import gauge
 from wslgpud.model import EMPTY, Health, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import Source
-from wslgpud.words import Said, say
+from wslgpud.words import MessageLike, say
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class _Slot:
         self.started: float | None = None
         self.failures = 0
         self.last_success_wall: float | None = None
-        self._said: Said = ""
+        self._said: MessageLike = ""
 
     def is_due(self, now: float, interval: float) -> bool:
         """Tell whether to read now; not while a late answer waits to be taken, or its events were lost."""
@@ -116,7 +116,7 @@ class _Slot:
         began = clock.mono()
         health: Health = "ok"
         sample = EMPTY
-        error: Said = ""
+        error: MessageLike = ""
         try:
             sample = self.source.read()
             self.last_success_wall = clock.wall()
@@ -161,7 +161,7 @@ class _Slot:
         return self.last
 
     def _report(
-        self, health: Health, began: float, seconds: float, error: Said, sample: Sample = EMPTY
+        self, health: Health, began: float, seconds: float, error: MessageLike, sample: Sample = EMPTY
     ) -> SourceReport:
         state = (self.last_success_wall, self.failures)
         return SourceReport(self.source.name, health, sample, began, seconds, error, *state)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wslgpud.words import Said, cause, say
+from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Unreachable(Exception):  # a state of the network
 class Refused(Exception):  # the server's answer
     """The server answered with a status that is no success."""
 
-    def __init__(self, status: int, said: Said) -> None:
+    def __init__(self, status: int, said: MessageLike) -> None:
         plain = say("answered {status}", status=status)
         super().__init__(say("answered {status}: {told}", status=status, told=said) if said else plain)
         self.status = status
@@ -124,7 +124,7 @@ def exchange(
     return body
 
 
-def _said(status: int, body: bytes, sent: Mapping[str, str]) -> Said:
+def _said(status: int, body: bytes, sent: Mapping[str, str]) -> MessageLike:
     """Return what a refusal says, without what we sent in confidence: some servers send it back."""
     if 300 <= status < 400:
         return say("it redirects, which is not followed; configure the address that it leads to")

@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from wslgpud.words import Fact, Message, Said, Told
+from wslgpud.words import Fact, Message, MessageError, MessageLike
 from wslgpud.words.units import printable
 
 #: How much of a value may be seen: all of it, that it is set, of URLs where they lead, of a command the
@@ -62,10 +62,10 @@ def _hidden(found: re.Match[str]) -> str:
     return f"{kept}{quote}{SECRET}{quote}"
 
 
-class MaskedError(Told):
+class MaskedError(MessageError):
     """An error that is shown, logged or kept, and may quote others: what looks like a secret is gone."""
 
-    def __init__(self, said: Said, /, **facts: Fact) -> None:
+    def __init__(self, said: MessageLike, /, **facts: Fact) -> None:
         """Say what is wrong; a message that quotes a secret becomes English text without it."""
         said = Message(said, facts) if facts and isinstance(said, str) else said
         text = str(said)

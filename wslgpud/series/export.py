@@ -17,7 +17,7 @@ from wslgpud.metrics import PREFIX, Catalogue
 from wslgpud.model import Number
 from wslgpud.series.curves import escaped, name_of
 from wslgpud.store import Reader, SeriesRef
-from wslgpud.words import Told
+from wslgpud.words import MessageError
 
 DAY_SECONDS = 86400.0
 #: steps of one series that are in memory at a time, where steps are asked for
@@ -28,7 +28,7 @@ ROW_GROUP = 500_000
 Progress = Callable[[], None]
 
 
-class ExportError(Told):
+class ExportError(MessageError):
     """A file that cannot be made; the text says what to do."""
 
 

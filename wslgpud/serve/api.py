@@ -26,7 +26,7 @@ from wslgpud.serve.documents import packed
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps
 from wslgpud.serve.publisher import Publisher
 from wslgpud.store import ProcessPoint, SeriesRef, StoreStats
-from wslgpud.words import Said, Tongue, tongue
+from wslgpud.words import MessageLike, Translator, translator
 
 LEVELS = ("info", "warning", "critical", "emergency")
 #: entries of one answer by default, and at most
@@ -44,7 +44,7 @@ MOST_COMPARED = 50
 HOUR = 3600.0
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
 
-_Findings = list[dict[str, Said]]
+_Findings = list[dict[str, MessageLike]]
 
 
 def routes(  # noqa: PLR0913, PLR0917 - its sources
@@ -90,7 +90,7 @@ class Checkup:
         #: when it may run again
         self._due_seconds = 0.0
 
-    def last(self, words: Tongue) -> dict[str, Any]:
+    def last(self, words: Translator) -> dict[str, Any]:
         """Return when the machine was checked, and what was found, in a language."""
         # A doctor blocked by a driver must not block every thread.
         if not self._lock.acquire(timeout=CHECKUP_PATIENCE_SECONDS):
@@ -207,7 +207,7 @@ class _Api:
 
     def doctor(self, request: Request) -> Response:
         """What the doctor finds, for some minutes the same."""
-        return packed(request, dumps(self.checkup.last(tongue(language_of(request)))))
+        return packed(request, dumps(self.checkup.last(translator(language_of(request)))))
 
     def own(self, request: Request) -> Response:
         """What the daemon itself costs."""

@@ -12,7 +12,7 @@ from wslgpud.alerts.report import in_words, report, rows_told
 from wslgpud.alerts.texts import iso
 from wslgpud.model import Level, StressResult, Transition
 from wslgpud.store import Reader, SeriesRef
-from wslgpud.words import tongue
+from wslgpud.words import translator
 
 #: changes of level that are read at once
 _MOST_ROWS = 500
@@ -50,11 +50,11 @@ class Archive:
         numbers, rows = sorted({number for i in found for number in rows_told(i)}), dict[int, Transition]()
         for first in range(0, len(numbers), _MOST_ROWS):
             rows |= reader.changes_numbered(numbers[first : first + _MOST_ROWS])
-        return [in_words(i, rows, tongue(language or self._language)) for i in found], total
+        return [in_words(i, rows, translator(language or self._language)) for i in found], total
 
     def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
         """Return the report of one incident; None when there is none of that number."""
-        found = report(self.reader(), number, tongue(language or self._language))
+        found = report(self.reader(), number, translator(language or self._language))
         if found is None:
             return None
         levels = {c.resource: [int(level) for _, _, level in c.points] for c in found.curves}
@@ -75,7 +75,7 @@ class Archive:
 
 
 def _run(number: int, result: StressResult, language: str) -> dict[str, Any]:
-    word = tongue(language).text
+    word = translator(language).text
     findings = [{**finding._asdict(), "text": word(finding.text)} for finding in result.findings]
     plain = {**asdict(result), "findings": findings, "reason": word(result.reason)}
     return {"id": number, "at": iso(plain.pop("wall")), **plain}

@@ -15,7 +15,7 @@ from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
-from wslgpud.words import HEALTHS, LEVELS, Said, Tongue, say, says, tongue
+from wslgpud.words import HEALTHS, LEVELS, MessageLike, Translator, say, says, translator
 
 
 def routes(
@@ -27,7 +27,7 @@ def routes(
     database, hence at once.
     """
 
-    def trouble() -> Said:
+    def trouble() -> MessageLike:
         return unhealthy(publisher.latest, publisher.seconds_since_tick())
 
     def metrics(request: Request) -> Response:
@@ -38,7 +38,7 @@ def routes(
 
     def plain(request: Request) -> Response:
         language = language_of(request)
-        return plain_page(now(language), trouble(), tongue(language))
+        return plain_page(now(language), trouble(), translator(language))
 
     return [
         *static.routes(),
@@ -50,12 +50,12 @@ def routes(
     ]
 
 
-def verdict(reason: Said) -> Response:
+def verdict(reason: MessageLike) -> Response:
     """Answer a probe: 200 when there is no ``reason`` against it, else 503."""
     return text(503, str(reason)) if reason else text(200, "ok")
 
 
-def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> Said:
+def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> MessageLike:
     """Say why sampling is not healthy; empty when it is.
 
     Five intervals of patience, at least 10 s: a machine that swaps stalls for seconds, and is not ill.
@@ -67,12 +67,12 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> Said:
     return say("No sample for {silent_seconds} (one every {interval} s was planned).", **silent)
 
 
-def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> Response:
-    """Answer with the page at ``/plain``: the status document as it stands, worded in ``tongue``.
+def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Translator) -> Response:
+    """Answer with the page at ``/plain``: the status document as it stands, worded in ``translator``.
 
     ``trouble`` is why sampling is not healthy; empty when it is.
     """
-    t, machine = tongue.t, socket.gethostname()
+    t, machine = translator.t, socket.gethostname()
     state = t("Waiting for the first sample.")
     if "at" in document:
         taken, each = local_time(document["at"]), document["interval_seconds"]
@@ -86,11 +86,11 @@ def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> Re
     where = [h("li", h("a", path, href=path), f": {what}") for path, what in links.items()]
     return page(
         f"wslgpud: {machine}",
-        tongue.code,
+        translator.code,
         h("h1", "wslgpud ", h("span", machine, class_="dim")),
         h("p", t("Version {version}.", version=__version__), " ", state, class_="dim"),
-        *[h("p", tongue.text(trouble), class_="bad", role="alert")] * bool(trouble),
-        _verdict(document["verdict"], tongue),
+        *[h("p", translator.text(trouble), class_="bad", role="alert")] * bool(trouble),
+        _verdict(document["verdict"], translator),
         *_table(t("Open incidents"), (_incident(item, t) for item in document.get("incidents", ()))),
         *_table(t("Memory"), (_meter(*memory, t) for memory in _memories(document, t))),
         h("section", h("h2", t("Look further")), h("ul", *where, class_="plain-list"), class_="card"),
@@ -103,15 +103,15 @@ def _table(title: str, rows: Iterable[Html]) -> list[Html]:
     return [h("section", h("h2", title), h("table", *found), class_="card")] * bool(found)
 
 
-def _verdict(verdict: Mapping[str, Any], tongue: Tongue) -> Html:
+def _verdict(verdict: Mapping[str, Any], translator: Translator) -> Html:
     told = [h("h1", verdict["headline"])]
     if (who := verdict.get("who", "")) not in verdict["headline"]:
         told.append(h("p", h("strong", who)))
     told.append(h("p", verdict.get("advice", "")))
     if also := verdict.get("also"):
-        told.append(h("p", tongue.text(says("and {count} more is open", "and {count} more are open", count=also))))
+        told.append(h("p", translator.text(says("and {count} more is open", "and {count} more are open", count=also))))
     level = verdict["level"]
-    return h("section", _chip(level, tongue.t), h("div", *told), class_=f"card verdict {level}")
+    return h("section", _chip(level, translator.t), h("div", *told), class_=f"card verdict {level}")
 
 
 def _chip(level: str, t: Callable[..., str]) -> Html:

@@ -10,34 +10,34 @@ from wslgpud import __version__
 from wslgpud.serve.api_query import language_of
 from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Response, Route
-from wslgpud.words import Tongue, tongue
+from wslgpud.words import Translator, translator
 
 PATH = "/runbook"
 #: the Markdown that the runbook keeps to: `code` and [words](address)
 _SPAN = re.compile(r"`(?P<code>[^`]+)`|\[(?P<words>[^]]+)\]\((?P<address>[^)]+)\)")
 
 
-def routes(texts: Callable[[Tongue], Mapping[str, str]]) -> list[Route]:
+def routes(texts: Callable[[Translator], Mapping[str, str]]) -> list[Route]:
     """Return the page; ``texts``, Markdown by rule in a language, are asked for when somebody first wants them."""
 
     @functools.cache
     def answer(language: str) -> Response:
-        spoken = tongue(language)
+        spoken = translator(language)
         return runbook(texts(spoken), spoken)
 
     return [Route(PATH, lambda request: answer(language_of(request)), waits=True)]
 
 
-def runbook(texts: Mapping[str, str], tongue: Tongue) -> Response:
+def runbook(texts: Mapping[str, str], translator: Translator) -> Response:
     """Answer with the page; each rule is an anchor by its name."""
-    t = tongue.t
+    t = translator.t
     contents = [h("li", h("a", name, href=f"#{name}")) for name in texts]
     sections = [h("section", h("h2", name), *paragraphs(text), id=name, class_="card") for name, text in texts.items()]
     same = _spans(t("{command} says the same in a terminal.", command="`wslgpud alerts explain RULE`"))
     here = h("a", t("this machine now"), href="/")
     return page(
         f"wslgpud: {t('runbook')}",
-        tongue.code,
+        translator.code,
         h("h1", t("Runbook")),
         h("p", t("Version {version}.", version=__version__), " ", *same, " ", here, class_="dim"),
         h("nav", h("ul", *contents, class_="plain-list columns")),

@@ -9,7 +9,7 @@ from typing import Any
 
 from wslgpud.config.key import ConfigError
 from wslgpud.security import safe_files
-from wslgpud.words import Fact, Message, Said, failure, say
+from wslgpud.words import Fact, Message, MessageLike, failure, say
 
 #: A bundle of certificates or a key: all public authorities together have a fifth of it.
 FILE_BYTES = 1 << 20
@@ -21,7 +21,7 @@ class Section:
     def __init__(self, path: Path, value: Any, known: Collection[str], name: str = "") -> None:
         """Check the keys. Raises ConfigError for one that is not ``known``."""
         self.path = path
-        self.where: Said = say("{title}: {text}", title=str(path), text=name) if name else str(path)
+        self.where: MessageLike = say("{title}: {text}", title=str(path), text=name) if name else str(path)
         self.values = {} if value is None else value
         if not isinstance(self.values, dict):
             raise self.say("must be keys and values")
@@ -73,7 +73,7 @@ class Section:
             why = failure(error)
             raise self.say("{name}: {path}: {why}", name=file_key, path=str(file), why=why) from error
 
-    def _typed(self, name: str, kind: type, form: Said) -> Any:
+    def _typed(self, name: str, kind: type, form: MessageLike) -> Any:
         value = self.values.get(name)
         if value not in (None, "") and not isinstance(value, kind):
             raise self.say("{name} must be {form}", name=name, form=form)

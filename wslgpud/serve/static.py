@@ -9,7 +9,7 @@ from pathlib import Path
 from wslgpud.serve.api_query import language_of
 from wslgpud.serve.documents import Document
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps
-from wslgpud.words import tongue, translations
+from wslgpud.words import translations, translator
 
 FOLDER = Path(__file__).with_name("static")
 TYPES = {
@@ -64,6 +64,6 @@ def _file(name: str) -> Document:
 
 @functools.cache
 def _words(language: str) -> Document:
-    tongue(language)  # on a thread that may wait: the next answers are worded on the server's own
+    translator(language)  # on a thread that may wait: the next answers are worded on the server's own
     body = dumps(translations(language, "serve/static/"))  # where a template stands, as the catalogue has it
     return Document(body, "application/json", hashlib.sha256(body).hexdigest()[:20])

@@ -16,7 +16,7 @@ from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
 from wslgpud.stress import comparison
 from wslgpud.verdict import WAITING, Verdict
-from wslgpud.words import Tongue, to_json
+from wslgpud.words import Translator, to_json
 
 #: what Windows tells of itself and of its GPUs, by the name under which it stands here
 _WINDOWS = {
@@ -37,7 +37,7 @@ _WINDOWS_GPU = {
 def status(  # noqa: PLR0913 - what a document is made of
     state: PipelineState,
     verdict: Verdict,
-    tongue: Tongue,
+    translator: Translator,
     *,
     recent: Iterable[Transition] = (),
     incidents: Iterable[OpenIncident] = (),
@@ -49,8 +49,8 @@ def status(  # noqa: PLR0913 - what a document is made of
     """
     snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
-    names = {"ram": tongue.t("RAM + swap")} if swap and swap.total else {}
-    return tongue.document(
+    names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
+    return translator.document(
         {
             "version": __version__,
             "at": iso(snapshot.wall),
@@ -63,11 +63,11 @@ def status(  # noqa: PLR0913 - what a document is made of
             "ram": asdict(observation.ram) if observation.ram else None,
             "swap": asdict(swap) if swap else None,
             "gpus": [asdict(gpu) for gpu in snapshot.gpus],
-            "windows": tongue.document(_windows(snapshot)) or None,
+            "windows": translator.document(_windows(snapshot)) or None,
             "forecasts": [
                 {
                     "resource": forecast.resource,
-                    "name": names.get(forecast.resource) or tongue.resource(forecast.resource),
+                    "name": names.get(forecast.resource) or translator.resource(forecast.resource),
                     "level": forecast.level.label,
                     "outlook": outlook(forecast),
                     "pid": forecast.who_pid,
@@ -81,17 +81,17 @@ def status(  # noqa: PLR0913 - what a document is made of
             ],
             "sources": [_source(report, snapshot) for report in snapshot.reports],
             "incidents": [_open_now(one, now.get(one.incident.resource)) for one in incidents],
-            "running": [{**one, "headline": tongue.text(running_headline(one))} for one in state.running],
+            "running": [{**one, "headline": translator.text(running_headline(one))} for one in state.running],
             "locks": [{**asdict(held), "note": held.note} for held in state.locks] or None,
-            "stress": [_stress(run, tongue) for run in {run.uuid: run for run in stress}.values()],
+            "stress": [_stress(run, translator) for run in {run.uuid: run for run in stress}.values()],
             "recent": [{**row_facts(row), "previous_level": row.old.label} for row in recent],
         }
     )
 
 
-def waiting(tongue: Tongue) -> dict[str, Any]:
+def waiting(translator: Translator) -> dict[str, Any]:
     """Return what is known before the first tick."""
-    return tongue.document({"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING)})
+    return translator.document({"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING)})
 
 
 def judged(verdict: Verdict) -> dict[str, Any]:
@@ -127,12 +127,12 @@ def _open_now(one: OpenIncident, now: Forecast | None) -> dict[str, Any]:
     }
 
 
-def _stress(run: StressResult, tongue: Tongue) -> dict[str, Any]:
+def _stress(run: StressResult, translator: Translator) -> dict[str, Any]:
     return {
         "at": iso(run.wall),
         **_picked(run, "gpu uuid verdict"),
         "usable_bytes": run.values.get("usable_bytes"),
-        "headline": tongue.text(comparison.night(run)),
+        "headline": translator.text(comparison.night(run)),
         "note": comparison.note(run) or None,
     }
 

@@ -19,7 +19,7 @@ from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source
 from wslgpud.sources.gpu_presence import on_the_bus, visible
-from wslgpud.words import Said, say
+from wslgpud.words import MessageLike, say
 
 GPU = ("gpu", "uuid")
 ID = ("name", "pci_bus_id", "vbios_version", "compute_capability", "driver_model")
@@ -186,7 +186,7 @@ class GpuSource(Source):
         self._session: Mapping[str, Any] = {}
         self._errors: Counter[str] = Counter()
         self._lost = 0
-        self._refusal: Said = ""
+        self._refusal: MessageLike = ""
         self._look_at = float("-inf")
         self._renew_at: float | None = None
         self._renew_after = RENEW_SECONDS

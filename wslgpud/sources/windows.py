@@ -18,7 +18,7 @@ from wslgpud.sources import Source
 from wslgpud.sources.text import readings as known
 from wslgpud.sources.text import table, whole
 from wslgpud.sources.windows_facts import Facts, from_exporter, from_probe, labelled, unreturned_bytes
-from wslgpud.words import Message, Said, cause, say
+from wslgpud.words import Message, MessageLike, cause, say
 
 #: a busy Windows answers in a second; the first answer takes the start of PowerShell and of WMI as well
 TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
@@ -89,7 +89,7 @@ class WindowsSource(Source):
         self._probe: Supervisor | None = None
         self._renew_at = 0.0
         self._look_at = float("-inf")
-        self._absence: Said = ""
+        self._absence: MessageLike = ""
 
     def read(self) -> Sample:
         """Return what Windows tells now; NoData outside WSL 2 and where this or interop is switched off."""
@@ -145,7 +145,7 @@ class WindowsSource(Source):
         if self._absence:
             raise NoData(self._absence)
 
-    def _why_not(self) -> Said:
+    def _why_not(self) -> MessageLike:
         if self.config.windows.probe == "off":
             return say("switched off by windows.probe")
         # Somebody else's machine in a folder: a program that lies there is not to be run.

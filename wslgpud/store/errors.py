@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud.security.redaction import address, parts, without
-from wslgpud.words import Told, known, say
+from wslgpud.words import MessageError, known, say
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error, struct.error)
 
 
-class StoreError(Told):
+class StoreError(MessageError):
     """The history cannot be opened or used; the text names the file and what to do."""
 
 

@@ -21,7 +21,7 @@ from wslgpud.store.errors import gap
 from wslgpud.store.intake import Backlog
 from wslgpud.store.records import Delivery
 from wslgpud.store.schema import insert_new
-from wslgpud.words import Message, Said, facts_from_json, from_json, from_text, to_json, to_text
+from wslgpud.words import Message, MessageLike, facts_from_json, from_json, from_text, to_json, to_text
 
 Write = Callable[[Connection], object]
 
@@ -90,7 +90,7 @@ class Journal:
         with self._lock:
             return [d for d in self._unsent.values() if channel in (None, d.channel)]
 
-    def tried(self, delivery_id: int, error: Said = "", *, done: bool) -> None:
+    def tried(self, delivery_id: int, error: MessageLike = "", *, done: bool) -> None:
         """Note an attempt to hand a delivery over; it goes on waiting unless it is ``done`` with for good."""
         with self._lock:
             delivery = self._unsent.get(delivery_id)

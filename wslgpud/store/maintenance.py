@@ -25,7 +25,7 @@ from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
 from wslgpud.store.rollup import DAY, MINUTE, MINUTE_PART, Summary, minute_rows, summarise
 from wslgpud.store.series_reader import blocks_of, mask_of, times_of
-from wslgpud.words import Said, cause, say, template
+from wslgpud.words import MessageLike, cause, say, template
 
 #: pages copied between two calls of ``progress``
 SLICE_PAGES = 2048
@@ -272,13 +272,13 @@ MOST = 20
 _Minutes = dict[tuple[int, int], Summary]
 
 
-def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[Said]:
+def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageLike]:
     """Return what is wrong, empty when nothing is; ``progress`` is told (chunks done, chunks)."""
     findings = reader.check()
     if findings:
         # beyond a damaged page nothing can be trusted, and each read of it would be one more finding
         return [*findings[:MOST]]
-    found: list[Said] = []
+    found: list[MessageLike] = []
     with reader.connected() as connection:
         for finding in _chunks(connection, progress):
             found.append(finding)
@@ -287,7 +287,7 @@ def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[Said]:
     return found
 
 
-def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[Said]:
+def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[MessageLike]:
     chunk, block, series = schema.chunk, schema.block, schema.series
     whole = {row.id: row.divisor > 0 for row in connection.execute(select(series.c.id, series.c.divisor))}
     numbers = connection.scalars(select(chunk.c.id).order_by(chunk.c.id)).all()
@@ -328,7 +328,7 @@ def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, w
     return {(ms // 1000, series_id): known for ms, known in summaries.items()}
 
 
-def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[Said]:
+def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[MessageLike]:
     table = schema.rollup_minute
     parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
     mine = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from wslgpud.metrics import PREFIX
 from wslgpud.model import Number
 from wslgpud.security.patterns import shell_pattern
-from wslgpud.words import Said
+from wslgpud.words import MessageLike
 
 
 class SeriesRef(NamedTuple):
@@ -130,7 +130,7 @@ class Delivery(NamedTuple):
     payload: dict[str, object]
     created_wall: float
     attempts: int = 0
-    error: Said = ""
+    error: MessageLike = ""
 
 
 class DeliveryRecord(NamedTuple):
@@ -141,7 +141,7 @@ class DeliveryRecord(NamedTuple):
     created_wall: float
     done_wall: float | None
     attempts: int
-    error: Said
+    error: MessageLike
 
 
 class DaemonRun(NamedTuple):

@@ -31,7 +31,7 @@ from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.writer import Writer
-from wslgpud.words import Said
+from wslgpud.words import MessageLike
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
@@ -184,11 +184,11 @@ class Store(History, AbstractContextManager["Store"]):
         self._journal.tried(delivery_id, done=True)
         self._writer.wake()
 
-    def mark_failed(self, delivery_id: int, error: Said) -> None:
+    def mark_failed(self, delivery_id: int, error: MessageLike) -> None:
         """Note a failed attempt; the delivery stays unsent."""
         self._journal.tried(delivery_id, error, done=False)
 
-    def abandon(self, delivery_id: int, error: Said) -> None:
+    def abandon(self, delivery_id: int, error: MessageLike) -> None:
         """Give a delivery up for good, with the reason."""
         self._journal.tried(delivery_id, error, done=True)
 

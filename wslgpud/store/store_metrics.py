@@ -8,7 +8,7 @@ from functools import partial
 
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, Reading
-from wslgpud.words import Said, say
+from wslgpud.words import MessageLike, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class StoreStats:
     dropped_records_total: int
     rejected_values_total: int
     write_errors_total: int
-    error: Said
+    error: MessageLike
     last_commit_age_seconds: float | None
     last_commit_seconds: float | None
     last_purge_wall: float | None
@@ -36,7 +36,7 @@ class StoreStats:
     written_bytes_total: int | None = None
 
     @property
-    def damage(self) -> Said:
+    def damage(self) -> MessageLike:
         """What is or was wrong with the file, in a few words; empty when nothing is known."""
         if self.check_findings:
             return self.check_findings[0]

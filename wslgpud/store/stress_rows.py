@@ -9,7 +9,7 @@ from wslgpud import words
 from wslgpud.model import FindingKind, StressFinding, StressResult, StressVerdict
 from wslgpud.security import shapes
 from wslgpud.security.shapes import DETAIL, LATEST_WALL, Shape, ShapeError, number, said, text
-from wslgpud.words import Said
+from wslgpud.words import MessageLike
 
 _MOST_GPUS = 1 << 16
 _NEEDED: dict[str, Shape] = {
@@ -28,7 +28,7 @@ _OPTIONAL: dict[str, Shape] = {
 }
 
 
-def to_json(result: StressResult, write: Callable[[Said], Any] = words.to_json) -> dict[str, Any]:
+def to_json(result: StressResult, write: Callable[[MessageLike], Any] = words.to_json) -> dict[str, Any]:
     """Return a result as JSON holds it: what it says as template and facts, or as ``write`` words it."""
     plain = {name: getattr(result, name) for name in StressResult.__slots__}
     return plain | {

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import UnkeptError
-from wslgpud.words import Said, cause, failure, say
+from wslgpud.words import MessageLike, cause, failure, say
 
 #: the log is copied into the database when it has about so many pages
 CHECKPOINT_PAGES = 32
@@ -82,7 +82,7 @@ class Wal:
             os.close(self._descriptor)
 
 
-def refusal(path: Path) -> tuple[Said, Said]:
+def refusal(path: Path) -> tuple[MessageLike, MessageLike]:
     """Return why the system takes no write beside the database ``path`` and the remedy, as far as known.
 
     SQLite calls a quota that is used up a "disk I/O error", as it does a broken disk.

@@ -30,7 +30,7 @@ from wslgpud.store.errors import (
 from wslgpud.store.intake import Intake, Waiting
 from wslgpud.store.journal import Journal, Write
 from wslgpud.store.schema import insert_new
-from wslgpud.words import Said, cause, clauses, say
+from wslgpud.words import MessageLike, cause, clauses, say
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Writer:
         self._unsynced = False
         self._suspect = False
         self._damage: tuple[str, tuple[int, int] | None] = ("", None)
-        self.error: Said = ""
+        self.error: MessageLike = ""
         self.set_aside = ""
         self.last_commit_mono: float | None = None
         self.last_commit_seconds: float | None = None

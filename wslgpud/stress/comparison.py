@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from wslgpud.model import FindingKind, Level, StressFinding, StressResult, StressVerdict
-from wslgpud.words import Fact, Message, Said, clauses, say, template
+from wslgpud.words import Fact, Message, MessageLike, clauses, say, template
 
 MIB = 1 << 20
 #: nights that make the measure, and how many it takes at least
@@ -96,7 +96,7 @@ def _as_usual(name: str, run: StressResult, before: Sequence[StressResult]) -> f
     return value + max(0, held - median(usually[-BASELINE_RUNS:]))
 
 
-def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> Said:
+def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> MessageLike:
     """Say that the memory ran at a lower clock, where that explains a loss."""
     now = result.values.get("memory_clock_hertz")
     usual = [run.values["memory_clock_hertz"] for run in before if "memory_clock_hertz" in run.values]
@@ -136,7 +136,7 @@ def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> S
     return StressFinding("changed", say("{news}: {changes}", news=titles, changes=tuple(changes)))
 
 
-def named(key: str) -> Said:
+def named(key: str) -> MessageLike:
     """Name a part of a run's key."""
     return say("driver") if key == "driver" else {"cuda": "CUDA", "wsl": "WSL"}.get(key, key)
 
@@ -149,12 +149,12 @@ def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResul
     return replace(result, findings=findings, verdict="findings" if found else result.verdict)
 
 
-def note(result: StressResult) -> Said:
+def note(result: StressResult) -> MessageLike:
     """Describe a run beyond its verdict; empty for most."""
     return clauses(finding.text for finding in result.findings) or result.reason
 
 
-def night(result: StressResult) -> Said:
+def night(result: StressResult) -> MessageLike:
     """Return how a run went, in one line."""
     usable, verdict = result.values.get("usable_bytes"), Message(VERDICTS[result.verdict])
     facts: dict[str, Fact] = {"gpu": result.gpu, "verdict": verdict, "began_wall": result.wall}
@@ -192,7 +192,7 @@ def differences(columns: Mapping[str, Sequence[StressResult]]) -> list[dict[str,
     return rows
 
 
-def level_of(runs: Sequence[StressResult]) -> tuple[Level, Said]:
+def level_of(runs: Sequence[StressResult]) -> tuple[Level, MessageLike]:
     """Return the level after these runs of one GPU, oldest first, and why."""
     telling = [run for run in runs if run.complete or run.findings]
     if telling:

@@ -14,7 +14,7 @@ from wslgpud.security.run_as.accounts import account_for, environment
 from wslgpud.security.run_as.evidence import survey, users_mounts
 from wslgpud.security.run_as.rule import Account, Refused
 from wslgpud.security.run_as.start import Command
-from wslgpud.words import Told, say
+from wslgpud.words import MessageError, say
 
 #: where people keep environments, below a home folder and for all users
 BELOW_HOME = (
@@ -27,7 +27,7 @@ MOST_FOLDERS, MOST_HOMES = 2000, 50
 FOR_ALL = ("/opt/*/.venv", "/opt/*", "/opt/*/envs/*", "/usr/local", "/usr")
 
 
-class NoTorch(Told):
+class NoTorch(MessageError):
     """No Python with torch was found; it says what to do."""
 
 

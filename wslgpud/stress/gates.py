@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wslgpud.config import Stress
 from wslgpud.model import GpuSample
-from wslgpud.words import Message, Said, say
+from wslgpud.words import Message, MessageLike, say
 
 MIB = 1 << 20
 #: "idle" over the settle time: usually below the first, hardly ever above the second
@@ -89,7 +89,7 @@ class Watched:
 SILENT_SECONDS = 10.0
 
 
-def reason_to_leave(now: Watched, before: Sequence[str]) -> Said:
+def reason_to_leave(now: Watched, before: Sequence[str]) -> MessageLike:
     """Return why a running run must end, empty when it may go on; ``before`` held the GPU when it began."""
     if now.waiting:
         return say("a program is waiting for the GPU's lock file")

@@ -14,7 +14,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.sources.identity import identity
 from wslgpud.sources.text import whole
-from wslgpud.words import Message, Said, Told, failure, say
+from wslgpud.words import Message, MessageError, MessageLike, failure, say
 
 #: Where locks lie: the first that we can write to. Where that is the second, another user's may be the first.
 PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
@@ -22,7 +22,7 @@ PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
 _MOST_BYTES = 1 << 20
 
 
-class LockError(Told):
+class LockError(MessageError):
     """A card's lock file cannot be used; it names the file and the remedy."""
 
 
@@ -100,7 +100,7 @@ class GpuLock:
         """Tell whether somebody waits for it."""
         return any(claim.waits for claim in self.claims(locks(host)))
 
-    def holders(self, host: Host) -> list[Said]:
+    def holders(self, host: Host) -> list[MessageLike]:
         """Return who holds it, as "name (pid 42)"."""
         return [named(host, claim.pid) for claim in self.claims(locks(host)) if not claim.waits]
 
@@ -124,7 +124,7 @@ def locks(host: Host) -> str:
     return ""
 
 
-def named(host: Host, pid: int) -> Said:
+def named(host: Host, pid: int) -> MessageLike:
     """Return a process as "name (pid 42)"; a lock outlives its process where that has handed it on."""
     who = identity(host, pid)
     return f"{who.name} (pid {pid})" if who else ended(pid)

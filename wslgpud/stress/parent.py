@@ -16,7 +16,7 @@ from typing import Any
 
 from wslgpud.security import safe_files, shapes
 from wslgpud.security.run_as.start import Command, start
-from wslgpud.words import Message, Said, failure, say
+from wslgpud.words import Message, MessageLike, failure, say
 
 WORKER = Path(__file__).with_name("worker.py")
 #: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for so long.
@@ -42,8 +42,8 @@ class Outcome:
     """How the worker fared."""
 
     lines: list[Line] = field(default_factory=list)
-    failure: Said = ""  # empty when it ended by itself and in order
-    left: Said = ""  # why it was asked to leave, where it then did
+    failure: MessageLike = ""  # empty when it ended by itself and in order
+    left: MessageLike = ""  # why it was asked to leave, where it then did
     hung_pid: int | None = None
     seconds: float = 0.0
 
@@ -54,7 +54,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     *,
     deadline_seconds: float,
     script: Path | None = None,
-    watch: Callable[[], Said] = lambda: "",
+    watch: Callable[[], MessageLike] = lambda: "",
     started: Callable[[int], None] = lambda _: None,
     progress: Callable[[Line], None] = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
@@ -73,7 +73,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         outcome.failure = say("cannot start {program}: {why}", program=program, why=why)
         return outcome
     conversation = _Conversation(process, outcome, progress)
-    reason: Said = ""
+    reason: MessageLike = ""
     try:
         started(process.pid)
         conversation.tell(json.dumps(dict(job)))
@@ -168,11 +168,11 @@ class _Conversation:
         ):
             self._distrust(say("the worker said far more than a worker does"))
 
-    def _distrust(self, failure: Said) -> None:
+    def _distrust(self, failure: MessageLike) -> None:
         """Listen no more; what has not been said by then counts for nothing."""
         self._outcome.failure, self._deaf, self._rest = failure, True, b""
 
-    def part(self, reason: Said) -> None:
+    def part(self, reason: MessageLike) -> None:
         """Ask the worker to end, and hear it out."""
         if reason:
             self.tell("stop")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from wslgpud.model import GpuSample, Number, StressFinding, StressResult, StressVerdict
 from wslgpud.stress.course import SHARED_BYTES, Course
 from wslgpud.stress.plan import sold_bytes
-from wslgpud.words import Message, Said, say, says, template
+from wslgpud.words import Message, MessageLike, say, says, template
 from wslgpud.words.units import one_line
 
 MIB = 1 << 20
@@ -96,8 +96,8 @@ class Frame:
     before: GpuSample  # NVML's view
     key: Mapping[str, str]
     after: GpuSample | None = None
-    failure: Said = ""
-    left: Said = ""  # why the parent asked the worker to leave
+    failure: MessageLike = ""
+    left: MessageLike = ""  # why the parent asked the worker to leave
     hung: bool = False
     duration_seconds: float = 0.0
     course: Course | None = None
@@ -242,7 +242,9 @@ def _findings(errors: Counter[ErrorClass], values: Mapping[str, Number], frame: 
         yield StressFinding("hung", hung)
 
 
-def _verdict(end: Mapping[str, Any], frame: Frame, findings: Sequence[StressFinding]) -> tuple[StressVerdict, Said]:
+def _verdict(
+    end: Mapping[str, Any], frame: Frame, findings: Sequence[StressFinding]
+) -> tuple[StressVerdict, MessageLike]:
     outcome, why = end.get("outcome"), frame.failure or frame.left or _why(end)
     if any(finding.kind == "errors" for finding in findings):
         # Errors count however the run ended.
@@ -256,7 +258,7 @@ def _verdict(end: Mapping[str, Any], frame: Frame, findings: Sequence[StressFind
     return ("findings", "") if findings else ("passed", "")
 
 
-def _why(end: Mapping[str, Any]) -> Said:
+def _why(end: Mapping[str, Any]) -> MessageLike:
     """Return why the worker ended as it did; a template comes from us, never from it."""
     word = str(end.get("why", ""))
     return Message(LEFT[word], end.get("facts", {})) if word in LEFT else one_line(word)

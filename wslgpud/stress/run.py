@@ -22,7 +22,7 @@ from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
 from wslgpud.stress.progress import WorkerPace
 from wslgpud.stress.result import Frame, digest
-from wslgpud.words import Said, cause, clauses, say
+from wslgpud.words import MessageLike, cause, clauses, say
 
 #: how long memory may take to come back in NVML's view after the worker has ended
 AFTER_SECONDS = 5.0
@@ -85,7 +85,7 @@ class Runner:
             recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
         )
 
-    def _skipped(self, sample: GpuSample, mode: plan.Mode, reason: Said) -> StressResult:
+    def _skipped(self, sample: GpuSample, mode: plan.Mode, reason: MessageLike) -> StressResult:
         wall, key = self.host.clock.wall(), self._key(sample, mode)
         return StressResult(wall, sample.uuid, sample.index, sample.name, "skipped", reason, key=key)
 
@@ -104,7 +104,7 @@ class Runner:
         wall, started = clock.wall(), clock.mono()
         bystanders, known = conditions.users(self.host, os.getpid()), frozenset(self.host.names("/proc"))
 
-        def watch() -> Said:
+        def watch() -> MessageLike:
             if self.stop.is_set():
                 return say("wslgpud is shutting down")
             last, error, own = self.recent.last(before.uuid), self.recent.last_error_mono, os.getpid()

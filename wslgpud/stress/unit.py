@@ -20,7 +20,7 @@ from wslgpud.security import safe_files
 from wslgpud.security.shapes import said
 from wslgpud.store import stress_rows
 from wslgpud.stress.plan import Mode
-from wslgpud.words import Said, Told, cause, from_json, say, to_json
+from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
 
 #: "yes" where the unit is there to be asked; set by wslgpud.service
 VARIABLE = "WSLGPUD_STRESS_UNIT"
@@ -32,7 +32,7 @@ AROUND_SECONDS = 120.0
 LOOK_SECONDS = 0.5
 
 
-class NoRequestError(Told):
+class NoRequestError(MessageError):
     """Nobody asks for a run, or what lies there is no request."""
 
 
@@ -50,7 +50,7 @@ class Asker:
         """Have one GPU tested, and return the result once it is there."""
         asked_wall, asked = self.clock.wall(), self.clock.mono()
 
-        def without(verdict: Any, reason: Said) -> StressResult:
+        def without(verdict: Any, reason: MessageLike) -> StressResult:
             return StressResult(asked_wall, sample.uuid, sample.index, sample.name, verdict, reason)
 
         try:
@@ -62,7 +62,7 @@ class Asker:
                 if (result := self._answer()) is not None:
                     return result
             (self.folder / REQUEST).unlink(missing_ok=True)
-        except (OSError, ValueError, Told) as error:
+        except (OSError, ValueError, MessageError) as error:
             return without("failed", say("cannot ask wslgpud-stress.service: {why}", why=cause(error)))
         silent = say(
             "wslgpud-stress.service gave no answer within {patience_seconds}: see"
@@ -81,7 +81,7 @@ class Asker:
         if "fault" in document:
             if not said(document["fault"]):
                 raise ValueError(f"{file.name} holds no answer")
-            raise Told(from_json(document["fault"]))
+            raise MessageError(from_json(document["fault"]))
         return stress_rows.from_json(document)
 
 

@@ -1,12 +1,12 @@
 """Words: what the program says, worded at the edge in the reader's language.
 
 ``say`` makes a message: a template with facts. The engine, the rules, the doctor and the stress test emit
-messages; rows, the API and recordings keep template and facts. A ``Tongue`` words them. A command has one
+messages; rows, the API and recordings keep template and facts. A ``Translator`` words them. A command has one
 language for all that it prints: ``use`` sets it once, ``t`` words in it. The daemon words each answer in the
 language that was asked for.
 
 The template is the English text, as in gettext, and the key of every translation. A blank is the name of a
-fact, and its ending tells the unit (``left_bytes``, ``eta_seconds``, ``used_ratio``), see ``Tongue.fact``. A
+fact, and its ending tells the unit (``left_bytes``, ``eta_seconds``, ``used_ratio``), see ``Translator.fact``. A
 part in brackets is said only where its facts are known: ``full in {eta_seconds}[ ({range})]``. Of several,
 between bars, the first that is known is said: ``[{who}|A process] was killed``. Brackets around one blank
 alone, or around none, are brackets: ``[{section}]``, ``[wsl2]``.
@@ -62,7 +62,7 @@ class Message:
 
 _NOTHING = ("", Message(""))
 #: a name is the same in every language
-Said = str | Message
+MessageLike = str | Message
 
 
 def say(template: str, /, **facts: Fact) -> Message:
@@ -95,7 +95,7 @@ def without_unknown(template: str, known: Container[str]) -> str:
     return template
 
 
-def _several(how: str, parts: Iterable[Said]) -> Said:
+def _several(how: str, parts: Iterable[MessageLike]) -> MessageLike:
     found = tuple(part for part in parts if part)
     return Message(f"{{{how}}}", {how: found}) if len(found) > 1 else found[0] if found else ""
 
@@ -119,12 +119,12 @@ def to_json(value: Any) -> Any:
     return list(map(to_json, value)) if isinstance(value, tuple) else value
 
 
-def to_text(said: Said) -> str:
+def to_text(said: MessageLike) -> str:
     """Return a message as a column of text can hold it; what is no message stays as it is."""
     return said if isinstance(said, str) else json.dumps(to_json(said), ensure_ascii=False)
 
 
-def from_text(text: str) -> Said:
+def from_text(text: str) -> MessageLike:
     """Return what ``to_text`` has written, or else the text, such as an earlier version's."""
     if not text.startswith('{"template": '):
         return text
@@ -134,7 +134,7 @@ def from_text(text: str) -> Said:
         return text
 
 
-def from_json(document: Any) -> Said:
+def from_json(document: Any) -> MessageLike:
     """Return what ``to_json`` has made of a message; a ValueError where it is something else."""
     if isinstance(document, str):
         return document
@@ -160,10 +160,10 @@ _MOST_CHARACTERS = 500
 FAILURES = frozenset(TEMPLATES["failures"])
 
 
-class Told(Exception):  # mostly a state, not a mistake
+class MessageError(Exception):  # mostly a state, not a mistake
     """What is raised with a message, or with a template and its facts: worded only where somebody reads it."""
 
-    def __init__(self, said: Said, /, **facts: Fact) -> None:
+    def __init__(self, said: MessageLike, /, **facts: Fact) -> None:
         if facts and isinstance(said, str):
             said = Message(said, facts)
         super().__init__(said)
@@ -174,17 +174,17 @@ class Told(Exception):  # mostly a state, not a mistake
         return one_line(str(self.said), _MOST_CHARACTERS)
 
 
-def known(text: str) -> Said:
+def known(text: str) -> MessageLike:
     """Return a message of what others say often, else their text."""
     return Message(text) if text in FAILURES else text
 
 
-def failure(error: OSError) -> Said:
+def failure(error: OSError) -> MessageLike:
     """Return why the system refused something; rare reasons stay as they are in every language."""
     return Message(error.strerror) if error.strerror else str(error)
 
 
-def cause(error: BaseException) -> Said:
+def cause(error: BaseException) -> MessageLike:
     """Return the message that an error was raised with, the system's reason, or else its text in one line."""
     first = error.args[0] if error.args else ""
     if isinstance(first, Message):
@@ -244,13 +244,13 @@ _KINDS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Tongue:
+class Translator:
     """One language: its code (``en``, ``zh``) and what each English template is in it; figures by the rules below."""
 
     code: str
     _translations: Mapping[str, str]
 
-    def text(self, said: Said) -> str:
+    def text(self, said: MessageLike) -> str:
         """Return what people read."""
         if isinstance(said, str):
             return said
@@ -272,7 +272,7 @@ class Tongue:
         known = {k: v for k, v in facts.items() if v is not None and v != Message("")}
         return {name: self._worded(name, value) for name, value in known.items()}
 
-    def listed(self, parts: Iterable[Said]) -> str:
+    def listed(self, parts: Iterable[MessageLike]) -> str:
         """Return an enumeration."""
         return self.text(all_of(parts))
 
@@ -341,10 +341,10 @@ def _moment(wall: float, form: str) -> str:
 
 
 #: how a figure is written, by the ending of its name
-_UNITS: Final[Mapping[str, Callable[[Tongue, float], str]]] = {
-    "bytes_per_second": Tongue.rate,
+_UNITS: Final[Mapping[str, Callable[[Translator, float], str]]] = {
+    "bytes_per_second": Translator.rate,
     "bytes": lambda _, value: size(value),
-    "seconds": Tongue.duration,
+    "seconds": Translator.duration,
     "ratio": lambda _, value: f"{100 * value:.0f} %",
     "_wall": lambda _, value: _moment(value, "%Y-%m-%d %H:%M:%S"),
     "_clock": lambda _, value: _moment(value, "%H:%M:%S"),
@@ -365,13 +365,13 @@ def _fill(text: str, value: Callable[[str], str | None]) -> str:
     return whole
 
 
-ENGLISH = Tongue("en", {})
+ENGLISH = Translator("en", {})
 
 
 @cache
-def tongue(code: str) -> Tongue:
+def translator(code: str) -> Translator:
     """Return a language by its code, one of ``LANGUAGES``."""
-    return ENGLISH if code == ENGLISH.code else Tongue(code, translations(code))
+    return ENGLISH if code == ENGLISH.code else Translator(code, translations(code))
 
 
 def translations(code: str, said_in: str = "") -> dict[str, str]:
@@ -404,10 +404,10 @@ _current = ENGLISH
 def use(code: str) -> None:
     """Choose the language of all that this command prints."""
     global _current  # noqa: PLW0603 - a process that prints has one reader
-    _current = tongue(code)
+    _current = translator(code)
 
 
-def current() -> Tongue:
+def current() -> Translator:
     """Return the language of this command."""
     return _current
 

@@ -19,7 +19,7 @@ from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.disk import Mount, mounts
 from wslgpud.sources.text import table, whole
 from wslgpud.sources.wsl import generation
-from wslgpud.words import Message, Said, failure, say
+from wslgpud.words import Message, MessageLike, failure, say
 
 
 class Gpus(NamedTuple):
@@ -28,7 +28,7 @@ class Gpus(NamedTuple):
     samples: tuple[GpuSample, ...] = ()
     identities: tuple[dict[str, str], ...] = ()
     library: str = ""
-    error: Said = ""
+    error: MessageLike = ""
 
 
 class WslConfig(NamedTuple):
@@ -36,7 +36,7 @@ class WslConfig(NamedTuple):
 
     path: str = ""
     parsed: Parsed | None = None
-    error: Said = ""
+    error: MessageLike = ""
 
 
 class Evidence:
@@ -125,8 +125,8 @@ class Outcome(NamedTuple):
     """The finding of a check, and the command or setting that fixes it (nothing when all is good)."""
 
     state: State
-    found: Said
-    remedy: Said = ""
+    found: MessageLike
+    remedy: MessageLike = ""
 
 
 Look = Callable[[Evidence], Outcome]
@@ -145,11 +145,11 @@ class CheckResult(NamedTuple):
     """A check and its outcome."""
 
     id: str
-    title: Said
+    title: MessageLike
     state: State
-    found: Said
-    why: Said
-    remedy: Said = ""
+    found: MessageLike
+    why: MessageLike
+    remedy: MessageLike = ""
 
 
 class Check(NamedTuple):

@@ -19,7 +19,7 @@ from wslgpud.advise.doctor.checking import (
 )
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
 from wslgpud.sources.gpu_presence import LIBRARY_FOLDERS
-from wslgpud.words import Message, Said, all_of, say
+from wslgpud.words import Message, MessageLike, all_of, say
 
 GIB = 1 << 30
 WSL_LIBRARIES = "/usr/lib/wsl/"
@@ -144,7 +144,7 @@ def architecture(machine: Evidence) -> Outcome:
     built = [(t, card) for t in machine.torches for card in _capabilities(machine) if t.cuda and t.architectures]
     missing = [(torch, card) for torch, card in built if not runs_on(torch.architectures, card)]
     if missing:
-        found: Said = all_of(
+        found: MessageLike = all_of(
             say("torch {version} in {python} has no {card}", version=t.version, python=t.python, card=_sm(capability))
             for t, capability in missing
         )
@@ -171,7 +171,7 @@ def kernel(machine: Evidence) -> Outcome:
     return problem(found, in_windows("wsl --shutdown") if machine.wsl else restart)
 
 
-def _why(facts: TorchFacts) -> Said:
+def _why(facts: TorchFacts) -> MessageLike:
     silent = say("it computes wrong results") if facts.devices else say("torch sees no CUDA device")
     return facts.failure or facts.kernel or silent
 
@@ -267,7 +267,7 @@ def _capabilities(machine: Evidence) -> list[tuple[int, int]]:
     return list(dict.fromkeys(found))
 
 
-def _torches(machine: Evidence) -> Said:
+def _torches(machine: Evidence) -> MessageLike:
     return all_of(
         say("torch {version} (CUDA {cuda})", version=t.version, cuda=t.cuda)
         if t.cuda

@@ -13,7 +13,7 @@ from wslgpud.security.run_as.accounts import account_for, environment
 from wslgpud.security.run_as.rule import Refused
 from wslgpud.security.run_as.start import Command, run
 from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, whole
-from wslgpud.words import Said, failure, say
+from wslgpud.words import MessageLike, failure, say
 from wslgpud.words.units import one_line
 
 PROBE = Path(__file__).with_name("torch_probe.py")
@@ -48,7 +48,7 @@ class TorchFacts:
     ran: bool = False
     tf32: bool | None = None
     cudnn: int | None = None
-    failure: Said = ""
+    failure: MessageLike = ""
 
 
 def ask(pythons: Iterable[Path], environment: Mapping[str, str], seconds: float = ASK_SECONDS) -> list[TorchFacts]:

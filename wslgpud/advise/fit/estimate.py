@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any, Literal, NamedTuple, get_args
 
 from wslgpud.advise.fit.shape import Shape
-from wslgpud.words import Message, Said, say, template
+from wslgpud.words import Message, MessageLike, say, template
 
 Mode = Literal["inference", "lora", "training"]
 Precision = Literal[
@@ -160,9 +160,9 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
     return {**static, template("gradients"): gradients * slack, template("optimizer's step"): moment * slack}
 
 
-def unmeasured(shape: Shape, plan: Plan) -> list[Said]:
+def unmeasured(shape: Shape, plan: Plan) -> list[MessageLike]:
     """Return the parts of a plan that are only computed; the rest was measured on a real card, see README.md."""
-    found: list[Said] = []
+    found: list[MessageLike] = []
     if plan.precision in QUANTIZED:
         found.append(say("quantized weights"))
     if plan.mode != "inference" and plan.optimizer in ("adamw8bit", "adafactor", "momentum", "sgd"):

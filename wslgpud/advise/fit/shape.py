@@ -13,7 +13,7 @@ from typing import Any
 from wslgpud.advise.fit import gguf
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import record, rows, whole
-from wslgpud.words import Told, cause, say
+from wslgpud.words import MessageError, cause, say
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
 _WIDTH_TO_DEPTH = 128
@@ -40,7 +40,7 @@ _TENSOR = record({"shape": rows(whole)})
 _NUMBER = re.compile(r"(\d{1,9}\.?\d*|\.\d+)\s*([KMBT])", re.IGNORECASE)
 
 
-class ShapeError(Told):
+class ShapeError(MessageError):
     """The shape cannot be told; it says what is missing."""
 
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from wslgpud.advise.wslconfig.keys import BY_NAME, FOLKLORE, WslconfigKey
 from wslgpud.advise.wslconfig.parse import Entry, Parsed
 from wslgpud.advise.wslconfig.presets import GIB, WINDOWS_BYTES
-from wslgpud.words import Message, Said, say, template
+from wslgpud.words import Message, MessageLike, say, template
 
 #: why nobody should want a line, and the fix
-Advice = tuple[Said, Said]
+Advice = tuple[MessageLike, MessageLike]
 
 #: less than this in a file is a forgotten unit: nobody means kilobytes
 _NO_UNIT_BYTES = 1 << 24
@@ -48,8 +48,8 @@ class Remark(NamedTuple):
 
     line: int
     wsl: str
-    why: Said
-    fix: Said
+    why: MessageLike
+    fix: MessageLike
 
 
 def remarks(parsed: Parsed, host_memory_bytes: int | None = None, host_processors: int | None = None) -> list[Remark]:
@@ -102,7 +102,7 @@ def _unknown(name: str) -> Advice:
     return say("no WSL knows this key"), fix
 
 
-def _right_form(key: WslconfigKey | None, value: str) -> Said:
+def _right_form(key: WslconfigKey | None, value: str) -> MessageLike:
     if key is None or key.kind in ("text", "path"):
         return say("correct the value")
     if key.kind == "size":
@@ -125,7 +125,7 @@ def _write(key: WslconfigKey, value: str) -> Message:
     return say("write {setting}", setting=f"{key.name}={value}")
 
 
-def _right_size(key: WslconfigKey, value: str) -> Said:
+def _right_size(key: WslconfigKey, value: str) -> MessageLike:
     plain = value.replace(" ", "").upper().replace("IB", "B").replace(",", ".")
     number = plain.rstrip("BKMGT")
     unit = plain[len(number) :]

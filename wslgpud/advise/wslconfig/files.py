@@ -14,7 +14,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import interop
 from wslgpud.security import safe_files
 from wslgpud.sources.disk import windows_points
-from wslgpud.words import Told, say
+from wslgpud.words import MessageError, say
 
 NAME = ".wslconfig"
 #: one with every key and a comment on each has 10 kB
@@ -27,7 +27,7 @@ _STAMP = re.compile(r"\.\d{8}-\d{6}(-\d+)?")
 _INTEROP_SECONDS = 20.0
 
 
-class NotFound(Told):
+class NotFound(MessageError):
     """It is not known where the file lies; the message says what to do."""
 
 

@@ -16,7 +16,7 @@ from ipaddress import AddressValueError, IPv4Address
 from typing import Literal
 
 from wslgpud.advise.wslconfig.keys import BY_PATH, WslconfigKey
-from wslgpud.words import Told
+from wslgpud.words import MessageError
 
 Value = bool | int | str
 State = Literal["used", "unknown", "duplicate", "refused", "unreadable"]
@@ -266,7 +266,7 @@ class _Parser:
         return "refused" if _result(key, value) is None else "used", (said,) * _refused(key, value)
 
 
-class CannotSet(Told):
+class CannotSet(MessageError):
     """A value cannot be written into this file."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from wslgpud.security.redaction import MaskedError
-from wslgpud.words import Said
+from wslgpud.words import MessageLike
 from wslgpud.words.units import one_line
 
 _MOST_CHARACTERS = 300
@@ -18,7 +18,7 @@ class DeliveryError(MaskedError):
     Much of what is said may be the server's or program's own: it goes to the log and into the database.
     """
 
-    def __init__(self, said: Said, *, permanent: bool = False) -> None:
+    def __init__(self, said: MessageLike, *, permanent: bool = False) -> None:
         super().__init__(one_line(said, _MOST_CHARACTERS) if isinstance(said, str) else said)
         self.permanent = permanent
 

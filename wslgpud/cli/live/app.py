@@ -30,7 +30,7 @@ from wslgpud.cli.live.series_view import History
 from wslgpud.cli.rows import Shown
 from wslgpud.cli.screen import Screen as View
 from wslgpud.client import Unanswered
-from wslgpud.words import Told, current, t
+from wslgpud.words import MessageError, current, t
 
 #: of the smallest terminal, less the border and padding of the help
 _HELP_COLUMNS = 70
@@ -164,7 +164,7 @@ class Live(App[None]):
         """Let sparklines begin with what a daemon has seen before the first look."""
         past = self._feed.past(self._trail)
         # Else they begin with this look; history, once asked for, says why.
-        with contextlib.closing(past), contextlib.suppress(Told):
+        with contextlib.closing(past), contextlib.suppress(MessageError):
             found = before(past, look)
             if self.is_running:
                 self.call_from_thread(self._seed, found)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wslgpud.cli.live.live_sample import LiveSample
 from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
-from wslgpud.words import Said, all_of, say
+from wslgpud.words import MessageLike, all_of, say
 
 WINDOW_SECONDS = 30.0
 #: a card below this while somebody trains is waiting for something
@@ -23,8 +23,8 @@ _NEARLY_FULL = 0.05
 class Hint(NamedTuple):
     """A suggestion, or with ``act`` False a reassurance; ``evidence`` is what was seen."""
 
-    text: Said
-    evidence: Said
+    text: MessageLike
+    evidence: MessageLike
     act: bool = True
 
 

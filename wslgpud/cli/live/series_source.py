@@ -48,7 +48,7 @@ class Drawn(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Something that remembers; each question may take a while, and raises ``Told`` where it has no answer.
+    """Something that remembers; each question may take a while, and raises ``MessageError`` where it has no answer.
 
     ``words()`` returns what can be asked for, what is looked at most often first; ``drawn(word, start, end,
     points)`` its curves between two moments in about so many points.

@@ -22,7 +22,7 @@ from wslgpud.cli.history import legend
 from wslgpud.cli.live.series_source import Drawn, Past
 from wslgpud.cli.series import amount
 from wslgpud.colors import TERMINAL_LINES
-from wslgpud.words import Told, current, t
+from wslgpud.words import MessageError, current, t
 
 DAY_SECONDS = 86400
 #: name and length of the times that can be looked at
@@ -165,7 +165,7 @@ class History(Screen[None]):
                 drawn = self._past.drawn(view.word, end - view.seconds, end, points)
             else:
                 trouble = t("no history yet")
-        except Told as error:
+        except MessageError as error:
             trouble = current().text(error.said)
         if self.is_running:
             self.app.call_from_thread(self._take, view, drawn, trouble)

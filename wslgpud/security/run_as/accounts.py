@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wslgpud.security.run_as.evidence import survey, way
 from wslgpud.security.run_as.rule import NOBODY, Account, Component, Refused, owner, unreachable
-from wslgpud.words import Said, cause, failure, say
+from wslgpud.words import MessageLike, cause, failure, say
 
 #: accounts for programs without a single owner; the first that exists is used
 WITHOUT_RIGHTS = ("wslgpud-stress", "nobody")
@@ -101,7 +101,7 @@ def environment(account: Account | None, environ: Mapping[str, str]) -> dict[str
     return {"PATH": _PATH, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
 
 
-def replaceable(path: Path) -> Said:
+def replaceable(path: Path) -> MessageLike:
     """Return who else could replace a file (``/home/bob belongs to uid 1001``); empty when nobody could.
 
     Only root and we ourselves may own, or be able to write, the file and each folder and link on its path. A

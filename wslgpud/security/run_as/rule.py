@@ -17,13 +17,13 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from wslgpud.words import Said, Told, say
+from wslgpud.words import MessageError, MessageLike, say
 
 #: of a user who has no group of their own, by convention of every distribution (nogroup, nobody)
 NOBODY = 65534
 
 
-class Refused(Told):
+class Refused(MessageError):
     """Root does not start this program; the message names the path and the remedy."""
 
 
@@ -81,7 +81,7 @@ def owner(chain: Collection[Component], members: Mapping[int, Collection[int]]) 
     return ordinary.pop() if len(ordinary) == 1 else None
 
 
-def _others(component: Component, owners: Collection[int], members: Mapping[int, Collection[int]]) -> Said:
+def _others(component: Component, owners: Collection[int], members: Mapping[int, Collection[int]]) -> MessageLike:
     """Say who may alter a component besides its owners; nothing when nobody may."""
     if stat.S_ISLNK(component.mode):
         return ""  # a link's mode says nothing, and it cannot be altered, only replaced in its folder

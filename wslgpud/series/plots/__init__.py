@@ -24,7 +24,7 @@ from wslgpud.colors import INKS, LEVELS, LINES
 from wslgpud.model import Level, StressResult
 from wslgpud.security import safe_files
 from wslgpud.series.plots import fonts
-from wslgpud.words import Told, cause, current, failure, say, t
+from wslgpud.words import MessageError, cause, current, failure, say, t
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ RiskPoint = tuple[float, float, float | None, Level]
 Point = tuple[float, float, float, float]
 
 
-class PlotError(Told):
+class PlotError(MessageError):
     """A picture that cannot be drawn; the text says what to do."""
 
 
