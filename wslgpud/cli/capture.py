@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, loaded, writing
-from wslgpud.cli.options import argument
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, loaded, writing
 from wslgpud.host import Host
 from wslgpud.sampling import capture as captures
 from wslgpud.words import t
 
 
-def capture(folder: Annotated[Path, argument("FOLDER", "new folder to write")], config: options.Config = None) -> None:
+def capture(folder: Annotated[Path, argument("FOLDER", "new folder to write")], config: common.Config = None) -> None:
     """Copy the files that wslgpud reads here, with names, serials and addresses masked, for a bug report.
 
     Examples:

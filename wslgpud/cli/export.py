@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from wslgpud.app.catalogue import catalogue
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, database_of, writing
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, database_of, option, writing
 from wslgpud.cli.console import bar
 from wslgpud.cli.moments import moment, seconds
-from wslgpud.cli.options import argument, option
 from wslgpud.cli.series import find
 from wslgpud.security import safe_files
 from wslgpud.series import export as exports
@@ -31,16 +30,16 @@ def export(
         Literal["openmetrics", "csv", "parquet"] | None,
         option("--format", "openmetrics|csv|parquet", "format, unless the suffix of the file tells it"),
     ] = None,
-    since: options.Since = "",
-    until: options.Until = "now",
-    step: options.Step = "",
+    since: common.Since = "",
+    until: common.Until = "now",
+    step: common.Step = "",
     label: Annotated[
         list[str] | None, option("--label", "NAME=VALUE", "label for all series in OpenMetrics, such as job=wslgpud")
     ] = None,
-    force: options.Force = False,
-    host: options.HostName = "",
-    config: options.Config = None,
-    state: options.State = None,
+    force: common.Force = False,
+    host: common.HostName = "",
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Export the history as OpenMetrics (for promtool), CSV or Parquet.
 

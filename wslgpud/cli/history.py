@@ -16,12 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from wslgpud.app.catalogue import catalogue
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.chart import chart
-from wslgpud.cli.common import Fault, database_of, picture, warn
+from wslgpud.cli.common import Fault, argument, database_of, flag, option, picture, warn
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.moments import seconds, span
-from wslgpud.cli.options import argument, flag, option
 from wslgpud.cli.series import WORDS, amount, find, unit_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.security import safe_files
@@ -45,21 +44,21 @@ def history(
             " Without any: list all that there are",
         ),
     ] = None,
-    since: options.Since = "24h",
-    until: options.Until = "now",
-    step: options.Step = "",
+    since: common.Since = "24h",
+    until: common.Until = "now",
+    step: common.Step = "",
     across: Annotated[
         Literal["sum", "mean", "max", "min"] | None,
         option("--across", "sum|mean|max|min", "all series of a metric as one"),
     ] = None,
     rate: Annotated[bool | None, flag("--rate/--no-rate", "counters as increase per second (as plots do)")] = None,
-    plot: options.Plot = None,
+    plot: common.Plot = None,
     as_csv: Annotated[bool, flag("--csv", "one row per moment, one column per series")] = False,
-    as_json: options.Json = False,
+    as_json: common.Json = False,
     parquet: Annotated[Path | None, option("--parquet", "FILE", "write this Parquet file (needs pyarrow)")] = None,
-    host: options.HostName = "",
-    config: options.Config = None,
-    state: options.State = None,
+    host: common.HostName = "",
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.
 

@@ -8,13 +8,13 @@ import shutil
 import time
 from typing import Annotated
 
-from wslgpud.cli import options
+from wslgpud.cli import common
+from wslgpud.cli.common import flag, option
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.live_sample import DaemonFeed, Feed, feed_of, looked
 from wslgpud.cli.live.recent_series import RecentSeries
 from wslgpud.cli.live.series_source import before
 from wslgpud.cli.moments import seconds
-from wslgpud.cli.options import flag, option
 from wslgpud.cli.screen import Screen
 from wslgpud.client import Daemon
 from wslgpud.words import MessageError
@@ -23,12 +23,12 @@ _LEAST_SECONDS = 0.2
 
 
 def monitor(
-    config: options.Config = None,
+    config: common.Config = None,
     once: Annotated[bool, flag("--once -o", "print one look and end")] = False,
     url: Annotated[str | None, option("--url", "URL", "a daemon elsewhere, such as http://trainer:9655")] = None,
-    interval: options.Interval = "1s",
-    state: options.State = None,
-    host_root: options.HostRoot = None,
+    interval: common.Interval = "1s",
+    state: common.State = None,
+    host_root: common.HostRoot = None,
 ) -> None:
     """Watch the machine live in this terminal, through the running daemon, else sampled on the spot.
 

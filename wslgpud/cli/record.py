@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import IO, Annotated
 
 from wslgpud.app.process import host_at
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, loaded, writing
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, loaded, option, writing
 from wslgpud.cli.moments import seconds
-from wslgpud.cli.options import argument, option
 from wslgpud.risk import trace
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.words import failure, t
@@ -25,8 +24,8 @@ from wslgpud.words import failure, t
 def record(
     file: Annotated[Path, argument("FILE", "recording to write; compressed if it ends in .gz")],
     lasting: Annotated[str, option("--for", "TIME", "stop after this time: 90s, 30min, 2h; else at Ctrl-C")] = "",
-    config: options.Config = None,
-    host_root: options.HostRoot = None,
+    config: common.Config = None,
+    host_root: common.HostRoot = None,
 ) -> None:
     """Record the risk engine's input, sample by sample, until Ctrl-C.
 

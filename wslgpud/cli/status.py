@@ -12,13 +12,12 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, complain
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, complain, flag
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.live_sample import Feed, LiveSample, NotYet, feed_of, looked
 from wslgpud.cli.live.recent_series import RecentSeries
 from wslgpud.cli.moments import seconds
-from wslgpud.cli.options import argument, flag
 from wslgpud.cli.screen import Screen, once
 from wslgpud.client import Unanswered
 from wslgpud.serve.status import in_one_line
@@ -32,13 +31,13 @@ _CHECK = "print one line and exit by it: 0 ok or info, 1 warning, 2 critical or 
 
 
 def status(
-    config: options.Config = None,
-    as_json: options.Json = False,
+    config: common.Config = None,
+    as_json: common.Json = False,
     check: Annotated[bool, flag("--check", _CHECK)] = False,
     watch: Annotated[bool, flag("--watch", "look again and again, until Ctrl-C")] = False,
     interval: Annotated[str, argument("SECONDS", "time between looks of --watch (else 2 s)")] = "",
-    state: options.State = None,
-    host_root: options.HostRoot = None,
+    state: common.State = None,
+    host_root: common.HostRoot = None,
 ) -> None:
     """Show the state of this machine, from the running daemon, else sampled on the spot.
 
