@@ -21,11 +21,17 @@ NAMES = (
     *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents", "guard", "fit", "sweep"),
     *("history", "export", "config", "alerts", "stress", "wslconfig", "db"),
 )
+#: commands that stand in the module of another
+_BESIDE = {"monitor": "status", "capture": "record", "export": "history"}
+
+
+def _module(name: str) -> str:
+    return f"wslgpud.cli.{_BESIDE.get(name, name)}"
 
 
 @cache
 def _command(name: str) -> Any:
-    module = importlib.import_module(f"wslgpud.cli.{name}")
+    module = importlib.import_module(_module(name))
     if (found := getattr(module, "app", None)) is None:
         found = App(no_args_is_help=False)
         settings = {"allow_interspersed_args": False} if name == "guard" else {}  # what follows is another program's
@@ -45,7 +51,7 @@ class Listed(NamedTuple):
 
 def _listed(name: str) -> Listed:
     """Return a command without importing it: all of them together would take a second over a list of names."""
-    source = find_spec(f"wslgpud.cli.{name}")
+    source = find_spec(_module(name))
     tree = ast.parse(Path(source.origin).read_bytes()) if source and source.origin else ast.Module([], [])
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

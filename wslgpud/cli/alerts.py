@@ -23,13 +23,12 @@ from wslgpud.alerts.report import summary
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.alerts.save_request import StoppedFile
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, complain, data_folder, database_of, loaded, refused, warn
+from wslgpud.cli.common import Fault, argument, complain, data_folder, database_of, loaded, option, refused, warn
 from wslgpud.cli.help import padded, wrapped
 from wslgpud.cli.incidents import incidents, local, recent
 from wslgpud.cli.moments import seconds
-from wslgpud.cli.options import argument, option
 from wslgpud.client import answering
 from wslgpud.host import Host
 from wslgpud.store import Reader
@@ -42,7 +41,7 @@ app = App(help="List open alerts, send a test message, silence rules.")
 
 
 @app.command("list")
-def list_(config: options.Config = None, as_json: options.Json = False, state: options.State = None) -> None:
+def list_(config: common.Config = None, as_json: common.Json = False, state: common.State = None) -> None:
     """List open incidents, and the silences that hold.
 
     Examples:
@@ -83,9 +82,9 @@ def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
 @app.command()
 def show(
     number: Annotated[int, argument("ID", "number of the incident")],
-    config: options.Config = None,
-    as_json: options.Json = False,
-    state: options.State = None,
+    config: common.Config = None,
+    as_json: common.Json = False,
+    state: common.State = None,
 ) -> None:
     """Show one incident, as 'wslgpud incidents' with its number does.
 
@@ -112,7 +111,7 @@ def explain(
 
 
 @app.command("test")
-def try_channels(config: options.Config = None) -> None:
+def try_channels(config: common.Config = None) -> None:
     """Send a test message through every channel, now, and say which took it.
 
     Examples:
@@ -152,7 +151,7 @@ def silence(
     rule: Annotated[str, argument("RULE", "rule, or * for all")],
     lasting: Annotated[str, option("--for", "TIME", "how long: 30min, 2h, 1d; 0 ends it")] = "1h",
     resource: Annotated[str, option("--resource", "NAME", "only for this resource (ram, gpu0, ...)")] = "*",
-    state: options.State = None,
+    state: common.State = None,
 ) -> None:
     """Send no messages of a rule for a while; its incidents are still recorded.
 
@@ -178,8 +177,8 @@ def silence(
 @app.command()
 def ack(
     number: Annotated[int, argument("ID", "number of the incident")],
-    config: options.Config = None,
-    state: options.State = None,
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Acknowledge an incident: no repeats of it, unless it gets worse.
 
@@ -197,7 +196,7 @@ def ack(
 
 
 @app.command()
-def release(state: options.State = None) -> None:
+def release(state: common.State = None) -> None:
     """Resume programs that a daemon had stopped (save_signal = "SIGSTOP") before it died.
 
     Examples:

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from wslgpud import config as configuration
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import loaded, warn, writing
+from wslgpud.cli.common import argument, loaded, warn, writing
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import wrapped
-from wslgpud.cli.options import argument
 from wslgpud.security.redaction import visible
 from wslgpud.words import t
 
@@ -27,7 +26,7 @@ app = App(help="Show, check or write the configuration.")
 
 
 @app.command()
-def show(config: options.Config = None, as_json: options.Json = False) -> None:
+def show(config: common.Config = None, as_json: common.Json = False) -> None:
     """Show every key with its value and where that comes from.
 
     Examples:
@@ -55,7 +54,7 @@ def show(config: options.Config = None, as_json: options.Json = False) -> None:
 
 
 @app.command()
-def check(config: options.Config = None) -> None:
+def check(config: common.Config = None) -> None:
     """Check the configuration; exit status 2 and one line if it cannot be used.
 
     Examples:

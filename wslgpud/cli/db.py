@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, database_of, loaded
+from wslgpud.cli.common import Fault, argument, database_of, flag, loaded
 from wslgpud.cli.console import bar
 from wslgpud.cli.help import padded
-from wslgpud.cli.options import argument, flag
 from wslgpud.store import Reader, maintenance, shown
 from wslgpud.store.maintenance import audit
 from wslgpud.store.maintenance import info as look
@@ -27,7 +26,7 @@ app = App(help="Inspect, check, back up or compact the history's database.")
 
 
 @app.command()
-def info(config: options.Config = None, as_json: options.Json = False, state: options.State = None) -> None:
+def info(config: common.Config = None, as_json: common.Json = False, state: common.State = None) -> None:
     """Show the size of the history by tier, its age, its growth and how long it is kept.
 
     Examples:
@@ -87,7 +86,7 @@ def _line(name: str, text: str) -> str:
 
 
 @app.command()
-def check(config: options.Config = None, as_json: options.Json = False, state: options.State = None) -> None:
+def check(config: common.Config = None, as_json: common.Json = False, state: common.State = None) -> None:
     """Read every block and compare the summaries with their samples; exit status 1 if anything is wrong.
 
     The daemon may keep running; it sets a damaged file aside by itself and salvages the rest.
@@ -110,9 +109,9 @@ def check(config: options.Config = None, as_json: options.Json = False, state: o
 @app.command()
 def backup(
     file: Annotated[Path, argument("FILE", "file of the copy; in a folder it is named after the day")],
-    force: options.Force = False,
-    config: options.Config = None,
-    state: options.State = None,
+    force: common.Force = False,
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Copy the history while the daemon runs; the copy is verified, and complete or not there at all.
 
@@ -132,8 +131,8 @@ def backup(
 @app.command()
 def compact(
     dry_run: Annotated[bool, flag("--dry-run", "only print the amount it would free")] = False,
-    config: options.Config = None,
-    state: options.State = None,
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Rewrite the file without its free space, while the daemon is stopped.
 

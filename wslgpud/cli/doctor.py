@@ -17,17 +17,16 @@ from wslgpud.advise.doctor import torches
 from wslgpud.advise.doctor.bundle import write
 from wslgpud.advise.doctor.checking import CheckResult, State
 from wslgpud.app.process import host_at
-from wslgpud.cli import options
-from wslgpud.cli.common import loaded, refused
+from wslgpud.cli import common
+from wslgpud.cli.common import flag, loaded, option, refused
 from wslgpud.cli.console import Console, table_of
-from wslgpud.cli.options import flag, option
 from wslgpud.stress.find_python import candidates, has_torch, home_folders
 from wslgpud.words import current, say, says, sentences, t, template
 
 
 def doctor(
-    config: options.Config = None,
-    as_json: options.Json = False,
+    config: common.Config = None,
+    as_json: common.Json = False,
     everything: Annotated[bool, flag("--all", "show passed checks, too")] = False,
     bundle: Annotated[
         Path | None, option("--bundle", "FILE", "write a support archive (.tar.gz), secrets and names masked")
@@ -36,8 +35,8 @@ def doctor(
         list[Path] | None, option("--python", "FILE", "check the torch of this Python instead of searching for one")
     ] = None,
     no_torch: Annotated[bool, flag("--no-torch", "do not start Python to check torch")] = False,
-    state: options.State = None,
-    host_root: options.HostRoot = None,
+    state: common.State = None,
+    host_root: common.HostRoot = None,
 ) -> None:
     """Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.
 

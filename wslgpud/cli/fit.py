@@ -16,10 +16,9 @@ from rich.text import Text
 from wslgpud.advise.fit import estimate as estimates
 from wslgpud.advise.fit.estimate import Estimate, Mode, Optimizer, Plan, Precision, estimate, unmeasured
 from wslgpud.advise.fit.shape import Shape, of
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, database_of, loaded
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option
 from wslgpud.cli.console import Console, table_of
-from wslgpud.cli.options import argument, flag, option
 from wslgpud.cli.rows import bar
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
@@ -65,10 +64,10 @@ def fit(
     rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
     all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not on q and v")] = False,
     usable: Annotated[str, option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; asked here otherwise")] = "",
-    gpu: options.Gpu = 0,
-    as_json: options.Json = False,
-    config: options.Config = None,
-    state: options.State = None,
+    gpu: common.Gpu = 0,
+    as_json: common.Json = False,
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Say whether a model fits on this card, part by part. Exit status 1 when it does not.
 

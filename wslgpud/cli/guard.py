@@ -20,10 +20,9 @@ from wslgpud.advise.guard.measures import MemoryLeft, RunStats, VramWatch, memor
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, loaded, refused, state_folder
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, state_folder
 from wslgpud.cli.moments import seconds
-from wslgpud.cli.options import argument, flag, option
 from wslgpud.host import Host
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import masked
@@ -38,15 +37,15 @@ def guard(
     jobs: Annotated[
         str, option("--jobs -j", "N", "jobs at once: a number, auto (as many as fit the memory), off")
     ] = "auto",
-    timeout: options.Timeout = "",
+    timeout: common.Timeout = "",
     fallback: Annotated[str, option("--fallback", "COMMAND", "shell command to try once when the command fails")] = "",
     log: Annotated[Path | None, option("--log", "FILE", "log file; one in the state folder otherwise")] = None,
     save_signal: Annotated[
         str, option("--save-signal", "NAME", "signal (like USR1) that asks a program to save itself")
     ] = "",
     pause: Annotated[bool, flag("--pause", "let compilers wait while memory is short")] = False,
-    config: options.Config = None,
-    state: options.State = None,
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Run a build or a training under watch: as many jobs as fit, a time limit, a log, the peaks at the end.
 

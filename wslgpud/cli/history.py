@@ -1,12 +1,14 @@
-"""``wslgpud history``: what was measured, as a picture, a table or for programs."""
+"""``wslgpud history`` and ``wslgpud export``: what was measured, as a picture, a table, or for programs."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,16 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from wslgpud.app.catalogue import catalogue
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.chart import chart
-from wslgpud.cli.common import Fault, database_of, picture, warn
-from wslgpud.cli.console import Console, table_of
-from wslgpud.cli.moments import seconds, span
-from wslgpud.cli.options import argument, flag, option
+from wslgpud.cli.common import Fault, argument, database_of, flag, option, picture, warn, writing
+from wslgpud.cli.console import Console, bar, table_of
+from wslgpud.cli.moments import moment, seconds, span
 from wslgpud.cli.series import WORDS, amount, find, unit_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.security import safe_files
-from wslgpud.series import export
+from wslgpud.series import export as exports
 from wslgpud.series.curves import Curve, curve, joined, step_for
 from wslgpud.series.export import Piece, Wanted
 from wslgpud.series.plots import plot_curves
@@ -45,21 +46,21 @@ def history(
             " Without any: list all that there are",
         ),
     ] = None,
-    since: options.Since = "24h",
-    until: options.Until = "now",
-    step: options.Step = "",
+    since: common.Since = "24h",
+    until: common.Until = "now",
+    step: common.Step = "",
     across: Annotated[
         Literal["sum", "mean", "max", "min"] | None,
         option("--across", "sum|mean|max|min", "all series of a metric as one"),
     ] = None,
     rate: Annotated[bool | None, flag("--rate/--no-rate", "counters as increase per second (as plots do)")] = None,
-    plot: options.Plot = None,
+    plot: common.Plot = None,
     as_csv: Annotated[bool, flag("--csv", "one row per moment, one column per series")] = False,
-    as_json: options.Json = False,
+    as_json: common.Json = False,
     parquet: Annotated[Path | None, option("--parquet", "FILE", "write this Parquet file (needs pyarrow)")] = None,
-    host: options.HostName = "",
-    config: options.Config = None,
-    state: options.State = None,
+    host: common.HostName = "",
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.
 
@@ -106,18 +107,18 @@ def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> N
 
 def _print(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None) -> None:
     """Write values for programs: every sample, or in steps."""
-    pieces = export.by_window(reader, wanted, lambda: None)
+    pieces = exports.by_window(reader, wanted, lambda: None)
     if across or rate:
         if wanted.step_seconds is None:
             raise Fault("--across and --rate need --step: samples of several series are not of one moment")
         curves = _curves(reader, wanted, wanted.step_seconds, across, rate=rate)
-        pieces = iter([[export.Piece(c.ref, [p[0] for p in c.points], [p[2] for p in c.points]) for c in curves]])
+        pieces = iter([[Piece(c.ref, [p[0] for p in c.points], [p[2] for p in c.points]) for c in curves]])
     try:
         if csv:
-            export.wide_csv(pieces, sys.stdout)
+            exports.wide_csv(pieces, sys.stdout)
         elif file is not None:
             with safe_files.draft(file) as draft:
-                export.parquet(pieces, wanted.series, catalogue(), draft)
+                exports.parquet(pieces, wanted.series, catalogue(), draft)
         else:
             _print_json(pieces, wanted)
     except OSError as error:
@@ -258,3 +259,76 @@ def legend(curves: Sequence[Curve], write: Any) -> Table:
 def short(ref: SeriesRef) -> str:
     """Write a series without the UUID: a card's index says as much."""
     return str(ref._replace(labels=tuple((k, v) for k, v in ref.labels if k != "uuid")))
+
+
+_SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics"}
+
+
+def export(
+    file: Annotated[Path, argument("FILE", "file to write; - for standard output")],
+    series: Annotated[list[str] | None, argument("SERIES", "as for history; all without any")] = None,
+    form: Annotated[
+        Literal["openmetrics", "csv", "parquet"] | None,
+        option("--format", "openmetrics|csv|parquet", "format, unless the suffix of the file tells it"),
+    ] = None,
+    since: common.Since = "",
+    until: common.Until = "now",
+    step: common.Step = "",
+    label: Annotated[
+        list[str] | None, option("--label", "NAME=VALUE", "label for all series in OpenMetrics, such as job=wslgpud")
+    ] = None,
+    force: common.Force = False,
+    host: common.HostName = "",
+    config: common.Config = None,
+    state: common.State = None,
+) -> None:
+    """Export the history as OpenMetrics (for promtool), CSV or Parquet.
+
+    Examples:
+        wslgpud export last-week.csv ram vram --since 7d
+        wslgpud export history.parquet --step 1min  # one row per minute, for pandas
+        wslgpud export history.om --label job=wslgpud  # then: promtool tsdb create-blocks-from openmetrics
+    """
+    piped, chosen, now = str(file) == "-", form or _SUFFIXES.get(file.suffix), time.time()
+    if chosen is None:
+        raise Fault("{file}: name it .om (OpenMetrics), .csv or .parquet, or say --format", file=str(file))
+    extra = dict(_label(text) for text in label or ())
+    with writing(file), Reader(database_of(config, state)) as reader, bar(t("exporting"), silent=piped) as shown:
+        found = find(reader, series or (), host)
+        begins = [wall for wall in reader.oldest() if wall is not None]
+        start = max(moment(since, now) if since else 0.0, min(begins, default=now))
+        end = moment(until, now)
+        if start > end:
+            raise Fault("there is no history from before {when}", when=until)
+        wanted = Wanted(found, start, end, seconds(step) if step else None)
+        done = iter(range(1, wanted.size + 1))
+        if not piped and file.exists() and not force:
+            raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
+        with nullcontext() if piped else safe_files.draft(file) as path:
+            _write(reader, wanted, chosen, path, extra, lambda: shown(next(done), wanted.size))
+    if not piped:
+        written, count = file.stat().st_size, len(found)
+        print(t("{file}: {size_bytes}, {count} series", file=str(file), size_bytes=written, count=count))
+
+
+def _write(
+    reader: Reader, wanted: Wanted, form: str, path: Path | None, extra: dict[str, str], progress: exports.Progress
+) -> None:
+    """Write into ``path``, else to standard output."""
+    if form == "parquet":
+        if path is None:
+            raise Fault("Parquet needs a file: it cannot be written to a pipe")
+        exports.parquet(exports.by_window(reader, wanted, progress), wanted.series, catalogue(), path)
+        return
+    with path.open("w", encoding="utf-8") if path is not None else nullcontext(sys.stdout) as out:
+        if form == "csv":
+            exports.long_csv(reader, wanted, out, progress)
+        else:
+            exports.openmetrics(reader, wanted, out, progress, catalogue(), extra)
+
+
+def _label(text: str) -> tuple[str, str]:
+    found = re.fullmatch(r"([a-zA-Z_][a-zA-Z0-9_]*)=(.*)", text)
+    if found is None:
+        raise Fault("{text} is not a label: write name=value", text=repr(text))
+    return found[1], found[2].strip('"')

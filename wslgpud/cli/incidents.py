@@ -13,13 +13,12 @@ from typing import Annotated, Any
 from wslgpud import client, words
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.report import Report, in_words, report, rows_told
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.chart import headroom
-from wslgpud.cli.common import Fault, daemon_folders, database_of, picture
+from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, flag, picture
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import brief, cells, flush, hanging, margin_of, padded
 from wslgpud.cli.moments import span
-from wslgpud.cli.options import argument, flag
 from wslgpud.model import Level
 from wslgpud.series.plots.incident import Panel, Story, plot_incident
 from wslgpud.store import Reader
@@ -33,13 +32,13 @@ _SUBJECT = 28
 
 def incidents(
     number: Annotated[int | None, argument("ID", "number of the incident to show")] = None,
-    config: options.Config = None,
-    as_json: options.Json = False,
-    plot: options.Plot = None,
-    since: options.Since = "30d",
-    until: options.Until = "now",
+    config: common.Config = None,
+    as_json: common.Json = False,
+    plot: common.Plot = None,
+    since: common.Since = "30d",
+    until: common.Until = "now",
     all_: Annotated[bool, flag("--all", "list notes of level info as well")] = False,
-    state: options.State = None,
+    state: common.State = None,
 ) -> None:
     """List incidents, or show one: its subject over time, who grew, how it ended.
 

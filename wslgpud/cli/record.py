@@ -1,4 +1,4 @@
-"""``wslgpud record``: a live trace for ``wslgpud replay``."""
+"""``wslgpud record`` and ``wslgpud capture``: a live trace to replay, and a masked copy of what a machine shows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import IO, Annotated
 
 from wslgpud.app.process import host_at
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, loaded, writing
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, loaded, option, writing
 from wslgpud.cli.moments import seconds
-from wslgpud.cli.options import argument, option
+from wslgpud.host import Host
 from wslgpud.risk import trace
+from wslgpud.sampling import capture as captures
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.words import failure, t
 
@@ -25,8 +26,8 @@ from wslgpud.words import failure, t
 def record(
     file: Annotated[Path, argument("FILE", "recording to write; compressed if it ends in .gz")],
     lasting: Annotated[str, option("--for", "TIME", "stop after this time: 90s, 30min, 2h; else at Ctrl-C")] = "",
-    config: options.Config = None,
-    host_root: options.HostRoot = None,
+    config: common.Config = None,
+    host_root: common.HostRoot = None,
 ) -> None:
     """Record the risk engine's input, sample by sample, until Ctrl-C.
 
@@ -68,3 +69,19 @@ def record(
     finally:
         monitor.close()
     print(t("{count} samples in {file}", count=count, file=str(file)))
+
+
+def capture(folder: Annotated[Path, argument("FOLDER", "new folder to write")], config: common.Config = None) -> None:
+    """Copy the files that wslgpud reads here, with names, serials and addresses masked, for a bug report.
+
+    Examples:
+        wslgpud capture my-machine  # then look through the files
+    """
+    if folder.exists():
+        raise Fault("{folder} exists already; name a new folder", folder=str(folder))
+    with writing(folder):
+        count = len(captures.capture(Host(), folder, loaded(config).config))
+    told = t(
+        "wrote {count} files in {folder}: look through them before you pass them on", count=count, folder=str(folder)
+    )
+    print(told)

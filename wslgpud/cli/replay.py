@@ -12,7 +12,7 @@ from typing import Annotated, cast
 
 import typer
 
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.common import Fault, database_of, picture, warn
 from wslgpud.cli.help import cells, flush, padded
 from wslgpud.cli.moments import span
@@ -33,11 +33,11 @@ def replay_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="print a JSON object, on a line of its own, for each change of level")
     ] = False,
-    plot: options.Plot = None,
-    since: options.Since = "",
-    until: options.Until = "now",
-    config: options.Config = None,
-    state: options.State = None,
+    plot: common.Plot = None,
+    since: common.Since = "",
+    until: common.Until = "now",
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Run the risk engine over recordings, or with --since over your own history, faster than real time.
 

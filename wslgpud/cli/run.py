@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from wslgpud.app import process
-from wslgpud.cli import options
+from wslgpud.cli import common
 
 
-def run(config: options.Config = None, state: options.State = None, host_root: options.HostRoot = None) -> None:
+def run(config: common.Config = None, state: common.State = None, host_root: common.HostRoot = None) -> None:
     """Run the daemon: sample this machine, answer Prometheus, warn before memory runs out.
 
     Examples:

@@ -1,9 +1,11 @@
-"""``wslgpud status``: how things stand, for a terminal, for a script, or as JSON."""
+"""``wslgpud status`` and ``wslgpud monitor``: how things stand, at once or live, on a terminal or for a script."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -12,17 +14,16 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, complain
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, complain, flag, option
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.live_sample import Feed, LiveSample, NotYet, feed_of, looked
+from wslgpud.cli.live.live_sample import DaemonFeed, Feed, LiveSample, NotYet, feed_of, looked
 from wslgpud.cli.live.recent_series import RecentSeries
 from wslgpud.cli.moments import seconds
-from wslgpud.cli.options import argument, flag
 from wslgpud.cli.screen import Screen, once
-from wslgpud.client import Unanswered
+from wslgpud.client import Daemon, Unanswered
 from wslgpud.serve.status import in_one_line
-from wslgpud.words import LEVELS, current, t
+from wslgpud.words import LEVELS, MessageError, current, t
 
 #: of ``--check``, by level; any other is not known
 EXITS, UNKNOWN = {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}, 3
@@ -32,13 +33,13 @@ _CHECK = "print one line and exit by it: 0 ok or info, 1 warning, 2 critical or 
 
 
 def status(
-    config: options.Config = None,
-    as_json: options.Json = False,
+    config: common.Config = None,
+    as_json: common.Json = False,
     check: Annotated[bool, flag("--check", _CHECK)] = False,
     watch: Annotated[bool, flag("--watch", "look again and again, until Ctrl-C")] = False,
     interval: Annotated[str, argument("SECONDS", "time between looks of --watch (else 2 s)")] = "",
-    state: options.State = None,
-    host_root: options.HostRoot = None,
+    state: common.State = None,
+    host_root: common.HostRoot = None,
 ) -> None:
     """Show the state of this machine, from the running daemon, else sampled on the spot.
 
@@ -112,3 +113,45 @@ def _watch(feed: Feed, pause: float, *, as_json: bool) -> NoReturn:
                 shown = Screen(seen.look, trail, mono=time.monotonic(), height=console.height - 1)
                 place.update(shown, refresh=True)
             time.sleep(pause)
+
+
+def monitor(
+    config: common.Config = None,
+    once: Annotated[bool, flag("--once -o", "print one look and end")] = False,
+    url: Annotated[str | None, option("--url", "URL", "a daemon elsewhere, such as http://trainer:9655")] = None,
+    interval: common.Interval = "1s",
+    state: common.State = None,
+    host_root: common.HostRoot = None,
+) -> None:
+    """Watch the machine live in this terminal, through the running daemon, else sampled on the spot.
+
+    Examples:
+        wslgpud monitor
+        wslgpud monitor --once  # one look, printed
+        wslgpud monitor --url http://trainer:9655 --interval 5s  # another machine
+    """
+    if url:
+        daemon = Daemon(url.rstrip("/"))
+        daemon.status()  # one that does not answer is said so at once
+    feed: Feed = DaemonFeed(daemon) if url else feed_of(config, state, host_root)
+    with contextlib.closing(feed):
+        # Without a keyboard (</dev/null, docker run -t) nobody could leave it again.
+        if once or not (os.isatty(0) and os.isatty(1)):
+            _print_once(feed)
+            return
+        from wslgpud.cli.live.app import Live  # 0.3 s
+
+        Live(feed, max(LEAST_SECONDS, seconds(interval))).run()
+
+
+def _print_once(feed: Feed) -> None:
+    from wslgpud.cli.live.series_source import before  # the database only when somebody asks
+
+    trail, console = RecentSeries(), Console()
+    look = looked(feed, trail)
+    past = feed.past(trail)
+    with contextlib.closing(past), contextlib.suppress(MessageError):  # then sparklines begin with this look
+        for key, points in before(past, look):
+            trail.seed(key, points)
+    height = shutil.get_terminal_size().lines if console.is_terminal else None
+    console.print(Screen(look, trail, mono=time.monotonic(), height=height))

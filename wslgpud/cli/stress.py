@@ -15,11 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, database_of, loaded, picture, state_folder, warn
+from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, state_folder, warn
 from wslgpud.cli.moments import moment, span
-from wslgpud.cli.options import argument, flag, option
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
@@ -46,12 +45,12 @@ STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
 @app.callback(invoke_without_command=True)
 def stress(
     context: typer.Context,
-    gpu: options.Gpu = 0,
+    gpu: common.Gpu = 0,
     quick: Annotated[bool, flag("--quick", "sizes, speed and addresses only")] = False,
     full: Annotated[bool, flag("--full", "more patterns, a longer pause, a soak")] = False,
-    as_json: options.Json = False,
-    config: options.Config = None,
-    state: options.State = None,
+    as_json: common.Json = False,
+    config: common.Config = None,
+    state: common.State = None,
 ) -> None:
     """Test the GPU's memory now if it is idle: sizes, speed, spill, data.
 
@@ -77,7 +76,7 @@ def stress(
 
 
 @app.command(hidden=True)
-def answer(config: options.Config = None, state: options.State = None) -> None:
+def answer(config: common.Config = None, state: common.State = None) -> None:
     """Do the run that the daemon asks for, as wslgpud-stress.service.
 
     Examples:
@@ -188,13 +187,13 @@ def _print_json(document: Any) -> None:
 
 @app.command()
 def history(
-    config: options.Config = None,
-    state: options.State = None,
-    as_json: options.Json = False,
+    config: common.Config = None,
+    state: common.State = None,
+    as_json: common.Json = False,
     limit: Annotated[int, option("--limit", "N", "how many runs, the newest", min=1)] = 30,
-    since: options.Since = "",
-    until: options.Until = "now",
-    plot: options.Plot = None,
+    since: common.Since = "",
+    until: common.Until = "now",
+    plot: common.Plot = None,
 ) -> None:
     """Show the runs so far, one per line.
 
@@ -219,9 +218,9 @@ def history(
 @app.command()
 def show(
     number: Annotated[int, argument("ID", "number of the run, see history")],
-    config: options.Config = None,
-    state: options.State = None,
-    as_json: options.Json = False,
+    config: common.Config = None,
+    state: common.State = None,
+    as_json: common.Json = False,
 ) -> None:
     """Show one run with all its rows.
 
@@ -246,9 +245,9 @@ def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
 def compare(
     one: Annotated[int | None, argument("ID", "number of a run; without any: driver by driver")] = None,
     other: Annotated[int | None, argument("ID", "number of another run")] = None,
-    config: options.Config = None,
-    state: options.State = None,
-    as_json: options.Json = False,
+    config: common.Config = None,
+    state: common.State = None,
+    as_json: common.Json = False,
 ) -> None:
     """Compare two runs, or the medians of each driver and torch.
 

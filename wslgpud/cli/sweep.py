@@ -18,11 +18,10 @@ from wslgpud.advise.guard.measures import VramWatch, memory_left
 from wslgpud.advise.guard.plan import Step, too_much
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.cli import options
-from wslgpud.cli.common import Fault, loaded, picture
+from wslgpud.cli import common
+from wslgpud.cli.common import Fault, argument, flag, loaded, picture
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.moments import seconds
-from wslgpud.cli.options import argument, flag
 from wslgpud.cli.rows import bar
 from wslgpud.host import Host
 from wslgpud.series.plots import Trial, plot_sweep
@@ -35,12 +34,12 @@ _LAST_LINES = 5
 def sweep(
     command: Annotated[str, argument("COMMAND", "shell command; {} stands for the value")],
     values: Annotated[list[str], argument("VALUE", "values to try, the smallest first")],
-    timeout: options.Timeout = "",
-    gpu: options.Gpu = 0,
+    timeout: common.Timeout = "",
+    gpu: common.Gpu = 0,
     anyway: Annotated[bool, flag("--anyway", "try values that will not fit, too")] = False,
-    plot: options.Plot = None,
-    as_json: options.Json = False,
-    config: options.Config = None,
+    plot: common.Plot = None,
+    as_json: common.Json = False,
+    config: common.Config = None,
 ) -> None:
     """Run a command with each value; measure RAM, VRAM and time; stop before a value that would not fit.
 

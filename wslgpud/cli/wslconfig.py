@@ -20,11 +20,10 @@ from wslgpud.advise.wslconfig.files import Document
 from wslgpud.advise.wslconfig.keys import KEYS, KINDS
 from wslgpud.advise.wslconfig.presets import GIB
 from wslgpud.app.process import host_at
-from wslgpud.cli import options
+from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, refused
+from wslgpud.cli.common import Fault, argument, flag, option, refused
 from wslgpud.cli.console import Console, table_of
-from wslgpud.cli.options import argument, flag, option
 from wslgpud.host import Host
 from wslgpud.words import Message, MessageError, current, says, t, template
 
@@ -47,7 +46,7 @@ MATCHES: Mapping[compare.Match, str] = {
 
 
 @app.command()
-def check(file: FileOption = None, as_json: options.Json = False, host_root: options.HostRoot = None) -> None:
+def check(file: FileOption = None, as_json: common.Json = False, host_root: common.HostRoot = None) -> None:
     """Report mistakes in the file with their fixes; exit status 1 if there are any.
 
     Examples:
@@ -88,7 +87,7 @@ def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
 
 
 @app.command()
-def show(file: FileOption = None, as_json: options.Json = False, host_root: options.HostRoot = None) -> None:
+def show(file: FileOption = None, as_json: common.Json = False, host_root: common.HostRoot = None) -> None:
     """Compare each setting with the running virtual machine.
 
     Examples:
@@ -112,7 +111,7 @@ def show(file: FileOption = None, as_json: options.Json = False, host_root: opti
 
 
 @app.command()
-def keys(as_json: options.Json = False) -> None:
+def keys(as_json: common.Json = False) -> None:
     """List every setting that WSL knows: section, type, default, since when.
 
     Examples:
@@ -138,7 +137,7 @@ def preset(
     memory: MemoryOption = "",
     processors: ProcessorsOption = 0,
     file: FileOption = None,
-    host_root: options.HostRoot = None,
+    host_root: common.HostRoot = None,
 ) -> None:
     """Print the file that a preset would make of yours, and why; nothing is written.
 
