@@ -104,6 +104,16 @@ def test_no_worker_starts_on_a_busy_gpu(runner, tmp_path):
     assert not started.exists()
 
 
+@pytest.mark.parametrize(("ago_seconds", "keeps_it_away"), [(5.0, True), (600.0, False)])
+def test_an_error_of_the_driver_keeps_a_run_away_for_a_minute(runner, ago_seconds, keeps_it_away):
+    starting = runner()
+    starting.recent.last_error_mono = time.monotonic() - ago_seconds
+    result = starting.run(gpu(), "nightly")
+
+    assert ("errors of the GPU driver" in str(result.reason)) == keeps_it_away
+    assert (result.verdict == "skipped") == keeps_it_away
+
+
 def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path):
     with pytest.raises(NoTorch, match=r"name yours as stress\.python"):
         find_python("", {"PATH": ""}, [tmp_path])
