@@ -25,10 +25,20 @@ from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.alerts.texts import iso
 from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, argument, complain, data_folder, database_of, loaded, option, refused, warn
+from wslgpud.cli.common import (
+    Fault,
+    argument,
+    complain,
+    data_folder,
+    database_of,
+    loaded,
+    option,
+    refused,
+    seconds,
+    warn,
+)
 from wslgpud.cli.help import padded, wrapped
 from wslgpud.cli.incidents import incidents, local, recent
-from wslgpud.cli.moments import seconds
 from wslgpud.client import answering
 from wslgpud.host import Host
 from wslgpud.store import Reader

@@ -21,8 +21,7 @@ from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, state_folder
-from wslgpud.cli.moments import seconds
+from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, seconds, state_folder
 from wslgpud.host import Host
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import masked

@@ -20,9 +20,8 @@ from rich.text import Text
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import common
 from wslgpud.cli.chart import chart
-from wslgpud.cli.common import Fault, argument, database_of, flag, option, picture, warn, writing
+from wslgpud.cli.common import Fault, argument, database_of, flag, moment, option, picture, seconds, span, warn, writing
 from wslgpud.cli.console import Console, bar, table_of
-from wslgpud.cli.moments import moment, seconds, span
 from wslgpud.cli.series import WORDS, amount, find, unit_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.security import safe_files

@@ -13,9 +13,8 @@ from typing import Annotated, cast
 import typer
 
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, database_of, picture, warn
+from wslgpud.cli.common import Fault, database_of, picture, span, warn
 from wslgpud.cli.help import cells, flush, padded
-from wslgpud.cli.moments import span
 from wslgpud.model import Forecast, Level, Observation, Transition
 from wslgpud.risk import wording
 from wslgpud.risk.replay import Replay, TruthError, events_beside, replay, trace_name

@@ -17,8 +17,19 @@ import typer
 from wslgpud import config as configuration
 from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, state_folder, warn
-from wslgpud.cli.moments import moment, span
+from wslgpud.cli.common import (
+    Fault,
+    argument,
+    database_of,
+    flag,
+    loaded,
+    moment,
+    option,
+    picture,
+    span,
+    state_folder,
+    warn,
+)
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult

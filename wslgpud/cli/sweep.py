@@ -19,9 +19,8 @@ from wslgpud.advise.guard.plan import Step, too_much
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, flag, loaded, picture
+from wslgpud.cli.common import Fault, argument, flag, loaded, picture, seconds
 from wslgpud.cli.console import Console, table_of
-from wslgpud.cli.moments import seconds
 from wslgpud.cli.rows import bar
 from wslgpud.host import Host
 from wslgpud.series.plots import Trial, plot_sweep
