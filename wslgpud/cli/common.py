@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -51,6 +52,11 @@ def warn(template: MessageLike, /, **facts: Fact) -> None:
 def complain(text: str) -> None:
     """Print it on standard error as it is."""
     typer.echo(f"wslgpud: {text}", err=True)
+
+
+def print_json(document: Any, *, ensure_ascii: bool = True) -> None:
+    """Print the one document of ``--json``."""
+    print(json.dumps(document, indent=2, ensure_ascii=ensure_ascii))
 
 
 def picture(plot: Path | None) -> Path | None:
@@ -155,6 +161,11 @@ def moment(text: str, now: float) -> float:
             " '2026-11-20 14:00' or 2026-11-20T14:00:05",
             text=repr(text),
         ) from error
+
+
+def iso(wall: float) -> str:
+    """Return a moment as ``--json`` has it: on this machine's clock, with its zone."""
+    return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="seconds")
 
 
 def seconds(text: str, *, zero: bool = False) -> float:

@@ -62,7 +62,7 @@ def status(
             print(seen.line)
             raise typer.Exit(EXITS.get(seen.level, UNKNOWN))
         if as_json:
-            print(json.dumps(seen.document, indent=2))
+            common.print_json(seen.document)
         elif seen.look is None:
             print(seen.headline)
         else:

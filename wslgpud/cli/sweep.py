@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shlex
 import sys
@@ -75,8 +74,7 @@ def sweep(
         finally:
             vram.stop()
     if as_json:
-        document = {"steps": [dataclasses.asdict(s) for s in steps], "end": end}
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        common.print_json({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, ensure_ascii=False)
     else:
         _print(steps, end)
     if (file := picture(plot)) is not None:
