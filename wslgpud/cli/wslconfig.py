@@ -97,8 +97,8 @@ def show(file: FileOption = None, as_json: common.Json = False, host_root: commo
     place, document = _document(host, file)
     rows = compare.rows(parse.parse(document.text, place), host)
     if as_json:
-        facts = ((r.key.path, r.wanted, r.has, r.match, r.key.default) for r in rows)
         names = ("key", "file", "machine", "state", "default")
+        facts = ((r.key.path, r.wanted, r.has, r.match, r.key.default) for r in rows)
         common.print_json([dict(zip(names, one, strict=True)) for one in facts])
         return
     table = table_of("<" + t("setting"), "~" + t("file"), "~" + t("machine"), "<")
