@@ -20,7 +20,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 HANG = """
 from tests.alerts.ticks import tick
 from wslgpud.alerts.rules import RuleEngine
-from wslgpud.alerts.texts import compose
+from wslgpud.alerts.messages import compose
 from wslgpud.model import Reading
 from wslgpud.sources.cpu import BLOCKED
 engine = RuleEngine()

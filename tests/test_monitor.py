@@ -29,28 +29,28 @@ class SteppingClock:
 
 
 class Watched:
-    """A calm machine and the monitor that looks at it."""
+    """A calm machine and the pipeline that looks at it."""
 
-    def __init__(self, monitor: SamplingPipeline, clock: SteppingClock) -> None:
-        self.monitor, self.clock = monitor, clock
+    def __init__(self, pipeline: SamplingPipeline, clock: SteppingClock) -> None:
+        self.pipeline, self.clock = pipeline, clock
 
     def next_tick(self, *, planned_seconds: float | None = None) -> PipelineState:
-        """Let the time until the next tick pass, as planned by the monitor or, if told, by the test."""
+        """Let the time until the next tick pass, as planned by the pipeline or, if told, by the test."""
         if planned_seconds is not None:
-            self.monitor.delay_seconds = planned_seconds
-        self.clock.now += self.monitor.delay_seconds
-        return self.monitor.tick()[0]
+            self.pipeline.delay_seconds = planned_seconds
+        self.clock.now += self.pipeline.delay_seconds
+        return self.pipeline.tick()[0]
 
 
 @contextmanager
 def watching(machine: str = "bare-linux") -> Iterator[Watched]:
     clock = SteppingClock()
-    monitor = SamplingPipeline(Config(), RecordedHost(HOSTS / machine, clock))
+    pipeline = SamplingPipeline(Config(), RecordedHost(HOSTS / machine, clock))
     try:
-        monitor.tick()
-        yield Watched(monitor, clock)
+        pipeline.tick()
+        yield Watched(pipeline, clock)
     finally:
-        monitor.close()
+        pipeline.close()
 
 
 def is_fresh(state: PipelineState, source: str) -> bool:
@@ -93,13 +93,13 @@ def test_every_resource_that_can_quicken_the_pace_is_read_at_that_pace() -> None
 
 
 def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_next_forecast(monkeypatch):
-    monitor = SamplingPipeline(Config(), RecordedHost(HOSTS / "wsl2-idle"))
+    pipeline = SamplingPipeline(Config(), RecordedHost(HOSTS / "wsl2-idle"))
     healthy = RiskEngine.observe
     monkeypatch.setattr(RiskEngine, "observe", lambda *_: 1 / 0)
-    broken, transitions = monitor.tick()
+    broken, transitions = pipeline.tick()
     monkeypatch.setattr(RiskEngine, "observe", healthy)
-    mended, _ = monitor.tick()
-    monitor.close()
+    mended, _ = pipeline.tick()
+    pipeline.close()
 
     reports = [next(r for r in s.snapshot.reports if r.name == "risk") for s in (broken, mended)]
     assert (broken.forecasts, transitions, broken.observation.ram is not None) == ((), (), True)

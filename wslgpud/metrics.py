@@ -23,13 +23,12 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """A label whose values users choose, and how many of them become series.
+class NameLimit:
+    """The cardinality limit of a label whose values users choose: those that begin with ``prefix``.
 
-    Metrics with names of the same ``kind`` share one allowance: a value keeps one of ``an_hour`` places for an
-    hour after it was last seen (see ``admission``). Values without a place are summed up as ``OTHER`` if
-    ``summed``, else omitted, as a sum of limits or levels means nothing. Users choose only values that begin
-    with ``prefix``.
+    At most ``an_hour`` values of one ``kind``, over all metrics, become series; each keeps its place for an hour after
+    it was last seen (see ``sampling.cardinality``). The others are summed up as ``OTHER`` if ``summed``, else omitted,
+    as a sum of limits or levels means nothing.
     """
 
     kind: str
@@ -46,12 +45,12 @@ class Names:
 
 #: stands for all names that have no place
 OTHER = "other"
-PROGRAM_NAMES = Names("program", "program", 128, summed=True)
-CGROUP_NAMES = Names("cgroup", "cgroup", 40)
+PROGRAM_NAMES = NameLimit("program", "program", 128, summed=True)
+CGROUP_NAMES = NameLimit("cgroup", "cgroup", 40)
 #: of the risk engine's resources only cgroups have names of somebody's choice
-RESOURCE_NAMES = Names("cgroup", "resource", CGROUP_NAMES.an_hour, prefix="cgroup:")
-CULPRIT_NAMES = Names("culprit", "who", 64, summed=True)
-DEVICE_NAMES = Names("network device", "device", 16)
+RESOURCE_NAMES = NameLimit("cgroup", "resource", CGROUP_NAMES.an_hour, prefix="cgroup:")
+CULPRIT_NAMES = NameLimit("culprit", "who", 64, summed=True)
+DEVICE_NAMES = NameLimit("network device", "device", 16)
 #: series of one metric with such names that one machine may have in a history
 MOST_SERIES_OF_NAMES = 512
 
@@ -74,7 +73,7 @@ class MetricSpec:
     labels: tuple[str, ...] = ()
     decimals: int | None = 0
     stored: bool = True
-    names: tuple[Names, ...] = ()
+    names: tuple[NameLimit, ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -93,7 +92,7 @@ class MetricSpec:
         return PREFIX + self.name
 
     @property
-    def sample(self) -> str:
+    def exposed_name(self) -> str:
         """Name of the samples, as one types it into a query."""
         return self.family + {"gauge": "", "counter": "_total", "info": "_info"}[self.kind]
 
@@ -105,7 +104,7 @@ def _declare(  # noqa: PLR0913 - a metric has that many facets
     *labels: str,
     decimals: int | None = 0,
     stored: bool = True,
-    names: tuple[Names, ...] = (),
+    names: tuple[NameLimit, ...] = (),
 ) -> MetricSpec:
     """Return a metric whose unit is the end of its name."""
     unit: Unit = next(unit for unit in _UNITS if name.endswith(unit))

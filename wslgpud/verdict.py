@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Incident, Key, OpenIncident, story
+from wslgpud.alerts.messages import text_now, with_victim
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
-from wslgpud.alerts.texts import text_now, with_victim
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, Reading, Snapshot, Transition
-from wslgpud.risk import wording
+from wslgpud.risk import forecast_messages
 from wslgpud.risk.levels import ENDINGS
 from wslgpud.sources.memory import MemorySource
 from wslgpud.words import HEADLINE_CHARACTERS, Message, MessageLike, say
@@ -115,7 +115,7 @@ def _urgency(told: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
 
 def _of_forecast(forecast: Forecast, level: Level, numbers: Mapping[Key, int], cause: str = "") -> Verdict:
     """Return what a forecast has to say; ``numbers`` are those of the open incidents."""
-    what, where = (wording.headline(forecast), wording.advice(forecast)), forecast.resource
+    what, where = (forecast_messages.headline(forecast), forecast_messages.advice(forecast)), forecast.resource
     number = numbers.get((MEMORY, where))
     return Verdict(level, *what, where, cause or forecast.cause, forecast.who, forecast.who_pid, number)
 
@@ -139,7 +139,7 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
             told = with_victim(now, kill)
             return _of_forecast(told, Level.OK, numbers, told.cause if told.cause in ENDINGS else "over")
     # Too early for the engine, which asks how it came to that; a card without room is not fine meanwhile.
-    full = next((f for f in forecasts if f.resource.startswith("gpu") and wording.is_full(f)), None)
+    full = next((f for f in forecasts if f.resource.startswith("gpu") and forecast_messages.is_full(f)), None)
     if full is not None:
         return _of_forecast(replace(full, level=Level.INFO, cause="full"), Level.INFO, {})
     rooms = tuple(

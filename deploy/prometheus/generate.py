@@ -14,10 +14,10 @@ from deploy.prometheus.expressions import WATCHES, Watch
 from deploy.prometheus.own_health import ALERTS, RECORDINGS
 from wslgpud.alerts import runbook
 from wslgpud.alerts.channels.alertmanager import alert_name
+from wslgpud.alerts.messages import RULES as TEXTS
 from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule
-from wslgpud.alerts.texts import RULES as TEXTS
 from wslgpud.model import Level
-from wslgpud.risk.wording import ADVICE
+from wslgpud.risk.forecast_messages import ADVICE
 from wslgpud.serve.runbook import PATH
 
 ROOT = Path(__file__).parent.parent.parent

@@ -44,7 +44,7 @@ def metric(name: str, *matchers: str, **labels: str) -> str:
     """
     equal = (f'{label}="{value}"' for label, value in labels.items())
     chosen = ", ".join(('job=~"$job"', 'instance=~"$instance"', *matchers, *equal))
-    return f"{_METRICS[name].sample}{{{chosen}}}"
+    return f"{_METRICS[name].exposed_name}{{{chosen}}}"
 
 
 def gpu(name: str, *matchers: str, **labels: str) -> str:

@@ -36,9 +36,9 @@ from tests.support.receivers import smtp, webhook
 from wslgpud.alerts.channels import DeliveryError, apprise, programs
 from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.channels.apprise import AppriseChannel, AppriseProcess, inert, understood
-from wslgpud.alerts.channels.journal import Journal
 from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.texts import Text, digest, payload, worded
+from wslgpud.alerts.journald import JournaldWriter
+from wslgpud.alerts.messages import Text, digest, payload, worded
 from wslgpud.host import SystemClock
 from wslgpud.model import Level, Transition
 from wslgpud.probes.supervisor import clean_environment, python_command
@@ -317,7 +317,7 @@ class TestText:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
             journald.bind(str(tmp_path / "socket"))
             text = f"{name}\nPRIORITY=0\n_UID=0"
-            assert Journal(tmp_path / "socket").write(text, "critical", {"resource": text})
+            assert JournaldWriter(tmp_path / "socket").write(text, "critical", {"resource": text})
             entry = journald.recv(65536)
 
         names = []

@@ -26,10 +26,10 @@ from wslgpud.alerts.incidents import IncidentLedger, after
 from wslgpud.config import StoreSettings, Stress
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, StressResult, Transition
-from wslgpud.risk.wording import headline
+from wslgpud.risk.forecast_messages import headline
 from wslgpud.store import Store, schema, stress_rows
 from wslgpud.store import engine as engines
-from wslgpud.store.journal import _forecast_payload
+from wslgpud.store.outbox import _forecast_payload
 from wslgpud.stress.schedule import Nightly
 from wslgpud.words import MessageLike, to_json
 

@@ -23,7 +23,7 @@ from wslgpud.config import Config, Sampling, StoreSettings
 from wslgpud.host import Host
 from wslgpud.metrics import CGROUP_NAMES, MOST_SERIES_OF_NAMES, OTHER, PROGRAM_NAMES, MetricSpec
 from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport
-from wslgpud.sampling.admission import Admission, Places
+from wslgpud.sampling.cardinality import CardinalityLimiter, NameSlots
 from wslgpud.serve.exposition import families
 from wslgpud.sources import cgroups, processes
 from wslgpud.sources.processes import ProcessSource
@@ -74,13 +74,13 @@ class Watch:
 
     def __init__(self) -> None:
         self.source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
-        self.admission = Admission()
+        self.limiter = CardinalityLimiter()
         self.ticks = 0
 
     def tick(self) -> Snapshot:
         self.ticks += 1
         report = SourceReport("processes", "ok", self.source.read(), self.ticks, 0.001)
-        return self.admission(Snapshot(T0 + self.ticks, float(self.ticks), self.ticks, (report,)))
+        return self.limiter(Snapshot(T0 + self.ticks, float(self.ticks), self.ticks, (report,)))
 
 
 def programs(snapshot: Snapshot) -> set[str]:
@@ -129,7 +129,7 @@ def test_renaming_does_not_push_the_training_of_another_user_into_other() -> Non
 
 
 def test_a_name_has_its_place_for_an_hour_and_then_makes_room() -> None:
-    places = Places(3)
+    places = NameSlots(3)
 
     assert places.refused("abcd", lambda _: (), 0) == {"d"}
     assert places.refused("d", lambda _: (), 3599) == {"d"}
@@ -138,7 +138,7 @@ def test_a_name_has_its_place_for_an_hour_and_then_makes_room() -> None:
 
 
 def test_two_users_come_to_equal_shares_and_names_do_not_take_turns() -> None:
-    places, owned = Places(8), lambda name: (name[0],)
+    places, owned = NameSlots(8), lambda name: (name[0],)
     places.refused([f"a{n}" for n in range(20)], owned, 0)
 
     refused = places.refused([f"b{n}" for n in range(20)], owned, 1)
@@ -149,13 +149,13 @@ def test_two_users_come_to_equal_shares_and_names_do_not_take_turns() -> None:
 
 def test_uids_of_a_user_namespace_count_as_the_user_who_made_it() -> None:
     """Everybody may have 65,536 uids; the slice in which their processes run stays their own."""
-    admission, slice_ = Admission(), "/user.slice/user-1000.slice/session-1.scope"
+    limiter, slice_ = CardinalityLimiter(), "/user.slice/user-1000.slice/session-1.scope"
 
     def tick(mono: float, names: list[tuple[str, int, str]]) -> Snapshot:
         seen = tuple(ProcessSample(1, 1, name, 1, 0, uid, cgroup=group) for name, uid, group in names)
         readings = tuple(Reading(processes.RESIDENT, 1, (name,)) for name, _, _ in names)
         report = SourceReport("processes", "ok", Sample(readings, processes=seen), mono, 0.001)
-        return admission(Snapshot(T0, mono, 1, (report,)))
+        return limiter(Snapshot(T0, mono, 1, (report,)))
 
     many = [(f"n{n}", 100_000 + n, slice_) for n in range(PROGRAM_NAMES.an_hour)]
     assert OTHER not in programs(tick(0, many))
@@ -165,11 +165,11 @@ def test_uids_of_a_user_namespace_count_as_the_user_who_made_it() -> None:
 
 def test_cgroups_made_without_end_are_left_out_rather_than_added_up() -> None:
     """A sum of limits would be a resource that nobody has, and that is always about to run out."""
-    admission, seen = Admission(), set()
+    limiter, seen = CardinalityLimiter(), set()
     for number in range(5 * CGROUP_NAMES.an_hour):
         reading = Reading(cgroups.LIMIT, 1, (f"/user.slice/user-1000.slice/{number}",))
         report = SourceReport("cgroups", "ok", Sample((reading,)), number, 0.001)
-        seen |= set(admission(Snapshot(T0, float(number), 1, (report,))).family(cgroups.LIMIT))
+        seen |= set(limiter(Snapshot(T0, float(number), 1, (report,))).family(cgroups.LIMIT))
 
     assert len(seen) == CGROUP_NAMES.an_hour
     assert (OTHER,) not in seen

@@ -292,8 +292,8 @@ class Ramp:
     """A monitor before which a card fills to 98 % within a minute."""
 
     def __init__(self, host: Host, clock: SteppingClock, number: int, patch: pytest.MonkeyPatch) -> None:
-        self.monitor, self.clock, self.number = SamplingPipeline(Config(), host), clock, number
-        patch.setattr(self.monitor._sampler, "tick", lambda **_: self._snapshot())
+        self.pipeline, self.clock, self.number = SamplingPipeline(Config(), host), clock, number
+        patch.setattr(self.pipeline._sampler, "tick", lambda **_: self._snapshot())
         self.used = 0.10
 
     def _snapshot(self) -> Snapshot:
@@ -309,7 +309,7 @@ class Ramp:
         for _ in range(75):
             self.clock.now += 1.0
             self.used += 0.015
-            state, _ = self.monitor.tick()
+            state, _ = self.pipeline.tick()
             worst = max([worst, *(f.level for f in state.forecasts)])
         self.state = state
         return worst

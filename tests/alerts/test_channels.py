@@ -17,14 +17,14 @@ from tests.alerts.ticks import START
 from tests.support.daemons import PATIENCE_SECONDS, eventually
 from tests.support.receivers import smtp, webhook
 from tests.support.servers import alertmanager, free_port
-from wslgpud.alerts import build
+from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
 from wslgpud.alerts.channels.desktop import DesktopChannel
-from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel
-from wslgpud.alerts.texts import iso
+from wslgpud.alerts.journald import JournaldWriter, is_where_we_log
+from wslgpud.alerts.messages import iso
 from wslgpud.config import Alerts
 from wslgpud.config.key import ConfigError
 from wslgpud.host import Host
@@ -312,7 +312,7 @@ def test_what_is_no_address_of_an_alertmanager_is_told_and_not_a_traceback(url: 
 def test_the_journal_gets_fields_and_a_newline_begins_none(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
         journald.bind(str(tmp_path / "socket"))
-        assert Journal(tmp_path / "socket").write("evil\nPRIORITY=0", "critical", {"rule": "oom_kill"})
+        assert JournaldWriter(tmp_path / "socket").write("evil\nPRIORITY=0", "critical", {"rule": "oom_kill"})
         entry = journald.recv(65536)
 
     fields = {}
@@ -323,7 +323,7 @@ def test_the_journal_gets_fields_and_a_newline_begins_none(tmp_path: Path) -> No
         entry = rest[8 + length + 1 :]
     assert fields["MESSAGE"] == "evil\nPRIORITY=0"
     assert (fields["PRIORITY"], fields["WSLGPUD_RULE"]) == ("3", "oom_kill")
-    assert not Journal(tmp_path / "none").write("x", "ok", {})
+    assert not JournaldWriter(tmp_path / "none").write("x", "ok", {})
 
 
 def test_a_daemon_in_a_terminal_prints_its_warnings_there() -> None:
@@ -336,7 +336,7 @@ def test_a_daemon_in_a_terminal_prints_its_warnings_there() -> None:
 
 class TestConfiguration:
     def built(self, **settings: Any) -> list[str]:
-        return [c.name for c in build.channels(Alerts(**settings), Host("/nowhere"), {})]
+        return [c.name for c in channel_factory.channels(Alerts(**settings), Host("/nowhere"), {})]
 
     def test_without_any_on_a_plain_machine_there_is_no_channel(self) -> None:
         assert self.built() == []

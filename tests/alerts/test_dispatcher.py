@@ -13,7 +13,7 @@ import pytest
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.texts import Text, payload, worded
+from wslgpud.alerts.messages import Text, payload, worded
 from wslgpud.host import SystemClock
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.words import ENGLISH, Message, to_json

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, fold, transition
 from wslgpud.alerts.incidents import IncidentLedger
-from wslgpud.alerts.texts import closing, end_facts, outcome
+from wslgpud.alerts.messages import closing, end_facts, outcome
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 
 GIB = 1 << 30

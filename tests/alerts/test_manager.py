@@ -21,9 +21,9 @@ from wslgpud.alerts import alert_metrics, blackbox
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
+from wslgpud.alerts.messages import compose, worded
 from wslgpud.alerts.report import report
 from wslgpud.alerts.rules import LASTING
-from wslgpud.alerts.texts import compose, worded
 from wslgpud.config import Alerts
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Reading, Transition

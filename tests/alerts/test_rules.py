@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, oom_kill, tick
 from wslgpud.alerts import rules, runbook
+from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RULES, RuleEngine
-from wslgpud.alerts.texts import compose
 from wslgpud.event import Event
 from wslgpud.model import (
     EMPTY,

@@ -23,10 +23,10 @@ from wslgpud.config import StoreSettings
 from wslgpud.series.curves import curve, joined
 from wslgpud.store import Reader
 from wslgpud.store import engine as engines
-from wslgpud.store.intake import Intake
 from wslgpud.store.maintenance import Info, info
 from wslgpud.store.schema import PERIOD_SECONDS
 from wslgpud.store.upkeep import Upkeep
+from wslgpud.store.write_buffer import WriteBuffer
 
 #: name, days of minutes and hours, days of every sample
 AGES = (("a day", 1, 1), ("a week", 7, 7), ("a month", 30, 30), ("a year", 366, 30))
@@ -78,7 +78,7 @@ def deleting(file: Path) -> None:
     """Have everything deleted for its size, and print what the longest slice took."""
     taken = []
     with engines.writer_engine(str(file)).connect() as connection:
-        keep = Upkeep(StoreSettings(max_bytes=1), time.time, Intake())
+        keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer())
         more = True
         while more:
             began, cpu = time.monotonic(), time.thread_time()

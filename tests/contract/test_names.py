@@ -31,7 +31,7 @@ def names() -> Names:
     document = yaml.safe_load((ROOT / "deploy/prometheus/wslgpud.rules.yml").read_text())
     rules = [rule for group in document["groups"] for rule in group["rules"]]
     return {
-        "metric": {spec.sample: f"{spec.kind}{{{', '.join(spec.labels)}}}" for spec in catalogue()},
+        "metric": {spec.exposed_name: f"{spec.kind}{{{', '.join(spec.labels)}}}" for spec in catalogue()},
         "alert": dict.fromkeys((*(rule.name for rule in RULES), MEMORY, UNCLEAN_END, VRAM_STRESS), ""),
         "Prometheus alert": {rule["alert"]: "" for rule in rules if "alert" in rule},
         "recorded series": {rule["record"]: "" for rule in rules if "record" in rule},

@@ -48,7 +48,7 @@ def test_the_risk_engine_gets_the_same_numbers(machine, source):
 
 
 def test_identity_stands_on_one_series(source):
-    (info,) = [r for r in source.read().readings if r.spec.sample == "wslgpud_gpu_info"]
+    (info,) = [r for r in source.read().readings if r.spec.exposed_name == "wslgpud_gpu_info"]
     assert dict(zip(info.spec.labels, info.labels, strict=True)) == {
         "gpu": "0",
         "uuid": "GPU-00000000-1111-2222-3333-444444444444",

@@ -105,7 +105,7 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(uid: str) -> None:
 def test_a_query_names_real_metrics_of_the_chosen_machines_with_rates_that_fit_any_zoom(query: Query) -> None:
     """target-job, target-instance, target-rate-interval, target-counter-agg."""
     expression = query.expression
-    known = {spec.sample: spec for spec in catalogue()}
+    known = {spec.exposed_name: spec for spec in catalogue()}
     for name in OWN.findall(expression):
         assert name in known or not name.startswith("wslgpud_"), name
     for selector in re.findall(r"\b(?:wslgpud_|process_|up\b)\w*(\{[^}]*\})?", expression):
@@ -132,7 +132,7 @@ NOT_SHOWN = {
 def test_every_metric_is_on_a_dashboard_or_has_a_reason_not_to_be() -> None:
     shown = {name for query in [*QUERIES, *ANNOTATIONS] for name in re.findall(r"\bwslgpud_\w+", query.expression)}
 
-    assert {spec.sample for spec in catalogue()} - shown == NOT_SHOWN.keys()
+    assert {spec.exposed_name for spec in catalogue()} - shown == NOT_SHOWN.keys()
 
 
 def test_thresholds_of_headroom_and_time_left_are_those_of_the_risk_engine() -> None:

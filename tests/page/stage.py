@@ -18,7 +18,7 @@ from tests.support.servers import free_port
 from wslgpud import config
 from wslgpud.advise import doctor
 from wslgpud.alerts.incidents import IncidentLedger, OpenIncident
-from wslgpud.alerts.texts import compose
+from wslgpud.alerts.messages import compose
 from wslgpud.app.catalogue import catalogue
 from wslgpud.host import RecordedHost
 from wslgpud.metrics import MetricSpec

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from wslgpud.model import Expected, GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState, SwapState
 from wslgpud.risk.commands import Commands
 from wslgpud.risk.engine import COMMANDS, RiskEngine
+from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.trace import observation_from_row, row_from_observation
-from wslgpud.risk.wording import headline
 
 GIB = 1 << 30
 TOTAL = 24

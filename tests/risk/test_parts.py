@@ -3,14 +3,14 @@
 import pytest
 
 from wslgpud.model import CgroupState, Forecast, GpuSample, Level, Observation, PsiState, RamState, SwapState, VmState
+from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.growth import Envelope
 from wslgpud.risk.headroom import cgroup_room, gpu_room, ram_room
-from wslgpud.risk.levels import Danger, Hysteresis, headroom_for_warning, wanted
+from wslgpud.risk.levels import Danger, Hysteresis, headroom_for_warning, level_for
 from wslgpud.risk.peaks import Peaks
 from wslgpud.risk.pressure import PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import StepLedger
-from wslgpud.risk.wording import headline
 from wslgpud.words import ENGLISH
 from wslgpud.words.units import size
 
@@ -182,17 +182,17 @@ def growth(eta, probability=0.9):
 
 
 def test_the_worse_the_danger_the_higher_the_level():
-    assert wanted(growth(40, 0.2), 0.1, 0.0, S) == Level.OK
-    assert wanted(growth(40), 0.4, 0.0, S) == Level.INFO
-    assert wanted(growth(40), 0.15, 0.0, S) == Level.WARNING
-    assert wanted(growth(40), 0.05, 0.0, S) == Level.CRITICAL
-    assert wanted(growth(5), 0.02, 0.0, S) == Level.EMERGENCY
-    assert wanted(growth(7200), 0.05, 0.0, S) == Level.OK
+    assert level_for(growth(40, 0.2), 0.1, 0.0, S) == Level.OK
+    assert level_for(growth(40), 0.4, 0.0, S) == Level.INFO
+    assert level_for(growth(40), 0.15, 0.0, S) == Level.WARNING
+    assert level_for(growth(40), 0.05, 0.0, S) == Level.CRITICAL
+    assert level_for(growth(5), 0.02, 0.0, S) == Level.EMERGENCY
+    assert level_for(growth(7200), 0.05, 0.0, S) == Level.OK
 
 
 def test_something_that_loads_in_seconds_is_critical_only_close_to_the_limit():
-    assert wanted(growth(1.5), 0.075, 0.0, S) == Level.WARNING
-    assert wanted(growth(30), 0.075, 0.0, S) == Level.CRITICAL
+    assert level_for(growth(1.5), 0.075, 0.0, S) == Level.WARNING
+    assert level_for(growth(30), 0.075, 0.0, S) == Level.CRITICAL
 
 
 def step(machine, t, want, share):

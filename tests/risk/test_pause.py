@@ -4,7 +4,7 @@ import pytest
 
 from wslgpud.model import GpuProcess, GpuSample, Level, Observation
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.wording import headline, reason
+from wslgpud.risk.forecast_messages import headline, reason
 
 GIB = 1 << 30
 

@@ -18,9 +18,9 @@ from wslgpud.model import (
     VmState,
 )
 from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.forecast_messages import reason
 from wslgpud.risk.replay import replay, trace_name
 from wslgpud.risk.trace import read_trace
-from wslgpud.risk.wording import reason
 from wslgpud.words import HEADLINE_CHARACTERS
 
 GIB = 1 << 30

@@ -17,7 +17,7 @@ from tests.support.servers import program
 from wslgpud.alerts.incidents import OpenIncident, after
 from wslgpud.model import Level, Reading, Transition
 from wslgpud.serve import Publisher, Response, Route
-from wslgpud.serve.pages import plain_page, unhealthy
+from wslgpud.serve.endpoints import plain_page, unhealthy
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.words import ENGLISH, Message
 

@@ -162,7 +162,7 @@ class CountingExtra:
 
 def test_any_number_of_scrapes_of_one_snapshot_costs_one_rendering():
     publisher, extra = Publisher(CATALOGUE, HandClock()), CountingExtra()
-    publisher.include(extra)
+    publisher.add_collector(extra)
     publisher.publish(snapshot())
     texts = {publisher.text(CLASSIC) for _ in range(20)}
     zipped = {publisher.text(CLASSIC, zipped=True) for _ in range(20)}
@@ -182,7 +182,7 @@ def test_a_new_snapshot_shows_at_once():
 def test_own_health_goes_on_when_ticks_do_not():
     clock, extra = HandClock(), CountingExtra()
     publisher = Publisher(CATALOGUE, clock)
-    publisher.include(extra)
+    publisher.add_collector(extra)
     publisher.text(CLASSIC)
     clock.advance(5)
     publisher.text(CLASSIC)
@@ -194,7 +194,7 @@ def test_a_part_that_cannot_tell_its_health_does_not_silence_the_others(caplog):
         raise RuntimeError("no queue")
 
     publisher = Publisher(CATALOGUE, HandClock())
-    publisher.include(broken)
+    publisher.add_collector(broken)
     publisher.publish(snapshot())
     assert b"wslgpud_memory_available_bytes 4e+09" in publisher.text(CLASSIC)
     assert "no queue" in caplog.text
@@ -223,7 +223,7 @@ def test_a_part_that_fails_is_complained_of_once_until_it_is_well_again(caplog):
             raise ValueError("out of order")
         return []
 
-    publisher.include(broken)
+    publisher.add_collector(broken)
 
     def scrape():
         clock.advance(10)

@@ -144,7 +144,7 @@ class Soak:
         memory = next(r for r in self.daemon.answers.latest.state.snapshot.reports if r.name == "memory")
         if memory.fresh:  # one that comes late on a busy machine counts with the next tick
             self.sampled[int(self.daemon.answers.latest.state.snapshot.value(MAJOR_FAULTS))] = 1
-        self.clock.mono_now += self.daemon.loop.monitor.delay_seconds
+        self.clock.mono_now += self.daemon.loop.pipeline.delay_seconds
         # Their waits are in the machine's time, which passes without them.
         self.daemon.loop.alerts.dispatcher.wake()
         self._wait_for_lanes()
@@ -158,12 +158,12 @@ class Soak:
         if "driver hangs" in self._playing():
             skipped.add("gpu")
             time.sleep(0.25)  # the hung child is ended by the real clock
-        for lane in self.daemon.loop.monitor._sampler._lanes:
+        for lane in self.daemon.loop.pipeline._sampler._lanes:
             if lane.name not in skipped and lane._current is not None:
                 lane._current.done.wait(60)
 
     def _forget_peaks(self) -> None:
-        for key, tracker in self.daemon.loop.monitor._engine._trackers.items():
+        for key, tracker in self.daemon.loop.pipeline._engine._trackers.items():
             if key != "ram":
                 tracker.peaks.clear()
 

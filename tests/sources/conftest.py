@@ -41,7 +41,7 @@ def values() -> Callable[[Sample], dict[str, Number]]:
     def flat(sample: Sample) -> dict[str, Number]:
         found = {}
         for reading in sample.readings:
-            name = reading.spec.sample.removeprefix("wslgpud_")
+            name = reading.spec.exposed_name.removeprefix("wslgpud_")
             labels = ",".join(reading.labels)
             found[f"{name}{{{labels}}}" if labels else name] = reading.value
         assert len(found) == len(sample.readings), "two readings of one series"

@@ -17,9 +17,9 @@ from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 from wslgpud.store import DaemonRun, LockedError, Store
-from wslgpud.store.intake import Intake
-from wslgpud.store.numbers import Found
 from wslgpud.store.records import Point
+from wslgpud.store.series_ids import Found
+from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.words import say
 
 
@@ -221,56 +221,56 @@ def test_anyone_can_query_the_newest_values_with_sql(store, target, made):
     ]
 
 
-def _kept(intake):
+def _kept(buffer):
     """Return the values of series 1 that wait to be written, batch by batch."""
-    intake.number(intake.unnumbered(), Found({}))
-    return [json.loads(row["readings"])["1"] for batch in intake.waiting(10**6).batches for row in batch.rows]
+    buffer.number(buffer.unnumbered(), Found({}))
+    return [json.loads(row["readings"])["1"] for batch in buffer.waiting(10**6).batches for row in batch.rows]
 
 
 def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made):
-    intake = Intake(buffer_bytes=20_000)
-    intake.attach(0, 0)
+    buffer = WriteBuffer(buffer_bytes=20_000)
+    buffer.attach(0, 0)
     for second in range(200):
-        intake.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
-        intake.number(intake.unnumbered(), Found({}))
-        intake.waiting(1)
-    kept = _kept(intake)
+        buffer.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
+        buffer.number(buffer.unnumbered(), Found({}))
+        buffer.waiting(1)
+    kept = _kept(buffer)
     assert kept[:3] == [0, 1, 50]
     assert kept[3:] == list(range(200 - len(kept) + 3, 200))
-    assert intake.pending.dropped == 200 - len(kept)
-    assert intake.pending.size <= 20_000
+    assert buffer.pending.dropped == 200 - len(kept)
+    assert buffer.pending.size <= 20_000
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_any_whole_number_survives_the_way_in(made, numbers):
-    intake = Intake()
-    intake.attach(0, 0)
+    buffer = WriteBuffer()
+    buffer.attach(0, 0)
     for number in numbers:
-        intake.put(made.snapshot(made.T0, {made.EVENTS: number}), urgent=False)
-    assert _kept(intake) == numbers, "ticks at the same moment never share a batch"
+        buffer.put(made.snapshot(made.T0, {made.EVENTS: number}), urgent=False)
+    assert _kept(buffer) == numbers, "ticks at the same moment never share a batch"
 
 
 @given(st.integers(0, 10**12))
 def test_any_decimal_survives_the_way_in_and_out(made, thousandths):
-    intake = Intake()
-    intake.attach(0, 0)
-    intake.put(made.snapshot(made.T0, {made.RATIO: thousandths / 1000}), urgent=False)
-    assert _kept(intake) == [thousandths]
+    buffer = WriteBuffer()
+    buffer.attach(0, 0)
+    buffer.put(made.snapshot(made.T0, {made.RATIO: thousandths / 1000}), urgent=False)
+    assert _kept(buffer) == [thousandths]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 7)), min_size=1, max_size=90))
 def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
     """Any order of moments, any subset of three series at each."""
-    intake = Intake()
-    intake.attach(0, 0)
+    buffer = WriteBuffer()
+    buffer.attach(0, 0)
     wanted = []
     for i, (ms, some) in enumerate(ticks):
         keys = [k for bit, k in enumerate("abc") if some >> bit & 1]
         wanted += [(key, ms, i) for key in keys]
         wall = made.T0 + ms / 1000
-        intake.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
-    intake.number(intake.unnumbered(), Found({}))
-    waiting = intake.waiting(10**6)
+        buffer.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
+    buffer.number(buffer.unnumbered(), Found({}))
+    waiting = buffer.waiting(10**6)
     names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
     found = []
     for row in waiting.rows:
@@ -302,9 +302,9 @@ def test_values_come_by_time_though_a_precision_was_changed_and_changed_back(tar
 
 
 def test_no_series_takes_a_number_of_another_machine(made):
-    intake = Intake()
-    intake.attach(0, 0)
-    intake.put(made.snapshot(made.T0, {made.EVENTS: 1, made.RATIO: 0.5}), urgent=False)
-    intake.number(intake.unnumbered(), Found({("made_events", "{}", 1): (65535, "counter")}, newest=65535))
-    assert intake.rejected_values == 1
-    assert not intake.waiting(1).series
+    buffer = WriteBuffer()
+    buffer.attach(0, 0)
+    buffer.put(made.snapshot(made.T0, {made.EVENTS: 1, made.RATIO: 0.5}), urgent=False)
+    buffer.number(buffer.unnumbered(), Found({("made_events", "{}", 1): (65535, "counter")}, newest=65535))
+    assert buffer.rejected_values == 1
+    assert not buffer.waiting(1).series

@@ -195,7 +195,7 @@ def test_a_disk_that_the_kernel_turns_read_only_keeps_what_was_confirmed(debian,
 
     with Store(tmp_path / "state" / "wslgpud.db", StoreSettings(raw_days=3650), host_name="pc") as again:
         assert [p.value for p in again.read(again.series("made_bytes")[0], 0, 1e10)] == list(range(300))
-        assert again.check() == []
+        assert again.reader.check() == []
 
 
 def test_a_quota_that_is_used_up_costs_nothing_that_fits_into_memory(debian, tmp_path):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from wslgpud.alerts.channels import Channel, DeliveryError, Refreshed
+from wslgpud.alerts.messages import Payload, digest, level_of, worded
 from wslgpud.alerts.send_policy import SendPolicy
-from wslgpud.alerts.texts import Payload, digest, level_of, worded
 from wslgpud.host import Clock
 from wslgpud.store import Delivery, Store
 from wslgpud.words import ENGLISH, MessageLike, Translator, cause, say
@@ -32,8 +32,8 @@ RECHECK_SECONDS = 60.0
 class Dispatcher:
     """A thread for each channel, so that one that hangs holds up no other; ``wake`` tells them of more.
 
-    ``policy`` makes the send policy of a channel for people; ``reminders`` returns, by the name of a channel
-    that must hear of open incidents again and again, messages of them.
+    ``policy`` makes the send policy of a channel for people; ``reminders`` returns the messages of open incidents
+    for a channel that needs them again and again (Alertmanager), by its name.
     """
 
     channels: Sequence[Channel]

@@ -257,7 +257,7 @@ class IncidentLedger(Fold):
         return incident or after(None, number, row), over
 
     def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Transition]:
-        """Return the rows that nothing holds any more of what was inherited, and of what has had its time.
+        """Return the rows to close: inherited ones that nothing confirms any more, and reports of unclean ends.
 
         What happened at a moment stays open to keep a burst together: a kill of last night is no trouble now.
         ``forecasts`` are what the risk engine thinks now.

@@ -1,4 +1,4 @@
-"""Where everything that is wrong comes together: it becomes rows, messages, log lines, and the score."""
+"""Where everything that is wrong comes together: it becomes rows, messages, log lines, and the alerts' own score."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wslgpud.alerts import alert_metrics, build
+from wslgpud.alerts import alert_metrics, channel_factory
 from wslgpud.alerts.channels import Channel, Prewarmed
-from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
+from wslgpud.alerts.journald import JournaldWriter, is_where_we_log
+from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
-from wslgpud.alerts.texts import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
@@ -73,20 +73,20 @@ class AlertManager:
     ) -> None:
         """Take over what earlier runs left open, and prepare the channels.
 
-        ``rows`` are what they announced in ``HISTORY_SECONDS``, and before that by ``rules.LASTING``, by number,
-        and are taken one at a time; kernel messages since ``unseen_since_wall``, when the last run ended, are news.
+        ``rows`` are the transitions of the last ``HISTORY_SECONDS`` and older ones of ``rules.LASTING``, by id and one
+        at a time. Kernel messages since ``unseen_since_wall``, the end of the last run, are news.
 
         Raises:
             ConfigError: a setting cannot be used.
         """
         self._settings, self._store, self._clock, self._place = settings, store, clock, place
         self._channels = channels
-        self._levels = build.levels(settings, [channel.name for channel in channels])
+        self._levels = channel_factory.levels(settings, [channel.name for channel in channels])
         self.dispatcher = Dispatcher(
             channels,
             store,
             clock,
-            build.send_policy(settings),
+            channel_factory.send_policy(settings),
             translator(place.language),
             settings.expire_hours * 3600.0,
             self.reminders,
@@ -104,7 +104,7 @@ class AlertManager:
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=unseen_since_wall)
         self._rules.resume(self._ledger.held(), clock.mono())
         self._control = ControlFile(place.state_folder, log.warning)
-        self._journal = Journal() if is_where_we_log(os.environ) else None
+        self._journal = JournaldWriter() if is_where_we_log(os.environ) else None
         self._save_requests = SaveRequests(settings, place.state_folder)
         if going := self._save_requests.released:
             log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
@@ -117,7 +117,7 @@ class AlertManager:
         self._forecasts: Mapping[str, Forecast] = {}
         oldest = clock.wall() - settings.expire_hours * 3600.0
         for delivery in store.unsent():
-            back = delivery.channel in build.sometimes(settings) and delivery.created_wall >= oldest
+            back = delivery.channel in channel_factory.optional_channels(settings) and delivery.created_wall >= oldest
             if delivery.channel not in self._levels and not back:
                 store.abandon(delivery.id, say("the channel is not configured any more"))
         self._close_overdue(clock.wall(), clock.mono())

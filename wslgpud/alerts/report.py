@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from wslgpud.alerts import blackbox
 from wslgpud.alerts.alert_metrics import false_alarm
 from wslgpud.alerts.incidents import Incident, after, grouped, story
+from wslgpud.alerts.messages import RULES, compose, forecast_facts, iso, outcome, row_facts, shown
 from wslgpud.alerts.oom_kills import resource_of
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
-from wslgpud.alerts.texts import RULES, compose, forecast_facts, iso, outcome, row_facts, shown
 from wslgpud.event import Event
 from wslgpud.model import MEMORY, Level, Transition
 from wslgpud.risk.attribution import full_name

@@ -11,7 +11,7 @@ from wslgpud.app import systemd
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import risk_metrics as risk
 from wslgpud.sampling import sampler
-from wslgpud.serve import health, otlp
+from wslgpud.serve import otlp, serve_metrics
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import store_metrics as store
 from wslgpud.stress import stress_metrics as stress
@@ -19,7 +19,7 @@ from wslgpud.stress import stress_metrics as stress
 
 def catalogue() -> Catalogue:
     """Return all families, in the order in which they are exposed; ValueError where two have the same name."""
-    declaring = (sampler, risk, verdict, stress, checkups, alerts, store, systemd, health, otlp)
+    declaring = (sampler, risk, verdict, stress, checkups, alerts, store, systemd, serve_metrics, otlp)
     sources = (spec for source in SOURCES for spec in source.metrics)
     return Catalogue((*sources, *(spec for module in declaring for spec in module.METRICS)))
 
@@ -27,7 +27,9 @@ def catalogue() -> Catalogue:
 def table() -> str:
     """Return the README's table of metrics, in Markdown."""
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    lines += [f"| `{spec.sample}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |" for spec in catalogue()]
+    lines += [
+        f"| `{spec.exposed_name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |" for spec in catalogue()
+    ]
     return "\n".join(lines) + "\n"
 
 

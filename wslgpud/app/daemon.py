@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from wslgpud import __version__
 from wslgpud.advise.checkups import Checkups
-from wslgpud.alerts import blackbox, build, runbook, send_policy
+from wslgpud.alerts import blackbox, channel_factory, runbook, send_policy
 from wslgpud.alerts.channels import alertmanager, apprise
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
@@ -62,7 +62,7 @@ def check(config: Config) -> None:
         ConfigError: the key, and what it may be.
     """
     alerts = config.alerts
-    build.send_policy(alerts)
+    channel_factory.send_policy(alerts)
     send_policy.channel_levels(alerts)
     apprise.understood(apprise.urls_from(alerts.urls, alerts.urls_file))
     for url in alerts.alertmanager_urls:
@@ -116,7 +116,7 @@ class Daemon:
                 return self._stop.get(timeout=delay)
             started = time.monotonic()
             self.loop.tick()
-            delay = max(0.0, self.loop.monitor.delay_seconds - (time.monotonic() - started))
+            delay = max(0.0, self.loop.pipeline.delay_seconds - (time.monotonic() - started))
 
     def _open(self, stack: ExitStack) -> None:
         config, host = self._config, self._host
@@ -140,8 +140,8 @@ class Daemon:
         verdicts = VerdictMetrics()
         publisher = Publisher(catalogue(), host.clock)
         for readings in (alerts.readings, systemd.readings, verdicts.readings):
-            publisher.include(readings)
-        publisher.include(lambda: store_metrics.readings(store.stats()))
+            publisher.add_collector(readings)
+        publisher.add_collector(lambda: store_metrics.readings(store.stats()))
         archive = Archive(lambda: store.reader, place.host, language)
         table = [
             *routes(publisher, answers.status, answers.now),
@@ -155,23 +155,23 @@ class Daemon:
         if config.otlp.endpoint:
             push = otlp.Push(config.otlp, publisher.readings, host.clock)
             stack.callback(push.close, STOP_SECONDS)
-            publisher.include(push.readings)
+            publisher.add_collector(push.readings)
         watched = config
         if host.live:  # --state decides too: the disk to watch is the one that we write to
             watched = replace(config, store=replace(config.store, path=str(file)))
-        monitor = SamplingPipeline(watched, host)
-        stack.callback(monitor.close)
+        pipeline = SamplingPipeline(watched, host)
+        stack.callback(pipeline.close)
         apart = self._environ.get(unit.VARIABLE) == "yes"
         nightly = Nightly(config.stress, host, self._folder, store, apart=apart)
         self.loop = Loop(
-            monitor, alerts, nightly, store, publisher, answers, verdicts, self._systemd, translator(language)
+            pipeline, alerts, nightly, store, publisher, answers, verdicts, self._systemd, translator(language)
         )
         stack.callback(self.loop.keep_lessons, last=True)
         self.loop.recall_lessons(host.clock.wall())
         stack.callback(nightly.close)
-        publisher.include(nightly.readings)
+        publisher.add_collector(nightly.readings)
         rounds = Checkups(answers.checkup)
-        publisher.include(rounds.readings)
+        publisher.add_collector(rounds.readings)
         rounds.start()
         stack.callback(rounds.close)
         alerts.dispatcher.start()
@@ -188,7 +188,7 @@ class Daemon:
         run, settings = store.previous_run, self._config.alerts
         return AlertManager(
             settings,
-            build.channels(settings, self._host, self._environ),
+            channel_factory.channels(settings, self._host, self._environ),
             store,
             self._host.clock,
             place,

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Loop:
     """Moves each sample from the sensors to all who need it."""
 
-    monitor: SamplingPipeline
+    pipeline: SamplingPipeline
     alerts: AlertManager
     nightly: Nightly
     store: Store
@@ -40,7 +40,7 @@ class Loop:
     def tick(self) -> None:
         """Take one sample; ``monitor.delay_seconds`` says when the next is due."""
         first = self.answers.latest is None
-        state, transitions = self.monitor.tick()
+        state, transitions = self.pipeline.tick()
         # The warning leaves first: under memory pressure any later step may take seconds.
         self._alert(state, transitions)
         self.nightly.observe(state.snapshot)
@@ -48,7 +48,7 @@ class Loop:
             self.alerts.report(transition)
         if len(runs := self.nightly.runs()) != self._runs_known:
             self._runs_known = len(runs)
-            self.monitor.learn(runs)
+            self.pipeline.learn(runs)
         self.keep_lessons()
         # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
@@ -67,7 +67,7 @@ class Loop:
         """
         run = self.store.previous_run
         forgotten = () if run is not None and run.clean else ("peaks",)
-        self.monitor.recall(
+        self.pipeline.recall(
             {
                 subject: (
                     {name: value for name, value in lesson.document.items() if name not in forgotten},
@@ -79,7 +79,7 @@ class Loop:
 
     def keep_lessons(self, *, last: bool = False) -> None:
         """Write down what the engine has learned, if it is time to; at the end all of it."""
-        for subject, document in self.monitor.lessons(last=last):
+        for subject, document in self.pipeline.lessons(last=last):
             self.store.learn(subject, document)
 
     def _alert(self, state: PipelineState, changes: Sequence[Transition]) -> None:

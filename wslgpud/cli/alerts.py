@@ -14,14 +14,14 @@ from typing import Annotated, Any
 
 import typer
 
-from wslgpud.alerts import build
+from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
+from wslgpud.alerts.messages import iso
 from wslgpud.alerts.report import summary
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.alerts.save_request import StoppedFile
-from wslgpud.alerts.texts import iso
 from wslgpud.cli import common
 from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
@@ -116,8 +116,8 @@ def try_channels(config: common.Config = None) -> None:
         wslgpud alerts test
     """
     settings = loaded(config).config.alerts
-    channels = build.channels(settings, Host(), os.environ)
-    levels = build.levels(settings, [channel.name for channel in channels])
+    channels = channel_factory.channels(settings, Host(), os.environ)
+    levels = channel_factory.levels(settings, [channel.name for channel in channels])
     if not channels:
         raise Fault("no channel is configured and none was found; see [alerts] in 'wslgpud config show'")
     now = iso(time.time())

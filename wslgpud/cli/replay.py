@@ -16,7 +16,7 @@ from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, database_of, flag, picture, span, warn
 from wslgpud.cli.help import cells, flush, padded
 from wslgpud.model import Forecast, Level, Observation, Transition
-from wslgpud.risk import wording
+from wslgpud.risk import forecast_messages
 from wslgpud.risk.replay import Replay, TruthError, events_beside, replay, trace_name
 from wslgpud.risk.trace import TraceError, read_trace
 from wslgpud.series.plots import plot_replays
@@ -126,7 +126,7 @@ def change_row(trace: str, change: Transition) -> dict[str, object]:
         "eta_s": None if eta is None else round(eta, 1),
         "probability": None if 3600 not in chances else round(chances[3600], 3),
         "who": str(forecast.who) or None,
-        "reason": str(wording.reason(forecast)) or None,
+        "reason": str(forecast_messages.reason(forecast)) or None,
     }
 
 
@@ -166,7 +166,7 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
                     when = _clock(result.start_wall + change.mono)
                 print(f"    {when}  {padded(t(change.new.label), 9)}  {text}".rstrip())
                 if change.new >= Level.WARNING and change.new > change.old:
-                    why = current().text(wording.reason(cast("Forecast", change.forecast)))
+                    why = current().text(forecast_messages.reason(cast("Forecast", change.forecast)))
                     print(f"    {' ' * len(when)}             {why}")
     if key := key_of(change.new for change in result.changes):
         print("  " + "  ".join(key))

@@ -11,12 +11,12 @@ from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transi
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
 from wslgpud.risk.ceilings import Ceilings, Failure
 from wslgpud.risk.commands import Commands, Wish
+from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.headroom import Room, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.tracker import RATE_SECONDS, Circumstances, Tracker, View
-from wslgpud.risk.wording import headline
 
 HORIZONS = (60, 300, 900, 3600)
 ETA_SPREAD = 0.6

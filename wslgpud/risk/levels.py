@@ -32,7 +32,7 @@ class Danger(NamedTuple):
     """
 
     cause: Cause
-    probability: float  # 0.9 makes a cause other than growth and steps critical
+    probability: float  # of causes other than growth and steps: critical from 0.9, else a warning
     eta_seconds: float  # the middle estimate
     window_seconds: float  # how long it has been seen
     early_seconds: float = math.inf  # the shortest time that any scale believes in
@@ -55,11 +55,11 @@ def headroom_for_warning(eta: float, s: RiskSettings) -> float:
     return s.warn_points[-1][1]
 
 
-def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0) -> Level:
+def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0) -> Level:
     """Return the level that a danger deserves at this moment with this ``share`` of headroom.
 
-    ``until_next`` are the seconds by which the next sample comes too late to be a first one (0 at fast
-    sampling), ``margin`` is added to the headroom that a growth of seconds needs.
+    Headroom is projected ``until_next`` seconds ahead: by how much the sampling interval exceeds the fastest.
+    ``margin`` is added to the headroom that growth within seconds needs.
     """
     if danger.cause == "expected":
         return Level.WARNING if danger.probability >= s.warn_probability else Level.INFO

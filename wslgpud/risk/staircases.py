@@ -18,7 +18,7 @@ PUNCTUAL = 2.2
 """Longest wait between steps that come regularly, by the shortest."""
 IN_PROPORTION = 1.5
 """The same by the steps' sizes, where they come ever later: what a training takes as it starts does not."""
-LEDGER_LEVELS = (0, 2, 4, 6, 8, 10)
+LEDGER_SCALES = (0, 2, 4, 6, 8, 10)
 
 
 class Stairs(NamedTuple):

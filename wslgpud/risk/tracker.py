@@ -12,11 +12,11 @@ from wslgpud.risk.attribution import NOBODY, Suspect
 from wslgpud.risk.fullness import Full, Fullness
 from wslgpud.risk.growth import Envelope
 from wslgpud.risk.headroom import Room
-from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, wanted
+from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, level_for
 from wslgpud.risk.peaks import Peaks
 from wslgpud.risk.pressure import Pressure
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.staircases import LEDGER_LEVELS, StepLedger
+from wslgpud.risk.staircases import LEDGER_SCALES, StepLedger
 
 RATE_SECONDS = 60.0
 QUIET_HEADROOM = 0.5
@@ -75,7 +75,7 @@ class Tracker:
     def _forget(self) -> None:
         s = self.settings
         self._envelope = Envelope(s.noise, s.jump)
-        self._ledgers = {level: StepLedger(s.step) for level in LEDGER_LEVELS}
+        self._ledgers = {scale: StepLedger(s.step) for scale in LEDGER_SCALES}
         self.peaks = Peaks(s.swing, s.peak_memory_seconds)
         self._recent: deque[tuple[float, int]] = deque(maxlen=14)
 
@@ -106,7 +106,7 @@ class Tracker:
         share, late = self.headroom / self.capacity, self.gap(t)
         stalled = pressure.stalled or self.hysteresis.level >= Level.INFO
         for danger in self._stalling(share, pressure._replace(stalled=stalled), late, alarmed=self._alarmed):
-            want = wanted(danger, share, 0.0, self.settings)
+            want = level_for(danger, share, 0.0, self.settings)
             if want > self.hysteresis.level:
                 self.hysteresis.step(t, want, share, self.settings.still_seconds, 0.0)
         return self.hysteresis.level
@@ -158,9 +158,9 @@ class Tracker:
         self.t, self.headroom = t, room.headroom
         self._envelope.push(t, used)
         self.peaks.push(t, used)
-        for level, ended, value in self._envelope.rolled:
-            if level in self._ledgers:
-                self._ledgers[level].feed(ended, value)
+        for scale, ended, value in self._envelope.rolled:
+            if scale in self._ledgers:
+                self._ledgers[scale].feed(ended, value)
         if not self._recent or t - self._recent[-1][0] >= RATE_SECONDS / 12:
             self._recent.append((t, room.headroom))
 
@@ -226,15 +226,16 @@ class Tracker:
         best, want = None, Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
         overdue *= self.settings.look_ahead if swap else 1.0
+        margin = 0.0 if swap else self.settings.no_swap_margin
         for danger in dangers:
-            level = wanted(danger, share, overdue, self.settings, margin=0.0 if swap else self.settings.no_swap_margin)
+            level = level_for(danger, share, overdue, self.settings, margin=margin)
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
         told, passed = best, False
         if full is not None:
             chance, spilled = 0.95 if full.critical else 0.6, full.spilled_bytes
             danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
-            level = wanted(danger, share, 0.0, self.settings)
+            level = level_for(danger, share, 0.0, self.settings)
             countdown = best.eta_seconds if best is not None and best.cause in COUNTDOWNS else None
             # What was moved away has passed the end: a countdown to it means nothing any more. Nor does one
             # that has run out twice over without anything having grown.

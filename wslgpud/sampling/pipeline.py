@@ -15,7 +15,7 @@ from wslgpud.model import Forecast, Observation, Sample, Snapshot, SourceReport,
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.fullness import card_ends
-from wslgpud.sampling.admission import Admission
+from wslgpud.sampling.cardinality import CardinalityLimiter
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.sampler import Sampler, SamplingPace
 from wslgpud.sources.registry import SOURCES
@@ -65,7 +65,7 @@ class SamplingPipeline:
         self._engine = RiskEngine()
         self._notes = RunNotes(host)
         self._tests = CardsUnderTest(host, config.stress, self._notes)
-        self._admission = Admission()
+        self._limiter = CardinalityLimiter()
         self._engine_error = ""
         self._engine_failures = 0
         self._lessons: dict[str, dict[str, Any]] = {}
@@ -92,7 +92,7 @@ class SamplingPipeline:
             sampled.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
         )
         reports = (*sampled.reports, report)
-        snapshot = self._admission(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
+        snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
         runs = running(notes, self._notes.trust, self.host.clock.mono())
         return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
 

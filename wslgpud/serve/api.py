@@ -228,7 +228,7 @@ class _Api:
         for spec, _, its_labels in latest.readings() if latest else ():
             if spec.stored and spec.kind != "info":
                 labels = tuple(zip(spec.labels, its_labels, strict=True))
-                yield name_of(spec.sample, labels), SeriesRef(spec.name, labels)
+                yield name_of(spec.exposed_name, labels), SeriesRef(spec.name, labels)
         recorded = self.past.series(host)
         if host is not None and not recorded:
             raise Problem(404, f"no history of {host[:200]!r}; known are: {', '.join(self.past.reader().hosts())}")
@@ -237,7 +237,7 @@ class _Api:
 
     def _nearest(self, name: str, host: str | None) -> str:
         # Only within the most similar metric: comparing with every series would take seconds.
-        samples = [spec.sample for spec in self.catalogue.values()]
+        samples = [spec.exposed_name for spec in self.catalogue.values()]
         metric = difflib.get_close_matches(name[:PATTERN_MAX].partition("{")[0], samples, n=1)
         its_own = (known for known, _ in self._named(host) if [known.partition("{")[0]] == metric)
         close = difflib.get_close_matches(name[:PATTERN_MAX], islice(its_own, MOST_COMPARED), n=1, cutoff=0)

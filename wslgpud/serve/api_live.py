@@ -19,7 +19,7 @@ from wslgpud.serve.publisher import Publisher
 def values(readings: Iterable[Reading]) -> dict[str, float]:
     """Return series and their values; identities (info) and what is no finite number are left out."""
     return {
-        name_of(spec.sample, zip(spec.labels, labels, strict=True)): value
+        name_of(spec.exposed_name, zip(spec.labels, labels, strict=True)): value
         for spec, value, labels in readings
         if spec.kind != "info" and math.isfinite(value)
     }

@@ -28,7 +28,7 @@ _TIER_SECONDS = {"samples": 1.0, "minutes": 60.0, "hours": math.inf}
 def full_name(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> str:
     """Return the name of a series; that of a metric of another version lacks the suffix."""
     spec = catalogue.get(ref.metric)
-    return name_of(spec.sample if spec else PREFIX + ref.metric, ref.labels)
+    return name_of(spec.exposed_name if spec else PREFIX + ref.metric, ref.labels)
 
 
 def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, 
     spec = catalogue.get(ref.metric)
     facts: dict[str, Any] = {
         "name": full_name(ref, catalogue),
-        "metric": spec.sample if spec else PREFIX + ref.metric,
+        "metric": spec.exposed_name if spec else PREFIX + ref.metric,
         "labels": dict(ref.labels),
         "kind": spec.kind if spec else "unknown",
     }

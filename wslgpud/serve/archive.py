@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from wslgpud.alerts.incidents import Incident, grouped
+from wslgpud.alerts.messages import iso
 from wslgpud.alerts.report import in_words, report, rows_told
-from wslgpud.alerts.texts import iso
 from wslgpud.model import Level, StressResult, Transition
 from wslgpud.store import Reader, SeriesRef
 from wslgpud.words import translator

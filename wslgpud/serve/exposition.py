@@ -92,7 +92,7 @@ def _family(spec: MetricSpec, series: Mapping[tuple[str, ...], float]) -> Metric
             named = {k: _clean(v) for k, v in zip(spec.labels, labels, strict=True)}
         except ValueError as error:
             raise ValueError(f"{spec.family} declares labels {spec.labels}, a reading has {labels}") from error
-        family.add_sample(spec.sample, named, value)
+        family.add_sample(spec.exposed_name, named, value)
     return family
 
 

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from wslgpud.model import Reading
-from wslgpud.serve import health
+from wslgpud.serve import serve_metrics
 from wslgpud.serve.auth import CHALLENGE, Passwords
 from wslgpud.serve.hosts import HostRule, cross_origin, network_of
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
@@ -274,7 +274,7 @@ class App:
     def readings(self) -> Iterator[Reading]:
         """Return how many requests were answered."""
         for (path, status), count in sorted(self._counts.items()):
-            yield Reading(health.HTTP_REQUESTS, count, (path, str(status)))
+            yield Reading(serve_metrics.HTTP_REQUESTS, count, (path, str(status)))
 
     def close(self) -> None:
         """Let go of the threads."""

@@ -127,7 +127,7 @@ def message(readings: Iterable[Reading], wall: float) -> MetricsData:
         data: Any = export.Gauge(points[spec])
         if spec.kind == "counter":
             data = export.Sum(points[spec], export.AggregationTemporality.CUMULATIVE, is_monotonic=True)
-        name = spec.family if spec.kind == "counter" else spec.sample
+        name = spec.family if spec.kind == "counter" else spec.exposed_name
         return export.Metric(name, spec.help, _UNITS[spec.unit], data)
 
     host = platform.node()

@@ -1,4 +1,4 @@
-"""The last snapshot, and its text for whoever scrapes: rendered once, never collected."""
+"""Holds the last snapshot and its cached exposition: a scrape never reads a source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client import ProcessCollector
 from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Snapshot
-from wslgpud.serve import health
+from wslgpud.serve import serve_metrics
 from wslgpud.serve.exposition import Format, encode, families
 
 #: A text older than this is rendered again even without a tick, so that our own health stays current.
@@ -54,7 +54,7 @@ class Publisher:
         self.latest = snapshot
         self._published += 1
 
-    def include(self, readings: Callable[[], Iterable[Reading]]) -> None:
+    def add_collector(self, readings: Callable[[], Iterable[Reading]]) -> None:
         """Expose what ``readings`` returns beside the snapshots; a scrape waits for it: it must be quick."""
         self._extras.append(readings)
 
@@ -89,13 +89,13 @@ class Publisher:
 
     def readings(self) -> Iterator[Reading]:
         """Yield all that is known now."""
-        yield health.of_build()
-        yield Reading(health.TICKS, self._published)
+        yield serve_metrics.build_reading()
+        yield Reading(serve_metrics.TICKS, self._published)
         if self._render_seconds is not None:
-            yield Reading(health.RENDER_DURATION, self._render_seconds)
+            yield Reading(serve_metrics.RENDER_DURATION, self._render_seconds)
         if (latest := self.latest) is not None:
             yield from latest.readings()
-            yield from health.of_snapshot(latest)
+            yield from serve_metrics.source_readings(latest)
         for extra in self._extras:
             yield from self._or_nothing(extra)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from wslgpud import config
 from wslgpud.config.key import ConfigError
 from wslgpud.model import Reading
-from wslgpud.serve import health
+from wslgpud.serve import serve_metrics
 from wslgpud.serve.connection import Deadlines
 from wslgpud.serve.hosts import HostRule, is_loopback, is_unspecified
 from wslgpud.serve.http import App, Route
@@ -49,7 +49,7 @@ class Server:
         self._app = App(routes, host_rule, self._web)
         self._serving: Serving | None = None
         self._port = settings.port
-        publisher.include(self.readings)
+        publisher.add_collector(self.readings)
 
     def start(self) -> int:
         """Listen, serve from a new thread, and return the port.
@@ -86,7 +86,7 @@ class Server:
     def readings(self) -> Iterator[Reading]:
         """Return the server's own metrics."""
         if self._serving:
-            yield Reading(health.HTTP_CONNECTIONS, self._serving.listener.connections)
+            yield Reading(serve_metrics.HTTP_CONNECTIONS, self._serving.listener.connections)
         yield from self._app.readings()
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from wslgpud import __version__
 from wslgpud.active_runs import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
-from wslgpud.alerts.texts import forecast_facts, iso, row_facts, text_now
+from wslgpud.alerts.messages import forecast_facts, iso, row_facts, text_now
 from wslgpud.model import MEMORY, Forecast, Snapshot, SourceReport, StressResult, Transition
-from wslgpud.risk.wording import outlook
+from wslgpud.risk.forecast_messages import outlook
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
 from wslgpud.stress import comparison

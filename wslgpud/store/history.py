@@ -20,9 +20,9 @@ from wslgpud.event import Event
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Number, StressResult, Transition
 from wslgpud.security import safe_files
-from wslgpud.store import numbers, schema, series_reader, stress_rows
+from wslgpud.store import schema, series_ids, series_reader, stress_rows
 from wslgpud.store.errors import gap
-from wslgpud.store.journal import transition_of
+from wslgpud.store.outbox import transition_of
 from wslgpud.store.records import (
     Bucket,
     DeliveryRecord,
@@ -80,7 +80,7 @@ class History:
         with self.connected() as connection:
             # of a pattern the first that match may be any
             most = MOST_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
-            for ref, kind in numbers.listed(connection, host, most):
+            for ref, kind in series_ids.listed(connection, host, most):
                 if not wanted(ref):
                     continue
                 of_metric[ref.host, ref.metric] += 1
@@ -124,7 +124,7 @@ class History:
         with self.connected() as connection:
             parts = [
                 series_reader.best(connection, Asked(one.number, one.divisor, start, end), kind=one.kind)
-                for one in numbers.of(connection, series)
+                for one in series_ids.of(connection, series)
             ]
         if len(parts) == 1:
             return parts[0]
@@ -145,13 +145,13 @@ class History:
 
     def _stepped(
         self, series: SeriesRef, start_wall: float, end_wall: float, step: float
-    ) -> list[tuple[numbers.Number, Steps]]:
+    ) -> list[tuple[series_ids.SeriesId, Steps]]:
         start, end = round(start_wall * 1000), round(end_wall * 1000)
         step_ms = max(1, round(step * 1000))
         with self.connected() as connection:
             return [
                 (one, series_reader.summaries(connection, Asked(one.number, one.divisor, start, end), step_ms))
-                for one in numbers.of(connection, series)
+                for one in series_ids.of(connection, series)
             ]
 
     def latest(self) -> dict[SeriesRef, Point]:
@@ -178,7 +178,7 @@ class History:
                         last = ms + json.loads(offsets)[-1]
                         for key, given in json.loads(readings).items():
                             found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
-            series = {number: (ref, divisor) for number, ref, divisor in numbers.refs(connection, [*found])}
+            series = {number: (ref, divisor) for number, ref, divisor in series_ids.refs(connection, [*found])}
         return {
             series[number][0]: Point(ms / 1000, *unscaled((value,), series[number][1]))
             for number, (ms, value) in found.items()

@@ -23,13 +23,13 @@ from wslgpud.store import engine as engines
 from wslgpud.store import migrations, schema, stress_rows
 from wslgpud.store.errors import ForeignDatabaseError, gap
 from wslgpud.store.history import History
-from wslgpud.store.intake import Intake
-from wslgpud.store.journal import Journal
+from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Delivery, Learned
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
+from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.store.writer import Writer
 from wslgpud.words import MessageLike
 
@@ -77,9 +77,9 @@ class Store(History, AbstractContextManager["Store"]):
             # a lock beside it tells that the file was ours, whatever it looks like now
             ours = engines.lock_path(self._path).exists()
             self._lock = engines.lock_for_writing(self._path)
-        self._intake = Intake()
-        self._journal = Journal(self._intake.next_row, self._intake.final_row, self._clock.wall)
-        self._upkeep = Upkeep(self._settings, self._clock.wall, self._intake)
+        self._buffer = WriteBuffer()
+        self._outbox = Outbox(self._buffer.next_row, self._buffer.final_row, self._clock.wall)
+        self._upkeep = Upkeep(self._settings, self._clock.wall, self._buffer)
         self._reader: Reader | None = None
         self._reading = threading.Lock()
         self._run_id: int | None = None
@@ -89,8 +89,8 @@ class Store(History, AbstractContextManager["Store"]):
         self.learned: dict[str, Learned] = {}
         self._writer = Writer(
             self._target,
-            self._intake,
-            self._journal,
+            self._buffer,
+            self._outbox,
             attach=self._attach,
             upkeep=self._keep_up,
             suspect=self._check.soon,
@@ -111,7 +111,7 @@ class Store(History, AbstractContextManager["Store"]):
 
         ``urgent`` has it committed and synced at once: it may be the last tick of this machine.
         """
-        self._intake.put(snapshot, urgent=urgent)
+        self._buffer.put(snapshot, urgent=urgent)
         if urgent:
             self._writer.wake()
 
@@ -121,7 +121,7 @@ class Store(History, AbstractContextManager["Store"]):
 
     def close(self) -> bool:
         """Write what waits, note the clean end and let go of the file; False when something is lost."""
-        self._journal.writes.put(self._note_end)
+        self._outbox.writes.put(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS)
         if self._reader is not None:
             self._reader.close()
@@ -139,16 +139,16 @@ class Store(History, AbstractContextManager["Store"]):
         It is written and synced at once, but nobody waits for that: under memory pressure the disk may
         take seconds, and the alert must be out by then.
         """
-        number = self._journal.record(transition, messages or {})
+        number = self._outbox.record(transition, messages or {})
         self._writer.wake()
         return number
 
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
-        number, final = self._intake.next_row(), self._intake.final_row
+        number, final = self._buffer.next_row(), self._buffer.final_row
         document = json.dumps(stress_rows.to_json(result), ensure_ascii=False)
         row = {"ms": round(result.wall * 1000), "gpu": result.uuid, "verdict": result.verdict, "document": document}
-        self._journal.writes.put(
+        self._outbox.writes.put(
             lambda connection: insert_new(connection, schema.stress_run, [{"id": final(number), **row}])
         )
         self._writer.wake()
@@ -162,35 +162,35 @@ class Store(History, AbstractContextManager["Store"]):
 
         def write(connection: Connection) -> None:
             # only now: before the database could be opened nobody knew whose rows these are
-            number = row.setdefault("id", self._intake.next_row())
-            mine = table.c.id.between(*schema.row_range(self._intake.host_id))
+            number = row.setdefault("id", self._buffer.next_row())
+            mine = table.c.id.between(*schema.row_range(self._buffer.host_id))
             connection.execute(delete(table).where(mine, table.c.subject == subject, table.c.id != number))
             insert_new(connection, table, [row])
 
-        self._journal.writes.put(write)
+        self._outbox.writes.put(write)
 
     def post(self, channel: str, payload: Mapping[str, Any]) -> int:
         """Put anything else into the outbox of a channel; return the delivery's id."""
-        number = self._journal.post(channel, payload)
+        number = self._outbox.post(channel, payload)
         self._writer.wake()
         return number
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
         """Return the deliveries no channel has taken yet, oldest first, also those of earlier runs."""
-        return self._journal.unsent(channel)
+        return self._outbox.unsent(channel)
 
     def mark_sent(self, delivery_id: int) -> None:
         """Note that the channel has taken a delivery."""
-        self._journal.tried(delivery_id, done=True)
+        self._outbox.tried(delivery_id, done=True)
         self._writer.wake()
 
     def mark_failed(self, delivery_id: int, error: MessageLike) -> None:
         """Note a failed attempt; the delivery stays unsent."""
-        self._journal.tried(delivery_id, error, done=False)
+        self._outbox.tried(delivery_id, error, done=False)
 
     def abandon(self, delivery_id: int, error: MessageLike) -> None:
         """Give a delivery up for good, with the reason."""
-        self._journal.tried(delivery_id, error, done=True)
+        self._outbox.tried(delivery_id, error, done=True)
 
     def connected(self) -> AbstractContextManager[Connection]:
         """See Reader."""
@@ -228,8 +228,8 @@ class Store(History, AbstractContextManager["Store"]):
             low, high = schema.row_range(host_id)
             of_host = (select(func.max(t.c.id)).where(t.c.id.between(low, high)) for t in schema.NUMBERED)
             last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
-            self._intake.attach(host_id, last_row, same_file=same_file)
-            self._journal.load(connection, low, high)
+            self._buffer.attach(host_id, last_row, same_file=same_file)
+            self._outbox.load(connection, low, high)
             self._begin_run(connection, low, high)
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:
@@ -250,7 +250,7 @@ class Store(History, AbstractContextManager["Store"]):
                 self.previous_run = DaemonRun(began, ended, bool(last.clean), last.version, last.boot_id)
                 if last.stopped_ms is None:
                     connection.execute(update(run).where(run.c.id == last.id).values(stopped_ms=stopped))
-            self._run_id = self._intake.next_row()
+            self._run_id = self._buffer.next_row()
         ours = {"id": self._run_id, "started_ms": round(self._clock.wall() * 1000), "stopped_ms": None, "clean": 0}
         insert_new(connection, run, [{**ours, "version": __version__, "boot_id": self._boot_id}])
 
@@ -266,7 +266,7 @@ class Store(History, AbstractContextManager["Store"]):
 
     def stats(self) -> StoreStats:
         """Return the store's figures about itself, without a look into the file."""
-        committed, (ticks, queued_bytes) = self._writer.last_commit_mono, self._intake.queue
+        committed, (ticks, queued_bytes) = self._writer.last_commit_mono, self._buffer.queue
         return StoreStats(
             file_bytes=engines.size_of(self._path),
             wal_bytes=engines.size_of(self._path and engines.log_path(self._path)),
@@ -274,9 +274,9 @@ class Store(History, AbstractContextManager["Store"]):
             rows=dict(self._upkeep.rows),
             queue_ticks=ticks,
             queue_bytes=queued_bytes,
-            dropped_ticks_total=self._intake.pending.dropped,
-            dropped_records_total=self._intake.events.dropped + self._journal.writes.dropped,
-            rejected_values_total=self._intake.rejected_values,
+            dropped_ticks_total=self._buffer.pending.dropped,
+            dropped_records_total=self._buffer.events.dropped + self._outbox.writes.dropped,
+            rejected_values_total=self._buffer.rejected_values,
             write_errors_total=self._writer.write_errors,
             error=self._writer.error,
             last_commit_age_seconds=None if committed is None else time.monotonic() - committed,

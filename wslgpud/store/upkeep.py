@@ -19,9 +19,9 @@ from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.store import engine as engines
 from wslgpud.store import schema, seal
 from wslgpud.store.errors import StoreError
-from wslgpud.store.intake import Intake
 from wslgpud.store.reader import Reader
 from wslgpud.store.rollup import DAY, HOUR
+from wslgpud.store.write_buffer import WriteBuffer
 
 log = logging.getLogger(__name__)
 
@@ -79,16 +79,16 @@ _SUMMARIES = {
 class Upkeep:
     """Seals what is complete, deletes what is too old, then what is too much; one slice a call."""
 
-    def __init__(self, settings: StoreSettings, wall: Callable[[], float], intake: Intake) -> None:
+    def __init__(self, settings: StoreSettings, wall: Callable[[], float], buffer: WriteBuffer) -> None:
         self._settings = settings
         self._wall = wall
-        self._intake = intake
+        self._buffer = buffer
         self._due_mono = 0.0
         self._rows = 50
         self._pages = VACUUM_PAGES
         self._measure_due_mono = 0.0
         self._used_bytes = self._bytes_a_row = 0.0
-        self._forget = Forgetter(settings, intake)
+        self._forget = Forgetter(settings, buffer)
         self._offset: float | None = None
         self._even_since = 0.0
         self.rows: dict[str, int] = {}
@@ -110,11 +110,11 @@ class Upkeep:
         return False
 
     def _seal(self, connection: Connection) -> bool:
-        low, _ = schema.row_range(self._intake.host_id)
+        low, _ = schema.row_range(self._buffer.host_id)
         with connection.begin():
-            stretch = seal.due(connection, low, self._intake.synced_row)
+            stretch = seal.due(connection, low, self._buffer.synced_row)
         if stretch is not None:
-            seal.seal(connection, stretch, self._intake.next_row())
+            seal.seal(connection, stretch, self._buffer.next_row())
         return stretch is not None
 
     def _purge(self, connection: Connection) -> bool:
@@ -152,7 +152,7 @@ class Upkeep:
             return (pages - free) * size
         if time.monotonic() >= self._measure_due_mono:
             self._measure_due_mono = time.monotonic() + MEASURE_SECONDS
-            rows, self._used_bytes = _measured(connection, self._intake.host_id)
+            rows, self._used_bytes = _measured(connection, self._buffer.host_id)
             self._bytes_a_row = self._used_bytes / max(rows, 1)
         return self._used_bytes
 
@@ -176,7 +176,7 @@ class Upkeep:
 
     def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
         """Return what is true of our rows: of a file all, as nobody else deletes those of a renamed machine."""
-        return true() if connection.dialect.name == "sqlite" else schema.of_host(table, self._intake.host_id)
+        return true() if connection.dialect.name == "sqlite" else schema.of_host(table, self._buffer.host_id)
 
     def _clock_settled(self) -> bool:
         mono = time.monotonic()
@@ -267,10 +267,10 @@ def _adapted(size: int, seconds: float, most: int) -> int:
 class Forgetter:
     """Deletes series of which nothing is kept any more, and of too many names those not seen for longest."""
 
-    def __init__(self, settings: StoreSettings, intake: Intake) -> None:
+    def __init__(self, settings: StoreSettings, buffer: WriteBuffer) -> None:
         days = max(settings.raw_days, settings.minute_days, settings.hour_days)
         self._raw_seconds, self._all_seconds = settings.raw_days * DAY, days * DAY
-        self._intake = intake
+        self._buffer = buffer
         self._due_mono = 0.0
         self._place: int | None = None
         self._excess: dict[tuple[int, str], int] = {}
@@ -282,12 +282,12 @@ class Forgetter:
             return False
         low, high = 0, schema.series_range(1 << 32)[1]
         if connection.dialect.name != "sqlite":  # a file is all ours, also what a renamed machine has left
-            low, high = schema.series_range(self._intake.host_id)
+            low, high = schema.series_range(self._buffer.host_id)
         if self._place is None:
             self._place, self._excess = low - 1, _excess(connection, low, high)
         query = select(_series.id, _series.host, _series.metric).where(_series.id.between(self._place + 1, high))
         some = connection.execute(query.order_by(_series.id).limit(_AT_ONCE)).all()
-        started, in_use = time.monotonic(), self._intake.in_use()
+        started, in_use = time.monotonic(), self._buffer.in_use()
         for number, host, metric in some:
             self._place = number
             crowded = self._excess.get((host, metric), 0) > 0

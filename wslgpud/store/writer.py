@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, numbers, recovery, schema, wal
+from wslgpud.store import migrations, recovery, schema, series_ids, wal
 from wslgpud.store.errors import (
     ForeignDatabaseError,
     MissingDriverError,
@@ -27,9 +27,9 @@ from wslgpud.store.errors import (
     explain,
     explained,
 )
-from wslgpud.store.intake import Intake, Waiting
-from wslgpud.store.journal import Journal, Write
+from wslgpud.store.outbox import Outbox, Write
 from wslgpud.store.schema import insert_new
+from wslgpud.store.write_buffer import Waiting, WriteBuffer
 from wslgpud.words import MessageLike, cause, clauses, say
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class Writer:
     def __init__(  # noqa: PLR0913 - the composition of the store
         self,
         target: str,
-        intake: Intake,
-        journal: Journal,
+        buffer: WriteBuffer,
+        outbox: Outbox,
         *,
         attach: Callable[..., None],
         upkeep: Callable[[Connection], bool],
@@ -66,7 +66,7 @@ class Writer:
         """
         self._target = target
         self._path = engines.sqlite_path(target)
-        self._intake, self._journal = intake, journal
+        self._buffer, self._outbox = buffer, outbox
         self._attach, self._upkeep, self._tell_suspect = attach, upkeep, suspect
         self._commit_seconds = commit_seconds
         self._wall = wall
@@ -98,7 +98,7 @@ class Writer:
     def start(self, *, ours: bool) -> None:
         """Open the database in the caller's thread, so that its errors are the caller's; then write.
 
-        ``ours`` tells that the file was made by us, so that one that is no database any more is damaged.
+        ``ours``: we created this file, so if it is not a valid database it is damaged, and not refused as foreign.
 
         Raises:
             StoreError: it cannot be opened.
@@ -137,7 +137,7 @@ class Writer:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join(timeout_seconds)
-        return not self._thread.is_alive() and self._intake.empty and not self._journal.writes.waiting()
+        return not self._thread.is_alive() and self._buffer.empty and not self._outbox.writes.waiting()
 
     def report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         """Have the file (by device and inode) set aside: somebody who read it found it damaged."""
@@ -175,18 +175,18 @@ class Writer:
         connection, log_file = self._open()
         started, some = time.monotonic(), False
         while True:
-            asked = self._intake.unnumbered()
+            asked = self._buffer.unnumbered()
             if asked:
                 with connection.begin():
-                    found = numbers.find(connection, self._intake.host_id, asked)
-                self._intake.number(asked, found)
-            waiting, writes = self._intake.waiting(TICKS_A_COMMIT), self._journal.writes.waiting()
-            if not (asked or waiting or writes or self._intake.unnumbered()):
+                    found = series_ids.find(connection, self._buffer.host_id, asked)
+                self._buffer.number(asked, found)
+            waiting, writes = self._buffer.waiting(TICKS_A_COMMIT), self._outbox.writes.waiting()
+            if not (asked or waiting or writes or self._buffer.unnumbered()):
                 break
             self._commit(connection, waiting, writes)
             log_file.grew(sum(batch.size for batch in waiting.batches))
-            self._intake.committed(waiting)
-            self._journal.writes.committed(writes)
+            self._buffer.committed(waiting)
+            self._outbox.writes.committed(writes)
             some = self._unsynced = True
         if synced or log_file.long:
             self._sync()
@@ -199,8 +199,8 @@ class Writer:
         _, log_file = self._open()
         if self._unsynced:
             log_file.sync()
-            self._intake.synced()
-            self._journal.writes.synced()
+            self._buffer.synced()
+            self._outbox.writes.synced()
             self._unsynced = False
         if log_file.long:
             log_file.checkpoint()
@@ -209,7 +209,7 @@ class Writer:
         with connection.begin():
             for write in writes:
                 write(connection)
-            host = self._intake.host_id
+            host = self._buffer.host_id
             insert_new(connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series])
             if waiting.series:
                 connection.execute(_KIND, [{"number": n, "now": k.kind} for n, k in waiting.series])
@@ -326,8 +326,8 @@ class Writer:
                 connection.close()
         if log_file is not None:
             log_file.close()
-        self._intake.again()
-        self._journal.writes.again()
+        self._buffer.again()
+        self._outbox.writes.again()
         if final and self._engine is not None:
             self._engine.dispose()
 

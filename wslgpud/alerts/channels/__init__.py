@@ -34,7 +34,7 @@ class Channel(Protocol):
     human: bool
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Hand the message (see ``wslgpud.alerts.texts.worded``) over.
+        """Hand the message (see ``wslgpud.alerts.messages.worded``) over.
 
         Raises:
             DeliveryError: the channel did not take it.

@@ -27,7 +27,7 @@ from typing import IO, Any, cast
 from wslgpud import optional_packages
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels import apprise_worker as worker
-from wslgpud.alerts.texts import body
+from wslgpud.alerts.messages import body
 from wslgpud.config.key import ConfigError
 from wslgpud.host import unprotected
 from wslgpud.probes.supervisor import clean_environment, python_command

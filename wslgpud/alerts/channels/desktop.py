@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.alerts.channels import DeliveryError, programs
-from wslgpud.alerts.texts import body
+from wslgpud.alerts.messages import body
 from wslgpud.security.run_as.accounts import account_of
 from wslgpud.security.run_as.rule import Account
 from wslgpud.words import say

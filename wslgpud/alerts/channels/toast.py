@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wslgpud.alerts.channels import DeliveryError, programs
-from wslgpud.alerts.texts import body
+from wslgpud.alerts.messages import body
 from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.sources.wsl import generation

@@ -61,7 +61,7 @@ class LiveSample:
 
     def series(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
         """Yield the series of a metric (no prefix, no suffix) that have these labels among theirs."""
-        for found, value in self.values.get(_CATALOGUE[name].sample, ()):
+        for found, value in self.values.get(_CATALOGUE[name].exposed_name, ()):
             if labels.items() <= found.items():
                 yield found, value
 
@@ -130,7 +130,7 @@ class OwnFeed:
         state, _ = self._monitor.tick()
         values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         for spec, value, labels in state.snapshot.readings():
-            series = values.setdefault(spec.sample, [])
+            series = values.setdefault(spec.exposed_name, [])
             series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
         verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
         document = {"seen_by": self._seen_by} | summary.status(state, verdict, current())

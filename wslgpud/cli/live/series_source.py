@@ -124,12 +124,12 @@ def trail_past(trail: RecentSeries) -> Past:
 
 def _samples(word: str) -> set[str]:
     """Return the names of a word's metrics as Prometheus and the API have them."""
-    return {catalogue()[metric].sample for metric in WORDS[word]}
+    return {catalogue()[metric].exposed_name for metric in WORDS[word]}
 
 
 def _curve_of(series: Mapping[str, Any]) -> Curve:
     """Return a series of an answer as a curve; a counter as its increase a second."""
-    spec = next(spec for spec in catalogue() if spec.sample == series["metric"])
+    spec = next(spec for spec in catalogue() if spec.exposed_name == series["metric"])
     ref = SeriesRef(spec.name, tuple(series["labels"].items()))
     times, values = series["time"], series["value"]
     if series["kind"] == "counter":

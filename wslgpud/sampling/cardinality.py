@@ -1,7 +1,8 @@
 """Limits how many user-chosen names become series, alike for history, /metrics and OTLP.
 
 Anybody may rename a process a thousand times a minute, and each name would be a series for years, so each kind
-of name has a fixed number of places (``metrics.Names``). The risk engine sees the tick before.
+of name has a fixed number of places (``metrics.NameLimit``). The risk engine gets each
+tick before this limit is applied.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(/|$)")
 Owners = Callable[[str], Collection[str]]
 
 
-class Places:
+class NameSlots:
     """Which names of one kind are told apart, ``most`` at a time. Pure."""
 
     def __init__(self, most: int) -> None:
@@ -64,11 +65,11 @@ class Places:
         return True
 
 
-class Admission:
+class CardinalityLimiter:
     """Gives the names of each tick their places."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Places] = {}
+        self._places: dict[str, NameSlots] = {}
         self._told_mono: dict[str, float] = {}
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
@@ -86,7 +87,7 @@ class Admission:
         return replace(snapshot, reports=tuple(_without(report, refused) for report in snapshot.reports))
 
     def _refused(self, kind: str, most: int, seen: Collection[str], snapshot: Snapshot) -> set[str]:
-        places = self._places.setdefault(kind, Places(most))
+        places = self._places.setdefault(kind, NameSlots(most))
         refused = places.refused(seen, lambda name: owners(name, snapshot.processes), snapshot.mono)
         told = self._told_mono.get(kind)
         if refused and (told is None or snapshot.mono - told >= KEPT_SECONDS):

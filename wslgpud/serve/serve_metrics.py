@@ -43,12 +43,12 @@ METRICS: tuple[MetricSpec, ...] = (
 )
 
 
-def of_build() -> Reading:
+def build_reading() -> Reading:
     """Say which version this is."""
     return Reading(BUILD, 1, (__version__, platform.python_version()))
 
 
-def of_snapshot(snapshot: Snapshot) -> Iterator[Reading]:
+def source_readings(snapshot: Snapshot) -> Iterator[Reading]:
     """Say how the tick and each of its sources went."""
     yield Reading(TICK_TIMESTAMP, snapshot.wall)
     for report in snapshot.reports:

@@ -17,7 +17,7 @@ from wslgpud.alerts import runbook
 from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
-from wslgpud.risk import wording
+from wslgpud.risk import forecast_messages as of_risk
 from wslgpud.words import (
     HEADLINE_CHARACTERS,
     MOST_CHARACTERS,
@@ -44,7 +44,7 @@ class Text(NamedTuple):
 
 #: rules in words, by name; what they advise may be one of the advices there are
 RULES: Final[Mapping[str, Mapping[str, str]]] = {
-    name: {**texts, "advice": wording.ADVICE.get(texts.get("advice", ""), texts.get("advice", ""))}
+    name: {**texts, "advice": of_risk.ADVICE.get(texts.get("advice", ""), texts.get("advice", ""))}
     for name, texts in TEMPLATES["rule"].items()
 }
 _OVER = template("[Taken as over: {what} ({resource}), not measured for {unseen_seconds}|Over: {what} ({resource})]")
@@ -67,8 +67,8 @@ def compose(row: Transition) -> Text:
         return Text((filled(known.get("over", ""), facts) if "unseen_seconds" not in facts else None) or _over(row))
     why = filled(known.get("evidence", ""), facts)
     limited = row.rule == OOM_KILL and row.resource.startswith("cgroup:")
-    advice = wording.ADVICE["cgroup"] if limited else known["advice"]
-    headline = wording.fitted(known.get("headline", ""), facts) or row.message
+    advice = of_risk.ADVICE["cgroup"] if limited else known["advice"]
+    headline = of_risk.fitted(known.get("headline", ""), facts) or row.message
     return Text(headline, (why,) * bool(why), Message(advice))
 
 
@@ -82,7 +82,7 @@ def text_now(incident: Incident, forecast: Forecast | None) -> Text:
 def _memory(forecast: Forecast, row: Transition) -> Text:
     if row.new == Level.OK and forecast.level > Level.OK:  # the incident is over, whatever is thought now
         return Text(_over(row))
-    return Text(wording.headline(forecast), wording.evidence(forecast), wording.advice(forecast, row.facts))
+    return Text(of_risk.headline(forecast), of_risk.evidence(forecast), of_risk.advice(forecast, row.facts))
 
 
 def _over(row: Transition) -> Message:
@@ -245,6 +245,6 @@ def forecast_facts(forecast: Forecast) -> dict[str, Any]:
         "probability_within_seconds": within or None,
         "who": forecast.who or None,
         "expected_peak_bytes": forecast.expected_peak_bytes,
-        "reason": wording.reason(forecast) or None,
+        "reason": of_risk.reason(forecast) or None,
         "age_seconds": round(forecast.age_seconds, 1) or None,
     }

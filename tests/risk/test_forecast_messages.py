@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Observation, ProcessSample
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.wording import advice, evidence, headline, outlook, reason
+from wslgpud.risk.forecast_messages import advice, evidence, headline, outlook, reason
 from wslgpud.words import HEADLINE_CHARACTERS, say, sentences, translator
 
 GIB = 1 << 30

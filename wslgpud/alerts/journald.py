@@ -14,7 +14,7 @@ MESSAGE_ID = "6f2c1d7e0b5b4c0c9b3a5a7d1e4f8c21"
 _PRIORITY = {"ok": "5", "info": "5", "warning": "4", "critical": "3", "emergency": "2"}
 
 
-class Journal:
+class JournaldWriter:
     """Writes at once and without waiting to the journal's own socket: it is as near as the log."""
 
     def __init__(self, path: Path = SOCKET) -> None:

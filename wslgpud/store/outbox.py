@@ -18,9 +18,9 @@ from wslgpud.model import Forecast, Level, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import schema
 from wslgpud.store.errors import gap
-from wslgpud.store.intake import Backlog
 from wslgpud.store.records import Delivery
 from wslgpud.store.schema import insert_new
+from wslgpud.store.write_buffer import Backlog
 from wslgpud.words import Message, MessageLike, facts_from_json, from_json, from_text, to_json, to_text
 
 Write = Callable[[Connection], object]
@@ -31,7 +31,7 @@ MAX_WAITING = 20_000
 MOST_LOADED = 5000
 
 
-class Journal:
+class Outbox:
     """Transitions and deliveries: in memory now, in the database as soon as it takes them."""
 
     def __init__(self, next_id: Callable[[], int], final_id: Callable[[int], int], wall: Callable[[], float]) -> None:

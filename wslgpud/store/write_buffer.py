@@ -14,9 +14,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from wslgpud.event import Event
 from wslgpud.model import GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
-from wslgpud.store.numbers import Found, SeriesInUse, SeriesKey
 from wslgpud.store.rollup import dumps
 from wslgpud.store.schema import MAX_BATCH, PERIOD_MS
+from wslgpud.store.series_ids import Found, SeriesInUse, SeriesKey
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
 BUFFER_BYTES = 8 * 1024 * 1024
@@ -186,7 +186,7 @@ class Waiting(NamedTuple):
         return bool(self.series or self.batches or self.events)
 
 
-class Intake:
+class WriteBuffer:
     """Knows the series in use and keeps rows until the writer has committed them.
 
     The number of a series is looked up by the writer when the series is first read, so that memory holds
@@ -273,7 +273,7 @@ class Intake:
                     self._close_batch()
 
     def waiting(self, ticks: int) -> Waiting:
-        """Return about ``ticks`` ticks of what waits, without taking it away; only events while numbers are missing."""
+        """Return about ``ticks`` ticks without removing them; while any series lacks an id, only events."""
         with self._lock:
             if self._series.unnumbered():
                 return Waiting([], [], [], self.events.waiting())

@@ -42,13 +42,13 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
     names = [channel.name for channel in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError("alerts: {names} is configured twice", names=tuple(sorted(twice)))
-    if unknown := channel_levels(settings).keys() - {*names, *sometimes(settings)}:
+    if unknown := channel_levels(settings).keys() - {*names, *optional_channels(settings)}:
         told = {"names": tuple(sorted(unknown)), "known": tuple(names) or say("none")}
         raise ConfigError("alerts.channel_levels: no channel {names}; there are: {known}", **told)
     return found
 
 
-def sometimes(settings: Alerts) -> set[str]:
+def optional_channels(settings: Alerts) -> set[str]:
     """Return the channels that are used wherever they are there, as the drive of Windows is not at each boot.
 
     https://github.com/microsoft/WSL/issues/4226

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, fold, oom_kill, transition
 from wslgpud.alerts.manager import jobs_that_fit
+from wslgpud.alerts.messages import RULES as TEXTS
+from wslgpud.alerts.messages import Text, compose, payload, text_now, worded
 from wslgpud.alerts.rules import OTHERS, RULES
-from wslgpud.alerts.texts import RULES as TEXTS
-from wslgpud.alerts.texts import Text, compose, payload, text_now, worded
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 from wslgpud.risk.attribution import GROUP
 from wslgpud.words import ENGLISH, HEADLINE_CHARACTERS, LANGUAGES, Message, MessageLike, say, translator

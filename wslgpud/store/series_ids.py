@@ -89,8 +89,8 @@ def _free(connection: Connection, first: int, last: int, count: int) -> list[int
     return free
 
 
-class Number(NamedTuple):
-    """One number of a series; it has several if its precision was changed."""
+class SeriesId(NamedTuple):
+    """One id of a series, which has several if its precision was changed, and what its values are divided by."""
 
     number: int
     kind: str
@@ -117,10 +117,10 @@ _REFS = (
 )
 
 
-def of(connection: Connection, series: SeriesRef) -> list[Number]:
+def of(connection: Connection, series: SeriesRef) -> list[SeriesId]:
     """Return the numbers of a series, the oldest first; none of one that is not known."""
     words = {"host": series.host, "metric": series.metric, "labels": dumps(dict(series.labels))}
-    return [Number(*row) for row in connection.execute(_OF, words)]
+    return [SeriesId(*row) for row in connection.execute(_OF, words)]
 
 
 def listed(connection: Connection, host: str, most: int) -> Iterator[tuple[SeriesRef, str]]:

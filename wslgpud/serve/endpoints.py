@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.alerts.texts import local_time
+from wslgpud.alerts.messages import local_time
 from wslgpud.model import Snapshot
 from wslgpud.serve import static
 from wslgpud.serve.api_query import language_of
@@ -44,13 +44,13 @@ def routes(
         *static.routes(),
         Route("/plain", plain),
         Route("/metrics", metrics),
-        Route("/-/healthy", lambda _: verdict(trouble())),
-        Route("/-/ready", lambda _: verdict("" if publisher.latest else "waiting for the first sample")),
+        Route("/-/healthy", lambda _: probe_response(trouble())),
+        Route("/-/ready", lambda _: probe_response("" if publisher.latest else "waiting for the first sample")),
         Route("/api/v1/status", lambda request: to_json(status(language_of(request))), waits=True),
     ]
 
 
-def verdict(reason: MessageLike) -> Response:
+def probe_response(reason: MessageLike) -> Response:
     """Answer a probe: 200 when there is no ``reason`` against it, else 503."""
     return text(503, str(reason)) if reason else text(200, "ok")
 
