@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import HERE
-from wslgpud.cli.common import Fault
-from wslgpud.cli.moments import moment
+from wslgpud.cli.common import Fault, moment
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, PsiState

@@ -28,7 +28,7 @@ from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.save_request import FILE as STOPPED
 from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.app.process import NoRecording, host_at
-from wslgpud.cli import common, moments
+from wslgpud.cli import common
 from wslgpud.config import Alerts, Stress
 from wslgpud.config.key import ConfigError
 from wslgpud.host import Host
@@ -253,7 +253,7 @@ class TestWhatPeopleType:
     @example("0001-01-01")
     @example("9999-12-31T23:59:59+23:59")
     def test_moments(self, text: str) -> None:
-        for read in (lambda: moments.moment(text, 1.8e9), lambda: moments.seconds(text)):
+        for read in (lambda: common.moment(text, 1.8e9), lambda: common.seconds(text)):
             try:
                 assert math.isfinite(read())
             except common.Fault:

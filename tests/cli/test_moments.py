@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.cli.common import Fault
-from wslgpud.cli.moments import moment, seconds, span
+from wslgpud.cli.common import Fault, moment, seconds, span
 
 NOW = datetime(2026, 11, 20, 15, 30).timestamp()  # noqa: DTZ001 - local, as people type
 LENGTHS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

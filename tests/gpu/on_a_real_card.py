@@ -21,8 +21,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.support.pictures import monitor_svg, saved_monitor, status_svg
-from wslgpud.cli.live.live_sample import DaemonFeed
-from wslgpud.cli.live.recent_series import RecentSeries
+from wslgpud.cli.live.live_sample import DaemonFeed, RecentSeries
 from wslgpud.client import Daemon
 
 PORT = 9655

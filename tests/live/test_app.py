@@ -23,8 +23,7 @@ from textual.widgets import Static
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
 from wslgpud.cli.live.app import Live
-from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, OwnFeed
-from wslgpud.cli.live.recent_series import RecentSeries
+from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, OwnFeed, RecentSeries
 from wslgpud.cli.live.series_source import Past
 from wslgpud.client import Daemon, Unanswered
 from wslgpud.config import Config

@@ -21,8 +21,7 @@ from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import DaemonFeed, DriveWatch, LiveSample, OwnFeed
-from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import DaemonFeed, DriveWatch, LiveSample, OwnFeed, RecentSeries, SeriesKey
 from wslgpud.cli.live.series_source import Drawn, Past, api_past, before, database_past, trail_past
 from wslgpud.cli.live.series_view import SPANS, History, View, history
 from wslgpud.client import Daemon, noted

@@ -25,8 +25,7 @@ from wslgpud import words
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import help_text
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, OwnFeed
-from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, OwnFeed, RecentSeries, SeriesKey
 from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen
 from wslgpud.client import Daemon

@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault
-from wslgpud.cli.moments import moment
+from wslgpud.cli.common import Fault, moment
 from wslgpud.cli.replay import replay_command
 from wslgpud.config import StoreSettings
 from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport

@@ -8,8 +8,7 @@ from typing import Any
 
 from tests.support.screens import print_status
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.live_sample import LiveSample
-from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
 from wslgpud.cli.screen import Screen
 
 WIDTH = 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -25,10 +24,9 @@ from wslgpud.alerts.runbook import sections
 from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, argument, complain, data_folder, database_of, loaded, option, refused, warn
+from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
 from wslgpud.cli.help import padded, wrapped
 from wslgpud.cli.incidents import incidents, local, recent
-from wslgpud.cli.moments import seconds
 from wslgpud.client import answering
 from wslgpud.host import Host
 from wslgpud.store import Reader
@@ -47,7 +45,7 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
     Examples:
         wslgpud alerts list
     """
-    control = ControlFile(data_folder(state), warn).now()
+    control = ControlFile(common.data_folder(state), warn).now()
     found = _open(config, state)
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
@@ -56,7 +54,7 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
             "open": [{**i, "acknowledged": i["id"] in control.acknowledged} for i in found],
             "silences": [dict(zip(("rule", "resource", "until_seconds"), one, strict=True)) for one in quiet],
         }
-        print(json.dumps(document, indent=2))
+        common.print_json(document)
         return
     for i in found:
         note = f"  ({t('acknowledged')})" if i["id"] in control.acknowledged else ""
@@ -73,7 +71,7 @@ def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
     """Return what is open, from the database and from the daemon itself: a full disk takes no rows."""
     with Reader(database_of(config, state)) as reader:
         found = [summary(i, current()) for i in recent(reader, math.inf) if i.closed_wall is None]
-    _, now = answering([data_folder(state)], complain) or (None, {})
+    _, now = answering([common.data_folder(state)], complain) or (None, {})
     told = now.get("incidents", ())
     written = {i["id"] for i in found}
     return found + [{**i, "opened": i["since"]} for i in told if i["id"] not in written]
@@ -162,14 +160,14 @@ def silence(
     known = [*OTHERS, *(r.name for r in RULES)]
     if rule != "*" and rule not in known:
         raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
-    span, now = seconds(lasting, zero=True), time.time()
+    span, now = common.seconds(lasting, zero=True), time.time()
 
     def change(before: Control) -> Control:
         kept = [s for s in before.silences if s.until_wall > now and (s.rule, s.resource) != (rule, resource)]
         added = [Silence(rule, resource, now + span)] if span else []
         return replace(before, silences=(*kept, *added))
 
-    _write(ControlFile(data_folder(state)), change)
+    _write(ControlFile(common.data_folder(state)), change)
     quiet = t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=span)
     print(quiet if span else t("{rule} of {name}: no longer silenced", rule=rule, name=resource))
 
@@ -191,7 +189,7 @@ def ack(
     def change(before: Control) -> Control:
         return replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number))
 
-    _write(ControlFile(data_folder(state)), change)
+    _write(ControlFile(common.data_folder(state)), change)
     print(t("incident {number} is acknowledged: {what}", number=number, what=found["headline"]))
 
 
@@ -202,7 +200,7 @@ def release(state: common.State = None) -> None:
     Examples:
         wslgpud alerts release
     """
-    going = StoppedFile(data_folder(state)).release()
+    going = StoppedFile(common.data_folder(state)).release()
     print(t("pid {pids} goes on", pids=tuple(going)) if going else t("no program is stopped"))
 
 

@@ -1,12 +1,15 @@
-"""What the commands share: options that mean the same everywhere, and faults that end in one line and exit status 2."""
+"""What the commands share: options that mean the same everywhere, moments as people type them, and faults."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, time, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -49,6 +52,11 @@ def warn(template: MessageLike, /, **facts: Fact) -> None:
 def complain(text: str) -> None:
     """Print it on standard error as it is."""
     typer.echo(f"wslgpud: {text}", err=True)
+
+
+def print_json(document: Any, *, ensure_ascii: bool = True) -> None:
+    """Print the one document of ``--json``."""
+    print(json.dumps(document, indent=2, ensure_ascii=ensure_ascii))
 
 
 def picture(plot: Path | None) -> Path | None:
@@ -126,3 +134,80 @@ Interval = Annotated[str, option("--interval", "TIME", "time between two updates
 Plot = Annotated[Path | None, _PLOT]
 Gpu = Annotated[int, option("--gpu", "N", "number of the GPU", min=0)]
 Force = Annotated[bool, flag("--force", "replace a file of that name")]
+
+
+_UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LENGTH = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})? ?(?:min|[smhdw]) ?){1,5}")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_DAYS: Final = {"today": 0, "yesterday": 1}
+
+
+def moment(text: str, now: float) -> float:
+    """Return a moment in seconds since the epoch, or raise a Fault.
+
+    ``90s``, ``2h``, ``7d`` are so long before ``now``; ``14:00`` is the last one that has been; ``today``
+    and ``yesterday`` are the beginning of that day unless a time of day follows; else it is a date with or
+    without a time, on this machine's clock unless it says otherwise.
+    """
+    typed = text.strip().lower()
+    ago = 0.0 if typed == "now" else _length(typed.removesuffix(" ago"))
+    if ago is not None:
+        return now - ago
+    try:
+        return _date(typed, now).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise Fault(
+            "{text} is not a time: write 90s, 2h or 7d (so long ago), 14:00, yesterday, now, 2026-11-20,"
+            " '2026-11-20 14:00' or 2026-11-20T14:00:05",
+            text=repr(text),
+        ) from error
+
+
+def iso(wall: float) -> str:
+    """Return a moment as ``--json`` has it: on this machine's clock, with its zone."""
+    return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="seconds")
+
+
+def seconds(text: str, *, zero: bool = False) -> float:
+    """Return a length of time in seconds: ``90s``, ``5min``, ``2h``, ``1h30m``, ``7d``; or ``0`` with ``zero``."""
+    found = _length(text.strip().lower())
+    if zero and (found == 0 or text.strip() == "0"):
+        return 0.0
+    if not found:
+        raise Fault("{text} is not a duration: write 90s, 5min, 2h, 1h30m or 7d", text=repr(text))
+    return found
+
+
+def span(since: str, until: str, now: float) -> tuple[float, float]:
+    """Return the beginning and the end that ``--since`` and ``--until`` mean."""
+    start, end = moment(since, now), moment(until, now)
+    if start >= end:
+        raise Fault("--since {since} is not before --until {until}", since=since, until=until)
+    return start, end
+
+
+def _length(text: str) -> float | None:
+    if not _LENGTH.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+) ?([a-z]+)", text))
+
+
+def _date(text: str, now: float) -> datetime:
+    """Read a date, a time of day, or both."""
+    today = datetime.fromtimestamp(now).astimezone().replace(tzinfo=None)
+    day, _, rest = text.partition(" ")
+    if day in _DAYS:
+        date = today.date() - timedelta(days=_DAYS[day])
+        return datetime.combine(date, _time(rest) if rest else time())
+    if _CLOCK.fullmatch(text):
+        found = datetime.combine(today.date(), _time(text))
+        return found if found <= today else found - timedelta(days=1)
+    # Python 3.10 does not know the Z.
+    return datetime.fromisoformat(re.sub(r"z$", "+00:00", text).upper())
+
+
+def _time(text: str) -> time:
+    if (found := _CLOCK.fullmatch(text)) is None:
+        raise ValueError(text)
+    hour, minute, second = (int(part or 0) for part in found.groups())
+    return time(hour, minute, second)

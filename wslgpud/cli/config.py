@@ -38,11 +38,7 @@ def show(config: common.Config = None, as_json: common.Json = False) -> None:
         for key in configuration.declared_keys()
     ]
     if as_json:
-        print(
-            json.dumps(
-                {k.path: {"value": v, "origin": o or "default", "help": t(k.help)} for k, v, o in rows}, indent=2
-            )
-        )
+        common.print_json({k.path: {"value": v, "origin": o or "default", "help": t(k.help)} for k, v, o in rows})
         return
     console = Console(soft_wrap=True)
     columns = min(console.width, _MOST_COLUMNS) - 4

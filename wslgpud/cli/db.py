@@ -152,7 +152,7 @@ def compact(
 
 
 def _iso(wall: float | None) -> str | None:
-    return None if wall is None else datetime.fromtimestamp(wall).astimezone().isoformat(timespec="seconds")
+    return None if wall is None else common.iso(wall)
 
 
 def _local(iso: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,7 +57,7 @@ def doctor(
         typer.echo(t(told, path=path, count=count), err=as_json)
     if as_json:  # for programs, which read the same in every locale
         english = [{name: str(said) for name, said in finding._asdict().items()} for finding in findings]
-        print(json.dumps(english, indent=2))
+        common.print_json(english)
     elif bundle is None:
         print_findings(findings, everything=everything)
     # Of an archive it is asked whether it is there: what is wrong is why somebody makes one.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 from rich.text import Text
 
 from wslgpud.advise.fit import estimate as estimates
-from wslgpud.advise.fit.estimate import Estimate, Mode, Optimizer, Plan, Precision, estimate, unmeasured
+from wslgpud.advise.fit.estimate import Estimate, Mode, Optimizer, Plan, Precision, unmeasured
 from wslgpud.advise.fit.shape import Shape, of
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option
@@ -92,12 +91,14 @@ def fit(
     plan = Plan(use, form, batch, context, how, checkpointing, rank, "all" if all_linear else "attention")
     found = estimates.estimate(shape, plan)
     room = _given(usable) if usable else _usable(loaded(config).config, database_of(config, state), gpu)
-    help_ = estimates.knobs(shape, plan, room.bytes) if room and found.total_bytes > room.bytes else []
+    over = room is not None and found.total_bytes > room.bytes
+    turns = estimates.knobs(shape, plan, room.bytes) if room and over else []
+    knobs = [(turn, estimates.estimate(shape, changed).total_bytes) for turn, changed in turns]
     if as_json:
-        print(json.dumps(_document(shape, plan, found, room, help_), indent=2, ensure_ascii=False))
+        common.print_json(_document(shape, plan, found, room, knobs), ensure_ascii=False)
     else:
-        _print(shape, plan, found, room, help_)
-    raise typer.Exit(int(room is not None and found.total_bytes > room.bytes))
+        _print(shape, plan, found, room, knobs)
+    raise typer.Exit(int(over))
 
 
 def _given(text: str) -> Usable:
@@ -163,10 +164,9 @@ def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | Non
 
 
 def _document(
-    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]
+    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, knobs: list[tuple[Message, int]]
 ) -> dict[str, object]:
     text = current().text
-    knobs = [{"turn": text(turn), "total_bytes": estimate(shape, changed).total_bytes} for turn, changed in help_]
     return {
         "model": {**dataclasses.asdict(shape), "parameters": shape.size},
         "plan": dataclasses.asdict(plan),
@@ -176,11 +176,11 @@ def _document(
         "usable_by": text(room.how) if room else None,
         "fits": found.total_bytes <= room.bytes if room else None,
         "unmeasured": [text(only) for only in unmeasured(shape, plan)],
-        "knobs": knobs,
+        "knobs": [{"turn": text(turn), "total_bytes": total} for turn, total in knobs],
     }
 
 
-def _print(shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]) -> None:
+def _print(shape: Shape, plan: Plan, found: Estimate, room: Usable | None, knobs: list[tuple[Message, int]]) -> None:
     console = Console()
     console.print(Text.assemble((shape.name, "bold"), "  " * bool(shape.name), current().listed(_how(shape, plan))))
     whole = max(found.total_bytes, room.bytes if room else 0)
@@ -200,9 +200,9 @@ def _print(shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_
     if over:
         bad = t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
         console.print(Text(bad, "bold red"))
-        for turn, changed in help_:
-            console.print("  → " + t("{title}: {text}", title=turn, text=size(estimate(shape, changed).total_bytes)))
-        if not help_:
+        for turn, total in knobs:
+            console.print("  → " + t("{title}: {text}", title=turn, text=size(total)))
+        if not knobs:
             console.print("  " + t("No setting brings it in: take a smaller model or a bigger card."))
     else:
         good = t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=left, how=room.how)

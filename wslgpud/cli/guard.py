@@ -21,12 +21,11 @@ from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, state_folder
-from wslgpud.cli.moments import seconds
+from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, seconds, state_folder
 from wslgpud.host import Host
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import masked
-from wslgpud.words import Fact, Message, current, failure, says, t
+from wslgpud.words import Fact, Message, current, failure, says, t, template
 from wslgpud.words.units import printable
 
 _KEPT_LOGS, _MOST_LOGS = 20, 10_000
@@ -98,10 +97,9 @@ def _jobs_for(command: list[str], host: Host, jobs: str, known: PastRuns) -> tup
     fitting = plan.jobs(left.available_bytes, left.total_bytes, expected, processors)
     chosen = fitting if jobs == "auto" else int(jobs)
     facts = {"jobs": chosen, "processors": processors, "free_bytes": left.available_bytes, "job_bytes": expected}
-    if remembered:
-        _say("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} measured for each", **facts)
-    else:
-        _say("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} expected for each", **facts)
+    measured = template("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} measured for each")
+    guessed = template("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} expected for each")
+    _say(measured if remembered else guessed, **facts)
     return expected, {**os.environ, **plan.limits(chosen, os.environ)}
 
 
@@ -148,8 +146,7 @@ def _jobs(guarded: GuardedCommand) -> int | None:
 
 
 def _line(stats: RunStats, left: MemoryLeft, run: GuardedRun, vram: VramWatch) -> str:
-    limit = run.guarded.timeout_seconds
-    now = _clock(stats.seconds)
+    limit, now = run.guarded.timeout_seconds, _clock(stats.seconds)
     parts = [t("{elapsed} of {limit}", elapsed=now, limit=_clock(limit)) if limit else now]
     parts.append(t("{left_bytes} left", left_bytes=left.available_bytes))
     if stats.peak_bytes is not None:
@@ -282,7 +279,7 @@ def _clock(seconds: float) -> str:
     return t("{number} s", number=rest)
 
 
-def _say(template: str | Message, **facts: Fact) -> None:
-    text = current().text(Message(template, facts) if isinstance(template, str) else template)
+def _say(said: str | Message, **facts: Fact) -> None:
+    text = current().text(Message(said, facts) if isinstance(said, str) else said)
     with contextlib.suppress(OSError):  # a full disk behind 2>FILE: the exit status is the command's own
         os.write(2, f"[guard] {printable(masked(text))}\n".encode())

@@ -20,9 +20,8 @@ from rich.text import Text
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import common
 from wslgpud.cli.chart import chart
-from wslgpud.cli.common import Fault, argument, database_of, flag, option, picture, warn, writing
+from wslgpud.cli.common import Fault, argument, database_of, flag, moment, option, picture, seconds, span, warn, writing
 from wslgpud.cli.console import Console, bar, table_of
-from wslgpud.cli.moments import moment, seconds, span
 from wslgpud.cli.series import WORDS, amount, find, unit_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.security import safe_files
@@ -97,10 +96,10 @@ def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> N
     for ref, kind in sorted(found.items()):
         row: dict[str, Any] = {"series": str(ref), "kind": kind, "unit": unit_of(ref.metric), "host": ref.host}
         if ref in latest:
-            row |= {"value": latest[ref].value, "at": _iso(latest[ref].wall)}
+            row |= {"value": latest[ref].value, "at": common.iso(latest[ref].wall)}
         rows.append((ref, row))
     if as_json:
-        print(json.dumps([row for _, row in rows], indent=2))
+        common.print_json([row for _, row in rows])
     else:
         print_list(rows)
 
@@ -140,7 +139,7 @@ def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
         }
         for ref, points in whole.items()
     ]
-    since, until = map(_iso, (wanted.start_wall, wanted.end_wall))
+    since, until = map(common.iso, (wanted.start_wall, wanted.end_wall))
     print(json.dumps({"since": since, "until": until, "step_seconds": wanted.step_seconds, "series": series}))
 
 
@@ -181,10 +180,6 @@ def _say_tiers(reader: Reader, start: float, step: float) -> None:
     ):
         if kept is not None and coarser is not None and step < width and start < kept and coarser < kept - width:
             warn(told, kept_wall=kept)
-
-
-def _iso(wall: float) -> str:
-    return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="seconds")
 
 
 #: a value older than this shows its age

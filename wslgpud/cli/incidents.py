@@ -15,10 +15,9 @@ from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.report import Report, in_words, report, rows_told
 from wslgpud.cli import common
 from wslgpud.cli.chart import headroom
-from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, flag, picture
+from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, flag, picture, span
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import brief, cells, flush, hanging, margin_of, padded
-from wslgpud.cli.moments import span
 from wslgpud.model import Level
 from wslgpud.series.plots.incident import Panel, Story, plot_incident
 from wslgpud.store import Reader

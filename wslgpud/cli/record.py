@@ -14,8 +14,7 @@ from typing import IO, Annotated
 
 from wslgpud.app.process import host_at
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, loaded, option, writing
-from wslgpud.cli.moments import seconds
+from wslgpud.cli.common import Fault, argument, loaded, option, seconds, writing
 from wslgpud.host import Host
 from wslgpud.risk import trace
 from wslgpud.sampling import capture as captures

@@ -13,25 +13,22 @@ from typing import Annotated, cast
 import typer
 
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, database_of, picture, warn
+from wslgpud.cli.common import Fault, argument, database_of, flag, picture, span, warn
 from wslgpud.cli.help import cells, flush, padded
-from wslgpud.cli.moments import span
 from wslgpud.model import Forecast, Level, Observation, Transition
 from wslgpud.risk import forecast_messages
 from wslgpud.risk.replay import Replay, TruthError, events_beside, replay, trace_name
 from wslgpud.risk.trace import TraceError, read_trace
-from wslgpud.series.plots import PlotError, plot_replays
+from wslgpud.series.plots import plot_replays
 from wslgpud.words import cause, current, failure, say, t
 
 COLUMNS = 72
 
 
 def replay_command(
-    traces: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="recordings (JSON Lines, gzip-compressed or not)")
-    ] = None,
+    traces: Annotated[list[Path] | None, argument("FILE", "recordings (JSON Lines, gzip-compressed or not)")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="print a JSON object, on a line of its own, for each change of level")
+        bool, flag("--json", "print a JSON object, on a line of its own, for each change of level")
     ] = False,
     plot: common.Plot = None,
     since: common.Since = "",
@@ -77,7 +74,7 @@ def _faults() -> Iterator[None]:
     """Turn what is wrong with the files into one line."""
     try:
         yield
-    except (TraceError, TruthError, PlotError) as error:
+    except (TraceError, TruthError) as error:
         raise Fault(cause(error)) from error
     except OSError as error:
         if error.filename is None:  # somebody has read enough of our output
@@ -95,26 +92,20 @@ def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[O
             samples += 1
     except (TraceError, OSError) as error:
         broken.append(error)
-        what = (
-            cause(error)
-            if isinstance(error, TraceError)
-            else say("{file}: {reason}", file=str(path), reason=failure(error))
-        )
+        what = cause(error)
+        if isinstance(error, OSError):
+            what = say("{file}: {reason}", file=str(path), reason=what)
         warn(say("{what}; replayed up to there", what=what) if samples else what)
 
 
 def _replay_history(start: float, stop: float, database: str) -> Replay:
     # Late: only this option needs the database.
     from wslgpud.series.observations import observations
-    from wslgpud.store import Reader, StoreError, shown
+    from wslgpud.store import Reader, shown
 
-    try:
-        with Reader(database) as reader:
-            seen = (replace(o, t=o.t - start) for o in observations(reader, start, stop))
-            result = replay("history", seen)
-            result.start_wall = start
-    except StoreError as error:
-        raise Fault(cause(error)) from error
+    with Reader(database) as reader:
+        result = replay("history", (replace(o, t=o.t - start) for o in observations(reader, start, stop)))
+        result.start_wall = start
     if not result.samples:
         raise Fault("{database} holds no samples between these moments", database=shown(database))
     return result

@@ -18,8 +18,7 @@ from rich.text import Text
 from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import LiveSample
-from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
 from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.serve.status import in_one_line
 from wslgpud.words import HEALTHS, LEVELS, Fact, current, filled, says, t, template

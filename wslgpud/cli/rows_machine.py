@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wslgpud.cli.console import table_of
-from wslgpud.cli.live.recent_series import SeriesKey, vram
+from wslgpud.cli.live.live_sample import SeriesKey, vram
 from wslgpud.cli.rows import BARS, SORTS, View, ink, known, words
 from wslgpud.words import Message, current, say, t, template
 from wslgpud.words.units import size

@@ -12,8 +12,7 @@ from rich.segment import Segment
 
 from wslgpud.cli import rows, rows_machine
 from wslgpud.cli.console import ENDLESS, RichConsole
-from wslgpud.cli.live.live_sample import LiveSample
-from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
 from wslgpud.cli.rows import Shown, View
 from wslgpud.words import t
 from wslgpud.words.units import size

@@ -15,11 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, complain, flag, option
+from wslgpud.cli.common import Fault, argument, complain, flag, option, seconds
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.live_sample import DaemonFeed, Feed, LiveSample, NotYet, feed_of, looked
-from wslgpud.cli.live.recent_series import RecentSeries
-from wslgpud.cli.moments import seconds
+from wslgpud.cli.live.live_sample import DaemonFeed, Feed, LiveSample, NotYet, RecentSeries, feed_of, looked
 from wslgpud.cli.screen import Screen, once
 from wslgpud.client import Daemon, Unanswered
 from wslgpud.serve.status import in_one_line
@@ -64,7 +62,7 @@ def status(
             print(seen.line)
             raise typer.Exit(EXITS.get(seen.level, UNKNOWN))
         if as_json:
-            print(json.dumps(seen.document, indent=2))
+            common.print_json(seen.document)
         elif seen.look is None:
             print(seen.headline)
         else:

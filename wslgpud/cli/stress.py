@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli import common
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, state_folder, warn
-from wslgpud.cli.moments import moment, span
+from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, warn
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
@@ -69,7 +67,7 @@ def stress(
     result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly")
     _keep(result, by_hand.settings, by_hand.folder, by_hand.database)
     if as_json:
-        _print_json(to_json(result, current().text))
+        common.print_json(to_json(result, current().text), ensure_ascii=False)
     else:
         print_run(result)
     raise typer.Exit(STATUS[result.verdict])
@@ -90,7 +88,7 @@ class _ByHand:
     """A run outside the daemon: it looks at the GPU itself, in a thread, as the daemon does between runs."""
 
     def __init__(self, config: Path | None, state: Path | None, patience: float, *, silent: bool) -> None:
-        self.settings, self.folder = loaded(config).config, state_folder(state)
+        self.settings, self.folder = loaded(config).config, common.state_folder(state)
         self.database = database_of(config, state)
         self._settle = min(self.settings.stress.settle_seconds, patience)
         self._silent = silent
@@ -181,10 +179,6 @@ def _anothers(folder: Path) -> bool:
     return os.geteuid() == 0 and folder.stat().st_uid != 0
 
 
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, ensure_ascii=False))
-
-
 @app.command()
 def history(
     config: common.Config = None,
@@ -201,14 +195,16 @@ def history(
         wslgpud stress history --since 30d
         wslgpud stress history --plot nights.png  # usable VRAM, bandwidth and errors over the nights
     """
-    start, end = span(since, until, time.time()) if since else (0.0, moment(until, time.time()))
+    start, end = common.span(since, until, time.time()) if since else (0.0, common.moment(until, time.time()))
     runs = [(n, run) for n, run in _runs(database_of(config, state)) if start <= run.wall <= end][-limit:]
     if (file := picture(plot)) is not None:
         plot_stress([run for _, run in runs], file)
         typer.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
         told = [{"id": number, **to_json(run, current().text)} for number, run in runs]
-        _print_json([{name: fact for name, fact in one.items() if name != "detail"} for one in told])
+        common.print_json(
+            [{name: fact for name, fact in one.items() if name != "detail"} for one in told], ensure_ascii=False
+        )
         return
     if plot is not None and file is None:
         print_curves([run for _, run in runs])
@@ -229,7 +225,7 @@ def show(
     """
     run = _one(_runs(database_of(config, state)), number)
     if as_json:
-        _print_json({"id": number, **to_json(run, current().text)})
+        common.print_json({"id": number, **to_json(run, current().text)}, ensure_ascii=False)
     else:
         print_run(run, rows=True)
 
@@ -263,6 +259,6 @@ def compare(
         columns = {str(number): [_one(runs, number)] for number in (one, other)}
     table = differences(columns)
     if as_json:
-        print(json.dumps({"columns": list(columns), "rows": table}, indent=2))
+        common.print_json({"columns": list(columns), "rows": table})
     else:
         print_differences(list(columns), table)

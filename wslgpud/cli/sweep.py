@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shlex
 import sys
@@ -19,9 +18,8 @@ from wslgpud.advise.guard.plan import Step, too_much
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, flag, loaded, picture
+from wslgpud.cli.common import Fault, argument, flag, loaded, picture, seconds
 from wslgpud.cli.console import Console, table_of
-from wslgpud.cli.moments import seconds
 from wslgpud.cli.rows import bar
 from wslgpud.host import Host
 from wslgpud.series.plots import Trial, plot_sweep
@@ -76,8 +74,7 @@ def sweep(
         finally:
             vram.stop()
     if as_json:
-        document = {"steps": [dataclasses.asdict(s) for s in steps], "end": end}
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        common.print_json({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, ensure_ascii=False)
     else:
         _print(steps, end)
     if (file := picture(plot)) is not None:

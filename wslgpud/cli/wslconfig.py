@@ -97,9 +97,9 @@ def show(file: FileOption = None, as_json: common.Json = False, host_root: commo
     place, document = _document(host, file)
     rows = compare.rows(parse.parse(document.text, place), host)
     if as_json:
-        facts = ((r.key.path, r.wanted, r.has, r.match, r.key.default) for r in rows)
         names = ("key", "file", "machine", "state", "default")
-        print(json.dumps([dict(zip(names, one, strict=True)) for one in facts], indent=2))
+        facts = ((r.key.path, r.wanted, r.has, r.match, r.key.default) for r in rows)
+        common.print_json([dict(zip(names, one, strict=True)) for one in facts])
         return
     table = table_of("<" + t("setting"), "~" + t("file"), "~" + t("machine"), "<")
     colours = {"in force": "green", "waiting": "yellow", "default": "dim", "not visible": "dim"}
@@ -118,7 +118,7 @@ def keys(as_json: common.Json = False) -> None:
         wslgpud wslconfig keys
     """
     if as_json:
-        print(json.dumps([dataclasses.asdict(key) for key in KEYS], indent=2))
+        common.print_json([dataclasses.asdict(key) for key in KEYS])
         return
     console = Console(soft_wrap=True)
     for key in KEYS:

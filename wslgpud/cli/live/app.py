@@ -23,8 +23,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from wslgpud.cli.console import harmless
-from wslgpud.cli.live.live_sample import Feed, LiveSample
-from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import Feed, LiveSample, RecentSeries, SeriesKey
 from wslgpud.cli.live.series_source import Past, before
 from wslgpud.cli.live.series_view import History
 from wslgpud.cli.rows import Shown

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wslgpud.cli.live.live_sample import LiveSample
-from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
 from wslgpud.words import MessageLike, all_of, say
 
 WINDOW_SECONDS = 30.0

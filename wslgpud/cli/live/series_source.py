@@ -12,8 +12,7 @@ from statistics import median_high
 from typing import Any, NamedTuple
 
 from wslgpud.app.catalogue import catalogue
-from wslgpud.cli.live.live_sample import LiveSample
-from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey, busy_share
+from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey, busy_share
 from wslgpud.cli.series import WORDS, find, unit_of
 from wslgpud.client import Daemon
 from wslgpud.series.curves import Curve, curve, rates, step_for
