@@ -17,7 +17,7 @@ import typer
 from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
-from wslgpud.alerts.messages import iso
+from wslgpud.alerts.messages import iso, local_time
 from wslgpud.alerts.report import summary
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
@@ -26,7 +26,7 @@ from wslgpud.cli import common
 from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
 from wslgpud.cli.help import padded, wrapped
-from wslgpud.cli.incidents import incidents, local, recent
+from wslgpud.cli.incidents import incidents, recent
 from wslgpud.client import answering
 from wslgpud.host import Host
 from wslgpud.store import Reader
@@ -49,16 +49,16 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
     found = _open(config, state)
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
-        quiet = [(s.rule, s.resource, round(s.until_wall - time.time())) for s in silences]
-        document = {
-            "open": [{**i, "acknowledged": i["id"] in control.acknowledged} for i in found],
-            "silences": [dict(zip(("rule", "resource", "until_seconds"), one, strict=True)) for one in quiet],
-        }
-        common.print_json(document)
+        quiet = [
+            {"rule": s.rule, "resource": s.resource, "until_seconds": round(s.until_wall - time.time())}
+            for s in silences
+        ]
+        known = [{**i, "acknowledged": i["id"] in control.acknowledged} for i in found]
+        common.print_json({"open": known, "silences": quiet})
         return
     for i in found:
         note = f"  ({t('acknowledged')})" if i["id"] in control.acknowledged else ""
-        since = t("since {time}", time=local(i["opened"]))
+        since = t("since {time}", time=local_time(i["opened"]))
         print(f"{i['id']:>8}  {padded(t(i['level']), 9)}  {since}  {i['headline']}{note}")
     for s in silences:
         until, rule, name = s.until_wall, s.rule, s.resource

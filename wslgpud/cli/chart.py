@@ -55,7 +55,7 @@ def chart(
     colours: list[list[str]] = [[""] * columns for _ in range(height)]
 
     def across(wall: float) -> int:
-        return max(0, min(2 * columns - 1, int((wall - start) / max(end - start, 1e-9) * 2 * columns)))
+        return column(wall, start, end, 2 * columns)
 
     def down(value: float) -> int:
         return round((high - value) / (high - low) * (4 * height - 1))
@@ -131,10 +131,10 @@ def headroom(
     as it was foretold, with dots where it lies above what came.
     """
     columns, top = max(_LEAST_COLUMNS, min(_COLUMNS, width - _MARGIN)), max(curve.capacity_bytes, 1.0)
-    walls, span = [wall for wall, _, _ in curve.points], max(end - start, 1.0)
+    walls, end = [wall for wall, _, _ in curve.points], max(end, start + 1.0)
     parts: list[list[tuple[float, Level]]] = [[] for _ in range(columns)]
     for wall, left, level in curve.points:
-        parts[_column(wall, start, span, columns)].append((left, level))
+        parts[column(wall, start, end, columns)].append((left, level))
     # The least of each cell: a dip is what one looks for. A cell between two samples is like the one before
     # it; a real gap, of a daemon that did not run, stays empty.
     step = statistics.median(b - a for a, b in pairwise(walls)) if len(walls) > 1 else 0.0
@@ -142,14 +142,14 @@ def headroom(
     gaps.append((walls[-1] + step, math.inf))
     cells: list[tuple[float, Level]] = []
     for number, part in enumerate(parts):
-        at = start + (number + 0.5) / columns * span
+        at = start + (number + 0.5) / columns * (end - start)
         if part:
             least, worst = min(left for left, _ in part), max(level for _, level in part)
             cells.append((8 * _ROWS * max(0.0, min(1.0, least / top)), worst))
         else:
             cells.append(cells[-1] if cells and not any(a < at < b for a, b in gaps) else (0.0, Level.OK))
     levels = [level for _, level in cells]
-    foretold = {(_column(wall, start, span, columns), int(_ROWS * max(0.0, left) / top)) for wall, left in forecast}
+    foretold = {(column(wall, start, end, columns), int(_ROWS * max(0.0, left) / top)) for wall, left in forecast}
     lines = [t("{resource}: left of {capacity_bytes}", resource=curve.resource, capacity_bytes=top)]
     for row in reversed(range(_ROWS)):
         label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
@@ -161,7 +161,7 @@ def headroom(
     of_dots = t("\N{MIDDLE DOT} above the bars: forecast when the warning left") if foretold else ""
     lines += [" " * _MARGIN + line for line in ("  ".join(key_of(levels)), of_dots) if line]
     for wall, name in marks:
-        place = _column(wall, start, span, columns)
+        place = column(wall, start, end, columns)
         named = f"{' ' * place}^ {name}" if place < columns // 2 else flush(f"{name} ^", place + 1)
         lines.append(" " * _MARGIN + named)
     return lines
@@ -172,8 +172,9 @@ def key_of(levels: Iterable[Level]) -> list[str]:
     return [f"{LEVEL_MARKS[level]} {t(level.label)}" for level in sorted({*levels} - {Level.OK})]
 
 
-def _column(wall: float, start: float, span: float, columns: int) -> int:
-    return max(0, min(columns - 1, int((wall - start) / span * columns)))
+def column(wall: float, start: float, end: float, columns: int) -> int:
+    """Return in which column a moment is of a picture of the time from ``start`` to ``end``."""
+    return max(0, min(columns - 1, int((wall - start) / max(end - start, 1e-9) * columns)))
 
 
 def strip(shares: Sequence[float]) -> str:

@@ -110,11 +110,9 @@ def _run(guarded: GuardedCommand, host: Host, log: BinaryIO, vram: VramWatch, kn
         free |= vram.free_by_uuid()
     for what, peak in peaks.items():
         if peak > free.get(what, peak):
-            facts = {"peak_bytes": peak, "free_bytes": free[what]}
-            if what == "ram":
-                _say("an earlier run took {peak_bytes} of memory; {free_bytes} is free now", **facts)
-            else:
-                _say("an earlier run took {peak_bytes} of VRAM; {free_bytes} is free now", **facts)
+            ram = template("an earlier run took {peak_bytes} of memory; {free_bytes} is free now")
+            card = template("an earlier run took {peak_bytes} of VRAM; {free_bytes} is free now")
+            _say(ram if what == "ram" else card, peak_bytes=peak, free_bytes=free[what])
     name = plan.short_name(guarded.command)  # arguments hold secrets, and everybody may read the note
     with Relay(log, live=True) as relay, Note(host, "guard", name, who=name) as note:
 

@@ -32,8 +32,10 @@ from wslgpud.series.plots import plot_curves
 from wslgpud.store import Reader, SeriesRef
 from wslgpud.words import MessageError, cause, t, template
 
-#: values along a picture
-_PICTURE_POINTS = 700
+#: values along a picture, and what the labels of an axis take of a terminal's width
+_PICTURE_POINTS, _MARGIN = 700, 14
+#: a value older than this shows its age
+_FRESH_SECONDS = 90.0
 
 
 def history(
@@ -91,7 +93,6 @@ def history(
 
 
 def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> None:
-    """List series with units and last values."""
     latest, rows = reader.latest(), []
     for ref, kind in sorted(found.items()):
         row: dict[str, Any] = {"series": str(ref), "kind": kind, "unit": unit_of(ref.metric), "host": ref.host}
@@ -101,7 +102,7 @@ def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> N
     if as_json:
         common.print_json([row for _, row in rows])
     else:
-        print_list(rows)
+        _print_list(rows)
 
 
 def _print(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None) -> None:
@@ -128,17 +129,10 @@ def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
     whole: dict[SeriesRef, list[list[float]]] = {}
     for piece in itertools.chain.from_iterable(pieces):
         whole.setdefault(piece.ref, []).extend(map(list, zip(piece.times, piece.values, strict=True)))
-    series = [
-        {
-            "series": str(ref),
-            "metric": ref.metric,
-            "labels": dict(ref.labels),
-            "host": ref.host,
-            "unit": unit_of(ref.metric),
-            "points": points,
-        }
-        for ref, points in whole.items()
-    ]
+    series = []
+    for ref, points in whole.items():
+        about = {"series": str(ref), "metric": ref.metric, "labels": dict(ref.labels), "host": ref.host}
+        series.append({**about, "unit": unit_of(ref.metric), "points": points})
     since, until = map(common.iso, (wanted.start_wall, wanted.end_wall))
     print(json.dumps({"since": since, "until": until, "step_seconds": wanted.step_seconds, "series": series}))
 
@@ -155,18 +149,17 @@ def _curves(reader: Reader, wanted: Wanted, step: float, across: str | None, *, 
 
 
 def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) -> None:
-    """Draw on the terminal or into a file."""
-    points = dots_across() if file is None else _PICTURE_POINTS
+    points = max(40, (Console().picture_width - _MARGIN) * 2) if file is None else _PICTURE_POINTS
     start, end = wanted.start_wall, wanted.end_wall
     step = wanted.step_seconds or step_for(end - start, points)
     curves = _curves(reader, wanted, step, across, rate=rate)
     if not curves:
         raise Fault("nothing of that was recorded between {start_wall} and {end_wall}", start_wall=start, end_wall=end)
     if file is None:
-        print_curves(curves, start, end, step)
+        _print_curves(curves, start, end, step)
         _say_tiers(reader, start, step)
-        return
-    plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
+    else:
+        plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
 
 
 def _say_tiers(reader: Reader, start: float, step: float) -> None:
@@ -182,18 +175,7 @@ def _say_tiers(reader: Reader, start: float, step: float) -> None:
             warn(told, kept_wall=kept)
 
 
-#: a value older than this shows its age
-_FRESH_SECONDS = 90.0
-#: what the labels of an axis take of the width
-_MARGIN = 14
-
-
-def dots_across() -> int:
-    """Return how many values fit beside each other into a picture on this terminal."""
-    return max(40, (Console().picture_width - _MARGIN) * 2)
-
-
-def print_list(rows: Sequence[tuple[SeriesRef, Mapping[str, Any]]]) -> None:
+def _print_list(rows: Sequence[tuple[SeriesRef, Mapping[str, Any]]]) -> None:
     """Print each metric once, with the last values of its series."""
     console = Console(soft_wrap=False)
     words = {metric: word for word, metrics in WORDS.items() for metric in metrics}
@@ -218,7 +200,7 @@ def _last(row: Mapping[str, Any]) -> tuple[str, str]:
     return amount(row["value"], row["unit"]), t("{age_seconds} ago", age_seconds=age) if age > _FRESH_SECONDS else ""
 
 
-def print_curves(curves: Sequence[Curve], start: float, end: float, step: float) -> None:
+def _print_curves(curves: Sequence[Curve], start: float, end: float, step: float) -> None:
     """Print a picture for each unit, each with a table of its curves."""
     console = Console()
     kinds = list(dict.fromkeys((c.unit, c.rate) for c in curves))

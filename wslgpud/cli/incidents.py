@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from wslgpud import client, words
 from wslgpud.alerts.incidents import Incident, grouped
+from wslgpud.alerts.messages import local_time
 from wslgpud.alerts.report import Report, in_words, report, rows_told
 from wslgpud.cli import common
 from wslgpud.cli.chart import headroom
@@ -55,11 +56,10 @@ def incidents(
         if number is None:
             walls = span(since, until, time.time())
             # Without --all no notes of what happens every day: a model that loads, a clock that was set.
-            notable = (i for i in recent(reader, *walls) if i.worst > Level.INFO or i.rule == "unclean_end")
-            chosen = recent(reader, *walls) if all_ else list(notable)
-            found = [in_words(i, reader.changes_numbered(rows_told(i)), words.current()) for i in chosen]
-            found = found if as_json else _as_of_now(found, chosen, state)
-            print(json.dumps(found, indent=2) if as_json else _fitted(_list(found)))
+            found = recent(reader, *walls)
+            chosen = [i for i in found if all_ or i.worst > Level.INFO or i.rule == "unclean_end"]
+            told = [in_words(i, reader.changes_numbered(rows_told(i)), words.current()) for i in chosen]
+            print(json.dumps(told, indent=2) if as_json else _fitted(_list(_as_of_now(told, chosen, state))))
             return
         shown = report(reader, number, words.current())
     if shown is None:
@@ -107,7 +107,7 @@ def _list(found: list[dict[str, Any]]) -> str:
     wide = max(cells(t("subject")), *map(cells, subjects))
     rows = [(t("ID"), t("when"), t("level"), t("subject"), t("story"), "")]
     for i, subject in zip(found, subjects, strict=True):
-        facts = str(i["id"]), local(i["opened"], 16), t(i["worst_level"]), subject
+        facts = str(i["id"]), local_time(i["opened"])[:16], t(i["worst_level"]), subject
         rows.append((*facts, i["headline"], i.get("outcome", "")))
     lines = []
     for number, when, level, subject, story, outcome in rows:
@@ -124,26 +124,26 @@ def _fitted(text: str) -> str:
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
-    facts = {"subject": d["name"], "level": t(LEVELS[d["worst_level"]]), "began": local(d["opened"])}
+    facts = {"subject": d["name"], "level": t(LEVELS[d["worst_level"]]), "began": local_time(d["opened"])}
     about = t("{subject}, at worst {level}; began {began}", **facts)
     lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]
     lines.append(t("{first}; {rest}", first=about, rest=d["outcome"]) if "outcome" in d else about)
     if d["rule"] == "unclean_end":
-        lines.append(t("Last sample before the end: {when}", when=local(d["moment"])))
+        lines.append(t("Last sample before the end: {when}", when=local_time(d["moment"])))
     if "trouble" in d:
         lines.append(t("Probable cause: {trouble}", trouble=d["trouble"]))
     elif "evidence" in d:
         # Of one that goes on it is of its last change: the figures of now are in the headline.
         going_on = shown.incident.closed_wall is None and shown.incident.kill is None
-        lines.append(f"{local(d['levels'][-1]['at'])}  " * going_on + d["evidence"])
+        lines.append(f"{local_time(d['levels'][-1]['at'])}  " * going_on + d["evidence"])
     if d.get("false_alarm"):
         lines.append(t("Looks like a false alarm: nothing was killed and memory was never short."))
     lines += _curves(shown) if charts else []
     for title, entries in (
         (t("Growing"), map(_grown, d["growing"])),
-        (t("Levels"), (f"{local(s['at'])}  {padded(t(s['level']), 9)}  {s['headline']}" for s in d["levels"])),
+        (t("Levels"), (f"{local_time(s['at'])}  {padded(t(s['level']), 9)}  {s['headline']}" for s in d["levels"])),
         (t("Messages"), map(_message, d["messages"])),
-        (t("Events"), (f"{local(e['at'])}  {e['text']}" for e in d["events"])),
+        (t("Events"), (f"{local_time(e['at'])}  {e['text']}" for e in d["events"])),
         (t("Kernel, previous boot"), d.get("kernel", ())),
         (t("Crash dumps of Windows"), d.get("crash_dumps", ())),
     ):
@@ -204,7 +204,7 @@ def _message(message: dict[str, Any]) -> str:
     if "sent" in message:
         waited = _wall(message["sent"]) - _wall(message["at"])
         fate = t("sent after {waited_seconds}", waited_seconds=waited) if waited >= 1.5 else t("sent at once")
-    return f"{local(message['at'])}  {message['channel']:<20}  {fate}"
+    return f"{local_time(message['at'])}  {message['channel']:<20}  {fate}"
 
 
 def _draw(shown: Report, path: Path) -> None:
@@ -216,8 +216,3 @@ def _draw(shown: Report, path: Path) -> None:
     title += f"\n{d['outcome']}" if "outcome" in d else ""
     story = Story(shown.start, shown.end, _marks(shown), shown.warned)
     plot_incident(panels, story, path, title, _readable(shown, charts=False))
-
-
-def local(at: str, characters: int = 19) -> str:
-    """Return a moment as the clock on the wall of this machine shows it."""
-    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")[:characters]

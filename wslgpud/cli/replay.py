@@ -131,7 +131,7 @@ def change_row(trace: str, change: Transition) -> dict[str, object]:
 
 
 def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
-    from wslgpud.cli.chart import key_of  # rich only when somebody looks
+    from wslgpud.cli.chart import column, key_of  # rich only when somebody looks
 
     shown = result.points()
     told = t(
@@ -155,9 +155,8 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
         print(f"  {subject}  {padded(t('used'), wide)}  {used}")
         print(f"{margin}  {padded(t('level'), wide)}  {marks}".rstrip())
         if event is not None:
-            column = min(COLUMNS - 1, max(0, int((event - start) / max(1e-9, end - start) * COLUMNS)))
             told = t("out of memory at {time} s", time=f"{event:.1f}")
-            print(f"{margin}{' ' * (wide + 4 + column)}^ {told}")
+            print(f"{margin}{' ' * (wide + 4 + column(event, start, end, COLUMNS))}^ {told}")
         for change in result.changes:
             if change.resource == resource:
                 text = current().text(change.message) if change.new >= Level.WARNING else ""
@@ -179,11 +178,10 @@ def _clock(wall: float) -> str:
 
 def _strips(points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float) -> tuple[str, str]:
     """Squeeze a series into one line of bars (most used per column) and one of levels (worst per column)."""
-    from wslgpud.cli.chart import LEVEL_MARKS, strip  # rich only when somebody looks
+    from wslgpud.cli.chart import LEVEL_MARKS, column, strip  # rich only when somebody looks
 
     used, worst = [0.0] * COLUMNS, [Level.OK] * COLUMNS
     for at, share, _, level in points:
-        column = min(COLUMNS - 1, int((at - start) / max(1e-9, end - start) * COLUMNS))
-        used[column] = max(used[column], 1.0 - share)
-        worst[column] = max(worst[column], level)
+        place = column(at, start, end, COLUMNS)
+        used[place], worst[place] = max(used[place], 1.0 - share), max(worst[place], level)
     return strip(used), "".join(LEVEL_MARKS[level] for level in worst)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -80,14 +81,14 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
     Examples:
         wslgpud stress answer
     """
-    by_hand = _ByHand(config, state, loaded(config).config.stress.settle_seconds, silent=True)
+    by_hand = _ByHand(config, state, silent=True)
     unit.answer(by_hand.folder, by_hand.run)
 
 
 class _ByHand:
     """A run outside the daemon: it looks at the GPU itself, in a thread, as the daemon does between runs."""
 
-    def __init__(self, config: Path | None, state: Path | None, patience: float, *, silent: bool) -> None:
+    def __init__(self, config: Path | None, state: Path | None, patience: float = math.inf, *, silent: bool) -> None:
         self.settings, self.folder = loaded(config).config, common.state_folder(state)
         self.database = database_of(config, state)
         self._settle = min(self.settings.stress.settle_seconds, patience)

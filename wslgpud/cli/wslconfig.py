@@ -36,12 +36,12 @@ ProcessorsOption = Annotated[int, option("--processors", "N", "Windows' logical 
 YesOption = Annotated[bool, flag("--yes -y", "do not ask")]
 
 IN_FORCE = template("It takes effect when WSL starts anew. Save your work, then run in Windows:  wsl --shutdown")
-#: how a setting stands
-MATCHES: Mapping[compare.Match, str] = {
-    "in force": template("in force"),
-    "waiting": template("waits for wsl --shutdown"),
-    "default": template("not set"),
-    "not visible": template("not visible"),
+#: how a setting stands, and in which colour
+MATCHES: Mapping[compare.Match, tuple[str, str]] = {
+    "in force": (template("in force"), "green"),
+    "waiting": (template("waits for wsl --shutdown"), "yellow"),
+    "default": (template("not set"), "dim"),
+    "not visible": (template("not visible"), "dim"),
 }
 
 
@@ -102,10 +102,10 @@ def show(file: FileOption = None, as_json: common.Json = False, host_root: commo
         common.print_json([dict(zip(names, one, strict=True)) for one in facts])
         return
     table = table_of("<" + t("setting"), "~" + t("file"), "~" + t("machine"), "<")
-    colours = {"in force": "green", "waiting": "yellow", "default": "dim", "not visible": "dim"}
     for row in rows:
         wanted, has = Text(compare.quoted(row.key, row.wanted)), Text(compare.measured(row.key, row.has))
-        table.add_row(row.key.path, wanted, has, Text(t(MATCHES[row.match]), colours[row.match]))
+        state, colour = MATCHES[row.match]
+        table.add_row(row.key.path, wanted, has, Text(t(state), colour))
     Console().print(table)
     print(f"\n{place}")
 
