@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.abuse.test_silence import NOBODY, ROOT, Idle, another, needs_root
+from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import gpu
 from tests.stress.test_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
-from tests.test_monitor import SteppingClock
 from wslgpud import client
 from wslgpud.active_runs import (
     MOST_ENTRIES,

@@ -19,13 +19,13 @@ import pytest
 from rich.console import Console
 
 from tests.gpu.conftest import built_library  # noqa: F401 - a fixture
+from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import MIB, gpu
 from tests.stress.test_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.daemons import daemon, eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.support.screens import print_status
-from tests.test_monitor import SteppingClock
 from wslgpud.active_runs import PLACES, Note, RunNotes, name_of
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host

@@ -77,7 +77,7 @@ class Recorder:
 
 
 class Life:
-    """One run of the daemon's alerting half: a store, a desk, and channels that do not run by themselves."""
+    """One run of the daemon's alerting half: a store, a manager, and channels that do not run by themselves."""
 
     def __init__(
         self, folder: Path, *channels: Recorder, clock: Clock | None = None, language: str = "en", **settings: Any
@@ -86,7 +86,7 @@ class Life:
         self.channels = channels or (Recorder(),)
         self.store = Store(folder / "wslgpud.db", boot_id="boot", clock=self.clock)
         run = self.store.previous_run
-        self.desk = AlertManager(
+        self.manager = AlertManager(
             Alerts(**settings),
             self.channels,
             self.store,
@@ -100,7 +100,7 @@ class Life:
         self.clock.t = t
         forecast = Forecast("ram", new, left, 100, eta_seconds=eta, who="python (pid 7)", who_kind="process")
         row = Transition(self.clock.wall(), self.clock.mono(), "ram", "memory_exhaustion", old, new, forecast=forecast)
-        self.desk.tick(self.tick(), [forecast], [row] if old != new else [])
+        self.manager.tick(self.tick(), [forecast], [row] if old != new else [])
 
     def tick(self, *readings: Reading, **more: Any) -> Any:
         snapshot = tick(self.clock.t, *readings, **more)
@@ -108,7 +108,7 @@ class Life:
 
     def kill(self, t: float, victim: str = "python") -> None:
         self.clock.t = t
-        self.desk.tick(self.tick(events=(oom_kill(victim, wall=self.clock.wall()),)), [], [])
+        self.manager.tick(self.tick(events=(oom_kill(victim, wall=self.clock.wall()),)), [], [])
 
     def waiting(self, channel: str = "people") -> list[Mapping[str, Any]]:
         return [worded(d.payload, ENGLISH) for d in self.store.unsent(channel)]
@@ -118,7 +118,7 @@ class Life:
         return self.store.transitions()
 
     def end(self) -> None:
-        self.desk.close(5)
+        self.manager.close(5)
         self.store.close()
 
 
@@ -158,7 +158,7 @@ def test_an_incident_is_told_from_its_opening_to_its_end(life: Life) -> None:
     life.memory(2, WARNING, CRITICAL)
     life.memory(3, CRITICAL, WARNING)
     life.memory(4, WARNING, OK)
-    life.desk.dispatcher.start()
+    life.manager.dispatcher.start()
     (message,) = life.channels[0].wait_for(1)
     (incident,) = fold(life.rows())
 
@@ -198,7 +198,7 @@ def test_an_all_clear_goes_to_whoever_was_told_of_the_worst_and_says_how_it_ende
     assert got("pager") == both
     assert got("people") == got("system") == [("opened", "warning"), ("closed", "ok"), *both]
     assert life.waiting("pager")[-1]["evidence"].startswith("memory given back")
-    assert life.desk.open == life.desk.reminders("system") == []
+    assert life.manager.open == life.manager.reminders("system") == []
     life.end()
 
 
@@ -241,7 +241,7 @@ def test_the_end_of_a_kill_is_no_message_to_people_but_alerting_systems_need_it(
     life.kill(1)
     for t in range(2, 700):
         life.clock.t = t
-        life.desk.tick(life.tick(), [], [])
+        life.manager.tick(life.tick(), [], [])
 
     assert [m["kind"] for m in life.waiting("people")] == ["opened"]
     assert [m["kind"] for m in life.waiting("system")] == ["opened", "closed"]
@@ -253,7 +253,7 @@ def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tm
     control.change(lambda c: replace(c, silences=(Silence("oom_kill", "*", START + 100),)))
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
-    (incident,) = life.desk.open
+    (incident,) = life.manager.open
     control.change(lambda c: replace(c, acknowledged=(incident.id,)))
     life.memory(20, WARNING, WARNING, eta=100)
     life.memory(30, WARNING, CRITICAL)
@@ -277,8 +277,8 @@ def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_onc
 def test_killed_between_the_transition_and_the_delivery_it_is_delivered_by_the_next_run(tmp_path: Path) -> None:
     die(warn_and_die, tmp_path)
     life = Life(tmp_path)
-    (incident,) = life.desk.open
-    life.desk.dispatcher.start()
+    (incident,) = life.manager.open
+    life.manager.dispatcher.start()
     (message,) = life.channels[0].wait_for(1)
 
     assert (message["level"], message["incident"]) == ("critical", incident.id)
@@ -309,21 +309,21 @@ def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_w
     first.memory(1, OK, WARNING)
     first.memory(2, WARNING, OK)
     row = Transition(START, 3.0, "gpu0", "vram_stress", OK, CRITICAL, "x", facts={"text": "wrong data"})
-    first.desk.report(row)
-    first.desk.tick(first.tick(), [], [])
+    first.manager.report(row)
+    first.manager.tick(first.tick(), [], [])
     first.end()
     first.clock.t = 3 * HISTORY_SECONDS
     store = Store(tmp_path / "wslgpud.db", boot_id="boot", clock=first.clock)
     rows = [*store.changes(first.clock.wall() - HISTORY_SECONDS, LASTING)]
     place = Installation("pc", tmp_path, tmp_path, "en")
-    desk = AlertManager(Alerts(), first.channels, store, first.clock, place, rows=rows)
+    manager = AlertManager(Alerts(), first.channels, store, first.clock, place, rows=rows)
 
-    assert [i.rule for i in desk.open] == [t.rule for _, t in rows] == ["vram_stress"]
-    desk.report(replace(row, wall=first.clock.wall(), old=CRITICAL, new=OK))
-    desk.tick(first.tick(), [], [])
+    assert [i.rule for i in manager.open] == [t.rule for _, t in rows] == ["vram_stress"]
+    manager.report(replace(row, wall=first.clock.wall(), old=CRITICAL, new=OK))
+    manager.tick(first.tick(), [], [])
     assert store.flush()
     assert [i.closed_wall is None for i in fold(store.transitions())] == [False, False]
-    desk.close(5)
+    manager.close(5)
     store.close()
 
 
@@ -336,7 +336,7 @@ def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news
     second.memory(10, OK, CRITICAL)  # its engine began anew, and finds what is known
 
     assert len(second.rows()) == 1
-    (renewed,) = second.desk.reminders("people")
+    (renewed,) = second.manager.reminders("people")
     assert (renewed["level"], renewed["incident"]) == ("critical", second.rows()[0][0])
     second.end()
 
@@ -349,8 +349,8 @@ def test_last_nights_kill_is_over_when_the_daemon_starts_in_the_morning(tmp_path
 
     second = Life(tmp_path, clock=first.clock)
 
-    assert second.desk.open == []
-    assert second.desk.reminders("people") == []
+    assert second.manager.open == []
+    assert second.manager.reminders("people") == []
     assert [m["kind"] for m in second.waiting()] == ["opened"], "its end is worth no message"
     second.end()
 
@@ -376,7 +376,7 @@ def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_bac
 
     def renewed(t: float) -> int:
         life.memory(t, CRITICAL, CRITICAL)
-        return len(life.desk.reminders("people"))
+        return len(life.manager.reminders("people"))
 
     life.memory(1, OK, CRITICAL)
     assert renewed(2) == 1
@@ -401,8 +401,8 @@ def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
     system = Renewed("system", human=False)
     life = Life(tmp_path, Recorder(), system, channel_levels=("system=critical",))
     life.memory(1, OK, WARNING)
-    life.desk.tick(life.tick(events=(oom_kill(wall=life.clock.wall()),)), [], [])
-    life.desk.dispatcher.start()
+    life.manager.tick(life.tick(events=(oom_kill(wall=life.clock.wall()),)), [], [])
+    life.manager.dispatcher.start()
 
     assert {m["rule"] for m in system.wait_for(4)} == {"oom_kill"}
     life.end()
@@ -433,7 +433,7 @@ def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     first.end()
     second = Life(tmp_path)
     after = report(reader, incident.id, ENGLISH)
-    again = second.desk.open[0].last
+    again = second.manager.open[0].last
     second.end()
     reader.close()
 
@@ -451,7 +451,7 @@ def test_a_jump_of_the_clock_in_the_middle_loses_and_repeats_nothing(tmp_path: P
     life.memory(2, WARNING, CRITICAL)
     life.clock.jump = 7200.0
     life.memory(3, CRITICAL, OK)
-    life.desk.dispatcher.start()
+    life.manager.dispatcher.start()
     life.channels[0].wait_for(3)
     assert len(fold(life.rows())) == 1
 
@@ -482,18 +482,18 @@ def test_a_channel_that_is_down_delays_no_other_and_gets_all_when_it_is_back(
     down, up = Recorder("down", human=False), Recorder("up", human=False)
     down.down = True
     life = Life(tmp_path, down, up)
-    life.desk.dispatcher.start()
+    life.manager.dispatcher.start()
     for n in range(10):
         life.memory(n, *((OK, WARNING) if n % 2 == 0 else (WARNING, OK)))
     up.wait_for(10)
     assert down.got == []
     down.down = False
-    life.desk.dispatcher.wake()
+    life.manager.dispatcher.wake()
     down.wait_for(10)
 
     assert down.kinds == up.kinds == ["opened", "closed"] * 5
-    assert life.desk.dispatcher.counts["up", "sent"] == 10
-    assert life.desk.dispatcher.counts["down", "failed"] >= 1
+    assert life.manager.dispatcher.counts["up", "sent"] == 10
+    assert life.manager.dispatcher.counts["down", "failed"] >= 1
     life.end()
 
 
@@ -503,7 +503,7 @@ def test_the_score_counts_kills_warned_in_time_and_false_alarms(life: Life) -> N
     life.memory(32, WARNING, OK)
     for t in range(40, 700, 2):
         life.clock.t = t
-        life.desk.tick(life.tick(), [], [])
+        life.manager.tick(life.tick(), [], [])
     life.kill(1500, "unseen")
     life.memory(3000, OK, WARNING, left=60)
     life.memory(3001, WARNING, OK, left=70)
@@ -511,7 +511,7 @@ def test_the_score_counts_kills_warned_in_time_and_false_alarms(life: Life) -> N
     life.memory(4001, WARNING, CRITICAL, left=5)
     life.memory(4002, CRITICAL, OK, left=70)
 
-    found = {(r.spec.name, *r.labels): r.value for r in life.desk.readings()}
+    found = {(r.spec.name, *r.labels): r.value for r in life.manager.readings()}
     assert found[alert_metrics.EXHAUSTIONS.name, "yes"] == 1
     assert found[alert_metrics.EXHAUSTIONS.name, "no"] == 1
     assert found[alert_metrics.FALSE_ALARMS.name,] == 1
@@ -525,13 +525,13 @@ def test_a_warning_under_which_the_machine_ended_is_no_false_alarm(tmp_path: Pat
     clock.t = 100
     life = Life(tmp_path, clock=clock)
     row = Transition(clock.wall(), clock.mono(), "machine", "unclean_end", OK, WARNING)
-    life.desk.report(row)
+    life.manager.report(row)
     for t in (101, 170):
         clock.t = t
-        life.desk.tick(life.tick(), [], [])
+        life.manager.tick(life.tick(), [], [])
 
-    assert [i.rule for i in life.desk.open] == ["unclean_end"]
-    assert [r.value for r in life.desk.readings() if r.spec is alert_metrics.FALSE_ALARMS] == [0]
+    assert [i.rule for i in life.manager.open] == ["unclean_end"]
+    assert [r.value for r in life.manager.readings() if r.spec is alert_metrics.FALSE_ALARMS] == [0]
     life.end()
 
 
@@ -543,7 +543,7 @@ class TestBlackBox:
         life = Life(tmp_path, clock=clock)
         run = life.store.previous_run
         assert run is not None
-        row, kept = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
+        row, kept = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
 
         assert (row.rule, row.resource, row.new) == ("unclean_end", "machine", WARNING)
         assert "RAM is running low" in str(compose(row).evidence[0])
@@ -558,7 +558,7 @@ class TestBlackBox:
         first.clock.t = 8 * 3600.0
         life = Life(tmp_path, clock=first.clock)
         run = type("Run", (), {"stopped_wall": START + 5, "started_wall": START, "boot_id": "boot"})
-        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
+        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
 
         assert row.new == WARNING
         assert "cc1plus" in str(row.facts["trouble"])
@@ -570,10 +570,10 @@ class TestBlackBox:
             clock.t = t
             life = Life(tmp_path, clock=clock)
             run = type("Run", (), {"stopped_wall": START + t - 1, "started_wall": START, "boot_id": "boot"})
-            row, kept = blackbox.examine(Host("/nowhere"), life.store, run, f"boot {t}", life.desk.left_open)
+            row, kept = blackbox.examine(Host("/nowhere"), life.store, run, f"boot {t}", life.manager.left_open)
             life.store.append(kept, urgent=True)
-            life.desk.report(replace(row, wall=clock.wall(), mono=clock.mono(), new=WARNING))
-            life.desk.tick(life.tick(), [], [])
+            life.manager.report(replace(row, wall=clock.wall(), mono=clock.mono(), new=WARNING))
+            life.manager.tick(life.tick(), [], [])
             said, rows = life.waiting(), life.rows()
             life.end()
 
@@ -586,16 +586,16 @@ class TestBlackBox:
         row = Transition(
             life.clock.wall(), life.clock.mono(), "x", rule, OK, WARNING, Message("told"), facts={"last": "x"}
         )
-        life.desk.report(row)
-        life.desk.tick(life.tick(), [], [])
+        life.manager.report(row)
+        life.manager.tick(life.tick(), [], [])
         life.end()
         life.clock.t = 300
         life = Life(tmp_path, clock=life.clock)
         run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
 
-        end, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
+        end, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
 
-        assert [i.rule for i in life.desk.left_open] == [rule]
+        assert [i.rule for i in life.manager.left_open] == [rule]
         assert (end.new, "trouble" in end.facts) == (Level.INFO, False)
         life.end()
 

@@ -22,9 +22,8 @@ ROOMS = {
     "cli": ("live", "integration/test_commands.py", "store/test_commands.py", "words/test_surfaces.py"),
     "config": ("test_config.py", "abuse/test_private_files.py"),
     "probes": ("gpu", "abuse/test_probe_pipes.py"),
-    "sampling": ("test_sampler.py", "test_monitor.py", "test_observe.py", "test_capture.py"),
-    "security": ("abuse", "test_masking.py"),
-    "series": ("test_history.py", "store/test_commands.py", "page/test_plots.py"),
+    "security": ("abuse",),
+    "series": ("store/test_commands.py", "page/test_plots.py"),
     "serve": ("page",),
     "sources": ("gpu",),
 }

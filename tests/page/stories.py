@@ -1,4 +1,4 @@
-"""Stories of groups that run out of memory, played through engine and desk as the daemon does."""
+"""Stories of groups that run out of memory, played through engine and manager as the daemon does."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def kernel_kill(group: str, wall: float) -> Event:
 
 
 def three_groups(stage: Stage, folder: Path) -> AlertManager:
-    """Play them; the last moment becomes now. Return the desk, whose incidents they are."""
+    """Play them; the last moment becomes now. Return the manager, whose incidents they are."""
     engine = RiskEngine()
     wall, mono = stage.clock.wall() - END, stage.clock.mono() - END
-    desk = AlertManager(Alerts(), [], stage.store, stage.clock, Installation("pc", folder, folder, "en"))
+    manager = AlertManager(Alerts(), [], stage.store, stage.clock, Installation("pc", folder, folder, "en"))
     for number, seen in enumerate(observations()):
         found = engine.observe(seen, wall + seen.t)
         snapshot = snapshot_of(seen, found.forecasts, wall, mono, number)
@@ -86,9 +86,9 @@ def three_groups(stage: Stage, folder: Path) -> AlertManager:
         log = SourceReport("kernel_log", "ok", Sample(events=events), snapshot.mono, 0.0)
         snapshot = replace(snapshot, reports=(*snapshot.reports, log))
         rows = [replace(change, mono=snapshot.mono) for change in found.changes]
-        desk.tick(snapshot, found.forecasts, rows)
+        manager.tick(snapshot, found.forecasts, rows)
         stage.store.append(snapshot)
-    stage.ledger = desk._ledger
+    stage.ledger = manager._ledger
     stage.publish(snapshot, seen, found.forecasts, keep=False)
     stage.store.flush()
-    return desk
+    return manager

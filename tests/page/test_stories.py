@@ -19,9 +19,9 @@ from wslgpud.cli import app
 def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("stories")
     stage = Stage(folder, database=folder / "wslgpud.db")
-    desk = three_groups(stage, folder)
+    manager = three_groups(stage, folder)
     yield stage, folder
-    desk.close(1)
+    manager.close(1)
     stage.close()
 
 

@@ -12,7 +12,7 @@ from wslgpud.risk.engine import RiskEngine
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.sampling.sampler import INTERVAL
 
-HOSTS = Path(__file__).parent / "hosts"
+HOSTS = Path(__file__).parent.parent / "hosts"
 
 
 class SteppingClock:
