@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sqlite3
 import subprocess
+import tempfile
 from contextlib import closing
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -318,6 +321,22 @@ def test_a_backup_beside_the_daemon_is_a_whole_history(run, tmp_path):
     run("db", "backup", str(tmp_path / "wslgpud.db"), "--force")
     assert "cannot be made" in run("db", "backup", "/dev/null/x", code=2)
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to write into another user's folder")
+def test_root_copies_into_another_users_folder_with_no_more_than_their_rights(recorded):
+    seen = []
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        theirs = Path(name)
+        os.chown(theirs, 51234, 51234)
+        (theirs / "copy.db.part").symlink_to("/etc/wslgpud-planted")
+
+        maintenance.backup(str(recorded / "wslgpud.db"), theirs / "copy.db", lambda *_: seen.append(os.geteuid()))
+
+        assert set(seen) == {51234}
+        assert (theirs / "copy.db").stat().st_uid == 51234
+    assert not Path("/etc/wslgpud-planted").exists()
+    assert os.geteuid() == 0
 
 
 def test_a_backup_is_of_one_moment_however_much_is_written_meanwhile(run, recorded, tmp_path, monkeypatch):

@@ -57,14 +57,28 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
         StoreError: it cannot be read or written, or is damaged.
     """
     path = file_of(target)
-    part = copy.with_name(f"{copy.name}.part")
     try:
-        part.unlink(missing_ok=True)
-        with closing(_reading(path)) as source, closing(sqlite3.connect(part)) as made:
+        with closing(_reading(path)) as source:
             # without a transaction around it each commit of the daemon would have the copy begin again
             source.isolation_level = None
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            # In another user's folder a link may take the place of any file, whenever: it leads where they may write.
+            with _as_its_owner(copy.parent):
+                _copy(source, path, copy, progress)
+    except (sqlite3.Error, OSError) as error:
+        why = cause(error)
+        raise UnwritableError(
+            "{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why
+        ) from error
+    return copy.stat().st_size
+
+
+def _copy(source: sqlite3.Connection, path: Path, copy: Path, progress: Callable[[int, int], None]) -> None:
+    part = copy.with_name(f"{copy.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        with closing(sqlite3.connect(part)) as made:
             source.backup(made, pages=SLICE_PAGES, progress=lambda _, left, total: progress(total - left, total))
             problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]
         if problems:
@@ -74,16 +88,10 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
         with part.open("rb+") as written:
             os.fsync(written.fileno())
         part.rename(copy)
-    except (sqlite3.Error, OSError) as error:
-        why = cause(error)
-        raise UnwritableError(
-            "{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why
-        ) from error
     finally:
         with suppress(OSError):
             for suffix in ("", "-wal", "-shm", "-journal"):
                 Path(f"{part}{suffix}").unlink(missing_ok=True)
-    return copy.stat().st_size
 
 
 def would_free(target: str) -> Compaction:
