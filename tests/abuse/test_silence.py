@@ -322,7 +322,7 @@ def ramp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ramp]:
     clock = SteppingClock()
     found = Ramp(Host(clock=clock), clock, number, monkeypatch)
     yield found
-    found.monitor.close()
+    found.pipeline.close()
     GpuLock(number).path.unlink(missing_ok=True)
 
 

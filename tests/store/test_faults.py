@@ -72,7 +72,7 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
 
 def test_what_no_longer_fits_into_memory_is_counted_kind_by_kind(opened, file, made, monkeypatch):
     monkeypatch.setattr(opened._buffer.events, "_most", 5)
-    monkeypatch.setattr(opened._journal.writes, "_most", 5)
+    monkeypatch.setattr(opened._outbox.writes, "_most", 5)
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         for second in range(7):
