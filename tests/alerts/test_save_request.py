@@ -159,7 +159,7 @@ def test_one_that_was_let_go_on_by_a_restart_is_stopped_again_while_memory_is_as
     with program(IDLE) as idle:
         for _ in range(2):
             life = Life(tmp_path, save_signal="SIGSTOP")
-            life.desk.tick(life.tick(processes=(sample(idle.pid),)), [], [change(idle.pid)])
+            life.manager.tick(life.tick(processes=(sample(idle.pid),)), [], [change(idle.pid)])
             eventually(lambda: state(idle.pid) == "T", "the stop")
             life.end()
             eventually(lambda: state(idle.pid) != "T", "going on")
