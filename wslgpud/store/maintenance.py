@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sqlite3
 from collections import Counter
@@ -75,9 +76,9 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
 
 
 def _copy(source: sqlite3.Connection, path: Path, copy: Path, progress: Callable[[int, int], None]) -> None:
-    part = copy.with_name(f"{copy.name}.part")
+    # In a folder like /tmp, which is root's own, anybody may put a link by a name that can be foretold.
+    part = copy.with_name(f".{copy.name}.{secrets.token_hex(8)}.part")
     try:
-        part.unlink(missing_ok=True)
         with closing(sqlite3.connect(part)) as made:
             source.backup(made, pages=SLICE_PAGES, progress=lambda _, left, total: progress(total - left, total))
             problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]
