@@ -323,7 +323,7 @@ class AlertManager:
         # The line is the alert, for people who look into the journal: in their language, unlike other logs.
         spoken = translator(self._place.language)
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
-        line = spoken.t("{title}: {text}", title=spoken.template(row.new.label), text=text)
+        line = spoken.t("{title}: {text}", title=spoken.label("level", row.new.label), text=text)
         if self._journal is None or not self._journal.write(line, row.new.label, fields):
             log.log(_LOG_LEVELS[row.new], "%s", line)
 
