@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from wslgpud import __version__
@@ -16,6 +16,9 @@ from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
 from wslgpud.words import MessageLike, Translator, say, translator
+
+#: a machine may have hundreds of groups; its own memories come first
+_MOST_MEMORIES = 12
 
 
 def routes(
@@ -92,7 +95,7 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
         *[h("p", translator.text(trouble), class_="bad", role="alert")] * bool(trouble),
         _verdict(document["verdict"], translator),
         *_table(t("Open incidents"), (_incident(item, translator) for item in document.get("incidents", ()))),
-        *_table(t("Memory"), (_meter(*memory, t) for memory in _memories(document, t))),
+        *_table(t("Memory"), (_memory(one, t) for one in document.get("forecasts", ())[:_MOST_MEMORIES])),
         h("section", h("h2", t("Look further")), h("ul", *where, class_="plain-list"), class_="card"),
         *_table(t("Sources"), (_source(source, translator) for source in document.get("sources", ()))),
     )
@@ -121,22 +124,14 @@ def _incident(item: Mapping[str, Any], translator: Translator) -> Html:
     return h("tr", h("th", _chip(item["level"], translator), scope="row"), told)
 
 
-def _memories(document: Mapping[str, Any], t: Callable[..., str]) -> Iterator[tuple[str, int, int]]:
-    """Yield RAM, swap and the memory of each GPU, as far as they are known: name, used, of how much."""
-    if ram := document.get("ram"):
-        yield t("RAM"), ram["total"] - ram["available"], ram["total"]
-    if (swap := document.get("swap")) and swap["total"]:
-        yield t("Swap"), swap["total"] - swap["free"], swap["total"]
-    for gpu in document.get("gpus", ()):
-        if gpu.get("total_bytes") and "used_bytes" in gpu:
-            yield f"GPU {gpu['index']}: {gpu['name']}", gpu["used_bytes"], gpu["total_bytes"]
-
-
-def _meter(name: str, used: int, total: int, t: Callable[..., str]) -> Html:
-    low, high = total * 3 // 4, total * 9 // 10
-    drawn = h("meter", value=used, max=total, low=low, high=high, optimum=0, aria_label=name)
-    said = h("td", t("{room_bytes} used", room_bytes=(used, total)), class_="num")
-    return h("tr", h("th", name, scope="row"), h("td", drawn, class_="cut"), said)
+def _memory(forecast: Mapping[str, Any], t: Callable[..., str]) -> Html:
+    left, whole, name = forecast["headroom_bytes"], forecast["capacity_bytes"], forecast["name"]
+    drawn = h(
+        "meter", value=whole - left, max=whole, low=whole * 3 // 4, high=whole * 9 // 10, optimum=0, aria_label=name
+    )
+    outlook = " · ".join(filter(None, (forecast.get("outlook"), forecast.get("who"))))
+    room = h("td", t("{room_bytes} left", room_bytes=(left, whole)), h("div", outlook, class_="dim"))
+    return h("tr", h("th", name, scope="row"), h("td", drawn, class_="cut"), room)
 
 
 def _source(source: Mapping[str, Any], translator: Translator) -> Html:
