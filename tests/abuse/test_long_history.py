@@ -154,7 +154,7 @@ def test_an_incident_that_never_ends_takes_no_more_memory_than_one_that_does() -
     tracemalloc.start()
     try:
         for number, row in rows(1500):
-            ledger.record(number, row)
+            ledger.take(number, row)
             if number == 500:
                 before = tracemalloc.get_traced_memory()[0]
         grown = tracemalloc.get_traced_memory()[0] - before

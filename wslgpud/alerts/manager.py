@@ -102,7 +102,7 @@ class AlertManager:
         self._ledger = IncidentLedger(left, clock.mono(), clock.wall())
         self.left_open = tuple(self._ledger.open.values())
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=unseen_since_wall)
-        self._rules.resume(self._ledger.held(), clock.mono())
+        self._rules.resume(self._ledger.held().values(), clock.mono())
         self._control = ControlFile(place.state_folder, log.warning)
         self._journal = JournaldWriter() if is_where_we_log(os.environ) else None
         self._save_requests = SaveRequests(settings, place.state_folder)
@@ -226,7 +226,7 @@ class AlertManager:
         number = self._store.record_transition(row, self._messages(row, text, before))
         self.dispatcher.wake()
         self._announced = True
-        incident, ended = self._ledger.record(number, row)
+        incident, ended = self._ledger.take(number, row)
         if kind_of(row) in ("opened", "escalated") and self._is_silenced(row):
             self._unsaid.add((row.rule, incident.id))
         for one in (*ended, incident):
