@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wslgpud.alerts import alert_metrics, channel_factory
+from wslgpud.alerts import alert_metrics, channel_factory, journald
 from wslgpud.alerts.channels import Channel, Prewarmed
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
-from wslgpud.alerts.journald import JournaldWriter, is_where_we_log
 from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
@@ -104,7 +103,7 @@ class AlertManager:
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=unseen_since_wall)
         self._rules.resume(self._ledger.held().values(), clock.mono())
         self._control = ControlFile(place.state_folder, log.warning)
-        self._journal = JournaldWriter() if is_where_we_log(os.environ) else None
+        self._in_journal = journald.is_where_we_log(os.environ)
         self._save_requests = SaveRequests(settings, place.state_folder)
         if going := self._save_requests.released:
             log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
@@ -324,7 +323,7 @@ class AlertManager:
         spoken = translator(self._place.language)
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
         line = spoken.t("{title}: {text}", title=spoken.label("level", row.new.label), text=text)
-        if self._journal is None or not self._journal.write(line, row.new.label, fields):
+        if not (self._in_journal and journald.write(line, row.new.label, fields)):
             log.log(_LOG_LEVELS[row.new], "%s", line)
 
 

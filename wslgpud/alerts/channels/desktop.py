@@ -13,6 +13,7 @@ from wslgpud.alerts.channels import DeliveryError, programs
 from wslgpud.alerts.messages import body
 from wslgpud.security.run_as.accounts import account_of
 from wslgpud.security.run_as.rule import Account
+from wslgpud.security.run_as.start import Command
 from wslgpud.words import say
 
 TIMEOUT_SECONDS = 10.0
@@ -65,9 +66,9 @@ class DesktopChannel:
     def _show(self, session: _Session, words: Sequence[str]) -> DeliveryError | None:
         bus, account = session
         own = {name: self._environ[name] for name in _PASSED if name in self._environ}
-        setting = programs.Setting(None, {**own, "DBUS_SESSION_BUS_ADDRESS": bus}, account)
+        command = Command(["notify-send", *words], {**own, "DBUS_SESSION_BUS_ADDRESS": bus}, account)
         try:
-            programs.run(["notify-send", *words], "", self._timeout, setting)
+            programs.run(command, "", self._timeout)
         except DeliveryError as error:
             return error
         return None

@@ -16,6 +16,7 @@ from wslgpud.alerts.channels import DeliveryError, programs
 from wslgpud.alerts.messages import body
 from wslgpud.host import Host
 from wslgpud.probes import interop
+from wslgpud.security.run_as.start import Command
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message as Words
 from wslgpud.words.units import one_line
@@ -71,10 +72,8 @@ class ToastChannel:
             "urgent": level in ("critical", "emergency"),
         }
         text = base64.b64encode(json.dumps(alert).encode()).decode() + "\n"
-        programs.run(
-            interop.powershell_command(self._host, SCRIPT),
-            text,
-            self._timeout,
-            programs.Setting(self._host.path(interop.drive(self._host)), interop.environment(self._environ)),
-            guarded=False,  # Linux cannot see the rights on Windows' disk; Windows guards its own folder
-        )
+        drive = self._host.path(interop.drive(self._host))
+        powershell = interop.powershell_command(self._host, SCRIPT)
+        command = Command(powershell, interop.environment(self._environ), folder=drive)
+        # Linux cannot see the rights on Windows' disk; Windows guards its own folder.
+        programs.run(command, text, self._timeout, guarded=False)
