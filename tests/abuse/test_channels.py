@@ -34,7 +34,7 @@ from tests.support.hostile import (
 )
 from tests.support.receivers import smtp, webhook
 from wslgpud.alerts import journald
-from wslgpud.alerts.channels import DeliveryError, apprise, programs
+from wslgpud.alerts.channels import Channel, DeliveryError, apprise, programs
 from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.channels.apprise import AppriseChannel, AppriseProcess, inert, understood
 from wslgpud.alerts.dispatcher import Dispatcher
@@ -366,7 +366,7 @@ def test_a_channel_that_hangs_holds_up_no_other_nor_the_end_and_gets_its_warning
 def test_the_end_of_the_daemon_waits_for_no_channel():
     release = threading.Event()
 
-    class Stuck:
+    class Stuck(Channel):
         human = False
 
         def __init__(self, name: str) -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.alerts import alert_metrics, channel_factory, journald
-from wslgpud.alerts.channels import Channel, Prewarmed
+from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
 from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
+from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
@@ -80,12 +81,12 @@ class AlertManager:
         """
         self._settings, self._store, self._clock, self._place = settings, store, clock, place
         self._channels = channels
-        self._levels = channel_factory.levels(settings, [channel.name for channel in channels])
+        self._levels = channel_factory.levels(settings)
         self.dispatcher = Dispatcher(
             channels,
             store,
             clock,
-            channel_factory.send_policy(settings),
+            SendPolicy.of(settings),
             translator(place.language),
             settings.expire_hours * 3600.0,
             self.reminders,
@@ -115,9 +116,10 @@ class AlertManager:
         self._processes: Sequence[ProcessSample] = ()
         self._forecasts: Mapping[str, Forecast] = {}
         oldest = clock.wall() - settings.expire_hours * 3600.0
+        names, optional = {channel.name for channel in channels}, channel_factory.optional_channels(settings)
         for delivery in store.unsent():
-            back = delivery.channel in channel_factory.optional_channels(settings) and delivery.created_wall >= oldest
-            if delivery.channel not in self._levels and not back:
+            back = delivery.channel in optional and delivery.created_wall >= oldest
+            if delivery.channel not in names and not back:
                 store.abandon(delivery.id, say("the channel is not configured any more"))
         self._close_overdue(clock.wall(), clock.mono())
         self._publish()
@@ -167,8 +169,7 @@ class AlertManager:
         self._forecasts = {forecast.resource: forecast for forecast in forecasts}
         likely = any(forecast.level >= Level.INFO for forecast in self._forecasts.values())
         for channel in self._channels:
-            if isinstance(channel, Prewarmed):
-                channel.keep_warm(needed=likely)
+            channel.keep_warm(needed=likely)
         for transition in self._found(snapshot, list(transitions), store_error, store_damage):
             self._announce(transition)
         self._close_overdue(snapshot.wall, snapshot.mono)

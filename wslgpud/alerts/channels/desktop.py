@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from wslgpud.alerts.channels import DeliveryError, programs
+from wslgpud.alerts.channels import Channel, DeliveryError, programs
 from wslgpud.alerts.messages import body
 from wslgpud.security.run_as.accounts import account_of
 from wslgpud.security.run_as.rule import Account
@@ -29,7 +29,7 @@ _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
 _Session = tuple[str, Account | None]
 
 
-class DesktopChannel:
+class DesktopChannel(Channel):
     """Shows the warning to everybody who has a session: a system service has no desktop of its own."""
 
     name = "desktop"

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
-from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.host import unprotected
 from wslgpud.security.redaction import parts, without
 from wslgpud.security.run_as.accounts import program, replaceable
@@ -83,7 +83,7 @@ def _found(name: str, path: str | None, *, guarded: bool) -> str:
     return place
 
 
-class CommandChannel:
+class CommandChannel(Channel):
     """Runs a program of the user's with the warning as JSON on its standard input."""
 
     name = "command"

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from wslgpud.alerts.channels import DeliveryError, programs
+from wslgpud.alerts.channels import Channel, DeliveryError, programs
 from wslgpud.alerts.messages import body
 from wslgpud.host import Host
 from wslgpud.probes import interop
@@ -47,7 +47,7 @@ $app = '{1AC14E77-02E7-4E5D-B744-2EB1AE5198B7}\WindowsPowerShell\v1.0\powershell
 """
 
 
-class ToastChannel:
+class ToastChannel(Channel):
     """Shows the warning in the corner of Windows' screen; a later one of the same incident replaces it."""
 
     name = "windows_toast"
