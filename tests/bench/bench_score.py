@@ -53,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
             print(row("   critical", line.critical))
     engine = lines[0]
     print("  not in time:", ", ".join(engine.warning.late) or "none")
+    print("  criticals not in time:", ", ".join(engine.critical.late) or "none")
     print("  false alarms:", ", ".join(engine.warning.noisy) or "none")
     print("  false criticals:", ", ".join(engine.critical.noisy) or "none")
     print("\nBrier score of the probabilities (0 is best, a coin's is 0.25):")

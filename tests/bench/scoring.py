@@ -1,9 +1,10 @@
 """How good the warnings were: alarms against what happened, and the simple rules that others use beside them.
 
 An alarm is an interval at warning or above. It is right when the first out-of-memory event of its resource
-falls inside it or at most 10 s after its end; in time when it began 15 s before, or half of what was possible
-where that is less (possible: since the truth's "onset"); false otherwise, unless the trace is one where
-memory climbed close to the limit and stopped by itself ("tolerated"): a mere warning is fair there.
+falls inside it or at most 10 s after its end; in time when it began 15 s before (a critical, which means seconds
+left, act now: 5 s), or half of what was possible where that is less (possible: since the truth's "onset");
+false otherwise, unless the trace is one where memory climbed close to the limit and stopped by itself
+("tolerated"): a mere warning is fair there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.trace import read_trace
 
 GRACE_SECONDS = 10.0
-NEEDED_SECONDS = 15.0
+NEEDED_SECONDS = {Level.WARNING: 15.0, Level.CRITICAL: 5.0}
 LONGEST_LEAD_SECONDS = 300.0
 
 Changes = Mapping[str, Sequence[tuple[float, Level]]]
@@ -44,10 +45,10 @@ class Truth:
     tolerated: bool = False
     onsets: Mapping[str, float] = field(default_factory=dict)
 
-    def needed(self, resource: str) -> float:
-        """Return the lead in seconds that counts as in time."""
+    def needed(self, resource: str, level: Level = Level.WARNING) -> float:
+        """Return the lead in seconds with which an alarm of that level counts as in time."""
         onset = self.onsets.get(resource, self.onset)
-        return min(NEEDED_SECONDS, 0.5 * (self.events[resource] - onset))
+        return min(NEEDED_SECONDS[level], 0.5 * (self.events[resource] - onset))
 
 
 def read_truth(path: Path) -> Truth:
@@ -108,7 +109,7 @@ class Score:
         for resource in sorted(set(changes) | set(truth.events)):
             raised = alarms(changes.get(resource, ()), at_least)
             if resource in truth.events:
-                false += self._add_event(truth, resource, raised)
+                false += self._add_event(truth, resource, raised, at_least)
             else:
                 false += len(raised)
         if truth.tolerated:
@@ -123,9 +124,9 @@ class Score:
         if false:
             self.noisy.append(truth.name)
 
-    def _add_event(self, truth: Truth, resource: str, raised: Sequence[tuple[float, float]]) -> int:
+    def _add_event(self, truth: Truth, resource: str, raised: Sequence[tuple[float, float]], at_least: Level) -> int:
         """Judge the alarms before an event; return how many were false."""
-        event, needed, lead, false = truth.events[resource], truth.needed(resource), 0.0, 0
+        event, needed, lead, false = truth.events[resource], truth.needed(resource, at_least), 0.0, 0
         for start, end in raised:
             if start >= event:
                 continue

@@ -30,7 +30,7 @@ from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen
 from wslgpud.client import Daemon
 from wslgpud.host import RecordedHost
-from wslgpud.words import ENGLISH, LEVELS
+from wslgpud.words import ENGLISH, TEMPLATES
 
 HOSTS = Path(__file__).parent.parent / "hosts"
 NAMES = sorted(folder.name for folder in HOSTS.iterdir() if (folder / "host.json").exists())
@@ -126,12 +126,12 @@ def unfolded(text: str) -> str:
 
 
 @pytest.mark.parametrize("size", [(60, 24), (80, 24), (120, 36), (200, 50)], ids=str)
-@pytest.mark.parametrize("level", list(LEVELS))
+@pytest.mark.parametrize("level", list(TEMPLATES["label"]["level"]))
 def test_every_screen_says_the_same_level_headline_advice_and_culprit(
     language: str, level: str, size: tuple[int, int]
 ) -> None:
     said = WORDS[language]
-    badge = words.t(LEVELS[level]).upper()
+    badge = words.current().label("level", level).upper()
     for text in everywhere(leak(language, level), size):
         assert text.startswith(f" {badge} ")
         for what in (said["headline"], said["advice"], WHO, said["outlook"]):

@@ -23,7 +23,7 @@ from wslgpud.series.curves import step_for
 from wslgpud.serve import api, api_query, api_series
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.words import Message
+from wslgpud.words import TEMPLATES, Message
 
 HEADLINES = {"en": "Memory is fine", "zh": "内存状况良好"}
 RAM = "wslgpud_memory_available_bytes"
@@ -261,9 +261,10 @@ def test_the_words_of_the_page_are_told_once_and_then_only_that_they_are_the_sam
     said = {text for text, (_, files) in templates().items() if any("serve/static/" in f for f in files)}
 
     assert (status, again, nothing) == (200, 304, None)
-    assert words.keys() == said
-    assert words["Overview"] == "总览"
-    assert ask(stage, "words")[2] == {}
+    labels = {f"{kind}.{name}": word for kind, names in TEMPLATES["label"].items() for name, word in names.items()}
+    assert words.keys() == said | labels.keys()
+    assert (words["Overview"], words["level.warning"]) == ("总览", "警告")
+    assert ask(stage, "words")[2] == labels
     assert ask(stage, "words", lang="fr")[0] == 400
 
 

@@ -96,10 +96,12 @@ def alarmed(stage):
             "level": "critical",
             "headline": "RAM is full in about 43 s",
             "who": LEAK,
+            "byline": LEAK,
             "pid": 194,
             "advice": "Save your work and stop it.",
             "incident": 7,
             "also": 2,
+            "more": "and 2 more are open",
         },
         "zh": {"level": "critical", "headline": "内存约 43 秒后耗尽", "who": LEAK, "pid": 194},
     }
@@ -113,7 +115,7 @@ def test_it_says_first_what_the_daemon_decided_in_its_words(stage, look):
     verdict = page.locator(".verdict")
     expect(verdict).to_have_class(re.compile("critical"))
     expect(verdict.locator("h1")).to_have_text("critical: RAM is full in about 43 s")
-    expect(verdict).to_contain_text(f"{LEAK} · Save your work and stop it. · Incident 7 · and 2 more open")
+    expect(verdict).to_contain_text(f"{LEAK} · Save your work and stop it. · Incident 7 · and 2 more are open")
     expect(verdict.get_by_role("link", name="Incident 7")).to_have_attribute("href", "#/incidents/7")
     expect(verdict.get_by_role("link", name="2 more")).to_have_attribute("href", "#/incidents")
     expect(page).to_have_title(re.compile("^critical . Overview . wslgpud"))

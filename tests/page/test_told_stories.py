@@ -15,7 +15,7 @@ from tests.stories import surfaces
 from tests.stories.machine import played
 from tests.stories.scripts import STORIES
 from tests.words.latin import latin_words
-from wslgpud.words import LEVELS, translator
+from wslgpud.words import translator
 
 pytestmark = pytest.mark.xdist_group("browser")
 NARROW = 390
@@ -26,7 +26,7 @@ BUTTONS = {"en": "English", "zh": "中文"}
 
 def shows(page: Page, said: dict[str, Any], code: str) -> None:
     """See that the banner is the verdict, and that nothing stands out of the page."""
-    level = translator(code).t(LEVELS[said["level"]])
+    level = translator(code).label("level", said["level"])
     verdict = page.locator(".verdict")
     expect(verdict.locator("h1")).to_have_text(f"{level}: {said['headline']}")
     expect(verdict).to_have_class(re.compile(rf"\b{said['level']}\b"))

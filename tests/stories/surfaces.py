@@ -20,7 +20,7 @@ from wslgpud.cli import app
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.live_sample import DaemonFeed
 from wslgpud.client import Daemon as Client
-from wslgpud.words import LEVELS, translator, use
+from wslgpud.words import TEMPLATES, translator, use
 
 ROOT = typer.main.get_command(app)
 LOCALES = {"en": "C.UTF-8", "zh": "zh_CN.UTF-8"}
@@ -81,7 +81,7 @@ def plain(played: Played, code: str) -> Shown:
     assert section is not None
     badge = re.search(r'<span class="chip (\w+)">(\S+)</span>', section[1])
     assert badge is not None
-    assert badge[2] == translator(code).t(LEVELS[badge[1]])
+    assert badge[2] == translator(code).label("level", badge[1])
     return Shown(badge[1], html.unescape(re.sub(r"<[^>]+>", " ", section[1])))
 
 
@@ -164,4 +164,6 @@ def _first_line(done: Result, code: str) -> Shown:
 
 def _level(badge: str, code: str) -> str:
     """Return the level that a badge names."""
-    return next(name for name, word in LEVELS.items() if translator(code).t(word).upper() == badge.upper())
+    return next(
+        name for name, word in TEMPLATES["label"]["level"].items() if translator(code).t(word).upper() == badge.upper()
+    )

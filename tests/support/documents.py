@@ -98,6 +98,7 @@ def leak(language: str = "en", level: str = "critical", **more: Any) -> dict[str
         "who": WHO,
         "pid": 8932,
         "also": 1,
+        "more": "and 1 more is open",
     }
     since = {"since": "2026-11-21T11:59:00+00:00", "acknowledged": False}
     incidents = [

@@ -1,8 +1,8 @@
 """Record a real command under a memory limit: cgroup v1 or v2, as root; a trace with its truth beside it.
 
-    python -m tests.traces.record_cgroup [--interval SECONDS] OUT.jsonl.gz LIMIT_MIB COMMAND...
+    python -m tests.traces.record_cgroup [--interval SECONDS] [--group-only] OUT.jsonl.gz LIMIT_MIB COMMAND...
 
-Used by hand to make the ``real-*`` recordings of this folder. The group is removed afterwards.
+Used by hand to make the ``real-*`` and ``group-*`` recordings of this folder. The group is removed afterwards.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.traces.labels import label
 from tests.traces.writing import write_trace
 from wslgpud.model import CgroupState, Observation, ProcessSample, RamState
 
@@ -46,10 +47,6 @@ def state(group, limit):
     )
 
 
-def used(group):
-    return (group.current - group.inactive_file - group.active_file) / group.limit
-
-
 def meminfo():
     info = {line.split(":")[0]: int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines()}
     return RamState(info["MemTotal"], info["MemAvailable"], info["MemFree"], shmem=info["Shmem"])
@@ -68,7 +65,7 @@ def processes(group):
     return tuple(sorted(found, key=lambda p: -p.rss_bytes)[:6])
 
 
-def record(limit, command, interval, linger=10.0):
+def record(limit, command, interval, linger=10.0, *, group_only=False):
     group = make_group(limit)
     joined = ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(group), *command]
     observations, started, child, ended = [], time.monotonic(), None, None
@@ -79,9 +76,8 @@ def record(limit, command, interval, linger=10.0):
                 child = subprocess.Popen(joined)
             if child is not None and ended is None and child.poll() is not None:
                 ended = time.monotonic()
-            observations.append(
-                Observation(t=now, ram=meminfo(), cgroups=(state(group, limit),), processes=processes(group))
-            )
+            ram = None if group_only else meminfo()
+            observations.append(Observation(t=now, ram=ram, cgroups=(state(group, limit),), processes=processes(group)))
             time.sleep(max(0.0, interval - (time.monotonic() - started - now)))
     finally:
         for _ in range(100):
@@ -95,43 +91,31 @@ def record(limit, command, interval, linger=10.0):
     return observations
 
 
-def truth(name, observations):
-    events, onset, before = [], 0.0, observations[0].cgroups[0].oom_kills_total
-    for o in observations:
-        group = o.cgroups[0]
-        if group.oom_kills_total > before:
-            events.append({"t": round(o.t, 3), "resource": "cgroup:/record", "kind": "oom_kill"})
-            break
-        if used(group) < 0.5:
-            onset = round(o.t, 3)
-    highest = max(used(o.cgroups[0]) for o in observations)
-    return {
-        "name": name,
-        "events": events,
-        "onset": onset,
-        "verdict": "oom" if events else "safe",
-        "tolerated": not events and highest >= 0.78,
-        "highest": round(highest, 3),
-    }
+def kill(observations):
+    """Return the first kill in the group as an event, if there was one."""
+    before = observations[0].cgroups[0].oom_kills_total
+    killed = (o.t for o in observations if o.cgroups[0].oom_kills_total > before)
+    return [{"t": round(t, 3), "resource": "cgroup:/record", "kind": "oom_kill"} for t in killed][:1]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--interval", type=float, default=0.5)
+    parser.add_argument("--group-only", action="store_true", help="leave out the machine's RAM, which others use")
     parser.add_argument("out", type=Path)
     parser.add_argument("limit_mib", type=int)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     out, limit, command = given.out, given.limit_mib << 20, given.command
-    observations = record(limit, command, given.interval)
+    observations = record(limit, command, given.interval, group_only=given.group_only)
     host = {
-        "ram_bytes": observations[0].ram.total,
+        "ram_bytes": meminfo().total,
         "cgroup": "v1" if V1 else "v2",
         "command": " ".join(Path(word).name for word in command),
     }
     write_trace(out, observations, interval_seconds=given.interval, host=host)
     name = out.name.split(".")[0]
-    told = truth(name, observations)
+    told = label(name, observations, kill(observations))
     out.with_name(f"{name}.truth.json").write_text(json.dumps(told) + "\n")
     print(told)  # noqa: T201 - a tool run by hand
 

@@ -138,8 +138,8 @@ class Fold:
         known = self.open.get(key) or self._lately.get(key)
         return None if known is None or _begins_anew(known, row) else known
 
-    def take(self, number: int, row: Transition) -> tuple[Incident | None, list[Incident]]:
-        """Return the incident of a row as it is now (none where its beginning is lost), and those over for good."""
+    def take(self, number: int, row: Transition) -> tuple[Incident, list[Incident]]:
+        """Return the incident of a row as it is now, and those over for good."""
         key, known = (story(row.rule), row.resource), self.known(row)
         before = self.open.pop(key, None)
         over = [] if before is None or before is known else [replace(before, closed_wall=before.changed_wall)]
@@ -147,14 +147,12 @@ class Fold:
             self._lately.pop(key, None)
         settled = [i for i in self._lately.values() if abs(row.wall - i.changed_wall) > LATE_KILL_SECONDS]
         over += [self._lately.pop(incident.key) for incident in settled]
-        if known is None and row.new == Level.OK:
-            return None, over
         incident = after(known, number, row)
         if incident.closed_wall is None:
             self.open[key] = incident
-        elif incident.rule == MEMORY and incident.kill is None:
+        elif incident.rule == MEMORY and incident.kill is None and known is not None:
             self._lately[key] = incident
-        else:
+        elif known is not None:
             over.append(incident)
         return incident, over
 
@@ -223,14 +221,15 @@ class IncidentLedger(Fold):
     def __init__(self, incidents: Iterable[Incident], mono: float, wall: float) -> None:
         """Take over those that earlier runs left open; ``mono`` and ``wall`` are now."""
         super().__init__(incidents)
-        #: by rule and resource, as what follows: when it was inherited, and since when it has been at its level
-        self._inherited = {_key(row): mono for row in self.held()}
-        changed = ((_key(row), i.changed_wall) for i in self.open.values() for row in i.held.values())
-        self._since = {key: mono - max(0.0, wall - changed_wall) for key, changed_wall in changed}
+        for key, incident in self.open.items():  # the clock of an earlier boot tells nothing
+            rows = {n: replace(row, mono=mono - max(0.0, wall - row.wall)) for n, row in incident.held.items()}
+            self.open[key] = replace(incident, held=rows)
+        #: by rule and resource, when what nothing has confirmed since was inherited
+        self._inherited = dict.fromkeys(self.held(), mono)
 
-    def held(self) -> list[Transition]:
+    def held(self) -> dict[Key, Transition]:
         """Return the last row of each rule and resource that is not at ok."""
-        return [row for incident in self.open.values() for row in incident.held.values()]
+        return {(row.rule, row.resource): row for incident in self.open.values() for row in incident.held.values()}
 
     def fit(self, wanted: Transition) -> Transition | None:
         """Return the row that brings the incident to the level wanted; None when it is there already.
@@ -240,21 +239,13 @@ class IncidentLedger(Fold):
         """
         if wanted.rule == UNCLEAN_END and wanted.new > Level.OK:
             return replace(wanted, old=Level.OK)
-        held = next((row.new for row in self.held() if _key(row) == _key(wanted)), Level.OK)
-        self._inherited.pop(_key(wanted), None)
-        if wanted.new == held:
-            news = is_momentary(wanted.rule) and held > Level.OK
-            if not news or wanted.mono - self._since[_key(wanted)] < AGAIN_SECONDS:
-                return None
-        return replace(wanted, old=held)
-
-    def record(self, number: int, row: Transition) -> tuple[Incident, list[Incident]]:
-        """Note a row of ``fit`` that has been written; return its incident as it is now, and those that are over."""
-        incident, over = self.take(number, row)
-        self._since[_key(row)] = row.mono
-        held = {_key(held) for held in self.held()}
-        self._since = {key: since for key, since in self._since.items() if key in held}
-        return incident or after(None, number, row), over
+        key = wanted.rule, wanted.resource
+        self._inherited.pop(key, None)
+        last = self.held().get(key)
+        if last is None:
+            return replace(wanted, old=Level.OK) if wanted.new > Level.OK else None
+        news = is_momentary(wanted.rule) and wanted.mono - last.mono >= AGAIN_SECONDS
+        return replace(wanted, old=last.new) if news or wanted.new != last.new else None
 
     def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Transition]:
         """Return the rows to close: inherited ones that nothing confirms any more, and reports of unclean ends.
@@ -262,8 +253,7 @@ class IncidentLedger(Fold):
         What happened at a moment stays open to keep a burst together: a kill of last night is no trouble now.
         ``forecasts`` are what the risk engine thinks now.
         """
-        now = {forecast.resource: forecast for forecast in forecasts}
-        held = {_key(row): row for row in self.held()}
+        now, held = {forecast.resource: forecast for forecast in forecasts}, self.held()
         for rule, resource in held:
             # An engine that says ok and has told of no change began anew: it failed, and knows nothing of it.
             if rule == MEMORY and resource in now and now[resource].level == Level.OK:
@@ -272,23 +262,19 @@ class IncidentLedger(Fold):
         return [
             row
             for key, row in held.items()
-            if (key in self._inherited and self._is_over(key, mono, now.get(row.resource)))
-            or (row.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS)
+            if (key in self._inherited and self._is_over(row, mono, now.get(row.resource)))
+            or (row.rule == UNCLEAN_END and mono - row.mono > REPORT_SECONDS)
         ]
 
-    def _is_over(self, key: Key, mono: float, now: Forecast | None) -> bool:
+    def _is_over(self, row: Transition, mono: float, now: Forecast | None) -> bool:
         """Tell whether nothing holds an inherited level; ``now`` is the forecast for its resource."""
-        name, rule = key[0], rule_named(key[0])
-        if name == MEMORY:
+        key, rule = (row.rule, row.resource), rule_named(row.rule)
+        if row.rule == MEMORY:
             grace = STILL_SECONDS if _as_short(self.open[key].last.forecast, now) else GRACE_SECONDS
             return (now is None or now.level == Level.OK) and mono - self._inherited[key] > grace
         if rule is None:
-            return name not in OTHERS  # a rule of another version
-        return rule.momentary and mono - self._since[key] > rule.clear_seconds
-
-
-def _key(row: Transition) -> Key:
-    return row.rule, row.resource
+            return row.rule not in OTHERS  # a rule of another version
+        return rule.momentary and mono - row.mono > rule.clear_seconds
 
 
 def _as_short(then: Forecast | None, now: Forecast | None) -> bool:

@@ -16,7 +16,7 @@ from wslgpud.serve.status import in_one_line, judged
 from wslgpud.store import Store
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
-from wslgpud.words import LEVELS, Translator
+from wslgpud.words import Translator
 
 log = logging.getLogger(__name__)
 
@@ -97,5 +97,5 @@ class Loop:
             self.service.ready()
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        level, said = LEVELS[verdict.label], self.translator.document(judged(verdict))
-        self.service.send(*alive, f"STATUS={self.translator.t(level)}: {in_one_line(said)}")
+        level, said = self.translator.label("level", verdict.label), judged(verdict, self.translator)
+        self.service.send(*alive, f"STATUS={level}: {in_one_line(said)}")

@@ -70,13 +70,13 @@ def _pythons() -> list[Path]:
     return torches.pythons_with_torch(found, {p: has_torch(p) for p in found})
 
 
-#: mark, colour and name of each state; the last of them are not worth a line unless asked for
-MARKS: Mapping[State, tuple[str, str, str]] = {
-    "problem": ("✗", "bold red", template("problem")),
-    "note": ("!", "yellow", template("note")),
-    "good": ("✓", "green", template("good")),
-    "could not tell": ("?", "dim", template("could not tell")),
-    "not applicable": ("·", "dim", template("not applicable")),
+#: mark and colour of each state; the last of them are not worth a line unless asked for
+MARKS: Mapping[State, tuple[str, str]] = {
+    "problem": ("✗", "bold red"),
+    "note": ("!", "yellow"),
+    "good": ("✓", "green"),
+    "could not tell": ("?", "dim"),
+    "not applicable": ("·", "dim"),
 }
 
 
@@ -85,7 +85,7 @@ def print_findings(
 ) -> None:
     """Print the findings; ``everything`` shows the good ones in full as well."""
     console = console or Console()
-    for state, (mark, style, name) in MARKS.items():
+    for state, (mark, style) in MARKS.items():
         group = [finding for finding in findings if finding.state == state]
         if state in ("problem", "note"):
             for finding in group:
@@ -95,7 +95,7 @@ def print_findings(
                 _print_line(console, finding)
         elif group and state != "not applicable":
             titles = current().listed(finding.title for finding in group)
-            console.print(_hanging(Text(mark, style), _titled(t(name), style, titles)))
+            console.print(_hanging(Text(mark, style), _titled(current().label("finding", state), style, titles)))
     problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
     counts = (
         *([says("{count} problem", "{count} problems", count=problems)] if problems else ()),
@@ -116,7 +116,7 @@ def _print_full(console: Console, finding: CheckResult) -> None:
 
 
 def _print_line(console: Console, finding: CheckResult) -> None:
-    (mark, style, _), words = MARKS[finding.state], current()
+    (mark, style), words = MARKS[finding.state], current()
     console.print(_hanging(Text(mark, style), _titled(words.text(finding.title), style, words.text(finding.found))))
 
 

@@ -22,7 +22,7 @@ from wslgpud.cli.help import brief, cells, flush, hanging, margin_of, padded
 from wslgpud.model import Level
 from wslgpud.series.plots.incident import Panel, Story, plot_incident
 from wslgpud.store import Reader
-from wslgpud.words import LEVELS, t
+from wslgpud.words import current, t
 
 #: panels of a picture: the resource itself, RAM, the first cards
 _MOST_PANELS = 4
@@ -124,7 +124,11 @@ def _fitted(text: str) -> str:
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
-    facts = {"subject": d["name"], "level": t(LEVELS[d["worst_level"]]), "began": local_time(d["opened"])}
+    facts = {
+        "subject": d["name"],
+        "level": current().label("level", d["worst_level"]),
+        "began": local_time(d["opened"]),
+    }
     about = t("{subject}, at worst {level}; began {began}", **facts)
     lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]
     lines.append(t("{first}; {rest}", first=about, rest=d["outcome"]) if "outcome" in d else about)

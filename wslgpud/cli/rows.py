@@ -21,7 +21,7 @@ from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
 from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.serve.status import in_one_line
-from wslgpud.words import HEALTHS, LEVELS, Fact, current, filled, says, t, template
+from wslgpud.words import Fact, current, filled, t, template
 
 SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
@@ -171,7 +171,7 @@ def verdict(view: View) -> Iterator[Text]:
     """Say how things stand, and what to do about it."""
     said, look = view.document["verdict"], view.look
     age = look.age_seconds + max(0.0, view.mono - look.mono)
-    level = t(LEVELS.get(said["level"], said["level"])).upper()
+    level = current().label("level", said["level"]).upper()
     line = words((f" {level} ", f"bold reverse {ink(said['level'])}"), " ", (said["headline"], "bold"))
     if view.shown.trouble or look.stale:
         badge = t("no answer") if view.shown.trouble else t("stale")
@@ -181,8 +181,7 @@ def verdict(view: View) -> Iterator[Text]:
         yield words((t("what follows is old:"), "yellow"), " ", line)
         return
     line.append(in_one_line(said).removeprefix(said["headline"]))
-    if also := said.get("also"):
-        more = current().text(says("and {count} more is open", "and {count} more are open", count=also))
+    if more := said.get("more"):
         line.append(f"  {more}", "bright_black")
     if age > OLD_SECONDS and look.seen_by == "daemon":
         line.append("  " + t("{age_seconds} old", age_seconds=age), "yellow")
@@ -219,14 +218,10 @@ def incidents(view: View) -> Iterator[RenderableType]:
     others = [i for i in view.document.get("incidents", ()) if i["id"] != told]
     table = table_of("<", "<", "~", gap=1)
     for item in others[:MOST_INCIDENTS]:
-        notes = [t("acknowledged")] * bool(item.get("acknowledged"))
-        if "silenced_until" in item:
-            until = moment(item["silenced_until"], view.document["at"])
-            notes.append(t("silenced until {moment}", moment=until))
-        notes.append(t("incident {number}", number=item["id"]))
+        notes = current().listed([*item.get("notes", ()), t("incident {number}", number=item["id"])])
         level, since = item["level"], moment(item["since"], view.document["at"])
-        told = words(item["headline"], (f"  ({current().listed(notes)})", "bright_black"))
-        table.add_row(Text(f" {t(LEVELS[level])}", TERMINAL_LEVELS[level]), _dim(since), told)
+        told = words(item["headline"], (f"  ({notes})", "bright_black"))
+        table.add_row(Text(f" {current().label('level', level)}", TERMINAL_LEVELS[level]), _dim(since), told)
     if others:
         yield table
     if more := len(others[MOST_INCIDENTS:]):
@@ -297,13 +292,13 @@ def below(view: View) -> Iterator[RenderableType]:
         table.add_row(mark, words(text(hint.text), (evidence, "bright_black")))
     for source in document["sources"]:
         if source["health"] in ("failed", "late"):
-            why = source.get("error") or t(HEALTHS[source["health"]])
+            why = source.get("error") or current().label("health", source["health"])
             table.add_row(" !", t("{title}: {text}", title=source["name"], text=why), style="yellow")
-    order, recent = list(LEVELS), document.get("recent", ())
+    order, recent = list(TERMINAL_LEVELS), document.get("recent", ())
     worse = [i for i in recent if order.index(i["level"]) > order.index(i["previous_level"])]
     for item in worse[:MOST_RECENT]:
         # No background: it is over, and what is now must be what is seen first.
-        level = (f"{t(LEVELS[item['level']])}  ", ink(item["level"]))
+        level = (f"{current().label('level', item['level'])}  ", ink(item["level"]))
         table.add_row(_dim(moment(item["at"], document["at"])), words(level, item["headline"]))
     for run in document.get("stress", ()):
         table.add_row("", words((run["headline"], TERMINAL_VERDICTS[run["verdict"]])))

@@ -12,7 +12,7 @@ from rich.text import Text
 from wslgpud.cli.console import table_of
 from wslgpud.cli.live.live_sample import SeriesKey, vram
 from wslgpud.cli.rows import BARS, SORTS, View, ink, known, words
-from wslgpud.words import Message, current, say, t, template
+from wslgpud.words import TEMPLATES, current, say, t, template
 from wslgpud.words.units import size
 
 #: a process below this, with no role and no growth, is not worth a line
@@ -20,14 +20,7 @@ SMALL_BYTES = 32 << 20
 #: growth below this, a MiB a minute, is noise
 _NOISE_BYTES_PER_SECOND = (1 << 20) / 60
 #: what holds the clocks down for a reason worth a word
-_BRAKES = {
-    "sw_power_cap": template("power cap"),
-    "hw_slowdown": template("slowed by hardware"),
-    "sw_thermal_slowdown": template("too hot"),
-    "hw_thermal_slowdown": template("far too hot"),
-    "hw_power_brake_slowdown": template("power brake"),
-}
-_ROLES = {"gpu": template("GPU"), "training": template("training"), "build": template("build")}
+_BRAKES = {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 #: what a card does, what Windows has left and what of it WSL holds, as far as that is known
 _CARD = ("{watts}[/{limit}] W", "{celsius} °C", template("fan {speed_ratio}"), "{clock} GHz", "P{state}")
 _WINDOWS = (
@@ -41,7 +34,6 @@ _FLOWS = (
     template("network in {received_bytes}/s, out {sent_bytes}/s"),
 )
 _PROCESSOR = template("[{busy_ratio} of {number} cores|{number} cores|{busy_ratio}]")
-_WAITS = {"memory": template("memory"), "cpu": template("CPU"), "io": template("I/O")}
 
 
 def gpus(view: View) -> Table:
@@ -64,7 +56,7 @@ def gpus(view: View) -> Table:
             **{name: None if value is None else round(value) for name, value in rounded.items()},
         )
         active = (labels["reason"] for labels, on in look.series("gpu_throttle_reason", gpu=gpu) if on)
-        brakes = current().listed(t(_BRAKES[reason]) for reason in active if reason in _BRAKES)
+        brakes = current().listed(current().label("throttle", reason) for reason in active if reason in _BRAKES)
         name = card["name"].removeprefix("NVIDIA ").removeprefix("GeForce ")
         curve = view.curve("busy", gpu, min(24, view.width // 10), "green")
         told = words("  ".join(facts), (f"  {brakes}", "yellow"))
@@ -89,9 +81,9 @@ def _processor(view: View) -> Text:
     line = words((t("CPU"), "bold"), f" {told[0]} ", view.curve("cpu", "", 20, "blue"))
     if (load := view.look.value("load1")) is not None:
         line.append(" " + t("load {load}", load=f"{load:.1f}"))
-    parts = {name: view.trail.last(SeriesKey("waiting", what)) or 0.0 for what, name in _WAITS.items()}
-    if waits := {name: part for name, part in parts.items() if part >= 0.01}:
-        shares = (say("{what} {share_ratio}", what=Message(name), share_ratio=part) for name, part in waits.items())
+    parts = {name: view.trail.last(SeriesKey("waiting", name)) or 0.0 for name in TEMPLATES["label"]["waits"]}
+    if waits := {current().label("waits", name): part for name, part in parts.items() if part >= 0.01}:
+        shares = (say("{what} {share_ratio}", what=name, share_ratio=part) for name, part in waits.items())
         line.append("  " + t("waits for") + " ", "bold").append(current().listed(shares))
     return line
 
@@ -129,7 +121,7 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
             "swap": p["swap_bytes"],
             "vram": held.get(p["pid"]),
             "holds": p["pid"] in held or "gpu" in p["roles"],
-            "does": current().listed(t(_ROLES[role]) for role in p["roles"]),
+            "does": current().listed(current().label("role", role) for role in p["roles"]),
             "growth": growth(SeriesKey("rss", str(p["pid"]))),
             "vram growth": growth(SeriesKey("vram", str(p["pid"]))),
             "program": p["command"] or p["name"],

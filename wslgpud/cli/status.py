@@ -21,7 +21,7 @@ from wslgpud.cli.live.live_sample import DaemonFeed, Feed, LiveSample, NotYet, R
 from wslgpud.cli.screen import Screen, once
 from wslgpud.client import Daemon, Unanswered
 from wslgpud.serve.status import in_one_line
-from wslgpud.words import LEVELS, MessageError, current, t
+from wslgpud.words import MessageError, current, t
 
 #: of ``--check``, by level; any other is not known
 EXITS, UNKNOWN = {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}, 3
@@ -80,7 +80,7 @@ class Seen(NamedTuple):
     @property
     def line(self) -> str:
         """All of it in one line."""
-        return f"{t(LEVELS[self.level]).upper()} {self.headline}"
+        return f"{current().label('level', self.level).upper()} {self.headline}"
 
 
 def _seen(feed: Feed, trail: RecentSeries) -> Seen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from wslgpud import __version__
@@ -15,7 +15,10 @@ from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
-from wslgpud.words import HEALTHS, LEVELS, MessageLike, Translator, say, says, translator
+from wslgpud.words import MessageLike, Translator, say, translator
+
+#: a machine may have hundreds of groups; its own memories come first
+_MOST_MEMORIES = 12
 
 
 def routes(
@@ -91,10 +94,10 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
         h("p", t("Version {version}.", version=__version__), " ", state, class_="dim"),
         *[h("p", translator.text(trouble), class_="bad", role="alert")] * bool(trouble),
         _verdict(document["verdict"], translator),
-        *_table(t("Open incidents"), (_incident(item, t) for item in document.get("incidents", ()))),
-        *_table(t("Memory"), (_meter(*memory, t) for memory in _memories(document, t))),
+        *_table(t("Open incidents"), (_incident(item, translator) for item in document.get("incidents", ()))),
+        *_table(t("Memory"), (_memory(one, t) for one in document.get("forecasts", ())[:_MOST_MEMORIES])),
         h("section", h("h2", t("Look further")), h("ul", *where, class_="plain-list"), class_="card"),
-        *_table(t("Sources"), (_source(source, t) for source in document.get("sources", ()))),
+        *_table(t("Sources"), (_source(source, translator) for source in document.get("sources", ()))),
     )
 
 
@@ -104,52 +107,37 @@ def _table(title: str, rows: Iterable[Html]) -> list[Html]:
 
 
 def _verdict(verdict: Mapping[str, Any], translator: Translator) -> Html:
-    told = [h("h1", verdict["headline"])]
-    if (who := verdict.get("who", "")) not in verdict["headline"]:
-        told.append(h("p", h("strong", who)))
-    told.append(h("p", verdict.get("advice", "")))
-    if also := verdict.get("also"):
-        told.append(h("p", translator.text(says("and {count} more is open", "and {count} more are open", count=also))))
+    told = [h("p", verdict[name]) for name in ("byline", "advice", "more") if name in verdict]
     level = verdict["level"]
-    return h("section", _chip(level, translator.t), h("div", *told), class_=f"card verdict {level}")
+    said = h("div", h("h1", verdict["headline"]), *told)
+    return h("section", _chip(level, translator), said, class_=f"card verdict {level}")
 
 
-def _chip(level: str, t: Callable[..., str]) -> Html:
-    return h("span", t(LEVELS[level]), class_=f"chip {level}")
+def _chip(level: str, translator: Translator) -> Html:
+    return h("span", translator.label("level", level), class_=f"chip {level}")
 
 
-def _incident(item: Mapping[str, Any], t: Callable[..., str]) -> Html:
-    notes = [t("since {time}", time=local_time(item["since"]))]
-    notes += [t("acknowledged")] * bool(item.get("acknowledged"))
-    if "silenced_until" in item:
-        notes.append(t("silenced until {time}", time=local_time(item["silenced_until"])))
-    notes.append(f"wslgpud incidents {item['id']}")
+def _incident(item: Mapping[str, Any], translator: Translator) -> Html:
+    since = translator.t("since {time}", time=local_time(item["since"]))
+    notes = (since, *item.get("notes", ()), f"wslgpud incidents {item['id']}")
     told = h("td", item["headline"], h("div", " · ".join(notes), class_="dim"))
-    return h("tr", h("th", _chip(item["level"], t), scope="row"), told)
+    return h("tr", h("th", _chip(item["level"], translator), scope="row"), told)
 
 
-def _memories(document: Mapping[str, Any], t: Callable[..., str]) -> Iterator[tuple[str, int, int]]:
-    """Yield RAM, swap and the memory of each GPU, as far as they are known: name, used, of how much."""
-    if ram := document.get("ram"):
-        yield t("RAM"), ram["total"] - ram["available"], ram["total"]
-    if (swap := document.get("swap")) and swap["total"]:
-        yield t("Swap"), swap["total"] - swap["free"], swap["total"]
-    for gpu in document.get("gpus", ()):
-        if gpu.get("total_bytes") and "used_bytes" in gpu:
-            yield f"GPU {gpu['index']}: {gpu['name']}", gpu["used_bytes"], gpu["total_bytes"]
+def _memory(forecast: Mapping[str, Any], t: Callable[..., str]) -> Html:
+    left, whole, name = forecast["headroom_bytes"], forecast["capacity_bytes"], forecast["name"]
+    drawn = h(
+        "meter", value=whole - left, max=whole, low=whole * 3 // 4, high=whole * 9 // 10, optimum=0, aria_label=name
+    )
+    outlook = " · ".join(filter(None, (forecast.get("outlook"), forecast.get("who"))))
+    room = h("td", t("{room_bytes} left", room_bytes=(left, whole)), h("div", outlook, class_="dim"))
+    return h("tr", h("th", name, scope="row"), h("td", drawn, class_="cut"), room)
 
 
-def _meter(name: str, used: int, total: int, t: Callable[..., str]) -> Html:
-    low, high = total * 3 // 4, total * 9 // 10
-    drawn = h("meter", value=used, max=total, low=low, high=high, optimum=0, aria_label=name)
-    said = h("td", t("{room_bytes} used", room_bytes=(used, total)), class_="num")
-    return h("tr", h("th", name, scope="row"), h("td", drawn, class_="cut"), said)
-
-
-def _source(source: Mapping[str, Any], t: Callable[..., str]) -> Html:
+def _source(source: Mapping[str, Any], translator: Translator) -> Html:
     health, detail = source["health"], source.get("error", "")
     if health == "ok":
         took, age = f"{source['duration_seconds'] * 1e3:.1f}", source["age_seconds"]
-        detail = t("{milliseconds} ms, {age_seconds} old", milliseconds=took, age_seconds=age)
-    state = h("td", t(HEALTHS[health]), class_=health)
+        detail = translator.t("{milliseconds} ms, {age_seconds} old", milliseconds=took, age_seconds=age)
+    state = h("td", translator.label("health", health), class_=health)
     return h("tr", h("th", source["name"], scope="row"), state, h("td", detail, class_="dim"))

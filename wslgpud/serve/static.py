@@ -9,7 +9,7 @@ from pathlib import Path
 from wslgpud.serve.api_query import language_of
 from wslgpud.serve.documents import Document
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps
-from wslgpud.words import translations, translator
+from wslgpud.words import TEMPLATES, translations, translator
 
 FOLDER = Path(__file__).with_name("static")
 TYPES = {
@@ -40,7 +40,7 @@ def routes() -> list[Route]:
 
 
 def words(request: Request) -> Response:
-    """Answer with each template of the page and its translation; it only changes with the program."""
+    """Answer with each template of the page and its translation, and with labels by ``kind.name``."""
     return _words(language_of(request)).answer(request, {"Cache-Control": "no-cache"})
 
 
@@ -64,6 +64,8 @@ def _file(name: str) -> Document:
 
 @functools.cache
 def _words(language: str) -> Document:
-    translator(language)  # on a thread that may wait: the next answers are worded on the server's own
-    body = dumps(translations(language, "serve/static/"))  # where a template stands, as the catalogue has it
+    spoken = translator(language)  # on a thread that may wait: the next answers are worded on the server's own
+    said = translations(language, "serve/static/")  # where a template stands, as the catalogue has it
+    labels = {f"{kind}.{name}": spoken.label(kind, name) for kind, of in TEMPLATES["label"].items() for name in of}
+    body = dumps(said | labels)
     return Document(body, "application/json", hashlib.sha256(body).hexdigest()[:20])

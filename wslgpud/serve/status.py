@@ -16,7 +16,7 @@ from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
 from wslgpud.stress import comparison
 from wslgpud.verdict import WAITING, Verdict
-from wslgpud.words import Translator, to_json
+from wslgpud.words import Translator, say, says, to_json
 
 #: what Windows tells of itself and of its GPUs, by the name under which it stands here
 _WINDOWS = {
@@ -57,7 +57,7 @@ def status(  # noqa: PLR0913 - what a document is made of
             "wsl": observation.wsl,
             "level": verdict.label,
             "headline": verdict.message,
-            "verdict": judged(verdict),
+            "verdict": judged(verdict, translator),
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
             "interval_seconds": round(snapshot.interval_seconds, 3),
             "ram": asdict(observation.ram) if observation.ram else None,
@@ -91,20 +91,27 @@ def status(  # noqa: PLR0913 - what a document is made of
 
 def waiting(translator: Translator) -> dict[str, Any]:
     """Return what is known before the first tick."""
-    return translator.document({"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING)})
+    return translator.document(
+        {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING, translator)}
+    )
 
 
-def judged(verdict: Verdict) -> dict[str, Any]:
-    """Return the verdict for a document: its message, and that as template and facts."""
+def judged(verdict: Verdict, translator: Translator) -> dict[str, Any]:
+    """Return the verdict in words, its message also as template and facts.
+
+    ``byline`` is the culprit where the headline does not name them, ``more`` says how much else is open.
+    """
     told = {name: value or None for name, value in verdict._asdict().items()}
-    return told | {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label}
+    more = says("and {count} more is open", "and {count} more are open", count=verdict.also) if verdict.also else None
+    told |= {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label, "more": more}
+    said = translator.document(told)
+    who = said.get("who", "")
+    return said if who.partition(" (pid ")[0] in said["headline"] else said | {"byline": who}
 
 
 def in_one_line(said: Mapping[str, Any]) -> str:
-    """Return what a verdict as JSON says: its headline, and the culprit where that does not name them."""
-    who = said.get("who", "")
-    named = who.partition(" (pid ")[0] in said["headline"]
-    return said["headline"] if named else f"{said['headline']} · {who}"
+    """Return what a verdict as JSON says: its headline and byline."""
+    return " · ".join(filter(None, (said["headline"], said.get("byline"))))
 
 
 def _picked(record: object, names: str) -> dict[str, Any]:
@@ -113,6 +120,8 @@ def _picked(record: object, names: str) -> dict[str, Any]:
 
 def _open_now(one: OpenIncident, now: Forecast | None) -> dict[str, Any]:
     incident, until = one.incident, one.silenced_until_wall
+    notes = [say("acknowledged")] * one.acknowledged
+    notes += [] if until is None else [say("silenced until {until_wall}", until_wall=until)]
     level = incident.level
     if now is not None and story(incident.rule) == MEMORY:
         # A kill stays open for a while to keep a burst together; over free memory nothing is red.
@@ -124,6 +133,7 @@ def _open_now(one: OpenIncident, now: Forecast | None) -> dict[str, Any]:
         "headline": text_now(incident, now).headline or incident.message,
         "acknowledged": one.acknowledged,
         "silenced_until": None if until is None else iso(until),
+        "notes": notes or None,
     }
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from wslgpud.model import FindingKind, Level, StressFinding, StressResult, StressVerdict
-from wslgpud.words import Fact, Message, MessageLike, clauses, say, template
+from wslgpud.words import TEMPLATES, Fact, Message, MessageLike, clauses, say, template
 
 MIB = 1 << 20
 #: nights that make the measure, and how many it takes at least
@@ -26,13 +26,7 @@ WATCHED: tuple[tuple[str, FindingKind, str, float, int], ...] = (
     ("read_median", "bandwidth", template("read bandwidth"), 0.03, 0),
     ("usable_bytes", "usable", template("usable VRAM"), 0.01, 64 * MIB),
 )
-VERDICTS: Mapping[StressVerdict, str] = {
-    "passed": template("passed"),
-    "findings": template("findings"),
-    "left": template("gave way"),
-    "skipped": template("not run"),
-    "failed": template("failed"),
-}
+VERDICTS: Mapping[StressVerdict, str] = TEMPLATES["label"]["verdict"]
 #: Alert on the age of the last success, not on one failure: a GPU that was in use one night is no fault.
 LATE_SECONDS = 3 * 86400.0
 #: how many runs before and after a change of driver are compared

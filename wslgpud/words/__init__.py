@@ -201,12 +201,6 @@ HEADLINE_CHARACTERS = 100
 #: no channel shows more, and a mail of a megabyte helps nobody
 MOST_CHARACTERS = 3000
 
-#: what stands between the parts of a fact of several, by its name, and of any other
-_BETWEEN: Final[Mapping[str, str]] = {
-    "clauses": template("{first}; {rest}"),
-    "sentences": template("{first} {rest}"),
-    "": template("{first}, {rest}"),
-}
 _WIDE = r"[\u3000-\u9fff\uff00-\uffef]"
 _GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
 #: below how many seconds a span is written in a unit of so many
@@ -216,31 +210,6 @@ _SPANS: Final = (
     (36 * 3600, 3600, template("{number} h")),
     (math.inf, 86400, template("{number} d")),
 )
-#: levels, and states of a source (``wslgpud.model.Health``), by their names in JSON and metrics
-LEVELS: Final[Mapping[str, str]] = {
-    "ok": template("ok"),
-    "info": template("info"),
-    "warning": template("warning"),
-    "critical": template("critical"),
-    "emergency": template("emergency"),
-    "unknown": template("unknown"),
-}
-HEALTHS: Final[Mapping[str, str]] = {
-    "ok": template("ok"),
-    "absent": template("not on this machine"),
-    "failed": template("failed"),
-    "late": template("late"),
-}
-#: what a resource other than a memory is called; the rest of its name follows
-_KINDS: Final[Mapping[str, str]] = {
-    "disk": template("disk {name}"),
-    "source": template("source {name}"),
-    "clock": template("clock"),
-    "store": template("history"),
-    "machine": template("machine"),
-    "daemon": template("daemon"),
-    "windows": template("Windows"),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +285,12 @@ class Translator:
             return f"GPU {printable(resource[3:].strip())}".strip()
         if kind == "cgroup":
             return self.t("cgroup {path}", path=resource_path(rest))
-        return self.t(_KINDS[kind], name=printable(rest)).strip() if kind in _KINDS else printable(resource)
+        named = TEMPLATES["resource"].get(kind)
+        return self.t(named, name=printable(rest)).strip() if named else printable(resource)
+
+    def label(self, kind: str, name: str) -> str:
+        """Return the word for the name of a level, a state or a figure (``label`` in ``templates.toml``)."""
+        return self.template(TEMPLATES["label"][kind].get(name, name))
 
     def _worded(self, name: str, value: Any) -> Any:
         if isinstance(value, Message):
@@ -332,7 +306,7 @@ class Translator:
             if part.split()[-1] == whole.split()[-1]:
                 part = part.split()[0]
             return self.t("{part} of {whole}", part=part, whole=whole)
-        between = self.template(_BETWEEN.get(name, _BETWEEN[""]))
+        between = self.template(TEMPLATES["between"].get(name, TEMPLATES["between"]["all"]))
         return between.replace("{first}", "").replace("{rest}", "").join(self.fact(name, v) for v in values)
 
 

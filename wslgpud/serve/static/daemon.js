@@ -3,8 +3,7 @@
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { count, duration, percent, size } from "./format.js";
-import { t, template } from "./i18n.js";
-import { label } from "./labels.js";
+import { label, t, template } from "./i18n.js";
 import { card, chip, column, fact, liveCard, named, pending, table } from "./parts.js";
 
 const REFRESH_MS = 5000;

@@ -3,8 +3,7 @@
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { moment } from "./format.js";
-import { lang, t } from "./i18n.js";
-import { label } from "./labels.js";
+import { label, lang, t } from "./i18n.js";
 import { chip, empty, pending } from "./parts.js";
 
 const LEVEL = { problem: "warning", note: "info", "could not tell": "unknown", good: "ok", "not applicable": "unknown" };

@@ -4,8 +4,7 @@ import { get } from "./api.js";
 import { sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, percent, size } from "./format.js";
-import { t, template } from "./i18n.js";
-import { label } from "./labels.js";
+import { label, t, template } from "./i18n.js";
 import { absent, vramBar } from "./overview.js";
 import { chip, empty, fact, named } from "./parts.js";
 

@@ -5,8 +5,7 @@ import { axes, colours, faint, joined, LINES, readout } from "./charts.js";
 import { h, show } from "./dom.js";
 import { gestures } from "./gestures.js";
 import { amount, clock, day, duration, inUnits } from "./format.js";
-import { lang, t } from "./i18n.js";
-import { known, label } from "./labels.js";
+import { known, label, lang, t } from "./i18n.js";
 import { column, empty, named, pending, table } from "./parts.js";
 import { gapOf, parsed, rates } from "./sample.js";
 

@@ -4,8 +4,8 @@ import { get } from "./api.js";
 
 const PATIENCE_MS = 5000;
 
-/** The language that is spoken now; see `speak`. */
-export let lang = "en";
+/** The language that is spoken now, and whether its words are here; see `speak`. */
+export let lang = "en", ready = false;
 let words = {};
 
 /** Mark a text that stands in a table, for translators' tools: `t` words it later. */
@@ -19,6 +19,11 @@ const joined = (before, after) => before.slice(0, -2) + (before.slice(-2) + afte
 export const t = (text, facts = {}) => (words[text] ?? text).split(/\{(\w+)\}/)
   .reduce((whole, piece, number) => joined(whole, number % 2 ? String(facts[piece] ?? `{${piece}}`) : piece), "");
 
+/** Whether there are words for a name: those of levels, states, figures and metrics stand in words/templates.toml. */
+export const known = (kind, name) => Object.hasOwn(words, `${kind}.${name}`);
+/** The words for a name; one that the daemon does not know stays as it is called. */
+export const label = (kind, name) => words[`${kind}.${name}`] ?? String(name).replaceAll("_", " ");
+
 /** "en" or "zh": the first of what was asked for, chosen before, and what the browser prefers. */
 export function preferred() {
   const asked = new URLSearchParams(location.search).get("lang");
@@ -30,7 +35,7 @@ export function preferred() {
 
 /** Change the language; it stays as it is where the daemon does not answer. */
 export async function speak(code) {
-  words = code === "en" ? {} : (await get("words", { lang: code }, { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) })).document;
-  lang = code;
+  words = (await get("words", { lang: code }, { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) })).document;
+  [lang, ready] = [code, true];
   document.documentElement.lang = code === "zh" ? "zh-CN" : "en";
 }

@@ -4,8 +4,7 @@ import { get } from "./api.js";
 import { axes, colours, faint, foretold, mark, PADDING, shadeLevels, upright } from "./charts.js";
 import { h } from "./dom.js";
 import { duration, moment, size, wallOf } from "./format.js";
-import { lang, t } from "./i18n.js";
-import { label } from "./labels.js";
+import { label, lang, t } from "./i18n.js";
 import { at, card, chip, column, empty, keys, named, pastChip, pending, table } from "./parts.js";
 import { gapOf, LEVELS } from "./sample.js";
 

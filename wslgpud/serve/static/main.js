@@ -8,9 +8,8 @@ import { h, show } from "./dom.js";
 import { clock, duration } from "./format.js";
 import { gpus, rememberGpus } from "./gpus.js";
 import { history } from "./history.js";
-import { lang, preferred, speak, t, template } from "./i18n.js";
+import { label, lang, preferred, ready, speak, t, template } from "./i18n.js";
 import { incidents } from "./incidents.js";
-import { label } from "./labels.js";
 import { overview, remember } from "./overview.js";
 import { processes } from "./processes.js";
 import { Recent, Sample } from "./sample.js";
@@ -119,7 +118,7 @@ function top(state) {
 
 /** Speak the language that is wanted, as soon as the daemon has given the words; the next sample tries again. */
 async function change() {
-  if (lang === wanted || changing) return;
+  if ((ready && lang === wanted) || changing) return;
   changing = true;
   await speak(wanted).catch(() => {});
   changing = false;

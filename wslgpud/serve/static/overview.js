@@ -4,8 +4,7 @@ import { get } from "./api.js";
 import { fan, sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, duration, percent, size, speed, wallOf } from "./format.js";
-import { t, template } from "./i18n.js";
-import { label } from "./labels.js";
+import { label, t, template } from "./i18n.js";
 import { at, card, chip, empty, fact, keys, layers, liveCard, named, pastChip, sign, work } from "./parts.js";
 import { processTable } from "./processes.js";
 import { LEVELS, rates } from "./sample.js";
@@ -92,7 +91,7 @@ export const overview = {
 function nights({ stress }) {
   if (!stress?.length) return null;
   return card(t("Last stress run"), h("a", { href: "#/stress" }, t("All stress runs")), h("ul", { class: "plain-list" }, stress.map((run) => h("li", { "data-key": `n${run.uuid}` },
-    h("div", {}, `GPU ${run.gpu} `, chip(NIGHT[run.verdict], label("night", run.verdict)), h("span", { class: "dim small" }, " ", at(run.at),
+    h("div", {}, `GPU ${run.gpu} `, chip(NIGHT[run.verdict], label("verdict", run.verdict)), h("span", { class: "dim small" }, " ", at(run.at),
       run.usable_bytes === undefined ? null : ` · ${t("Usable")} ${size(run.usable_bytes, 2 ** 24)}`)),
     run.note ? h("p", { class: "dim small" }, run.note) : null))));
 }
@@ -111,11 +110,11 @@ function past(ctx) {
 }
 
 /** The daemon's verdict as it words it. */
-function banner({ level, headline, who, advice, incident, also }) {
+function banner({ level, headline, byline, advice, incident, more }) {
   const parts = [
-    who && !headline.includes(who) ? h("strong", { translate: "no" }, who) : null, advice,
+    byline ? h("strong", { translate: "no" }, byline) : null, advice,
     incident ? h("a", { href: `#/incidents/${incident}` }, t("Incident {id}", { id: incident })) : null,
-    also ? h("a", { href: "#/incidents" }, t("and {n} more open", { n: also })) : null,
+    more ? h("a", { href: "#/incidents" }, more) : null,
   ].filter(Boolean);
   return h("section", { class: ["card verdict fades", level], "aria-label": t("Verdict") },
     sign(level), h("h1", {}, h("span", { class: "unseen" }, label("level", level), ": "), headline),
@@ -143,7 +142,7 @@ function resource(ctx, f) {
     bar(f, status, gpu),
     h("p", { class: "dim small axis" }, t("left, over time")),
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img",
-      "aria-label": t("{what}: {left} left of {all}. {outlook}", { what: name, left, all, outlook: f.outlook }) }),
+      "aria-label": t("{what}: {left} left of {all}. {outlook}", { what: f.name, left, all, outlook: f.outlook }) }),
     h("dl", { class: "facts" },
       // Where the outlook is a rate already, a second one, measured over another time, only puzzles.
       Math.abs(rate) >= 2 ** 20 / 60 && !full && !/[+−]/.test(f.outlook) ? fact(t("change of use"), speed(rate)) : null,

@@ -2,8 +2,7 @@
 
 import { h } from "./dom.js";
 import { moment, wallOf } from "./format.js";
-import { t } from "./i18n.js";
-import { label } from "./labels.js";
+import { label, t } from "./i18n.js";
 
 /** A name (of a program, a card, a series): nobody's language, and no translator's business. */
 export const named = (text, props = {}) => h("span", { translate: "no", ...props }, text);

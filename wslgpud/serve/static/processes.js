@@ -3,8 +3,7 @@
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { moment, signed, size } from "./format.js";
-import { t, template } from "./i18n.js";
-import { label } from "./labels.js";
+import { label, t, template } from "./i18n.js";
 import { card, chip, column, empty, named, pending, table } from "./parts.js";
 
 const state = { sort: "total", down: true, filter: "", growth: new Map(), past: null, asked: 0 };

@@ -4,8 +4,7 @@ import { get } from "./api.js";
 import { axes, colours } from "./charts.js";
 import { h } from "./dom.js";
 import { bandwidth, count, duration, percent, size } from "./format.js";
-import { t } from "./i18n.js";
-import { label } from "./labels.js";
+import { label, t } from "./i18n.js";
 import { at, card, chip, column, empty, named, pending, table, work } from "./parts.js";
 
 export const NIGHT = { passed: "ok", findings: "critical", left: "info", skipped: "info", failed: "warning" };
@@ -71,7 +70,7 @@ function row(run) {
   const v = run.values;
   return h("tr", { "data-key": `s${run.id}` },
     h("td", { class: "when" }, h("a", { href: `#/stress/${run.id}` }, at(run.at))), h("th", { scope: "row" }, `GPU ${run.gpu}`),
-    h("td", {}, chip(NIGHT[run.verdict], label("night", run.verdict))),
+    h("td", {}, chip(NIGHT[run.verdict], label("verdict", run.verdict))),
     h("td", { class: "num" }, size(v.usable_bytes, 2 ** 24)), h("td", { class: "num" }, bandwidth(v.write_median)),
     h("td", { class: "num" }, bandwidth(v.read_median)), h("td", { class: "num" }, v.errors ? h("strong", { class: "bad" }, count(v.errors)) : count(v.errors)),
     h("td", { class: "num" }, duration(v.seconds ?? v.duration_seconds)),
@@ -95,7 +94,7 @@ function night(run) {
   const figures = Object.entries(run.values).map(([name, value]) => h("div", {}, h("dt", {}, label("figure", name)), h("dd", {}, written(name, value))));
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(NIGHT[run.verdict], label("night", run.verdict)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.entries(run.key).filter(([, value]) => value).map(([what, value]) => `${what} ${value}`).join(" · ")))),
+      h("div", { class: "head" }, chip(NIGHT[run.verdict], label("verdict", run.verdict)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.entries(run.key).filter(([, value]) => value).map(([what, value]) => `${what} ${value}`).join(" · ")))),
       h("h2", {}, `GPU ${run.gpu} `, named(run.name)), run.reason ? h("p", {}, run.reason) : null,
       run.findings.length ? [h("h3", {}, t("Findings")), h("ul", { class: "plain-list" }, run.findings.map((f) => h("li", {}, f.text)))] : null),
     chunksOf(run).length > 1 ? card(t("Bandwidth of each chunk of memory"), null, h("div", { class: "chart tall", "data-key": "chunks", "data-keep": true, role: "img", "aria-label": t("Bandwidth of each chunk of memory") }),
