@@ -137,14 +137,14 @@ def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_no
 ) -> None:
     now, most, release = [], [], threading.Event()
 
-    def slow(*_: object) -> list[object]:
+    def slow(*_: object, **_asked: object) -> list[object]:
         now.append(1)
         most.append(len(now))
         release.wait(60)
         now.pop()
         return []
 
-    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", slow)
+    monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", slow)
     askers = [threading.Thread(target=ask, args=(stage, "stress")) for _ in range(12)]
     for asker in askers:
         asker.start()
@@ -163,12 +163,12 @@ def test_answers_that_take_too_long_hold_up_their_own_kind_alone_and_those_in_th
 ) -> None:
     begun, release = [], threading.Event()
 
-    def hanging(*_: object) -> list[object]:
+    def hanging(*_: object, **_asked: object) -> list[object]:
         begun.append(1)
         release.wait(60)
         return []
 
-    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", hanging)
+    monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", hanging)
     monkeypatch.setattr("wslgpud.serve.http.HANDLER_SECONDS", 0.3)
     late = [ask(stage, "stress")[0] for _ in range(4)]
     others = [ask(stage, path)[0] for path in ("live", "openapi.json")]

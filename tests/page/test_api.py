@@ -20,7 +20,7 @@ from tests.words.catalogue import templates
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.series.curves import step_for
-from wslgpud.serve import api, api_query, api_series
+from wslgpud.serve import api, api_history, api_query, api_series
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.words import TEMPLATES, Message
@@ -299,12 +299,12 @@ def test_labels_of_any_text_name_their_series_and_find_it_again(stage):
 def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
     asked, release = threading.Event(), threading.Event()
 
-    def slow(*_):
+    def slow(*_, **_asked):
         asked.set()
         release.wait(60)
         return []
 
-    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", slow)
+    monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", slow)
     waiting = threading.Thread(target=ask, args=(stage, "stress"))
     waiting.start()
     asked.wait(60)
@@ -320,7 +320,8 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
 
 def test_every_path_of_the_api_is_described_and_nothing_else():
     described = set(json.loads(api.OPENAPI.read_text())["paths"])
-    served = {r.path for r in api.routes(_NoPublisher(), [], None, lambda _: {}, dict, list)}
+    routes = [*api.routes(_NoPublisher(), lambda _: {}, dict, list), *api_history.routes(_NoPublisher(), [], list, "")]
+    served = {route.path for route in routes}
 
     assert described == served | {"/api/v1/status"}
 
