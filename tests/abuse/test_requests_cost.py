@@ -15,7 +15,7 @@ import pytest
 from tests.page.stage import Stage
 from tests.page.test_api import RAM, ask, remember
 from tests.support.daemons import Running, daemon, eventually
-from wslgpud.serve import api, api_series
+from wslgpud.serve import api, api_history
 from wslgpud.serve.http import HEAVY_THREADS, Problem
 from wslgpud.store.records import shell_pattern
 
@@ -128,8 +128,8 @@ def test_a_pattern_longer_than_any_name_is_refused_with_the_length_it_may_have(s
 @pytest.mark.parametrize("step", [2_591_999, 86_401, 7 * 86_400 + 60, 61])
 def test_a_step_that_would_take_all_samples_there_are_for_a_few_points_is_refused(step: int) -> None:
     with pytest.raises(Problem, match=r"leave step out, or ask for \d+ s"):
-        api_series.check_size(4000 * step, step, 1)
-    api_series.check_size(60 * 60, step, 1)
+        api_history.check_size(4000 * step, step, 1)
+    api_history.check_size(60 * 60, step, 1)
 
 
 def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_not_wait_for_them(

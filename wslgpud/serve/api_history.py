@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
@@ -13,14 +14,13 @@ from wslgpud.alerts.blackbox import by_process
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.messages import iso
 from wslgpud.alerts.report import in_words, report, rows_told
-from wslgpud.metrics import MetricSpec
-from wslgpud.model import Level, StressResult, Transition
+from wslgpud.metrics import PREFIX, MetricSpec
+from wslgpud.model import Level, Number, StressResult, Transition
 from wslgpud.series.curves import name_of, step_for
-from wslgpud.serve import api_series
 from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps, packed
-from wslgpud.store import ProcessPoint, Reader, SeriesRef
+from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
 from wslgpud.words import translator
 
 LEVELS = ("info", "warning", "critical", "emergency")
@@ -35,6 +35,15 @@ MOST_COMPARED = 50
 HOUR = 3600.0
 #: changes of level that are read at once
 _MOST_ROWS = 500
+#: points of one series, and of all series of an answer; a screen has fewer columns
+MOST_POINTS = 4000
+MOST_POINTS_IN_ALL = 40_000
+MOST_SERIES = 20
+#: samples (minutes) that one point may be made of on average: a coarser step must be one of minutes (hours)
+MOST_PIECES_PER_POINT = 60
+#: every sample as it was taken (up to ten a second) is given for no longer than this
+RAW_SECONDS = 300.0
+_TIER_SECONDS = {"samples": 1.0, "minutes": 60.0, "hours": math.inf}
 
 
 def routes(
@@ -71,9 +80,7 @@ class _History:
         named = self._named(query.text("host"))
         known = {name: ref for name, ref in named if name > after and matches(name)}
         names = heapq.nsmallest(limit + 1, known)
-        document: dict[str, Any] = {
-            "series": [api_series.described(known[name], self.catalogue) for name in names[:limit]]
-        }
+        document: dict[str, Any] = {"series": [described(known[name], self.catalogue) for name in names[:limit]]}
         if len(names) > limit:
             document["next"] = names[limit - 1]
         if len(hosts := self.reader().hosts()) > 1:
@@ -85,13 +92,13 @@ class _History:
         query = Query(request.query, ("series", "start", "end", "step", "points", "host"))
         start, end = self._span(query)
         asked = list(dict.fromkeys(query.all("series")))
-        if not 1 <= len(asked) <= api_series.MOST_SERIES:
-            raise Problem(400, f"series must be given 1 to {api_series.MOST_SERIES} times")
-        points = query.whole("points", 10, api_series.MOST_POINTS) or 600
+        if not 1 <= len(asked) <= MOST_SERIES:
+            raise Problem(400, f"series must be given 1 to {MOST_SERIES} times")
+        points = query.whole("points", 10, MOST_POINTS) or 600
         step = query.whole("step", 0, 30 * 86400)
         if step is None:
-            step = step_for(end - start, min(points, api_series.MOST_POINTS_IN_ALL // len(asked)))
-        api_series.check_size(end - start, step, len(asked))
+            step = step_for(end - start, min(points, MOST_POINTS_IN_ALL // len(asked)))
+        check_size(end - start, step, len(asked))
         host = query.text("host")
         known = {name: ref for name, ref in self._named(host) if name in asked}
         found = []
@@ -100,15 +107,15 @@ class _History:
                 near = self._nearest(name, host)
                 hint = f"; did you mean {near}?" if near else ""
                 raise Problem(404, f"there is no series {name[:200]}{hint} /api/v1/series lists them all")
-            about = api_series.described(known[name], self.catalogue)
+            about = described(known[name], self.catalogue)
             found.append({**about, **self._values(known[name], start, end, step, about["kind"])})
-        document = {"start": start, "end": end, "step": step, "tier": api_series.tier_of(step), "series": found}
+        document = {"start": start, "end": end, "step": step, "tier": tier_of(step), "series": found}
         return packed(request, dumps(document))
 
     def _values(self, ref: SeriesRef, start: float, end: float, step: int, kind: str) -> dict[str, Any]:
         if step == 0:
             return dict(zip(("time", "value"), self.reader().columns(ref, start, end), strict=True))
-        return api_series.columns(self.reader().summaries(ref, start, end, step), counter=kind == "counter")
+        return columns(self.reader().summaries(ref, start, end, step), counter=kind == "counter")
 
     def processes(self, request: Request) -> Response:
         """Processes that were recorded, and how they grew."""
@@ -182,7 +189,7 @@ class _History:
         if host is not None and not recorded:
             raise Problem(404, f"no history of {host[:200]!r}; known are: {', '.join(self.reader().hosts())}")
         for ref in recorded:
-            yield api_series.full_name(ref, self.catalogue), ref
+            yield full_name(ref, self.catalogue), ref
 
     def _nearest(self, name: str, host: str | None) -> str:
         # Only within the most similar metric: comparing with every series would take seconds.
@@ -210,6 +217,77 @@ def grown(points: Iterable[ProcessPoint]) -> list[dict[str, Any]]:
         when = {"first_seen": round(of_it[0].wall, 3), "last_seen": round(last.wall, 3)}
         found.append({**facts, **when, "peak_bytes": max(held), "grown_bytes": held[-1] - held[0]})
     return sorted(found, key=lambda p: -p["peak_bytes"])
+
+
+def full_name(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> str:
+    """Return the name of a series; that of a metric of another version lacks the suffix."""
+    spec = catalogue.get(ref.metric)
+    return name_of(spec.exposed_name if spec else PREFIX + ref.metric, ref.labels)
+
+
+def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
+    """Return what the API says of a series; a metric of another version has neither unit nor help."""
+    spec = catalogue.get(ref.metric)
+    facts: dict[str, Any] = {
+        "name": full_name(ref, catalogue),
+        "metric": spec.exposed_name if spec else PREFIX + ref.metric,
+        "labels": dict(ref.labels),
+        "kind": spec.kind if spec else "unknown",
+    }
+    if spec:
+        facts |= {"unit": spec.unit, "help": spec.help}
+    return facts
+
+
+def tier_of(step: int) -> str:
+    """Return from what a step is made: samples, minutes or hours."""
+    return "hours" if step and step % 3600 == 0 else "minutes" if step and step % 60 == 0 else "samples"
+
+
+def check_size(span_seconds: float, step: int, series: int) -> None:
+    """Refuse a longer answer than anybody can look at, and one that takes far more reading than it shows.
+
+    A step of 2,591,999 s cannot be made of hours or minutes: a few points of it would take every sample.
+
+    Raises:
+        Problem: says what would be short enough.
+    """
+    if step == 0 and span_seconds > RAW_SECONDS:
+        raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")
+    points = span_seconds / step if step else RAW_SECONDS * 10
+    most, tier = min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, series)), tier_of(step)
+    wrong = ""
+    if points > most:
+        wrong = f"{points:.0f} points each of {series} series are too many: at most {MOST_POINTS} of one and "
+        wrong += f"{MOST_POINTS_IN_ALL} of all"
+    elif span_seconds > most * MOST_PIECES_PER_POINT * _TIER_SECONDS[tier]:
+        wrong = f"steps of {step} s are made of {tier}, too many in so long a time"
+    if wrong:
+        fitting = step_for(span_seconds, most)
+        raise Problem(400, f"{wrong}; leave step out, or ask for {fitting} s or a shorter time")
+
+
+def columns(summaries: Sequence[Bucket], *, counter: bool) -> dict[str, list[Number]]:
+    """Return summaries as columns: of a counter what it was last, else the mean with least and greatest."""
+    time = [round(s.wall, 3) for s in summaries]
+    if counter:
+        return {"time": time, "value": [s.last for s in summaries]}
+    return {
+        "time": time,
+        "value": [short(s.mean) for s in summaries],
+        "min": [s.low for s in summaries],
+        "max": [s.high for s in summaries],
+    }
+
+
+def short(value: Number) -> Number:
+    """Return a mean without digits that mean nothing: 7 of them, and none behind the point of a large one."""
+    if isinstance(value, int) or value.is_integer():
+        return int(value) if abs(value) < 1e15 else value
+    if abs(value) >= 1e6:
+        return round(value)
+    digits = 6 - math.floor(math.log10(abs(value)))
+    return round(value, min(digits, 12))
 
 
 def _number(request: Request) -> int:
