@@ -33,15 +33,16 @@ from tests.support.hostile import (
     says,
 )
 from tests.support.receivers import smtp, webhook
-from wslgpud.alerts.channels import DeliveryError, apprise, programs
+from wslgpud.alerts import journald
+from wslgpud.alerts.channels import Channel, DeliveryError, apprise, programs
 from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.channels.apprise import AppriseChannel, AppriseProcess, inert, understood
 from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.journald import JournaldWriter
 from wslgpud.alerts.messages import Text, digest, payload, worded
 from wslgpud.host import SystemClock
 from wslgpud.model import Level, Transition
 from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.security.run_as.start import Command
 from wslgpud.words import ENGLISH, Message
 
 SECRET = "hunter2-hunter2"
@@ -191,9 +192,8 @@ class TestApprise:
         with hostile(ENDLESS["silence"]) as server:
             letter = {"url": webhook_url(server.place), "title": "", "body": "x", "type": "info"}
             line = json.dumps({**letter, "seconds": 0.1, "number": 0}) + "\n"
-            setting = programs.Setting("/", {**clean_environment(), "HOME": str(tmp_path)})
-            command = python_command(worker.__name__)
-            assert programs.ended(command, line, PATIENCE_SECONDS, setting).status == 0  # no more letters
+            command = Command(python_command(worker.__name__), {**clean_environment(), "HOME": str(tmp_path)})
+            programs.run(command, line, PATIENCE_SECONDS, guarded=False)  # no more letters
             eventually(lambda: not living_in(tmp_path), "the end of the one that hangs")
 
     def test_ten_that_hang_at_the_same_time_hold_up_no_other_and_share_their_memory(self, tmp_path, monkeypatch):
@@ -314,11 +314,11 @@ class TestText:
 
     @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
     def test_a_name_adds_no_field_to_the_journal(self, name, tmp_path):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
-            journald.bind(str(tmp_path / "socket"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+            daemon.bind(str(tmp_path / "socket"))
             text = f"{name}\nPRIORITY=0\n_UID=0"
-            assert JournaldWriter(tmp_path / "socket").write(text, "critical", {"resource": text})
-            entry = journald.recv(65536)
+            assert journald.write(text, "critical", {"resource": text}, tmp_path / "socket")
+            entry = daemon.recv(65536)
 
         names = []
         while entry:
@@ -366,7 +366,7 @@ def test_a_channel_that_hangs_holds_up_no_other_nor_the_end_and_gets_its_warning
 def test_the_end_of_the_daemon_waits_for_no_channel():
     release = threading.Event()
 
-    class Stuck:
+    class Stuck(Channel):
         human = False
 
         def __init__(self, name: str) -> None:

@@ -20,7 +20,7 @@ import pytest
 from tests.alerts.ticks import START, fold, transition
 from tests.stress.support import night
 from tests.support.daemons import Running, daemon, eventually
-from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.dispatcher import MOST_WAITING, Dispatcher
 from wslgpud.alerts.incidents import IncidentLedger, after
 from wslgpud.config import StoreSettings, Stress
@@ -205,7 +205,7 @@ class Parcel:
         self.id, self.payload = number, payload
 
 
-class Down:
+class Down(Channel):
     name, human = "down", False
 
     def __init__(self) -> None:

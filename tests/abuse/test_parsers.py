@@ -22,7 +22,7 @@ from wslgpud.advise.fit import shape
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.wslconfig import files, parse
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.alerts import send_policy
+from wslgpud.alerts import channel_factory
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.save_request import FILE as STOPPED
@@ -267,7 +267,7 @@ class TestWhatPeopleType:
     @relaxed
     @given(LINES)
     def test_levels_of_channels_and_headers(self, text: str) -> None:
-        for read in (lambda: send_policy.channel_levels(Alerts(channel_levels=(text,))), lambda: otlp._header(text)):
+        for read in (lambda: channel_factory.levels(Alerts(channel_levels=(text,))), lambda: otlp._header(text)):
             try:
                 read()
             except ConfigError as refusal:

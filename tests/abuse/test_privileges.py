@@ -501,12 +501,11 @@ class TestTheRule:
 
 #: Where the product starts programs, and what can be said of each: a new one must be thought about.
 STARTS = {
-    "security/run_as/start.py": "what a user may have made, as that user or without rights",
+    "security/run_as/start.py": "what a user may have made, as that user or without rights; the command of alerts",
     "advise/guard/tree.py": "/bin/sh with a script of ours",
     "advise/guard/runner.py": "the command that the user who starts guard or sweep has named",
     "alerts/channels/apprise_worker.py": "copies of itself",
     "alerts/channels/apprise.py": "our own worker, by our own Python, in /",
-    "alerts/channels/programs.py": "the command of the configuration; notify-send as the session's user",
     "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
     "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",
     "app/process.py": "itself, as it was started",

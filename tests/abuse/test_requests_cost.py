@@ -8,19 +8,16 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
 from urllib.parse import quote, urlsplit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.page.stage import Stage
 from tests.page.test_api import RAM, ask, remember
 from tests.support.daemons import Running, daemon, eventually
-from wslgpud.security.patterns import shell_pattern
 from wslgpud.serve import api, api_series
 from wslgpud.serve.http import HEAVY_THREADS, Problem
+from wslgpud.store.records import shell_pattern
 
 MIB = 1 << 20
 #: what the daemon may keep of all that is asked below; before, 300 patterns alone left 70 MiB
@@ -111,26 +108,6 @@ def test_hundreds_of_patterns_are_not_kept(running: Running) -> None:
     asked(running, HOSTILE["the longest patterns allowed"], 100)
 
     assert pss_bytes(running) - held < KEPT_BYTES
-
-
-class Counted:
-    """A text that counts how many of its characters were looked at."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.looked = text, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for character in self.text:
-            self.looked += 1
-            yield character
-
-
-@given(st.text("ab*?[]!-", max_size=256), st.text("ab", max_size=300))
-def test_a_pattern_looks_at_each_character_of_a_name_once_at_most(pattern: str, name: str) -> None:
-    text = Counted(name)
-    shell_pattern(pattern)(cast("str", text))
-
-    assert text.looked <= len(name)
 
 
 def test_a_pattern_that_would_be_tried_in_more_ways_than_there_are_atoms_is_decided_at_once() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.words import Message, to_json
 
@@ -53,7 +53,7 @@ class Outbox:
             assert self.waiting.pop(0).id == delivery_id
 
 
-class Down:
+class Down(Channel):
     """Notes when it was tried; takes what it is told to take."""
 
     name = "down"

@@ -17,13 +17,12 @@ from tests.alerts.ticks import START
 from tests.support.daemons import PATIENCE_SECONDS, eventually
 from tests.support.receivers import smtp, webhook
 from tests.support.servers import alertmanager, free_port
-from wslgpud.alerts import channel_factory
+from wslgpud.alerts import channel_factory, journald
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel
-from wslgpud.alerts.journald import JournaldWriter, is_where_we_log
 from wslgpud.alerts.messages import iso
 from wslgpud.config import Alerts
 from wslgpud.config.key import ConfigError
@@ -310,10 +309,10 @@ def test_what_is_no_address_of_an_alertmanager_is_told_and_not_a_traceback(url: 
 
 
 def test_the_journal_gets_fields_and_a_newline_begins_none(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
-        journald.bind(str(tmp_path / "socket"))
-        assert JournaldWriter(tmp_path / "socket").write("evil\nPRIORITY=0", "critical", {"rule": "oom_kill"})
-        entry = journald.recv(65536)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(str(tmp_path / "socket"))
+        assert journald.write("evil\nPRIORITY=0", "critical", {"rule": "oom_kill"}, tmp_path / "socket")
+        entry = daemon.recv(65536)
 
     fields = {}
     while entry:
@@ -323,15 +322,15 @@ def test_the_journal_gets_fields_and_a_newline_begins_none(tmp_path: Path) -> No
         entry = rest[8 + length + 1 :]
     assert fields["MESSAGE"] == "evil\nPRIORITY=0"
     assert (fields["PRIORITY"], fields["WSLGPUD_RULE"]) == ("3", "oom_kill")
-    assert not JournaldWriter(tmp_path / "none").write("x", "ok", {})
+    assert not journald.write("x", "ok", {}, tmp_path / "none")
 
 
 def test_a_daemon_in_a_terminal_prints_its_warnings_there() -> None:
     stream = os.fstat(2)
 
-    assert is_where_we_log({"JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"})
-    assert not is_where_we_log({"JOURNAL_STREAM": "1:2"})
-    assert not is_where_we_log({})
+    assert journald.is_where_we_log({"JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"})
+    assert not journald.is_where_we_log({"JOURNAL_STREAM": "1:2"})
+    assert not journald.is_where_we_log({})
 
 
 class TestConfiguration:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.messages import Text, payload, worded
@@ -65,7 +65,7 @@ class Outbox:
             assert self.changed.wait_for(lambda: not self.waiting, timeout=180)
 
 
-class Flaky:
+class Flaky(Channel):
     """A channel that is down for the first few tries."""
 
     name = "flaky"

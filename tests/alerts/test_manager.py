@@ -18,7 +18,7 @@ import pytest
 
 from tests.alerts.ticks import START, fold, oom_kill, tick
 from wslgpud.alerts import alert_metrics, blackbox
-from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.messages import compose, worded
@@ -49,7 +49,7 @@ class Clock:
         return 1000.0 + self.t
 
 
-class Recorder:
+class Recorder(Channel):
     """A channel that notes what it gets, and is down when it is told to be."""
 
     def __init__(self, name: str = "people", *, human: bool = True) -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from wslgpud.security.redaction import SECRET, address, masked, named, parts, without
-from wslgpud.sources.roles import title
+from wslgpud.sources.processes import title
 
 HIDDEN = "h1dd3n"
 

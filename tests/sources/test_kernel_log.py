@@ -14,8 +14,7 @@ import pytest
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData
 from wslgpud.sources.cgroups import CgroupSource
-from wslgpud.sources.kernel_lines import parse_line
-from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.kernel_log import KernelLogSource, parse_line
 from wslgpud.sources.memory import MemorySource
 
 # The kernel's generic forms (mm/oom_kill.c of 5.15 to 6.18) and dxgkrnl's lines from

@@ -15,7 +15,7 @@ from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import Reading
 from wslgpud.sources import cpu, disk, memory, network, pressure
-from wslgpud.sources.kernel_lines import OomKill, Story, parse_line
+from wslgpud.sources.kernel_log import OomKill, Story, parse_line
 from wslgpud.sources.processes import parse_stat
 from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.text import decimal, whole

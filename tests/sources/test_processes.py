@@ -15,8 +15,7 @@ import pytest
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
-from wslgpud.sources.processes import ProcessSource, Row, choose, memory_cgroup, parse_stat
-from wslgpud.sources.roles import build_tool, short_command
+from wslgpud.sources.processes import ProcessSource, Row, build_tool, choose, memory_cgroup, parse_stat, short_command
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")

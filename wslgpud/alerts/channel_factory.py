@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from functools import partial
 
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
@@ -11,7 +11,6 @@ from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_fro
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.channels.toast import ToastChannel
-from wslgpud.alerts.send_policy import SendPolicy, channel_levels, quiet_hours
 from wslgpud.config import Alerts
 from wslgpud.config.key import ConfigError
 from wslgpud.host import Host
@@ -33,18 +32,24 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
     local = host.live and not found and desktop.available()
     if settings.desktop == "on" or (settings.desktop == "auto" and local):
         found.append(desktop)
-    urls = urls_from(settings.urls, settings.urls_file)
-    understood(urls)
-    found += map(AppriseChannel, urls)
-    found += [AlertmanagerChannel(url) for url in settings.alertmanager_urls]
-    if settings.command:
-        found.append(CommandChannel(settings.command, settings.command_timeout_seconds))
+    found += configured(settings)
     names = [channel.name for channel in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError("alerts: {names} is configured twice", names=tuple(sorted(twice)))
-    if unknown := channel_levels(settings).keys() - {*names, *optional_channels(settings)}:
+    if unknown := levels(settings).keys() - {*names, *optional_channels(settings)}:
         told = {"names": tuple(sorted(unknown)), "known": tuple(names) or say("none")}
         raise ConfigError("alerts.channel_levels: no channel {names}; there are: {known}", **told)
+    return found
+
+
+def configured(settings: Alerts) -> list[Channel]:
+    """Return the channels of which the configuration says all; raises what ``channels`` does."""
+    urls = urls_from(settings.urls, settings.urls_file)
+    understood(urls)
+    found: list[Channel] = [AppriseChannel(url) for url in urls]
+    found += [AlertmanagerChannel(url) for url in settings.alertmanager_urls]
+    if settings.command:
+        found.append(CommandChannel(settings.command, settings.command_timeout_seconds))
     return found
 
 
@@ -57,13 +62,14 @@ def optional_channels(settings: Alerts) -> set[str]:
     return {name for name, use in automatic.items() if use == "auto"}
 
 
-def levels(settings: Alerts, names: list[str]) -> dict[str, Level]:
-    """Return the lowest level of each channel; raises what ``channel_levels`` does."""
-    own = channel_levels(settings)
-    return {name: own.get(name, Level[settings.minimum_level.upper()]) for name in names}
-
-
-def send_policy(settings: Alerts) -> partial[SendPolicy]:
-    """Return what makes the policy of a channel for people; raises what ``quiet_hours`` does."""
-    level = Level[settings.quiet_level.upper()]
-    return partial(SendPolicy, quiet_hours(settings.quiet_hours), level, settings.messages_per_hour)
+def levels(settings: Alerts) -> defaultdict[str, Level]:
+    """Return the lowest level of each channel; ConfigError where one is not given as ``name=level``."""
+    found = defaultdict(lambda: Level[settings.minimum_level.upper()])
+    for entry in settings.channel_levels:
+        name, _, level = entry.partition("=")
+        if level.upper() not in Level.__members__ or not name:
+            raise ConfigError(
+                "alerts.channel_levels must hold entries like windows_toast=critical, not {entry}", entry=repr(entry)
+            )
+        found[name] = Level[level.upper()]
+    return found

@@ -7,9 +7,9 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from wslgpud.alerts.channels import Channel, DeliveryError, Refreshed
+from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.messages import Payload, digest, level_of, worded
 from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.host import Clock
@@ -32,14 +32,14 @@ RECHECK_SECONDS = 60.0
 class Dispatcher:
     """A thread for each channel, so that one that hangs holds up no other; ``wake`` tells them of more.
 
-    ``policy`` makes the send policy of a channel for people; ``reminders`` returns the messages of open incidents
+    Each channel for people has a ``policy`` of its own; ``reminders`` returns the messages of open incidents
     for a channel that needs them again and again (Alertmanager), by its name.
     """
 
     channels: Sequence[Channel]
     outbox: Outbox
     clock: Clock
-    policy: Callable[[], SendPolicy] = SendPolicy
+    policy: SendPolicy = field(default_factory=SendPolicy)
     translator: Translator = ENGLISH
     expiry_seconds: float = EXPIRY_SECONDS
     reminders: Callable[[str], Sequence[Payload]] = lambda _: ()
@@ -80,7 +80,7 @@ class _ChannelWorker:
         self.stopping = False
         self.thread = threading.Thread(target=self._work, name=f"alerts-{channel.name}", daemon=True)
         self._channel, self._owner, self._outbox, self._clock = channel, owner, owner.outbox, owner.clock
-        self._policy = owner.policy() if channel.human else None
+        self._policy = replace(owner.policy) if channel.human else None
         self._failures = 0
         self._overfull = False
         self._not_before = 0.0
@@ -166,10 +166,10 @@ class _ChannelWorker:
             self._owner.counts[self._channel.name, outcome] += 1
 
     def _refresh(self) -> float | None:
-        if not isinstance(self._channel, Refreshed):
+        if (every := self._channel.refresh_seconds) is None:
             return None
         now = self._clock.mono()
-        if (due := self._refreshed + self._channel.refresh_seconds - now) > 0:
+        if (due := self._refreshed + every - now) > 0:
             return due
         self._refreshed = now
         if messages := [worded(m, self._owner.translator) for m in self._owner.reminders(self._channel.name)]:
@@ -177,4 +177,4 @@ class _ChannelWorker:
                 self._channel.refresh(messages)
             except DeliveryError as error:
                 log.warning("open alerts not renewed at %s: %s", self._channel.name, error)
-        return self._channel.refresh_seconds
+        return every

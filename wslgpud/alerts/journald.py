@@ -14,33 +14,27 @@ MESSAGE_ID = "6f2c1d7e0b5b4c0c9b3a5a7d1e4f8c21"
 _PRIORITY = {"ok": "5", "info": "5", "warning": "4", "critical": "3", "emergency": "2"}
 
 
-class JournaldWriter:
-    """Writes at once and without waiting to the journal's own socket: it is as near as the log."""
+def write(headline: str, level: str, fields: Mapping[str, str], path: Path = SOCKET) -> bool:
+    """Write a line at once, without waiting; False where there is no journal that takes it now.
 
-    def __init__(self, path: Path = SOCKET) -> None:
-        self._path = path
-
-    def write(self, headline: str, level: str, fields: Mapping[str, str]) -> bool:
-        """Write a line; False where there is no journal that takes it now.
-
-        Format: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, with explicit lengths: a newline begins no field.
-        """
-        entry = {
-            "MESSAGE": headline,
-            "MESSAGE_ID": MESSAGE_ID,
-            "PRIORITY": _PRIORITY.get(level, "4"),
-            "SYSLOG_IDENTIFIER": "wslgpud",
-            **{f"WSLGPUD_{name.upper()}": value for name, value in fields.items()},
-        }
-        parts = ((name.encode(), value.encode("utf-8", "replace")) for name, value in entry.items())
-        data = b"".join(name + b"\n" + struct.pack("<Q", len(value)) + value + b"\n" for name, value in parts)
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-                out.setblocking(False)
-                out.sendto(data, str(self._path))
-        except OSError:
-            return False
-        return True
+    Format: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, with explicit lengths: a newline begins no field.
+    """
+    entry = {
+        "MESSAGE": headline,
+        "MESSAGE_ID": MESSAGE_ID,
+        "PRIORITY": _PRIORITY.get(level, "4"),
+        "SYSLOG_IDENTIFIER": "wslgpud",
+        **{f"WSLGPUD_{name.upper()}": value for name, value in fields.items()},
+    }
+    parts = ((name.encode(), value.encode("utf-8", "replace")) for name, value in entry.items())
+    data = b"".join(name + b"\n" + struct.pack("<Q", len(value)) + value + b"\n" for name, value in parts)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.setblocking(False)
+            out.sendto(data, str(path))
+    except OSError:
+        return False
+    return True
 
 
 def is_where_we_log(environ: Mapping[str, str]) -> bool:

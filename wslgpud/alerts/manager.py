@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wslgpud.alerts import alert_metrics, channel_factory
-from wslgpud.alerts.channels import Channel, Prewarmed
+from wslgpud.alerts import alert_metrics, channel_factory, journald
+from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
-from wslgpud.alerts.journald import JournaldWriter, is_where_we_log
 from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
+from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
@@ -81,12 +81,12 @@ class AlertManager:
         """
         self._settings, self._store, self._clock, self._place = settings, store, clock, place
         self._channels = channels
-        self._levels = channel_factory.levels(settings, [channel.name for channel in channels])
+        self._levels = channel_factory.levels(settings)
         self.dispatcher = Dispatcher(
             channels,
             store.outbox,
             clock,
-            channel_factory.send_policy(settings),
+            SendPolicy.of(settings),
             translator(place.language),
             settings.expire_hours * 3600.0,
             self.reminders,
@@ -104,7 +104,7 @@ class AlertManager:
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=unseen_since_wall)
         self._rules.resume(self._ledger.held().values(), clock.mono())
         self._control = ControlFile(place.state_folder, log.warning)
-        self._journal = JournaldWriter() if is_where_we_log(os.environ) else None
+        self._in_journal = journald.is_where_we_log(os.environ)
         self._save_requests = SaveRequests(settings, place.state_folder)
         if going := self._save_requests.released:
             log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
@@ -116,9 +116,10 @@ class AlertManager:
         self._processes: Sequence[ProcessSample] = ()
         self._forecasts: Mapping[str, Forecast] = {}
         oldest = clock.wall() - settings.expire_hours * 3600.0
+        names, optional = {channel.name for channel in channels}, channel_factory.optional_channels(settings)
         for delivery in store.outbox.unsent():
-            back = delivery.channel in channel_factory.optional_channels(settings) and delivery.created_wall >= oldest
-            if delivery.channel not in self._levels and not back:
+            back = delivery.channel in optional and delivery.created_wall >= oldest
+            if delivery.channel not in names and not back:
                 store.outbox.tried(delivery.id, say("the channel is not configured any more"), done=True)
         self._close_overdue(clock.wall(), clock.mono())
         self._publish()
@@ -168,8 +169,7 @@ class AlertManager:
         self._forecasts = {forecast.resource: forecast for forecast in forecasts}
         likely = any(forecast.level >= Level.INFO for forecast in self._forecasts.values())
         for channel in self._channels:
-            if isinstance(channel, Prewarmed):
-                channel.keep_warm(needed=likely)
+            channel.keep_warm(needed=likely)
         for transition in self._found(snapshot, list(transitions), store_error, store_damage):
             self._announce(transition)
         self._close_overdue(snapshot.wall, snapshot.mono)
@@ -324,7 +324,7 @@ class AlertManager:
         spoken = translator(self._place.language)
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
         line = spoken.t("{title}: {text}", title=spoken.label("level", row.new.label), text=text)
-        if self._journal is None or not self._journal.write(line, row.new.label, fields):
+        if not (self._in_journal and journald.write(line, row.new.label, fields)):
             log.log(_LOG_LEVELS[row.new], "%s", line)
 
 

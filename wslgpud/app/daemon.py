@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from wslgpud import __version__
 from wslgpud.advise.checkups import Checkups
-from wslgpud.alerts import blackbox, channel_factory, runbook, send_policy
-from wslgpud.alerts.channels import alertmanager, apprise
+from wslgpud.alerts import blackbox, channel_factory, runbook
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
+from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.app import systemd
 from wslgpud.app.answers import Answers
 from wslgpud.app.catalogue import catalogue
@@ -62,11 +62,9 @@ def check(config: Config) -> None:
         ConfigError: the key, and what it may be.
     """
     alerts = config.alerts
-    channel_factory.send_policy(alerts)
-    send_policy.channel_levels(alerts)
-    apprise.understood(apprise.urls_from(alerts.urls, alerts.urls_file))
-    for url in alerts.alertmanager_urls:
-        alertmanager.AlertmanagerChannel(url)
+    SendPolicy.of(alerts)
+    channel_factory.levels(alerts)
+    channel_factory.configured(alerts)
     Server(config.server, Publisher(()), ())
     if config.otlp.endpoint:
         otlp.Collector(config.otlp)

@@ -117,7 +117,7 @@ def try_channels(config: common.Config = None) -> None:
     """
     settings = loaded(config).config.alerts
     channels = channel_factory.channels(settings, Host(), os.environ)
-    levels = channel_factory.levels(settings, [channel.name for channel in channels])
+    levels = channel_factory.levels(settings)
     if not channels:
         raise Fault("no channel is configured and none was found; see [alerts] in 'wslgpud config show'")
     now = iso(time.time())

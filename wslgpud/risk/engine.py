@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transition
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
-from wslgpud.risk.ceilings import Ceilings, Failure
 from wslgpud.risk.commands import Commands, Wish
 from wslgpud.risk.forecast_messages import headline
-from wslgpud.risk.headroom import Room, gpu_key, gpu_used, rooms
+from wslgpud.risk.headroom import Ceilings, Failure, Room, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings

@@ -1,16 +1,26 @@
-"""Headroom of each resource below its real ceiling."""
+"""Headroom of each resource below its real ceiling: of a card learned from allocations that failed there."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from wslgpud.model import CgroupState, GpuSample, Observation
+from wslgpud.risk.settings import RiskSettings
 
 WSL_VRAM_SHARE = 0.04
 WSL_VRAM_BYTES = 512 << 20
 """Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: make_resident gave -12
 with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the ceiling is learned."""
+TREND_SECONDS = 60.0
+FALL_SECONDS = 10.0
+"""A program that ran out of memory is gone, or has given it back, within this."""
+
+Certainty = Literal["", "seen", "probable"]
+"""How the most that a card has given is known: "probable" where the failure itself was not seen."""
 
 
 class Room(NamedTuple):
@@ -93,3 +103,100 @@ def rooms(observation: Observation, learned_ceilings: Mapping[str, int]) -> Iter
         *(cgroup_room(group, swap_free) for group in observation.cgroups),
     ]
     return (room for room in found if room is not None and room.capacity > 0)
+
+
+class Failure(NamedTuple):
+    """An allocation that has probably failed: ``program`` ended, or gave memory back, with the card full."""
+
+    resource: str
+    uuid: str
+    used_bytes: int
+    program: str
+
+
+@dataclass(slots=True)
+class _Card:
+    """The last minute of a card: (time, used bytes), when it was full, and its programs with their names."""
+
+    full_t: float = -math.inf
+    seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=128))
+    programs: Mapping[int, str] = field(default_factory=dict)
+    gone: tuple[float, str] | None = None
+
+
+class Ceilings:
+    """What was learned of each card, by its key: ``bytes_by_key`` are the most that it has given."""
+
+    def __init__(self, settings: RiskSettings) -> None:
+        self._settings = settings
+        self.bytes_by_key: dict[str, int] = {}
+        self._certainty: dict[str, Certainty] = {}
+        self._cards: dict[str, _Card] = {}
+
+    def certainty(self, key: str) -> Certainty:
+        """Tell how a card's ceiling is known: "" where it is not learned."""
+        return self._certainty.get(key, "")
+
+    def failed(self, key: str, used: int, total: int) -> None:
+        """Learn from an allocation that failed with so much in use."""
+        if used >= (1.0 - self._settings.learn_ceiling_below) * total:
+            self.bytes_by_key[key], self._certainty[key] = used, "seen"
+
+    def look(self, t: float, gpu: GpuSample, limit: int, *, usual: bool) -> Failure | None:
+        """Take a sample; drop a ceiling that was passed after all; return an allocation that has failed.
+
+        On native Linux nothing reports a CUDA out-of-memory error. What can be seen of one: use grows until
+        next to nothing is left, and within seconds a program on the card ends and much of it is free again.
+        Where the driver shows no programs, a fall is enough the first time: what comes back is a saw.
+        ``limit`` is the usable size in bytes, learned or assumed; ``usual`` says that use has been this high before
+        and fell again without harm.
+        """
+        key, used = gpu_key(gpu), gpu_used(gpu)
+        if used is None:
+            return None
+        known = self.bytes_by_key.get(key)
+        if known is not None and used > known:
+            del self.bytes_by_key[key], self._certainty[key]
+        card = self._cards.setdefault(key, _Card())
+        programs = {process.pid: process.name for process in gpu.processes if process.pid}
+        ended = [name for pid, name in card.programs.items() if pid not in programs]
+        if ended:
+            card.gone = (t, ended[0])
+        card.programs = programs
+        self._remember(card, t, used)
+        s = self._settings
+        if used >= (1.0 - s.ceiling_reached) * limit:
+            card.full_t = t
+        if t - card.full_t > FALL_SECONDS:
+            return None
+        top = max(value for when, value in card.seen if t - when <= FALL_SECONDS)
+        if top - used < s.ceiling_fall * limit or top - card.seen[0][1] < s.noise * limit:
+            return None
+        gone = card.gone[1] if card.gone is not None and t - card.gone[0] <= FALL_SECONDS else ""
+        if not gone and (usual or programs or known is not None):
+            return None
+        self._cards[key] = _Card(programs=programs)
+        self.bytes_by_key.setdefault(key, top)
+        self._certainty.setdefault(key, "probable")
+        return Failure(f"gpu{gpu.index}", gpu.uuid, top, gone)
+
+    @staticmethod
+    def _remember(card: _Card, t: float, used: int) -> None:
+        seen = card.seen
+        while seen and t - seen[0][0] > TREND_SECONDS:
+            seen.popleft()
+        # At ten samples a second the ring would hold too little; of half a second the most is kept.
+        if len(seen) > 1 and t - seen[-2][0] < 2.0 * TREND_SECONDS / 128:
+            t, used = max(seen.pop(), (t, used), key=lambda pair: pair[1])
+        seen.append((t, used))
+
+    def document(self, key: str) -> dict[str, Any]:
+        """Return the ceiling of a card as it is kept across restarts."""
+        used = self.bytes_by_key.get(key)
+        return {} if used is None else {"ceiling_bytes": used, "ceiling": self._certainty[key]}
+
+    def recall(self, key: str, document: Mapping[str, Any]) -> None:
+        """Take what an earlier run has learned; anything else is left out."""
+        used, certainty = document.get("ceiling_bytes"), document.get("ceiling")
+        if isinstance(used, int) and certainty in ("seen", "probable"):
+            self.bytes_by_key[key], self._certainty[key] = used, certainty

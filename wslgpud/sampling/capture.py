@@ -24,10 +24,9 @@ from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.security.redaction import masked
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
-from wslgpud.sources.kernel_lines import parse_line
-from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.kernel_log import KernelLogSource, parse_line
+from wslgpud.sources.processes import FRAMEWORK, GPU_DEVICE, short_command
 from wslgpud.sources.registry import SOURCES
-from wslgpud.sources.roles import FRAMEWORK, GPU_DEVICE, short_command
 from wslgpud.sources.windows import WindowsSource
 
 _KMSG = "/dev/kmsg"

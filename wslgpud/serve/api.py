@@ -22,9 +22,8 @@ from wslgpud.serve import api_series, static
 from wslgpud.serve.api_live import Live, values
 from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of
 from wslgpud.serve.archive import Archive
-from wslgpud.serve.documents import packed
-from wslgpud.serve.http import Problem, Request, Response, Route, dumps
-from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.exposition import Publisher
+from wslgpud.serve.http import Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import ProcessPoint, SeriesRef, StoreStats
 from wslgpud.words import MessageLike, Translator, translator
 

@@ -11,9 +11,8 @@ from typing import Any
 from wslgpud.model import Reading
 from wslgpud.series.curves import name_of
 from wslgpud.serve.api_query import language_of
-from wslgpud.serve.documents import Document
-from wslgpud.serve.http import Request, Response, dumps
-from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.exposition import Publisher
+from wslgpud.serve.http import Document, Request, Response, dumps
 
 
 def values(readings: Iterable[Reading]) -> dict[str, float]:

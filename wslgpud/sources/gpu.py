@@ -6,11 +6,12 @@ absent, and so is every value of a GPU that is lost; ``gpu_up`` says which GPUs 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from wslgpud.host import NoData, RecordedHost, SourceError
+from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge, info
 from wslgpud.model import GpuProcess, GpuSample, Reading, Sample
 from wslgpud.probes import nvml_calls
@@ -18,8 +19,20 @@ from wslgpud.probes.nvml_remedies import explain, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source
-from wslgpud.sources.gpu_presence import on_the_bus, visible
 from wslgpud.words import MessageLike, say
+
+LIBRARY_FOLDERS = (
+    "/usr/lib/wsl/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib64",
+    "/usr/local/nvidia/lib64",
+    "/run/opengl-driver/lib",
+)
+NATIVE_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia")
+_PCI = "/sys/bus/pci/devices"
 
 GPU = ("gpu", "uuid")
 ID = ("name", "pci_bus_id", "vbios_version", "compute_capability", "driver_model")
@@ -334,3 +347,27 @@ class GpuSource(Source):
         # PyTorch calls its main thread pt_main_thread, a script's comm is the script's: look further.
         program = self.host.link(f"/proc/{pid}/exe") or ""
         return name in (program.rpartition("/")[2], invoked.rpartition("/")[2]), name
+
+
+def visible(host: Host, library: str) -> bool:
+    """Tell whether it makes sense to load NVML: ``library`` is its path, empty for the usual places."""
+    if isinstance(host, RecordedHost):
+        return host.recording("nvml.json") is not None
+    if not host.live:
+        return False  # another machine's files: our own GPU is not its
+    if library:
+        return host.exists(library)
+    folders = (*LIBRARY_FOLDERS, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
+    # Not /dev/dxg: WSL has it with any maker's GPU, and its NVML is always in WSL's own folder.
+    return any(host.exists(f"{folder}/libnvidia-ml.so.1") for folder in folders) or any(
+        host.exists(device) for device in NATIVE_DEVICES
+    )
+
+
+def on_the_bus(host: Host) -> bool:
+    """Tell whether the PCI bus shows a device of NVIDIA's; yes when it cannot be asked."""
+    try:
+        devices = host.names(_PCI)
+    except (NoData, SourceError):
+        return True
+    return any(host.read_optional(f"{_PCI}/{device}/vendor").strip() == "0x10de" for device in devices)

@@ -16,7 +16,7 @@ from wslgpud.model import GpuSample, Number, Reading
 from wslgpud.security import safe_files
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.identity import identity
-from wslgpud.sources.roles import FRAMEWORK, MOST_FILES
+from wslgpud.sources.processes import FRAMEWORK, MOST_FILES
 from wslgpud.stress.course import Course, followed
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from wslgpud.advise.doctor.checking import (
     unknown,
 )
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
-from wslgpud.sources.gpu_presence import LIBRARY_FOLDERS
+from wslgpud.sources.gpu import LIBRARY_FOLDERS
 from wslgpud.words import Message, MessageLike, all_of, say
 
 GIB = 1 << 30

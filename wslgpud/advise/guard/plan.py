@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from wslgpud.security.redaction import masked, named
-from wslgpud.sources.roles import title
+from wslgpud.sources.processes import title
 from wslgpud.words import Fact, Message, say
 
 GIB = 1 << 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from wslgpud.security.redaction import MaskedError
 from wslgpud.words import MessageLike
@@ -23,7 +23,7 @@ class DeliveryError(MaskedError):
         self.permanent = permanent
 
 
-class Channel(Protocol):
+class Channel:
     """Somewhere a warning can go; called from a thread of its own, so it may take its time.
 
     ``human``: people read it, so it observes quiet hours and limits, and gets what has piled up as one
@@ -32,6 +32,8 @@ class Channel(Protocol):
 
     name: str
     human: bool
+    #: it forgets an incident unless it hears of it so often (None: it does not)
+    refresh_seconds: float | None = None
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Hand the message (see ``wslgpud.alerts.messages.worded``) over.
@@ -39,21 +41,10 @@ class Channel(Protocol):
         Raises:
             DeliveryError: the channel did not take it.
         """
-
-
-@runtime_checkable
-class Refreshed(Protocol):
-    """A channel that forgets an incident unless it hears of it every ``refresh_seconds``."""
-
-    refresh_seconds: float
+        raise NotImplementedError
 
     def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Say that these incidents are still open; raises what ``send`` does."""
-
-
-@runtime_checkable
-class Prewarmed(Protocol):
-    """A channel that takes a while to be ready to send."""
 
     def keep_warm(self, *, needed: bool) -> None:
         """Be ready, because something to send is likely, or no longer; at every tick, and at once."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.config.key import ConfigError
 from wslgpud.security import http_client
 from wslgpud.words import cause, say
@@ -30,7 +30,7 @@ def alert_name(rule: str) -> str:
     return "Wslgpud" + "".join(word.capitalize() for word in rule.split("_"))
 
 
-class AlertmanagerChannel:
+class AlertmanagerChannel(Channel):
     """Fires, renews and resolves alerts. An alert is known by its labels, and its level is one of them."""
 
     human = False
@@ -71,7 +71,7 @@ class AlertmanagerChannel:
         now = datetime.now(timezone.utc)
         at = message.get("since") or message.get("at")
         started = datetime.fromisoformat(at) if at else now
-        ends = now + timedelta(seconds=self.refresh_seconds * LIFE_REFRESHES) if open_ else now
+        ends = now + timedelta(seconds=REFRESH_SECONDS * LIFE_REFRESHES) if open_ else now
         names = {"summary": "headline", "description": "evidence"}
         names |= {name: name for name in ("advice", "incident", "runbook")}
         return {

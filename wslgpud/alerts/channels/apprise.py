@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any, cast
 
 from wslgpud import optional_packages
-from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.messages import body
 from wslgpud.config.key import ConfigError
@@ -184,7 +184,7 @@ _PROBLEMS = {
 }
 
 
-class AppriseChannel:
+class AppriseChannel(Channel):
     """One URL: each has a line of its own, so that a dead one delays no other."""
 
     human = True
@@ -211,7 +211,9 @@ class AppriseChannel:
         if status:  # no word of the child's is passed on
             raise DeliveryError(_PROBLEMS.get(status, _PROBLEMS[worker.REFUSED]))
 
-    keep_warm = staticmethod(PROCESS.keep_warm)
+    def keep_warm(self, *, needed: bool) -> None:
+        """Have the process that sends ready before there is a message, or no longer."""
+        PROCESS.keep_warm(needed=needed)
 
 
 def understood(urls: Sequence[str]) -> None:

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from wslgpud.alerts.channels import DeliveryError, programs
+from wslgpud.alerts.channels import Channel, DeliveryError, programs
 from wslgpud.alerts.messages import body
 from wslgpud.security.run_as.accounts import account_of
 from wslgpud.security.run_as.rule import Account
+from wslgpud.security.run_as.start import Command
 from wslgpud.words import say
 
 TIMEOUT_SECONDS = 10.0
@@ -28,7 +29,7 @@ _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
 _Session = tuple[str, Account | None]
 
 
-class DesktopChannel:
+class DesktopChannel(Channel):
     """Shows the warning to everybody who has a session: a system service has no desktop of its own."""
 
     name = "desktop"
@@ -65,9 +66,9 @@ class DesktopChannel:
     def _show(self, session: _Session, words: Sequence[str]) -> DeliveryError | None:
         bus, account = session
         own = {name: self._environ[name] for name in _PASSED if name in self._environ}
-        setting = programs.Setting(None, {**own, "DBUS_SESSION_BUS_ADDRESS": bus}, account)
+        command = Command(["notify-send", *words], {**own, "DBUS_SESSION_BUS_ADDRESS": bus}, account)
         try:
-            programs.run(["notify-send", *words], "", self._timeout, setting)
+            programs.run(command, "", self._timeout)
         except DeliveryError as error:
             return error
         return None

@@ -12,10 +12,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from wslgpud.alerts.channels import DeliveryError, programs
+from wslgpud.alerts.channels import Channel, DeliveryError, programs
 from wslgpud.alerts.messages import body
 from wslgpud.host import Host
 from wslgpud.probes import interop
+from wslgpud.security.run_as.start import Command
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message as Words
 from wslgpud.words.units import one_line
@@ -46,7 +47,7 @@ $app = '{1AC14E77-02E7-4E5D-B744-2EB1AE5198B7}\WindowsPowerShell\v1.0\powershell
 """
 
 
-class ToastChannel:
+class ToastChannel(Channel):
     """Shows the warning in the corner of Windows' screen; a later one of the same incident replaces it."""
 
     name = "windows_toast"
@@ -71,10 +72,8 @@ class ToastChannel:
             "urgent": level in ("critical", "emergency"),
         }
         text = base64.b64encode(json.dumps(alert).encode()).decode() + "\n"
-        programs.run(
-            interop.powershell_command(self._host, SCRIPT),
-            text,
-            self._timeout,
-            programs.Setting(self._host.path(interop.drive(self._host)), interop.environment(self._environ)),
-            guarded=False,  # Linux cannot see the rights on Windows' disk; Windows guards its own folder
-        )
+        drive = self._host.path(interop.drive(self._host))
+        powershell = interop.powershell_command(self._host, SCRIPT)
+        command = Command(powershell, interop.environment(self._environ), folder=drive)
+        # Linux cannot see the rights on Windows' disk; Windows guards its own folder.
+        programs.run(command, text, self._timeout, guarded=False)

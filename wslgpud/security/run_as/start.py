@@ -26,11 +26,12 @@ _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_
 
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, its whole environment, and its account (None: our own)."""
+    """A program with its arguments, its whole environment, its account and its working folder (None: our own)."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
     account: Account | None = None
+    folder: str | None = "/"
 
 
 def start(
@@ -64,7 +65,7 @@ def start(
                 stderr=stderr,
                 pass_fds=handed,
                 env=dict(command.environment),
-                cwd="/",
+                cwd=command.folder,
                 start_new_session=True,
                 user=account.uid if account else None,
                 group=account.gid if account else None,
