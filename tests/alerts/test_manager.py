@@ -198,7 +198,7 @@ def test_an_all_clear_goes_to_whoever_was_told_of_the_worst_and_says_how_it_ende
     assert got("pager") == both
     assert got("people") == got("system") == [("opened", "warning"), ("closed", "ok"), *both]
     assert life.waiting("pager")[-1]["evidence"].startswith("memory given back")
-    assert life.manager.open == life.manager.reminders("system") == []
+    assert life.manager.standing() == life.manager.reminders("system") == []
     life.end()
 
 
@@ -253,7 +253,7 @@ def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tm
     control.change(lambda c: replace(c, silences=(Silence("oom_kill", "*", START + 100),)))
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
-    (incident,) = life.manager.open
+    (incident,) = [one.incident for one in life.manager.standing()]
     control.change(lambda c: replace(c, acknowledged=(incident.id,)))
     life.memory(20, WARNING, WARNING, eta=100)
     life.memory(30, WARNING, CRITICAL)
@@ -263,6 +263,27 @@ def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tm
         ("memory_exhaustion", "escalated"),
     ]
     assert len(life.rows()) == 3
+
+
+def test_a_silence_holds_for_other_threads_while_the_file_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, silence = ControlFile(tmp_path), Silence("*", "*", START + 60)
+    ControlFile(tmp_path).change(lambda before: replace(before, silences=(silence,)))
+    assert known.now().silences
+    ControlFile(tmp_path).change(lambda before: replace(before, acknowledged=(7,)))
+    read, seen = ControlFile._read, []
+
+    def slow(file: ControlFile) -> Control:
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: seen.append(known.now()))
+        thread.start()
+        thread.join()
+        return read(file)
+
+    monkeypatch.setattr(ControlFile, "_read", slow)
+
+    assert known.now() == seen[0] == Control((silence,), (7,))
 
 
 def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_once(tmp_path: Path) -> None:
@@ -277,7 +298,7 @@ def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_onc
 def test_killed_between_the_transition_and_the_delivery_it_is_delivered_by_the_next_run(tmp_path: Path) -> None:
     die(warn_and_die, tmp_path)
     life = Life(tmp_path)
-    (incident,) = life.manager.open
+    (incident,) = [one.incident for one in life.manager.standing()]
     life.manager.dispatcher.start()
     (message,) = life.channels[0].wait_for(1)
 
@@ -318,7 +339,7 @@ def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_w
     place = Installation("pc", tmp_path, tmp_path, "en")
     manager = AlertManager(Alerts(), first.channels, store, first.clock, place, rows=rows)
 
-    assert [i.rule for i in manager.open] == [t.rule for _, t in rows] == ["vram_stress"]
+    assert [one.incident.rule for one in manager.standing()] == [t.rule for _, t in rows] == ["vram_stress"]
     manager.report(replace(row, wall=first.clock.wall(), old=CRITICAL, new=OK))
     manager.tick(first.tick(), [], [])
     assert store.flush()
@@ -349,7 +370,7 @@ def test_last_nights_kill_is_over_when_the_daemon_starts_in_the_morning(tmp_path
 
     second = Life(tmp_path, clock=first.clock)
 
-    assert second.manager.open == []
+    assert second.manager.standing() == []
     assert second.manager.reminders("people") == []
     assert [m["kind"] for m in second.waiting()] == ["opened"], "its end is worth no message"
     second.end()
@@ -433,7 +454,7 @@ def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     first.end()
     second = Life(tmp_path)
     after = report(reader, incident.id, ENGLISH)
-    again = second.manager.open[0].last
+    again = second.manager.standing()[0].incident.last
     second.end()
     reader.close()
 
@@ -530,7 +551,7 @@ def test_a_warning_under_which_the_machine_ended_is_no_false_alarm(tmp_path: Pat
         clock.t = t
         life.manager.tick(life.tick(), [], [])
 
-    assert [i.rule for i in life.manager.open] == ["unclean_end"]
+    assert [one.incident.rule for one in life.manager.standing()] == ["unclean_end"]
     assert [r.value for r in life.manager.readings() if r.spec is alert_metrics.FALSE_ALARMS] == [0]
     life.end()
 

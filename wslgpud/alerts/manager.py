@@ -128,17 +128,12 @@ class AlertManager:
         """Have something announced at the next tick; safe from any thread."""
         self._reports.append(transition)
 
-    @property
-    def open(self) -> list[Incident]:
-        """Open incidents, the worst first; from any thread."""
-        return sorted(self._open, key=lambda i: (-i.level, i.id))
-
     def standing(self) -> list[OpenIncident]:
-        """Return the open incidents with what people have said to them; from any thread."""
+        """Return the open incidents, the worst first, with what people have said to them; from any thread."""
         control, wall = self._control.now(), self._clock.wall()
         return [
             OpenIncident(i, i.id in control.acknowledged, control.silenced_until(i.rule, i.resource, wall))
-            for i in self.open
+            for i in sorted(self._open, key=lambda i: (-i.level, i.id))
         ]
 
     def lately(self, seconds: float) -> list[Transition]:
@@ -306,16 +301,12 @@ class AlertManager:
         acknowledged = incident is not None and incident.id in self._control.now().acknowledged
         if self._is_silenced(row) or (acknowledged and kind_of(row) in ("eased", "repeated")):
             return {}
+        over = row.new == Level.OK
+        worst = incident.worst if over and incident is not None else max(row.old, row.new)
+        for_people = not over or (self._settings.resolved and not is_momentary(row.rule))
         message = payload(row, text, incident=incident, host=self._place.host)
-        return {c.name: message for c in self._channels if self._wants(c, row, incident)}
-
-    def _wants(self, channel: Channel, row: Transition, incident: Incident | None) -> bool:
-        worst = max(row.old, row.new)
-        if row.new == Level.OK:
-            if channel.human and (not self._settings.resolved or is_momentary(row.rule)):
-                return False
-            worst = incident.worst if incident is not None else worst
-        return worst >= self._levels[channel.name]
+        wanting = (c.name for c in self._channels if worst >= self._levels[c.name] and (for_people or not c.human))
+        return dict.fromkeys(wanting, message)
 
     def _log(self, row: Transition) -> None:
         fields = {"rule": row.rule, "resource": row.resource}

@@ -18,7 +18,7 @@ from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
 from wslgpud.alerts.messages import iso, local_time
-from wslgpud.alerts.report import summary
+from wslgpud.alerts.report import summaries
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.alerts.save_request import StoppedFile
@@ -70,7 +70,7 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
 def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
     """Return what is open, from the database and from the daemon itself: a full disk takes no rows."""
     with Reader(database_of(config, state)) as reader:
-        found = [summary(i, current()) for i in recent(reader, math.inf) if i.closed_wall is None]
+        found = list(summaries(reader, [i for i in recent(reader, math.inf) if i.closed_wall is None], current()))
     _, now = answering([common.data_folder(state)], complain) or (None, {})
     told = now.get("incidents", ())
     written = {i["id"] for i in found}

@@ -9,13 +9,10 @@ from typing import Any
 
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.messages import iso
-from wslgpud.alerts.report import in_words, report, rows_told
-from wslgpud.model import Level, StressResult, Transition
+from wslgpud.alerts.report import report, summaries
+from wslgpud.model import Level, StressResult
 from wslgpud.store import Reader, SeriesRef
 from wslgpud.words import translator
-
-#: changes of level that are read at once
-_MOST_ROWS = 500
 
 
 class Archive:
@@ -47,10 +44,7 @@ class Archive:
                         yield incident
 
         found = heapq.nlargest(limit, asked(), key=lambda incident: incident.id)
-        numbers, rows = sorted({number for i in found for number in rows_told(i)}), dict[int, Transition]()
-        for first in range(0, len(numbers), _MOST_ROWS):
-            rows |= reader.changes_numbered(numbers[first : first + _MOST_ROWS])
-        return [in_words(i, rows, translator(language or self._language)) for i in found], total
+        return list(summaries(reader, found, translator(language or self._language))), total
 
     def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
         """Return the report of one incident; None when there is none of that number."""
