@@ -111,7 +111,7 @@ class Life:
         self.manager.tick(self.tick(events=(oom_kill(victim, wall=self.clock.wall()),)), [], [])
 
     def waiting(self, channel: str = "people") -> list[Mapping[str, Any]]:
-        return [worded(d.payload, ENGLISH) for d in self.store.unsent(channel)]
+        return [worded(d.payload, ENGLISH) for d in self.store.outbox.unsent(channel)]
 
     def rows(self) -> list[tuple[int, Transition]]:
         assert self.store.flush()
@@ -645,7 +645,7 @@ def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_giv
     first.end()
     second = Life(tmp_path, Recorder("new"), clock=clock)
 
-    assert second.store.unsent() == []
+    assert second.store.outbox.unsent() == []
     second.end()
 
 
@@ -655,7 +655,7 @@ def test_what_waits_for_toasts_waits_on_while_windows_cannot_be_reached_at_the_s
     first.end()
     without = Life(tmp_path, Recorder("other"), clock=first.clock)
 
-    assert [d.channel for d in without.store.unsent()] == ["windows_toast"]
+    assert [d.channel for d in without.store.outbox.unsent()] == ["windows_toast"]
     without.end()
 
 

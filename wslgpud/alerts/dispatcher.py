@@ -20,7 +20,7 @@ from wslgpud.config import Alerts
 from wslgpud.config.key import ConfigError
 from wslgpud.host import Clock
 from wslgpud.model import Level
-from wslgpud.store import Delivery, Store
+from wslgpud.store import Delivery, Outbox
 from wslgpud.words import ENGLISH, MessageLike, Translator, cause, say
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Dispatcher:
     """
 
     channels: Sequence[Channel]
-    outbox: Store
+    outbox: Outbox
     clock: Clock
     policy: SendPolicy = field(default_factory=SendPolicy)
     translator: Translator = ENGLISH
@@ -219,7 +219,7 @@ class _ChannelWorker:
             self._done(batch, "refused", error)
             return 0.0
         self._owner.counts[self._channel.name, "failed"] += 1
-        self._outbox.mark_failed(batch[0].id, error)
+        self._outbox.tried(batch[0].id, error, done=False)
         pause = BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS) - 1)]
         self._failures += 1
         self._not_before = self._clock.mono() + pause
@@ -227,10 +227,7 @@ class _ChannelWorker:
 
     def _done(self, batch: Sequence[Delivery], outcome: str, error: MessageLike) -> None:
         for delivery in batch:
-            if outcome == "sent":
-                self._outbox.mark_sent(delivery.id)
-            else:
-                self._outbox.abandon(delivery.id, error)
+            self._outbox.tried(delivery.id, error, done=True)
             self._owner.counts[self._channel.name, outcome] += 1
 
     def _refresh(self) -> float | None:

@@ -83,7 +83,7 @@ class AlertManager:
         self._levels = channel_factory.levels(settings)
         self.dispatcher = Dispatcher(
             channels,
-            store,
+            store.outbox,
             clock,
             SendPolicy.of(settings),
             translator(place.language),
@@ -116,10 +116,10 @@ class AlertManager:
         self._forecasts: Mapping[str, Forecast] = {}
         oldest = clock.wall() - settings.expire_hours * 3600.0
         names, optional = {channel.name for channel in channels}, channel_factory.optional_channels(settings)
-        for delivery in store.unsent():
+        for delivery in store.outbox.unsent():
             back = delivery.channel in optional and delivery.created_wall >= oldest
             if delivery.channel not in names and not back:
-                store.abandon(delivery.id, say("the channel is not configured any more"))
+                store.outbox.tried(delivery.id, say("the channel is not configured any more"), done=True)
         self._close_overdue(clock.wall(), clock.mono())
         self._publish()
 
@@ -217,7 +217,7 @@ class AlertManager:
         row = replace(row, message=text.headline)
         self._lately.append(row)
         self._log(row)
-        number = self._store.record_transition(row, self._messages(row, text, before))
+        number = self._store.outbox.record(row, self._messages(row, text, before))
         self.dispatcher.wake()
         self._announced = True
         incident, ended = self._ledger.take(number, row)
@@ -290,7 +290,7 @@ class AlertManager:
     def _post(self, row: Transition, text: Text, incident: Incident) -> None:
         """Say something of an incident that is no row of its own."""
         for channel, message in self._messages(row, text, incident).items():
-            self._store.post(channel, message)
+            self._store.outbox.post(channel, message)
         self.dispatcher.wake()
 
     def _is_silenced(self, row: Transition) -> bool:
