@@ -192,7 +192,7 @@ class Stage:
         self.said.append(transition)
         row = self.ledger.fit(transition)
         if row is not None:
-            self.ledger.take(self.store.record_transition(row), row)
+            self.ledger.take(self.store.outbox.record(row, {}), row)
 
     def play(self, observations: Iterable[Observation], until: float, *, thin: int = 1) -> None:
         """Run the engine over a trace up to a moment, which becomes now."""

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from wslgpud import __version__
 from wslgpud.advise.checkups import Checkups
 from wslgpud.alerts import blackbox, channel_factory, runbook
+from wslgpud.alerts.dispatcher import SendPolicy
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
-from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.app import systemd
 from wslgpud.app.answers import Answers
 from wslgpud.app.catalogue import catalogue

@@ -13,9 +13,9 @@ from typing import Any
 from wslgpud.alerts.blackbox import by_process
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.messages import iso
-from wslgpud.alerts.report import in_words, report, rows_told
+from wslgpud.alerts.report import report, summaries
 from wslgpud.metrics import PREFIX, MetricSpec
-from wslgpud.model import Level, Number, StressResult, Transition
+from wslgpud.model import Level, Number, StressResult
 from wslgpud.series.curves import name_of, step_for
 from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of
 from wslgpud.serve.exposition import Publisher
@@ -33,8 +33,6 @@ PROCESSES_SECONDS = 7 * 86400.0
 MOST_COMPARED = 50
 #: time span of a request that names none
 HOUR = 3600.0
-#: changes of level that are read at once
-_MOST_ROWS = 500
 #: points of one series, and of all series of an answer; a screen has fewer columns
 MOST_POINTS = 4000
 MOST_POINTS_IN_ALL = 40_000
@@ -144,10 +142,7 @@ class _History:
                         yield incident
 
         found = heapq.nlargest(limit + 1, asked(), key=lambda incident: incident.id)
-        numbers, rows = sorted({number for i in found for number in rows_told(i)}), dict[int, Transition]()
-        for first in range(0, len(numbers), _MOST_ROWS):
-            rows |= reader.changes_numbered(numbers[first : first + _MOST_ROWS])
-        return _page(request, "incidents", [in_words(i, rows, words) for i in found], limit, total)
+        return _page(request, "incidents", list(summaries(reader, found, words)), limit, total)
 
     def incident(self, request: Request) -> Response:
         """All that is known of one incident."""
