@@ -19,9 +19,8 @@ from wslgpud.probes import interop, windows_probe
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
-from wslgpud.sources import Source
-from wslgpud.sources.text import readings as known
-from wslgpud.sources.text import table, whole
+from wslgpud.sources import Source, table, whole
+from wslgpud.sources import readings as known
 from wslgpud.words import Message, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
