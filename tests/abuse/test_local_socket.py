@@ -15,7 +15,7 @@ import pytest
 from wslgpud import client
 from wslgpud.client import Daemon, answering, noted
 from wslgpud.serve.http import Response, Route, to_json
-from wslgpud.serve.local import LocalApi
+from wslgpud.serve.server import LocalApi
 
 STATUS = [Route("/api/v1/status", lambda _: to_json({"a": 1}))]
 

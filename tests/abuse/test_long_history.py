@@ -192,15 +192,10 @@ class Shelf:
     def unsent(self, channel: str | None = None) -> list[Parcel]:
         return list(self.waiting.values())
 
-    def mark_sent(self, delivery_id: int) -> None:
-        del self.waiting[delivery_id]
-
-    def mark_failed(self, delivery_id: int, error: MessageLike) -> None:
-        """Keep it."""
-
-    def abandon(self, delivery_id: int, error: MessageLike) -> None:
-        assert "more than" in str(error)
-        del self.waiting[delivery_id]
+    def tried(self, delivery_id: int, error: MessageLike, *, done: bool) -> None:
+        assert not error or not done or "more than" in str(error)
+        if done:
+            del self.waiting[delivery_id]
 
 
 class Parcel:

@@ -8,19 +8,16 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
 from urllib.parse import quote, urlsplit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.page.stage import Stage
 from tests.page.test_api import RAM, ask, remember
 from tests.support.daemons import Running, daemon, eventually
-from wslgpud.security.patterns import shell_pattern
-from wslgpud.serve import api, api_series
+from wslgpud.serve import api, api_history
 from wslgpud.serve.http import HEAVY_THREADS, Problem
+from wslgpud.store.records import shell_pattern
 
 MIB = 1 << 20
 #: what the daemon may keep of all that is asked below; before, 300 patterns alone left 70 MiB
@@ -113,26 +110,6 @@ def test_hundreds_of_patterns_are_not_kept(running: Running) -> None:
     assert pss_bytes(running) - held < KEPT_BYTES
 
 
-class Counted:
-    """A text that counts how many of its characters were looked at."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.looked = text, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for character in self.text:
-            self.looked += 1
-            yield character
-
-
-@given(st.text("ab*?[]!-", max_size=256), st.text("ab", max_size=300))
-def test_a_pattern_looks_at_each_character_of_a_name_once_at_most(pattern: str, name: str) -> None:
-    text = Counted(name)
-    shell_pattern(pattern)(cast("str", text))
-
-    assert text.looked <= len(name)
-
-
 def test_a_pattern_that_would_be_tried_in_more_ways_than_there_are_atoms_is_decided_at_once() -> None:
     assert not shell_pattern("*a" * 127 + "b")("a" * 100_000)
     assert shell_pattern("*a" * 127 + "b")("a" * 100_000 + "b")
@@ -151,8 +128,8 @@ def test_a_pattern_longer_than_any_name_is_refused_with_the_length_it_may_have(s
 @pytest.mark.parametrize("step", [2_591_999, 86_401, 7 * 86_400 + 60, 61])
 def test_a_step_that_would_take_all_samples_there_are_for_a_few_points_is_refused(step: int) -> None:
     with pytest.raises(Problem, match=r"leave step out, or ask for \d+ s"):
-        api_series.check_size(4000 * step, step, 1)
-    api_series.check_size(60 * 60, step, 1)
+        api_history.check_size(4000 * step, step, 1)
+    api_history.check_size(60 * 60, step, 1)
 
 
 def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_not_wait_for_them(
@@ -160,14 +137,14 @@ def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_no
 ) -> None:
     now, most, release = [], [], threading.Event()
 
-    def slow(*_: object) -> list[object]:
+    def slow(*_: object, **_asked: object) -> list[object]:
         now.append(1)
         most.append(len(now))
         release.wait(60)
         now.pop()
         return []
 
-    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", slow)
+    monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", slow)
     askers = [threading.Thread(target=ask, args=(stage, "stress")) for _ in range(12)]
     for asker in askers:
         asker.start()
@@ -186,12 +163,12 @@ def test_answers_that_take_too_long_hold_up_their_own_kind_alone_and_those_in_th
 ) -> None:
     begun, release = [], threading.Event()
 
-    def hanging(*_: object) -> list[object]:
+    def hanging(*_: object, **_asked: object) -> list[object]:
         begun.append(1)
         release.wait(60)
         return []
 
-    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", hanging)
+    monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", hanging)
     monkeypatch.setattr("wslgpud.serve.http.HANDLER_SECONDS", 0.3)
     late = [ask(stage, "stress")[0] for _ in range(4)]
     others = [ask(stage, path)[0] for path in ("live", "openapi.json")]

@@ -56,7 +56,7 @@ def shared(run: Run, server_target: str) -> Iterator[dict[str, str]]:
 def one_tick(target: str, host: str, value: int) -> None:
     with Store(target, host_name=host) as store:
         store.append(snapshot(T0, {(BYTES, "free"): value}))
-        store.post("ntfy", {"text": f"from {host}"})
+        store.outbox.post("ntfy", {"text": f"from {host}"})
         assert store.flush(), store.stats().error
 
 
@@ -148,7 +148,7 @@ def test_documents_that_make_no_sense_keep_no_daemon_from_its_start(server_targe
 
     with Store(server_target, host_name="a") as store:
         assert store.learned == {}
-        assert [delivery.payload for delivery in store.unsent()] == [{"text": "from a"}]
+        assert [delivery.payload for delivery in store.outbox.unsent()] == [{"text": "from a"}]
         assert store.transitions() == []
         assert store.reader.events(-1, 1) == []
 
@@ -159,7 +159,7 @@ def test_a_daemon_neither_reads_nor_deletes_the_rows_of_another_machine(server_t
     run("INSERT INTO rollup_minute VALUES (0, 65537, 1, 0, '[1,1,0,0,0]')")
 
     with Store(server_target, host_name="a") as store:
-        assert [delivery.payload for delivery in store.unsent()] == [{"text": "from a"}]
+        assert [delivery.payload for delivery in store.outbox.unsent()] == [{"text": "from a"}]
         (ref,) = store.series(host="a")
         assert store.read(ref, T0 - 60, T0 + 60)
     assert run("SELECT count(*) FROM outbox") == [(2,)]

@@ -47,14 +47,10 @@ class Outbox:
             self.changed.notify()
             return list(self.waiting)
 
-    def mark_sent(self, delivery_id: int) -> None:
-        assert self.waiting.pop(0).id == delivery_id
-
-    def mark_failed(self, delivery_id: int, error: object) -> None:
-        pass
-
-    def abandon(self, delivery_id: int, error: object) -> None:
-        raise AssertionError(error)
+    def tried(self, delivery_id: int, error: object, *, done: bool) -> None:
+        if done:
+            assert not error, error
+            assert self.waiting.pop(0).id == delivery_id
 
 
 class Down(Channel):

@@ -48,19 +48,16 @@ class Outbox:
     def unsent(self, channel: str) -> list[Waiting]:
         return list(self.waiting)
 
-    def mark_sent(self, delivery_id: int) -> None:
+    def tried(self, delivery_id: int, error: str, *, done: bool) -> None:
         with self.changed:
-            assert self.waiting.pop(0).id == delivery_id
-            self.sent.append(delivery_id)
-            self.changed.notify()
-
-    def mark_failed(self, delivery_id: int, error: str) -> None:
-        assert self.waiting[0].id == delivery_id
-
-    def abandon(self, delivery_id: int, error: str) -> None:
-        with self.changed:
-            assert self.waiting.pop(0).id == delivery_id
-            self.given_up.append((delivery_id, error))
+            assert self.waiting[0].id == delivery_id
+            if not done:
+                return
+            del self.waiting[0]
+            if error:
+                self.given_up.append((delivery_id, error))
+            else:
+                self.sent.append(delivery_id)
             self.changed.notify()
 
     def wait_until_empty(self) -> None:

@@ -111,7 +111,7 @@ class Life:
         self.manager.tick(self.tick(events=(oom_kill(victim, wall=self.clock.wall()),)), [], [])
 
     def waiting(self, channel: str = "people") -> list[Mapping[str, Any]]:
-        return [worded(d.payload, ENGLISH) for d in self.store.unsent(channel)]
+        return [worded(d.payload, ENGLISH) for d in self.store.outbox.unsent(channel)]
 
     def rows(self) -> list[tuple[int, Transition]]:
         assert self.store.flush()
@@ -198,7 +198,7 @@ def test_an_all_clear_goes_to_whoever_was_told_of_the_worst_and_says_how_it_ende
     assert got("pager") == both
     assert got("people") == got("system") == [("opened", "warning"), ("closed", "ok"), *both]
     assert life.waiting("pager")[-1]["evidence"].startswith("memory given back")
-    assert life.manager.open == life.manager.reminders("system") == []
+    assert life.manager.standing() == life.manager.reminders("system") == []
     life.end()
 
 
@@ -250,11 +250,11 @@ def test_the_end_of_a_kill_is_no_message_to_people_but_alerting_systems_need_it(
 
 def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tmp_path: Path) -> None:
     control = ControlFile(tmp_path)
-    control.change(lambda c: replace(c, silences=(Silence("oom_kill", "*", START + 100),)))
+    control.put(replace(control.now(), silences=(Silence("oom_kill", "*", START + 100),)))
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
-    (incident,) = life.manager.open
-    control.change(lambda c: replace(c, acknowledged=(incident.id,)))
+    (incident,) = [one.incident for one in life.manager.standing()]
+    control.put(replace(control.now(), acknowledged=(incident.id,)))
     life.memory(20, WARNING, WARNING, eta=100)
     life.memory(30, WARNING, CRITICAL)
 
@@ -263,6 +263,27 @@ def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tm
         ("memory_exhaustion", "escalated"),
     ]
     assert len(life.rows()) == 3
+
+
+def test_a_silence_holds_for_other_threads_while_the_file_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, silence = ControlFile(tmp_path), Silence("*", "*", START + 60)
+    ControlFile(tmp_path).put(Control((silence,)))
+    assert known.now().silences
+    ControlFile(tmp_path).put(Control((silence,), (7,)))
+    read, seen = ControlFile._read, []
+
+    def slow(file: ControlFile) -> Control:
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: seen.append(known.now()))
+        thread.start()
+        thread.join()
+        return read(file)
+
+    monkeypatch.setattr(ControlFile, "_read", slow)
+
+    assert known.now() == seen[0] == Control((silence,), (7,))
 
 
 def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_once(tmp_path: Path) -> None:
@@ -277,7 +298,7 @@ def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_onc
 def test_killed_between_the_transition_and_the_delivery_it_is_delivered_by_the_next_run(tmp_path: Path) -> None:
     die(warn_and_die, tmp_path)
     life = Life(tmp_path)
-    (incident,) = life.manager.open
+    (incident,) = [one.incident for one in life.manager.standing()]
     life.manager.dispatcher.start()
     (message,) = life.channels[0].wait_for(1)
 
@@ -318,7 +339,7 @@ def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_w
     place = Installation("pc", tmp_path, tmp_path, "en")
     manager = AlertManager(Alerts(), first.channels, store, first.clock, place, rows=rows)
 
-    assert [i.rule for i in manager.open] == [t.rule for _, t in rows] == ["vram_stress"]
+    assert [one.incident.rule for one in manager.standing()] == [t.rule for _, t in rows] == ["vram_stress"]
     manager.report(replace(row, wall=first.clock.wall(), old=CRITICAL, new=OK))
     manager.tick(first.tick(), [], [])
     assert store.flush()
@@ -349,7 +370,7 @@ def test_last_nights_kill_is_over_when_the_daemon_starts_in_the_morning(tmp_path
 
     second = Life(tmp_path, clock=first.clock)
 
-    assert second.manager.open == []
+    assert second.manager.standing() == []
     assert second.manager.reminders("people") == []
     assert [m["kind"] for m in second.waiting()] == ["opened"], "its end is worth no message"
     second.end()
@@ -380,7 +401,7 @@ def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_bac
 
     life.memory(1, OK, CRITICAL)
     assert renewed(2) == 1
-    control.change(lambda c: replace(c, silences=(Silence("memory_exhaustion", "*", START + 100),)))
+    control.put(replace(control.now(), silences=(Silence("memory_exhaustion", "*", START + 100),)))
     assert renewed(70) == 0
     assert renewed(200) == 1
     life.end()
@@ -409,9 +430,7 @@ def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
 
 
 def test_what_outlasts_the_silence_in_which_it_began_is_told_when_that_ends_and_once(life: Life) -> None:
-    ControlFile(life.folder).change(
-        lambda c: replace(c, silences=(Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000)))
-    )
+    ControlFile(life.folder).put(Control((Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000))))
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
     told = []
@@ -433,7 +452,7 @@ def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     first.end()
     second = Life(tmp_path)
     after = report(reader, incident.id, ENGLISH)
-    again = second.manager.open[0].last
+    again = second.manager.standing()[0].incident.last
     second.end()
     reader.close()
 
@@ -530,7 +549,7 @@ def test_a_warning_under_which_the_machine_ended_is_no_false_alarm(tmp_path: Pat
         clock.t = t
         life.manager.tick(life.tick(), [], [])
 
-    assert [i.rule for i in life.manager.open] == ["unclean_end"]
+    assert [one.incident.rule for one in life.manager.standing()] == ["unclean_end"]
     assert [r.value for r in life.manager.readings() if r.spec is alert_metrics.FALSE_ALARMS] == [0]
     life.end()
 
@@ -626,7 +645,7 @@ def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_giv
     first.end()
     second = Life(tmp_path, Recorder("new"), clock=clock)
 
-    assert second.store.unsent() == []
+    assert second.store.outbox.unsent() == []
     second.end()
 
 
@@ -636,7 +655,7 @@ def test_what_waits_for_toasts_waits_on_while_windows_cannot_be_reached_at_the_s
     first.end()
     without = Life(tmp_path, Recorder("other"), clock=first.clock)
 
-    assert [d.channel for d in without.store.unsent()] == ["windows_toast"]
+    assert [d.channel for d in without.store.outbox.unsent()] == ["windows_toast"]
     without.end()
 
 

@@ -15,7 +15,7 @@ from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceRep
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve import Publisher, Server, serve_metrics
-from wslgpud.serve.connection import Deadlines
+from wslgpud.serve.listener import Deadlines
 from wslgpud.serve.status import status, waiting
 from wslgpud.verdict import decide
 from wslgpud.words import translator

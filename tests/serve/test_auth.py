@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.serve.support import put, receive_answer, wait_until
 from wslgpud import config
-from wslgpud.serve import auth
-from wslgpud.serve.auth import Passwords, parse_basic
+from wslgpud.serve import access
+from wslgpud.serve.access import Passwords, parse_basic
 from wslgpud.serve.http import GUESSES_MAX, WAITING_MAX, Busy, Threads
 
 SECRET = "open sesame"
@@ -148,7 +148,7 @@ def test_a_password_longer_than_bcrypt_reads_is_cut_as_elsewhere():
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(auth, "_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(access, "_REMEMBERED_MAX", 2)
     users = {name: hashed("p", 4) for name in "abcd"}
     run = Counted()
     passwords = Passwords(run)
@@ -164,7 +164,7 @@ def test_guessing_does_not_hold_up_who_knows_the_password(guarded, monkeypatch):
     right = {"Authorization": basic("prometheus", SECRET)}
     assert guarded.ask("/metrics", headers=right).status == 200
     finish = threading.Event()
-    monkeypatch.setattr(auth, "_matches", lambda *_: finish.wait(60) and False)  # as slow as bcrypt can be
+    monkeypatch.setattr(access, "_matches", lambda *_: finish.wait(60) and False)  # as slow as bcrypt can be
     guesses = [guarded.connect() for _ in range(GUESSES_MAX)]
     for number, sock in enumerate(guesses):
         guess = basic("prometheus", f"guess {number}")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud import config
-from wslgpud.serve.hosts import HostRule, host_name, is_loopback
+from wslgpud.serve.access import HostRule, host_name, is_loopback
 
 LOCAL = HostRule("127.0.0.1", "trainbox.lan", ["gpu.example"])
 

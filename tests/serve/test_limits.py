@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from tests.serve.support import IMPATIENT, answered, is_cut, receive_all, said_by_the_server, snapshot, wait_until
 from wslgpud.serve import Response, Route, listener
-from wslgpud.serve.connection import Deadlines
-from wslgpud.serve.hosts import network_of
-from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX, RateLimiter
-from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX, who_leaves
+from wslgpud.serve.access import RateLimiter, network_of
+from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX
+from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX, Deadlines, who_leaves
 
 BIG = b"x" * 400_000
 GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"
@@ -208,7 +207,7 @@ def hold_all_places(running, opened, said=b""):
     for _ in range(CONNECTIONS_MAX):
         held.append(opened.enter_context(running.connect()))
         held[-1].sendall(said)
-    wait_until(lambda: len(running.server._serving.listener._connections) == CONNECTIONS_MAX)
+    wait_until(lambda: len(running.server._listener._connections) == CONNECTIONS_MAX)
     return held
 
 
@@ -248,7 +247,7 @@ def test_answers_that_nobody_reads_take_no_more_memory_than_some_of_them(serve):
         for _ in range(CONNECTIONS_MAX // 2):
             opened.enter_context(running.connect()).sendall(2 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_until(lambda: running.server._app._counts["/big", 200] >= CONNECTIONS_MAX // 2)
-        held = sum(one.unread_bytes for one in tuple(running.server._serving.listener._connections))
+        held = sum(one.unread_bytes for one in tuple(running.server._listener._connections))
         assert 2 * len(BIG) < held <= UNREAD_BYTES_MAX
 
 

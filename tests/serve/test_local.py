@@ -18,7 +18,7 @@ import trustme
 from tests.support.daemons import daemon, eventually, wslgpud
 from wslgpud.client import Daemon, Unanswered, answering
 from wslgpud.serve.http import Route, to_json
-from wslgpud.serve.local import LocalApi
+from wslgpud.serve.server import LocalApi
 
 
 @pytest.fixture

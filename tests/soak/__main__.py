@@ -107,8 +107,8 @@ class Soak:
         """Play until there have been so many ticks and days."""
         with self.daemon as daemon:
             daemon.loop.store._writer._commit_seconds = 0.05
-            told = daemon.loop.store.record_transition
-            daemon.loop.store.record_transition = lambda row, *rest: (self.heard.note(row), told(row, *rest))[1]
+            told = daemon.loop.store.outbox.record
+            daemon.loop.store.outbox.record = lambda row, *rest: (self.heard.note(row), told(row, *rest))[1]
             self.stage = Stage(self.host, self.clock, self.hook, daemon.url, self.dice, self._forget_peaks)
             self.began, faults = self.clock.mono_now, all_faults()
             more = True

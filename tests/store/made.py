@@ -205,8 +205,8 @@ def freeze(folder: Path) -> None:
         store.append(snapshot(T0 + 900, {EVENTS: 7}))
         forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, "python", "growing")
         transition = Transition(T0, 12.5, "ram", "r", Level.OK, Level.WARNING, Message("RAM full in 2 s"), forecast)
-        store.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
-        store.mark_sent(store.unsent("command")[0].id)
+        store.outbox.record(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
+        store.outbox.tried(store.outbox.unsent("command")[0].id, done=True)
         store.learn("GPU-1", {"ceiling_bytes": 2**33, "ceiling": "seen"})
     with closing(sqlite3.connect(file)) as database:
         (version,) = database.execute("SELECT max(version) FROM schema_migration").fetchone()

@@ -57,8 +57,8 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
         assert opened.stats().queue_ticks == 20
         assert 20 * 50 < opened.stats().queue_bytes < 20 * 5000, "about what they take in memory"
         transition = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.CRITICAL, Message("full soon"))
-        opened.record_transition(transition, {"command": {"text": "full"}})
-        assert len(opened.unsent("command")) == 1, "an alert does not wait for the disk"
+        opened.outbox.record(transition, {"command": {"text": "full"}})
+        assert len(opened.outbox.unsent("command")) == 1, "an alert does not wait for the disk"
         made.until(lambda: opened.stats().write_errors_total > 20)
         assert len(list(DESCRIPTORS.iterdir())) <= descriptors + 10, "each attempt closes what it opened"
         other.execute("COMMIT")
@@ -72,13 +72,13 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
 
 def test_what_no_longer_fits_into_memory_is_counted_kind_by_kind(opened, file, made, monkeypatch):
     monkeypatch.setattr(opened._buffer.events, "_most", 5)
-    monkeypatch.setattr(opened._outbox.writes, "_most", 5)
+    monkeypatch.setattr(opened._buffer.writes, "_most", 5)
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         for second in range(7):
             opened.append(made.snapshot(made.T0, events=(Event("clock_jump", made.T0, str(second), {}),)))
         for second in range(8):
-            opened.post("command", {"text": str(second)})
+            opened.outbox.post("command", {"text": str(second)})
         told = {reading.spec.name: reading.value for reading in store_metrics.readings(opened.stats())}
         assert told["store_dropped_records"] == 2 + 3
         assert told["store_dropped_ticks"] == 0
@@ -148,7 +148,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
             store.append(made.snapshot(clock.now, values))
         made.settle(store, clock)
         before = made.read_all(store, '*"7"*')
-        store.record_transition(
+        store.outbox.record(
             Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")), {"mail": {"text": "x"}}
         )
     pages = made.damage(file, table)
@@ -161,7 +161,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
         made.settle(store, clock)
         after = made.read_all(store, '*"7"*')
         assert _seconds(store, made) == list(range(8001, 8010))
-        assert [d.channel for d in store.unsent()] == ["mail"]
+        assert [d.channel for d in store.outbox.unsent()] == ["mail"]
         assert len(store.transitions()) == 1
     assert _check(file)
     assert set(after) <= set(before)
@@ -275,8 +275,8 @@ def test_alerts_of_a_start_beside_a_locked_file_take_no_other_s_place(file, sett
     def warn(store, resources):
         for resource in resources:
             change = Transition(made.T0, 1.0, resource, "r", Level.OK, Level.CRITICAL, Message("full soon"))
-            store.record_transition(change, {"mail": {}})
-            store.mark_failed(store.unsent()[-1].id, f"no route for {resource}")
+            store.outbox.record(change, {"mail": {}})
+            store.outbox.tried(store.outbox.unsent()[-1].id, f"no route for {resource}", done=False)
 
     with Store(file, settings, host_name="pc", clock=clock) as store:
         warn(store, "abc")
@@ -289,8 +289,8 @@ def test_alerts_of_a_start_beside_a_locked_file_take_no_other_s_place(file, sett
             assert store.flush()
     with Store(file, settings, host_name="pc", clock=clock) as store:
         assert [row.resource for _, row in store.transitions()] == list("abcdef")
-        assert [d.error for d in store.unsent()] == [f"no route for {name}" for name in "abcdef"]
-        assert [d.transition_id for d in store.unsent()] == [number for number, _ in store.transitions()]
+        assert [d.error for d in store.outbox.unsent()] == [f"no route for {name}" for name in "abcdef"]
+        assert [d.transition_id for d in store.outbox.unsent()] == [number for number, _ in store.transitions()]
 
 
 def test_a_damaged_block_leaves_a_gap_and_not_an_error(file, settings, clock, made):

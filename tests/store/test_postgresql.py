@@ -54,10 +54,10 @@ def test_several_machines_share_a_database_and_each_keeps_its_own(url, settings,
         assert store.flush()
     for store, clock in zip(stores, clocks, strict=True):
         made.settle(store, clock)
-        store.record_transition(
+        store.outbox.record(
             Transition(clock.now, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")), {"mail": {"text": "x"}}
         )
-        assert len(store.unsent()) == 1
+        assert len(store.outbox.unsent()) == 1
         assert store.close()
     reader = Reader(url)
     refs = reader.series("made_events")
@@ -114,15 +114,15 @@ def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(url,
     with Store(url, settings, host_name="one", clock=clock) as store:
         store.append(made.snapshot(made.T0, values[0]))
         store.learn("ram", {"of": "one"})
-        store.record_transition(change, {"mail": {"of": "one"}})
+        store.outbox.record(change, {"mail": {"of": "one"}})
     administer(f"ALTER DATABASE {name} RENAME TO {name}_away")
     with Store(url, settings, host_name="two", clock=clock) as store:
         assert "does not exist" in str(store.stats().error)
         store.append(made.snapshot(made.T0, values[1]))
         store.append(made.snapshot(made.T0 + 1, values[1]))
         store.learn("ram", {"of": "two"})
-        store.record_transition(change, {"mail": {"of": "two"}, "ntfy": {"of": "two"}})
-        store.mark_sent(store.unsent("ntfy")[0].id)
+        store.outbox.record(change, {"mail": {"of": "two"}, "ntfy": {"of": "two"}})
+        store.outbox.tried(store.outbox.unsent("ntfy")[0].id, done=True)
         administer(f"ALTER DATABASE {name}_away RENAME TO {name}")
         assert store.flush()
     with Reader(url) as reader:
@@ -135,8 +135,8 @@ def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(url,
     for host in ("one", "two"):
         with Store(url, settings, host_name=host, clock=clock) as store:
             assert store.learned["ram"].document == {"of": host}
-            assert [delivery.payload for delivery in store.unsent()] == [{"of": host}]
-            assert [number for number, _ in store.transitions()] == [store.unsent()[0].transition_id]
+            assert [delivery.payload for delivery in store.outbox.unsent()] == [{"of": host}]
+            assert [number for number, _ in store.transitions()] == [store.outbox.unsent()[0].transition_id]
 
 
 def test_a_reader_sees_one_moment_while_ticks_are_sealed(url, settings, clock, made):

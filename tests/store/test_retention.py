@@ -95,7 +95,7 @@ def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, m
     change = Transition(made.T0, 1.0, "ram", "flaps", Level.OK, Level.WARNING, Message("again"))
     with Store(target, host_name="pc", clock=clock) as store:
         for number in range(100):
-            store.record_transition(replace(change, wall=made.T0 + number), {"mail": {"n": number}})
+            store.outbox.record(replace(change, wall=made.T0 + number), {"mail": {"n": number}})
         assert store.flush()
         made.settle(store, clock)
         made.settle(store, clock)

@@ -141,31 +141,31 @@ def _transition(made):
 
 def test_a_transition_goes_to_disk_without_a_tick_and_waits_for_each_channel(local, made, file):
     transition = _transition(made)
-    number = local.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
+    number = local.outbox.record(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
     assert local.flush()
     with closing(sqlite3.connect(file)) as other, other:
         assert other.execute("SELECT id, resource FROM transition").fetchall() == [(number, "ram")]
     assert local.transitions() == [(number, transition)]
-    (delivery,) = local.unsent("ntfy")
+    (delivery,) = local.outbox.unsent("ntfy")
     assert delivery.transition_id == number
     assert delivery.payload == {"text": "RAM"}
-    assert [d.channel for d in local.unsent()] == ["command", "ntfy"]
+    assert [d.channel for d in local.outbox.unsent()] == ["command", "ntfy"]
 
 
 def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(target, settings, clock, made):
     with Store(target, settings, host_name="pc", clock=clock) as store:
-        store.record_transition(_transition(made), {name: {"text": "RAM"} for name in ("command", "ntfy", "mail")})
-        command, ntfy, mail = store.unsent()
-        store.mark_sent(command.id)
-        store.mark_failed(ntfy.id, "no route")
-        store.abandon(mail.id, "mailbox unknown")
-        store.post("ntfy", {"text": "a report"})
+        store.outbox.record(_transition(made), {name: {"text": "RAM"} for name in ("command", "ntfy", "mail")})
+        command, ntfy, mail = store.outbox.unsent()
+        store.outbox.tried(command.id, done=True)
+        store.outbox.tried(ntfy.id, "no route", done=False)
+        store.outbox.tried(mail.id, "mailbox unknown", done=True)
+        store.outbox.post("ntfy", {"text": "a report"})
     with Store(target, settings, host_name="pc", clock=clock) as store:
-        first, second = store.unsent()
+        first, second = store.outbox.unsent()
         assert (first.channel, first.attempts, first.error) == ("ntfy", 1, "no route")
         assert second.payload == {"text": "a report"}
-        store.mark_sent(first.id)
-        assert [d.id for d in store.unsent()] == [second.id]
+        store.outbox.tried(first.id, done=True)
+        assert [d.id for d in store.outbox.unsent()] == [second.id]
 
 
 def test_a_clean_end_is_told_from_an_unclean_one(file, settings, clock, made):

@@ -37,7 +37,7 @@ class Control:
 
 
 class ControlFile:
-    """Reads the file again when it has changed; one that cannot be read silences nothing."""
+    """Reads the file again when it has changed, from any thread; one that cannot be read silences nothing."""
 
     def __init__(self, folder: Path, complain: Callable[[MessageLike], None] = lambda _: None) -> None:
         self.path = folder / FILE
@@ -53,29 +53,22 @@ class ControlFile:
         except OSError:
             stamp = (0, 0)
         if stamp != self._stamp:
-            self._stamp, self._known = stamp, Control()
+            known = Control()
             try:
-                self._known = self._read()
+                known = self._read()
             except FileNotFoundError:
                 pass
             except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
                 why = {"path": str(self.path), "error": cause(error)}
                 self._complain(say("{path} cannot be read, so nothing is silenced: {error}", **why))
+            # In this order: to another thread, what has been read so far would be no silence at all.
+            self._known, self._stamp = known, stamp
         return self._known
 
-    def change(self, how: Callable[[Control], Control]) -> Control:
-        """Replace what holds, in one step, so that the daemon never reads half a file.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        after = how(self.now())
-        document = {
-            "silences": [asdict(s) for s in after.silences[-_MOST:]],
-            "acknowledged": list(after.acknowledged[-_MOST:]),
-        }
-        safe_files.put(self.path, json.dumps(document), mode=0o644)  # the daemon is another user
-        return after
+    def put(self, control: Control) -> None:
+        """Replace what holds in one step: the daemon never reads half a file. OSError: it cannot be written."""
+        latest = Control(control.silences[-_MOST:], control.acknowledged[-_MOST:])
+        safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # the daemon is another user
 
     def _read(self) -> Control:
         document = safe_files.parsed(safe_files.read(self.path))

@@ -14,12 +14,11 @@ from typing import Any
 from wslgpud.alerts import alert_metrics, channel_factory, journald
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.dispatcher import Dispatcher
+from wslgpud.alerts.dispatcher import Dispatcher, SendPolicy
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
 from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
-from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
@@ -84,7 +83,7 @@ class AlertManager:
         self._levels = channel_factory.levels(settings)
         self.dispatcher = Dispatcher(
             channels,
-            store,
+            store.outbox,
             clock,
             SendPolicy.of(settings),
             translator(place.language),
@@ -117,10 +116,10 @@ class AlertManager:
         self._forecasts: Mapping[str, Forecast] = {}
         oldest = clock.wall() - settings.expire_hours * 3600.0
         names, optional = {channel.name for channel in channels}, channel_factory.optional_channels(settings)
-        for delivery in store.unsent():
+        for delivery in store.outbox.unsent():
             back = delivery.channel in optional and delivery.created_wall >= oldest
             if delivery.channel not in names and not back:
-                store.abandon(delivery.id, say("the channel is not configured any more"))
+                store.outbox.tried(delivery.id, say("the channel is not configured any more"), done=True)
         self._close_overdue(clock.wall(), clock.mono())
         self._publish()
 
@@ -128,17 +127,12 @@ class AlertManager:
         """Have something announced at the next tick; safe from any thread."""
         self._reports.append(transition)
 
-    @property
-    def open(self) -> list[Incident]:
-        """Open incidents, the worst first; from any thread."""
-        return sorted(self._open, key=lambda i: (-i.level, i.id))
-
     def standing(self) -> list[OpenIncident]:
-        """Return the open incidents with what people have said to them; from any thread."""
+        """Return the open incidents, the worst first, with what people have said to them; from any thread."""
         control, wall = self._control.now(), self._clock.wall()
         return [
             OpenIncident(i, i.id in control.acknowledged, control.silenced_until(i.rule, i.resource, wall))
-            for i in self.open
+            for i in sorted(self._open, key=lambda i: (-i.level, i.id))
         ]
 
     def lately(self, seconds: float) -> list[Transition]:
@@ -223,7 +217,7 @@ class AlertManager:
         row = replace(row, message=text.headline)
         self._lately.append(row)
         self._log(row)
-        number = self._store.record_transition(row, self._messages(row, text, before))
+        number = self._store.outbox.record(row, self._messages(row, text, before))
         self.dispatcher.wake()
         self._announced = True
         incident, ended = self._ledger.take(number, row)
@@ -296,7 +290,7 @@ class AlertManager:
     def _post(self, row: Transition, text: Text, incident: Incident) -> None:
         """Say something of an incident that is no row of its own."""
         for channel, message in self._messages(row, text, incident).items():
-            self._store.post(channel, message)
+            self._store.outbox.post(channel, message)
         self.dispatcher.wake()
 
     def _is_silenced(self, row: Transition) -> bool:
@@ -306,16 +300,12 @@ class AlertManager:
         acknowledged = incident is not None and incident.id in self._control.now().acknowledged
         if self._is_silenced(row) or (acknowledged and kind_of(row) in ("eased", "repeated")):
             return {}
+        over = row.new == Level.OK
+        worst = incident.worst if over and incident is not None else max(row.old, row.new)
+        for_people = not over or (self._settings.resolved and not is_momentary(row.rule))
         message = payload(row, text, incident=incident, host=self._place.host)
-        return {c.name: message for c in self._channels if self._wants(c, row, incident)}
-
-    def _wants(self, channel: Channel, row: Transition, incident: Incident | None) -> bool:
-        worst = max(row.old, row.new)
-        if row.new == Level.OK:
-            if channel.human and (not self._settings.resolved or is_momentary(row.rule)):
-                return False
-            worst = incident.worst if incident is not None else worst
-        return worst >= self._levels[channel.name]
+        wanting = (c.name for c in self._channels if worst >= self._levels[c.name] and (for_people or not c.human))
+        return dict.fromkeys(wanting, message)
 
     def _log(self, row: Transition) -> None:
         fields = {"rule": row.rule, "resource": row.resource}

@@ -26,6 +26,7 @@ ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119
 HARMFUL_REASONS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
+_NO_TICK = Snapshot(0.0, 0.0, 0, ())
 
 
 class Signal(NamedTuple):
@@ -37,12 +38,17 @@ class Signal(NamedTuple):
 
 
 @dataclass(slots=True)
-class Remembered:
-    """What the measures must remember from tick to tick."""
+class Measured:
+    """One tick, as the measures see it, and what they remember of those before it."""
 
     state_folder: str = "/"
     since_wall: float = math.inf
-    last: Snapshot | None = None
+    snapshot: Snapshot = _NO_TICK
+    last: Snapshot = _NO_TICK
+    store_error: MessageLike = ""
+    store_damage: MessageLike = ""
+    #: by resource, whom the forecast sees growing
+    growing: Mapping[str, int] = field(default_factory=dict)
     gpu_seen: bool = False
     silent_since: dict[str, float] = field(default_factory=dict)
     #: sources that did not answer an earlier run either, and so have never answered this one
@@ -64,30 +70,17 @@ class Remembered:
             self.spills[str(row.facts.get("adapter"))] = known = Spill()
             known.resume(mono, float(shared - grown), float(grown))
 
-    def remember(self, snapshot: Snapshot) -> None:
-        """Note the tick that has just been looked at."""
-        before = self.last.processes if self.last is not None else ()
-        if snapshot.processes is not before:
-            self.processes = {p.pid: p for p in (*before, *snapshot.processes)}
-        self.last = snapshot
-        self.gpu_seen = self.gpu_seen or bool(snapshot.gpus)
-
-
-@dataclass(slots=True)
-class Measured:
-    """One tick, as the measures see it."""
-
-    snapshot: Snapshot
-    remembered: Remembered
-    store_error: MessageLike = ""
-    store_damage: MessageLike = ""
-    #: by resource, whom the forecast sees growing
-    growing: Mapping[str, int] = field(default_factory=dict)
+    def advance(self, snapshot: Snapshot) -> None:
+        """Go on to the next tick, and remember the one that has been looked at."""
+        if self.snapshot.processes is not self.last.processes:
+            self.processes = {p.pid: p for p in (*self.last.processes, *self.snapshot.processes)}
+        self.gpu_seen = self.gpu_seen or bool(self.snapshot.gpus)
+        self.last, self.snapshot = self.snapshot, snapshot
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
         for event in self.snapshot.events:
-            if event.kind == kind and (not event.fields.get("past") or event.wall > self.remembered.since_wall):
+            if event.kind == kind and (not event.fields.get("past") or event.wall > self.since_wall):
                 yield event
 
     def report(self, name: str) -> SourceReport | None:
@@ -96,13 +89,8 @@ class Measured:
 
     def rate(self, spec: MetricSpec) -> float | None:
         """Return how fast a counter without labels has grown since the last tick; None where not known."""
-        last = self.remembered.last
-        if last is None or self.snapshot.mono <= last.mono:
-            return None
-        before, now = last.value(spec), self.snapshot.value(spec)
-        if before is None or now is None or now < before:
-            return None
-        return (now - before) / (self.snapshot.mono - last.mono)
+        before, now, seconds = self.last.value(spec), self.snapshot.value(spec), self.snapshot.mono - self.last.mono
+        return None if before is None or now is None or now < before or seconds <= 0 else (now - before) / seconds
 
 
 Measure = Callable[[Measured], Iterable[Signal]]
@@ -136,8 +124,8 @@ def silent_driver(look: Measured) -> Iterator[Signal]:
     """Return for how long the driver has been silent, once it has spoken."""
     report = look.report("gpu")
     # Where another run has missed it, a machine without a card is no sign that it still does not answer.
-    missed = report is not None and "gpu" in look.remembered.missed and report.health != "absent"
-    if report is not None and (look.remembered.gpu_seen or missed):
+    missed = report is not None and "gpu" in look.missed and report.health != "absent"
+    if report is not None and (look.gpu_seen or missed):
         yield Signal("gpu", _silent_seconds(look, report, "absent"), {"error": report.error})
 
 
@@ -181,7 +169,7 @@ def spill(look: Measured) -> Iterator[Signal]:
         # An integrated GPU lives in shared memory.
         if adapter in cards or "NVIDIA" not in adapter or labels not in dedicated or not sizes.get(labels):
             continue
-        known = look.remembered.spills.setdefault(adapter, Spill())
+        known = look.spills.setdefault(adapter, Spill())
         grown = known.look(look.snapshot.mono, shared, full=dedicated[labels] / sizes[labels] >= FULL_SHARE)
         facts: dict[str, Fact] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
         yield Signal(f"gpu {adapter}", grown, {**facts, "dedicated_bytes": dedicated[labels]} if grown else {})
@@ -229,7 +217,7 @@ def read_only(look: Measured) -> Iterator[Signal]:
 def silent_sources(look: Measured) -> Iterator[Signal]:
     """Return for how long each source that once answered has not."""
     for report in look.snapshot.reports:
-        answered = report.last_success_wall is not None or report.name in look.remembered.missed
+        answered = report.last_success_wall is not None or report.name in look.missed
         if report.name not in _OWN_RULE and answered:
             yield Signal(f"source:{report.name}", _silent_seconds(look, report), {"error": report.error})
 
@@ -252,14 +240,14 @@ def damaged_store(look: Measured) -> Iterator[Signal]:
 def _silent_seconds(look: Measured, report: SourceReport, also: str = "") -> float:
     """Return how long a source has not answered, by the monotonic clock: the other may jump meanwhile."""
     if report.health not in ("failed", "late", also):
-        look.remembered.silent_since.pop(report.name, None)
+        look.silent_since.pop(report.name, None)
         return 0.0
-    return look.snapshot.mono - look.remembered.silent_since.setdefault(report.name, look.snapshot.mono)
+    return look.snapshot.mono - look.silent_since.setdefault(report.name, look.snapshot.mono)
 
 
 def _holder(look: Measured, spec: MetricSpec) -> list[tuple[str, Number]]:
     """Return the file system that holds our own data, as a resource, and its value of a metric, where known."""
-    folder = PurePosixPath(look.remembered.state_folder)
+    folder = PurePosixPath(look.state_folder)
     inside = [
         (place, value)
         for (place, kind), value in look.snapshot.family(spec).items()

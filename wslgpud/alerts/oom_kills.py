@@ -27,11 +27,10 @@ def oom_kills(look: Measured) -> Iterator[Signal]:
     log = look.report("kernel_log")
     # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
-    state = look.remembered.kills
+    state = look.kills
     state.growing |= look.growing
     for resource, rate in _counted(look, mute=mute and not heard):
-        last = look.remembered.last
-        before = (last.processes, _used(last, resource)) if last is not None else ((), None)
+        before = look.last.processes, _used(look.last, resource)
         seen = Unnamed(look.snapshot.mono, look.snapshot.wall, rate, *before, state.growing.get(resource))
         state.unnamed.setdefault(resource, seen)
     yield from _named(look)
@@ -47,11 +46,10 @@ def resource_of(kill: Event) -> str:
 
 def _placed(look: Measured, kill: Event) -> str:
     """Return the resource of a kill; where the log leaves out the group, its counter may tell."""
-    last, resource = look.remembered.last, resource_of(kill)
-    if last is not None and kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and not kill.fields.get("cgroup"):
-        groups = list(kills_by_group(_counts(last), _counts(look.snapshot)))
-        return f"cgroup:{groups[0]}" if len(groups) == 1 else resource
-    return resource
+    if kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and not kill.fields.get("cgroup"):
+        groups = list(kills_by_group(_counts(look.last), _counts(look.snapshot)))
+        return f"cgroup:{groups[0]}" if len(groups) == 1 else "ram"
+    return resource_of(kill)
 
 
 def _told(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
@@ -77,7 +75,7 @@ def _facts(look: Measured, event: Event, alike: Sequence[Event]) -> dict[str, Fa
     facts: dict[str, Fact] = {**event.fields, "killed_wall": event.wall}
     past, pid = bool(event.fields.get("past")), int(event.fields.get("pid", 0))
     name = str(event.fields.get("victim", ""))
-    known = look.remembered.processes | {p.pid: p for p in look.snapshot.processes}
+    known = look.processes | {p.pid: p for p in look.snapshot.processes}
     process = known.get(pid) if not past else None
     facts["who"] = full_name(short_name(process) if process is not None and process.name == name else name, pid)
     if past:  # told now, and not of now
@@ -91,7 +89,7 @@ def _facts(look: Measured, event: Event, alike: Sequence[Event]) -> dict[str, Fa
 
 def _counted(look: Measured, *, mute: bool) -> Iterator[tuple[str, float]]:
     """Yield where the counters say that somebody was killed since the last look, and how many a second."""
-    state, mono = look.remembered.kills, look.snapshot.mono
+    state, mono = look.kills, look.snapshot.mono
     count, before = look.snapshot.value(memory.OOM_KILLS), state.machine
     if not mute:  # the log tells all that is counted until now
         state.machine, state.groups, state.unplaced = (None if count is None else (mono, count)), {}, 0
@@ -121,7 +119,7 @@ def _counts(snapshot: Snapshot) -> dict[str, Counts]:
 
 def _named(look: Measured) -> Iterator[Signal]:
     """Yield the counted kills, each when it can be told who is gone, or when waiting has not helped."""
-    unnamed = look.remembered.kills.unnamed
+    unnamed = look.kills.unnamed
     for resource, kill in list(unnamed.items()):
         used = _used(look.snapshot, resource)
         freed = None if used is None or kill.used_bytes is None else int(kill.used_bytes - used)

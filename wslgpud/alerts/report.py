@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,6 +32,8 @@ _MOST_GROWTHS = 5
 _MOST_EVENTS = 50
 #: rows of an incident that are told, from its beginning and as many before its end
 _MOST_ROWS = 250
+#: incidents of which the rows in full, two each, are read at once
+_MOST_AT_ONCE = 250
 
 
 class Curve(NamedTuple):
@@ -58,8 +60,18 @@ class Report(NamedTuple):
     curves: list[Curve]
 
 
-def summary(incident: Incident, translator: Translator) -> dict[str, Any]:
-    """Return an incident in a few words of a language, as JSON."""
+def summaries(history: Reader, incidents: Sequence[Incident], translator: Translator) -> Iterator[dict[str, Any]]:
+    """Yield incidents, which were made of brief rows, in a few words of a language, as JSON."""
+    for first in range(0, len(incidents), _MOST_AT_ONCE):
+        part = incidents[first : first + _MOST_AT_ONCE]
+        rows = history.changes_numbered({n for i in part for n in (i.last_id, i.kill_id) if n is not None})
+        for i in part:
+            yield _summary(
+                replace(i, last=rows.get(i.last_id, i.last), kill=rows.get(i.kill_id or 0, i.kill)), translator
+            )
+
+
+def _summary(incident: Incident, translator: Translator) -> dict[str, Any]:
     return translator.document(
         {
             "id": incident.id,
@@ -75,17 +87,6 @@ def summary(incident: Incident, translator: Translator) -> dict[str, Any]:
             "outcome": outcome(incident),
         }
     )
-
-
-def rows_told(incident: Incident) -> set[int]:
-    """Return the numbers of the rows of which ``in_words`` must know all."""
-    return {incident.last_id} | ({incident.kill_id} if incident.kill_id is not None else set())
-
-
-def in_words(incident: Incident, rows: Mapping[int, Transition], translator: Translator) -> dict[str, Any]:
-    """Return the summary of an incident that was made of brief rows, with these rows in full."""
-    last, kill = rows.get(incident.last_id, incident.last), rows.get(incident.kill_id or 0, incident.kill)
-    return summary(replace(incident, last=last, kill=kill), translator)
 
 
 def report(history: Reader, number: int, translator: Translator) -> Report | None:
@@ -104,7 +105,7 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
     false = incident.rule == MEMORY and false_alarm(incident, grouped(history.changes(brief=True)))
     sent = min(start, incident.opened_wall) - 1.0, max(end, incident.changed_wall) + AFTER_SECONDS[1]
     document = {
-        **in_words(incident, own, translator),
+        **_summary(incident, translator),
         "title": translator.t(RULES[incident.rule]["title"]) if incident.rule in RULES else None,
         "moment": iso(moment),
         "start": iso(start),

@@ -8,7 +8,7 @@ length in ``alerts/RUNBOOK.md``. Levels of ``OTHERS`` are decided by other parts
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -57,8 +57,12 @@ class Rule:
     steps: tuple[Step, ...]
     clear: float
     clear_seconds: float
-    falling: bool = False
     momentary: bool = False
+
+    @property
+    def falling(self) -> bool:
+        """Whether low values are the bad ones, as of memory that is left."""
+        return self.clear > self.steps[0].value
 
     def beyond(self, value: float, threshold: float) -> bool:
         """Tell whether ``value`` is as bad as ``threshold``, or worse."""
@@ -96,27 +100,11 @@ RULES: tuple[Rule, ...] = (
     Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
     # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
     # programs of Windows fail before those of Linux do: https://github.com/microsoft/WSL/issues/41285
-    Rule(
-        "windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.1, 60, falling=True
-    ),
-    Rule(
-        "state_disk_full",
-        measures.state_space,
-        (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)),
-        2.5 * _GIB,
-        30,
-        falling=True,
-    ),
+    Rule("windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.1, 60),
+    Rule("state_disk_full", measures.state_space, (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)), 2.5 * _GIB, 30),
     # The virtual disk of the distribution grows on it, and a full one has it mounted read-only:
     # https://github.com/microsoft/WSL/issues/6986
-    Rule(
-        "windows_disk_full",
-        measures.windows_space,
-        (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)),
-        12 * _GIB,
-        60,
-        falling=True,
-    ),
+    Rule("windows_disk_full", measures.windows_space, (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)), 12 * _GIB, 60),
     Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10),
     Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5),
     _happens("clock_jump", measures.clock_jumps, Level.INFO, _NEWS_SECONDS),
@@ -147,8 +135,9 @@ class RuleEngine:
         The disk of ``state_folder``, where the daemon's own data lies, is watched. Kernel messages from before
         the first look count when they are newer than ``since_wall``: they came while no daemon ran.
         """
-        self._remembered = measures.Remembered(state_folder, since_wall)
-        self._states: dict[tuple[str, str], _State] = {}
+        self._look = Measured(state_folder, since_wall)
+        #: by rule, then by resource
+        self._states: defaultdict[str, dict[str, _State]] = defaultdict(dict)
         self._news: dict[tuple[str, str], deque[float]] = {}
 
     def resume(self, rows: Iterable[Transition], mono: float) -> None:
@@ -161,8 +150,8 @@ class RuleEngine:
             if (rule := rule_named(row.rule)) is not None and not rule.momentary:
                 held = [step for step in rule.steps if step.level <= row.new]
                 since = dict.fromkeys((step.level for step in held), -math.inf)
-                self._states[row.rule, row.resource] = _State(level=row.new, seen=mono, since=since)
-                self._remembered.resume(row, mono, max((step.value for step in held), default=0.0))
+                self._states[row.rule][row.resource] = _State(level=row.new, seen=mono, since=since)
+                self._look.resume(row, mono, max((step.value for step in held), default=0.0))
 
     def observe(
         self,
@@ -176,16 +165,14 @@ class RuleEngine:
 
         ``growing`` is the pid of whom the forecast sees growing, by resource.
         """
-        look = Measured(snapshot, self._remembered, store_error, store_damage, growing)
-        known: dict[str, set[str]] = {}
-        for name, resource in self._states:
-            known.setdefault(name, set()).add(resource)
+        look = self._look
+        look.advance(snapshot)
+        look.store_error, look.store_damage, look.growing = store_error, store_damage, growing
         changes: list[Transition | None] = []
         for rule in RULES:
             signals = {s.resource: s for s in rule.measure(look) if self._is_news(rule, s, snapshot.mono)}
-            resources = sorted(signals.keys() | known.get(rule.name, ()))
+            resources = sorted(signals.keys() | self._states[rule.name].keys())
             changes += [self._step(rule, resource, signals.get(resource), snapshot) for resource in resources]
-        self._remembered.remember(snapshot)
         return [change for change in changes if change is not None]
 
     def _is_news(self, rule: Rule, signal: Signal, now: float) -> bool:
@@ -205,8 +192,8 @@ class RuleEngine:
         return True
 
     def _step(self, rule: Rule, resource: str, signal: Signal | None, at: Snapshot) -> Transition | None:
-        now, key = at.mono, (rule.name, resource)
-        state = self._states.setdefault(key, _State())
+        now, states = at.mono, self._states[rule.name]
+        state = states.setdefault(resource, _State())
         old = state.level
         if signal is not None:
             state.seen, state.facts = now, signal.facts or state.facts
@@ -215,7 +202,7 @@ class RuleEngine:
         elif now - state.seen > FORGET_SECONDS:
             state.level, state.since, state.facts = Level.OK, {}, {"unseen_seconds": now - state.seen}
         if state.level == Level.OK and not state.since:
-            del self._states[key]
+            del states[resource]
         # What happens a second time while it is still open is news as well: another victim.
         if state.level == old and not (rule.momentary and signal is not None):
             return None

@@ -151,9 +151,7 @@ class SaveRequests:
         self._file.release()
 
 
-def send(  # noqa: PLR0911 - one line for each reason not to
-    key: tuple[int, int], number: signal.Signals, user: int
-) -> str:
+def send(key: tuple[int, int], number: signal.Signals, user: int) -> str:
     """Send a signal to exactly this process; return why not, or nothing when it was sent."""
     pid, start_ticks = key
     if pid in (0, 1, os.getpid()):
@@ -167,18 +165,20 @@ def send(  # noqa: PLR0911 - one line for each reason not to
     try:
         # Only now: from here on the handle is of one process for ever, so what is found out of it holds.
         start, uid, caught = _identity(pid)
-        if start != start_ticks:
-            return "its pid belongs to another process now"
-        if uid != user:
-            return "it is another user's"
-        if number in _HARMLESS_ONLY_IF_CAUGHT and not caught >> (number - 1) & 1:
-            return f"it does not catch {number.name} and would be ended by it"
-        signal.pidfd_send_signal(handle, number)
+        reasons = {
+            "its pid belongs to another process now": start != start_ticks,
+            "it is another user's": uid != user,
+            f"it does not catch {number.name} and would be ended by it": number in _HARMLESS_ONLY_IF_CAUGHT
+            and not caught >> (number - 1) & 1,
+        }
+        problem = next((reason for reason, holds in reasons.items() if holds), "")
+        if not problem:
+            signal.pidfd_send_signal(handle, number)
     except (OSError, ValueError, IndexError) as error:
         return f"{error}"
     finally:
         os.close(handle)
-    return ""
+    return problem
 
 
 def _identity(pid: int) -> tuple[int, int, int]:

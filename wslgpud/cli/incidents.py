@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from wslgpud import client, words
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.messages import local_time
-from wslgpud.alerts.report import Report, in_words, report, rows_told
+from wslgpud.alerts.report import Report, report, summaries
 from wslgpud.cli import common
 from wslgpud.cli.chart import headroom
 from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, flag, picture, span
@@ -58,7 +58,7 @@ def incidents(
             # Without --all no notes of what happens every day: a model that loads, a clock that was set.
             found = recent(reader, *walls)
             chosen = [i for i in found if all_ or i.worst > Level.INFO or i.rule == "unclean_end"]
-            told = [in_words(i, reader.changes_numbered(rows_told(i)), words.current()) for i in chosen]
+            told = list(summaries(reader, chosen, words.current()))
             print(json.dumps(told, indent=2) if as_json else _fitted(_list(_as_of_now(told, chosen, state))))
             return
         shown = report(reader, number, words.current())

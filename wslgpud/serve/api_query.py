@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from urllib.parse import parse_qsl
 
-from wslgpud.security.patterns import shell_pattern
 from wslgpud.serve.http import Problem, Request
+from wslgpud.store.records import shell_pattern
 from wslgpud.words import LANGUAGES
 
 #: more parameters than any question needs
@@ -71,7 +71,7 @@ class Query:
         if len(given) > PATTERN_MAX:
             raise Problem(400, f"{name} may have at most {PATTERN_MAX} characters")
         matches = shell_pattern(given)
-        return lambda series: matches(series) or matches(series.partition("{")[0])
+        return lambda series: bool(matches(series) or matches(series.partition("{")[0]))
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
         """Return a parameter that has one of a few values."""

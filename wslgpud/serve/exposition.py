@@ -1,19 +1,121 @@
-"""From readings to the text Prometheus reads: families, formats, negotiation. Pure."""
+"""The last snapshot and its cached text as Prometheus reads it: a scrape never reads a source."""
 
 from __future__ import annotations
 
+import gzip
+import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest as classic_text
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
+from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Reading
+from wslgpud.model import Reading, Snapshot
+from wslgpud.serve import serve_metrics
+from wslgpud.serve.http import quality
+
+#: A text older than this is rendered again even without a tick, so that our own health stays current.
+FRESH_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Text(NamedTuple):
+    published: int
+    mono: float
+    plain: bytes
+    zipped: bytes
+
+
+class Publisher:
+    """Where the sampler leaves each snapshot and the server finds the last one.
+
+    ``publish`` swaps one reference and never waits; readers take that reference. Texts are kept per
+    snapshot and format, so that twenty scrapers cost one rendering.
+    """
+
+    def __init__(self, catalogue: Iterable[MetricSpec], clock: Clock | None = None) -> None:
+        """Expose families in the order of ``catalogue``."""
+        self._order = {spec.name: rank for rank, spec in enumerate(catalogue)}
+        self._clock = clock or SystemClock()
+        self._extras: list[Callable[[], Iterable[Reading]]] = []
+        self._complaints: dict[Callable[[], Iterable[Reading]], str] = {}
+        self._process = ProcessCollector(registry=None)  # process_*: names all Prometheus clients share
+        self._published = 0
+        #: the last snapshot; None until the first tick
+        self.latest: Snapshot | None = None
+        self._texts: dict[Format, _Text] = {}
+        self._render_seconds: float | None = None
+        self.started_mono = self._clock.mono()
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Make ``snapshot`` the one that is served."""
+        self.latest = snapshot
+        self._published += 1
+
+    def add_collector(self, readings: Callable[[], Iterable[Reading]]) -> None:
+        """Expose what ``readings`` returns beside the snapshots; a scrape waits for it: it must be quick."""
+        self._extras.append(readings)
+
+    def seconds_since_tick(self) -> float:
+        """Return the age of the last snapshot; before the first one, the time since the start."""
+        latest = self.latest
+        return self._clock.mono() - (self.started_mono if latest is None else latest.mono)
+
+    def uptime_seconds(self) -> float:
+        """Return the time since the start."""
+        return self._clock.mono() - self.started_mono
+
+    def wall(self) -> float:
+        """Return what time it is, in seconds since the epoch."""
+        return self._clock.wall()
+
+    def text(self, text_format: Format, *, zipped: bool = False) -> bytes:
+        """Return all that is known in ``text_format``, gzipped if asked."""
+        kept, now = self._texts.get(text_format), self._clock.mono()
+        if kept is None or kept.published != self._published or now - kept.mono > FRESH_SECONDS:
+            kept = self._texts[text_format] = self._render(text_format, now)
+        return kept.zipped if zipped else kept.plain
+
+    def _render(self, text_format: Format, now: float) -> _Text:
+        published = self._published
+        metrics = [*families(self.readings(), self._order), *self._process.collect()]
+        plain = encode(metrics, text_format)
+        # Level 1: metrics shrink to a twentieth already; level 6 takes three times as long for a fifth more.
+        zipped = gzip.compress(plain, compresslevel=1, mtime=0)
+        self._render_seconds = self._clock.mono() - now
+        return _Text(published, now, plain, zipped)
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield all that is known now."""
+        yield serve_metrics.build_reading()
+        yield Reading(serve_metrics.TICKS, self._published)
+        if self._render_seconds is not None:
+            yield Reading(serve_metrics.RENDER_DURATION, self._render_seconds)
+        if (latest := self.latest) is not None:
+            yield from latest.readings()
+            yield from serve_metrics.source_readings(latest)
+        for extra in self._extras:
+            yield from self._or_nothing(extra)
+
+    def _or_nothing(self, readings: Callable[[], Iterable[Reading]]) -> list[Reading]:
+        try:
+            found = list(readings())
+        except Exception as error:  # noqa: BLE001 - what one part says of itself must not cost all the others
+            # Once, not at each scrape for as long as it lasts.
+            if self._complaints.get(readings) != repr(error):
+                self._complaints[readings] = repr(error)
+                _log.error("no metrics from %s: %r", getattr(readings, "__qualname__", readings), error)
+            return []
+        self._complaints.pop(readings, None)
+        return found
 
 
 class Format(NamedTuple):
@@ -39,32 +141,15 @@ _BY_MEDIA_TYPE = {
 
 def negotiate(accept: str) -> Format:
     """Return the format that an Accept header likes best; the classic one when it likes none of ours."""
-    best, best_quality = CLASSIC, 0.0
+    best, best_weight = CLASSIC, 0.0
     for media_range in accept.split(","):
         media, *parameters = (part.strip().lower() for part in media_range.split(";"))
         values = dict(p.partition("=")[::2] for p in parameters)
         offered = _BY_MEDIA_TYPE.get((media, values.get("version", "")))
-        quality = _quality(values.get("q", "1"))
-        if offered and quality > best_quality:
-            best, best_quality = offered, quality
+        weight = quality(values.get("q", "1"))
+        if offered and weight > best_weight:
+            best, best_weight = offered, weight
     return best
-
-
-def accepts_gzip(accept_encoding: str) -> bool:
-    """Tell whether an Accept-Encoding header allows gzip."""
-    for coding in accept_encoding.lower().split(","):
-        name, _, quality = coding.partition(";")
-        if name.strip() in ("gzip", "*"):
-            return _quality(quality.strip().removeprefix("q=") or "1") > 0
-    return False
-
-
-def _quality(text: str) -> float:
-    try:
-        quality = float(text)
-    except ValueError:
-        return 0.0
-    return quality if 0 <= quality <= 1 else 0.0
 
 
 def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[Metric]:

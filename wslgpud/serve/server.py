@@ -1,8 +1,9 @@
-"""The HTTP server: its socket, and whether it may listen there."""
+"""The HTTP server on its port, and on a Unix socket for this machine's own commands."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -13,13 +14,17 @@ from wslgpud import config
 from wslgpud.config.key import ConfigError
 from wslgpud.model import Reading
 from wslgpud.serve import serve_metrics
-from wslgpud.serve.connection import Deadlines
-from wslgpud.serve.hosts import HostRule, is_loopback, is_unspecified
+from wslgpud.serve.access import HostRule, is_loopback, is_unspecified
+from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import App, Route
-from wslgpud.serve.listener import BACKLOG, Listener, Serving
-from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.webconfig import WebConfigFile
 from wslgpud.words import Message, failure, say
+
+#: what commands ask for, on the Unix socket
+LOCAL_PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/range")
+
+_log = logging.getLogger(__name__)
 
 
 class ServeError(Exception):
@@ -47,7 +52,7 @@ class Server:
         _check_exposure(settings, guarded=self._web.current.guarded)
         host_rule = HostRule(settings.address, socket.gethostname(), settings.allowed_hosts)
         self._app = App(routes, host_rule, self._web)
-        self._serving: Serving | None = None
+        self._listener: Listener | None = None
         self._port = settings.port
         publisher.add_collector(self.readings)
 
@@ -59,7 +64,7 @@ class Server:
         """
         sock = self._socket or bind(self._settings.address, self._settings.port)
         self._port = int(sock.getsockname()[1])
-        self._serving = Serving(Listener(sock, self._app, self._web, self._deadlines), "wslgpud-serve")
+        self._listener = Listener(sock, self._app, self._web, self._deadlines, "wslgpud-serve")
         return self._port
 
     @property
@@ -78,15 +83,15 @@ class Server:
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
         """Take no more connections, give started answers ``timeout_seconds`` to end, cut the rest."""
-        if self._serving:
-            self._serving.stop(timeout_seconds)
-            self._serving = None
+        if self._listener:
+            self._listener.stop(timeout_seconds)
+            self._listener = None
         self._app.close()
 
     def readings(self) -> Iterator[Reading]:
         """Return the server's own metrics."""
-        if self._serving:
-            yield Reading(serve_metrics.HTTP_CONNECTIONS, self._serving.listener.connections)
+        if self._listener:
+            yield Reading(serve_metrics.HTTP_CONNECTIONS, self._listener.connections)
         yield from self._app.readings()
 
 
@@ -149,3 +154,40 @@ def _by_whom(port: int) -> Message:
                     return say("by another wslgpud (pid {pid})", pid=pid)
                 return say("by {name} (pid {pid})", name=process.name(), pid=pid)
     return say("(does wslgpud run already?)")
+
+
+class LocalApi:
+    """The API for this machine's own commands, where the server asks for passwords or for TLS.
+
+    It answers on a Unix socket in the daemon's folder that only its user may open: the kernel checks who asks, so no
+    password has to lie about for ``wslgpud status``.
+    """
+
+    def __init__(self, folder: Path, routes: Iterable[Route], timeout_seconds: float = 5.0) -> None:
+        self.path = folder / "status.sock"
+        self._deadlines = Deadlines(timeout_seconds, max(1, round(timeout_seconds)), timeout_seconds)
+        self._open = WebConfigFile("")
+        self._app = App([r for r in routes if r.path in LOCAL_PATHS], HostRule("localhost", "", ()), self._open)
+        self._listener: Listener | None = None
+
+    def start(self) -> bool:
+        """Listen; False where the folder allows no socket (a path too long, a file system without them)."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.path.unlink(missing_ok=True)  # of a daemon that was killed
+            os.fchmod(sock.fileno(), 0o600)  # bound with it: by its path it could be another file by then
+            sock.bind(str(self.path))
+            self._listener = Listener(sock, self._app, self._open, self._deadlines, "wslgpud-local")
+        except OSError as error:
+            sock.close()
+            _log.warning("'wslgpud status' cannot ask this daemon: no socket %s: %s", self.path, error)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop listening and take the socket away."""
+        if self._listener is not None:
+            self._listener.stop(1.0)
+            self._listener = None
+            self.path.unlink(missing_ok=True)
+        self._app.close()

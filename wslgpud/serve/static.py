@@ -7,8 +7,7 @@ import hashlib
 from pathlib import Path
 
 from wslgpud.serve.api_query import language_of
-from wslgpud.serve.documents import Document
-from wslgpud.serve.http import Problem, Request, Response, Route, dumps
+from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps
 from wslgpud.words import TEMPLATES, translations, translator
 
 FOLDER = Path(__file__).with_name("static")

@@ -2,6 +2,7 @@
 
 from wslgpud.store.engine import shown, sqlite_path
 from wslgpud.store.errors import LockedError, StoreError
+from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Bucket, DaemonRun, Delivery, ProcessPoint, SeriesRef
 from wslgpud.store.store import Store
@@ -12,6 +13,7 @@ __all__ = [
     "DaemonRun",
     "Delivery",
     "LockedError",
+    "Outbox",
     "ProcessPoint",
     "Reader",
     "SeriesRef",

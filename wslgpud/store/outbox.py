@@ -19,14 +19,9 @@ from wslgpud.security import safe_files
 from wslgpud.store import schema
 from wslgpud.store.errors import gap
 from wslgpud.store.records import Delivery
-from wslgpud.store.schema import insert_new
-from wslgpud.store.write_buffer import Backlog
+from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.words import Message, MessageLike, facts_from_json, from_json, from_text, to_json, to_text
 
-Write = Callable[[Connection], object]
-
-#: statements that may wait for a database; a transition and its deliveries are a handful of them
-MAX_WAITING = 20_000
 #: deliveries that are taken over from an earlier run, the newest; as many wait for ten channels that are down
 MOST_LOADED = 5000
 
@@ -34,12 +29,11 @@ MOST_LOADED = 5000
 class Outbox:
     """Transitions and deliveries: in memory now, in the database as soon as it takes them."""
 
-    def __init__(self, next_id: Callable[[], int], final_id: Callable[[int], int], wall: Callable[[], float]) -> None:
+    def __init__(self, buffer: WriteBuffer, wall: Callable[[], float], wake: Callable[[], None]) -> None:
+        """``wake`` has what was put into ``buffer`` written and synced at once."""
         self._lock = threading.Lock()
-        self._next_id, self._final_id = next_id, final_id
-        self._wall = wall
+        self._buffer, self._wall, self._wake = buffer, wall, wake
         self._unsent: dict[int, Delivery] = {}
-        self.writes: Backlog[Write] = Backlog(MAX_WAITING)
         self._loaded = False
 
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
@@ -60,30 +54,30 @@ class Outbox:
             self._loaded = True
 
     def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
-        """Keep a transition and what each channel is to be told of it; return its id."""
-        number, row = self._next_id(), _row_of(transition)
-        self.writes.put(
-            lambda connection: insert_new(connection, schema.transition, [{"id": self._final_id(number), **row}])
-        )
+        """Keep a change of level and a message for each channel in ``messages``; return its id.
+
+        It is written and synced at once, but nobody waits for that: under memory pressure the disk may
+        take seconds, and the alert must be out by then.
+        """
+        number = self._buffer.insert(schema.transition, _row_of(transition))
         for channel, message in messages.items():
-            self.post(channel, message, number)
+            self._queue(channel, message, number)
+        self._wake()
         return number
 
-    def post(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> int:
-        """Keep something to be handed to ``channel``; return the delivery's id."""
+    def post(self, channel: str, payload: Mapping[str, Any]) -> None:
+        """Keep anything else to be handed to ``channel``."""
+        self._queue(channel, payload)
+        self._wake()
+
+    def _queue(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> None:
         text = json.dumps(payload, ensure_ascii=False)
-        delivery = Delivery(self._next_id(), channel, transition_id, json.loads(text), round(self._wall(), 3))
-        row = {"channel": channel, "payload": text, "created_ms": round(delivery.created_wall * 1000)}
+        created_wall = round(self._wall(), 3)
+        row = {"channel": channel, "payload": text, "created_ms": round(created_wall * 1000)}
         row |= {"attempts": 0, "error": "", "done_ms": None}
         with self._lock:
-            self._unsent[delivery.id] = delivery
-
-        def write(connection: Connection) -> None:
-            of = None if transition_id is None else self._final_id(transition_id)
-            insert_new(connection, schema.outbox, [{"id": self._final_id(delivery.id), "transition": of, **row}])
-
-        self.writes.put(write)
-        return delivery.id
+            number = self._buffer.insert(schema.outbox, row, transition=transition_id)
+            self._unsent[number] = Delivery(number, channel, transition_id, json.loads(text), created_wall)
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
         """Return what waits, oldest first, for one channel or all."""
@@ -103,7 +97,10 @@ class Outbox:
         done_ms = round(self._wall() * 1000) if done else None
         values = {"attempts": delivery.attempts, "error": to_text(error), "done_ms": done_ms}
         mine = update(schema.outbox).values(values)
-        self.writes.put(lambda on: on.execute(mine.where(schema.outbox.c.id == self._final_id(delivery_id))))
+        final = self._buffer.final_row
+        self._buffer.writes.put(lambda on: on.execute(mine.where(schema.outbox.c.id == final(delivery_id))))
+        if done:
+            self._wake()
 
 
 def _row_of(transition: Transition) -> dict[str, Any]:

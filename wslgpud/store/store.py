@@ -17,7 +17,7 @@ from sqlalchemy import Connection, delete, func, select, update
 from wslgpud import __version__
 from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
-from wslgpud.model import Snapshot, StressResult, Transition
+from wslgpud.model import Snapshot, StressResult
 from wslgpud.security import safe_files
 from wslgpud.store import engine as engines
 from wslgpud.store import migrations, schema, stress_rows
@@ -25,13 +25,12 @@ from wslgpud.store.errors import ForeignDatabaseError, gap
 from wslgpud.store.history import History
 from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import DaemonRun, Delivery, Learned
+from wslgpud.store.records import DaemonRun, Learned
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.store.writer import Writer
-from wslgpud.words import MessageLike
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
@@ -78,7 +77,6 @@ class Store(History, AbstractContextManager["Store"]):
             ours = engines.lock_path(self._path).exists()
             self._lock = engines.lock_for_writing(self._path)
         self._buffer = WriteBuffer()
-        self._outbox = Outbox(self._buffer.next_row, self._buffer.final_row, self._clock.wall)
         self._upkeep = Upkeep(self._settings, self._clock.wall, self._buffer)
         self._reader: Reader | None = None
         self._reading = threading.Lock()
@@ -90,13 +88,13 @@ class Store(History, AbstractContextManager["Store"]):
         self._writer = Writer(
             self._target,
             self._buffer,
-            self._outbox,
             attach=self._attach,
             upkeep=self._keep_up,
             suspect=self._check.soon,
             wall=self._clock.wall,
             commit_seconds=self._settings.commit_seconds,
         )
+        self.outbox = Outbox(self._buffer, self._clock.wall, self._writer.wake)
         try:
             self._writer.start(ours=ours)
         except BaseException:
@@ -121,7 +119,7 @@ class Store(History, AbstractContextManager["Store"]):
 
     def close(self) -> bool:
         """Write what waits, note the clean end and let go of the file; False when something is lost."""
-        self._outbox.writes.put(self._note_end)
+        self._buffer.writes.put(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS)
         if self._reader is not None:
             self._reader.close()
@@ -133,24 +131,11 @@ class Store(History, AbstractContextManager["Store"]):
             os.close(self._lock)
             self._lock = None
 
-    def record_transition(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None) -> int:
-        """Keep a change of level and a message for each channel in ``messages``; return its id.
-
-        It is written and synced at once, but nobody waits for that: under memory pressure the disk may
-        take seconds, and the alert must be out by then.
-        """
-        number = self._outbox.record(transition, messages or {})
-        self._writer.wake()
-        return number
-
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
-        number, final = self._buffer.next_row(), self._buffer.final_row
         document = json.dumps(stress_rows.to_json(result), ensure_ascii=False)
         row = {"ms": round(result.wall * 1000), "gpu": result.uuid, "verdict": result.verdict, "document": document}
-        self._outbox.writes.put(
-            lambda connection: insert_new(connection, schema.stress_run, [{"id": final(number), **row}])
-        )
+        number = self._buffer.insert(schema.stress_run, row)
         self._writer.wake()
         return number
 
@@ -167,30 +152,7 @@ class Store(History, AbstractContextManager["Store"]):
             connection.execute(delete(table).where(mine, table.c.subject == subject, table.c.id != number))
             insert_new(connection, table, [row])
 
-        self._outbox.writes.put(write)
-
-    def post(self, channel: str, payload: Mapping[str, Any]) -> int:
-        """Put anything else into the outbox of a channel; return the delivery's id."""
-        number = self._outbox.post(channel, payload)
-        self._writer.wake()
-        return number
-
-    def unsent(self, channel: str | None = None) -> list[Delivery]:
-        """Return the deliveries no channel has taken yet, oldest first, also those of earlier runs."""
-        return self._outbox.unsent(channel)
-
-    def mark_sent(self, delivery_id: int) -> None:
-        """Note that the channel has taken a delivery."""
-        self._outbox.tried(delivery_id, done=True)
-        self._writer.wake()
-
-    def mark_failed(self, delivery_id: int, error: MessageLike) -> None:
-        """Note a failed attempt; the delivery stays unsent."""
-        self._outbox.tried(delivery_id, error, done=False)
-
-    def abandon(self, delivery_id: int, error: MessageLike) -> None:
-        """Give a delivery up for good, with the reason."""
-        self._outbox.tried(delivery_id, error, done=True)
+        self._buffer.writes.put(write)
 
     def connected(self) -> AbstractContextManager[Connection]:
         """See Reader."""
@@ -229,7 +191,7 @@ class Store(History, AbstractContextManager["Store"]):
             of_host = (select(func.max(t.c.id)).where(t.c.id.between(low, high)) for t in schema.NUMBERED)
             last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
             self._buffer.attach(host_id, last_row, same_file=same_file)
-            self._outbox.load(connection, low, high)
+            self.outbox.load(connection, low, high)
             self._begin_run(connection, low, high)
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:
@@ -275,7 +237,7 @@ class Store(History, AbstractContextManager["Store"]):
             queue_ticks=ticks,
             queue_bytes=queued_bytes,
             dropped_ticks_total=self._buffer.pending.dropped,
-            dropped_records_total=self._buffer.events.dropped + self._outbox.writes.dropped,
+            dropped_records_total=self._buffer.events.dropped + self._buffer.writes.dropped,
             rejected_values_total=self._buffer.rejected_values,
             write_errors_total=self._writer.write_errors,
             error=self._writer.error,

@@ -11,17 +11,21 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from sqlalchemy import Connection, Table
+
 from wslgpud.event import Event
 from wslgpud.model import GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
 from wslgpud.store.rollup import dumps
-from wslgpud.store.schema import MAX_BATCH, PERIOD_MS
+from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, insert_new
 from wslgpud.store.series_ids import Found, SeriesInUse, SeriesKey
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
 BUFFER_BYTES = 8 * 1024 * 1024
 #: events that may wait
 BUFFER_EVENTS = 2000
+#: other statements that may wait; a transition and its deliveries are a handful of them
+BUFFER_WRITES = 20_000
 #: ids of rows from here on stand for those they get when the database is opened for the first time
 PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
@@ -30,6 +34,8 @@ _ROW_OVERHEAD = 400
 #: a series of a row: its name, and a number or a list of them
 _READING = re.compile(r'"(\d+)":(\[[^]]*\]|[^,}]+)')
 _T = TypeVar("_T")
+
+Write = Callable[[Connection], object]
 
 
 class Backlog(Generic[_T]):
@@ -181,9 +187,10 @@ class Waiting(NamedTuple):
     #: those of ``schema.batch`` that the batches are
     rows: list[dict[str, Any]]
     events: list[dict[str, Any]]
+    writes: list[Write]
 
     def __bool__(self) -> bool:
-        return bool(self.series or self.batches or self.events)
+        return any(self)
 
 
 class WriteBuffer:
@@ -204,6 +211,9 @@ class WriteBuffer:
             buffer_bytes, lambda batch: batch.size, lambda batch: batch.ticks, lambda batch: not batch.urgent
         )
         self.events: Backlog[dict[str, Any]] = Backlog(BUFFER_EVENTS)
+        #: what must never be lost
+        self.writes: Backlog[Write] = Backlog(BUFFER_WRITES)
+        self._backlogs: tuple[Backlog[Any], ...] = self.pending, self.events, self.writes
         self._next_row = PROVISIONAL
         self._shift = 0
         self._committed_row = 0
@@ -273,13 +283,13 @@ class WriteBuffer:
                     self._close_batch()
 
     def waiting(self, ticks: int) -> Waiting:
-        """Return about ``ticks`` ticks without removing them; while any series lacks an id, only events."""
+        """Return about ``ticks`` ticks without removing them; while any series lacks an id, none."""
         with self._lock:
             if self._series.unnumbered():
-                return Waiting([], [], [], self.events.waiting())
+                return Waiting([], [], [], self.events.waiting(), self.writes.waiting())
             self._close_batch()
             pending, numbers = self.pending.waiting(), self._series.numbers()
-            series, events = list(self._series.unsaved), self.events.waiting()
+            series, events, writes = list(self._series.unsaved), self.events.waiting(), self.writes.waiting()
         before = accumulate((batch.ticks for batch in pending), initial=0)
         batches = [batch for batch, ticks_before in zip(pending, before, strict=False) if ticks_before < ticks]
         rows = [
@@ -287,7 +297,7 @@ class WriteBuffer:
             for batch in batches
             for i, row in enumerate(batch.rows)
         ]
-        return Waiting(series, batches, rows, events)
+        return Waiting(series, batches, rows, events, writes)
 
     def committed(self, done: Waiting) -> None:
         """Note what was committed."""
@@ -298,19 +308,20 @@ class WriteBuffer:
                 newest = done.batches[-1]
                 self._committed_row = newest.id + len(newest.rows) - 1
             self.events.committed(done.events)
+            self.writes.committed(done.writes)
 
     def synced(self) -> None:
         """Forget what is committed: the disk has it."""
         with self._lock:
-            self.pending.synced()
+            for backlog in self._backlogs:
+                backlog.synced()
             self.synced_row = self._committed_row
-            self.events.synced()
 
     def again(self) -> None:
         """Have everything committed again that the disk may not have."""
         with self._lock:
-            self.pending.again()
-            self.events.again()
+            for backlog in self._backlogs:
+                backlog.again()
 
     @property
     def queue(self) -> tuple[int, int]:
@@ -321,7 +332,18 @@ class WriteBuffer:
     @property
     def empty(self) -> bool:
         """Tell whether everything is written."""
-        return not (self._open.times or self.pending or self.events or self._series.unsaved)
+        return not (self._open.times or self._series.unsaved or any(self._backlogs))
+
+    def insert(self, table: Table, row: Mapping[str, Any], **references: int | None) -> int:
+        """Have a row written and return its id; ``references`` are columns that hold ids of other rows."""
+        number = self.next_row()
+
+        def write(connection: Connection) -> None:
+            ids = {name: other and self.final_row(other) for name, other in references.items()}
+            insert_new(connection, table, [{**row, **ids, "id": self.final_row(number)}])
+
+        self.writes.put(write)
+        return number
 
     def next_row(self) -> int:
         """Return a row id nobody has."""

@@ -27,7 +27,6 @@ from wslgpud.store.errors import (
     explain,
     explained,
 )
-from wslgpud.store.outbox import Outbox, Write
 from wslgpud.store.schema import insert_new
 from wslgpud.store.write_buffer import Waiting, WriteBuffer
 from wslgpud.words import MessageLike, cause, clauses, say
@@ -51,7 +50,6 @@ class Writer:
         self,
         target: str,
         buffer: WriteBuffer,
-        outbox: Outbox,
         *,
         attach: Callable[..., None],
         upkeep: Callable[[Connection], bool],
@@ -66,7 +64,7 @@ class Writer:
         """
         self._target = target
         self._path = engines.sqlite_path(target)
-        self._buffer, self._outbox = buffer, outbox
+        self._buffer = buffer
         self._attach, self._upkeep, self._tell_suspect = attach, upkeep, suspect
         self._commit_seconds = commit_seconds
         self._wall = wall
@@ -137,7 +135,7 @@ class Writer:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join(timeout_seconds)
-        return not self._thread.is_alive() and self._buffer.empty and not self._outbox.writes.waiting()
+        return not self._thread.is_alive() and self._buffer.empty
 
     def report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         """Have the file (by device and inode) set aside: somebody who read it found it damaged."""
@@ -180,13 +178,12 @@ class Writer:
                 with connection.begin():
                     found = series_ids.find(connection, self._buffer.host_id, asked)
                 self._buffer.number(asked, found)
-            waiting, writes = self._buffer.waiting(TICKS_A_COMMIT), self._outbox.writes.waiting()
-            if not (asked or waiting or writes or self._buffer.unnumbered()):
+            waiting = self._buffer.waiting(TICKS_A_COMMIT)
+            if not (asked or waiting or self._buffer.unnumbered()):
                 break
-            self._commit(connection, waiting, writes)
+            self._commit(connection, waiting)
             log_file.grew(sum(batch.size for batch in waiting.batches))
             self._buffer.committed(waiting)
-            self._outbox.writes.committed(writes)
             some = self._unsynced = True
         if synced or log_file.long:
             self._sync()
@@ -200,14 +197,13 @@ class Writer:
         if self._unsynced:
             log_file.sync()
             self._buffer.synced()
-            self._outbox.writes.synced()
             self._unsynced = False
         if log_file.long:
             log_file.checkpoint()
 
-    def _commit(self, connection: Connection, waiting: Waiting, writes: list[Write]) -> None:
+    def _commit(self, connection: Connection, waiting: Waiting) -> None:
         with connection.begin():
-            for write in writes:
+            for write in waiting.writes:
                 write(connection)
             host = self._buffer.host_id
             insert_new(connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series])
@@ -327,7 +323,6 @@ class Writer:
         if log_file is not None:
             log_file.close()
         self._buffer.again()
-        self._outbox.writes.again()
         if final and self._engine is not None:
             self._engine.dispose()
 

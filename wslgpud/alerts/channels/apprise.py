@@ -96,11 +96,11 @@ class AppriseProcess:
                     self._start()
             self._end_if_idle()
 
-    def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int | None:
-        """Return the status of a request (see ``apprise_worker``); None where it took too long.
+    def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int:
+        """Return the status of a request (see ``apprise_worker``).
 
         Raises:
-            DeliveryError: the process cannot be started, or has died.
+            DeliveryError: it took too long, or the process cannot be started or has died.
         """
         answer: SimpleQueue[int | None] = SimpleQueue()
         with self._lock:
@@ -116,7 +116,7 @@ class AppriseProcess:
         try:
             status = answer.get(timeout=timeout_seconds)
         except Empty:
-            return None
+            raise DeliveryError(say("no answer within {limit_seconds}", limit_seconds=timeout_seconds)) from None
         finally:
             with self._lock:
                 waiting.pop(number, None)
@@ -205,10 +205,7 @@ class AppriseChannel(Channel):
             "body": inert(body(message)) or headline,
             "type": _TYPES.get(str(message.get("level")), "failure"),
         }
-        status = PROCESS.ask(request, self._timeout)
-        if status is None:
-            raise DeliveryError(say("no answer within {limit_seconds}", limit_seconds=self._timeout))
-        if status:  # no word of the child's is passed on
+        if status := PROCESS.ask(request, self._timeout):  # no word of the child's is passed on
             raise DeliveryError(_PROBLEMS.get(status, _PROBLEMS[worker.REFUSED]))
 
     def keep_warm(self, *, needed: bool) -> None:

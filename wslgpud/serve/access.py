@@ -1,0 +1,181 @@
+"""Who may ask: passwords, rate limits, and what a browser may request. Pure but for the machine's name."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import functools
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+#: another port of the same host is "same-site", and another server
+_OURS = ("same-origin", "none")
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(?::[0-9]*)?")
+
+
+def host_name(header: str) -> str | None:
+    """Return the name or address in a Host header, without port; None when it is not a Host header."""
+    match = _HOST.fullmatch(header.strip())
+    return match[1].strip("[]").lower().rstrip(".") if match else None
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def network_of(address: str) -> str:
+    """Return an IPv4 address, or the /64 of an IPv6 one: of those no client has many (RFC 6177)."""
+    parsed = _address(address.partition("%")[0])
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return str(parsed or address)
+    return str(parsed.ipv4_mapped or ipaddress.IPv6Network((parsed, 64), strict=False))
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether only this machine can reach ``address``."""
+    parsed = _address(address)
+    return parsed is not None and parsed.is_loopback
+
+
+def is_unspecified(address: str) -> bool:
+    """Tell whether listening on ``address`` means listening on all of the machine's."""
+    parsed = _address(address)
+    return parsed is not None and parsed.is_unspecified
+
+
+class HostRule:
+    """The host names that requests may ask for: loopback, our address, this machine's, and those allowed; any port.
+
+    A page on the web can point a name of its own at 127.0.0.1 and read what answers there; the browser then sends
+    that name as Host. Names nobody gave this machine are therefore refused.
+    https://github.com/transmission/transmission/pull/468 fixed this hole in a similar daemon.
+    """
+
+    def __init__(self, address: str, machine: str, allowed: Iterable[str]) -> None:
+        """Build the rule for a server on ``address`` of the machine called ``machine``."""
+        names = {"localhost", address, machine, machine.partition(".")[0], *allowed}
+        self._names = {host_name(n) or n.lower() for n in names if n}
+        # Listening everywhere, any of the machine's addresses may be asked for. An address in Host is no
+        # danger: rebinding needs a name.
+        self._any_address = is_unspecified(address)
+
+    def allows(self, header: str) -> bool:
+        """Tell whether a request with this Host header is answered."""
+        name = host_name(header)
+        if name is None:
+            return False
+        if name in self._names or is_loopback(name):
+            return True
+        return self._any_address and _address(name) is not None
+
+
+def cross_origin(path: str, headers: Mapping[str, str]) -> bool:
+    """Tell whether a request is to be refused because a page of another origin makes it.
+
+    Such a page cannot read the answers, but it can make us work, with the user's own password, and learn from sizes
+    and times. Browsers say who asks: https://w3c.github.io/webappsec-fetch-metadata/; the rule is the resource
+    isolation policy of https://web.dev/articles/fetch-metadata. They say it only to addresses that they trust (HTTPS
+    and loopback), so the cost of each request must be bounded all the same. Programs (Prometheus, curl) say nothing.
+
+    Following a link to one of our pages is allowed; the API has no pages. Names of ``headers`` are in lower case.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is None:  # older browsers send Origin with CORS requests, all of them with WebSockets
+        origin = headers.get("origin")
+        return origin is not None and origin.rpartition("//")[2].lower() != headers.get("host", "").lower()
+    follows_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return site not in _OURS and not (follows_link and not path.startswith("/api/"))
+
+
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="wslgpud", charset="UTF-8"'}
+
+#: bcrypt looks at no more; Go's implementation cuts here too, Python's refuses what is longer.
+_BCRYPT_BYTES = 72
+_REMEMBERED_MAX = 1000
+
+
+def parse_basic(header: str) -> tuple[str, bytes] | None:
+    """Return user and password of an Authorization header; None when it holds none."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+        return (user.decode(), password[:_BCRYPT_BYTES]) if colon else None
+    except (binascii.Error, ValueError):
+        return None
+
+
+class Passwords:
+    """Checks passwords: bcrypt once, afterwards by a keyed digest of what was right."""
+
+    def __init__(self, run: Callable[[Callable[[], bool], str], Awaitable[bool]]) -> None:
+        """Use ``run`` for checks, each a tenth of a second of one core; its second argument is the client."""
+        self._run = run
+        self._key = secrets.token_bytes(32)
+        self._right: set[bytes] = set()
+        self._checking: dict[bytes, asyncio.Future[bool]] = {}
+
+    async def accept(self, users: Mapping[str, str], header: str, client: str = "") -> bool:
+        """Tell whether ``header`` (sent by ``client``) names one of ``users`` with its password.
+
+        An unknown user costs the same as a wrong password, or its absence could be measured. The digest
+        covers the hash, so a changed password is asked for at once.
+        """
+        given = parse_basic(header)
+        if given is None:
+            return False
+        user, password = given
+        known = user in users
+        wanted = users[user] if known else max(users.values(), key=lambda hashed: int(hashed.split("$")[2]))  # its cost
+        material = b"\0".join((user.encode(), wanted.encode(), password))
+        digest = hmac.digest(self._key, material, hashlib.sha256)
+        if digest in self._right:
+            return True
+        if not await self._once(digest, functools.partial(_matches, password, wanted), client) or not known:
+            return False
+        if len(self._right) >= _REMEMBERED_MAX:
+            self._right.clear()
+        self._right.add(digest)
+        return True
+
+    async def _once(self, digest: bytes, check: Callable[[], bool], client: str) -> bool:
+        """Run ``check`` once for all who wait for the same answer: scrapers begin together."""
+        if digest not in self._checking:
+            task = asyncio.ensure_future(self._run(check, client))
+            self._checking[digest] = task
+            task.add_done_callback(lambda _: self._checking.pop(digest))
+        return await asyncio.shield(self._checking[digest])
+
+
+def _matches(password: bytes, hashed: str) -> bool:
+    import bcrypt  # only where passwords are configured
+
+    try:
+        return bcrypt.checkpw(password, hashed.encode())
+    except ValueError:  # bcrypt takes no NUL in a password, so no user has one
+        return False
+
+
+class RateLimiter:
+    """The token bucket behind ``rate_limit``; it is full in the beginning."""
+
+    def __init__(self) -> None:
+        self._tokens, self._at = float("inf"), 0.0
+
+    def allows(self, interval_seconds: float, burst: int, now: float) -> bool:
+        """Take a token if there is one; one comes back every ``interval_seconds``, up to ``burst``."""
+        self._tokens = min(float(burst), self._tokens + (now - self._at) / interval_seconds)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
