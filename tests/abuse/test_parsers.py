@@ -32,8 +32,7 @@ from wslgpud.cli import common
 from wslgpud.config import Alerts, ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.serve import otlp, webconfig
-from wslgpud.sources import disk, processes
-from wslgpud.sources.text import decimal, table, whole
+from wslgpud.sources import decimal, disk, processes, table, whole
 from wslgpud.store import engine
 from wslgpud.store.records import SeriesRef, matcher
 from wslgpud.store.stress_rows import from_json, to_json
