@@ -14,8 +14,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from wslgpud.store import database, recovery, schema, series_ids, wal
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, recovery, schema, series_ids, wal
 from wslgpud.store.errors import (
     ForeignDatabaseError,
     MissingDriverError,
@@ -306,7 +306,8 @@ class Writer:
 
     def _begin_salvage(self, connection: Connection, aside: Path) -> None:
         """Take over from a damaged file what all else refers to; the rest follows in slices."""
-        migrations.migrate(connection, self._target)
+        with connection.begin():
+            database.create(connection, self._target)
         try:
             self._last_row = recovery.take_over_identity(connection, aside)
         except sqlite3.Error as error:
