@@ -31,7 +31,7 @@ from wslgpud.active_runs import (
 )
 from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
-from wslgpud.alerts.control import ControlFile
+from wslgpud.alerts.control import Control, ControlFile
 from wslgpud.alerts.save_request import FILE as STOPPED
 from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.cli.common import Fault
@@ -245,7 +245,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(state: Path,
     for name in ("stress-hung.json", CONTROL, STOPPED, past_runs.NAME):
         (state / name).symlink_to(victim / "a.json")
     HungNote(state, Host()).write(7)
-    ControlFile(state).change(lambda held: held)
+    ControlFile(state).put(Control())
     StoppedFile(state).write([])
     past_runs.save(state, past_runs.PastRuns())
 

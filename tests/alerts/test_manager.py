@@ -250,11 +250,11 @@ def test_the_end_of_a_kill_is_no_message_to_people_but_alerting_systems_need_it(
 
 def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tmp_path: Path) -> None:
     control = ControlFile(tmp_path)
-    control.change(lambda c: replace(c, silences=(Silence("oom_kill", "*", START + 100),)))
+    control.put(replace(control.now(), silences=(Silence("oom_kill", "*", START + 100),)))
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
     (incident,) = [one.incident for one in life.manager.standing()]
-    control.change(lambda c: replace(c, acknowledged=(incident.id,)))
+    control.put(replace(control.now(), acknowledged=(incident.id,)))
     life.memory(20, WARNING, WARNING, eta=100)
     life.memory(30, WARNING, CRITICAL)
 
@@ -269,9 +269,9 @@ def test_a_silence_holds_for_other_threads_while_the_file_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, silence = ControlFile(tmp_path), Silence("*", "*", START + 60)
-    ControlFile(tmp_path).change(lambda before: replace(before, silences=(silence,)))
+    ControlFile(tmp_path).put(Control((silence,)))
     assert known.now().silences
-    ControlFile(tmp_path).change(lambda before: replace(before, acknowledged=(7,)))
+    ControlFile(tmp_path).put(Control((silence,), (7,)))
     read, seen = ControlFile._read, []
 
     def slow(file: ControlFile) -> Control:
@@ -401,7 +401,7 @@ def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_bac
 
     life.memory(1, OK, CRITICAL)
     assert renewed(2) == 1
-    control.change(lambda c: replace(c, silences=(Silence("memory_exhaustion", "*", START + 100),)))
+    control.put(replace(control.now(), silences=(Silence("memory_exhaustion", "*", START + 100),)))
     assert renewed(70) == 0
     assert renewed(200) == 1
     life.end()
@@ -430,9 +430,7 @@ def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
 
 
 def test_what_outlasts_the_silence_in_which_it_began_is_told_when_that_ends_and_once(life: Life) -> None:
-    ControlFile(life.folder).change(
-        lambda c: replace(c, silences=(Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000)))
-    )
+    ControlFile(life.folder).put(Control((Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000))))
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
     told = []

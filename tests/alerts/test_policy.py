@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wslgpud.alerts.dispatcher import SendPolicy, quiet_hours, second_of_day
 from wslgpud.alerts.messages import digest, iso, level_of, local_time
-from wslgpud.alerts.send_policy import SendPolicy, quiet_hours, second_of_day
 from wslgpud.config.key import ConfigError
 from wslgpud.model import Level
 from wslgpud.words import ENGLISH, translator

@@ -65,19 +65,10 @@ class ControlFile:
             self._known, self._stamp = known, stamp
         return self._known
 
-    def change(self, how: Callable[[Control], Control]) -> Control:
-        """Replace what holds, in one step, so that the daemon never reads half a file.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        after = how(self.now())
-        document = {
-            "silences": [asdict(s) for s in after.silences[-_MOST:]],
-            "acknowledged": list(after.acknowledged[-_MOST:]),
-        }
-        safe_files.put(self.path, json.dumps(document), mode=0o644)  # the daemon is another user
-        return after
+    def put(self, control: Control) -> None:
+        """Replace what holds in one step: the daemon never reads half a file. OSError: it cannot be written."""
+        latest = Control(control.silences[-_MOST:], control.acknowledged[-_MOST:])
+        safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # the daemon is another user
 
     def _read(self) -> Control:
         document = safe_files.parsed(safe_files.read(self.path))

@@ -14,12 +14,11 @@ from typing import Any
 from wslgpud.alerts import alert_metrics, channel_factory, journald
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.dispatcher import Dispatcher
+from wslgpud.alerts.dispatcher import Dispatcher, SendPolicy
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
 from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
-from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition

@@ -57,8 +57,12 @@ class Rule:
     steps: tuple[Step, ...]
     clear: float
     clear_seconds: float
-    falling: bool = False
     momentary: bool = False
+
+    @property
+    def falling(self) -> bool:
+        """Whether low values are the bad ones, as of memory that is left."""
+        return self.clear > self.steps[0].value
 
     def beyond(self, value: float, threshold: float) -> bool:
         """Tell whether ``value`` is as bad as ``threshold``, or worse."""
@@ -96,27 +100,11 @@ RULES: tuple[Rule, ...] = (
     Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
     # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
     # programs of Windows fail before those of Linux do: https://github.com/microsoft/WSL/issues/41285
-    Rule(
-        "windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.1, 60, falling=True
-    ),
-    Rule(
-        "state_disk_full",
-        measures.state_space,
-        (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)),
-        2.5 * _GIB,
-        30,
-        falling=True,
-    ),
+    Rule("windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.1, 60),
+    Rule("state_disk_full", measures.state_space, (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)), 2.5 * _GIB, 30),
     # The virtual disk of the distribution grows on it, and a full one has it mounted read-only:
     # https://github.com/microsoft/WSL/issues/6986
-    Rule(
-        "windows_disk_full",
-        measures.windows_space,
-        (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)),
-        12 * _GIB,
-        60,
-        falling=True,
-    ),
+    Rule("windows_disk_full", measures.windows_space, (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)), 12 * _GIB, 60),
     Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10),
     Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5),
     _happens("clock_jump", measures.clock_jumps, Level.INFO, _NEWS_SECONDS),

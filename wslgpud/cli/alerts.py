@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -160,14 +159,11 @@ def silence(
     known = [*OTHERS, *(r.name for r in RULES)]
     if rule != "*" and rule not in known:
         raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
-    span, now = common.seconds(lasting, zero=True), time.time()
-
-    def change(before: Control) -> Control:
-        kept = [s for s in before.silences if s.until_wall > now and (s.rule, s.resource) != (rule, resource)]
-        added = [Silence(rule, resource, now + span)] if span else []
-        return replace(before, silences=(*kept, *added))
-
-    _write(ControlFile(common.data_folder(state)), change)
+    span, now, file = common.seconds(lasting, zero=True), time.time(), ControlFile(common.data_folder(state))
+    before = file.now()
+    kept = [s for s in before.silences if s.until_wall > now and (s.rule, s.resource) != (rule, resource)]
+    added = [Silence(rule, resource, now + span)] if span else []
+    _write(file, replace(before, silences=(*kept, *added)))
     quiet = t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=span)
     print(quiet if span else t("{rule} of {name}: no longer silenced", rule=rule, name=resource))
 
@@ -186,10 +182,9 @@ def ack(
     if (found := next((i for i in _open(config, state) if i["id"] == number), None)) is None:
         raise Fault("incident {number} is not open; 'wslgpud alerts list' shows those that are", number=number)
 
-    def change(before: Control) -> Control:
-        return replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number))
-
-    _write(ControlFile(common.data_folder(state)), change)
+    file = ControlFile(common.data_folder(state))
+    before = file.now()
+    _write(file, replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number)))
     print(t("incident {number} is acknowledged: {what}", number=number, what=found["headline"]))
 
 
@@ -204,6 +199,6 @@ def release(state: common.State = None) -> None:
     print(t("pid {pids} goes on", pids=tuple(going)) if going else t("no program is stopped"))
 
 
-def _write(file: ControlFile, change: Callable[[Control], Control]) -> None:
+def _write(file: ControlFile, control: Control) -> None:
     with refused("cannot write {path}: {why}; is it another user's?", path=str(file.path)):
-        file.change(change)
+        file.put(control)
