@@ -11,8 +11,7 @@ from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_fro
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.channels.toast import ToastChannel
-from wslgpud.config import Alerts
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
 from wslgpud.words import say
