@@ -89,7 +89,7 @@ class Upkeep:
         self._pages = VACUUM_PAGES
         self._measure_due_mono = 0.0
         self._used_bytes = self._bytes_a_row = 0.0
-        self._forget = Forgetter(settings, buffer)
+        self._forget = Forgetter(settings, buffer, stats)
         self._offset: float | None = None
         self._even_since = 0.0
 
@@ -97,9 +97,9 @@ class Upkeep:
         """Do one slice if work is due; tell whether there is more."""
         if time.monotonic() < self._due_mono:
             return False
-        if self._seal(connection):
+        if self._seal(connection) or self._purge(connection) or self._shrink(connection):
             return True
-        if self._purge(connection) or self._shrink(connection) or self._forget_series(connection):
+        if self._clock_settled() and self._forget(connection, self._wall()):
             return True
         self._due_mono = time.monotonic() + INTERVAL_SECONDS
         self._stats.last_purge_wall = self._wall()
@@ -152,15 +152,6 @@ class Upkeep:
             rows, self._used_bytes = _measured(connection, self._buffer.host_id)
             self._bytes_a_row = self._used_bytes / max(rows, 1)
         return self._used_bytes
-
-    def _forget_series(self, connection: Connection) -> bool:
-        if not self._clock_settled():
-            return False
-        before = self._forget.forgotten
-        with connection.begin():
-            more = self._forget(connection, self._wall())
-        self._stats.purged_rows_total += self._forget.forgotten - before
-        return more
 
     def _purge_excess(self, connection: Connection) -> int:
         for table, most in MOST_ROWS.items():
@@ -266,19 +257,25 @@ def _adapted(size: int, seconds: float, most: int) -> int:
 class Forgetter:
     """Deletes series of which nothing is kept any more, and of too many names those not seen for longest."""
 
-    def __init__(self, settings: StoreSettings, buffer: WriteBuffer) -> None:
+    def __init__(self, settings: StoreSettings, buffer: WriteBuffer, stats: StoreStats) -> None:
         days = max(settings.raw_days, settings.minute_days, settings.hour_days)
         self._raw_seconds, self._all_seconds = settings.raw_days * DAY, days * DAY
-        self._buffer = buffer
+        self._buffer, self._stats = buffer, stats
         self._due_mono = 0.0
         self._place: int | None = None
         self._excess: dict[tuple[int, str], int] = {}
-        self.forgotten = 0
 
     def __call__(self, connection: Connection, now_wall: float) -> bool:
-        """Look at some series within the caller's transaction; tell whether there are more."""
+        """Look at some series; tell whether there are more."""
         if time.monotonic() < self._due_mono:
             return False
+        with connection.begin():
+            more = self._look(connection, now_wall)
+        if not more:
+            self._place, self._due_mono = None, time.monotonic() + PASS_SECONDS
+        return more
+
+    def _look(self, connection: Connection, now_wall: float) -> bool:
         low, high = 0, schema.series_range(1 << 32)[1]
         if connection.dialect.name != "sqlite":  # a file is all ours, also what a renamed machine has left
             low, high = schema.series_range(self._buffer.host_id)
@@ -293,15 +290,12 @@ class Forgetter:
             since = now_wall - (self._raw_seconds if crowded else self._all_seconds)
             if number not in in_use and not _kept(connection, number, since):
                 _delete(connection, number)
-                self.forgotten += 1
+                self._stats.purged_rows_total += 1
                 if crowded:
                     self._excess[host, metric] -= 1
             if time.monotonic() - started > SLICE_SECONDS:
                 return True
-        if len(some) == _AT_ONCE:
-            return True
-        self._place, self._due_mono = None, time.monotonic() + PASS_SECONDS
-        return False
+        return len(some) == _AT_ONCE
 
 
 def _excess(connection: Connection, low: int, high: int) -> dict[tuple[int, str], int]:
