@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from wslgpud.security.run_as.rule import Component, Refused, owner
+from wslgpud.security.provenance import Component, Refused, owner
 
 
 @pytest.mark.parametrize(("mode", "remedy"), [(0o757, "chmod o-w"), (0o775, "chmod g-w")])

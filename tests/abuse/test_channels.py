@@ -42,7 +42,7 @@ from wslgpud.alerts.messages import Text, digest, payload, worded
 from wslgpud.host import SystemClock
 from wslgpud.model import Level, Transition
 from wslgpud.probes.supervisor import clean_environment, python_command
-from wslgpud.security.run_as.start import Command
+from wslgpud.security.run_as import Command
 from wslgpud.words import ENGLISH, Message
 
 SECRET = "hunter2-hunter2"

@@ -19,7 +19,7 @@ from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.probes import interop
-from wslgpud.security.run_as.accounts import program, replaceable
+from wslgpud.security.run_as import program, replaceable
 
 MESSAGE = {"level": "critical", "headline": "LD_PRELOAD=/tmp/evil.so\x1b[2J", "evidence": "PATH=/tmp"}
 NOBODY = 65534

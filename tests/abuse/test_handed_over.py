@@ -14,9 +14,8 @@ import pytest
 
 from tests.support.accounts import ALICE, give, needs_root, shared_python
 from wslgpud.security import safe_files
-from wslgpud.security.run_as.evidence import survey
-from wslgpud.security.run_as.rule import Account, Refused
-from wslgpud.security.run_as.start import Command, run
+from wslgpud.security.provenance import Account, Refused, survey
+from wslgpud.security.run_as import Command, run
 from wslgpud.stress.find_python import has_torch
 from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import supervise

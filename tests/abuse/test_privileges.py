@@ -28,10 +28,9 @@ from tests.support.accounts import ALICE, BOB, give, needs_root, shared_python
 from tests.support.daemons import wslgpud
 from wslgpud.advise.doctor import torches
 from wslgpud.config import Stress
-from wslgpud.security.run_as import accounts, evidence
-from wslgpud.security.run_as.accounts import account_for, account_of
-from wslgpud.security.run_as.rule import NOBODY, Account, Component, Refused, owner, unreachable
-from wslgpud.security.run_as.start import Command, start
+from wslgpud.security import provenance, run_as
+from wslgpud.security.provenance import NOBODY, Account, Component, Refused, owner, unreachable
+from wslgpud.security.run_as import Command, account_for, account_of, start
 from wslgpud.stress import find_python
 from wslgpud.stress.find_python import candidates, has_torch
 from wslgpud.stress.run import Runner
@@ -415,11 +414,11 @@ class TestLookingForPythons:
     def test_a_file_system_of_a_users_own_is_not_entered(self, trap: Trap, monkeypatch) -> None:
         """What it says of owners is that user's word, and it may never answer."""
         trap.honest()
-        monkeypatch.setattr(evidence, "users_mounts", lambda: {str(trap.environment): ALICE})
+        monkeypatch.setattr(provenance, "users_mounts", lambda: {str(trap.environment): ALICE})
 
         assert not has_torch(trap.python)
         with pytest.raises(Refused, match=f"{trap.environment} is a file system of user {ALICE}"):
-            evidence.survey(trap.python)
+            provenance.survey(trap.python)
 
     def test_file_systems_of_users_are_known_by_who_mounted_them(self, monkeypatch) -> None:
         text = (
@@ -429,12 +428,12 @@ class TestLookingForPythons:
         )
         monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
 
-        assert evidence.users_mounts() == {"/home/me/far away": 1000}
+        assert provenance.users_mounts() == {"/home/me/far away": 1000}
 
     def test_a_user_who_is_not_root_runs_what_there_is_as_ever(self, trap: Trap, monkeypatch) -> None:
         trap.honest()
         trap.torch.chmod(0o777)
-        monkeypatch.setattr(accounts.os, "geteuid", lambda: 1000)
+        monkeypatch.setattr(run_as.os, "geteuid", lambda: 1000)
 
         assert account_for(trap.python) is None
 
@@ -501,7 +500,7 @@ class TestTheRule:
 
 #: Where the product starts programs, and what can be said of each: a new one must be thought about.
 STARTS = {
-    "security/run_as/start.py": "what a user may have made, as that user or without rights; the command of alerts",
+    "security/run_as.py": "what a user may have made, as that user or without rights; the command of alerts",
     "advise/guard/tree.py": "/bin/sh with a script of ours",
     "advise/guard/runner.py": "the command that the user who starts guard or sweep has named",
     "alerts/channels/apprise_worker.py": "copies of itself",
@@ -598,7 +597,7 @@ def test_a_notification_is_shown_by_the_sessions_user_in_full(public: Path, monk
     program.chmod(0o755)
     (public / "run" / str(ALICE)).mkdir(parents=True)
     (public / "run" / str(ALICE) / "bus").touch()
-    monkeypatch.setattr(accounts, "_PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(run_as, "_PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
     DesktopChannel({"WSLGPUD_ALERTS__URLS": "a secret", "PATH": os.environ["PATH"]}, public / "run").send(message())

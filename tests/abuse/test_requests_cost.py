@@ -15,7 +15,7 @@ import pytest
 from tests.page.stage import Stage
 from tests.page.test_api import RAM, ask, remember
 from tests.support.daemons import Running, daemon, eventually
-from wslgpud.serve import api, api_series
+from wslgpud.serve import api, api_history
 from wslgpud.serve.http import HEAVY_THREADS, Problem
 from wslgpud.store.records import shell_pattern
 
@@ -128,8 +128,8 @@ def test_a_pattern_longer_than_any_name_is_refused_with_the_length_it_may_have(s
 @pytest.mark.parametrize("step", [2_591_999, 86_401, 7 * 86_400 + 60, 61])
 def test_a_step_that_would_take_all_samples_there_are_for_a_few_points_is_refused(step: int) -> None:
     with pytest.raises(Problem, match=r"leave step out, or ask for \d+ s"):
-        api_series.check_size(4000 * step, step, 1)
-    api_series.check_size(60 * 60, step, 1)
+        api_history.check_size(4000 * step, step, 1)
+    api_history.check_size(60 * 60, step, 1)
 
 
 def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_not_wait_for_them(
@@ -137,14 +137,14 @@ def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_no
 ) -> None:
     now, most, release = [], [], threading.Event()
 
-    def slow(*_: object) -> list[object]:
+    def slow(*_: object, **_asked: object) -> list[object]:
         now.append(1)
         most.append(len(now))
         release.wait(60)
         now.pop()
         return []
 
-    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", slow)
+    monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", slow)
     askers = [threading.Thread(target=ask, args=(stage, "stress")) for _ in range(12)]
     for asker in askers:
         asker.start()
@@ -163,12 +163,12 @@ def test_answers_that_take_too_long_hold_up_their_own_kind_alone_and_those_in_th
 ) -> None:
     begun, release = [], threading.Event()
 
-    def hanging(*_: object) -> list[object]:
+    def hanging(*_: object, **_asked: object) -> list[object]:
         begun.append(1)
         release.wait(60)
         return []
 
-    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", hanging)
+    monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", hanging)
     monkeypatch.setattr("wslgpud.serve.http.HANDLER_SECONDS", 0.3)
     late = [ask(stage, "stress")[0] for _ in range(4)]
     others = [ask(stage, path)[0] for path in ("live", "openapi.json")]

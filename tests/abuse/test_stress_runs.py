@@ -27,7 +27,7 @@ from wslgpud.cli import app
 from wslgpud.config import StoreSettings
 from wslgpud.host import Host, SystemClock
 from wslgpud.security import safe_files
-from wslgpud.security.run_as.start import Command
+from wslgpud.security.run_as import Command
 from wslgpud.security.shapes import LINES, ShapeError, check_line
 from wslgpud.store import Store
 from wslgpud.store.stress_rows import from_json, to_json
@@ -159,7 +159,7 @@ class TestWhatAWorkerSays:
         program = f"import sys, time; out = open(1, 'wb', buffering=0)\n{script}"
         body = (
             "import json, resource, sys\nfrom wslgpud.stress import parent\nparent.OWN_SECONDS = 0.3\n"
-            "from wslgpud.security.run_as.start import Command\n"
+            "from wslgpud.security.run_as import Command\n"
             "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
             f"done = parent.supervise(Command([sys.executable, '-c', {program!r}], {{}}), {{}},"
             f" deadline_seconds={2.0 if said.startswith('not done') else 300.0})\n"

@@ -40,8 +40,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
-from wslgpud.serve import Publisher, Server, api, routes
-from wslgpud.serve.archive import Archive
+from wslgpud.serve import Publisher, Server, api, api_history, routes
 from wslgpud.serve.status import status, waiting
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
@@ -137,10 +136,10 @@ class Stage:
     def serve(self, port: int = 0) -> None:
         """Start the server anew, as a daemon that was restarted."""
         self.publisher = Publisher(catalogue(), self.clock)
-        archive = Archive(lambda: self.store.reader, self.name, "en")
         table = [
             *routes(self.publisher, self.now, self.now),
-            *api.routes(self.publisher, catalogue(), archive, self.now, self.store.stats, self.checkup),
+            *api.routes(self.publisher, self.now, self.store.stats, self.checkup),
+            *api_history.routes(self.publisher, catalogue(), lambda: self.store.reader, self.name),
         ]
         self.server = Server(config.Server(port=port, web_config_file=self.web), self.publisher, table)
         self.port = self.server.start()

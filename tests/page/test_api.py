@@ -20,7 +20,7 @@ from tests.words.catalogue import templates
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.series.curves import step_for
-from wslgpud.serve import api, api_query, api_series
+from wslgpud.serve import api, api_history, api_query
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.words import TEMPLATES, Message
@@ -84,14 +84,14 @@ def test_a_counter_is_given_as_it_counts(stage):
     assert "min" not in found["series"][0]
 
 
-@given(st.floats(0.001, 1e11), st.integers(10, api_series.MOST_POINTS), st.integers(1, api_series.MOST_SERIES))
+@given(st.floats(0.001, 1e11), st.integers(10, api_history.MOST_POINTS), st.integers(1, api_history.MOST_SERIES))
 def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, points, series):
-    points = min(points, api_series.MOST_POINTS_IN_ALL // series)
+    points = min(points, api_history.MOST_POINTS_IN_ALL // series)
     step = step_for(span, points)
 
     assert span / step <= points
     assert step == 1 or span / step > points / 8  # and not much fewer
-    api_series.check_size(span, step, series)
+    api_history.check_size(span, step, series)
 
 
 @pytest.mark.parametrize(
@@ -299,12 +299,12 @@ def test_labels_of_any_text_name_their_series_and_find_it_again(stage):
 def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
     asked, release = threading.Event(), threading.Event()
 
-    def slow(*_):
+    def slow(*_, **_asked):
         asked.set()
         release.wait(60)
         return []
 
-    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", slow)
+    monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", slow)
     waiting = threading.Thread(target=ask, args=(stage, "stress"))
     waiting.start()
     asked.wait(60)
@@ -320,7 +320,8 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
 
 def test_every_path_of_the_api_is_described_and_nothing_else():
     described = set(json.loads(api.OPENAPI.read_text())["paths"])
-    served = {r.path for r in api.routes(_NoPublisher(), [], None, lambda _: {}, dict, list)}
+    routes = [*api.routes(_NoPublisher(), lambda _: {}, dict, list), *api_history.routes(_NoPublisher(), [], list, "")]
+    served = {route.path for route in routes}
 
     assert described == served | {"/api/v1/status"}
 

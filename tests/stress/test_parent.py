@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import eventually
-from wslgpud.security.run_as.start import Command
+from wslgpud.security.run_as import Command
 from wslgpud.stress.parent import supervise
 
 BEGIN = """

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.security.run_as.accounts import account_for
-from wslgpud.security.run_as.rule import Refused
+from wslgpud.security.provenance import Refused
+from wslgpud.security.run_as import account_for
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 #: no entry of /etc/passwd says who they are, and none has to

@@ -30,9 +30,8 @@ from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import safe_files
-from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, otlp, routes
+from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, api_history, otlp, routes
 from wslgpud.serve import runbook as runbook_page
-from wslgpud.serve.archive import Archive
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
@@ -136,10 +135,10 @@ class Daemon:
         for readings in (alerts.readings, systemd.readings, verdicts.readings):
             publisher.add_collector(readings)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
-        archive = Archive(lambda: store.reader, place.host, language)
         table = [
             *routes(publisher, answers.status, answers.now),
-            *api.routes(publisher, catalogue(), archive, answers.now, store.stats, answers.checkup),
+            *api.routes(publisher, answers.now, store.stats, answers.checkup),
+            *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
             *runbook_page.routes(runbook.sections),
         ]
         server = Server(config.server, publisher, table)

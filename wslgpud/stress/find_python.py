@@ -10,10 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from wslgpud.security.run_as.accounts import account_for, environment
-from wslgpud.security.run_as.evidence import survey, users_mounts
-from wslgpud.security.run_as.rule import Account, Refused
-from wslgpud.security.run_as.start import Command
+from wslgpud.security.provenance import Account, Refused, survey, users_mounts
+from wslgpud.security.run_as import Command, account_for, environment
 from wslgpud.words import MessageError, say
 
 #: where people keep environments, below a home folder and for all users

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.security import safe_files, shapes
-from wslgpud.security.run_as.start import Command, start
+from wslgpud.security.run_as import Command, start
 from wslgpud.words import Message, MessageLike, failure, say
 
 WORKER = Path(__file__).with_name("worker.py")

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wslgpud.security import safe_files
-from wslgpud.security.run_as.accounts import account_for, environment
-from wslgpud.security.run_as.rule import Refused
-from wslgpud.security.run_as.start import Command, run
+from wslgpud.security.provenance import Refused
+from wslgpud.security.run_as import Command, account_for, environment, run
 from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, whole
 from wslgpud.words import MessageLike, failure, say
 from wslgpud.words.units import one_line

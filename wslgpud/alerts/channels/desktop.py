@@ -11,9 +11,8 @@ from typing import Any
 
 from wslgpud.alerts.channels import Channel, DeliveryError, programs
 from wslgpud.alerts.messages import body
-from wslgpud.security.run_as.accounts import account_of
-from wslgpud.security.run_as.rule import Account
-from wslgpud.security.run_as.start import Command
+from wslgpud.security.provenance import Account
+from wslgpud.security.run_as import Command, account_of
 from wslgpud.words import say
 
 TIMEOUT_SECONDS = 10.0

@@ -18,8 +18,7 @@ from typing import IO, Any, cast
 from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.host import unprotected
 from wslgpud.security.redaction import parts, without
-from wslgpud.security.run_as.accounts import program, replaceable
-from wslgpud.security.run_as.start import Command, listen, start
+from wslgpud.security.run_as import Command, listen, program, replaceable, start
 from wslgpud.words import failure, say
 
 #: for a killed process to be gone; one that hangs in the kernel is left to itself

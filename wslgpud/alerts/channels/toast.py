@@ -16,7 +16,7 @@ from wslgpud.alerts.channels import Channel, DeliveryError, programs
 from wslgpud.alerts.messages import body
 from wslgpud.host import Host
 from wslgpud.probes import interop
-from wslgpud.security.run_as.start import Command
+from wslgpud.security.run_as import Command
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message as Words
 from wslgpud.words.units import one_line

@@ -16,7 +16,7 @@ from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey, bu
 from wslgpud.cli.series import WORDS, find, unit_of
 from wslgpud.client import Daemon
 from wslgpud.series.curves import Curve, curve, rates, step_for
-from wslgpud.serve.api_series import MOST_SERIES
+from wslgpud.serve.api_history import MOST_SERIES
 from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
 from wslgpud.words import t
 

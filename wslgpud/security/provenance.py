@@ -1,4 +1,19 @@
-"""Collects what decides what a Python will run: everything on its way, its environment, its packages."""
+"""Whose program it is: everything that decides what a Python will run, and who can alter it.
+
+That is each folder and link on the way to the interpreter, the environment it belongs to, its packages. Whoever
+can alter one of these decides what runs, so what root starts must have no rights beyond theirs:
+
+* one ordinary user besides root: it runs as that user, who could have started the same thing anyway;
+* root alone, or several users: it runs as an account that owns nothing and may do nothing;
+* something that yet others can write is refused: nobody could say whose program it is.
+
+Root is never the answer, so a mistake in gathering the facts costs somebody a wrong account at worst.
+
+Checking first and starting later is safe here. The first component on the way that a user can alter lies in
+a folder that only root can alter: it is found, with that user's uid, whatever they do meanwhile. So a user
+can make the chain look like more than it is, which costs rights, but cannot leave their own uid out of it;
+and what they put in place after the check runs with no rights but their own, or with none.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +22,106 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from wslgpud.security import safe_files
-from wslgpud.security.run_as.rule import Component, Refused
-from wslgpud.words import failure, say
+from wslgpud.words import MessageError, MessageLike, failure, say
+
+#: of a user who has no group of their own, by convention of every distribution (nogroup, nobody)
+NOBODY = 65534
+
+
+class Refused(MessageError):
+    """Root does not start this program; the message names the path and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A file, folder or link that decides what runs, as lstat(2) tells.
+
+    ``acl``: it has an access control list, whose entries stand behind the group's bits of ``mode``.
+    ``searched``: names are looked up in this folder that need not exist, so that a new one changes what runs.
+    """
+
+    path: str
+    uid: int
+    gid: int
+    mode: int
+    acl: bool = False
+    searched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom to become; ``groups`` are the supplementary ones. ValueError: it is root, or in root's group."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    home: str = "/"
+
+    def __post_init__(self) -> None:
+        if 0 in (self.uid, self.gid, *self.groups):
+            raise ValueError(f"{self.name} has the rights of root")
+
+
+def owner(chain: Collection[Component], members: Mapping[int, Collection[int]]) -> int | None:
+    """Return the uid of the one ordinary user who owns what is not root's; None: the account without rights.
+
+    ``chain`` is everything that decides what runs, ``members`` who is in each group that may write to it, if known.
+
+    Raises:
+        Refused: somebody else may write to a part of it.
+    """
+    owners = {0, *(component.uid for component in chain)}
+    for component in chain:
+        if writers := _others(component, owners, members):
+            said = say(
+                "{path} can be written by {writers}: only root and its one owner may (chmod {bits}),"
+                " or anybody could change what runs",
+                path=component.path,
+                writers=writers,
+                bits="o-w" if component.mode & stat.S_IWOTH else "g-w",
+            )
+            raise Refused(said)
+    ordinary = owners - {0}
+    return ordinary.pop() if len(ordinary) == 1 else None
+
+
+def _others(component: Component, owners: Collection[int], members: Mapping[int, Collection[int]]) -> MessageLike:
+    """Say who may alter a component besides its owners; nothing when nobody may."""
+    if stat.S_ISLNK(component.mode):
+        return ""  # a link's mode says nothing, and it cannot be altered, only replaced in its folder
+    if component.mode & stat.S_ISVTX and stat.S_ISDIR(component.mode) and not component.searched:
+        return ""  # as /tmp: others may add names, but not touch the next one on our way, which is checked
+    if component.mode & stat.S_IWOTH:
+        return say("everybody")
+    if component.mode & stat.S_IWGRP:
+        if component.acl:
+            return say("whoever its access control list names")
+        known = members.get(component.gid)
+        if known is None or not set(known) <= set(owners):
+            return say("its group ({gid})", gid=component.gid)
+    return ""
+
+
+def unreachable(chain: Iterable[Component], account: Account) -> str:
+    """Return the first path that an account may not read, by the modes; nothing when there is none."""
+    groups = {account.gid, *account.groups}
+    for component in chain:
+        if stat.S_ISLNK(component.mode) or component.acl:
+            continue
+        shift = 6 if component.uid == account.uid else 3 if component.gid in groups else 0
+        # A folder on the way is entered, one that is searched is also listed, a file is read.
+        need = 0o5 if component.searched else 0o1 if stat.S_ISDIR(component.mode) else 0o4
+        if component.mode >> shift & need != need:
+            return component.path
+    return ""
+
 
 #: as the kernel (MAXSYMLINKS)
 _MOST_LINKS = 40
@@ -124,10 +231,8 @@ class _Surveyor:
     def environments(self, roots: list[Path], programs: list[Path]) -> None:
         """Take note of environments, their packages, and the interpreters that they were made from."""
         for _ in range(_MOST_BASES):
-            homes: list[Path] = []
-            for folder in dict.fromkeys([*programs, *roots]):
-                if self._searched(folder) is not None:
-                    homes += self._settings(folder / "pyvenv.cfg")
+            folders = [folder for folder in dict.fromkeys([*programs, *roots]) if self._searched(folder) is not None]
+            homes = [home for folder in folders if (home := self._home(folder / "pyvenv.cfg"))]
             for root in dict.fromkeys(roots):
                 for library in _LIBRARIES:
                     self._library(root, root / library)
@@ -144,20 +249,20 @@ class _Surveyor:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def _settings(self, file: Path) -> Iterator[Path]:
-        """Take note of pyvenv.cfg; yield the folder of the interpreter that the environment is made from."""
+    def _home(self, file: Path) -> Path | None:
+        """Take note of pyvenv.cfg; return the folder of the interpreter that the environment is made from."""
         try:
             self.walk(file)
             with os.fdopen(safe_files.open_plain(file, follow=True), "rb") as opened:
                 text = opened.read(_MOST_BYTES).decode("utf-8", "replace")
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return None
         except PermissionError:
             raise
         except OSError as error:
             raise Refused("{path}: {why}", path=str(file), why=failure(error)) from error
-        for home in re.findall(r"^\s*home\s*=\s*(/.*?)\s*$", text, re.MULTILINE | re.IGNORECASE)[:1]:
-            yield Path(home)
+        home = re.search(r"^\s*home\s*=\s*(/.*?)\s*$", text, re.MULTILINE | re.IGNORECASE)
+        return Path(home[1]) if home else None
 
     def _library(self, root: Path, folder: Path) -> None:
         if (real := self._searched(folder)) is None:

@@ -1,0 +1,312 @@
+"""The JSON API's history: series over time, processes, incidents and stress runs. Every answer waits for the disk."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+from wslgpud.alerts.blackbox import by_process
+from wslgpud.alerts.incidents import Incident, grouped
+from wslgpud.alerts.messages import iso
+from wslgpud.alerts.report import report, summaries
+from wslgpud.metrics import PREFIX, MetricSpec
+from wslgpud.model import Level, Number, StressResult
+from wslgpud.series.curves import name_of, step_for
+from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of
+from wslgpud.serve.exposition import Publisher
+from wslgpud.serve.http import Problem, Request, Response, Route, dumps, packed
+from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
+from wslgpud.words import translator
+
+LEVELS = ("info", "warning", "critical", "emergency")
+#: entries of one answer by default, and at most
+PAGE, MOST = 50, 500
+MOST_SERIES_LISTED = 2000
+#: recorded processes are read in full, so a week of them takes about a second
+PROCESSES_SECONDS = 7 * 86400.0
+#: series of the nearest metric that a wrong name is compared with; each comparison costs up to a millisecond
+MOST_COMPARED = 50
+#: time span of a request that names none
+HOUR = 3600.0
+#: points of one series, and of all series of an answer; a screen has fewer columns
+MOST_POINTS = 4000
+MOST_POINTS_IN_ALL = 40_000
+MOST_SERIES = 20
+#: samples (minutes) that one point may be made of on average: a coarser step must be one of minutes (hours)
+MOST_PIECES_PER_POINT = 60
+#: every sample as it was taken (up to ten a second) is given for no longer than this
+RAW_SECONDS = 300.0
+_TIER_SECONDS = {"samples": 1.0, "minutes": 60.0, "hours": math.inf}
+
+
+def routes(
+    publisher: Publisher, catalogue: Iterable[MetricSpec], reader: Callable[[], Reader], host: str
+) -> list[Route]:
+    """Return the paths of the history that ``reader`` reads; ``host`` is this machine in it."""
+    history = _History(publisher, {spec.name: spec for spec in catalogue}, reader, host)
+    handlers = {
+        "series": history.series,
+        "range": history.range,
+        "processes": history.processes,
+        "incidents": history.incidents,
+        "incidents/{id}": history.incident,
+        "stress": history.stress_runs,
+        "stress/{id}": history.stress_run,
+    }
+    return [Route(f"/api/v1/{name}", handler, heavy=True) for name, handler in handlers.items()]
+
+
+@dataclass(frozen=True)
+class _History:
+    """The handlers."""
+
+    publisher: Publisher
+    catalogue: Mapping[str, MetricSpec]
+    reader: Callable[[], Reader]
+    host: str
+
+    def series(self, request: Request) -> Response:
+        """The series that have a history."""
+        query = Query(request.query, ("match", "limit", "after", "host"))
+        limit = query.whole("limit", 1, MOST_SERIES_LISTED) or MOST_SERIES_LISTED
+        matches, after = query.pattern("match"), query.text("after") or ""
+        named = self._named(query.text("host"))
+        known = {name: ref for name, ref in named if name > after and matches(name)}
+        names = heapq.nsmallest(limit + 1, known)
+        document: dict[str, Any] = {"series": [described(known[name], self.catalogue) for name in names[:limit]]}
+        if len(names) > limit:
+            document["next"] = names[limit - 1]
+        if len(hosts := self.reader().hosts()) > 1:
+            document["hosts"] = hosts
+        return packed(request, dumps(document))
+
+    def range(self, request: Request) -> Response:
+        """Series over time."""
+        query = Query(request.query, ("series", "start", "end", "step", "points", "host"))
+        start, end = self._span(query)
+        asked = list(dict.fromkeys(query.all("series")))
+        if not 1 <= len(asked) <= MOST_SERIES:
+            raise Problem(400, f"series must be given 1 to {MOST_SERIES} times")
+        points = query.whole("points", 10, MOST_POINTS) or 600
+        step = query.whole("step", 0, 30 * 86400)
+        if step is None:
+            step = step_for(end - start, min(points, MOST_POINTS_IN_ALL // len(asked)))
+        check_size(end - start, step, len(asked))
+        host = query.text("host")
+        known = {name: ref for name, ref in self._named(host) if name in asked}
+        found = []
+        for name in asked:
+            if name not in known:
+                near = self._nearest(name, host)
+                hint = f"; did you mean {near}?" if near else ""
+                raise Problem(404, f"there is no series {name[:200]}{hint} /api/v1/series lists them all")
+            about = described(known[name], self.catalogue)
+            found.append({**about, **self._values(known[name], start, end, step, about["kind"])})
+        document = {"start": start, "end": end, "step": step, "tier": tier_of(step), "series": found}
+        return packed(request, dumps(document))
+
+    def _values(self, ref: SeriesRef, start: float, end: float, step: int, kind: str) -> dict[str, Any]:
+        if step == 0:
+            return dict(zip(("time", "value"), self.reader().columns(ref, start, end), strict=True))
+        return columns(self.reader().summaries(ref, start, end, step), counter=kind == "counter")
+
+    def processes(self, request: Request) -> Response:
+        """Processes that were recorded, and how they grew."""
+        query = Query(request.query, ("start", "end", "limit"))
+        start, end = self._span(query)
+        if end - start > PROCESSES_SECONDS:
+            raise Problem(400, f"at most {PROCESSES_SECONDS:g} s (a week) at a time")
+        limit = query.whole("limit", 1, MOST) or PAGE
+        found = grown(self.reader().processes(start, end))
+        document = {"start": start, "end": end, "total": len(found), "processes": found[:limit]}
+        return packed(request, dumps(document))
+
+    def incidents(self, request: Request) -> Response:
+        """What went wrong and became at least as bad as ``least``, the newest first."""
+        query = Query(request.query, ("limit", "before", "least", "lang"))
+        least, words = Level[query.choice("least", LEVELS, "info").upper()], translator(query.language())
+        limit, before = _page_of(query)
+        reader, total = self.reader(), 0
+
+        def asked() -> Iterator[Incident]:
+            nonlocal total
+            for incident in grouped(reader.changes(brief=True)):
+                if incident.worst >= least:
+                    total += 1
+                    if before is None or incident.id < before:
+                        yield incident
+
+        found = heapq.nlargest(limit + 1, asked(), key=lambda incident: incident.id)
+        return _page(request, "incidents", list(summaries(reader, found, words)), limit, total)
+
+    def incident(self, request: Request) -> Response:
+        """All that is known of one incident."""
+        number, language = _number(request), language_of(request)
+        found = report(self.reader(), number, translator(language))
+        if found is None:
+            raise Problem(404, "there is no such incident; /api/v1/incidents lists them")
+        levels = {c.resource: [int(level) for _, _, level in c.points] for c in found.curves}
+        curves = [{**c, "levels": levels[c["resource"]]} for c in found.document.get("headroom", ())]
+        return packed(request, dumps({**found.document, "headroom": curves}))
+
+    def stress_runs(self, request: Request) -> Response:
+        """Stress runs, the newest first, without the rows behind their figures."""
+        query = Query(request.query, ("limit", "before", "lang"))
+        language, (limit, before), reader = query.language(), _page_of(query), self.reader()
+        newest = reader.stress_runs(brief=True, before=before, newest=limit + 1)
+        found = [_run(number, result, language) for number, result in reversed(newest)]
+        for run in found:
+            del run["detail"]
+        return _page(request, "runs", found, limit, reader.count_stress_runs())
+
+    def stress_run(self, request: Request) -> Response:
+        """One stress run with all its rows."""
+        number, language = _number(request), language_of(request)
+        found = self.reader().stress_run(number)
+        if found is None:
+            raise Problem(404, "there is no such stress run; /api/v1/stress lists them")
+        return packed(request, dumps(_run(number, found, language)))
+
+    def _named(self, host: str | None) -> Iterator[tuple[str, SeriesRef]]:
+        """Yield the series with their names: those of now that are about to be recorded, then those that are."""
+        # The latest sample is only of this machine.
+        latest = self.publisher.latest if host is None else None
+        for spec, _, its_labels in latest.readings() if latest else ():
+            if spec.stored and spec.kind != "info":
+                labels = tuple(zip(spec.labels, its_labels, strict=True))
+                yield name_of(spec.exposed_name, labels), SeriesRef(spec.name, labels)
+        recorded = self.reader().series(host=host or self.host)
+        if host is not None and not recorded:
+            raise Problem(404, f"no history of {host[:200]!r}; known are: {', '.join(self.reader().hosts())}")
+        for ref in recorded:
+            yield full_name(ref, self.catalogue), ref
+
+    def _nearest(self, name: str, host: str | None) -> str:
+        # Only within the most similar metric: comparing with every series would take seconds.
+        samples = [spec.exposed_name for spec in self.catalogue.values()]
+        metric = difflib.get_close_matches(name[:PATTERN_MAX].partition("{")[0], samples, n=1)
+        its_own = (known for known, _ in self._named(host) if [known.partition("{")[0]] == metric)
+        close = difflib.get_close_matches(name[:PATTERN_MAX], islice(its_own, MOST_COMPARED), n=1, cutoff=0)
+        return close[0] if close else ""
+
+    def _span(self, query: Query) -> tuple[float, float]:
+        start, end = query.moment("start"), query.moment("end")
+        end = self.publisher.wall() if end is None else end
+        start = end - HOUR if start is None else start
+        if start >= end:
+            raise Problem(400, "start must lie before end")
+        return start, end
+
+
+def grown(points: Iterable[ProcessPoint]) -> list[dict[str, Any]]:
+    """Return each process of recorded points once, the one that was largest first."""
+    found = []
+    for of_it in by_process(points):
+        held, last = [p.rss_bytes + p.swap_bytes for p in of_it], of_it[-1]
+        facts = {"pid": last.pid, "name": last.name, "rss_bytes": last.rss_bytes, "swap_bytes": last.swap_bytes}
+        when = {"first_seen": round(of_it[0].wall, 3), "last_seen": round(last.wall, 3)}
+        found.append({**facts, **when, "peak_bytes": max(held), "grown_bytes": held[-1] - held[0]})
+    return sorted(found, key=lambda p: -p["peak_bytes"])
+
+
+def full_name(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> str:
+    """Return the name of a series; that of a metric of another version lacks the suffix."""
+    spec = catalogue.get(ref.metric)
+    return name_of(spec.exposed_name if spec else PREFIX + ref.metric, ref.labels)
+
+
+def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
+    """Return what the API says of a series; a metric of another version has neither unit nor help."""
+    spec = catalogue.get(ref.metric)
+    facts: dict[str, Any] = {
+        "name": full_name(ref, catalogue),
+        "metric": spec.exposed_name if spec else PREFIX + ref.metric,
+        "labels": dict(ref.labels),
+        "kind": spec.kind if spec else "unknown",
+    }
+    if spec:
+        facts |= {"unit": spec.unit, "help": spec.help}
+    return facts
+
+
+def tier_of(step: int) -> str:
+    """Return from what a step is made: samples, minutes or hours."""
+    return "hours" if step and step % 3600 == 0 else "minutes" if step and step % 60 == 0 else "samples"
+
+
+def check_size(span_seconds: float, step: int, series: int) -> None:
+    """Refuse a longer answer than anybody can look at, and one that takes far more reading than it shows.
+
+    A step of 2,591,999 s cannot be made of hours or minutes: a few points of it would take every sample.
+
+    Raises:
+        Problem: says what would be short enough.
+    """
+    if step == 0 and span_seconds > RAW_SECONDS:
+        raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")
+    points = span_seconds / step if step else RAW_SECONDS * 10
+    most, tier = min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, series)), tier_of(step)
+    wrong = ""
+    if points > most:
+        wrong = f"{points:.0f} points each of {series} series are too many: at most {MOST_POINTS} of one and "
+        wrong += f"{MOST_POINTS_IN_ALL} of all"
+    elif span_seconds > most * MOST_PIECES_PER_POINT * _TIER_SECONDS[tier]:
+        wrong = f"steps of {step} s are made of {tier}, too many in so long a time"
+    if wrong:
+        fitting = step_for(span_seconds, most)
+        raise Problem(400, f"{wrong}; leave step out, or ask for {fitting} s or a shorter time")
+
+
+def columns(summaries: Sequence[Bucket], *, counter: bool) -> dict[str, list[Number]]:
+    """Return summaries as columns: of a counter what it was last, else the mean with least and greatest."""
+    time = [round(s.wall, 3) for s in summaries]
+    if counter:
+        return {"time": time, "value": [s.last for s in summaries]}
+    return {
+        "time": time,
+        "value": [short(s.mean) for s in summaries],
+        "min": [s.low for s in summaries],
+        "max": [s.high for s in summaries],
+    }
+
+
+def short(value: Number) -> Number:
+    """Return a mean without digits that mean nothing: 7 of them, and none behind the point of a large one."""
+    if isinstance(value, int) or value.is_integer():
+        return int(value) if abs(value) < 1e15 else value
+    if abs(value) >= 1e6:
+        return round(value)
+    digits = 6 - math.floor(math.log10(abs(value)))
+    return round(value, min(digits, 12))
+
+
+def _number(request: Request) -> int:
+    last = request.path.rpartition("/")[2]
+    if not (last.isascii() and last.isdigit() and len(last) < 20):
+        raise Problem(400, "the last part of the path must be a number")
+    return int(last)
+
+
+def _page_of(query: Query) -> tuple[int, int | None]:
+    """Return how many are asked for, and from which number downwards."""
+    return query.whole("limit", 1, MOST) or PAGE, query.whole("before", 0, 1 << 62)
+
+
+def _page(request: Request, name: str, found: list[dict[str, Any]], limit: int, total: int) -> Response:
+    """Answer with ``limit`` of those found; if there is one more, with the number from which to go on."""
+    document: dict[str, Any] = {name: found[:limit], "total": total}
+    if len(found) > limit:
+        document["next"] = found[limit - 1]["id"]
+    return packed(request, dumps(document))
+
+
+def _run(number: int, result: StressResult, language: str) -> dict[str, Any]:
+    word = translator(language).text
+    findings = [{**finding._asdict(), "text": word(finding.text)} for finding in result.findings]
+    plain = {**asdict(result), "findings": findings, "reason": word(result.reason)}
+    return {"id": number, "at": iso(plain.pop("wall")), **plain}
