@@ -317,7 +317,8 @@ class CgroupState:
     oom_kills_total: int | None = None
 
 
-class Expected(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Expected:
     """A running command that is expected to reach its earlier peak.
 
     ``resource`` is ``ram`` or a card's UUID, ``who`` the command in words, ``pids`` its processes. Bytes count all

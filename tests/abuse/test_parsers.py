@@ -29,12 +29,10 @@ from wslgpud.alerts.save_request import FILE as STOPPED
 from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.app.process import NoRecording, host_at
 from wslgpud.cli import common
-from wslgpud.config import Alerts, Stress
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.serve import otlp, webconfig
-from wslgpud.sources import disk, processes
-from wslgpud.sources.text import decimal, table, whole
+from wslgpud.sources import decimal, disk, processes, table, whole
 from wslgpud.store import engine
 from wslgpud.store.records import SeriesRef, matcher
 from wslgpud.store.stress_rows import from_json, to_json

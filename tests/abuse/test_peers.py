@@ -39,7 +39,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.security import http_client
 from wslgpud.serve import otlp
-from wslgpud.sources import windows, windows_facts
+from wslgpud.sources import windows
 from wslgpud.sources.windows import WindowsSource
 from wslgpud.words import ENGLISH
 
@@ -232,7 +232,7 @@ def test_a_million_cards_become_sixteen_and_their_names_one_short_line():
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1", "1e400", "0x10", "1" * 3000, "", "\x1b[2J"])
 def test_what_is_no_size_is_not_known(value):
-    assert windows_facts.from_exporter(f"windows_memory_available_bytes {value}\n") == windows_facts.Facts()
+    assert windows.from_exporter(f"windows_memory_available_bytes {value}\n") == windows.Facts({}, ())
 
 
 def test_a_bomb_stays_packed():

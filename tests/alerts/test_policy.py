@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from wslgpud.alerts.dispatcher import SendPolicy, quiet_hours, second_of_day
 from wslgpud.alerts.messages import digest, iso, level_of, local_time
-from wslgpud.config import Alerts
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import Level
 from wslgpud.words import ENGLISH, translator
 

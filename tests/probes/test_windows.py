@@ -22,8 +22,7 @@ from wslgpud.model import Sample
 from wslgpud.probes import interop, windows_probe
 from wslgpud.sampling.capture import capture
 from wslgpud.sources import windows
-from wslgpud.sources.windows import WindowsSource
-from wslgpud.sources.windows_facts import Adapter, Facts, from_exporter, from_probe, labelled, unreturned_bytes
+from wslgpud.sources.windows import Adapter, Facts, WindowsSource, from_exporter, from_probe, labelled, unreturned_bytes
 
 HERE = Path(__file__).parent / "windows"
 ANSWER = json.loads((HERE / "answer.json").read_text())
@@ -278,7 +277,7 @@ def test_an_exporter_that_cannot_be_used_is_named_without_secrets(
 
 
 def test_several_cards_of_one_name_and_one_without_a_name_keep_apart() -> None:
-    cards = [Adapter((0, n), name, shared=1) for n, name in ((9, "A"), (3, "A"), (5, ""), (7, "B"))]
+    cards = [Adapter((0, n), name, {windows.GPU_SHARED: 1}) for n, name in ((9, "A"), (3, "A"), (5, ""), (7, "B"))]
 
     assert [(label, a.luid[1]) for label, a in labelled(cards)] == [
         ("A", 3),
@@ -309,7 +308,7 @@ def test_whatever_is_answered_gives_plausible_facts_or_none(answer: dict[str, An
 def test_whatever_is_served_is_read_without_a_fault(text: str, cut: int) -> None:
     for reading in windows.readings(from_exporter(text[: cut or None]), None):
         assert reading.value >= 0
-    assert from_exporter("") == Facts()
+    assert from_exporter("") == Facts({}, ())
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ RUNS = st.lists(
 @given(RUNS, st.integers(0, 1 << 50), st.integers(1, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 38))
 def test_no_peak_is_believed_that_the_machine_cannot_hold(runs, announced, ram, swap, vram):
     commands = Commands()
-    commands.recall({"python train.py": runs}, 0.0)
+    commands.recall(9.0, {"python train.py": runs}, 0.0)
     train = ProcessSample(7, 1, "python", 1, 0, command="python train.py")
     card = GpuSample(0, "", "a card", vram, 0, processes=(GpuProcess(7, "python", 1),))
     claim = Expected("ram", "make (guard 9)", announced, 0)

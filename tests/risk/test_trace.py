@@ -5,7 +5,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.traces.writing import write_trace
@@ -164,10 +164,11 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
-keys = st.sampled_from(["ram", "swap", "vm", "psi", "gpus", "procs", "cgroups", "exhausted", "gap_expected"])
+keys = st.sampled_from(["ram", "swap", "vm", "psi", "gpus", "procs", "cgroups", "exhausted", "late", "expected"])
 
 
 @settings(max_examples=200, deadline=None)
+@example({"expected": [{"resource": "ram", "who": "make", "peak": 2, "used": 1, "pids": 5}]})
 @given(st.dictionaries(keys, json_values))
 def test_any_value_in_any_place_is_taken_or_refused_with_its_name(row):
     try:

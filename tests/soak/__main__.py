@@ -158,9 +158,9 @@ class Soak:
         if "driver hangs" in self._playing():
             skipped.add("gpu")
             time.sleep(0.25)  # the hung child is ended by the real clock
-        for lane in self.daemon.loop.pipeline._sampler._lanes:
-            if lane.name not in skipped and lane._current is not None:
-                lane._current.done.wait(60)
+        for name, lane in self.daemon.loop.pipeline._sampler._lanes.items():
+            if name not in skipped:
+                lane.done.wait(60)
 
     def _forget_peaks(self) -> None:
         for key, tracker in self.daemon.loop.pipeline._engine._trackers.items():

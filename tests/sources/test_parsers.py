@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import Reading
-from wslgpud.sources import cpu, disk, memory, network, pressure
+from wslgpud.sources import cpu, decimal, disk, memory, network, pressure, whole
 from wslgpud.sources.kernel_log import OomKill, Story, parse_line
 from wslgpud.sources.processes import parse_stat
 from wslgpud.sources.registry import SOURCES
-from wslgpud.sources.text import decimal, whole
 
 TEXTS: dict[str, tuple[Callable[[str], list[Reading]], str]] = {
     "meminfo": (

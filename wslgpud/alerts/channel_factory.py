@@ -12,8 +12,7 @@ from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.channels.toast import ToastChannel
 from wslgpud.alerts.dispatcher import quiet_hours
-from wslgpud.config import Alerts
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
 from wslgpud.words import say

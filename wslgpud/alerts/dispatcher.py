@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.messages import Payload, digest, level_of, worded
-from wslgpud.config import Alerts
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Clock
 from wslgpud.model import Level
 from wslgpud.store import Delivery, Outbox

@@ -24,8 +24,7 @@ from wslgpud.app import systemd
 from wslgpud.app.answers import Answers
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.loop import Loop
-from wslgpud.config import Config
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from wslgpud.model import GpuSample, Observation, ProcessSample
-from wslgpud.risk.headroom import Room, gpu_key
+from wslgpud.model import GpuSample, Observation, ProcessSample, RamState
+from wslgpud.risk.headroom import Room
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.words import Message, MessageLike, say, template
 
@@ -76,8 +76,7 @@ def group_name(who: MessageLike) -> str:
     return str(who.facts.get("name", "")) if isinstance(who, Message) and who.template == GROUP else ""
 
 
-def _pools(observation: Observation) -> dict[str, int]:
-    ram = observation.ram
+def _pools(ram: RamState | None) -> dict[str, int]:
     known = {"tmpfs": ram.shmem, "kernel": ram.slab_unreclaimable, "huge pages": ram.hugepages} if ram else {}
     return {name: value for name, value in known.items() if value is not None}
 
@@ -116,7 +115,7 @@ class Attribution:
         if not observation.processes and observation.ram is None:
             return
         held = {p.key: p.rss_bytes + p.swap_bytes for p in observation.processes}
-        snapshots.append(_Snapshot(t, held, _pools(observation)))
+        snapshots.append(_Snapshot(t, held, _pools(observation.ram)))
         if len(snapshots) > MOST_SNAPSHOTS:
             del snapshots[_dispensable([snapshot.t for snapshot in snapshots])]
             if t - snapshots[0].t > LONGEST_SECONDS:
@@ -141,9 +140,9 @@ class Attribution:
                 most, process = max(groups[name], key=lambda item: item[0])
                 if len(groups[name]) == 1 or most >= 0.7 * grown:
                     return Culprit(full_name(name, process.pid), "process", most / seconds, share, process.pid)
-                said = Message(GROUP, {"count": len(groups[name]), "name": name})
-                return Culprit(said, "group", grown / seconds, share)
-        pools = {pool: value - before.pools[pool] for pool, value in _pools(now).items() if pool in before.pools}
+                group = Message(GROUP, {"count": len(groups[name]), "name": name})
+                return Culprit(group, "group", grown / seconds, share)
+        pools = {pool: value - before.pools[pool] for pool, value in _pools(now.ram).items() if pool in before.pools}
         pool, grown = max(pools.items(), key=lambda item: item[1], default=("", 0))
         if grown >= CULPRIT_SHARE * lost:
             return Culprit(Message(_POOLS[pool]), pool, grown / seconds, min(1.0, grown / lost))
@@ -152,8 +151,8 @@ class Attribution:
                 say("{name} {share_ratio}", name=name, share_ratio=round(grown / lost, 2))
                 for name, grown in sums.most_common(2)
             )
-            said = Message(SEVERAL, {"parts": parts})
-            return Culprit(said, "group", sums.total() / seconds, min(1.0, sums.total() / lost))
+            several = Message(SEVERAL, {"parts": parts})
+            return Culprit(several, "group", sums.total() / seconds, min(1.0, sums.total() / lost))
         return Culprit(say("no watched process"), "unknown") if now.processes else NOBODY
 
     def _before(self, t: float) -> _Snapshot | None:
@@ -178,11 +177,11 @@ def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
     return held
 
 
-def _called(holder: _Holder, names: Mapping[int, str]) -> MessageLike:
+def _holder_name(holder: _Holder, now: Observation) -> MessageLike:
     """Name a program on a card; a pid is named only where somebody can act on it."""
     pid, name = holder
-    if pid:
-        return full_name(names.get(pid, name), pid)
+    if pid:  # the driver knows no scripts
+        return full_name(next((short_name(p) for p in now.processes if p.pid == pid), name), pid)
     return say("{name} (in another container or VM)", name=name or "?")
 
 
@@ -212,7 +211,6 @@ class GpuAttribution:
     def culprit(self, now: Observation, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
         """Return who took the memory that this GPU lost (bytes a second) over ``window`` seconds, if that is known."""
         t, start = now.t, now.t - window
-        names = {p.pid: short_name(p) for p in now.processes}  # the driver knows no scripts
         present = _holders(gpu)
         best, most, seconds = None, 0.0, 1.0
         for holder, used in present.items():
@@ -226,11 +224,11 @@ class GpuAttribution:
         rate = most / seconds
         if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
             share = min(1.0, rate / lost_rate)
-            return Culprit(_called(best, names), "process", rate, share, best[0] or None)
+            return Culprit(_holder_name(best, now), "process", rate, share, best[0] or None)
         silent = [holder for holder, used in present.items() if used is None]
         if silent:
             newest = max(silent, key=lambda holder: self._since.get(holder, t))
-            return Culprit(_called(newest, names), "guess", pid=newest[0] or None).likely
+            return Culprit(_holder_name(newest, now), "guess", pid=newest[0] or None).likely
         if best is not None or present:
             return Culprit(say("the desktop or an unlisted process"), "unknown")
         return NOBODY
@@ -241,8 +239,7 @@ class GpuAttribution:
         if not held:
             return self.culprit(now, gpu, 0.0, 0.0)
         most = max(held, key=lambda holder: held[holder])
-        names = {p.pid: short_name(p) for p in now.processes}
-        return Culprit(_called(most, names), "process", pid=most[0] or None)
+        return Culprit(_holder_name(most, now), "process", pid=most[0] or None)
 
 
 class Suspect:
@@ -259,7 +256,7 @@ class Suspect:
 
     def just_ended(self, room: Room, observation: Observation, settings: RiskSettings) -> bool:
         """Tell whether who grew has ended since the last sample; False where nobody can know."""
-        card = next((gpu for gpu in observation.gpus if gpu_key(gpu) == room.key), None)
+        card = room.gpu
         if self._culprit is NOBODY:
             # A driver that shows no programs: what gave back nearly all of a card has ended.
             return card is not None and not card.processes and room.share >= settings.recovered_headroom

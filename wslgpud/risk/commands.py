@@ -81,7 +81,6 @@ class Commands:
         self._seen_t = -math.inf
         self._capacity: dict[str, int] = {}
         self._most: dict[str, int] = {}
-        self._recalled: tuple[Mapping[str, Any], float] | None = None
 
     def push(self, observation: Observation, rooms: Sequence[Room], exhausted: Collection[str]) -> None:
         """Take the next sample: who holds what, what is left of it, and what has just run out."""
@@ -90,9 +89,6 @@ class Commands:
         self._most = {gpu_key(gpu): gpu.total_bytes for gpu in observation.gpus if gpu.total_bytes}
         if ram is not None:
             self._most["ram"] = ram.total + (swap.total if swap is not None else 0)
-        if self._recalled is not None:
-            self._take_up(t, *self._recalled)
-            self._recalled = None
         for key in exhausted:
             for command, life in self._lives.items():
                 if life.held.get(key, 0) >= LEAST_SHARE * self._capacity.get(key, 0):
@@ -220,11 +216,8 @@ class Commands:
 
         self.document = {command: [row(run) for run in runs] for command, runs in self._runs.items()}
 
-    def recall(self, document: Mapping[str, Any], age_seconds: float) -> None:
-        """Take up what an earlier run of the daemon remembered so long ago, with the next sample."""
-        self._recalled = document, age_seconds
-
-    def _take_up(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
+    def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
+        """Take up what an earlier run of the daemon remembered so long ago."""
         for command, runs in document.items():
             known = [_read(row, t - age_seconds) for row in runs] if isinstance(runs, list) else []
             if recent := [run for run in known if run is not None and t - run.ended <= KEPT_SECONDS]:

@@ -104,10 +104,10 @@ class RiskEngine:
         exhausted = refused | killed
         failures = tuple(self._learn(observation, exhausted))
         failed = {failure.uuid or failure.resource for failure in failures}
-        cards = {gpu_key(gpu): gpu for gpu in observation.gpus}
-        hits = {f"cgroup:{group.path}": group.max_events_total for group in observation.cgroups}
         seen: dict[str, _Last] = {}
         here = list(rooms(observation, self._ceilings.bytes_by_key))
+        if COMMANDS in self._recalled:
+            self._commands.recall(t, *self._recalled.pop(COMMANDS))
         self._commands.push(observation, here, exhausted)
         for room in here:
             tracker = self._tracker(room, t)
@@ -118,10 +118,8 @@ class RiskEngine:
                 "killed" if room.key in killed else "refused" if room.key in refused else "",
                 "refused" if room.key in failed else "freed" if over else "",
                 observation.gap_expected,
-                hits.get(room.key),
                 wish.rest_bytes if wish else 0,
                 self._commands.calm(room),
-                cards.get(room.key),
                 self.card_ends.get(room.key),
             )
             old = tracker.hysteresis.level
@@ -254,9 +252,6 @@ class RiskEngine:
 
     def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
         """Take over what an earlier run had learned of a resource so long ago."""
-        if key == COMMANDS:
-            self._commands.recall(document, age_seconds)
-            return
         self._ceilings.recall(key, document)
         self._recalled[key] = (document, age_seconds)
 
@@ -315,7 +310,8 @@ class RiskEngine:
             if found.kind not in {"process", "group"}:
                 return NOBODY
             return found if known else found.likely  # whoever grows as fast as the group is most likely in it
-        gpu = next(gpu for gpu in observation.gpus if gpu_key(gpu) == room.key)
+        if room.gpu is None:
+            return NOBODY
         if danger.cause == "full":
-            return self._gpu_attribution[room.key].holder(observation, gpu)
-        return self._gpu_attribution[room.key].culprit(observation, gpu, window, rate)
+            return self._gpu_attribution[room.key].holder(observation, room.gpu)
+        return self._gpu_attribution[room.key].culprit(observation, room.gpu, window, rate)

@@ -158,14 +158,15 @@ class Fullness:
         if isinstance(before, int):
             self._spill.resume(-math.inf, float(before), 0.0)
 
-    def look(
-        self, t: float, gpu: GpuSample, room: Room, end_bytes: float | None, *, alarmed: bool = False
-    ) -> Full | None:
-        """Take a sample; return how full the card is, None where it is not.
+    def look(self, t: float, room: Room, end_bytes: float | None, *, alarmed: bool = False) -> Full | None:
+        """Take a sample; return how full the card is, None where it is not, or the resource no card.
 
         ``end_bytes`` were in use when a stress run saw its memory come to lie in RAM, if one did; ``alarmed``
         that it is warned of already: memory that is moved then at the ceiling is what was warned of.
         """
+        gpu = room.gpu
+        if gpu is None:
+            return None
         used, share = (gpu_used(gpu) or 0) / room.capacity, room.share
         if self._seen and t - self._seen[0][0] < 0.0:
             self._seen.clear()

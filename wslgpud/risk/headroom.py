@@ -31,6 +31,8 @@ class Room(NamedTuple):
     headroom: int
     capacity: int  # changes when the machine does
     swap: bool = False  # swap is part of it, so a growth gets slower before the end
+    gpu: GpuSample | None = None
+    limit_hits: int | None = None  # a cgroup's runs into its limit
 
     @property
     def share(self) -> float:
@@ -72,7 +74,7 @@ def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -
     headroom = ceiling - used
     if gpu.free_bytes is not None:
         headroom = min(headroom, gpu.free_bytes)
-    return Room(f"gpu{gpu.index}", gpu_key(gpu), max(0, headroom), ceiling)
+    return Room(f"gpu{gpu.index}", gpu_key(gpu), max(0, headroom), ceiling, gpu=gpu)
 
 
 def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
@@ -91,7 +93,7 @@ def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
         headroom += room if swap_free is None else min(room, swap_free)
         capacity += group.swap_limit
     name = f"cgroup:{group.path}"
-    return Room(name, name, max(0, headroom), capacity, capacity > group.limit)
+    return Room(name, name, max(0, headroom), capacity, capacity > group.limit, limit_hits=group.max_events_total)
 
 
 def rooms(observation: Observation, learned_ceilings: Mapping[str, int]) -> Iterator[Room]:

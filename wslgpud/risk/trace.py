@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from wslgpud.model import (
     CgroupState,
@@ -38,115 +38,85 @@ GZIP_MAGIC = b"\x1f\x8b"
 MOST_LINE_BYTES = 1 << 20
 #: bytes of a whole trace once it is inflated; a sample a second for a month takes half
 MOST_BYTES = 8 << 30
-#: keys of what is called otherwise in a row than in its record; nothing else of these records is in a row
-_KEYS: Mapping[type, Mapping[str, str]] = {
-    GpuSample: {
-        "index": "index",
-        "uuid": "uuid",
-        "name": "name",
-        "total_bytes": "total",
-        "used_bytes": "used",
-        "free_bytes": "free",
-        "reserved_bytes": "reserved",
-        "utilization_ratio": "util",  # ratios are per cent in a row
-        "memory_utilization_ratio": "mem_util",
-        "power_watts": "power_w",
-        "temperature_celsius": "temp_c",
-        "shared_bytes": "shared",
-        "windows_ratio": "windows",
-    },
-    ProcessSample: {
-        "pid": "pid",
-        "start_ticks": "start",
-        "name": "name",
-        "rss_bytes": "rss",
-        "swap_bytes": "swap",
-        "command": "command",
-        "cgroup": "cgroup",
-    },
-    GpuProcess: {"pid": "pid", "name": "name", "used_bytes": "used"},
+#: fields of records that are called otherwise in a row
+_KEYS = {
+    "total_bytes": "total",
+    "used_bytes": "used",
+    "free_bytes": "free",
+    "reserved_bytes": "reserved",
+    "shared_bytes": "shared",
+    "rss_bytes": "rss",
+    "swap_bytes": "swap",
+    "peak_bytes": "peak",
+    "utilization_ratio": "util",  # ratios are per cent in a row
+    "memory_utilization_ratio": "mem_util",
+    "windows_ratio": "windows",
+    "power_watts": "power_w",
+    "temperature_celsius": "temp_c",
+    "start_ticks": "start",
 }
 #: left out of a row where they are empty
 _RARE = frozenset({"uuid", "start", "command", "cgroup"})
 
 
-def section(row: Row, key: str) -> Row | None:
-    """Return the object at a key, or None.
-
-    Raises:
-        ValueError: it is something else.
-    """
+def _object(row: Row, key: str) -> Row | None:
     value = row.get(key)
     if value is not None and not isinstance(value, dict):
         raise ValueError(say("{key} must be an object, not {kind}", key=repr(key), kind=type(value).__name__))
     return value
 
 
-def _items(row: Row, key: str) -> list[Row]:
+def _list(row: Row, key: str, kind: type[T]) -> list[T]:
     value = row.get(key)
-    if value is not None and not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
-        raise ValueError(say("{key} must be a list of objects", key=repr(key)))
+    if value is not None and not (isinstance(value, list) and all(isinstance(item, kind) for item in value)):
+        objects, names = (
+            say("{key} must be a list of objects", key=repr(key)),
+            say("{key} must be a list of names", key=repr(key)),
+        )
+        raise ValueError(names if kind is str else objects)
     return value or []
 
 
-def _names(row: Row, key: str) -> tuple[str, ...]:
+def _value(row: Row, key: str, convert: Callable[[Any], Any]) -> Any:
+    """Return a value; NaN and infinity, which other recorders write for what they do not know, are None."""
     value = row.get(key)
-    if value is not None and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
-        raise ValueError(say("{key} must be a list of names", key=repr(key)))
-    return tuple(value or ())
-
-
-def _number(row: Row, key: str) -> float | None:
-    """Return a number; NaN and infinity, which other recorders write for what they do not know, are None."""
-    value = row.get(key)
+    if convert is str:
+        return "" if value is None else str(value)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(say("{key} must be a number, not {value}", key=repr(key), value=repr(value)))  # noqa: TRY004 - a file's content
-    return value if -1e300 < value < 1e300 else None
+    return convert(value) if -1e300 < value < 1e300 else None
 
 
-def _int(row: Row, key: str) -> int | None:
-    value = _number(row, key)
-    return None if value is None else int(value)
+def _ratio(percent: float) -> float:
+    return float(percent) / 100.0
 
 
-def _float(row: Row, key: str) -> float | None:
-    value = _number(row, key)
-    return None if value is None else float(value)
+class _Column(NamedTuple):
+    """A field of a record as rows hold it; ``needed`` is one without which there is no record."""
+
+    name: str
+    key: str
+    convert: Callable[[Any], Any]
+    needed: bool
 
 
-def _text(row: Row, key: str) -> str:
-    value = row.get(key)
-    return "" if value is None else str(value)
+def _columns(record: type) -> list[_Column]:
+    kinds = {"int": int, "float": float, "str": str}  # all else has its own place in a row
+    found = []
+    for field in fields(record):
+        kind, *optional = str(field.type).split(" | ")
+        if kind in kinds and field.name != "uid":
+            convert = _ratio if field.name.endswith("_ratio") else kinds[kind]
+            needed = field.default is MISSING and not optional
+            found.append(_Column(field.name, _KEYS.get(field.name, field.name), convert, needed))
+    return found
 
 
-def _ratio(row: Row, key: str) -> float | None:
-    value = _float(row, key)
-    return None if value is None else value / 100.0
-
-
-_READERS: Mapping[str, Callable[[Row, str], Any]] = {"int": _int, "float": _float, "str": _text}
-
-
-def _table(record: type) -> list[tuple[str, str, Callable[[Row, str], Any], bool]]:
-    """Return what rows hold of a record: its name there and here, how it is read, whether it must be known."""
-    keys = _KEYS.get(record)
-    return [
-        (
-            field.name,
-            field.name if keys is None else keys[field.name],
-            _ratio if field.name.endswith("_ratio") else _READERS[str(field.type).split()[0]],
-            field.default is MISSING and not str(field.type).endswith("None"),
-        )
-        for field in fields(record)
-        if keys is None or field.name in keys
-    ]
-
-
-_TABLES: Mapping[type, list[tuple[str, str, Callable[[Row, str], Any], bool]]] = {
-    record: _table(record)
-    for record in (RamState, SwapState, VmState, PsiState, CgroupState, GpuSample, GpuProcess, ProcessSample)
+_COLUMNS: Mapping[type, list[_Column]] = {
+    record: _columns(record)
+    for record in (RamState, SwapState, VmState, PsiState, CgroupState, GpuSample, GpuProcess, ProcessSample, Expected)
 }
 
 
@@ -154,8 +124,8 @@ def _record(record: type[T], row: Row | None, **more: Any) -> T | None:
     """Return the record in a row, by default with ``more``; None where a needed value is unknown."""
     if row is None:
         return None
-    for name, key, read, needed in _TABLES[record]:
-        value = read(row, key)
+    for name, key, convert, needed in _COLUMNS[record]:
+        value = _value(row, key, convert)
         if value is not None or name not in more:
             more[name] = value
         if needed and more[name] is None:
@@ -167,59 +137,56 @@ def _records(record: type[T], rows: Iterable[Row], **more: Any) -> tuple[T, ...]
     return tuple(one for row in rows if (one := _record(record, row, **more)) is not None)
 
 
-def _expected(row: Row) -> Expected | None:
-    peak, used = _int(row, "peak"), _int(row, "used")
-    if peak is None or used is None:
-        return None
-    pids = tuple(pid for pid in row.get("pids") or () if isinstance(pid, int))
-    return Expected(_text(row, "resource"), _text(row, "who"), peak, used, pids)
-
-
 def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
     """Turn one sample of a trace into what the engine observes.
 
     Raises:
         ValueError: a value has the wrong type, or ``t`` is missing.
     """
-    t = _float(row, "t")
+    t = _value(row, "t", float)
     if t is None:
         raise ValueError(say("'t' is missing or is not a finite number"))
-    psi = {name: _record(PsiState, state) for name, state in (section(row, "psi") or {}).items() if type(state) is dict}
+    psi = [(name, _record(PsiState, one)) for name, one in (_object(row, "psi") or {}).items() if isinstance(one, dict)]
     gpus = (
-        _record(GpuSample, gpu, index=position, processes=_records(GpuProcess, _items(gpu, "procs")))
-        for position, gpu in enumerate(_items(row, "gpus"))
+        _record(GpuSample, gpu, index=position, processes=_records(GpuProcess, _list(gpu, "procs", dict)))
+        for position, gpu in enumerate(_list(row, "gpus", dict))
     )
+    expected = (_record(Expected, one, pids=_pids(one.get("pids"))) for one in _list(row, "expected", dict))
     return Observation(
         t=t,
-        ram=_record(RamState, section(row, "ram")),
-        swap=_record(SwapState, section(row, "swap")),
-        vm=_record(VmState, section(row, "vm")),
-        psi={name: state for name, state in psi.items() if state is not None},
-        gpus=tuple(gpu for gpu in gpus if gpu is not None),
-        processes=_records(ProcessSample, _items(row, "procs"), start_ticks=0, swap_bytes=0),
-        cgroups=_records(CgroupState, _items(row, "cgroups")),
+        ram=_record(RamState, _object(row, "ram")),
+        swap=_record(SwapState, _object(row, "swap")),
+        vm=_record(VmState, _object(row, "vm")),
+        psi={name: state for name, state in psi if state is not None},
+        gpus=tuple(filter(None, gpus)),
+        processes=_records(ProcessSample, _list(row, "procs", dict), start_ticks=0, swap_bytes=0),
+        cgroups=_records(CgroupState, _list(row, "cgroups", dict)),
         wsl=wsl,
         gap_expected=bool(row.get("gap_expected", False)),
-        exhausted=_names(row, "exhausted"),
-        late=_names(row, "late"),
-        expected=tuple(e for e in map(_expected, _items(row, "expected")) if e is not None),
+        exhausted=tuple(_list(row, "exhausted", str)),
+        late=tuple(_list(row, "late", str)),
+        expected=tuple(filter(None, expected)),
     )
+
+
+def _pids(value: Any) -> tuple[int, ...]:
+    return tuple(pid for pid in value if isinstance(pid, int)) if isinstance(value, list) else ()
 
 
 def _row(record: Any) -> dict[str, Any]:
     found = {}
-    for name, key, read, _ in _TABLES[type(record)]:
+    for name, key, convert, _ in _COLUMNS[type(record)]:
         value = getattr(record, name)
         if value is not None and (value or key not in _RARE):
-            found[key] = round(100.0 * value, 1) if read is _ratio else value
+            found[key] = round(100.0 * value, 1) if convert is _ratio else value
     return found
 
 
 def row_from_observation(observation: Observation) -> dict[str, Any]:
     """Turn an observation into one sample of a trace; what is not known is left out."""
     o = observation
+    always = {key: _row(one) for key, one in (("ram", o.ram), ("swap", o.swap), ("vm", o.vm)) if one is not None}
     parts: dict[str, Any] = {
-        **{key: _row(one) for key, one in (("ram", o.ram), ("swap", o.swap), ("vm", o.vm)) if one is not None},
         "psi": {name: _row(state) for name, state in o.psi.items()},
         "gpus": [_row(gpu) | {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]} for gpu in o.gpus],
         "procs": [_row(process) for process in o.processes],
@@ -227,13 +194,9 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
         "gap_expected": o.gap_expected,
         "exhausted": list(o.exhausted),
         "late": list(o.late),
-        "expected": [
-            {"resource": e.resource, "who": e.who, "peak": e.peak_bytes, "used": e.used_bytes, "pids": e.pids}
-            for e in o.expected
-        ],
+        "expected": [_row(one) | {"pids": one.pids} for one in o.expected],
     }
-    always = {"ram", "swap", "vm"}
-    return {"t": round(o.t, 3)} | {key: part for key, part in parts.items() if part or key in always}
+    return {"t": round(o.t, 3)} | always | {key: part for key, part in parts.items() if part}
 
 
 class TraceError(ValueError):
@@ -283,7 +246,7 @@ def _says_wsl(row: Row) -> bool:
             header=example,
         )
         raise ValueError(said)
-    return bool((section(row, "host") or {}).get("wsl", False))
+    return bool((_object(row, "host") or {}).get("wsl", False))
 
 
 def _next(row: Row, last: float, *, wsl: bool) -> Observation:

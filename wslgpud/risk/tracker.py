@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from wslgpud.model import GpuSample, Level
+from wslgpud.model import Level
 from wslgpud.risk.attribution import NOBODY, Suspect
 from wslgpud.risk.fullness import Full, Fullness
 from wslgpud.risk.growth import Envelope
@@ -43,10 +43,8 @@ class Circumstances(NamedTuple):
     exhausted: Literal["", "killed", "refused"] = ""  # somebody was killed for it, or refused it, since the last one
     ended: Literal["", "freed", "refused"] = ""  # who grew has ended, or has probably failed
     gap_expected: bool = False  # the time since the last sample is no stall
-    limit_hits: int | None = None  # a cgroup's runs into its limit
     wanted_bytes: int = 0  # what running commands will still want, by their earlier runs
     calm: int = 0  # how many such runs took as much as is taken now, and more, and did no harm
-    gpu: GpuSample | None = None
     end_bytes: float | None = None  # in use when a stress run saw the card's memory come to lie in RAM
 
 
@@ -142,14 +140,12 @@ class Tracker:
         dangers += self._stalling(share, around.pressure, 0.0 if around.gap_expected else gap, alarmed=alarmed)
         if around.exhausted and share < self.hysteresis.room_back:
             dangers.append(Danger("oom", 1.0, 0.0, 0.0))
-        if self._hit_rate(t, around.limit_hits) >= s.limit_hits_per_second and share < s.critical_headroom:
+        if self._hit_rate(t, room.limit_hits) >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
         if around.wanted_bytes >= max(s.step * room.capacity, s.expected_near * room.headroom):
             fits = around.wanted_bytes <= s.expected_too_much * room.headroom
             dangers.append(Danger("expected", 0.3 if fits else 0.6, EXPECTED_SECONDS, 10.0))
-        full = None
-        if around.gpu is not None:
-            full = self._fullness.look(t, around.gpu, room, around.end_bytes, alarmed=alarmed)
+        full = self._fullness.look(t, room, around.end_bytes, alarmed=alarmed)
         view = self._judge(t, share, dangers, full, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
         return view

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from wslgpud.metrics import MetricSpec
@@ -16,23 +16,8 @@ _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.Cg
 
 
 # Fields of the risk engine's states -> the metrics that fill them.
-_RAM = {
-    field: memory.MEMINFO[line]
-    for field, line in (
-        ("total", "MemTotal"),
-        ("available", "MemAvailable"),
-        ("free", "MemFree"),
-        ("cached", "Cached"),
-        ("buffers", "Buffers"),
-        ("dirty", "Dirty"),
-        ("shmem", "Shmem"),
-        ("anon", "AnonPages"),
-        ("slab_reclaimable", "SReclaimable"),
-        ("slab_unreclaimable", "SUnreclaim"),
-        ("hugepages", "Hugetlb"),
-        ("committed", "Committed_AS"),
-    )
-}
+_MEMORY = {spec.name: spec for spec in memory.MemorySource.metrics}
+_RAM = {field.name: _MEMORY[f"memory_{field.name}_bytes"] for field in fields(RamState)}
 _SWAP = {
     "total": memory.MEMINFO["SwapTotal"],
     "free": memory.MEMINFO["SwapFree"],
@@ -47,25 +32,17 @@ _VM = {
     "steal_pages_total": memory.RECLAIM_STOLEN,
     "blocked_processes": cpu.BLOCKED,
 }
-_CGROUP = {
-    "limit": cgroups.LIMIT,
-    "current": cgroups.CURRENT,
-    "inactive_file": cgroups.INACTIVE_FILE,
-    "active_file": cgroups.ACTIVE_FILE,
-    "slab_reclaimable": cgroups.SLAB_RECLAIMABLE,
-    "swap_limit": cgroups.SWAP_LIMIT,
-    "swap_current": cgroups.SWAP_CURRENT,
-    "max_events_total": cgroups.LIMIT_HITS,
-    "oom_kills_total": cgroups.OOM_KILLS,
-}
+_CGROUP = dict(zip((field.name for field in fields(CgroupState)[1:]), cgroups.METRICS, strict=True))
 
 
 def observe(snapshot: Snapshot) -> Observation:
     """Return the snapshot as the risk engine observes it; values that were not read are None."""
+    ram, swap = _filled(snapshot, _RAM), _filled(snapshot, _SWAP)
     return Observation(
         t=snapshot.mono,
-        ram=_ram(snapshot),
-        swap=_swap(snapshot),
+        # WSL1 reports only free memory, from which nothing follows.
+        ram=None if ram["total"] is None or ram["available"] is None else RamState(**ram),
+        swap=None if swap["total"] is None or swap["free"] is None else SwapState(**swap),
         vm=_vm(snapshot),
         psi={r: state for r in pressure.RESOURCES if (state := _psi(snapshot, r)) != PsiState()},
         gpus=_gpus(snapshot),
@@ -112,17 +89,6 @@ def _whole(seen: Snapshot, spec: MetricSpec, *labels: str) -> int | None:
 def _filled(seen: Snapshot, fields: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
     """Return the fields of a state, each with the value of its metric or None."""
     return {field: _whole(seen, spec, *labels) for field, spec in fields.items()}
-
-
-def _ram(seen: Snapshot) -> RamState | None:
-    levels = _filled(seen, _RAM)
-    # WSL1 reports only free memory, from which nothing follows.
-    return None if levels["total"] is None or levels["available"] is None else RamState(**levels)
-
-
-def _swap(seen: Snapshot) -> SwapState | None:
-    found = _filled(seen, _SWAP)
-    return None if found["total"] is None or found["free"] is None else SwapState(**found)
 
 
 def _vm(seen: Snapshot) -> VmState | None:

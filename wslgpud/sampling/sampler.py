@@ -7,7 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import SimpleQueue
 
 from wslgpud.config import Sampling
@@ -50,8 +50,9 @@ class Sampler:
         self._clock = clock
         self._patient = patient
         self._interval = interval_seconds
-        self._slots = [_Slot(source) for source in sources]
-        self._lanes = [_Lane(name, clock) for name in dict.fromkeys(s.source.lane for s in self._slots)]
+        all_sources = tuple(sources)
+        self._lanes = {name: _Lane(name, clock) for name in dict.fromkeys(source.lane for source in all_sources)}
+        self._slots = [_Slot(source, self._lanes[source.lane]) for source in all_sources]
         self._sequence = 0
         self._started: float | None = None
 
@@ -66,13 +67,13 @@ class Sampler:
         lateness = 0.0 if self._started is None else max(0.0, started - self._started - step)
         self._started = started
         due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
-        jobs = [lane.start([slot for slot in due if slot.source.lane == lane.name]) for lane in self._lanes]
-        for job in filter(None, jobs):
+        lanes = self._lanes.values()
+        for lane in [lane for lane in lanes if lane.start([slot for slot in due if slot.lane is lane])]:
             # The first snapshot is what `wslgpud status` shows and READY stands for: let it be whole.
-            patience = min(job.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
+            patience = min(lane.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
             left = None if self._patient else max(0.0, started + patience - self._clock.mono())
-            done = job.done.wait(left)
-            job.overdue = not done and patience == job.deadline_seconds
+            done = lane.done.wait(left)
+            lane.overdue = not done and patience == lane.deadline_seconds
         self._sequence += 1
         ended = self._clock.mono()
         # What sources say of themselves counts most when they fail, and then their own reports are empty.
@@ -86,20 +87,19 @@ class Sampler:
         """End the lanes and give back what the sources hold; a hung lane is left to the process's end."""
         for slot in self._slots:
             slot.source.close()
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             lane.close()
 
 
 class _Slot:
     """A source and what is known about it."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, lane: _Lane) -> None:
+        self.source, self.lane = source, lane
         self.last: SourceReport | None = None
         # Filled by the lane, emptied by the tick; a deque because its ends are safe across threads.
         self.arrived: deque[SourceReport] = deque()
         self.running_since: float | None = None
-        self.job: _Job | None = None
         self.started: float | None = None
         self.failures = 0
         self.last_success_wall: float | None = None
@@ -145,9 +145,9 @@ class _Slot:
         if self.arrived:
             self.last = self.arrived.popleft()
             return self.last
-        since, job = self.running_since, self.job
+        since = self.running_since
         waited = 0.0 if since is None else now - since
-        if since is not None and job is not None and (job.overdue or waited >= job.deadline_seconds):
+        if since is not None and (self.lane.overdue or waited >= self.lane.deadline_seconds):
             if self.last is None or self.last.health != "late":
                 self.failures += 1
                 log.warning("source %s has not answered for %.1f s; going on without it", self.source.name, waited)
@@ -167,45 +167,39 @@ class _Slot:
         return SourceReport(self.source.name, health, sample, began, seconds, error, *state)
 
 
-@dataclass
-class _Job:
-    slots: list[_Slot]
-    done: threading.Event
-    deadline_seconds: float
-    overdue: bool = False
-
-
 class _Lane:
-    """A thread that runs the sources of one lane, one job at a time."""
+    """A thread that reads the sources of one lane; what it has begun it ends before it takes more."""
 
     def __init__(self, name: str, clock: Clock) -> None:
-        self.name = name
+        self.deadline_seconds, self.overdue = 0.0, False
+        self.done = threading.Event()
+        self.done.set()
         self._clock = clock
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._current: _Job | None = None
+        self._due: SimpleQueue[list[_Slot] | None] = SimpleQueue()
         # A daemon thread, because a read that never returns must not keep the program from ending.
         threading.Thread(target=self._work, name=f"lane-{name}", daemon=True).start()
 
-    def start(self, slots: list[_Slot]) -> _Job | None:
-        """Give the lane its sources; None where there are none, or it is still busy with the last ones."""
-        if not slots or (self._current is not None and not self._current.done.is_set()):
-            return None
+    def start(self, slots: list[_Slot]) -> bool:
+        """Give the lane its sources; False where there are none, or it is still busy with the last ones."""
+        if not slots or not self.done.is_set():
+            return False
         now = self._clock.mono()
-        job = self._current = _Job(slots, threading.Event(), max(slot.source.deadline_seconds for slot in slots))
+        self.deadline_seconds, self.overdue = max(slot.source.deadline_seconds for slot in slots), False
+        self.done.clear()
         for slot in slots:
-            slot.job, slot.started, slot.running_since = job, now, now
-        self._jobs.put(job)
-        return job
+            slot.started = slot.running_since = now
+        self._due.put(slots)
+        return True
 
     def close(self) -> None:
         """Let the thread end after what it is doing."""
-        self._jobs.put(None)
+        self._due.put(None)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            for slot in job.slots:
+        for slots in iter(self._due.get, None):
+            for slot in slots:
                 slot.run(self._clock)
-            job.done.set()
+            self.done.set()
 
 
 class SamplingPace:

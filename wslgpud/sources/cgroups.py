@@ -15,8 +15,7 @@ from typing import NamedTuple
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import CGROUP_NAMES, counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source
-from wslgpud.sources.text import readings, table, whole
+from wslgpud.sources import Source, readings, table, whole
 from wslgpud.words import say
 
 #: A limit put on an existing cgroup is found within this time; new cgroups are, as soon as their number changes.

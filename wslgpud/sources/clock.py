@@ -5,8 +5,7 @@ from __future__ import annotations
 from wslgpud.event import Event
 from wslgpud.metrics import counter, gauge
 from wslgpud.model import Sample
-from wslgpud.sources import Source
-from wslgpud.sources.text import readings
+from wslgpud.sources import Source, readings
 from wslgpud.words import template
 
 #: Below this it is a time server's correction, which hurts nobody.

@@ -7,8 +7,7 @@ import os
 from wslgpud.host import SourceError
 from wslgpud.metrics import counter, gauge, info
 from wslgpud.model import Number, Reading, Sample
-from wslgpud.sources import Source
-from wslgpud.sources.text import decimal, readings, whole
+from wslgpud.sources import Source, decimal, readings, whole
 from wslgpud.words import say
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

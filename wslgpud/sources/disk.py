@@ -17,8 +17,7 @@ from wslgpud.config import state_folder
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source
-from wslgpud.sources.text import readings, whole
+from wslgpud.sources import Source, readings, whole
 from wslgpud.words import say
 
 _MOST_DEVICES = 8

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wslgpud.host import Host
-from wslgpud.sources.text import whole
+from wslgpud.sources import whole
 from wslgpud.words.units import printable
 
 #: the service's account and group, as deploy/install makes them

@@ -142,9 +142,7 @@ class Story:
         if match := _DXG.match(text):
             number = abs(int(match[2]))
             return DxgError(match[1], errno.errorcode.get(number, str(number)))
-        if match := _XID.match(text):
-            return Xid(match[1], match[2])
-        return None
+        return Xid(match[1], match[2]) if (match := _XID.match(text)) else None
 
     def _kill(self, match: re.Match[str]) -> OomKill:
         constraint, group, pid = self._constraint, self._group, self._pid
@@ -226,12 +224,9 @@ class KernelLogSource(Source):
 
     def read(self) -> Sample:
         """Return the counts since boot and the events since the last read; NoData where we may not read the log."""
-        events = []
-        for record in self.records():
-            line = parse_line(record)
-            if line is not None and (event := self._note(line)) is not None:
-                events.append(event)
-        return Sample(tuple(self._readings()), events=tuple(events))
+        lines = filter(None, map(parse_line, self.records()))
+        events = tuple(filter(None, map(self._note, lines)))
+        return Sample(tuple(self._readings()), events=events)
 
     def close(self) -> None:
         """Close the kernel log."""

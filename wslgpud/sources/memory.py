@@ -7,8 +7,7 @@ import os
 from wslgpud.host import SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source
-from wslgpud.sources.text import table, whole
+from wslgpud.sources import Source, table, whole
 from wslgpud.words import say
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

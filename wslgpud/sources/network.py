@@ -7,8 +7,7 @@ import re
 from wslgpud.host import SourceError
 from wslgpud.metrics import DEVICE_NAMES, counter
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source
-from wslgpud.sources.text import readings, whole
+from wslgpud.sources import Source, readings, whole
 from wslgpud.words import say
 
 _MOST = 8

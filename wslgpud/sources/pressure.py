@@ -7,8 +7,7 @@ import errno
 from wslgpud.host import NoData, SourceError
 from wslgpud.metrics import counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source
-from wslgpud.sources.text import decimal, whole
+from wslgpud.sources import Source, decimal, whole
 from wslgpud.words import say
 
 RESOURCES = ("memory", "cpu", "io")

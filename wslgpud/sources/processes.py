@@ -18,8 +18,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import PROGRAM_NAMES, gauge
 from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.security.redaction import named
-from wslgpud.sources import Source
-from wslgpud.sources.text import table, whole
+from wslgpud.sources import Source, table, whole
 
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")

@@ -1,24 +1,28 @@
-"""What lies on the other side of WSL2: Windows' memory, its virtual machine, its view of the GPUs."""
+"""What lies on the other side of WSL2: Windows' memory, its virtual machine, its view of the GPUs.
+
+Windows tells it in either of two ways: the probe's JSON or windows_exporter's text.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from wslgpud.host import NoData, RecordedHost, SourceError
-from wslgpud.metrics import gauge
+from wslgpud.metrics import MetricSpec, gauge
 from wslgpud.model import Reading, Sample
 from wslgpud.probes import interop, windows_probe
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
-from wslgpud.sources import Source
-from wslgpud.sources.text import readings as known
-from wslgpud.sources.text import table, whole
-from wslgpud.sources.windows_facts import Facts, from_exporter, from_probe, labelled, unreturned_bytes
+from wslgpud.sources import Source, table, whole
+from wslgpud.sources import readings as known
 from wslgpud.words import Message, MessageLike, cause, say
+from wslgpud.words.units import one_line
 
 #: a busy Windows answers in a second; the first answer takes the start of PowerShell and of WMI as well
 TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
@@ -63,17 +67,50 @@ GPU_COMMITTED = gauge(
     "windows_gpu_committed_bytes", "Memory that programs were promised for the card, on it or not.", "adapter"
 )
 
-#: Metric -> field of ``Facts``.
+#: Metric -> what the probe and what windows_exporter call it. The first is in kB with the probe.
 _OF_WINDOWS = {
-    TOTAL: "total",
-    AVAILABLE: "available",
-    COMMITTED: "committed",
-    COMMIT_LIMIT: "commit_limit",
-    POOL: "pool_nonpaged",
-    VM: "vm",
+    TOTAL: ("TotalVisibleMemorySize", "windows_memory_physical_total_bytes"),
+    AVAILABLE: ("AvailableBytes", "windows_memory_available_bytes"),
+    COMMITTED: ("CommittedBytes", "windows_memory_committed_bytes"),
+    COMMIT_LIMIT: ("CommitLimit", "windows_memory_commit_limit"),
+    POOL: ("PoolNonpagedBytes", "windows_memory_pool_nonpaged_bytes"),
 }
-#: Metric -> field of ``Adapter``.
-_OF_ADAPTERS = {GPU_SIZE: "size", GPU_DEDICATED: "dedicated", GPU_SHARED: "shared", GPU_COMMITTED: "committed"}
+_OF_ADAPTERS = {
+    GPU_SIZE: ("DedicatedVideoMemory", "windows_gpu_dedicated_video_memory_size_bytes"),
+    GPU_DEDICATED: ("DedicatedUsage", "windows_gpu_adapter_memory_dedicated_bytes"),
+    GPU_SHARED: ("SharedUsage", "windows_gpu_adapter_memory_shared_bytes"),
+    GPU_COMMITTED: ("TotalCommitted", "windows_gpu_adapter_memory_committed_bytes"),
+}
+_INSTANCE = re.compile(r"luid_0x([0-9a-f]+)_0x([0-9a-f]+)_phys_\d+", re.IGNORECASE)
+_LUID = re.compile(r"0x([0-9a-f]+)_0x([0-9a-f]+)", re.IGNORECASE)
+_SAMPLE = re.compile(r"(?P<name>windows_\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \d+)?")
+# From the beginning of a name only: with any place to begin, a long word without "=" takes quadratic time,
+# in which no other thread of Python runs.
+_LABEL = re.compile(r'(?<!\w)(\w{1,60})="((?:[^"\\]|\\.)*)"')
+#: no line of windows_exporter is as long; a name of Windows has 255 characters at most
+_LONGEST_LINE = 4000
+#: cards with a name or a use; each becomes five series that are kept for years
+_MOST_ADAPTERS = 16
+_NAME_CHARACTERS = 80
+
+_Luid = tuple[int, int]
+Sizes = Mapping[MetricSpec, int]
+"""What is known, in bytes."""
+
+
+class Adapter(NamedTuple):
+    """A GPU as Windows counts it."""
+
+    luid: _Luid
+    name: str
+    sizes: Sizes
+
+
+class Facts(NamedTuple):
+    """What is known of Windows."""
+
+    sizes: Sizes
+    adapters: tuple[Adapter, ...]
 
 
 class WindowsSource(Source):
@@ -82,7 +119,7 @@ class WindowsSource(Source):
     name = "windows"
     lane = "windows"
     deadline_seconds = 5.0
-    metrics = (*_OF_WINDOWS, VM_UNRETURNED, *_OF_ADAPTERS)
+    metrics = (*_OF_WINDOWS, VM, VM_UNRETURNED, *_OF_ADAPTERS)
 
     def _prepare(self) -> None:
         self.period_seconds = self.config.windows.every_seconds
@@ -130,7 +167,7 @@ class WindowsSource(Source):
     def _by_probe(self) -> Facts:
         answer = self.ask()
         facts = from_probe(answer)
-        if facts == Facts():
+        if not any(facts):
             missing = answer.get("missing")
             reasons = sorted({str(r) for r in missing.values()}) if isinstance(missing, dict) else []
             why = "; ".join(reasons)[:300] or say("no reason given")
@@ -176,7 +213,7 @@ class WindowsSource(Source):
             why = cause(error) if told == str(error) else told
             raise SourceError("windows_exporter at {url} cannot be read: {why}", url=shown, why=why) from error
         facts = from_exporter(page.decode("utf-8", "replace"))
-        if facts == Facts():
+        if not any(facts):
             raise SourceError(
                 "{url} has no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?", url=shown
             )
@@ -191,7 +228,116 @@ class WindowsSource(Source):
 
 def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:
     """Turn what is known into readings."""
-    whole_machine = [(spec, getattr(facts, field)) for spec, field in _OF_WINDOWS.items()]
-    yield from known([*whole_machine, (VM_UNRETURNED, unreturned_bytes(facts.vm, linux_used))])
+    yield from known([*facts.sizes.items(), (VM_UNRETURNED, unreturned_bytes(facts.sizes.get(VM), linux_used))])
     for name, adapter in labelled(facts.adapters):
-        yield from known([(spec, getattr(adapter, field)) for spec, field in _OF_ADAPTERS.items()], name)
+        yield from known(adapter.sizes.items(), name)
+
+
+def from_probe(answer: Mapping[str, Any]) -> Facts:
+    """Read an answer of the probe; whatever does not have the form that was agreed on is not known."""
+    system, memory = (next(iter(_rows(answer, part)), {}) for part in ("system", "memory"))
+    used: dict[_Luid, Mapping[str, Any]] = {}
+    for row in _rows(answer, "gpu"):
+        if match := _INSTANCE.fullmatch(str(row.get("Name"))):
+            used[int(match[1], 16), int(match[2], 16)] = row
+    named: dict[_Luid, Mapping[str, Any]] = {}
+    for row in _rows(answer, "adapters"):
+        if (number := _whole(row.get("Luid"))) is not None:
+            named[number >> 32, number & 0xFFFFFFFF] = row
+    adapters = []
+    for luid, row in used.items():
+        about = named.get(luid, {})
+        name, size = about.get("Name"), about.get("DedicatedVideoMemory")
+        sizes = _sizes(_OF_ADAPTERS, 0, {**row, "DedicatedVideoMemory": size})
+        adapters.append(Adapter(luid, name if isinstance(name, str) else "", sizes))
+    held = [
+        (str(row.get("Name")), max(_whole(row.get(kind)) or 0 for kind in ("WorkingSet", "Private")))
+        for row in _rows(answer, "vm")
+    ]
+    total = _whole(system.get("TotalVisibleMemorySize"))
+    memory = {**memory, "TotalVisibleMemorySize": None if total is None else total * 1024}
+    return Facts(_sizes(_OF_WINDOWS, 0, memory) | _vm(held), tuple(adapters))
+
+
+def from_exporter(text: str) -> Facts:
+    """Read what windows_exporter (0.31 or newer) serves.
+
+    https://github.com/prometheus-community/windows_exporter, docs/collector.gpu.md, .memory.md, .process.md
+    """
+    values: dict[str, int] = {}
+    names: dict[_Luid, str] = {}
+    cards: dict[_Luid, dict[str, int]] = {}
+    held: dict[tuple[str, str], int] = {}
+    for line in text.splitlines():
+        match = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
+        value = _whole(match["value"]) if match else None
+        if match is None or value is None:
+            continue
+        name, labels = match["name"], dict(_LABEL.findall(match["labels"] or ""))
+        if luid := _LUID.fullmatch(labels.get("luid", "")):
+            key = (int(luid[1], 16), int(luid[2], 16))
+            cards.setdefault(key, {})[name] = value
+            if name == "windows_gpu_info":
+                names[key] = labels.get("name", "")
+        elif name in ("windows_process_working_set_bytes", "windows_process_private_bytes"):
+            process = (labels.get("process", ""), labels.get("process_id", ""))
+            held[process] = max(value, held.get(process, 0))
+        elif not labels:
+            values[name] = value
+    vm = _vm((process, size) for (process, _), size in held.items())
+    adapters = (Adapter(luid, names.get(luid, ""), _sizes(_OF_ADAPTERS, 1, card)) for luid, card in cards.items())
+    return Facts(_sizes(_OF_WINDOWS, 1, values) | vm, tuple(adapters))
+
+
+def labelled(adapters: Iterable[Adapter]) -> list[tuple[str, Adapter]]:
+    """Give each adapter a name that survives a restart of Windows, as its LUID does not; the second is ``NAME #2``.
+
+    Adapters with neither name nor use are omitted: Windows' own software renderer.
+    """
+    seen = Counter[str]()
+    found: list[tuple[str, Adapter]] = []
+    real = (a for a in adapters if a.name or a.sizes.get(GPU_DEDICATED) or a.sizes.get(GPU_SHARED))
+    for adapter in sorted(real, key=lambda a: a.luid)[:_MOST_ADAPTERS]:
+        name = one_line(adapter.name, _NAME_CHARACTERS) or f"luid 0x{adapter.luid[0]:x}_0x{adapter.luid[1]:x}"
+        seen[name] += 1
+        found.append((name if seen[name] == 1 else f"{name} #{seen[name]}", adapter))
+    return found
+
+
+def unreturned_bytes(vm: int | None, linux_used: int | None) -> int | None:
+    """Return what the virtual machine holds of Windows' RAM beyond what Linux uses (its page cache included).
+
+    None where the process does not show the memory of its guest, which is so in some versions of Windows
+    (https://github.com/microsoft/WSL/issues/40705): then it shows less than half of what Linux uses.
+    """
+    if vm is None or linux_used is None or vm < linux_used / 2:
+        return None
+    return max(0, vm - linux_used)
+
+
+def _sizes(names: Mapping[MetricSpec, tuple[str, str]], way: int, values: Mapping[str, Any]) -> dict[MetricSpec, int]:
+    """Return the sizes among ``values``, in the names of the probe (0) or of windows_exporter (1)."""
+    return {spec: size for spec, both in names.items() if (size := _whole(values.get(both[way]))) is not None}
+
+
+def _vm(held: Iterable[tuple[str, int]]) -> dict[MetricSpec, int]:
+    """Return what WSL's machine holds; where there is a ``vmmemWSL``, a ``vmmem`` is another machine's."""
+    sizes: dict[str, int] = {}
+    for name, size in held:
+        sizes[name.lower()] = max(size, sizes.get(name.lower(), 0))
+    most = sizes.get("vmmemwsl") or sizes.get("vmmem")
+    return {VM: most} if most else {}
+
+
+def _rows(answer: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
+    rows = answer.get(part)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _whole(value: object) -> int | None:
+    """Return a number of bytes; Windows writes them as numbers, WMI's 64 bits sometimes as text."""
+    try:
+        number = int(float(value)) if isinstance(value, str) else value
+    except (ValueError, OverflowError):
+        return None
+    return int(number) if isinstance(number, (int, float)) and 0 <= number < 1 << 62 else None

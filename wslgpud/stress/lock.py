@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security import safe_files
+from wslgpud.sources import whole
 from wslgpud.sources.identity import identity
-from wslgpud.sources.text import whole
 from wslgpud.words import Message, MessageError, MessageLike, failure, say
 
 #: Where locks lie: the first that we can write to. Where that is the second, another user's may be the first.

@@ -16,8 +16,8 @@ from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, Reading
 from wslgpud.sources import gpu as gpu_source
+from wslgpud.sources import table, whole
 from wslgpud.sources.disk import Mount, mounts
-from wslgpud.sources.text import table, whole
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message, MessageLike, failure, say
 

@@ -23,9 +23,9 @@ from wslgpud.advise.doctor.checking import (
 from wslgpud.config import find_file, secret_files
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
+from wslgpud.sources import table, whole
 from wslgpud.sources.disk import READERS, holder, open_there
 from wslgpud.sources.processes import ProcessSource
-from wslgpud.sources.text import table, whole
 from wslgpud.words import Message, all_of, say, says, template
 from wslgpud.words.units import size
 

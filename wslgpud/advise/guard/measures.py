@@ -14,8 +14,8 @@ from wslgpud.advise.guard.plan import Process, is_compiler
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
+from wslgpud.sources import table, whole
 from wslgpud.sources.gpu import GpuSource
-from wslgpud.sources.text import table, whole
 from wslgpud.words import say
 
 _NO_LIMIT = 1 << 60  # version 1 writes a huge number where there is none

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wslgpud.advise.guard.plan import Process
 from wslgpud.host import Host
-from wslgpud.sources.text import whole
+from wslgpud.sources import whole
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: When its input ends, and so when we end in whatever way, everybody who was ever stopped is let go on; to a

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from wslgpud.advise.wslconfig.keys import KEYS, WslconfigKey
 from wslgpud.advise.wslconfig.parse import Parsed, Value
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.sources.text import table, whole
+from wslgpud.sources import table, whole
 from wslgpud.words.units import size
 
 #: The kernel keeps page tables, its own code and a bit per page: measured 0.7 to 3 % of memory=44GB to 50GB
