@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from wslgpud import config
 from wslgpud.cli.config import sample_file
-from wslgpud.config import declared_keys, load
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError, declared_keys, load
 
 
 def load_text(tmp_path: Path, text: str) -> config.Loaded:

@@ -29,8 +29,7 @@ from wslgpud.alerts.save_request import FILE as STOPPED
 from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.app.process import NoRecording, host_at
 from wslgpud.cli import common
-from wslgpud.config import Alerts, Stress
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.serve import otlp, webconfig
 from wslgpud.sources import decimal, disk, processes, table, whole

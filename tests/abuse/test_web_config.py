@@ -14,7 +14,7 @@ import trustme
 from tests.serve.conftest import serve
 from tests.serve.support import issue, put, said_by_the_server
 from wslgpud import config
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError
 from wslgpud.serve.webconfig import WebConfig, load, weaker
 
 __all__ = ["serve"]

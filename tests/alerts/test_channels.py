@@ -24,8 +24,7 @@ from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_fro
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel
 from wslgpud.alerts.messages import iso
-from wslgpud.config import Alerts
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.probes.interop import automount_root

@@ -19,8 +19,7 @@ from tests.alerts.ticks import START
 from tests.support.daemons import daemon, eventually, wslgpud
 from wslgpud.alerts.save_on_signal import SaveOnSignal
 from wslgpud.alerts.save_request import SaveRequests, send
-from wslgpud.config import Alerts
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 
 ROOT = Path(__file__).parents[2]

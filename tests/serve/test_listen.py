@@ -11,7 +11,7 @@ import pytest
 
 from tests.serve.support import CATALOGUE, receive_answer, said_by_the_server, wait_until
 from wslgpud import config
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError
 from wslgpud.serve import Publisher, Response, Route, ServeError, Server, routes
 from wslgpud.serve.server import bind
 

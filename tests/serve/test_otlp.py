@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from tests.support.daemons import eventually
-from wslgpud.config import Otlp
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError, Otlp
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 

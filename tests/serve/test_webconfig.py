@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError
 from wslgpud.serve.webconfig import WebConfigFile, load, parse_duration
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"  # from exporter-toolkit's documentation

@@ -13,8 +13,7 @@ from itertools import pairwise
 import pytest
 
 from tests.stress.support import gpu, night
-from wslgpud.config import Stress
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError, Stress
 from wslgpud.event import Event
 from wslgpud.host import Host
 from wslgpud.model import Level, Sample, Snapshot, SourceReport

@@ -11,8 +11,8 @@ from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_fro
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.channels.toast import ToastChannel
-from wslgpud.config import Alerts
-from wslgpud.config.key import ConfigError
+from wslgpud.alerts.dispatcher import quiet_hours
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
 from wslgpud.words import say
@@ -44,6 +44,8 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
 
 def configured(settings: Alerts) -> list[Channel]:
     """Return the channels of which the configuration says all; raises what ``channels`` does."""
+    levels(settings)
+    quiet_hours(settings.quiet_hours)  # also where no channel is for people
     urls = urls_from(settings.urls, settings.urls_file)
     understood(urls)
     found: list[Channel] = [AppriseChannel(url) for url in urls]

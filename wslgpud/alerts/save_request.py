@@ -20,8 +20,7 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from wslgpud.config import Alerts
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import MEMORY, Level, ProcessSample, Transition
 from wslgpud.security import safe_files
 

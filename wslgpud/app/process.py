@@ -13,8 +13,7 @@ from typing import NoReturn
 
 from wslgpud import config, words
 from wslgpud.app import logs
-from wslgpud.config import secret_files
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError, secret_files
 from wslgpud.host import Host, RecordedHost
 from wslgpud.words import MessageError, cause, say, t
 

@@ -27,7 +27,7 @@ from wslgpud import config as configuration
 from wslgpud import words
 from wslgpud.app import logs
 from wslgpud.cli import help as helps
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError
 from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
 
 #: what ``--plot`` without a name stands for: this terminal

@@ -12,17 +12,107 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from wslgpud.config.key import ENVIRONMENT_PREFIX, ConfigError, ConfigKey, checked, key
+from wslgpud.security.redaction import MaskedError, Shown
 from wslgpud.words import Message, cause, failure, say
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+ENVIRONMENT_PREFIX = "WSLGPUD_"
+
+
+class ConfigError(MaskedError):
+    """The configuration cannot be used; one line: where, what, and what to do."""
+
+
+def key(default: Any, meaning: str, **limits: Any) -> Any:
+    """Declare a key: its default, what it means, and ``limits``, which are the last fields of ``ConfigKey``."""
+    return field(default=default, metadata={"help": meaning, **limits})
+
+
+@dataclass(frozen=True)
+class ConfigKey:
+    """One declared key: what it may be, and how much of its value is ever shown."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    shows: Shown = "all"
+
+    @property
+    def path(self) -> str:
+        """Name as written in messages: ``section.name``."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment variable that overrides it."""
+        return f"{ENVIRONMENT_PREFIX}{self.section}__{self.name}".upper()
+
+
+def checked(declared: ConfigKey, value: Any, origin: str) -> Any:
+    """Return a value in the key's own type; it comes from TOML, or as text from an environment variable.
+
+    Raises:
+        ConfigError: it is not what the key may be; ``origin`` says where it was given.
+    """
+    kind = declared.type
+    if isinstance(value, str) and kind is not str:
+        value = _from_text(kind, value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if kind == tuple[str, ...] and isinstance(value, list):
+        value = tuple(value)
+    if expected := _expected(declared, value):
+        shown = repr(value) if declared.shows == "all" else say("the value given")
+        said = say("{key} must be {expected}, not {value}", key=declared.path, expected=expected, value=shown)
+        raise ConfigError("{path}: {why}", path=origin, why=said)
+    return value
+
+
+_KINDS = {int: say("a whole number"), float: say("a number"), bool: say("true or false")}
+
+
+def _expected(declared: ConfigKey, value: Any) -> Message | None:
+    """Return what the key must be; None if ``value`` is that."""
+    kind, low, high = declared.type, declared.low, declared.high
+    if kind == tuple[str, ...]:
+        good = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+        return None if good else say("a list of strings")
+    if type(value) is not kind:
+        return _KINDS.get(kind, say("text"))
+    if declared.choices:
+        return None if value in declared.choices else say("one of {names}", names=declared.choices)
+    # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
+    if (low is None or value >= low) and (high is None or value <= high):
+        return None
+    if high is None:
+        return say("at least {least}", least=low or 0)
+    return say("between {least} and {most}", least=low or 0, most=high)
+
+
+def _from_text(kind: Any, text: str) -> Any:
+    """Read an environment variable as ``kind``; text that does not fit comes back as it is, to be refused."""
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+        if kind in (int, float):
+            return kind(text)
+    except ValueError:
+        return text
+    return [part for part in text.split(",") if part]
+
 
 SYSTEM_FILE = Path("/etc/wslgpud/wslgpud.toml")
 SYSTEM_STATE = Path("/var/lib/wslgpud")

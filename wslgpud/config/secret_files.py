@@ -5,8 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from wslgpud.config import Config, declared_keys, load
-from wslgpud.config.key import ConfigError
+from wslgpud.config import Config, ConfigError, declared_keys, load
 from wslgpud.security.redaction import visible
 
 

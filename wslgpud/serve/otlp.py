@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from wslgpud import __version__, optional_packages
-from wslgpud.config import Otlp
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError, Otlp
 from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wslgpud import config
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError
 from wslgpud.model import Reading
 from wslgpud.serve import serve_metrics
 from wslgpud.serve.access import HostRule, is_loopback, is_unspecified

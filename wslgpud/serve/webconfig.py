@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError
 from wslgpud.security import safe_files
 from wslgpud.words import Fact, Message, MessageLike, cause, failure, say
 

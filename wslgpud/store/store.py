@@ -19,8 +19,8 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult
 from wslgpud.security import safe_files
+from wslgpud.store import database, schema, stress_rows
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, schema, stress_rows
 from wslgpud.store.errors import ForeignDatabaseError, gap
 from wslgpud.store.history import History
 from wslgpud.store.outbox import Outbox
@@ -181,10 +181,8 @@ class Store(History, AbstractContextManager["Store"]):
                 raise ForeignDatabaseError(
                     "{name}: belongs to another program; name another file in store.path", name=name
                 )
-        migrations.migrate(connection, name)
-        with connection.begin():
-            engines.serialise(connection)
-            migrations.make_hypertables(connection)
+            database.create(connection, name)
+            database.make_hypertables(connection)
             host_id = _host_id(connection, self.host)
             engines.claim_host(connection, host_id, self.host, self._target)
             low, high = schema.row_range(host_id)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.alerts.rules import VRAM_STRESS
-from wslgpud.config import Stress
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
 from wslgpud.security import safe_files

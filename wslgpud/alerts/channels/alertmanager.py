@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from wslgpud.alerts.channels import Channel, DeliveryError
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError
 from wslgpud.security import http_client
 from wslgpud.words import cause, say
 

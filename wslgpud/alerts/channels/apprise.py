@@ -28,7 +28,7 @@ from wslgpud import optional_packages
 from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.messages import body
-from wslgpud.config.key import ConfigError
+from wslgpud.config import ConfigError
 from wslgpud.host import unprotected
 from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.security import safe_files
