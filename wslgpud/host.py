@@ -143,12 +143,12 @@ class Host:
             raise SourceError("{path} does not end", path=path)
         return data.decode("utf-8", "replace")
 
-    def read_optional(self, path: str, default: str = "") -> str:
-        """Return the text of a file, or ``default`` where it is missing or hidden from us."""
+    def read_optional(self, path: str) -> str:
+        """Return the text of a file, nothing where it is missing or hidden from us."""
         try:
             return self.read(path)
         except (NoData, SourceError):
-            return default
+            return ""
 
     def head(self, path: str, most_bytes: int) -> str:
         """Return the beginning of a file that anybody can make long: so many bytes, or a little more."""

@@ -20,8 +20,9 @@ from wslgpud.cli.help import cells
 from wslgpud.model import Forecast, Level, Reading, Snapshot
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.pipeline import PipelineState
-from wslgpud.series.plots import PlotError, fonts
-from wslgpud.series.plots.incident import Panel, Story, plot_incident
+from wslgpud.series import plots
+from wslgpud.series.incident_plot import Story, plot_incident
+from wslgpud.series.plots import PlotError
 from wslgpud.serve.status import status
 from wslgpud.sources import windows
 from wslgpud.verdict import decide
@@ -130,16 +131,16 @@ STORY = Story(START, START + 60, [(START + 20, "warned"), (START + 55, "killed")
 
 
 @pytest.fixture
-def panels() -> list[Panel]:
+def panels() -> list[Curve]:
     points = [(START + n, float((60 - n) * GIB), Level(min(4, n // 12))) for n in range(60)]
-    return [Panel("RAM", 64.0 * GIB, points), Panel("GPU 0", 16.0 * GIB, points[:20])]
+    return [Curve("ram", 64.0 * GIB, points), Curve("gpu0", 16.0 * GIB, points[:20])]
 
 
 @pytest.mark.parametrize(
     ("name", "begins"), [("i.png", b"\x89PNG"), ("i.SVG", b"<?xml"), ("i.html", b"<!doctype html>")]
 )
 def test_the_ending_of_the_name_says_what_is_drawn(
-    tmp_path: Path, panels: list[Panel], name: str, begins: bytes
+    tmp_path: Path, panels: list[Curve], name: str, begins: bytes
 ) -> None:
     plot_incident(panels, STORY, tmp_path / name, "Incident 12", "all of it")
 
@@ -147,7 +148,7 @@ def test_the_ending_of_the_name_says_what_is_drawn(
 
 
 def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_markup_of_others(
-    tmp_path: Path, panels: list[Panel]
+    tmp_path: Path, panels: list[Curve]
 ) -> None:
     plot_incident(panels, STORY, tmp_path / "i.html", "RAM full: <img src=x>", "by </pre><script>alert(1)</script>")
     page = (tmp_path / "i.html").read_text()
@@ -172,7 +173,7 @@ def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_ma
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_one_line(
-    tmp_path: Path, panels: list[Panel], name: str, count: int, said: str
+    tmp_path: Path, panels: list[Curve], name: str, count: int, said: str
 ) -> None:
     with pytest.raises(PlotError, match=said):
         plot_incident(panels[:count], STORY, tmp_path / name, "t", "")
@@ -193,9 +194,9 @@ def test_the_picture_is_of_the_terminals_width_and_its_edges_hold_in_chinese() -
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_chinese_picture_has_a_font_or_says_what_to_install(
-    tmp_path: Path, panels: list[Panel], monkeypatch: pytest.MonkeyPatch, *, known: bool
+    tmp_path: Path, panels: list[Curve], monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
-    monkeypatch.setattr(fonts, "_CHINESE", ("DejaVu Serif" if known else "no such font",))
+    monkeypatch.setattr(plots, "_CHINESE", ("DejaVu Serif" if known else "no such font",))
     monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", list)
     use("zh")
     try:
@@ -211,7 +212,7 @@ def test_a_chinese_picture_has_a_font_or_says_what_to_install(
         use("en")
 
 
-def test_names_of_marks_do_not_lie_on_each_other(tmp_path: Path, panels: list[Panel]) -> None:
+def test_names_of_marks_do_not_lie_on_each_other(tmp_path: Path, panels: list[Curve]) -> None:
     for close in (0.5, 5.0):
         story = STORY._replace(marks=[(START + 50 - close, "Warned"), (START + 50, "Killed")])
         plot_incident(panels, story, tmp_path / "i.svg", "t", "")

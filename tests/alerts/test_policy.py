@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from wslgpud.alerts.dispatcher import SendPolicy, quiet_hours, second_of_day
 from wslgpud.alerts.messages import digest, iso, level_of, local_time
-from wslgpud.config import ConfigError
+from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import Level
 from wslgpud.words import ENGLISH, translator
 
 DAY = 86400.0
-NIGHT = quiet_hours("22:00-07:00")
 
 
 @pytest.mark.parametrize(("hour", "left"), [(21.9, 0), (22, 9), (23, 8), (0, 7), (6.5, 0.5), (7, 0), (12, 0)])
@@ -26,8 +25,8 @@ def test_quiet_hours_reach_over_midnight(hour: float, left: float) -> None:
 
 @given(st.integers(0, int(DAY) - 1), st.integers(0, 1439), st.integers(0, 1439))
 def test_quiet_hours_end_when_they_say(second: int, start: int, end: int) -> None:
-    quiet = quiet_hours(f"{start // 60}:{start % 60:02}-{end // 60}:{end % 60:02}")
-    policy = SendPolicy(quiet, Level.CRITICAL, day=lambda wall: wall % DAY)
+    hours = f"{start // 60}:{start % 60:02}-{end // 60}:{end % 60:02}"
+    policy = SendPolicy(Alerts(quiet_hours=hours), day=lambda wall: wall % DAY)
     left = policy.wait(Level.WARNING, second, 0.0)
 
     assert 0 <= left <= DAY
@@ -41,7 +40,8 @@ def test_hours_that_are_none_are_refused(text: str) -> None:
 
 
 def manners(per_hour: int = 100) -> SendPolicy:
-    return SendPolicy(NIGHT, Level.CRITICAL, per_hour, day=lambda wall: wall % DAY)
+    settings = Alerts(quiet_hours="22:00-07:00", quiet_level="critical", messages_per_hour=per_hour)
+    return SendPolicy(settings, day=lambda wall: wall % DAY)
 
 
 def test_quiet_hours_and_messages_move_with_a_laptop_to_another_time_zone() -> None:

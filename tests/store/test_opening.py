@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.store import Reader, Store, StoreError, migrations, schema
+from wslgpud.store import Reader, Store, StoreError, database, schema
 from wslgpud.store.engine import check_state_folder, sqlite_path, writer_engine
 from wslgpud.store.errors import NewerSchemaError, NotADatabaseError, UnsuitableFolderError, UnwritableError
 from wslgpud.store.maintenance import audit
-from wslgpud.store.migrations import MIGRATIONS, Migration
 
 from . import made
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
-VERSIONS = range(1, migrations.newest() + 1)
+VERSIONS = range(1, schema.VERSION + 1)
 
 WSL_MOUNTS = """\
 proc /proc proc rw,nosuid 0 0
@@ -179,21 +178,19 @@ def test_what_an_older_version_sealed_stays_what_it_was(version, file, settings)
 
 def test_every_version_has_a_frozen_dump():
     assert {p.stem for p in SCHEMAS.glob("v*.sql")} == {f"v{version}" for version in VERSIONS}
-    assert [m.version for m in MIGRATIONS] == [*VERSIONS][1:]
 
 
-def test_a_migration_that_fails_half_way_leaves_no_trace(tmp_path):
+def test_a_creation_that_fails_half_way_leaves_no_trace(tmp_path, monkeypatch):
     engine = writer_engine(str(tmp_path / "x.db"))
-    good = Migration(2, "good", {"sqlite": ("CREATE TABLE a (x TEXT)",)})
-    bad = Migration(3, "bad", {"sqlite": ("CREATE TABLE b (x TEXT)", "CREATE TABLE a (x TEXT)")})
-    with engine.connect() as connection:
-        migrations.migrate(connection, "x")
-    with engine.connect() as connection, pytest.raises(Exception, match="already exists"):
-        migrations.migrate(connection, "x", (good, bad))
-    with engine.connect() as connection:
-        assert migrations.applied(connection) == 2
-        tables = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars()
-        assert set(tables) == {*schema.metadata.tables, "a"}
+    with monkeypatch.context() as patched, engine.connect() as connection:
+        patched.setattr(database, "views", lambda _: {"good": "SELECT 1", "series": "SELECT 2"})
+        with pytest.raises(Exception, match="already exists"), connection.begin():
+            database.create(connection, "x")
+    with engine.connect() as connection, connection.begin():
+        assert database.version_of(connection, "x") == 0
+        assert connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar() == 0
+        database.create(connection, "x")
+        assert database.version_of(connection, "x") == schema.VERSION
 
 
 def test_a_url_and_a_path_mean_the_same_file(tmp_path):

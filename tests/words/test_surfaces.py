@@ -247,7 +247,7 @@ def test_each_rule_of_the_runbook_reads_chinese_whatever_asks() -> None:
 
 def test_pictures_are_chinese_too(state: Path, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="needs wslgpud[plots]")
-    monkeypatch.setattr("wslgpud.series.plots.fonts.families", lambda: None)  # then an SVG has text and no shapes
+    monkeypatch.setattr("wslgpud.series.plots._families", lambda: None)  # then an SVG has text and no shapes
     listed = json.loads(shown("incidents", "--json", "--state", state))
     shown("incidents", listed[1]["id"], "--plot", "incident.svg", "--state", state)
     shown("stress", "history", "--plot", "nights.svg", "--state", state)

@@ -11,6 +11,7 @@ from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_fro
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.channels.toast import ToastChannel
+from wslgpud.alerts.dispatcher import quiet_hours
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
@@ -18,11 +19,7 @@ from wslgpud.words import say
 
 
 def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[Channel]:
-    """Return the channels that are configured, or there by themselves.
-
-    Raises:
-        ConfigError: one of them cannot be used; said without its secrets.
-    """
+    """Return the channels that are configured or there by themselves; ConfigError: one cannot be used."""
     found: list[Channel] = []
     toast, desktop = ToastChannel(host, environ), DesktopChannel(environ)
     if settings.windows_toast == "on" or (settings.windows_toast == "auto" and host.live and toast.available()):
@@ -43,6 +40,8 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
 
 def configured(settings: Alerts) -> list[Channel]:
     """Return the channels of which the configuration says all; raises what ``channels`` does."""
+    levels(settings)
+    quiet_hours(settings.quiet_hours)  # also where no channel is for people
     urls = urls_from(settings.urls, settings.urls_file)
     understood(urls)
     found: list[Channel] = [AppriseChannel(url) for url in urls]

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.messages import Payload, digest, level_of, worded
@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 #: seconds before the next try after 1, 2, ... failures in a row
 BACK_OFF_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0)
-#: a warning older than this is history, not a warning
-EXPIRY_SECONDS = 24 * 3600.0
 #: messages that wait for one channel; of more, those that matter least are given up, the oldest first
 MOST_WAITING = 500
 #: an open end of quiet hours is looked at this often: the wall clock may be set meanwhile
@@ -57,33 +55,26 @@ def second_of_day(wall: float) -> float:
     return local.tm_hour * _HOUR + local.tm_min * 60.0 + local.tm_sec
 
 
-@dataclass(slots=True)
 class SendPolicy:
-    """What one channel for people may do now; ``quiet`` hours may reach over midnight."""
+    """What one channel for people may do now."""
 
-    quiet: tuple[float, float] | None = None
-    quiet_level: Level = Level.EMERGENCY
-    per_hour: int = 20
-    day: Callable[[float], float] = second_of_day
-    _sent: deque[float] = field(default_factory=deque, init=False)
-
-    @classmethod
-    def of(cls, settings: Alerts) -> SendPolicy:
-        """Return that of the configuration; raises what ``quiet_hours`` does."""
-        level = Level[settings.quiet_level.upper()]
-        return cls(quiet_hours(settings.quiet_hours), level, settings.messages_per_hour)
+    def __init__(self, settings: Alerts, day: Callable[[float], float] = second_of_day) -> None:
+        """Begin with nothing sent; raises what ``quiet_hours`` does."""
+        self._quiet, self._quiet_level = quiet_hours(settings.quiet_hours), Level[settings.quiet_level.upper()]
+        self._per_hour, self._day = settings.messages_per_hour, day
+        self._sent: deque[float] = deque()
 
     def wait(self, worst: Level, wall: float, mono: float) -> float:
         """Return how long messages up to this level must wait: 0 when they may go now, as an emergency always may."""
         if worst >= Level.EMERGENCY:
             return 0.0
         left = 0.0
-        if self.quiet is not None and worst < self.quiet_level:
-            start, end = self.quiet
-            left = max(0.0, (end - start) % _DAY - (self.day(wall) - start) % _DAY)
+        if self._quiet is not None and worst < self._quiet_level:
+            start, end = self._quiet  # it may reach over midnight
+            left = max(0.0, (end - start) % _DAY - (self._day(wall) - start) % _DAY)
         while self._sent and mono - self._sent[0] >= _HOUR:
             self._sent.popleft()
-        if len(self._sent) >= self.per_hour:
+        if len(self._sent) >= self._per_hour:
             left = max(left, self._sent[0] + _HOUR - mono)
         return left
 
@@ -96,16 +87,15 @@ class SendPolicy:
 class Dispatcher:
     """A thread for each channel, so that one that hangs holds up no other; ``wake`` tells them of more.
 
-    Each channel for people has a ``policy`` of its own; ``reminders`` returns the messages of open incidents
-    for a channel that needs them again and again (Alertmanager), by its name.
+    ``reminders`` returns the messages of open incidents for a channel that needs them again and again
+    (Alertmanager), by its name.
     """
 
     channels: Sequence[Channel]
     outbox: Outbox
     clock: Clock
-    policy: SendPolicy = field(default_factory=SendPolicy)
+    settings: Alerts = field(default_factory=Alerts)
     translator: Translator = ENGLISH
-    expiry_seconds: float = EXPIRY_SECONDS
     reminders: Callable[[str], Sequence[Payload]] = lambda _: ()
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -144,7 +134,7 @@ class _ChannelWorker:
         self.stopping = False
         self.thread = threading.Thread(target=self._work, name=f"alerts-{channel.name}", daemon=True)
         self._channel, self._owner, self._outbox, self._clock = channel, owner, owner.outbox, owner.clock
-        self._policy = replace(owner.policy) if channel.human else None
+        self._policy = SendPolicy(owner.settings) if channel.human else None
         self._failures = 0
         self._overfull = False
         self._not_before = 0.0
@@ -169,7 +159,7 @@ class _ChannelWorker:
             return pause
         if not waiting:
             return self._refresh()
-        wall, expiry = self._clock.wall(), self._owner.expiry_seconds
+        wall, expiry = self._clock.wall(), self._owner.settings.expire_hours * _HOUR
         if wall - waiting[0].created_wall > expiry:
             self._done(waiting[:1], "expired", say("older than {expiry_seconds}", expiry_seconds=expiry))
             return 0.0

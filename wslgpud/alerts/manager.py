@@ -14,7 +14,7 @@ from typing import Any
 from wslgpud.alerts import alert_metrics, channel_factory, journald
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.dispatcher import Dispatcher, SendPolicy
+from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
 from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import RuleEngine, is_momentary
@@ -81,15 +81,8 @@ class AlertManager:
         self._settings, self._store, self._clock, self._place = settings, store, clock, place
         self._channels = channels
         self._levels = channel_factory.levels(settings)
-        self.dispatcher = Dispatcher(
-            channels,
-            store.outbox,
-            clock,
-            SendPolicy.of(settings),
-            translator(place.language),
-            settings.expire_hours * 3600.0,
-            self.reminders,
-        )
+        spoken = translator(place.language)
+        self.dispatcher = Dispatcher(channels, store.outbox, clock, settings, spoken, self.reminders)
         # Closed ones are kept for the score alone, and so only those that it looks at.
         self._past: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
         left: list[Incident] = []

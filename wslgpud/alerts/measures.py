@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from wslgpud.alerts.oom_attribution import Counted
 from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, ProcessSample, Snapshot, SourceReport, Transition
@@ -37,6 +36,53 @@ class Signal(NamedTuple):
     facts: Mapping[str, Fact] = {}
 
 
+class GroupCount(NamedTuple):
+    """What the kernel counts of one cgroup: kills, and how often it ran into its limit (None: not known)."""
+
+    kills: int
+    limit_hits: int | None = None
+
+
+class UnnamedKill(NamedTuple):
+    """A kill that only a counter tells of: when it was seen, and how things were at the look before it."""
+
+    mono: float
+    wall: float
+    kills_per_second: float
+    processes: tuple[ProcessSample, ...]
+    used_bytes: Number | None = None
+    growing: int | None = None
+
+
+@dataclass(slots=True)
+class KillCounters:
+    """What is remembered of the kernel's counters from look to look."""
+
+    #: the machine's count and when it was read: while memory runs out that may fail for a look
+    machine: tuple[float, Number] | None = None
+    groups: Mapping[str, GroupCount] = field(default_factory=dict)
+    #: kills that the machine counted and no group yet; below 0 those that only a group has counted yet
+    unplaced: int = 0
+    #: by resource
+    unnamed: dict[str, UnnamedKill] = field(default_factory=dict)
+    #: by resource, the pid of who was last seen to grow
+    growing: dict[str, int] = field(default_factory=dict)
+
+    def of_the_machine(self, counted: int, in_groups: int, *, watched: bool) -> int:
+        """Return how many of the kills since the last look were for no group's limit.
+
+        Both counters grow at the same moment but are not read at the same moment: where groups are
+        ``watched``, a kill is the machine's when no group claims it by the next look.
+        """
+        if not watched:
+            self.unplaced = 0
+            return max(0, counted - in_groups)
+        waited, ahead = max(0, self.unplaced), max(0, -self.unplaced)
+        claimed = min(waited, in_groups)
+        self.unplaced = counted - min(ahead, counted) - (in_groups - claimed)
+        return waited - claimed
+
+
 @dataclass(slots=True)
 class Measured:
     """One tick, as the measures see it, and what they remember of those before it."""
@@ -53,7 +99,7 @@ class Measured:
     silent_since: dict[str, float] = field(default_factory=dict)
     #: sources that did not answer an earlier run either, and so have never answered this one
     missed: set[str] = field(default_factory=set)
-    kills: Counted = field(default_factory=Counted)
+    kills: KillCounters = field(default_factory=KillCounters)
     #: processes of the last two lists of them, by pid: the kernel's log may be a tick late
     processes: dict[int, ProcessSample] = field(default_factory=dict)
     #: what Windows has moved into RAM of each card that only it shows

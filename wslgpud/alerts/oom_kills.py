@@ -1,14 +1,16 @@
-"""The measure of kills for lack of memory: each under the resource whose end it was, and with its victim."""
+"""The measure of kills for lack of memory: each under the resource whose end it was, and with its victim.
+
+The kernel's log names it. Where only its counters tell of a kill, the victim is who is gone since.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from wslgpud.alerts.measures import Measured, Signal
-from wslgpud.alerts.oom_attribution import Counts, Unnamed, held, kills_by_group, victim
+from wslgpud.alerts.measures import GroupCount, Measured, Signal, UnnamedKill
 from wslgpud.event import Event
-from wslgpud.model import Number, Snapshot
+from wslgpud.model import Number, ProcessSample, Snapshot
 from wslgpud.risk.attribution import full_name, short_name
 from wslgpud.sources import cgroups, memory
 from wslgpud.words import Fact, say
@@ -17,6 +19,10 @@ from wslgpud.words import Fact, say
 PATIENCE_SECONDS = 8.0
 #: groups in which somebody died while no daemon ran that are told one by one
 MOST_MISSED = 5
+#: whoever held less was not killed to make room
+LEAST_BYTES = 64 << 20
+#: share of what somebody held that must have come back: the list of processes is some seconds old
+LEAST_BACK = 0.5
 
 
 def oom_kills(look: Measured) -> Iterator[Signal]:
@@ -31,7 +37,7 @@ def oom_kills(look: Measured) -> Iterator[Signal]:
     state.growing |= look.growing
     for resource, rate in _counted(look, mute=mute and not heard):
         before = look.last.processes, _used(look.last, resource)
-        seen = Unnamed(look.snapshot.mono, look.snapshot.wall, rate, *before, state.growing.get(resource))
+        seen = UnnamedKill(look.snapshot.mono, look.snapshot.wall, rate, *before, state.growing.get(resource))
         state.unnamed.setdefault(resource, seen)
     yield from _named(look)
 
@@ -109,10 +115,10 @@ def _counted(look: Measured, *, mute: bool) -> Iterator[tuple[str, float]]:
             yield "ram", kills / seconds
 
 
-def _counts(snapshot: Snapshot) -> dict[str, Counts]:
+def _counts(snapshot: Snapshot) -> dict[str, GroupCount]:
     hits = snapshot.family(cgroups.LIMIT_HITS)
     return {
-        labels[0]: Counts(int(kills), None if labels not in hits else int(hits[labels]))
+        labels[0]: GroupCount(int(kills), None if labels not in hits else int(hits[labels]))
         for labels, kills in snapshot.family(cgroups.OOM_KILLS).items()
     }
 
@@ -138,3 +144,50 @@ def _used(snapshot: Snapshot, resource: str) -> Number | None:
         return snapshot.value(cgroups.CURRENT, resource.partition(":")[2])
     total, left = (snapshot.value(memory.MEMINFO[line]) for line in ("MemTotal", "MemAvailable"))
     return None if total is None or left is None else total - left
+
+
+def kills_by_group(before: Mapping[str, GroupCount], now: Mapping[str, GroupCount]) -> dict[str, int]:
+    """Return how many were killed for the limit of which group since the last look, by path.
+
+    A group's counter includes the groups below it, and victims of a machine that is full: so only groups
+    that ran into their limit meanwhile count, and of nested ones the innermost.
+    """
+    grown = {
+        path: counts.kills - then.kills
+        for path, counts in now.items()
+        if (then := before.get(path)) is not None
+        and counts.kills > then.kills
+        # it ran into its limit, as far as that is known
+        and (then.limit_hits is None or counts.limit_hits is None or counts.limit_hits > then.limit_hits)
+    }
+
+    def holds(path: str) -> bool:
+        return any(other != path and f"{other}/".startswith(f"{path.rstrip('/')}/") for other in grown)
+
+    return {path: kills for path, kills in grown.items() if not holds(path)}
+
+
+def victim(
+    kill: UnnamedKill, now: Iterable[ProcessSample], group: str = "", freed_bytes: int | None = None
+) -> ProcessSample | None:
+    """Return whom an unnamed kill has most likely taken; None where nobody fits.
+
+    The victim was there before and is not there ``now``, was in ``group`` where a cgroup ran into its limit, and
+    took its memory along, where it is known how much came back. The forecast's culprit is meant if it is gone.
+    """
+    alive = {process.key for process in now}
+    gone = [
+        process
+        for process in kill.processes
+        if process.key not in alive
+        and held(process) >= LEAST_BYTES
+        and (not group or not process.cgroup or process.within(group))
+        and (freed_bytes is None or freed_bytes >= LEAST_BACK * held(process))
+    ]
+    culprits = [process for process in gone if process.pid == kill.growing]
+    return max(culprits or gone, key=held, default=None)
+
+
+def held(process: ProcessSample) -> int:
+    """Return what a process holds of RAM and swap."""
+    return process.rss_bytes + process.swap_bytes

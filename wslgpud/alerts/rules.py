@@ -130,10 +130,9 @@ class RuleEngine:
     """Evaluates the rules at each tick. Pure: time is what the snapshots say, and monotonic."""
 
     def __init__(self, *, state_folder: str = "/", since_wall: float = math.inf) -> None:
-        """Begin with nothing seen.
+        """Watch the disk of ``state_folder``, where the daemon's own data lies, among all else.
 
-        The disk of ``state_folder``, where the daemon's own data lies, is watched. Kernel messages from before
-        the first look count when they are newer than ``since_wall``: they came while no daemon ran.
+        Kernel messages from before the first tick count if newer than ``since_wall``: they came while no daemon ran.
         """
         self._look = Measured(state_folder, since_wall)
         #: by rule, then by resource
@@ -161,10 +160,7 @@ class RuleEngine:
         store_damage: MessageLike = "",
         growing: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Transition]:
-        """Take the next snapshot; return the changes of level it leads to.
-
-        ``growing`` is the pid of whom the forecast sees growing, by resource.
-        """
+        """Return the changes of level that the next snapshot leads to; ``growing`` (pids by resource) as forecast."""
         look = self._look
         look.advance(snapshot)
         look.store_error, look.store_damage, look.growing = store_error, store_damage, growing

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from wslgpud import __version__
 from wslgpud.advise.checkups import Checkups
 from wslgpud.alerts import blackbox, channel_factory, runbook
-from wslgpud.alerts.dispatcher import SendPolicy
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
@@ -59,10 +58,7 @@ def check(config: Config) -> None:
     Raises:
         ConfigError: the key, and what it may be.
     """
-    alerts = config.alerts
-    SendPolicy.of(alerts)
-    channel_factory.levels(alerts)
-    channel_factory.configured(alerts)
+    channel_factory.configured(config.alerts)
     Server(config.server, Publisher(()), ())
     if config.otlp.endpoint:
         otlp.Push(config.otlp, list)

@@ -20,7 +20,7 @@ from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, fla
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import brief, cells, flush, hanging, margin_of, padded
 from wslgpud.model import Level
-from wslgpud.series.plots.incident import Panel, Story, plot_incident
+from wslgpud.series.incident_plot import Story, plot_incident
 from wslgpud.store import Reader
 from wslgpud.words import current, t
 
@@ -215,8 +215,7 @@ def _draw(shown: Report, path: Path) -> None:
     d, own = shown.document, shown.incident.resource
     # Other groups say nothing about this one.
     told = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]
-    panels = [Panel(words.current().resource(c.resource), c.capacity_bytes, c.points) for c in told[:_MOST_PANELS]]
     title = t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])
     title += f"\n{d['outcome']}" if "outcome" in d else ""
     story = Story(shown.start, shown.end, _marks(shown), shown.warned)
-    plot_incident(panels, story, path, title, _readable(shown, charts=False))
+    plot_incident(told[:_MOST_PANELS], story, path, title, _readable(shown, charts=False))

@@ -126,20 +126,20 @@ class RiskEngine:
             view = tracker.look(t, room, around)
             forecast = self._forecast(observation, room, tracker, view, wish, changed=view.level != old)
             seen[room.resource] = _Last(room.key, t, forecast)
-        held, gone = self._unseen(observation, seen, pressure)
-        changes = tuple(self._changes(t, wall, {**seen, **held, **gone}))
-        return Assessment(tuple(last.forecast for last in {**seen, **held}.values()), changes, failures)
+        now = seen | dict(self._unseen(observation, seen, pressure))
+        changes = tuple(self._changes(t, wall, now))
+        here_still = (last.forecast for last in now.values() if last.forecast.cause != "gone")
+        return Assessment(tuple(here_still), changes, failures)
 
     def _unseen(
         self, observation: Observation, seen: Mapping[str, _Last], pressure: Pressure
-    ) -> tuple[dict[str, _Last], dict[str, _Last]]:
-        """Return what holds of resources whose sample did not come though they are there, and those that are gone.
+    ) -> Iterator[tuple[str, _Last]]:
+        """Yield what holds of resources whose sample did not come though they are there, and those that are gone.
 
         Gone under its name is a card that has another number now, and an alarm about what is there no longer:
         a container that ended, a lost card. A source that is late says nothing of that, and RAM does not go.
         """
         t, here = observation.t, {last.key for last in seen.values()}
-        held, gone = {}, {}
         for name, last in self._last.items():
             if name in seen:
                 continue
@@ -150,7 +150,7 @@ class RiskEngine:
                     level = tracker.hysteresis.level
                     if name == "ram" and not observation.gap_expected:
                         level = tracker.miss(t, pressure)
-                    held[name] = last._replace(forecast=_aged(last.forecast, age, level))
+                    yield name, last._replace(forecast=_aged(last.forecast, age, level))
                 continue
             if last.key not in here:
                 if age <= self.settings.hold_seconds or last.forecast.level == Level.OK:
@@ -159,8 +159,7 @@ class RiskEngine:
                     tracker.hysteresis = Hysteresis(self.settings)
             ended = replace(last.forecast, level=Level.OK, who="", cause="gone", probabilities={})
             ended = replace(ended, eta_early_seconds=None, eta_seconds=None, eta_late_seconds=None)
-            gone[name] = last._replace(forecast=ended)
-        return held, gone
+            yield name, last._replace(forecast=ended)
 
     def _changes(self, t: float, wall: float, now: Mapping[str, _Last]) -> Iterator[Transition]:
         """Yield each resource whose level has changed since its last forecast, and remember the new forecasts."""

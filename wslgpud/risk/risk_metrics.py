@@ -3,61 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
-from wslgpud.metrics import CULPRIT_NAMES, RESOURCE_NAMES, MetricSpec, Unit
+from wslgpud.metrics import CULPRIT_NAMES, RESOURCE_NAMES, gauge, info
 from wslgpud.model import Forecast, Level, Reading
 
+_of_resource = partial(gauge, names=(RESOURCE_NAMES,))
 
-def _gauge(name: str, unit: Unit, text: str, *labels: str, decimals: int = 0, stored: bool = True) -> MetricSpec:
-    return MetricSpec(name, "gauge", unit, text, ("resource", *labels), decimals, stored, (RESOURCE_NAMES,))
-
-
-LEVEL = _gauge("risk_level", "", "How bad it is: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency.")
-HEADROOM = _gauge(
+LEVEL = _of_resource("risk_level", "How bad it is: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency.", "resource")
+HEADROOM = _of_resource(
     "headroom_bytes",
-    "bytes",
     "Memory that can still be taken before allocations fail: RAM with swap, VRAM below its real ceiling.",
+    "resource",
 )
-CAPACITY = _gauge("headroom_capacity_bytes", "bytes", "What the headroom would be if nothing were used.")
-CONSUMPTION = _gauge(
-    "consumption_bytes_per_second", "bytes_per_second", "Rate at which the headroom shrinks (negative: it grows)."
+CAPACITY = _of_resource("headroom_capacity_bytes", "What the headroom would be if nothing were used.", "resource")
+CONSUMPTION = _of_resource(
+    "consumption_bytes_per_second", "Rate at which the headroom shrinks (negative: it grows).", "resource"
 )
-TIME_LEFT = _gauge(
+TIME_LEFT = _of_resource(
     "time_to_exhaustion_seconds",
-    "seconds",
     "Time until the headroom is gone if it goes on like this: early, middle and late end of the range. "
     "Absent while nothing points to exhaustion.",
+    "resource",
     "estimate",
 )
-PROBABILITY = _gauge(
+PROBABILITY = _of_resource(
     "exhaustion_probability_ratio",
-    "ratio",
     "Probability that the headroom is gone within so many seconds.",
+    "resource",
     "within_seconds",
     decimals=3,
 )
-CULPRIT = MetricSpec(
+CULPRIT = info(  # not stored: the changes of level keep it
     "risk_culprit",
-    "info",
-    "",
     "Who takes the memory, as far as is known, and what points to exhaustion; absent while nothing does.",
-    ("resource", "who", "kind", "cause"),
-    stored=False,  # the changes of level keep it
+    "resource",
+    "who",
+    "kind",
+    "cause",
     names=(RESOURCE_NAMES, CULPRIT_NAMES),
 )
-AGE = _gauge(
+AGE = _of_resource(
     "risk_forecast_age_seconds",
-    "seconds",
     "Age of the sample that the forecast rests on; above 0 while no new one comes and the last one is held.",
+    "resource",
     decimals=1,
     stored=False,  # a source that is late says so in the database itself
 )
-LEARNED = MetricSpec(
+LEARNED = gauge(
     "learned_ceiling_bytes",
-    "gauge",
-    "bytes",
     "Most VRAM that could be had: an allocation failed there (seen), or probably did; absent until then.",
-    ("resource", "certainty"),
+    "resource",
+    "certainty",
 )
 
 METRICS = (LEVEL, HEADROOM, CAPACITY, CONSUMPTION, TIME_LEFT, PROBABILITY, CULPRIT, AGE, LEARNED)

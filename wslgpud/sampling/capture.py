@@ -137,8 +137,8 @@ def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]
     contents["host.json"] = json.dumps(facts, indent=1) + "\n"
     if host.live and (recording := _nvml()):
         contents["nvml.json"] = mask.words(recording)
-    if answer := _windows(host, config):
-        contents["windows.json"] = mask.words(json.dumps(answer, indent=1)) + "\n"
+    with contextlib.closing(WindowsSource(host, config)) as source, contextlib.suppress(NoData, SourceError):
+        contents["windows.json"] = mask.words(json.dumps(source.ask(), indent=1)) + "\n"
     for name, text in contents.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -252,13 +252,6 @@ def _nvml() -> str:
         command = python_command("wslgpud.probes.nvml_probe", "--capture")
         return output(command, _NVML_SECONDS, clean_environment())
     return ""
-
-
-def _windows(host: Host, config: Config) -> dict[str, Any] | None:
-    """Return what Windows answers here; None where there is none to ask."""
-    with contextlib.closing(WindowsSource(host, config)) as source, contextlib.suppress(NoData, SourceError):
-        return source.ask()
-    return None
 
 
 def _kernel_log(host: Host) -> Iterator[str]:

@@ -60,8 +60,10 @@ def inspect(host: Host, pid: int, name: str, command: str, before: frozenset[Rol
         roles.add("build")
     if holds_gpu(host, pid):
         roles.add("gpu")
+    # Frameworks rename their processes (pt_main_thread, ray::...); the executable stays Python's.
+    program = PurePosixPath(host.link(f"/proc/{pid}/exe") or name).name
     # A library that was loaded stays; the map of a big process takes a millisecond, so once is enough.
-    if "training" in before or (("gpu" in roles or _is_python(host, pid, name)) and _maps(host, pid, FRAMEWORK)):
+    if "training" in before or (("gpu" in roles or _PYTHON.fullmatch(program)) and _maps(host, pid, FRAMEWORK)):
         roles.add("training")
     return frozenset(roles)
 
@@ -111,12 +113,6 @@ def _subject(program: str, arguments: Sequence[str]) -> str:
         elif not argument.startswith("-"):
             return PurePosixPath(argument).name
     return ""
-
-
-def _is_python(host: Host, pid: int, name: str) -> bool:
-    # Frameworks rename their processes (pt_main_thread, ray::...); the executable stays Python's.
-    program = PurePosixPath(host.link(f"/proc/{pid}/exe") or name).name
-    return bool(_PYTHON.fullmatch(program))
 
 
 def _maps(host: Host, pid: int, pattern: re.Pattern[str]) -> bool:

@@ -215,7 +215,6 @@ class Info:
 def info(reader: Reader) -> Info:
     """Look through a history; of a month it takes seconds."""
     with reader.connected() as connection:
-        version = connection.scalar(select(func.max(schema.schema_migration.c.version))) or 0
         hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
         series = connection.scalar(select(func.count()).select_from(schema.series)) or 0
         newest = connection.scalar(select(func.max(schema.chunk.c.high_ms)))
@@ -228,7 +227,7 @@ def info(reader: Reader) -> Info:
     path = reader.path
     aside = path.parent.glob(f"{path.name}.damaged-*Z") if path is not None else ()
     return Info(
-        version=version,
+        version=reader.version,
         hosts=hosts,
         series=series,
         file_bytes=total,

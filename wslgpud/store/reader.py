@@ -2,7 +2,7 @@
 
 A file may come from anybody, so a reader believes little of it, see https://www.sqlite.org/security.html. A schema
 is a program: a view in place of a table can run for ever, a generated column can make gigabytes. So only tables are
-read that are, letter by letter, those that our own migrations make.
+read that are, letter by letter, those that ``database`` makes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
+from wslgpud.store import database, schema
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, schema
 from wslgpud.store.errors import ForeignDatabaseError, explained
 from wslgpud.store.history import History
 
@@ -56,7 +56,7 @@ class Reader(History, AbstractContextManager["Reader"]):
         self._engine = _reader_engine(target)
         try:
             with self.connected() as connection:
-                migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+                self.version = database.version_of(connection, engines.shown(target))
         except BaseException:
             self.close()
             raise
@@ -153,7 +153,7 @@ def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
                     name=repr(name),
                 )
         (version,) = connection.execute(f"SELECT max(version) FROM {record}").fetchone()  # noqa: S608 - our own name
-        if (version or 0) > migrations.newest():
+        if (version or 0) > schema.VERSION:
             return  # refused later, as the file of a newer program
 
 

@@ -22,6 +22,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+#: of the tables and views; a change of them needs another, and code that brings older databases to it
+VERSION = 1
+
 #: ids of series of one host: host << 16 ... + 65535
 SERIES_BITS = 16
 #: of the id of a series those bits that are its own, not its host's

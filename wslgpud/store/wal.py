@@ -13,10 +13,11 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import UnkeptError
@@ -36,20 +37,17 @@ _REMEDIES = {
 
 
 class Wal:
-    """The log of an open connection; on a server there is none, and what is committed is synced."""
+    """A connection and the log it writes to; on a server there is none, and what is committed is synced."""
 
     def __init__(self, connection: Connection, path: Path | None) -> None:
-        self._connection, self._path = connection, path
-        # SQLite's locks lie on the other two files: closing this descriptor costs none
-        self._descriptor = (
-            None if path is None else os.open(engines.log_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        )
+        self.connection, self._path = connection, path
+        self._descriptor: int | None = None
         self._pages = 0
 
     @property
     def long(self) -> bool:
         """Tell whether it should be copied into the database; on a server nothing waits for that."""
-        return self._descriptor is None or self._pages >= CHECKPOINT_PAGES
+        return self._path is None or self._pages >= CHECKPOINT_PAGES
 
     @property
     def inode(self) -> tuple[int, int] | None:
@@ -65,19 +63,25 @@ class Wal:
 
     def sync(self) -> None:
         """Wait until the disk has all that is committed, or raise UnkeptError: some of it may be lost."""
-        if self._descriptor is not None:
-            with _kept(self._path):
-                os.fdatasync(self._descriptor)
+        if self._path is None:
+            return
+        if self._descriptor is None:
+            # SQLite's locks lie on the other two files: closing this descriptor costs none
+            self._descriptor = os.open(engines.log_path(self._path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with _kept(self._path):
+            os.fdatasync(self._descriptor)
 
     def checkpoint(self) -> None:
         """Copy it into the database as far as readers let it, or raise UnkeptError: all is copied again later."""
-        if self._descriptor is not None:
+        if self._path is not None:
             with _kept(self._path):
-                engines.run_outside(self._connection, "PRAGMA wal_checkpoint(PASSIVE)")
+                engines.run_outside(self.connection, "PRAGMA wal_checkpoint(PASSIVE)")
         self._pages = 0
 
     def close(self) -> None:
-        """Let the file go."""
+        """Let both go."""
+        with suppress(SQLAlchemyError):
+            self.connection.close()
         if self._descriptor is not None:
             os.close(self._descriptor)
 
@@ -130,7 +134,7 @@ def write_again(path: Path) -> None:
 
 
 @contextmanager
-def _kept(path: Path | None) -> Iterator[None]:
+def _kept(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:

@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from wslgpud.store import database, recovery, schema, series_ids, wal
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, recovery, schema, series_ids, wal
 from wslgpud.store.errors import (
     ForeignDatabaseError,
     MissingDriverError,
@@ -28,8 +27,9 @@ from wslgpud.store.errors import (
     explained,
 )
 from wslgpud.store.schema import insert_new
+from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import Waiting, WriteBuffer
-from wslgpud.words import MessageLike, cause, clauses, say
+from wslgpud.words import cause, clauses, say
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class Writer:
         self,
         target: str,
         buffer: WriteBuffer,
+        stats: StoreStats,
         *,
         attach: Callable[..., None],
         upkeep: Callable[[Connection], bool],
@@ -64,14 +65,13 @@ class Writer:
         """
         self._target = target
         self._path = engines.sqlite_path(target)
-        self._buffer = buffer
+        self._buffer, self._stats = buffer, stats
         self._attach, self._upkeep, self._tell_suspect = attach, upkeep, suspect
         self._commit_seconds = commit_seconds
         self._wall = wall
         self._engine: Engine | None = None
         self._aside: Path | None = None
         self._salvage: Iterator[int] | None = None
-        self._connection: Connection | None = None
         self._opened = False
         self._inode: tuple[int, int] | None = None
         self._wal: wal.Wal | None = None
@@ -82,16 +82,11 @@ class Writer:
         self._answered = 0
         self._failures_in_a_row = 0
         self._thread = threading.Thread(target=self._loop, name="wslgpud-store", daemon=True)
-        self.write_errors = 0
         self._last_row = 0
         self._unsynced = False
         self._suspect = False
         self._damage: tuple[str, tuple[int, int] | None] = ("", None)
-        self.error: MessageLike = ""
-        self.set_aside = ""
         self.last_commit_mono: float | None = None
-        self.last_commit_seconds: float | None = None
-        self.written_bytes: int | None = None
 
     def start(self, *, ours: bool) -> None:
         """Open the database in the caller's thread, so that its errors are the caller's; then write.
@@ -151,49 +146,52 @@ class Writer:
                 self._wake.wait_for(lambda: self._stopping or self._urgent, 0 if more else wait)
                 urgent, ticket, stopping = self._urgent, self._asked, self._stopping
                 self._urgent = False
-            done = self._try(partial(self._commit_all, synced=urgent or stopping))
-            self.written_bytes = wal.written_bytes()
-            if done:
-                with self._wake:
-                    self._answered = ticket
-                    self._wake.notify_all()
+            more, wait = False, RETRY_SECONDS[min(self._failures_in_a_row, len(RETRY_SECONDS) - 1)]
+            try:
+                self._commit_all(synced=urgent or stopping)
+                wait = self._commit_seconds
+                self._succeeded(ticket)
+                more = not stopping and self._upkeep_slice()
+            except Exception as error:
+                if not isinstance(error, (SQLAlchemyError, sqlite3.Error, StoreError, OSError)):
+                    # a fault of ours in sealing or purging must not end the writing
+                    log.exception("please report this")
+                self._failed(error)
+            self._stats.written_bytes_total = wal.written_bytes()
             if stopping:
                 break
-            more = done and self._try(self._upkeep_slice)
-            failures = min(self._failures_in_a_row, len(RETRY_SECONDS))
-            wait = self._commit_seconds if done else RETRY_SECONDS[failures - 1]
-        self._close_connection(final=True)
+        self._close_connection()
+        if self._engine is not None:
+            self._engine.dispose()
 
-    def _commit_all(self, *, synced: bool) -> bool:
+    def _commit_all(self, *, synced: bool) -> None:
         self._reopen_if_replaced()
         (problem, damaged), self._damage = self._damage, ("", None)
         if problem and damaged is not None and damaged == self._inode:
             raise StoreError("{path}: is damaged ({problem})", path=str(self._target), problem=problem)
         # before anything is taken to be written: a new file may need other numbers
-        connection, log_file = self._open()
+        log_file = self._open()
         started, some = time.monotonic(), False
         while True:
             asked = self._buffer.unnumbered()
             if asked:
-                with connection.begin():
-                    found = series_ids.find(connection, self._buffer.host_id, asked)
+                with log_file.connection.begin():
+                    found = series_ids.find(log_file.connection, self._buffer.host_id, asked)
                 self._buffer.number(asked, found)
             waiting = self._buffer.waiting(TICKS_A_COMMIT)
             if not (asked or waiting or self._buffer.unnumbered()):
                 break
-            self._commit(connection, waiting)
+            self._commit(log_file.connection, waiting)
             log_file.grew(sum(batch.size for batch in waiting.batches))
             self._buffer.committed(waiting)
             some = self._unsynced = True
         if synced or log_file.long:
-            self._sync()
+            self._sync(log_file)
         if some:
             self.last_commit_mono = time.monotonic()
-            self.last_commit_seconds = self.last_commit_mono - started
-        return True
+            self._stats.last_commit_seconds = self.last_commit_mono - started
 
-    def _sync(self) -> None:
-        _, log_file = self._open()
+    def _sync(self, log_file: wal.Wal) -> None:
         if self._unsynced:
             log_file.sync()
             self._buffer.synced()
@@ -213,37 +211,28 @@ class Writer:
             insert_new(connection, schema.event, waiting.events)
 
     def _upkeep_slice(self) -> bool:
-        connection, log_file = self._open()
-        more = True
+        log_file, more = self._open(), True
         if self._salvage is None:
-            more = self._upkeep(connection)
+            more = self._upkeep(log_file.connection)
         elif next(self._salvage, None) is None:
             self._salvage = self._aside = None
         if more:
             self._unsynced = True
             log_file.grew(SLICE_BYTES)
             if log_file.long:
-                self._sync()
+                self._sync(log_file)
         return more
 
-    def _try(self, act: Callable[[], bool]) -> bool:
-        """Act; on any trouble with the database note it, let the connection go and return False."""
-        try:
-            result = act()
-        except Exception as error:
-            if not isinstance(error, (SQLAlchemyError, sqlite3.Error, StoreError, OSError)):
-                # a fault of ours in sealing or purging must not end the writing
-                log.exception("please report this")
-            self._failed(error)
-            return False
+    def _succeeded(self, ticket: int) -> None:
         if self._failures_in_a_row:
             log.info("%s: written again", engines.shown(self._target))
-        self._failures_in_a_row = 0
-        self.error = ""
-        return result
+        self._failures_in_a_row, self._stats.error = 0, ""
+        with self._wake:
+            self._answered = ticket
+            self._wake.notify_all()
 
     def _failed(self, error: Exception) -> None:
-        self.write_errors += 1
+        self._stats.write_errors_total += 1
         self._failures_in_a_row += 1
         why = cause(explain(error, self._target) if isinstance(error, DBAPIError) else error)
         unkept = isinstance(error, UnkeptError) or "I/O error" in str(why)
@@ -256,9 +245,9 @@ class Writer:
             if reason and str(reason) not in str(why):
                 why = say("{what} ({why})", what=why, why=reason)
             why = clauses((why, remedy))
-        if str(why) != str(self.error):
+        if str(why) != str(self._stats.error):
             log.error("history is kept in memory: %s", why)
-        self.error = why
+        self._stats.error = why
         # the driver's own words: SQLAlchemy adds what was to be written, and an event may speak of damage
         said = str(error.orig if isinstance(error, DBAPIError) else error)
         if self._path is not None and recovery.is_damage(said):
@@ -275,38 +264,35 @@ class Writer:
             log.error("%s is damaged and cannot be set aside: %s", path, error.strerror)  # noqa: TRY400
             return
         self._inode = None
-        self.set_aside = str(self._aside)
+        self._stats.set_aside = str(self._aside)
         log.error("%s was damaged; it is kept as %s and a new one begun", path, self._aside)
 
-    def _open(self) -> tuple[Connection, wal.Wal]:
-        if self._connection is None or self._wal is None:
+    def _open(self) -> wal.Wal:
+        if self._wal is None:
             self._engine = self._engine or engines.writer_engine(self._target)
             if self._suspect and self._path is not None and self._stat() == self._inode:
                 wal.write_again(self._path)
-            connection, log_file = self._engine.connect(), None
+            opened = wal.Wal(self._engine.connect(), self._path)
             try:
                 if self._aside is not None:
-                    self._begin_salvage(connection, self._aside)
+                    self._begin_salvage(opened.connection, self._aside)
                 same = self._opened and self._inode == self._stat()
-                self._attach(connection, self._last_row, same_file=same)
-                log_file = wal.Wal(connection, self._path)
+                self._attach(opened.connection, self._last_row, same_file=same)
                 # that this run has begun must be known even if the power goes in the next second
-                log_file.sync()
+                opened.sync()
             except BaseException:
-                connection.close()
-                if log_file is not None:
-                    log_file.close()
+                opened.close()
                 raise
-            self._connection, self._wal, self._inode = connection, log_file, self._stat()
-            self._opened = True
+            self._wal, self._inode, self._opened = opened, self._stat(), True
             if self._suspect:
                 self._suspect = False
                 self._tell_suspect()
-        return self._connection, self._wal
+        return self._wal
 
     def _begin_salvage(self, connection: Connection, aside: Path) -> None:
         """Take over from a damaged file what all else refers to; the rest follows in slices."""
-        migrations.migrate(connection, self._target)
+        with connection.begin():
+            database.create(connection, self._target)
         try:
             self._last_row = recovery.take_over_identity(connection, aside)
         except sqlite3.Error as error:
@@ -315,16 +301,11 @@ class Writer:
             return
         self._salvage = recovery.take_over(connection, aside)
 
-    def _close_connection(self, *, final: bool = False) -> None:
-        connection, log_file, self._connection, self._wal = self._connection, self._wal, None, None
-        if connection is not None:
-            with suppress(SQLAlchemyError):
-                connection.close()
-        if log_file is not None:
-            log_file.close()
+    def _close_connection(self) -> None:
+        if self._wal is not None:
+            self._wal.close()
+            self._wal = None
         self._buffer.again()
-        if final and self._engine is not None:
-            self._engine.dispose()
 
     def _stat(self, suffix: str = "") -> tuple[int, int] | None:
         with suppress(FileNotFoundError):
@@ -338,10 +319,10 @@ class Writer:
 
         Its log is left behind under the name of the new file's log and would be played into that.
         """
-        if self._path is None or self._connection is None or self._stat() == self._inode:
+        if self._path is None or self._wal is None or self._stat() == self._inode:
             return
         log.warning("%s was deleted or replaced; going on with the file of that name", self._path)
-        ours = self._wal is not None and self._stat("-wal") == self._wal.inode
+        ours = self._stat("-wal") == self._wal.inode
         self._close_connection()
         if ours:
             for suffix in ("-wal", "-shm"):

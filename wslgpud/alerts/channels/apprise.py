@@ -42,11 +42,7 @@ _TYPES = {"ok": "success", "info": "info", "warning": "warning"}
 
 
 def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
-    """Return the URLs of the configuration and of a file that holds one a line.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
+    """Return the URLs of the configuration and of a file with one per line; ConfigError: it cannot be read."""
     if not file:
         return list(urls)
     try:
@@ -97,11 +93,7 @@ class AppriseProcess:
             self._end_if_idle()
 
     def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int:
-        """Return the status of a request (see ``apprise_worker``).
-
-        Raises:
-            DeliveryError: it took too long, or the process cannot be started or has died.
-        """
+        """Return a request's status (see ``apprise_worker``); DeliveryError: too late, or the process has died."""
         answer: SimpleQueue[int | None] = SimpleQueue()
         with self._lock:
             process, waiting, number = self._process or self._start(), self._waiting, next(self._numbers)
@@ -214,12 +206,7 @@ class AppriseChannel(Channel):
 
 
 def understood(urls: Sequence[str]) -> None:
-    """See that Apprise can use each URL; nothing is sent.
-
-    Raises:
-        ConfigError: Apprise is not installed, or does not know such a URL. The URL itself, which holds
-            secrets, is never shown.
-    """
+    """Send nothing, but see that Apprise is installed and knows each URL, else ConfigError without its secrets."""
     if not urls:
         return
     if importlib.util.find_spec("apprise") is None:

@@ -1,14 +1,9 @@
-"""A database of today: a new one from the tables of ``schema``, an older one by numbered steps.
-
-Each step is atomic with the row that records it. It leaves every table as ``schema`` creates it, letter by
-letter (SQLite: create, copy, drop, rename), because that is what readers believe of a file; see ``untrusted``.
-"""
+"""What a new database is made of besides the tables of ``schema``: views, its version, hypertables."""
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import NamedTuple
 
 from sqlalchemy import Connection, func, inspect, select, text
 
@@ -17,18 +12,6 @@ from wslgpud.store.errors import NewerSchemaError
 from wslgpud.store.rollup import DAY
 
 log = logging.getLogger(__name__)
-
-
-class Migration(NamedTuple):
-    """One step, as SQL of SQLite and of PostgreSQL."""
-
-    version: int
-    name: str
-    statements: dict[str, tuple[str, ...]]
-
-
-#: from version 2 on; append only
-MIGRATIONS: tuple[Migration, ...] = ()
 
 #: what anyone may query, by name; words in braces differ by engine
 _VIEWS = {
@@ -117,56 +100,32 @@ def views(dialect: str) -> dict[str, str]:
     return {name: query.format_map(words) for name, query in _VIEWS.items()}
 
 
-def _create(connection: Connection) -> None:
-    schema.metadata.create_all(connection)
-    for name, query in views(connection.dialect.name).items():
-        connection.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
-
-
-def applied(connection: Connection) -> int:
-    """Return the version of a database, 0 for an empty one."""
+def version_of(connection: Connection, target: str) -> int:
+    """Return the version of a database, 0 of an empty one; NewerSchemaError: a newer wslgpud wrote it."""
     if not inspect(connection).has_table(schema.schema_migration.name):
         return 0
-    return connection.scalar(select(func.max(schema.schema_migration.c.version))) or 0
-
-
-def newest(migrations: tuple[Migration, ...] = MIGRATIONS) -> int:
-    """Return the version that this program writes."""
-    return migrations[-1].version if migrations else 1
-
-
-def refuse_newer(version: int, target: str, known: int | None = None) -> None:
-    """Raise NewerSchemaError when a newer program wrote the database."""
-    known = known or newest()
-    if version > known:
+    version = connection.scalar(select(func.max(schema.schema_migration.c.version))) or 0
+    if version > schema.VERSION:
         raise NewerSchemaError(
             "{target}: written by a newer wslgpud (schema {version}, this one knows "
             "{newest}); update wslgpud, or move the file away to start a new history",
-            target=str(target),
+            target=target,
             version=version,
-            newest=known,
+            newest=schema.VERSION,
         )
+    return version
 
 
-def migrate(connection: Connection, target: str, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
-    """Bring the database to the newest schema, or raise NewerSchemaError and leave it as it is."""
-    with connection.begin():
-        version = applied(connection)
-        refuse_newer(version, target, newest(migrations))
-    first = Migration(newest(migrations), "first tables", {})
-    for step in [m for m in migrations if m.version > version] if version else [first]:
-        with connection.begin():
-            engine.serialise(connection)
-            if applied(connection) >= step.version:
-                continue
-            if not version:
-                _create(connection)
-            for statement in step.statements.get(connection.dialect.name, ()):
-                connection.exec_driver_sql(statement)
-            connection.execute(
-                schema.schema_migration.insert(),
-                {"version": step.version, "name": step.name, "applied_ms": int(time.time() * 1000)},
-            )
+def create(connection: Connection, target: str) -> None:
+    """Make the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
+    engine.serialise(connection)
+    if version_of(connection, target):
+        return
+    schema.metadata.create_all(connection)
+    for name, query in views(connection.dialect.name).items():
+        connection.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
+    first = {"version": schema.VERSION, "name": "first tables", "applied_ms": int(time.time() * 1000)}
+    connection.execute(schema.schema_migration.insert(), first)
 
 
 # TimescaleDB, where the administrator of a PostgreSQL database has put it there: summaries are hypertables. Minutes

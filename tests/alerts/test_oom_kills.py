@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.alerts.oom_attribution import LEAST_BYTES, Counted, Counts, Unnamed, held, kills_by_group, victim
+from wslgpud.alerts.measures import GroupCount, KillCounters, UnnamedKill
+from wslgpud.alerts.oom_kills import LEAST_BYTES, held, kills_by_group, victim
 from wslgpud.model import ProcessSample
 
 GROUPS = ("/a", "/a/b", "/c", "")
@@ -30,7 +31,7 @@ def test_a_victim_was_there_is_gone_took_its_memory_along_and_was_in_the_group(
     before: list[ProcessSample], data: st.DataObject, group: str, freed: int | None
 ) -> None:
     now = data.draw(st.lists(st.sampled_from(before), unique_by=lambda p: p.key) if before else st.just([]))
-    found = victim(Unnamed(0, 0, 1, tuple(before)), now, group, freed)
+    found = victim(UnnamedKill(0, 0, 1, tuple(before)), now, group, freed)
 
     fits = [
         p
@@ -51,7 +52,7 @@ def test_of_those_that_are_gone_the_one_that_was_known_to_grow_is_the_victim(
     gone = [p for p in before if held(p) >= LEAST_BYTES]
     if gone:
         grower = data.draw(st.sampled_from(gone))
-        kill = Unnamed(0, 0, 1, tuple(before), growing=grower.pid)
+        kill = UnnamedKill(0, 0, 1, tuple(before), growing=grower.pid)
         found = victim(kill, [])
         assert found is not None
         assert found.pid == grower.pid
@@ -62,8 +63,8 @@ def test_of_those_that_are_gone_the_one_that_was_known_to_grow_is_the_victim(
 def test_kills_are_told_of_the_innermost_group_that_ran_into_its_limit_and_of_no_other(
     before: dict[str, int], grown: dict[str, int]
 ) -> None:
-    then = {path: Counts(kills, 7) for path, kills in before.items()}
-    now = {path: Counts(kills + grown.get(path, 0), 8) for path, kills in before.items()}
+    then = {path: GroupCount(kills, 7) for path, kills in before.items()}
+    now = {path: GroupCount(kills + grown.get(path, 0), 8) for path, kills in before.items()}
     found = kills_by_group(then, now)
 
     more = {path: kills for path, kills in grown.items() if kills and path in before}
@@ -76,7 +77,7 @@ def test_kills_are_told_of_the_innermost_group_that_ran_into_its_limit_and_of_no
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
 def test_every_kill_is_told_once_of_the_machine_or_of_a_group(kills: list[tuple[int, int]]) -> None:
     """Each kill is counted by the machine at one look; those of groups at the same one or the next."""
-    state, told, late = Counted(), 0, 0
+    state, told, late = KillCounters(), 0, 0
     for machine, group in kills:
         told += state.of_the_machine(machine + group, late, watched=True)
         late = group

@@ -10,9 +10,11 @@ import contextlib
 import functools
 import html
 import io
+import logging
 import math
 import os
 import re
+import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -23,8 +25,7 @@ from wslgpud import optional_packages
 from wslgpud.colors import INKS, LEVELS, LINES
 from wslgpud.model import Level, StressResult
 from wslgpud.security import safe_files
-from wslgpud.series.plots import fonts
-from wslgpud.words import MessageError, cause, current, failure, say, t
+from wslgpud.words import MessageError, cause, current, failure, say, t, template
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +37,13 @@ ENDINGS = (".png", ".svg")
 _GAP_STEPS = 5.0
 #: black for what happened, whatever the level
 MOMENT: Mapping[str, Any] = {"color": INKS["ink"].light, "linestyle": "--", "linewidth": 1}
+
+#: with Chinese characters, the better ones first
+_CHINESE = (
+    *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "Microsoft YaHei"),
+    *("WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "SimHei", "SimSun", "Droid Sans Fallback", "Noto Sans CJK JP"),
+)
+_NO_FONT = template("{path}: no font with Chinese characters was found; apt install fonts-noto-cjk, or choose .svg")
 
 #: keywords of a line
 Line = Mapping[str, Any]
@@ -199,7 +207,7 @@ def figure_of(width: float, height: float) -> Figure:
         raise PlotError("a plot needs matplotlib: {remedy}", remedy=optional_packages.remedy("plots")) from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
     # A salt, so that the same data give the same file.
-    mpl.rcParams.update({"svg.hashsalt": "wslgpud", **fonts.settings()})
+    mpl.rcParams.update({"svg.hashsalt": "wslgpud", **_font_settings()})
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -310,10 +318,10 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
         raise PlotError("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known))
-    if kind == ".png" and fonts.families() is None:
-        raise PlotError(fonts.REMEDY, path=str(path))
+    if kind == ".png" and _families() is None:
+        raise PlotError(_NO_FONT, path=str(path))
     try:
-        with safe_files.draft(path) as draft, fonts.unseen():
+        with safe_files.draft(path) as draft, _without_glyphs():
             if report is None or kind != ".html":
                 undated = {"Date": None} if kind == ".svg" else {}
                 figure.savefig(draft, format=kind[1:], dpi=80, metadata=undated)
@@ -328,6 +336,49 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
     except (OSError, ValueError) as error:
         reason = failure(error) if isinstance(error, OSError) else cause(error)
         raise PlotError("cannot write {file}: {reason}", file=str(path), reason=reason) from error
+
+
+def _font_settings() -> dict[Any, Any]:
+    """Return matplotlib's settings for the language: words in an SVG stay text, for the browser to write."""
+    # A font has no weight that another has: nothing that a reader could do about.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    return {
+        "font.family": ["sans-serif", *(_families() or ())],
+        "svg.fonttype": "path" if current().code == "en" else "none",
+    }
+
+
+def _families() -> list[str] | None:
+    """Return the fonts that the language needs beside the usual one; None where it has to do without."""
+    if current().code == "en":
+        return []
+    from matplotlib.font_manager import findSystemFonts, fontManager  # see figure_of
+
+    if found := _known_fonts():
+        return found
+    # What was installed after matplotlib noted what there is. Not what Windows has: under WSL2 every user may
+    # write there, and a file made to harm would be read by whoever draws.
+    noted = {Path(font.fname) for font in fontManager.ttflist}
+    for path in map(Path, findSystemFonts()):
+        if path not in noted and path.is_file():
+            with contextlib.suppress(OSError, RuntimeError):
+                fontManager.addfont(path)
+    return _known_fonts() or None
+
+
+def _known_fonts() -> list[str]:
+    from matplotlib.font_manager import fontManager  # see figure_of
+
+    names = {font.name for font in fontManager.ttflist}
+    return [name for name in _CHINESE if name in names][:1]
+
+
+@contextlib.contextmanager
+def _without_glyphs() -> Iterator[None]:
+    """Keep matplotlib from complaining of characters that the reader's browser is going to have."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield
 
 
 def _page(title: str, drawing: str, text: str) -> str:

@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from wslgpud.alerts.report import Curve
 from wslgpud.colors import INKS
-from wslgpud.model import Level, Transition
+from wslgpud.model import Transition
 from wslgpud.series import plots
 from wslgpud.words import say, t
 
@@ -18,14 +19,6 @@ if TYPE_CHECKING:
 _DASHES = (0, (4, 2))
 #: share of the width that the name of a mark takes
 _ROOM = 0.16
-
-
-class Panel(NamedTuple):
-    """Headroom of one resource: (seconds since the epoch, bytes left, level), of so many bytes."""
-
-    name: str
-    capacity_bytes: float
-    points: Sequence[tuple[float, float, Level]]
 
 
 class Story(NamedTuple):
@@ -40,7 +33,7 @@ class Story(NamedTuple):
     warned: Transition | None
 
 
-def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str, text: str) -> None:
+def plot_incident(panels: Sequence[Curve], story: Story, path: Path, title: str, text: str) -> None:
     """Draw what was left of the subject, large, and of other resources below it, on one axis of time.
 
     ``panels`` has the subject first; ``path`` is a PNG, SVG or HTML to write, which is one file that needs nothing
@@ -73,7 +66,7 @@ def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str,
                     va="top",
                     ha="left" if right else "right",
                 )
-        left = t("{resource}: left of {capacity_bytes}", resource=panel.name, capacity_bytes=panel.capacity_bytes)
+        left = t("{resource}: left of {capacity_bytes}", resource=panel.resource, capacity_bytes=panel.capacity_bytes)
         axes.set_title(left, fontsize=10, loc="left")
         axes.set_ylim(0, 1.02 * whole)
         axes.set_xlim(plots.days(story.start), plots.days(story.end))
