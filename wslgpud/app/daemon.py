@@ -61,7 +61,7 @@ def check(config: Config) -> None:
     channel_factory.configured(config.alerts)
     Server(config.server, Publisher(()), ())
     if config.otlp.endpoint:
-        otlp.Collector(config.otlp)
+        otlp.Push(config.otlp, list)
     if config.stress.schedule != schedule.OFF:
         schedule.trigger(config.stress)
 
@@ -146,6 +146,7 @@ class Daemon:
         stack.callback(server.stop, STOP_SECONDS)
         if config.otlp.endpoint:
             push = otlp.Push(config.otlp, publisher.readings, host.clock)
+            push.start()
             stack.callback(push.close, STOP_SECONDS)
             publisher.add_collector(push.readings)
         watched = config
