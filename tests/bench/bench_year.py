@@ -21,7 +21,7 @@ from tests.bench.bench_store import Machine, fill
 from tests.bench.year import DAY, make
 from wslgpud.config import StoreSettings
 from wslgpud.series.curves import curve, joined
-from wslgpud.store import Reader
+from wslgpud.store import Reader, StoreStats
 from wslgpud.store import engine as engines
 from wslgpud.store.maintenance import Info, info
 from wslgpud.store.schema import PERIOD_SECONDS
@@ -78,7 +78,7 @@ def deleting(file: Path) -> None:
     """Have everything deleted for its size, and print what the longest slice took."""
     taken = []
     with engines.writer_engine(str(file)).connect() as connection:
-        keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer())
+        keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer(), StoreStats())
         more = True
         while more:
             began, cpu = time.monotonic(), time.thread_time()

@@ -32,16 +32,17 @@ def test_the_next_look_is_in_the_coming_night(day, hour, due_day):
 def test_the_first_look_comes_soon_after_the_start_and_then_one_a_night(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         looks = []
-        check = NightlyCheck(str(file), clock.wall, lambda *_: None)
+        stats = store_metrics.StoreStats()
+        check = NightlyCheck(str(file), clock.wall, stats, lambda *_: None)
         for _ in range(3 * 96):
             clock.now += 900
             check()
             check.join()
-            if not looks or looks[-1] != check.last_wall:
-                looks.append(check.last_wall)
+            if not looks or looks[-1] != stats.last_check_wall:
+                looks.append(stats.last_check_wall)
         assert store.flush()
 
-    assert check.findings == ()
+    assert stats.check_findings == ()
     assert len(looks) == 1 + 3
     assert [datetime.fromtimestamp(w).astimezone().hour for w in looks[1:]] == [upkeep.CHECK_HOUR] * 3
 

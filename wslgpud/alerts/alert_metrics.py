@@ -93,6 +93,7 @@ def score(incidents: Iterable[Incident]) -> Iterator[Reading]:
     in_time = sum(lead is not None and lead >= IN_TIME_SECONDS for lead in leads)
     yield Reading(EXHAUSTIONS, in_time, ("yes",))
     yield Reading(EXHAUSTIONS, len(leads) - in_time, ("no",))
-    yield Reading(FALSE_ALARMS, sum(false_alarm(i, incidents) for i in incidents))
+    ends = [incident for incident in incidents if incident.rule == UNCLEAN_END]
+    yield Reading(FALSE_ALARMS, sum(false_alarm(incident, ends) for incident in incidents))
     if leads and leads[-1] is not None:
         yield Reading(LEAD, round(leads[-1], 1))

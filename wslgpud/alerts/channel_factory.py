@@ -19,11 +19,7 @@ from wslgpud.words import say
 
 
 def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[Channel]:
-    """Return the channels that are configured, or there by themselves.
-
-    Raises:
-        ConfigError: one of them cannot be used; said without its secrets.
-    """
+    """Return the channels that are configured or there by themselves; ConfigError: one cannot be used."""
     found: list[Channel] = []
     toast, desktop = ToastChannel(host, environ), DesktopChannel(environ)
     if settings.windows_toast == "on" or (settings.windows_toast == "auto" and host.live and toast.available()):

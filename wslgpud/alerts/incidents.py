@@ -130,12 +130,12 @@ class Fold:
         """Go on with what is open."""
         self.open: dict[Key, Incident] = {i.key: i for i in open_ones if i.closed_wall is None}
         #: over, but news of a kill that ended it may still come
-        self._lately: dict[Key, Incident] = {}
+        self.lately: dict[Key, Incident] = {}
 
     def known(self, row: Transition) -> Incident | None:
         """Return the incident that a row goes on with; None where it begins another one."""
         key = story(row.rule), row.resource
-        known = self.open.get(key) or self._lately.get(key)
+        known = self.open.get(key) or self.lately.get(key)
         return None if known is None or _begins_anew(known, row) else known
 
     def take(self, number: int, row: Transition) -> tuple[Incident, list[Incident]]:
@@ -144,22 +144,17 @@ class Fold:
         before = self.open.pop(key, None)
         over = [] if before is None or before is known else [replace(before, closed_wall=before.changed_wall)]
         if known is not None:
-            self._lately.pop(key, None)
-        settled = [i for i in self._lately.values() if abs(row.wall - i.changed_wall) > LATE_KILL_SECONDS]
-        over += [self._lately.pop(incident.key) for incident in settled]
+            self.lately.pop(key, None)
+        settled = [i for i in self.lately.values() if abs(row.wall - i.changed_wall) > LATE_KILL_SECONDS]
+        over += [self.lately.pop(incident.key) for incident in settled]
         incident = after(known, number, row)
         if incident.closed_wall is None:
             self.open[key] = incident
-        elif incident.rule == MEMORY and incident.kill is None and known is not None:
-            self._lately[key] = incident
+        elif known is not None and incident.rule == MEMORY and incident.kill is None:
+            self.lately[key] = incident
         elif known is not None:
             over.append(incident)
         return incident, over
-
-    def rest(self) -> Iterator[Incident]:
-        """Yield what is left when there are no more rows."""
-        yield from self._lately.values()
-        yield from self.open.values()
 
 
 def _begins_anew(known: Incident, row: Transition) -> bool:
@@ -180,7 +175,7 @@ def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
     folding = Fold()
     for number, row in rows:
         yield from folding.take(number, row)[1]
-    yield from folding.rest()
+    yield from (*folding.lately.values(), *folding.open.values())
 
 
 def after(known: Incident | None, number: int, row: Transition) -> Incident:

@@ -208,10 +208,7 @@ def _first_warning(rows: Iterable[Transition]) -> Transition | None:
 def _events(
     history: Reader, incident: Incident, start: float, end: float, translator: Translator
 ) -> list[dict[str, Any]]:
-    """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew.
-
-    Kills in other groups are stories of their own.
-    """
+    """Return what happened to this resource, once: each start of the daemon reads the kernel's log anew."""
     group = incident.resource.startswith("cgroup:")
     found = {
         (round(e.wall), text := translator.text(e.message)): {"at": iso(e.wall), "kind": e.kind, "text": text}

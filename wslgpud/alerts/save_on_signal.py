@@ -23,11 +23,7 @@ class SaveOnSignal:
     """Counts requests; calling it tells whether one has come since the last call."""
 
     def __init__(self, number: int = signal.SIGUSR1) -> None:
-        """Catch the signal from now on.
-
-        Raises:
-            ValueError: this is not the main thread.
-        """
+        """Catch the signal from now on; ValueError: this is not the main thread."""
         self._pending = False
         signal.signal(number, self._note)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -77,17 +78,19 @@ class Store(History, AbstractContextManager["Store"]):
             ours = engines.lock_path(self._path).exists()
             self._lock = engines.lock_for_writing(self._path)
         self._buffer = WriteBuffer()
-        self._upkeep = Upkeep(self._settings, self._clock.wall, self._buffer)
+        self._stats = StoreStats()
+        self._upkeep = Upkeep(self._settings, self._clock.wall, self._buffer, self._stats)
         self._reader: Reader | None = None
         self._reading = threading.Lock()
         self._run_id: int | None = None
         self._boot_id = boot_id
         self.previous_run: DaemonRun | None = None
-        self._check = NightlyCheck(self._target, self._clock.wall, self._report_damage)
+        self._check = NightlyCheck(self._target, self._clock.wall, self._stats, self._report_damage)
         self.learned: dict[str, Learned] = {}
         self._writer = Writer(
             self._target,
             self._buffer,
+            self._stats,
             attach=self._attach,
             upkeep=self._keep_up,
             suspect=self._check.soon,
@@ -227,26 +230,17 @@ class Store(History, AbstractContextManager["Store"]):
     def stats(self) -> StoreStats:
         """Return the store's figures about itself, without a look into the file."""
         committed, (ticks, queued_bytes) = self._writer.last_commit_mono, self._buffer.queue
-        return StoreStats(
+        return replace(
+            self._stats,
             file_bytes=engines.size_of(self._path),
             wal_bytes=engines.size_of(self._path and engines.log_path(self._path)),
-            free_bytes=self._upkeep.free_bytes,
-            rows=dict(self._upkeep.rows),
+            rows=dict(self._stats.rows),
             queue_ticks=ticks,
             queue_bytes=queued_bytes,
             dropped_ticks_total=self._buffer.pending.dropped,
             dropped_records_total=self._buffer.events.dropped + self._buffer.writes.dropped,
             rejected_values_total=self._buffer.rejected_values,
-            write_errors_total=self._writer.write_errors,
-            error=self._writer.error,
             last_commit_age_seconds=None if committed is None else time.monotonic() - committed,
-            last_commit_seconds=self._writer.last_commit_seconds,
-            last_purge_wall=self._upkeep.last_purge_wall,
-            purged_rows_total=self._upkeep.purged_rows,
-            set_aside=self._writer.set_aside,
-            check_findings=self._check.findings,
-            last_check_wall=self._check.last_wall,
-            written_bytes_total=self._writer.written_bytes,
         )
 
 

@@ -21,6 +21,7 @@ from wslgpud.store import schema, seal
 from wslgpud.store.errors import StoreError
 from wslgpud.store.reader import Reader
 from wslgpud.store.rollup import DAY, HOUR
+from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import WriteBuffer
 
 log = logging.getLogger(__name__)
@@ -79,33 +80,29 @@ _SUMMARIES = {
 class Upkeep:
     """Seals what is complete, deletes what is too old, then what is too much; one slice a call."""
 
-    def __init__(self, settings: StoreSettings, wall: Callable[[], float], buffer: WriteBuffer) -> None:
-        self._settings = settings
-        self._wall = wall
-        self._buffer = buffer
+    def __init__(
+        self, settings: StoreSettings, wall: Callable[[], float], buffer: WriteBuffer, stats: StoreStats
+    ) -> None:
+        self._settings, self._wall, self._buffer, self._stats = settings, wall, buffer, stats
         self._due_mono = 0.0
         self._rows = 50
         self._pages = VACUUM_PAGES
         self._measure_due_mono = 0.0
         self._used_bytes = self._bytes_a_row = 0.0
-        self._forget = Forgetter(settings, buffer)
+        self._forget = Forgetter(settings, buffer, stats)
         self._offset: float | None = None
         self._even_since = 0.0
-        self.rows: dict[str, int] = {}
-        self.free_bytes: int | None = None
-        self.purged_rows = 0
-        self.last_purge_wall: float | None = None
 
     def __call__(self, connection: Connection) -> bool:
         """Do one slice if work is due; tell whether there is more."""
         if time.monotonic() < self._due_mono:
             return False
-        if self._seal(connection):
+        if self._seal(connection) or self._purge(connection) or self._shrink(connection):
             return True
-        if self._purge(connection) or self._shrink(connection) or self._forget_series(connection):
+        if self._clock_settled() and self._forget(connection, self._wall()):
             return True
         self._due_mono = time.monotonic() + INTERVAL_SECONDS
-        self.last_purge_wall = self._wall()
+        self._stats.last_purge_wall = self._wall()
         self._count(connection)
         return False
 
@@ -141,7 +138,7 @@ class Upkeep:
                 rows = next((n for table in _LEAST_VALUABLE if (n := self._delete(connection, table, None))), 0)
         if rows:
             self._rows = _adapted(self._rows, time.monotonic() - started, 5000)
-        self.purged_rows += rows
+        self._stats.purged_rows_total += rows
         self._used_bytes -= rows * self._bytes_a_row
         return rows > 0
 
@@ -156,21 +153,12 @@ class Upkeep:
             self._bytes_a_row = self._used_bytes / max(rows, 1)
         return self._used_bytes
 
-    def _forget_series(self, connection: Connection) -> bool:
-        if not self._clock_settled():
-            return False
-        before = self._forget.forgotten
-        with connection.begin():
-            more = self._forget(connection, self._wall())
-        self.purged_rows += self._forget.forgotten - before
-        return more
-
     def _purge_excess(self, connection: Connection) -> int:
         for table, most in MOST_ROWS.items():
-            excess = self.rows.get(table.name, 0) - most
+            excess = self._stats.rows.get(table.name, 0) - most
             if excess > 0:
                 rows = self._delete_rows(connection, table, None, min(excess, self._rows))
-                self.rows[table.name] -= rows
+                self._stats.rows[table.name] -= rows
                 return rows
         return 0
 
@@ -243,10 +231,12 @@ class Upkeep:
         with connection.begin():
             for table in (schema.series, schema.batch, schema.chunk, *MOST_ROWS):
                 ours = true() if table is schema.series else self._ours(connection, table)
-                self.rows[table.name] = connection.scalar(select(func.count()).select_from(table).where(ours)) or 0
+                self._stats.rows[table.name] = (
+                    connection.scalar(select(func.count()).select_from(table).where(ours)) or 0
+                )
             if connection.dialect.name == "sqlite":
                 _, free, size = engines.page_counts(connection)
-                self.free_bytes = free * size
+                self._stats.free_bytes = free * size
 
 
 def _measured(connection: Connection, host: int) -> tuple[int, float]:
@@ -267,19 +257,25 @@ def _adapted(size: int, seconds: float, most: int) -> int:
 class Forgetter:
     """Deletes series of which nothing is kept any more, and of too many names those not seen for longest."""
 
-    def __init__(self, settings: StoreSettings, buffer: WriteBuffer) -> None:
+    def __init__(self, settings: StoreSettings, buffer: WriteBuffer, stats: StoreStats) -> None:
         days = max(settings.raw_days, settings.minute_days, settings.hour_days)
         self._raw_seconds, self._all_seconds = settings.raw_days * DAY, days * DAY
-        self._buffer = buffer
+        self._buffer, self._stats = buffer, stats
         self._due_mono = 0.0
         self._place: int | None = None
         self._excess: dict[tuple[int, str], int] = {}
-        self.forgotten = 0
 
     def __call__(self, connection: Connection, now_wall: float) -> bool:
-        """Look at some series within the caller's transaction; tell whether there are more."""
+        """Look at some series; tell whether there are more."""
         if time.monotonic() < self._due_mono:
             return False
+        with connection.begin():
+            more = self._look(connection, now_wall)
+        if not more:
+            self._place, self._due_mono = None, time.monotonic() + PASS_SECONDS
+        return more
+
+    def _look(self, connection: Connection, now_wall: float) -> bool:
         low, high = 0, schema.series_range(1 << 32)[1]
         if connection.dialect.name != "sqlite":  # a file is all ours, also what a renamed machine has left
             low, high = schema.series_range(self._buffer.host_id)
@@ -294,15 +290,12 @@ class Forgetter:
             since = now_wall - (self._raw_seconds if crowded else self._all_seconds)
             if number not in in_use and not _kept(connection, number, since):
                 _delete(connection, number)
-                self.forgotten += 1
+                self._stats.purged_rows_total += 1
                 if crowded:
                     self._excess[host, metric] -= 1
             if time.monotonic() - started > SLICE_SECONDS:
                 return True
-        if len(some) == _AT_ONCE:
-            return True
-        self._place, self._due_mono = None, time.monotonic() + PASS_SECONDS
-        return False
+        return len(some) == _AT_ONCE
 
 
 def _excess(connection: Connection, low: int, high: int) -> dict[tuple[int, str], int]:
@@ -342,14 +335,15 @@ class NightlyCheck:
     """Looks through the file when its time has come; ``report`` is told of damage and of which file."""
 
     def __init__(
-        self, target: str, wall: Callable[[], float], report: Callable[[str, tuple[int, int] | None], None]
+        self,
+        target: str,
+        wall: Callable[[], float],
+        stats: StoreStats,
+        report: Callable[[str, tuple[int, int] | None], None],
     ) -> None:
-        self._target, self._wall, self._report = target, wall, report
+        self._target, self._wall, self._stats, self._report = target, wall, stats, report
         self._due_wall = wall() + FIRST_CHECK_SECONDS
         self._thread: threading.Thread | None = None
-        #: what the last look found; None before the first
-        self.findings: tuple[str, ...] | None = None
-        self.last_wall: float | None = None
 
     def __call__(self) -> None:
         """Begin a look if it is time and none is under way."""
@@ -378,7 +372,7 @@ class NightlyCheck:
         except StoreError as error:
             log.warning("the history could not be checked: %s", error)
             return
-        self.findings, self.last_wall = tuple(found), self._wall()
+        self._stats.check_findings, self._stats.last_check_wall = tuple(found), self._wall()
         if found:
             log.error("%s: %s", self._target, found[0])
             self._report(found[0], identity)

@@ -27,8 +27,9 @@ from wslgpud.store.errors import (
     explained,
 )
 from wslgpud.store.schema import insert_new
+from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import Waiting, WriteBuffer
-from wslgpud.words import MessageLike, cause, clauses, say
+from wslgpud.words import cause, clauses, say
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Writer:
         self,
         target: str,
         buffer: WriteBuffer,
+        stats: StoreStats,
         *,
         attach: Callable[..., None],
         upkeep: Callable[[Connection], bool],
@@ -63,7 +65,7 @@ class Writer:
         """
         self._target = target
         self._path = engines.sqlite_path(target)
-        self._buffer = buffer
+        self._buffer, self._stats = buffer, stats
         self._attach, self._upkeep, self._tell_suspect = attach, upkeep, suspect
         self._commit_seconds = commit_seconds
         self._wall = wall
@@ -80,16 +82,11 @@ class Writer:
         self._answered = 0
         self._failures_in_a_row = 0
         self._thread = threading.Thread(target=self._loop, name="wslgpud-store", daemon=True)
-        self.write_errors = 0
         self._last_row = 0
         self._unsynced = False
         self._suspect = False
         self._damage: tuple[str, tuple[int, int] | None] = ("", None)
-        self.error: MessageLike = ""
-        self.set_aside = ""
         self.last_commit_mono: float | None = None
-        self.last_commit_seconds: float | None = None
-        self.written_bytes: int | None = None
 
     def start(self, *, ours: bool) -> None:
         """Open the database in the caller's thread, so that its errors are the caller's; then write.
@@ -160,7 +157,7 @@ class Writer:
                     # a fault of ours in sealing or purging must not end the writing
                     log.exception("please report this")
                 self._failed(error)
-            self.written_bytes = wal.written_bytes()
+            self._stats.written_bytes_total = wal.written_bytes()
             if stopping:
                 break
         self._close_connection()
@@ -192,7 +189,7 @@ class Writer:
             self._sync(log_file)
         if some:
             self.last_commit_mono = time.monotonic()
-            self.last_commit_seconds = self.last_commit_mono - started
+            self._stats.last_commit_seconds = self.last_commit_mono - started
 
     def _sync(self, log_file: wal.Wal) -> None:
         if self._unsynced:
@@ -229,13 +226,13 @@ class Writer:
     def _succeeded(self, ticket: int) -> None:
         if self._failures_in_a_row:
             log.info("%s: written again", engines.shown(self._target))
-        self._failures_in_a_row, self.error = 0, ""
+        self._failures_in_a_row, self._stats.error = 0, ""
         with self._wake:
             self._answered = ticket
             self._wake.notify_all()
 
     def _failed(self, error: Exception) -> None:
-        self.write_errors += 1
+        self._stats.write_errors_total += 1
         self._failures_in_a_row += 1
         why = cause(explain(error, self._target) if isinstance(error, DBAPIError) else error)
         unkept = isinstance(error, UnkeptError) or "I/O error" in str(why)
@@ -248,9 +245,9 @@ class Writer:
             if reason and str(reason) not in str(why):
                 why = say("{what} ({why})", what=why, why=reason)
             why = clauses((why, remedy))
-        if str(why) != str(self.error):
+        if str(why) != str(self._stats.error):
             log.error("history is kept in memory: %s", why)
-        self.error = why
+        self._stats.error = why
         # the driver's own words: SQLAlchemy adds what was to be written, and an event may speak of damage
         said = str(error.orig if isinstance(error, DBAPIError) else error)
         if self._path is not None and recovery.is_damage(said):
@@ -267,7 +264,7 @@ class Writer:
             log.error("%s is damaged and cannot be set aside: %s", path, error.strerror)  # noqa: TRY400
             return
         self._inode = None
-        self.set_aside = str(self._aside)
+        self._stats.set_aside = str(self._aside)
         log.error("%s was damaged; it is kept as %s and a new one begun", path, self._aside)
 
     def _open(self) -> wal.Wal:

@@ -15,7 +15,7 @@ _MOST_CHARACTERS = 300
 class DeliveryError(MaskedError):
     """The channel did not take the warning; it is tried again later unless ``permanent``.
 
-    Much of what is said may be the server's or program's own: it goes to the log and into the database.
+    The reason, much of which may be the server's or program's own text, goes to the log and into the database.
     """
 
     def __init__(self, said: MessageLike, *, permanent: bool = False) -> None:
@@ -36,11 +36,7 @@ class Channel:
     refresh_seconds: float | None = None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Hand the message (see ``wslgpud.alerts.messages.worded``) over.
-
-        Raises:
-            DeliveryError: the channel did not take it.
-        """
+        """Hand over a message of ``wslgpud.alerts.messages.worded``; DeliveryError: the channel did not take it."""
         raise NotImplementedError
 
     def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:

@@ -37,11 +37,7 @@ class AlertmanagerChannel(Channel):
     refresh_seconds = REFRESH_SECONDS
 
     def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Keep the address; a user and password in it are sent as such and shown nowhere.
-
-        Raises:
-            ConfigError: it is no HTTP address.
-        """
+        """Keep the address (ConfigError: none of HTTP); a user and password in it are shown nowhere."""
         try:
             address = http_client.parsed(url)
         except ValueError as error:  # also a port that is no number, half an IPv6 address
@@ -60,11 +56,7 @@ class AlertmanagerChannel(Channel):
         self._post(alerts)
 
     def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Say that these still fire, which also tells an Alertmanager that has lost its memory.
-
-        Raises:
-            DeliveryError: Alertmanager cannot be reached or refuses it.
-        """
+        """Say that these still fire, also to one that has lost its memory; DeliveryError: it cannot be reached."""
         self._post([self._alert(m, str(m["level"]), open_=True) for m in messages])
 
     def _alert(self, message: Mapping[str, Any], level: str, *, open_: bool) -> dict[str, Any]:

@@ -20,8 +20,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 from itertools import count
-from queue import Empty, SimpleQueue
 from typing import IO, Any, cast
 
 from wslgpud import optional_packages
@@ -42,11 +42,7 @@ _TYPES = {"ok": "success", "info": "info", "warning": "warning"}
 
 
 def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
-    """Return the URLs of the configuration and of a file that holds one a line.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
+    """Return the URLs of the configuration and of a file with one per line; ConfigError: it cannot be read."""
     if not file:
         return list(urls)
     try:
@@ -67,7 +63,7 @@ _RESTART_SECONDS = 30.0
 #: of requests that wait for a process that has just started; one has 20 kB at most
 _PIPE_BYTES = 1 << 20
 #: where each answer goes, by the number of its request
-_Waiting = dict[int, "SimpleQueue[int | None]"]
+_Waiting = dict[int, "futures.Future[int]"]
 
 
 class AppriseProcess:
@@ -97,12 +93,8 @@ class AppriseProcess:
             self._end_if_idle()
 
     def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int:
-        """Return the status of a request (see ``apprise_worker``).
-
-        Raises:
-            DeliveryError: it took too long, or the process cannot be started or has died.
-        """
-        answer: SimpleQueue[int | None] = SimpleQueue()
+        """Return a request's status (see ``apprise_worker``); DeliveryError: too late, or the process has died."""
+        answer: futures.Future[int] = futures.Future()
         with self._lock:
             process, waiting, number = self._process or self._start(), self._waiting, next(self._numbers)
             waiting[number] = answer
@@ -114,16 +106,13 @@ class AppriseProcess:
             if not whole:  # it does not read, or has died
                 process.kill()
         try:
-            status = answer.get(timeout=timeout_seconds)
-        except Empty:
+            return answer.result(timeout_seconds)
+        except futures.TimeoutError:
             raise DeliveryError(say("no answer within {limit_seconds}", limit_seconds=timeout_seconds)) from None
         finally:
             with self._lock:
                 waiting.pop(number, None)
                 self._end_if_idle()
-        if status is None:
-            raise DeliveryError(say("the process that sends has died"))
-        return status
 
     def _start(self) -> subprocess.Popen[bytes]:
         kept = {name: value for name, value in os.environ.items() if name.lower() in _PASSED}
@@ -164,12 +153,13 @@ class AppriseProcess:
             for line in iter(lambda: statuses.readline(64), b""):
                 number, _, status = line.partition(b" ")
                 if (answer := waiting.get(int(number))) is not None:
-                    answer.put(int(status))
+                    answer.set_result(int(status))
         process.wait()
         with self._lock:
             self._forget(process)
             for answer in waiting.values():
-                answer.put(None)
+                if not answer.done():
+                    answer.set_exception(DeliveryError(say("the process that sends has died")))
 
 
 #: one for all channels
@@ -214,12 +204,7 @@ class AppriseChannel(Channel):
 
 
 def understood(urls: Sequence[str]) -> None:
-    """See that Apprise can use each URL; nothing is sent.
-
-    Raises:
-        ConfigError: Apprise is not installed, or does not know such a URL. The URL itself, which holds
-            secrets, is never shown.
-    """
+    """Send nothing, but see that Apprise is installed and knows each URL, else ConfigError without its secrets."""
     if not urls:
         return
     if importlib.util.find_spec("apprise") is None:
