@@ -27,7 +27,7 @@ from wslgpud.model import Expected, ProcessSample
 from wslgpud.security import redaction, safe_files
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources.identity import Identity, Trust, identity, trust
-from wslgpud.words import Message, MessageLike, clauses, failure, say, says, t, template
+from wslgpud.words import TEMPLATES, Message, MessageLike, clauses, failure, say, says, t
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -57,18 +57,7 @@ _MOST_MEMORY_BYTES = 1 << 50
 #: a note is written no more often than that, except when the phase changes
 WRITE_SECONDS = 0.5
 #: what the words of a note stand for, see ``wslgpud.stress.worker``; a guarded command has no phases
-PHASES: Mapping[str, str] = {
-    "": template("starting"),
-    "begin": template("waking the GPU"),
-    "ladder": template("trying sizes"),
-    "fragmentation": template("testing for fragments"),
-    "fill": template("filling"),
-    "bandwidth": template("measuring bandwidth"),
-    "patterns": template("checking data"),
-    "beyond": template("going past the limit"),
-    "soak": template("soaking"),
-    "release": template("giving memory back"),
-}
+PHASES: Mapping[str, str] = TEMPLATES["phase"]
 
 
 def name_of(kind: Kind, pid: int) -> str:

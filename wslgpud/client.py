@@ -46,11 +46,7 @@ class Daemon:
         return {"seen_by": "daemon", "url": self.url, **document}
 
     def ask(self, path: str, **query: Any) -> dict[str, Any]:
-        """Return the answer of the API.
-
-        Raises:
-            Unanswered: it does not answer.
-        """
+        """Return the answer of the API. Raises Unanswered: it does not answer."""
         target = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
         try:
             answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MOST_BYTES)

@@ -65,7 +65,7 @@ def collector(url: str, seconds: float) -> object:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.common", reason="needs wslgpud[otlp]")
     settings = Otlp(endpoint=f"{url}/v1/metrics", headers=(f"authorization=Bearer {SECRET}",))
     reading = Reading(MetricSpec("made_bytes", "gauge", "bytes", "A level."), 1)
-    return otlp.Collector(settings, seconds).send(otlp.message([reading], 1.0))
+    return otlp.Push(settings, lambda: [reading], timeout_seconds=seconds).send()
 
 
 CLIENTS: dict[str, Fetch] = {"Alertmanager": alertmanager, "windows_exporter": exporter, "OTLP": collector}
@@ -246,6 +246,7 @@ def test_a_collector_that_hangs_holds_up_neither_the_end_of_the_daemon_nor_anoth
     caplog.set_level(logging.INFO)
     with hostile(ENDLESS["a dripping body"]) as server:
         push = otlp.Push(Otlp(endpoint=server.url, interval_seconds=0.01), list)
+        push.start()
         while not server.asked:
             push._thread.join(0.01)
         push.close(0.01)  # it does not wait for the answer

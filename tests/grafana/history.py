@@ -30,7 +30,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.sampler import METRICS as TICK_METRICS
-from wslgpud.serve import serve_metrics
+from wslgpud.serve import exposition
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import store_metrics
 from wslgpud.stress import stress_metrics
@@ -221,7 +221,7 @@ def evening(
     invented = Evening(seed, leaks=leaks, card_bytes=15.92 * GIB, ram_bytes=float(total or 0))
     metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
-    own = {spec.name: spec for spec in (*store_metrics.METRICS, *serve_metrics.METRICS)}
+    own = {spec.name: spec for spec in (*store_metrics.METRICS, *exposition.METRICS)}
     taken, verdict = 0.0, VerdictMetrics()
     if leaks:  # an allocation failed there on an earlier evening
         engine.recall(CARDS[host], {"ceiling_bytes": int(14.6 * GIB), "ceiling": "seen"}, 86400.0)
@@ -251,8 +251,8 @@ def evening(
                 *windows,
                 *risk_metrics.readings(forecasts),
                 *verdict.readings(),
-                *serve_metrics.source_readings(snapshot),
-                serve_metrics.build_reading(),
+                *exposition.source_readings(snapshot),
+                exposition.build_reading(),
                 Reading(tick["tick_interval_seconds"], interval, ()),
                 Reading(tick["tick_lateness_seconds"], 0.002, ()),
                 *(
@@ -345,7 +345,7 @@ def openmetrics(parts: Part) -> str:
         where = {"job": "wslgpud", "instance": instance}
         for wall, readings in scrapes:
             chosen = [(r.spec.exposed_name, dict(zip(r.spec.labels, r.labels, strict=True)), r.value) for r in readings]
-            if any(r.spec == serve_metrics.TICK_TIMESTAMP for r in readings):
+            if any(r.spec == exposition.TICK_TIMESTAMP for r in readings):
                 chosen += [(name, {}, value) for name, value in _process(wall).items()]
             for name, labels, value in chosen:
                 shown = ",".join(f'{k}="{v}"' for k, v in sorted((where | labels).items()) if v)

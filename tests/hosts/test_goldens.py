@@ -12,11 +12,11 @@ from wslgpud.app.catalogue import catalogue
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.sampling.observation import observe
-from wslgpud.serve import serve_metrics
+from wslgpud.serve import exposition
 from wslgpud.serve.exposition import CLASSIC, encode, families
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-VOLATILE = {serve_metrics.SOURCE_DURATION, serve_metrics.SOURCE_AGE, serve_metrics.TICK_TIMESTAMP}
+VOLATILE = {exposition.SOURCE_DURATION, exposition.SOURCE_AGE, exposition.TICK_TIMESTAMP}
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -24,7 +24,7 @@ def test_the_scrape_of_a_machine_is_as_it_was(name, ticked):
     engine = RiskEngine()
     for snapshot in ticked(name):
         forecasts = engine.observe(observe(snapshot)).forecasts
-    readings = [*snapshot.readings(), *risk_metrics.readings(forecasts), *serve_metrics.source_readings(snapshot)]
+    readings = [*snapshot.readings(), *risk_metrics.readings(forecasts), *exposition.source_readings(snapshot)]
     order = {spec.name: rank for rank, spec in enumerate(catalogue())}
     scrape = encode(families((r for r in readings if r.spec not in VOLATILE), order), CLASSIC).decode()
 

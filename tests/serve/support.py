@@ -14,7 +14,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.pipeline import PipelineState
-from wslgpud.serve import Publisher, Server, serve_metrics
+from wslgpud.serve import Publisher, Server, exposition
 from wslgpud.serve.listener import Deadlines
 from wslgpud.serve.status import status, waiting
 from wslgpud.verdict import decide
@@ -24,7 +24,7 @@ AVAILABLE = MetricSpec("memory_available_bytes", "gauge", "bytes", "RAM left.")
 FAULTS = MetricSpec("major_faults", "counter", "", "Pages read back from disk.")
 GPU_USED = MetricSpec("gpu_memory_used_bytes", "gauge", "bytes", "VRAM used.", ("gpu", "uuid"))
 GPU = MetricSpec("gpu", "info", "", "Which card it is.", ("gpu", "uuid", "name"))
-CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *serve_metrics.METRICS)
+CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *exposition.METRICS)
 
 
 def document_of(latest, language="en", **more):

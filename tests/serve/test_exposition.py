@@ -18,8 +18,7 @@ from tests.support.servers import program
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.serve import Publisher
-from wslgpud.serve.exposition import CLASSIC, CLASSIC_1, OPENMETRICS, encode, families, negotiate
-from wslgpud.serve.http import accepts_gzip
+from wslgpud.serve.exposition import CLASSIC, CLASSIC_1, OPENMETRICS, accepts_gzip, encode, families, negotiate
 
 GOLDEN = Path(__file__).parent / "golden"
 

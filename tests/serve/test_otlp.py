@@ -69,6 +69,7 @@ def push(collector):
 
     def start(**settings):
         made.append(Push(Otlp(endpoint=collector.url, interval_seconds=0.1, **settings), lambda: READINGS))
+        made[-1].start()
         return made[-1]
 
     yield start
@@ -108,6 +109,7 @@ def test_a_collector_that_refuses_is_counted_told_once_and_found_again(collector
 def test_the_end_does_not_wait_for_a_collector_that_is_not_there(collector):
     collector.close()
     one = Push(Otlp(endpoint=collector.url, interval_seconds=0.1), lambda: READINGS)
+    one.start()
     one.close(60.0)
 
     assert not one._thread.is_alive()

@@ -64,9 +64,9 @@ class Rule:
         """Whether low values are the bad ones, as of memory that is left."""
         return self.clear > self.steps[0].value
 
-    def beyond(self, value: float, threshold: float) -> bool:
-        """Tell whether ``value`` is as bad as ``threshold``, or worse."""
-        return value <= threshold if self.falling else value >= threshold
+    def beyond(self, value: float | None, threshold: float) -> bool:
+        """Tell whether ``value`` is known, and as bad as ``threshold`` or worse."""
+        return value is not None and (value <= threshold if self.falling else value >= threshold)
 
 
 _GIB, _MIB = float(1 << 30), float(1 << 20)
@@ -206,16 +206,10 @@ class RuleEngine:
 
     @staticmethod
     def _level(rule: Rule, state: _State, value: float | None, now: float) -> Level:
-        reached = Level.OK
-        for step in rule.steps:
-            if value is not None and rule.beyond(value, step.value):
-                since = state.since.setdefault(step.level, now)
-                if now - since >= step.for_seconds:
-                    reached = max(reached, step.level)
-            else:
-                state.since.pop(step.level, None)
-        held = rule.steps[0].level if value is not None and rule.beyond(value, rule.clear) else Level.OK
-        target = max(reached, held)
+        state.since = {s.level: state.since.get(s.level, now) for s in rule.steps if rule.beyond(value, s.value)}
+        held = (s.level for s in rule.steps if now - state.since.get(s.level, math.inf) >= s.for_seconds)
+        reached = max(held, default=Level.OK)
+        target = max(reached, rule.steps[0].level) if rule.beyond(value, rule.clear) else reached
         if target >= state.level:
             state.better_since = None
             return max(reached, state.level)

@@ -11,7 +11,7 @@ from wslgpud.app import systemd
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import risk_metrics as risk
 from wslgpud.sampling import sampler
-from wslgpud.serve import otlp, serve_metrics
+from wslgpud.serve import exposition, otlp
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import store_metrics as store
 from wslgpud.stress import stress_metrics as stress
@@ -19,7 +19,7 @@ from wslgpud.stress import stress_metrics as stress
 
 def catalogue() -> Catalogue:
     """Return all families, in the order in which they are exposed; ValueError where two have the same name."""
-    declaring = (sampler, risk, verdict, stress, checkups, alerts, store, systemd, serve_metrics, otlp)
+    declaring = (sampler, risk, verdict, stress, checkups, alerts, store, systemd, exposition, otlp)
     sources = (spec for source in SOURCES for spec in source.metrics)
     return Catalogue((*sources, *(spec for module in declaring for spec in module.METRICS)))
 

@@ -101,7 +101,6 @@ def record(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = N
 
 #: the number of a bit, or how many of a word, as a key of JSON
 _BITS = frozenset(map(str, range(65)))
-_ANYTHING = record({})
 _RUNG = {"target": whole, "outcome": text}
 _RUNG_TAKEN = {
     "actual": whole,
@@ -139,14 +138,12 @@ LINES: Mapping[str, Shape] = {
     "beat": record({}, {"phase": text, "traversed": whole, "verified": whole}),
     "phase": record({"phase": text, "seconds": number}),
     "rung": record(_RUNG, _RUNG_TAKEN),
-    "fragmentation": _ANYTHING,
     "chunk": record({"index": whole, "free_less": number}),
     "filled": record({"bytes": whole}, {"planned": whole}),
     "speed": record({"sweep": whole, **_SPEED}),
     "pattern": record(_PATTERN),
     "bad": record(_BAD),
     "located": record(_LOCATED),
-    "allocator": _ANYTHING,
     "beyond": record({"outcome": text}),
     "released": record({"still_taken": number}),
     "end": record({"outcome": text}, {"why": text, "facts": table(text, number)}),

@@ -11,9 +11,9 @@ from wslgpud.alerts.messages import local_time
 from wslgpud.model import Snapshot
 from wslgpud.serve import static
 from wslgpud.serve.api_query import language_of
-from wslgpud.serve.exposition import Publisher, negotiate
+from wslgpud.serve.exposition import Publisher, accepts_gzip, negotiate
 from wslgpud.serve.html import Html, h, page
-from wslgpud.serve.http import Request, Response, Route, accepts_gzip, text, to_json
+from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.words import MessageLike, Translator, say, translator
 
 #: a machine may have hundreds of groups; its own memories come first

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import logging
 import math
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,16 +17,68 @@ from prometheus_client.exposition import generate_latest as classic_text
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
+from wslgpud import __version__
 from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Snapshot
-from wslgpud.serve import serve_metrics
-from wslgpud.serve.http import quality
+
+# How the daemon itself fares is Prometheus' to remember, not our database's.
+_spec = functools.partial(MetricSpec, stored=False)
+_seconds = functools.partial(_spec, kind="gauge", unit="seconds")
+_SOURCE = ("source",)
+
+BUILD = _spec("build", "info", "", "Version of wslgpud and of the Python it runs on.", ("version", "python"))
+TICKS = _spec("ticks", "counter", "", "Samples taken since the daemon started.")
+_WHEN = "When the last sample was taken, in seconds since the epoch."
+TICK_TIMESTAMP = _seconds("last_tick_timestamp_seconds", help=_WHEN, decimals=3)
+_HAS = "1 if this machine has what the source reads, 0 if it lacks it (not a fault)."
+SOURCE_AVAILABLE = _spec("source_available", "gauge", "", _HAS, _SOURCE)
+_READ = "1 if the last read of the source succeeded, 0 if it failed or was late."
+SOURCE_SUCCESS = _spec("source_success", "gauge", "", _READ, _SOURCE)
+_TOOK = "How long the last read of the source took."
+SOURCE_DURATION = _seconds("source_duration_seconds", help=_TOOK, labels=_SOURCE, decimals=6)
+_AGE = "Age of the source's values at the last sample."
+SOURCE_AGE = _seconds("source_age_seconds", help=_AGE, labels=_SOURCE, decimals=3)
+_GOOD = "When the source was last read with success, in seconds since the epoch."
+SOURCE_LAST_SUCCESS = _seconds("source_last_success_timestamp_seconds", help=_GOOD, labels=_SOURCE, decimals=3)
+SOURCE_FAILURES = _spec("source_failures", "counter", "", "Reads of the source that failed or were late.", _SOURCE)
+_ANSWERED = "HTTP requests answered, by path (other: not one of ours) and status."
+HTTP_REQUESTS = _spec("http_requests", "counter", "", _ANSWERED, ("path", "code"))
+HTTP_CONNECTIONS = _spec("http_connections", "gauge", "", "Open HTTP connections.")
+_WROTE = "How long it took to write the metrics as text the last time."
+RENDER_DURATION = _seconds("exposition_duration_seconds", help=_WROTE, decimals=6)
+
+METRICS: tuple[MetricSpec, ...] = (
+    *(BUILD, TICKS, TICK_TIMESTAMP),
+    *(SOURCE_AVAILABLE, SOURCE_SUCCESS, SOURCE_DURATION, SOURCE_AGE, SOURCE_LAST_SUCCESS, SOURCE_FAILURES),
+    *(HTTP_REQUESTS, HTTP_CONNECTIONS, RENDER_DURATION),
+)
 
 #: A text older than this is rendered again even without a tick, so that our own health stays current.
 FRESH_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
+
+
+def build_reading() -> Reading:
+    """Say which version this is."""
+    return Reading(BUILD, 1, (__version__, platform.python_version()))
+
+
+def source_readings(snapshot: Snapshot) -> Iterator[Reading]:
+    """Say how the tick and each of its sources went."""
+    yield Reading(TICK_TIMESTAMP, snapshot.wall)
+    for report in snapshot.reports:
+        name = (report.name,)
+        yield Reading(SOURCE_AVAILABLE, int(report.health != "absent"), name)
+        yield Reading(SOURCE_FAILURES, report.failures_total, name)
+        if report.last_success_wall is not None:
+            yield Reading(SOURCE_LAST_SUCCESS, report.last_success_wall, name)
+        if report.health != "absent":
+            yield Reading(SOURCE_SUCCESS, int(report.health == "ok"), name)
+            yield Reading(SOURCE_DURATION, report.duration_seconds, name)
+        if report.health == "ok":
+            yield Reading(SOURCE_AGE, max(0.0, snapshot.mono - report.mono), name)
 
 
 class _Text(NamedTuple):
@@ -95,13 +149,13 @@ class Publisher:
 
     def readings(self) -> Iterator[Reading]:
         """Yield all that is known now."""
-        yield serve_metrics.build_reading()
-        yield Reading(serve_metrics.TICKS, self._published)
+        yield build_reading()
+        yield Reading(TICKS, self._published)
         if self._render_seconds is not None:
-            yield Reading(serve_metrics.RENDER_DURATION, self._render_seconds)
+            yield Reading(RENDER_DURATION, self._render_seconds)
         if (latest := self.latest) is not None:
             yield from latest.readings()
-            yield from serve_metrics.source_readings(latest)
+            yield from source_readings(latest)
         for extra in self._extras:
             yield from self._or_nothing(extra)
 
@@ -146,10 +200,28 @@ def negotiate(accept: str) -> Format:
         media, *parameters = (part.strip().lower() for part in media_range.split(";"))
         values = dict(p.partition("=")[::2] for p in parameters)
         offered = _BY_MEDIA_TYPE.get((media, values.get("version", "")))
-        weight = quality(values.get("q", "1"))
+        weight = _quality(values.get("q", "1"))
         if offered and weight > best_weight:
             best, best_weight = offered, weight
     return best
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Tell whether an Accept-Encoding header allows gzip."""
+    for coding in accept_encoding.lower().split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip() in ("gzip", "*"):
+            return _quality(weight.strip().removeprefix("q=") or "1") > 0
+    return False
+
+
+def _quality(text: str) -> float:
+    """Return the weight of a choice in a header (``q=``); 0 where it is none."""
+    try:
+        weight = float(text)
+    except ValueError:
+        return 0.0
+    return weight if 0 <= weight <= 1 else 0.0
 
 
 def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[Metric]:

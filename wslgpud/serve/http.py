@@ -19,8 +19,8 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from wslgpud.model import Reading
-from wslgpud.serve import serve_metrics
 from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, RateLimiter, cross_origin, network_of
+from wslgpud.serve.exposition import HTTP_REQUESTS, accepts_gzip
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
 
 #: Sent with every response, whatever happens; web.config.file may override them.
@@ -128,24 +128,6 @@ def packed(request: Request, body: bytes) -> Response:
     if len(body) < _WORTH_ZIPPING_BYTES or not accepts_gzip(request.headers.get("accept-encoding", "")):
         return Response(200, body, "application/json", _VARY)
     return Response(200, gzip.compress(body, 1, mtime=0), "application/json", {**_VARY, **_ZIPPED})
-
-
-def accepts_gzip(accept_encoding: str) -> bool:
-    """Tell whether an Accept-Encoding header allows gzip."""
-    for coding in accept_encoding.lower().split(","):
-        name, _, weight = coding.partition(";")
-        if name.strip() in ("gzip", "*"):
-            return quality(weight.strip().removeprefix("q=") or "1") > 0
-    return False
-
-
-def quality(text: str) -> float:
-    """Return the weight of a choice in a header (``q=``); 0 where it is none."""
-    try:
-        weight = float(text)
-    except ValueError:
-        return 0.0
-    return weight if 0 <= weight <= 1 else 0.0
 
 
 @dataclass(eq=False)
@@ -322,7 +304,7 @@ class App:
     def readings(self) -> Iterator[Reading]:
         """Return how many requests were answered."""
         for (path, status), count in sorted(self._counts.items()):
-            yield Reading(serve_metrics.HTTP_REQUESTS, count, (path, str(status)))
+            yield Reading(HTTP_REQUESTS, count, (path, str(status)))
 
     def close(self) -> None:
         """Let go of the threads."""

@@ -108,7 +108,7 @@ class Connection(H11Protocol):
     def send_400_response(self, _msg: str) -> None:
         """Refuse what is not HTTP; uvicorn calls this while it handles h11's error, which has the status."""
         status = getattr(sys.exc_info()[1], "error_status_hint", 400)
-        self._listener.refused(status)
+        self._listener.app.count_refused(status)
         if self._answering:
             self.cycle.disconnected = True  # what it still sends is dropped silently
         if self.conn.our_state is not h11.IDLE:
@@ -214,7 +214,7 @@ class Listener:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sock.listen(BACKLOG)
         sock.setblocking(False)
-        self._socket, self._app, self._web, self._deadlines = sock, app, web, deadlines
+        self.app, self._socket, self._web, self._deadlines = app, sock, web, deadlines
         self._connections: set[Connection] = set()
         self._left = asyncio.Event()
         self._drain_seconds = 0.0
@@ -303,10 +303,6 @@ class Listener:
         while len(self._connections) >= count:
             self._left.clear()
             await self._left.wait()
-
-    def refused(self, status: int) -> None:
-        """Count what was not HTTP."""
-        self._app.count_refused(status)
 
     def left(self, connection: Connection) -> None:
         """Free the slot of a closed connection."""

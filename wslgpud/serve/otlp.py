@@ -39,10 +39,16 @@ PUSHES = MetricSpec("otlp_pushes", "counter", "", _HELP, ("outcome",), stored=Fa
 METRICS = (PUSHES,)
 
 
-class Collector:
-    """Where the pushes go."""
+class Push:
+    """Pushes what ``readings`` gives every ``interval_seconds``, in a thread for which nothing waits."""
 
-    def __init__(self, settings: Otlp, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        settings: Otlp,
+        readings: Callable[[], Iterable[Reading]],
+        clock: Clock | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         """Understand the configuration; nothing is sent yet.
 
         Raises:
@@ -60,26 +66,21 @@ class Collector:
             raise ConfigError(said) from error
         self._headers = {"Content-Type": "application/x-protobuf", **dict(map(_header, settings.headers))}
         self._encode = metrics_encoder.encode_metrics
-        self._timeout = timeout_seconds
-
-    def send(self, data: MetricsData) -> None:
-        """Push once. Raises ``http_client.Refused`` or ``http_client.Unreachable``."""
-        body = self._encode(data).SerializeToString()
-        http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
-
-
-class Push:
-    """A thread that pushes what ``readings`` gives, every ``interval_seconds``; nothing waits for it."""
-
-    def __init__(self, settings: Otlp, readings: Callable[[], Iterable[Reading]], clock: Clock | None = None) -> None:
-        """Start pushing. Raises ConfigError: see ``Collector``."""
         self._settings, self._readings, self._clock = settings, readings, clock or SystemClock()
-        self._collector = Collector(settings)
+        self._timeout = timeout_seconds
         self._stop = threading.Event()
         self._error = ""
         self.outcomes = {"sent": 0, "failed": 0}
         self._thread = threading.Thread(target=self._loop, name="wslgpud-otlp", daemon=True)
+
+    def start(self) -> None:
+        """Begin to push."""
         self._thread.start()
+
+    def send(self) -> None:
+        """Push once. Raises ``http_client.Refused`` or ``http_client.Unreachable``."""
+        body = self._encode(message(self._readings(), self._clock.wall())).SerializeToString()
+        http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
 
     def readings(self) -> list[Reading]:
         """Return how the pushes went."""
@@ -97,7 +98,7 @@ class Push:
     def _push(self) -> None:
         error, place = "", address(self._settings.endpoint)
         try:
-            self._collector.send(message(self._readings(), self._clock.wall()))
+            self.send()
         except (http_client.Refused, http_client.Unreachable) as problem:
             error = str(problem)
         except Exception as fault:  # noqa: BLE001 - a library's fault must not end the pushes for good

@@ -13,7 +13,7 @@ from pathlib import Path
 from wslgpud import config
 from wslgpud.config import ConfigError
 from wslgpud.model import Reading
-from wslgpud.serve import serve_metrics
+from wslgpud.serve import exposition
 from wslgpud.serve.access import HostRule, is_loopback, is_unspecified
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import App, Route
@@ -91,7 +91,7 @@ class Server:
     def readings(self) -> Iterator[Reading]:
         """Return the server's own metrics."""
         if self._listener:
-            yield Reading(serve_metrics.HTTP_CONNECTIONS, self._listener.connections)
+            yield Reading(exposition.HTTP_CONNECTIONS, self._listener.connections)
         yield from self._app.readings()
 
 

@@ -20,8 +20,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 from itertools import count
-from queue import Empty, SimpleQueue
 from typing import IO, Any, cast
 
 from wslgpud import optional_packages
@@ -63,7 +63,7 @@ _RESTART_SECONDS = 30.0
 #: of requests that wait for a process that has just started; one has 20 kB at most
 _PIPE_BYTES = 1 << 20
 #: where each answer goes, by the number of its request
-_Waiting = dict[int, "SimpleQueue[int | None]"]
+_Waiting = dict[int, "futures.Future[int]"]
 
 
 class AppriseProcess:
@@ -94,7 +94,7 @@ class AppriseProcess:
 
     def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int:
         """Return a request's status (see ``apprise_worker``); DeliveryError: too late, or the process has died."""
-        answer: SimpleQueue[int | None] = SimpleQueue()
+        answer: futures.Future[int] = futures.Future()
         with self._lock:
             process, waiting, number = self._process or self._start(), self._waiting, next(self._numbers)
             waiting[number] = answer
@@ -106,16 +106,13 @@ class AppriseProcess:
             if not whole:  # it does not read, or has died
                 process.kill()
         try:
-            status = answer.get(timeout=timeout_seconds)
-        except Empty:
+            return answer.result(timeout_seconds)
+        except futures.TimeoutError:
             raise DeliveryError(say("no answer within {limit_seconds}", limit_seconds=timeout_seconds)) from None
         finally:
             with self._lock:
                 waiting.pop(number, None)
                 self._end_if_idle()
-        if status is None:
-            raise DeliveryError(say("the process that sends has died"))
-        return status
 
     def _start(self) -> subprocess.Popen[bytes]:
         kept = {name: value for name, value in os.environ.items() if name.lower() in _PASSED}
@@ -156,12 +153,13 @@ class AppriseProcess:
             for line in iter(lambda: statuses.readline(64), b""):
                 number, _, status = line.partition(b" ")
                 if (answer := waiting.get(int(number))) is not None:
-                    answer.put(int(status))
+                    answer.set_result(int(status))
         process.wait()
         with self._lock:
             self._forget(process)
             for answer in waiting.values():
-                answer.put(None)
+                if not answer.done():
+                    answer.set_exception(DeliveryError(say("the process that sends has died")))
 
 
 #: one for all channels
