@@ -10,10 +10,9 @@ from typing import Any, Literal, NamedTuple
 from wslgpud.model import Level
 from wslgpud.risk.attribution import NOBODY, Suspect
 from wslgpud.risk.fullness import Full, Fullness
-from wslgpud.risk.growth import Envelope
+from wslgpud.risk.growth import Envelope, Peaks
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, level_for
-from wslgpud.risk.peaks import Peaks
 from wslgpud.risk.pressure import Pressure
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import LEDGER_SCALES, StepLedger
