@@ -54,7 +54,7 @@ class Jumps:
         self._blocks_since, self._crest_age = 9, REMEMBERED
         self._falling = False
 
-    def see(self, used: float, *, new_block: bool) -> Shift:
+    def update(self, used: float, *, new_block: bool) -> Shift:
         """Take the next sample; return what it means for the past."""
         last, self._last = self._last, used
         if last is None:
@@ -220,7 +220,7 @@ class Envelope:
         """Add one sample; ``rolled`` then lists (scale, time, maximum) of the blocks it completed."""
         base = self._scales[0]
         new_block = base.parts > 0 and t - self._block_t >= BASE_SECONDS
-        shift = self._jumps.see(used, new_block=new_block)
+        shift = self._jumps.update(used, new_block=new_block)
         if shift.fresh:
             if shift.began_before or self._mark_t >= self._block_t:
                 self._mark_t = self._marked_before

@@ -210,7 +210,7 @@ class KernelLogSource(Source):
         self.caught_up = False
         self._opened_mono = 0.0
         self._replayed = False
-        self._said = False
+        self._refusal_logged = False
         self._story = Story()
         self._lost = self._notices = 0
         self._kills: Counter[str] = Counter()
@@ -263,8 +263,8 @@ class KernelLogSource(Source):
                 "AmbientCapabilities=CAP_SYSLOG, or run 'sudo sysctl kernel.dmesg_restrict=0'",
                 path=_PATH,
             )
-            if not self._said:
-                self._said = True
+            if not self._refusal_logged:
+                self._refusal_logged = True
                 log.info("%s", remedy)
             raise NoData(remedy) from error
         except OSError as error:
