@@ -15,7 +15,8 @@ import pytest
 from tests.page.stage import Stage
 from tests.page.test_api import RAM, ask, remember
 from tests.support.daemons import Running, daemon, eventually
-from wslgpud.serve import api, api_history
+from wslgpud.advise import checkups
+from wslgpud.serve import api_history
 from wslgpud.serve.http import HEAVY_THREADS, Problem
 from wslgpud.store.records import shell_pattern
 
@@ -190,7 +191,7 @@ def test_a_doctor_who_fails_is_not_sent_for_by_each_who_asks(stage: Stage, monke
     monkeypatch.setattr(stage, "checkup", failing)
     stage.serve()
     answers = [ask(stage, "doctor")[0] for _ in range(20)]
-    stage.clock.offset += api.CHECKUP_RETRY_SECONDS
+    stage.clock.offset += checkups.RETRY_SECONDS
     answers.append(ask(stage, "doctor")[0])
 
     assert answers == [500, *[503] * 19, 500]

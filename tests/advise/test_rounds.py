@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.support.daemons import eventually
 from wslgpud.advise.checkups import Checkups
+from wslgpud.host import SystemClock
 
 
 def numbers(rounds: Checkups) -> dict[str, float]:
@@ -18,7 +19,7 @@ def found(*states: str) -> list[dict[str, Any]]:
 
 
 def test_findings_are_counted_by_state_and_absent_before_the_first_round():
-    rounds = Checkups(lambda: found("problem", "good", "good"), 0.0)
+    rounds = Checkups(lambda: found("problem", "good", "good"), SystemClock(), 0.0)
     assert numbers(rounds) == {}
 
     rounds.start()
@@ -39,7 +40,7 @@ def test_a_doctor_who_fails_takes_his_word_back_and_comes_again():
             raise answer
         return answer
 
-    rounds = Checkups(check, 0.0, 0.0)
+    rounds = Checkups(check, SystemClock(), 0.0, 0.0)
     rounds.start()
     eventually(lambda: len(counts) > 3, "four rounds")
     rounds.close()

@@ -17,6 +17,7 @@ from tests.hosts.machines import HERE as HOSTS
 from tests.support.servers import free_port
 from wslgpud import config
 from wslgpud.advise import doctor
+from wslgpud.advise.checkups import Checkups
 from wslgpud.alerts.incidents import IncidentLedger, OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.app.catalogue import catalogue
@@ -138,7 +139,7 @@ class Stage:
         self.publisher = Publisher(catalogue(), self.clock)
         table = [
             *routes(self.publisher, self.now, self.now),
-            *api.routes(self.publisher, self.now, self.store.stats, self.checkup),
+            *api.routes(self.publisher, self.now, self.store.stats, Checkups(self.checkup, self.clock).last),
             *api_history.routes(self.publisher, catalogue(), lambda: self.store.reader, self.name),
         ]
         self.server = Server(config.Server(port=port, web_config_file=self.web), self.publisher, table)

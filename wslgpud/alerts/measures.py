@@ -113,8 +113,7 @@ class Measured:
             self.silent_since[name] = mono - value
         shared, grown = row.facts.get("shared_bytes"), row.facts.get("grown_bytes")
         if isinstance(shared, (int, float)) and isinstance(grown, (int, float)):
-            self.spills[str(row.facts.get("adapter"))] = known = Spill()
-            known.resume(mono, float(shared - grown), float(grown))
+            self.spills[str(row.facts.get("adapter"))] = Spill(mono, float(shared - grown), float(grown))
 
     def advance(self, snapshot: Snapshot) -> None:
         """Go on to the next tick, and remember the one that has been looked at."""

@@ -134,9 +134,10 @@ class Daemon:
         for readings in (alerts.readings, systemd.readings, verdicts.readings):
             publisher.add_collector(readings)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
+        rounds = Checkups(answers.checkup, host.clock)
         table = [
             *routes(publisher, answers.status, answers.now),
-            *api.routes(publisher, answers.now, store.stats, answers.checkup),
+            *api.routes(publisher, answers.now, store.stats, rounds.last),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
             *runbook_page.routes(runbook.sections),
         ]
@@ -163,7 +164,6 @@ class Daemon:
         self.loop.recall_lessons(host.clock.wall())
         stack.callback(nightly.close)
         publisher.add_collector(nightly.readings)
-        rounds = Checkups(answers.checkup)
         publisher.add_collector(rounds.readings)
         rounds.start()
         stack.callback(rounds.close)

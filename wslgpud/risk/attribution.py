@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from wslgpud.model import GpuSample, Observation, ProcessSample, RamState
@@ -242,12 +243,12 @@ class GpuAttribution:
         return Culprit(_holder_name(most, now), "process", pid=most[0] or None)
 
 
+@dataclass(slots=True)
 class Suspect:
     """Who grew last on one resource, and has ended: the likely victim of a kill."""
 
-    def __init__(self) -> None:
-        self._culprit = NOBODY
-        self._gone_t = math.inf
+    _culprit: Culprit = NOBODY
+    _gone_t: float = math.inf
 
     def note(self, culprit: Culprit) -> None:
         """Take note of who grows now; what is no process cannot end."""

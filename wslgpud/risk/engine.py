@@ -265,7 +265,7 @@ class RiskEngine:
         elif told is not None and view.level >= Level.INFO:
             old = changed or not 0.0 <= observation.t - tracker.culprit_t < CULPRIT_SECONDS
             if old and told.cause != "paused":  # who grew then is who is meant, not who does something now
-                tracker.culprit_t, tracker.culprit = observation.t, self._culprit(observation, room, view, told)
+                tracker.culprit_t, tracker.culprit = observation.t, self._culprit(observation, room, tracker, told)
                 tracker.suspect.note(tracker.culprit)
             culprit = tracker.culprit
         # Something grows, not badly yet, that has not been warned of before.
@@ -275,11 +275,11 @@ class RiskEngine:
             level=view.level,
             headroom_bytes=room.headroom,
             capacity_bytes=room.capacity,
-            rate_bytes_per_second=view.rate,
+            rate_bytes_per_second=tracker.rate,
             eta_early_seconds=view.early_seconds,
             eta_seconds=None if danger is None or view.late_seconds is None else danger.eta_seconds,
             eta_late_seconds=view.late_seconds,
-            probabilities=probabilities(danger, known=view.known),
+            probabilities=probabilities(danger, known=tracker.envelope.knows),
             who=culprit.who,
             cause=told.cause if told else "",
             who_kind=culprit.kind,
@@ -294,11 +294,11 @@ class RiskEngine:
             spilled_bytes=told.spilled_bytes or None if told else None,
         )
 
-    def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:
+    def _culprit(self, observation: Observation, room: Room, tracker: Tracker, danger: Danger) -> Culprit:
         """Look up who grows: it costs more than all the rest, so the answer is kept for a while."""
         window, rate = max(danger.window_seconds, 3.0), danger.rate * room.capacity
         if not rate:  # what does not grow steadily is looked at over the time that the rate is of
-            window, rate = RATE_SECONDS, view.rate or 0.0
+            window, rate = RATE_SECONDS, tracker.rate or 0.0
         if room.resource == "ram":
             return self._attribution.ram_culprit(observation, window, rate)
         if room.resource.startswith("cgroup:"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -70,33 +71,28 @@ def may_spill(gpu: GpuSample, end_bytes: float | None) -> bool:
     return max(share, gpu.windows_ratio or 0.0) >= FULL_SHARE
 
 
+@dataclass(slots=True)
 class Spill:
-    """Growth of the shared memory of one card since it was full."""
+    """Growth of the shared memory of one card since it was full, and what was shared before; in bytes.
 
-    def __init__(self) -> None:
-        self.resume(-math.inf, None, 0.0)
+    An earlier run's are taken over: one look at the machine does not show them again.
+    """
 
-    @property
-    def before_bytes(self) -> float | None:
-        """The bytes that were shared before the card was full; None while nothing was moved."""
-        return self._before if self._grown else None
-
-    def resume(self, t: float, before_bytes: float | None, grown_bytes: float) -> None:
-        """Take over what an earlier run knew; one look at the machine does not show it again."""
-        self._before, self._full_t, self._grown = before_bytes, t, grown_bytes
+    full_t: float = -math.inf
+    before: float | None = None
+    grown: float = 0.0
 
     def look(self, t: float, shared: float, *, full: bool) -> float:
         """Take what is shared now, in bytes; return how much of it was moved there."""
         # Already full at the first look: what was there then is all that can be compared with.
-        before = shared if self._before is None else self._before
-        least = min(before, shared)
-        dips = t - self._full_t <= DIP_SECONDS
-        self._before = least if full else max(least, shared - self._grown) if dips else shared
-        grown = shared - self._before
+        least = shared if self.before is None else min(self.before, shared)
+        dips = t - self.full_t <= DIP_SECONDS
+        self.before = least if full else max(least, shared - self.grown) if dips else shared
+        grown = shared - self.before
         if full:
-            self._full_t, self._grown = t, grown
+            self.full_t, self.grown = t, grown
         elif not dips:
-            self._grown = 0.0
+            self.grown = 0.0
         return grown
 
 
@@ -146,7 +142,7 @@ class Fullness:
 
     def document(self) -> dict[str, Any]:
         """Return the facts that are kept across restarts."""
-        before = self._spill.before_bytes
+        before = self._spill.before if self._spill.grown else None
         found: dict[str, Any] = {} if before is None else {"shared_before_bytes": int(before)}
         return found | ({"reserved_ratio": round(self._reserved, 4)} if self._reserved else {})
 
@@ -156,7 +152,7 @@ class Fullness:
         if isinstance(reserved, float):
             self._reserved = reserved
         if isinstance(before, int):
-            self._spill.resume(-math.inf, float(before), 0.0)
+            self._spill = Spill(before=float(before))
 
     def look(self, t: float, room: Room, end_bytes: float | None, *, alarmed: bool = False) -> Full | None:
         """Take a sample; return how full the card is, None where it is not, or the resource no card.

@@ -7,8 +7,11 @@ steps nothing moves, so a slope sees nothing; what tells is how large and how re
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise, takewhile
 from typing import NamedTuple
+
+from wslgpud.risk.levels import Danger
 
 MOST_STEPS = 8
 FEWEST_STEPS = 4
@@ -19,19 +22,6 @@ PUNCTUAL = 2.2
 IN_PROPORTION = 1.5
 """The same by the steps' sizes, where they come ever later: what a training takes as it starts does not."""
 LEDGER_SCALES = (0, 2, 4, 6, 8, 10)
-
-
-class Stairs(NamedTuple):
-    """A regular staircase, and when its headroom will be gone."""
-
-    steps: int
-    last_step: float
-    next_step: float
-    steps_left: float
-    probability: float
-    eta_seconds: float
-    interval_seconds: float
-    since: float
 
 
 class _Step(NamedTuple):
@@ -76,8 +66,11 @@ class StepLedger:
                 self._steps.append(_Step(self._run_t, self._run_end, size, last))
             self._run_from = None
 
-    def stairs(self, t: float, headroom: float) -> Stairs | None:
-        """Return the staircase that is being climbed at ``t`` with this share left, or None."""
+    def danger(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
+        """Return what the staircase that is being climbed at ``t`` with this share left leads to; None without one.
+
+        ``belief`` tells by a height and the time at which the climb to it began how much it is to be believed.
+        """
         steps, regular = self._steps, self._regular(t, 1.0 - headroom)
         if not regular:
             return None
@@ -97,15 +90,17 @@ class StepLedger:
             size *= ratio
         count += min(1.0, left / size)
         climbed = sum(sizes[-regular - 1 :])
-        return Stairs(
-            steps=regular + 1,
-            last_step=sizes[-1],
+        likely = min(regular / (regular + count), climbed / (climbed + headroom))
+        eta = max(0.0, interval * max(1.0, count) - still)
+        return Danger(
+            "steps",
+            likely * belief(1.0 - headroom, steps[-regular - 1].began),
+            eta,
+            interval,
+            early_seconds=max(eta, interval),
+            still_seconds=max(4.0, 2.5 * (regular + 1)) * interval,
             next_step=following,
-            steps_left=count,
-            probability=min(regular / (regular + count), climbed / (climbed + headroom)),
-            eta_seconds=max(0.0, interval * max(1.0, count) - still),
-            interval_seconds=interval,
-            since=steps[-regular - 1].began,
+            last_step=sizes[-1],
         )
 
     def _punctual(self) -> bool:

@@ -31,9 +31,7 @@ class View(NamedTuple):
     danger: Danger | None  # the worst, and the range of times that its scales believe in
     early_seconds: float | None
     late_seconds: float | None
-    rate: float | None
-    known: bool = True  # enough was seen for silence to mean something
-    told: Danger | None = None  # the danger that the level holds for, "paused" where that is seen no longer
+    told: Danger | None  # the danger that the level holds for, "paused" where that is seen no longer
 
 
 class Circumstances(NamedTuple):
@@ -72,7 +70,7 @@ class Tracker:
 
     def _forget(self) -> None:
         s = self.settings
-        self._envelope = Envelope(s.noise, s.jump)
+        self.envelope = Envelope(s.noise, s.jump)
         self._ledgers = {scale: StepLedger(s.step) for scale in LEDGER_SCALES}
         self.peaks = Peaks(s.swing, s.peak_memory_seconds)
         self._recent: deque[tuple[float, int]] = deque(maxlen=14)
@@ -126,7 +124,7 @@ class Tracker:
         """Take one sample of the resource at ``t`` seconds; return how it looks."""
         s, gap, share = self.settings, self.gap(t), room.share
         if gap:
-            self._envelope.skip(gap)
+            self.envelope.skip(gap)
             if around.gap_expected:
                 self.hysteresis.forgive(gap)
         elif math.isfinite(self.t) and t > self.t:
@@ -152,9 +150,9 @@ class Tracker:
 
     def _remember(self, t: float, room: Room, used: float) -> None:
         self.t, self.headroom = t, room.headroom
-        self._envelope.push(t, used)
+        self.envelope.push(t, used)
         self.peaks.push(t, used)
-        for scale, ended, value in self._envelope.rolled:
+        for scale, ended, value in self.envelope.rolled:
             if scale in self._ledgers:
                 self._ledgers[scale].feed(ended, value)
         if not self._recent or t - self._recent[-1][0] >= RATE_SECONDS / 12:
@@ -164,7 +162,7 @@ class Tracker:
         def belief(height: float, since: float) -> float:
             return 1.0 / (1.0 + self.settings.doubt * (self.peaks.doubt(height, since) + calm))
 
-        growths = [g for g in self._envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
+        growths = [g for g in self.envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
         likely = 0.3 * max((g.probability for g in growths), default=0.0)
         etas = [g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= likely]
         early = min(etas, default=math.inf)
@@ -180,21 +178,8 @@ class Tracker:
             )
             for g in growths
         ]
-        for ledger in self._ledgers.values():
-            stairs = ledger.stairs(t, share)
-            if stairs is not None:
-                danger = Danger(
-                    "steps",
-                    stairs.probability * belief(1.0 - share, stairs.since),
-                    stairs.eta_seconds,
-                    stairs.interval_seconds,
-                    early_seconds=max(stairs.eta_seconds, stairs.interval_seconds),
-                    still_seconds=max(4.0, 2.5 * stairs.steps) * stairs.interval_seconds,
-                    next_step=stairs.next_step,
-                    last_step=stairs.last_step,
-                )
-                dangers.append(danger)
-        return dangers
+        stairs = (ledger.danger(t, share, belief) for ledger in self._ledgers.values())
+        return dangers + [danger for danger in stairs if danger is not None]
 
     def _stalling(self, share: float, pressure: Pressure, gap: float, *, alarmed: bool) -> list[Danger]:
         s = self.settings
@@ -252,7 +237,7 @@ class Tracker:
             level = self.hysteresis.step(t, want, share, still, period)
         quiet = t - self.hysteresis.wanted_t
         if want < min(level, Level.WARNING) and (best is None or quiet >= self.settings.info_seconds):
-            told = Danger("paused", 0.0, math.inf, self._envelope.still_seconds)
+            told = Danger("paused", 0.0, math.inf, self.envelope.still_seconds)
         elif level == Level.OK and ended < self.settings.news_seconds and share >= self.hysteresis.room_back:
             told = Danger(self._ending, 0.0, math.inf, ended)
         self._counting = told is not None and told.cause in COUNTDOWNS
@@ -262,7 +247,7 @@ class Tracker:
             times = [d.eta_seconds for d in dangers if d.cause == best.cause and d.probability >= likely]
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
-        return View(level, best, early, late, self.rate, self._envelope.knows, told)
+        return View(level, best, early, late, told)
 
     def _note_ending(self, t: float, around: Circumstances) -> None:
         # Who was killed ends as well, and is seen to be gone only later.

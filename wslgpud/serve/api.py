@@ -7,13 +7,13 @@ import math
 import platform
 import secrets
 import socket
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wslgpud import __version__
+from wslgpud.advise.checkups import Findings
 from wslgpud.model import Reading
 from wslgpud.series.curves import name_of
 from wslgpud.serve import static
@@ -21,31 +21,32 @@ from wslgpud.serve.api_query import Query, language_of
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import StoreStats
-from wslgpud.words import MessageLike, Translator, translator
+from wslgpud.words import translator
 
-#: a check of the whole machine takes a second or more; a failed one is not repeated at once
-CHECKUP_SECONDS, CHECKUP_RETRY_SECONDS = 300.0, 30.0
-#: requests during a check wait for its result, but no longer than this
-CHECKUP_PATIENCE_SECONDS = 3.0
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
-
-_Findings = list[dict[str, MessageLike]]
 
 
 def routes(
     publisher: Publisher,
     status: Callable[[str], Mapping[str, Any]],
     store: Callable[[], StoreStats],
-    doctor: Callable[[], _Findings],
+    doctor: Callable[[], tuple[float, Findings] | None],
 ) -> list[Route]:
     """Return the paths of what holds now but ``status``, which is worded in a language and must not wait.
 
-    ``doctor`` may take seconds.
+    ``doctor``, which may take seconds, is ``Checkups.last``.
     """
-    checkup = Checkup(doctor, publisher)
 
     def checked(request: Request) -> Response:
-        return packed(request, dumps(checkup.last(translator(language_of(request)))))
+        words = translator(language_of(request))
+        try:
+            known = doctor()
+        except TimeoutError as error:
+            raise Problem(503, "the doctor is looking at the machine; try again in a moment") from error
+        if known is None:
+            raise Problem(503, "the doctor could not look at the machine; the daemon's log says why")
+        findings = [{name: words.text(said) for name, said in finding.items()} for finding in known[1]]
+        return packed(request, dumps({"wall": known[0], "findings": findings}))
 
     return [
         Route("/api/v1/live", Live(publisher, status).answer),
@@ -95,36 +96,6 @@ class Live:
             body = Document(dumps(document), "application/json", f"{self._instance}-{sequence}-{language}")
             known = self._rendered[language] = (sequence, body)
         return known[1]
-
-
-class Checkup:
-    """Runs the doctor on request and caches what it finds."""
-
-    def __init__(self, doctor: Callable[[], _Findings], publisher: Publisher) -> None:
-        self._doctor, self._publisher = doctor, publisher
-        self._lock = threading.Lock()
-        self._known: tuple[float, _Findings] | None = None
-        #: when it may run again
-        self._due_seconds = 0.0
-
-    def last(self, words: Translator) -> dict[str, Any]:
-        """Return when the machine was checked, and what was found, in a language."""
-        # A doctor blocked by a driver must not block every thread.
-        if not self._lock.acquire(timeout=CHECKUP_PATIENCE_SECONDS):
-            raise Problem(503, "the doctor is looking at the machine; try again in a moment")
-        try:
-            now = self._publisher.uptime_seconds()
-            if now >= self._due_seconds:
-                # Set first: one that fails must not run again at each request.
-                self._due_seconds, self._known = now + CHECKUP_RETRY_SECONDS, None
-                self._known = round(self._publisher.wall(), 3), self._doctor()
-                self._due_seconds = now + CHECKUP_SECONDS
-        finally:
-            self._lock.release()
-        if self._known is None:
-            raise Problem(503, "the doctor could not look at the machine; the daemon's log says why")
-        wall, findings = self._known
-        return {"wall": wall, "findings": [{name: words.text(said) for name, said in one.items()} for one in findings]}
 
 
 def values(readings: Iterable[Reading]) -> dict[str, float]:
