@@ -197,7 +197,7 @@ class TestTextsOfTheSystem:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 engine.check_state_folder(Path(folder), text)
-            except engine.UnsuitableFolderError as refusal:
+            except engine.UnwritableError as refusal:
                 assert folder in str(refusal)
 
     @relaxed

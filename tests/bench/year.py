@@ -196,7 +196,9 @@ def _seal(
         number: seal.Column(array("q", values) if isinstance(values[0], int) else list(values), full)
         for number, values in zip(numbers, columns, strict=True)
     }
-    seal.write(connection, chunk, times, made, [])
+    write = seal.chunk_writer(chunk, times, made, [])
+    with connection.begin():
+        write(connection)
 
 
 def _repeat(connection: Connection, grown: dict[int, int], start: int, end: int, first: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from wslgpud.store import Reader, Store, StoreError, database, schema
 from wslgpud.store.engine import check_state_folder, sqlite_path, writer_engine
-from wslgpud.store.errors import NewerSchemaError, NotADatabaseError, UnsuitableFolderError, UnwritableError
+from wslgpud.store.errors import NewerSchemaError, NotADatabaseError, UnwritableError
 from wslgpud.store.maintenance import audit
 
 from . import made
@@ -31,7 +31,7 @@ none /run tmpfs rw 0 0
 
 @pytest.mark.parametrize("folder", ["/mnt/c", "/mnt/c/Users/me/state", "/mnt/my disk/x"])
 def test_a_folder_of_windows_is_refused(folder):
-    with pytest.raises(UnsuitableFolderError, match=r"choose a folder of the Linux file system"):
+    with pytest.raises(UnwritableError, match=r"choose a folder of the Linux file system"):
         check_state_folder(Path(folder), WSL_MOUNTS)
 
 

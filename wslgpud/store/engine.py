@@ -17,14 +17,7 @@ from sqlalchemy.pool import NullPool
 from wslgpud import optional_packages
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
-from wslgpud.store.errors import (
-    LockedError,
-    MissingDriverError,
-    NotADatabaseError,
-    StoreError,
-    UnsuitableFolderError,
-    UnwritableError,
-)
+from wslgpud.store.errors import LockedError, MissingDriverError, NotADatabaseError, StoreError, UnwritableError
 from wslgpud.words import cause, failure, say
 
 #: marks the file as ours (``file`` and ``PRAGMA application_id`` show it): "WGPU"
@@ -69,7 +62,7 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
     (microsoft/WSL#2395). ``mounts`` is the text of /proc/self/mounts.
 
     Raises:
-        UnsuitableFolderError: a database there would fail or be damaged.
+        UnwritableError: a database there would fail or be damaged.
     """
     if mounts is None:
         try:
@@ -79,7 +72,7 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
     mount = disk.holder(disk.mounts(mounts), os.path.realpath(folder))
     kind = mount.type if mount is not None else ""
     if kind in _REMOTE:
-        raise UnsuitableFolderError(
+        raise UnwritableError(
             "{folder}: lies on {kind}, where SQLite cannot lock safely; choose a folder of "
             "the Linux file system, such as /var/lib/wslgpud",
             folder=str(folder),

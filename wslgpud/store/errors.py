@@ -39,7 +39,7 @@ class ForeignDatabaseError(NotADatabaseError):
 
 
 class UnwritableError(StoreError):
-    """The folder or the file cannot be written."""
+    """The folder or the file cannot be written, or not in a way that others may read meanwhile."""
 
 
 class UnkeptError(StoreError):
@@ -52,10 +52,6 @@ class MissingDriverError(StoreError):
 
 class LockedError(StoreError):
     """Another process holds the database."""
-
-
-class UnsuitableFolderError(StoreError):
-    """The folder's file system cannot carry a database that is written while others read."""
 
 
 @contextmanager

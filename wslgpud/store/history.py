@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -22,10 +21,10 @@ from wslgpud.model import Number, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import schema, series_ids, series_reader, stress_rows
 from wslgpud.store.errors import gap
-from wslgpud.store.outbox import transition_of
+from wslgpud.store.outbox import delivery_of, transition_of
 from wslgpud.store.records import (
     Bucket,
-    DeliveryRecord,
+    Delivery,
     GpuProcessPoint,
     Oldest,
     Point,
@@ -37,7 +36,6 @@ from wslgpud.store.records import (
 )
 from wslgpud.store.rollup import Steps
 from wslgpud.store.series_reader import Asked, unscaled
-from wslgpud.words import from_text
 
 log = logging.getLogger(__name__)
 
@@ -222,24 +220,18 @@ class History:
                 found.append(Event(row.kind, row.ms / 1000, row.text, safe_files.parsed(row.fields)))
         return found[::-1]
 
-    def deliveries(self, start_wall: float, end_wall: float) -> Iterator[DeliveryRecord]:
+    def deliveries(self, start_wall: float, end_wall: float) -> Iterator[Delivery]:
         """Yield how it went with the messages that were put into the outbox between two moments."""
         of = schema.outbox.c
-        query = select(of.channel, of.transition, of.created_ms, of.done_ms, of.attempts, of.error)
-        query = query.where(of.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+        query = select(schema.outbox).where(of.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
         for row in self._rows(query.order_by(of.id), schema.outbox):
-            done = None if row.done_ms is None else row.done_ms / 1000
-            made, error = row.created_ms / 1000, from_text(row.error)
-            yield DeliveryRecord(row.channel, row.transition, made, done, row.attempts, error)
+            with gap("delivery %d", row.id):
+                yield delivery_of(row)
 
-    def transitions(
-        self, since_wall: float = 0.0, until_wall: float = math.inf, *, newest: int = MOST_TRANSITIONS
-    ) -> list[tuple[int, Transition]]:
-        """Return the ``newest`` changes of level between two moments with their ids, by time."""
+    def transitions(self, since_wall: float = 0.0, *, newest: int = MOST_TRANSITIONS) -> list[tuple[int, Transition]]:
+        """Return the ``newest`` changes of level since a moment with their ids, by time."""
         of = schema.transition.c
         query = select(schema.transition).where(of.ms >= round(since_wall * 1000))
-        if until_wall < math.inf:
-            query = query.where(of.ms <= round(until_wall * 1000))
         return [*self._changes(query.order_by(of.ms.desc(), of.id.desc()).limit(newest))][::-1]
 
     def changes(
@@ -272,14 +264,14 @@ class History:
                 yield row.id, transition_of(row)
 
     def stress_runs(
-        self, since_wall: float = 0.0, *, brief: bool = False, before: int | None = None, newest: int | None = None
+        self, *, brief: bool = False, before: int | None = None, newest: int | None = None
     ) -> list[tuple[int, StressResult]]:
-        """Return stress runs since a moment with their ids, by time; ``brief``: without the rows behind their figures.
+        """Return stress runs with their ids, by time; ``brief``: without the rows behind their figures.
 
         ``before`` wants only those with lower ids, ``newest`` no more than so many, the newest.
         """
         of = schema.stress_run.c
-        query = select(of.id, of.document).where(of.ms >= round(since_wall * 1000))
+        query = select(of.id, of.document)
         if before is not None:
             query = query.where(of.id < before)
         # Pages are cut by id.

@@ -47,8 +47,7 @@ class Outbox:
         earlier: dict[int, Delivery] = {}
         for row in connection.execute(query).all()[::-1]:
             with gap("delivery %d", row.id):
-                payload, error, made = safe_files.parsed(row.payload), from_text(row.error), row.created_ms / 1000
-                earlier[row.id] = Delivery(row.id, row.channel, row.transition, payload, made, row.attempts, error)
+                earlier[row.id] = delivery_of(row)
         with self._lock:
             self._unsent = earlier | self._unsent
             self._loaded = True
@@ -117,6 +116,13 @@ def _row_of(transition: Transition) -> dict[str, Any]:
         "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
         "facts": json.dumps(facts, ensure_ascii=False) if facts else None,
     }
+
+
+def delivery_of(row: Row[Any]) -> Delivery:
+    """Return the delivery of a row; one that is damaged ends in any of ``errors.DAMAGE``."""
+    payload, error = safe_files.parsed(row.payload), from_text(row.error)
+    made, done = row.created_ms / 1000, None if row.done_ms is None else row.done_ms / 1000
+    return Delivery(row.id, row.channel, row.transition, payload, made, row.attempts, error, done)
 
 
 def transition_of(row: Row[Any]) -> Transition:

@@ -130,7 +130,7 @@ class Learned(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """Something still to be handed to a channel; ``id`` is what marks it sent or failed."""
+    """Something handed to a channel; ``done_wall`` is None while it waits, ``error`` the last failure's."""
 
     id: int
     channel: str
@@ -139,17 +139,7 @@ class Delivery(NamedTuple):
     created_wall: float
     attempts: int = 0
     error: MessageLike = ""
-
-
-class DeliveryRecord(NamedTuple):
-    """How handing a message over went; ``done_wall`` is None while it waits, ``error`` the last failure's."""
-
-    channel: str
-    transition_id: int | None
-    created_wall: float
-    done_wall: float | None
-    attempts: int
-    error: MessageLike
+    done_wall: float | None = None
 
 
 class DaemonRun(NamedTuple):

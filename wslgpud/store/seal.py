@@ -10,7 +10,7 @@ import json
 import logging
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -66,28 +66,22 @@ def due(connection: Connection, low: int, high: int) -> Stretch | None:
     return complete if seen == MAX_TICKS else None
 
 
-def seal(connection: Connection, stretch: Stretch, number: int) -> int:
-    """Seal the ticks of ``stretch`` as chunk ``number`` and return how many they were."""
+def seal(connection: Connection, stretch: Stretch, number: int) -> None:
+    """Seal the ticks of ``stretch`` as chunk ``number``."""
     with connection.begin():
         times, columns, processes = _columns(connection, stretch)
-    if times:
-        write(connection, number, times, columns, processes, stretch)
-    else:
-        with connection.begin():
-            _delete(connection, stretch)
-    return len(times)
-
-
-def write(  # noqa: PLR0913, PLR0917 - all that a chunk holds
-    connection: Connection,
-    number: int,
-    times: Sequence[int],
-    columns: dict[int, Column],
-    processes: Sequence[Any],
-    instead_of: Stretch | None = None,
-) -> None:
-    """Write ticks as chunk ``number`` with their summaries, in place of the batches they came from."""
     # the work is done outside of a transaction: nobody waits for it
+    write = chunk_writer(number, times, columns, processes) if times else None
+    with connection.begin():
+        if write is not None:
+            write(connection)
+        connection.execute(delete(schema.batch).where(schema.batch.c.id.between(*stretch)))
+
+
+def chunk_writer(
+    number: int, times: Sequence[int], columns: dict[int, Column], processes: Sequence[Any]
+) -> Callable[[Connection], None]:
+    """Return what writes ticks as chunk ``number`` with their summaries within a transaction."""
     sheet, masks = _sheet(columns)
     row = {
         "id": number,
@@ -100,24 +94,21 @@ def write(  # noqa: PLR0913, PLR0917 - all that a chunk holds
         "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
     }
     minutes = _minutes(times, columns)
-    with connection.begin():
+    data = pack_sheet(sheet)
+
+    def write(connection: Connection) -> None:
         connection.execute(schema.chunk.insert(), row)
         if sheet:
-            connection.execute(schema.block.insert(), {"id": number, "data": pack_sheet(sheet)})
+            connection.execute(schema.block.insert(), {"id": number, "data": data})
         write_summaries(connection, minutes)
-        if instead_of is not None:
-            _delete(connection, instead_of)
 
-
-def _delete(connection: Connection, stretch: Stretch) -> None:
-    table = schema.batch
-    connection.execute(delete(table).where(table.c.id.between(stretch.first, stretch.last)))
+    return write
 
 
 def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[int, Column], list[Any]]:
     """Return the ticks' times in order of arrival, the columns of their series, and their processes."""
     table = schema.batch
-    query = select(table).where(table.c.id.between(stretch.first, stretch.last)).order_by(table.c.id)
+    query = select(table).where(table.c.id.between(*stretch)).order_by(table.c.id)
     rows: list[_Row] = []
     for raw in connection.execute(query):
         with gap("ticks %d", raw.id):

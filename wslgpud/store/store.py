@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -64,22 +64,22 @@ class Store(History, AbstractContextManager["Store"]):
             LockedError: another daemon writes into it.
         """
         self._target = str(target)
-        self._settings = settings or StoreSettings()
+        settings = settings or StoreSettings()
         self.host = host_name or socket.gethostname()
         self._clock = clock or SystemClock()
         self._path = engines.sqlite_path(self._target)
         self.warning = ""
-        self._lock: int | None = None
+        self._held = ExitStack()
         ours = False
         if self._path is not None:
             engines.prepare_folder(self._path)
             self.warning = engines.check_state_folder(self._path.parent)
             # a lock beside it tells that the file was ours, whatever it looks like now
             ours = engines.lock_path(self._path).exists()
-            self._lock = engines.lock_for_writing(self._path)
+            self._held.callback(os.close, engines.lock_for_writing(self._path))
         self._buffer = WriteBuffer()
         self._stats = StoreStats()
-        self._upkeep = Upkeep(self._settings, self._clock.wall, self._buffer, self._stats)
+        self._upkeep = Upkeep(settings, self._clock.wall, self._buffer, self._stats)
         self._reader: Reader | None = None
         self._reading = threading.Lock()
         self._run_id: int | None = None
@@ -95,13 +95,13 @@ class Store(History, AbstractContextManager["Store"]):
             upkeep=self._keep_up,
             suspect=self._check.soon,
             wall=self._clock.wall,
-            commit_seconds=self._settings.commit_seconds,
+            commit_seconds=settings.commit_seconds,
         )
         self.outbox = Outbox(self._buffer, self._clock.wall, self._writer.wake)
         try:
             self._writer.start(ours=ours)
         except BaseException:
-            self._unlock()
+            self._held.close()
             raise
 
     def __exit__(self, *_: object) -> None:
@@ -124,15 +124,8 @@ class Store(History, AbstractContextManager["Store"]):
         """Write what waits, note the clean end and let go of the file; False when something is lost."""
         self._buffer.writes.put(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS)
-        if self._reader is not None:
-            self._reader.close()
-        self._unlock()
+        self._held.close()
         return clean
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
@@ -169,7 +162,7 @@ class Store(History, AbstractContextManager["Store"]):
         """What reads the history while we write it; StoreError: it cannot be read."""
         with self._reading:
             if self._reader is None:
-                self._reader = Reader(self._target, self.host)
+                self._reader = self._held.enter_context(Reader(self._target, self.host))
             return self._reader
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:

@@ -360,11 +360,6 @@ class NightlyCheck:
         """Let it be time for a look: there is a reason for doubt."""
         self._due_wall = self._wall()
 
-    def join(self) -> None:
-        """Wait for a look that is under way."""
-        if self._thread is not None:
-            self._thread.join()
-
     def _look(self) -> None:
         try:
             with Reader(self._target) as reader:
