@@ -49,6 +49,19 @@ def dropped(share: float) -> Change:
     return change
 
 
+def stuttering(start: float, seed: int = 4) -> Change:
+    """From ``start`` on let the machine stand still for 6 to 20 s between samples, and know no stalls."""
+
+    def change(seen: Iterable[Observation]) -> Iterator[Observation]:
+        rng, due = random.Random(seed), start
+        for o in seen:
+            if o.t < start or o.t >= due:
+                due = o.t + rng.uniform(6.0, 20.0)
+                yield replace(o, psi={}, vm=None)
+
+    return change
+
+
 def jittered(seconds: float) -> Change:
     """Stamp samples late, as a busy machine does, in their order."""
 
@@ -156,8 +169,12 @@ def main() -> int:
         " | critical before | false criticals | not in time |"
     )
     print("|---" * 8 + "|")
-    for name, (change, factor) in CHANGES.items():
-        pairs = ((slower(truth, factor), replay(truth.name, change(seen))) for truth, seen in loaded)
+    stands_still = {"stands still for 6 to 20 s once half is gone, no PSI": (None, 1.0)}
+    for name, (change, factor) in (CHANGES | stands_still).items():
+        pairs = (
+            (slower(truth, factor), replay(truth.name, (change or stuttering(truth.onset))(seen)))
+            for truth, seen in loaded
+        )
         line = score_engine(name, pairs)
         w, c = line.warning, line.critical
         events = max(1, len(w.leads))

@@ -137,6 +137,32 @@ def test_a_fall_ends_a_staircase():
     assert stairs([0.1, 0.1, 0.1, -0.2, 0.1]) is None
 
 
+def pile(sizes, gaps, start=0.1, still=2):
+    """Take blocks of such sizes, each after a wait of so many seconds; return what is thought of the pile."""
+    ledger, used, t = StepLedger(S.step), start, 0.0
+    for gap, height in zip((*gaps, still), (*sizes, 0.0), strict=True):
+        for _ in range(2 * gap):
+            ledger.feed(t, used)
+            t += 0.5
+        used += height
+    return ledger.danger(t, 1.0 - used, lambda *_: 1.0), ledger.stack(t, 1.0 - used, lambda *_: 1.0)
+
+
+def test_models_that_pile_up_at_any_time_are_a_stack_once_another_would_not_fit():
+    regular, stack = pile([0.2, 0.16, 0.21, 0.18], [8, 2, 9, 3])
+    assert regular is None
+    assert stack.next_step == pytest.approx(0.2)
+    assert stack.eta_seconds == pytest.approx((2 + 9 + 3) / 3 - 1.5, abs=1)
+    assert pile([0.15, 0.12, 0.16, 0.14], [8, 2, 9, 3])[1] is None  # another fits
+
+
+def test_three_blocks_small_ones_or_one_large_pool_are_no_stack():
+    assert pile([0.28, 0.25, 0.27], [8, 2, 9])[1] is None
+    assert pile([0.3, 0.2, 0.22, 0.03], [8, 2, 9, 3])[1] is None
+    assert pile([0.1, 0.05, 0.12, 0.4], [8, 2, 9, 3])[1] is None
+    assert pile([0.2, 0.16, 0.21, 0.18], [8, 2, 9, 3], still=40)[1] is None  # for how long nothing came
+
+
 def test_what_leaps_up_on_top_of_a_staircase_is_no_step_of_it():
     assert stairs([0.05, 0.05, 0.05, 0.05]) is not None
     assert stairs([0.05, 0.05, 0.05, 0.05, 0.4]) is None
@@ -190,8 +216,22 @@ def test_the_worse_the_danger_the_higher_the_level():
 
 
 def test_something_that_loads_in_seconds_is_critical_only_close_to_the_limit():
-    assert level_for(growth(1.5), 0.075, 0.0, S) == Level.WARNING
+    assert level_for(growth(1.5, 0.55), 0.075, 0.0, S) == Level.WARNING
     assert level_for(growth(30), 0.075, 0.0, S) == Level.CRITICAL
+
+
+def test_what_most_likely_ends_within_seconds_is_critical_however_much_is_left_of_what_it_warns_at():
+    assert level_for(growth(8, 0.6), 0.27, 0.0, S) == Level.CRITICAL
+    assert level_for(growth(9, 0.6), 0.2, 0.0, S) == Level.WARNING
+    assert level_for(growth(8, 0.59), 0.2, 0.0, S) == Level.WARNING
+    assert level_for(growth(8)._replace(pace=0.4), 0.2, 0.0, S) == Level.WARNING
+
+
+def test_a_step_that_is_due_within_seconds_and_does_not_fit_is_critical():
+    due = Danger("steps", 0.7, 6.0, 5.0, early_seconds=6.0, next_step=0.2, last_step=0.18)
+    assert level_for(due, 0.15, 0.0, S) == Level.CRITICAL
+    assert level_for(due._replace(eta_seconds=20.0), 0.15, 0.0, S) == Level.WARNING
+    assert level_for(due._replace(next_step=0.1, last_step=0.05, early_seconds=60.0), 0.25, 0.0, S) == Level.INFO
 
 
 def step(machine, t, want, share):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.bench_perturbed import stuttering
 from tests.bench.scoring import Truth, score_all, score_engine, truth_beside, without_psi
 from wslgpud.model import (
     CgroupState,
@@ -44,13 +45,34 @@ def test_of_the_recordings_nine_in_ten_are_warned_of_in_time_and_none_in_vain(tr
     for line in (engine, without):
         assert line.warning.in_time >= 0.9 * len(line.warning.leads), line.warning.late
         assert line.warning.quiet_with_alarm == 0, line.warning.noisy
-        assert line.critical.false_alarms == 0, line.critical.noisy
+        assert line.critical.quiet_with_alarm == 0, line.critical.noisy
+        assert line.critical.noisy == ["gpu-model_fits-1"]  # it loads to 92 % of the card within seconds
         assert line.warning.alarms_before_events <= 1.2 * len(line.warning.leads)
 
 
-def test_most_events_are_called_critical_before_they_happen(traces):
+def test_nine_in_ten_criticals_leave_five_seconds_to_act(traces):
     line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in traces))
-    assert sum(lead > 0 for lead in line.critical.leads) >= 0.8 * len(line.critical.leads)
+    assert line.critical.in_time >= 0.9 * len(line.critical.leads), line.critical.late
+
+
+@pytest.mark.parametrize(("kind", "warned", "critical"), [("slice", (13, 16), (14, 16)), ("group", (10, 12), (10, 12))])
+def test_programs_made_of_the_libraries_that_people_use_are_judged_well(kind, warned, critical):
+    """53 of them, recorded before the rules that they judge: see library_programs.py, ram_programs.py. Do not tune."""
+    paths = sorted((TRACES / "library").glob(f"{kind}-*.jsonl.gz"))
+    line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in paths))
+    assert (line.warning.in_time, len(line.warning.leads)) == warned, line.warning.late
+    assert (line.critical.in_time, len(line.critical.leads)) == critical, line.critical.late
+    assert line.warning.quiet_with_alarm == line.critical.quiet_with_alarm == 0, line.warning.noisy
+    assert line.critical.false_alarms <= 1, line.critical.noisy
+
+
+def test_a_machine_that_stands_still_while_it_fills_is_warned_as_if_it_did_not():
+    """No PSI, no counters, a sample each 6 to 20 s once half is gone: WSL's own kernels under memory pressure."""
+    path = TRACES / "vm" / "vm-leak_hot-200s-1024-swap512.jsonl.gz"
+    truth, seen = truth_beside(path), list(read_trace(path))
+    for seed in range(4):
+        line = score_engine("", [(truth, replay("", stuttering(truth.onset, seed)(seen)))])
+        assert line.warning.in_time == 1, line.warning.late
 
 
 def test_recordings_that_no_threshold_has_seen_are_judged_well():

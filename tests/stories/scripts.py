@@ -109,7 +109,7 @@ def three_kills() -> Tale:
         "growing": Moment(48, "info"),
         "warning": Moment(52, "warning"),
         "critical": Moment(63, "critical"),
-        "one killed": Moment(65, "warning"),
+        "one killed": Moment(65, "critical"),
         "two killed": Moment(73, "critical"),
         "all killed": Moment(76, "ok"),
         "after it": Moment(140, "ok"),

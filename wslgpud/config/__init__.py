@@ -280,14 +280,15 @@ class Config:
     log: Log = Log()
 
 
-#: the records that declare the keys, by the name of their section
-_SECTIONS: Mapping[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(Config)}
+def sections() -> dict[str, Any]:
+    """Return the sections' names and the records that declare their keys."""
+    return {f.name: type(f.default) for f in dataclasses.fields(Config)}
 
 
 def declared_keys() -> list[ConfigKey]:
     """Return every declared key, in order."""
     found = []
-    for section, owner in _SECTIONS.items():
+    for section, owner in sections().items():
         hints = get_type_hints(owner)
         found += [ConfigKey(section, f.name, hints[f.name], f.default, **f.metadata) for f in dataclasses.fields(owner)]
     return found
@@ -352,7 +353,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
             raise ConfigError(_unknown(say("{origin}: unknown key {key}", origin=origin, key=path), path, known))
         values[known[path].section][known[path].name] = checked(known[path], value, origin)
         origins[path] = origin
-    config = Config(**{section: owner(**values[section]) for section, owner in _SECTIONS.items()})
+    config = Config(**{section: owner(**values[section]) for section, owner in sections().items()})
     if config.sampling.fastest_seconds > config.sampling.interval_seconds:
         raise ConfigError(say("sampling.fastest_seconds must not exceed sampling.interval_seconds"))
     return Loaded(config, file, origins)
@@ -370,9 +371,9 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
         raise ConfigError("{file}: not valid TOML: {error}", file=str(file), error=cause(error)) from error
     found = []
     for section, content in document.items():
-        if section not in _SECTIONS:
+        if section not in sections():
             what = say("{file}: unknown section [{section}]", file=str(file), section=section)
-            raise ConfigError(_unknown(what, section, _SECTIONS))
+            raise ConfigError(_unknown(what, section, sections()))
         if not isinstance(content, dict):
             said = say("{section} is a section; write [{section}] and its keys below", section=section)
             raise ConfigError("{path}: {why}", path=str(file), why=said)

@@ -74,17 +74,26 @@ def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings, 
         return _growth_level(danger, share, s) if near else Level.INFO
     # Will the step that follows fit? One beyond twice the last is too bold a guess.
     fits = danger.next_step < share or danger.last_step < 0.5 * share or danger.eta_seconds > s.warn_eta_seconds
-    return Level.INFO if fits and not near else Level.WARNING
+    if fits and not near:
+        return Level.INFO
+    return Level.CRITICAL if not fits and _within_seconds(danger, share, s) else Level.WARNING
+
+
+def _within_seconds(danger: Danger, share: float, s: RiskSettings) -> bool:
+    """Tell whether it is as good as certain that the end is a matter of seconds."""
+    certain = danger.probability >= s.act_probability and share <= s.act_headroom
+    return certain and danger.eta_seconds <= s.act_seconds
 
 
 def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:
     """Return how bad a growth is that is near enough to the limit to warn of."""
+    if danger.pace < 0.5:
+        return Level.WARNING
     # Seconds-long growth is mostly something that loads and fits: be nearer to the limit before shouting.
     slow = min(1.0, max(0.0, (danger.eta_seconds - 2.0) / 8.0))
-    if (
+    if not _within_seconds(danger, share, s) and (
         danger.probability < s.critical_probability
         or danger.eta_seconds > s.critical_eta_seconds
-        or danger.pace < 0.5
         or share > s.critical_headroom_fast + slow * (s.critical_headroom - s.critical_headroom_fast)
     ):
         return Level.WARNING

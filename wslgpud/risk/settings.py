@@ -36,6 +36,13 @@ class RiskSettings:
     """A critical growth ends within this."""
     critical_probability: float = 0.7
     """And it is at least this likely to end in exhaustion."""
+    act_seconds: float = 8.0
+    """And so is a growth that ends within this: with a share of headroom alone, what takes seconds from half full to
+    the end would be critical when it is over."""
+    act_probability: float = 0.6
+    """If it is at least this likely to end in exhaustion."""
+    act_headroom: float = 0.275
+    """And has this share left at most: above it nothing warns either."""
     emergency_headroom: float = 0.03
     emergency_eta_seconds: float = 15.0
     """Share under which a critical growth is an emergency when it has so many seconds left."""

@@ -21,6 +21,12 @@ PUNCTUAL = 2.2
 """Longest wait between steps that come regularly, by the shortest."""
 IN_PROPORTION = 1.5
 """The same by the steps' sizes, where they come ever later: what a training takes as it starts does not."""
+STACKED = 0.04
+"""Smallest of the rises that are a stack: large allocations, one on top of another, whenever they come."""
+STACK_HEADROOM = 0.25
+"""A stack says something when less than this is left."""
+STACK_BELIEF = 0.5
+"""Probability that another allocation follows which is as large as two of the last four were."""
 LEDGER_SCALES = (0, 2, 4, 6, 8, 10)
 
 
@@ -101,6 +107,33 @@ class StepLedger:
             still_seconds=max(4.0, 2.5 * (regular + 1)) * interval,
             next_step=following,
             last_step=sizes[-1],
+        )
+
+    def stack(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
+        """Return what allocations that pile up at irregular times lead to, once another would not fit; else None.
+
+        Models, trials of a search, buffers: what was taken is kept, and no rhythm tells when the next one comes.
+        """
+        last = [*self._steps][-FEWEST_STEPS:]
+        if len(last) < FEWEST_STEPS or headroom >= STACK_HEADROOM or self._run_from is not None:
+            return None
+        sizes = sorted(step.size for step in last)
+        following = sizes[-2]  # the largest alone may be the pool that a program takes in the end
+        waits = [b.began - a.began for a, b in pairwise(last)]
+        still, on_top = t - last[-1].ended, 1.0 - headroom - last[-1].height
+        if sizes[0] < STACKED or following <= headroom or on_top >= STACKED or still > 3.0 * max(waits):
+            return None
+        wait = sum(waits) / len(waits)
+        eta = max(0.0, wait - still)
+        return Danger(
+            "steps",
+            STACK_BELIEF * belief(1.0 - headroom, last[0].began),
+            eta,
+            wait,
+            early_seconds=max(eta, wait),
+            still_seconds=max(4.0, 2.5 * len(self._steps)) * wait,
+            next_step=following,
+            last_step=last[-1].size,
         )
 
     def _punctual(self) -> bool:

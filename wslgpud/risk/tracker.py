@@ -124,7 +124,9 @@ class Tracker:
         """Take one sample of the resource at ``t`` seconds; return how it looks."""
         s, gap, share = self.settings, self.gap(t), room.share
         if gap:
-            self.envelope.skip(gap)
+            fallen = (self.headroom - room.headroom) / room.capacity
+            if around.gap_expected or fallen <= s.noise:
+                self.envelope.skip(gap)  # else what grew before has gone on meanwhile
             if around.gap_expected:
                 self.hysteresis.forgive(gap)
         elif math.isfinite(self.t) and t > self.t:
@@ -178,8 +180,11 @@ class Tracker:
             )
             for g in growths
         ]
-        stairs = (ledger.danger(t, share, belief) for ledger in self._ledgers.values())
-        return dangers + [danger for danger in stairs if danger is not None]
+        for ledger in self._ledgers.values():
+            stairs = ledger.danger(t, share, belief) or ledger.stack(t, share, belief)
+            if stairs is not None:
+                dangers.append(stairs)
+        return dangers
 
     def _stalling(self, share: float, pressure: Pressure, gap: float, *, alarmed: bool) -> list[Danger]:
         s = self.settings

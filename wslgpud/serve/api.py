@@ -71,12 +71,21 @@ class Live:
 
     def answer(self, request: Request) -> Response:
         """Answer; runs on the server's thread, like a scrape."""
-        language, latest = language_of(request), self._publisher.latest
+        # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock
+        # drifts from that of the Windows browser that asks.
+        age = {"Wslgpud-Age": f"{self._publisher.seconds_since_tick():.3f}"}
+        return self._current(language_of(request)).answer(request, age)
+
+    def _current(self, language: str) -> Document:
+        latest = self._publisher.latest
         sequence = -1 if latest is None else latest.sequence
         known = self._rendered.get(language)
         if known is None or known[0] != sequence:
-            document: dict[str, Any] = {"instance": self._instance, "host": socket.gethostname()}
-            document["status"] = self._status(language)
+            document: dict[str, Any] = {
+                "instance": self._instance,
+                "host": socket.gethostname(),
+                "status": self._status(language),
+            }
             if latest is not None:
                 document |= {
                     "sequence": latest.sequence,
@@ -86,9 +95,7 @@ class Live:
                 }
             body = Document(dumps(document), "application/json", f"{self._instance}-{sequence}-{language}")
             known = self._rendered[language] = (sequence, body)
-        # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock
-        # drifts from that of the Windows browser that asks.
-        return known[1].answer(request, {"Wslgpud-Age": f"{self._publisher.seconds_since_tick():.3f}"})
+        return known[1]
 
 
 def values(readings: Iterable[Reading]) -> dict[str, float]:

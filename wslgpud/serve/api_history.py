@@ -17,7 +17,7 @@ from wslgpud.alerts.report import report, summaries
 from wslgpud.metrics import PREFIX, MetricSpec
 from wslgpud.model import Level, Number, StressResult
 from wslgpud.series.curves import name_of, step_for
-from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of, number_in
+from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
@@ -286,9 +286,10 @@ def short(value: Number) -> Number:
 
 
 def _number(request: Request) -> int:
-    if (number := number_in(request.path.rpartition("/")[2])) < 0:
+    last = request.path.rpartition("/")[2]
+    if not (last.isascii() and last.isdigit() and len(last) < 20):
         raise Problem(400, "the last part of the path must be a number")
-    return number
+    return int(last)
 
 
 def _page_of(query: Query) -> tuple[int, int | None]:

@@ -89,7 +89,9 @@ class Query:
         given = self.text(name)
         if given is None:
             return None
-        if not low <= (number := number_in(given)) <= high:
+        # int() alone would take "1_000", " 7" and digits of other scripts
+        number = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else -1
+        if not low <= number <= high:
             raise Problem(400, f"{name} must be a whole number from {low} to {high}")
         return number
 
@@ -102,11 +104,6 @@ class Query:
         if wall is None or not 0 <= wall <= _LAST_WALL:
             raise Problem(400, f"{name} must be seconds since 1970, or a time such as 2026-11-21T03:30:00Z")
         return wall
-
-
-def number_in(text: str) -> int:
-    """Return a whole number; -1 for anything else: int() alone takes "1_000", " 7" and digits of other scripts."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 
 def _moment(given: str) -> float | None:

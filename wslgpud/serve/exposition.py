@@ -246,7 +246,7 @@ def _family(spec: MetricSpec, series: Mapping[tuple[str, ...], float]) -> Metric
     family = Metric(spec.family, spec.help, spec.kind, spec.unit)
     for labels, value in series.items():
         try:
-            named = dict(zip(spec.labels, labels, strict=True))
+            named = {k: _clean(v) for k, v in zip(spec.labels, labels, strict=True)}
         except ValueError as error:
             raise ValueError(f"{spec.family} declares labels {spec.labels}, a reading has {labels}") from error
         family.add_sample(spec.exposed_name, named, value)

@@ -327,3 +327,8 @@ def response_headers(response: Response, overrides: Mapping[str, str]) -> list[t
         "Content-Length": "" if response.status == 304 else str(len(response.body)),
     }
     return [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items() if v]
+
+
+def refusal(status: int) -> Response:
+    """Answer what was not even a request."""
+    return text(status, HTTPStatus(status).phrase, {"Connection": "close"})

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 
 import h11
 import uvicorn
@@ -20,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from wslgpud.serve.access import network_of
-from wslgpud.serve.http import HEAD_BYTES, App, response_headers, text
+from wslgpud.serve.http import HEAD_BYTES, App, refusal, response_headers
 from wslgpud.serve.webconfig import WebConfigFile
 
 # uvicorn writes a line for each request that is not HTTP; strangers could fill the journal with those. They
@@ -115,7 +114,7 @@ class Connection(H11Protocol):
         if self.conn.our_state is not h11.IDLE:
             self.transport.abort()
             return
-        answer = text(status, HTTPStatus(status).phrase, {"Connection": "close"})
+        answer = refusal(status)
         head = h11.Response(status_code=status, headers=response_headers(answer, {}))
         for event in (head, h11.Data(data=answer.body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")

@@ -35,14 +35,19 @@ class Server:
     """Serves what a publisher holds from a thread of its own; whatever clients do, nobody else waits."""
 
     def __init__(
-        self, settings: config.Server, publisher: Publisher, routes: Iterable[Route], deadlines: Deadlines | None = None
+        self,
+        settings: config.Server,
+        publisher: Publisher,
+        routes: Iterable[Route],
+        sock: socket.socket | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
-        """Check the settings.
+        """Check the settings; ``sock`` is an already bound socket to use instead of settings' address.
 
         Raises:
             ConfigError: the web configuration cannot be used, or strangers could reach what nothing guards.
         """
-        self._settings, self._deadlines = settings, deadlines or Deadlines()
+        self._settings, self._socket, self._deadlines = settings, sock, deadlines or Deadlines()
         self._web = WebConfigFile(settings.web_config_file)
         _check_exposure(settings, guarded=self._web.current.guarded)
         host_rule = HostRule(settings.address, socket.gethostname(), settings.allowed_hosts)
@@ -57,7 +62,7 @@ class Server:
         Raises:
             ServeError: the address cannot be listened on.
         """
-        sock = bind(self._settings.address, self._settings.port)
+        sock = self._socket or bind(self._settings.address, self._settings.port)
         self._port = int(sock.getsockname()[1])
         self._listener = Listener(sock, self._app, self._web, self._deadlines, "wslgpud-serve")
         return self._port
