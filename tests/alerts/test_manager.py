@@ -479,6 +479,22 @@ def test_a_jump_of_the_clock_in_the_middle_loses_and_repeats_nothing(tmp_path: P
     life.end()
 
 
+def test_the_report_of_what_has_been_open_for_a_day_shows_the_last_hours(life: Life) -> None:
+    begun, hour = life.clock.wall(), 3600
+    life.memory(0, OK, WARNING)
+    for t in range(0, 24 * hour, 600):
+        life.clock.t = t
+        left = Reading(HEADROOM, 50, ("ram",)), Reading(CAPACITY, 100, ("ram",))
+        life.store.append(life.tick(*left))
+    life.rows()
+
+    found = report(life.store.reader, life.manager.standing()[0].incident.id, ENGLISH)
+
+    assert found is not None
+    assert found.end - begun == pytest.approx(24 * hour - 600, abs=60)
+    assert found.end - found.start == pytest.approx(6 * hour, abs=700)
+
+
 def test_an_incident_that_ended_before_it_began_by_the_clock_has_a_report(life: Life) -> None:
     life.memory(1, OK, WARNING)
     life.store.append(life.tick(Reading(HEADROOM, 5, ("ram",)), Reading(CAPACITY, 9, ("ram",))))

@@ -4,10 +4,9 @@ import pytest
 
 from wslgpud.model import CgroupState, Forecast, GpuSample, Level, Observation, PsiState, RamState, SwapState, VmState
 from wslgpud.risk.forecast_messages import headline
-from wslgpud.risk.growth import Envelope
+from wslgpud.risk.growth import Envelope, Peaks
 from wslgpud.risk.headroom import cgroup_room, gpu_room, ram_room
 from wslgpud.risk.levels import Danger, Hysteresis, headroom_for_warning, level_for
-from wslgpud.risk.peaks import Peaks
 from wslgpud.risk.pressure import PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import StepLedger

@@ -17,7 +17,7 @@ from tests.serve.support import IMPATIENT, answered, is_cut, receive_all, said_b
 from wslgpud.serve import Response, Route, listener
 from wslgpud.serve.access import RateLimiter, network_of
 from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX
-from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX, Deadlines, who_leaves
+from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX, Deadlines, to_evict
 
 BIG = b"x" * 400_000
 GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"
@@ -286,10 +286,10 @@ class Seat(NamedTuple):
 def test_of_those_from_where_most_come_the_oldest_leaves():
     few, many = Seat("192.0.2.1", 1.0), [Seat("198.51.100.7", t) for t in (5.0, 3.0, 4.0)]
 
-    assert who_leaves([few, *many]) == many[1]
-    assert who_leaves([few]) == few
-    assert who_leaves([many[0]._replace(waits_for_client=False), few]) == few
-    assert who_leaves([few._replace(waits_for_client=False)]) is None
+    assert to_evict([few, *many]) == many[1]
+    assert to_evict([few]) == few
+    assert to_evict([many[0]._replace(waits_for_client=False), few]) == few
+    assert to_evict([few._replace(waits_for_client=False)]) is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -68,6 +69,19 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
     assert opened.stats().write_errors_total > 0
     assert _seconds(opened, made) == list(range(20))
     assert len(opened.transitions()) == 1
+
+
+def test_who_waits_for_a_commit_does_not_keep_the_next_one_from_the_writer(opened, file, clock, made, monkeypatch):
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (3600.0,))
+    with closing(sqlite3.connect(file, isolation_level=None)) as other, ThreadPoolExecutor() as pool:
+        other.execute("BEGIN IMMEDIATE")
+        _append(opened, made, [0], clock, urgent=False)
+        waiting = pool.submit(opened.flush)
+        made.until(lambda: opened.stats().error)
+        other.execute("COMMIT")
+        _append(opened, made, [1], clock)
+        made.until(lambda: opened.stats().queue_ticks == 0)
+        assert waiting.result()
 
 
 def test_what_no_longer_fits_into_memory_is_counted_kind_by_kind(opened, file, made, monkeypatch):

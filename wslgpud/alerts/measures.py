@@ -215,7 +215,7 @@ def spill(look: Measured) -> Iterator[Signal]:
         if adapter in cards or "NVIDIA" not in adapter or labels not in dedicated or not sizes.get(labels):
             continue
         known = look.spills.setdefault(adapter, Spill())
-        grown = known.look(look.snapshot.mono, shared, full=dedicated[labels] / sizes[labels] >= FULL_SHARE)
+        grown = known.update(look.snapshot.mono, shared, full=dedicated[labels] / sizes[labels] >= FULL_SHARE)
         facts: dict[str, Fact] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
         yield Signal(f"gpu {adapter}", grown, {**facts, "dedicated_bytes": dedicated[labels]} if grown else {})
 

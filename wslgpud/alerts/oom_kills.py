@@ -28,7 +28,7 @@ LEAST_BACK = 0.5
 def oom_kills(look: Measured) -> Iterator[Signal]:
     """A process was killed because memory had run out: from the kernel's log, else from its counters."""
     heard = list(look.events("oom_kill"))
-    for event, alike in _told(heard):
+    for event, alike in _condensed(heard):
         yield Signal(_placed(look, event), 1.0, _facts(look, event, alike))
     log = look.report("kernel_log")
     # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
@@ -58,10 +58,10 @@ def _placed(look: Measured, kill: Event) -> str:
     return resource_of(kill)
 
 
-def _told(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
-    """Yield each kill that is told, with those of the same kind that it stands for.
+def _condensed(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
+    """Yield each kill that is reported, with those that it stands for.
 
-    While no daemon ran, many may have died: of each group the last one is told, and of very many groups,
+    While no daemon ran, many may have died: of each group the last one is reported, and of very many groups,
     most of them gone by now, the last of all.
     """
     missed: dict[str, list[Event]] = {}

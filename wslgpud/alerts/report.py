@@ -24,8 +24,8 @@ BEFORE_SECONDS = (120.0, 600.0)
 AFTER_SECONDS = (20.0, 60.0)
 #: no more than so much is shown; of a longer one its end
 MOST_SECONDS = 6 * 3600.0
-#: of one that is open, the newest sample is looked for in steps of this
-_LOOK_SECONDS = 10.0
+#: of one that is open, the newest sample is looked for within this of its beginning, and in steps of that
+_LONGEST_SECONDS, _LOOK_SECONDS = 366 * 86400.0, 10.0
 #: points of a curve; more than a screen or a picture shows
 _MOST_POINTS = 300
 _MOST_GROWTHS = 5
@@ -283,10 +283,14 @@ def _by_resource(history: Reader, metric: str) -> dict[str, SeriesRef]:
 
 
 def _newest(history: Reader, incident: Incident) -> float:
-    """Return when the subject of an open incident was last seen, as far as that is shown."""
-    opened, series = incident.opened_wall, _by_resource(history, "headroom_bytes").get(incident.resource)
-    points = history.read(series, opened, opened + MOST_SECONDS, _LOOK_SECONDS) if series is not None else []
-    return points[-1].wall + _LOOK_SECONDS if points else opened
+    """Return when the subject of an open incident was last seen: in which hour, and then when in it."""
+    newest, series = incident.opened_wall, _by_resource(history, "headroom_bytes").get(incident.resource)
+    if series is None:
+        return newest
+    for span, step in ((_LONGEST_SECONDS, 3600.0), (3600.0, _LOOK_SECONDS)):
+        points = history.read(series, newest, newest + span, step)
+        newest = max(newest, points[-1].wall) if points else newest
+    return newest + _LOOK_SECONDS
 
 
 def _curves(history: Reader, start: float, end: float, resource: str) -> list[Curve]:

@@ -123,7 +123,7 @@ class RiskEngine:
                 self.card_ends.get(room.key),
             )
             old = tracker.hysteresis.level
-            view = tracker.look(t, room, around)
+            view = tracker.update(t, room, around)
             forecast = self._forecast(observation, room, tracker, view, wish, changed=view.level != old)
             seen[room.resource] = _Last(room.key, t, forecast)
         now = seen | dict(self._unseen(observation, seen, pressure))
@@ -237,7 +237,7 @@ class RiskEngine:
             if key in exhausted:
                 self._ceilings.failed(key, max(used, tracker.capacity - tracker.headroom), total)
             usual = tracker.peaks.reached(1.0 - self.settings.ceiling_reached, t - RATE_SECONDS / 6)
-            failure = self._ceilings.look(t, gpu, tracker.capacity, usual=usual)
+            failure = self._ceilings.update(t, gpu, tracker.capacity, usual=usual)
             if failure is not None:
                 if failure.program:
                     tracker.peaks.clear()  # the last one did harm
@@ -257,15 +257,15 @@ class RiskEngine:
     def _forecast(  # noqa: PLR0913 - all that a forecast is made of
         self, observation: Observation, room: Room, tracker: Tracker, view: View, wish: Wish | None, *, changed: bool
     ) -> Forecast:
-        danger, told, culprit, peak = view.danger, view.told, NOBODY, None
-        if told is not None and told.cause == "expected" and wish is not None:
+        danger, reported, culprit, peak = view.danger, view.reported, NOBODY, None
+        if reported is not None and reported.cause == "expected" and wish is not None:
             culprit, peak = Culprit(wish.who, "process"), wish.peak_bytes
-        elif told is not None and told.cause in ENDINGS:
-            culprit = tracker.suspect.ended(observation.t - told.window_seconds, self.settings)
-        elif told is not None and view.level >= Level.INFO:
+        elif reported is not None and reported.cause in ENDINGS:
+            culprit = tracker.suspect.ended(observation.t - reported.window_seconds, self.settings)
+        elif reported is not None and view.level >= Level.INFO:
             old = changed or not 0.0 <= observation.t - tracker.culprit_t < CULPRIT_SECONDS
-            if old and told.cause != "paused":  # who grew then is who is meant, not who does something now
-                tracker.culprit_t, tracker.culprit = observation.t, self._culprit(observation, room, tracker, told)
+            if old and reported.cause != "paused":  # who grew then is who is meant, not who does something now
+                tracker.culprit_t, tracker.culprit = observation.t, self._culprit(observation, room, tracker, reported)
                 tracker.suspect.note(tracker.culprit)
             culprit = tracker.culprit
         # Something grows, not badly yet, that has not been warned of before.
@@ -281,17 +281,17 @@ class RiskEngine:
             eta_late_seconds=view.late_seconds,
             probabilities=probabilities(danger, known=tracker.envelope.knows),
             who=culprit.who,
-            cause=told.cause if told else "",
+            cause=reported.cause if reported else "",
             who_kind=culprit.kind,
             who_pid=culprit.pid,
             who_bytes_per_second=culprit.rate or None,
             who_share_ratio=culprit.share or None,
-            may_stop=told is not None and told.cause in COUNTDOWNS and first,
-            next_step_bytes=round(told.next_step * room.capacity) if told and told.cause == "steps" else None,
-            window_seconds=told.window_seconds if told else None,
+            may_stop=reported is not None and reported.cause in COUNTDOWNS and first,
+            next_step_bytes=round(reported.next_step * room.capacity) or None if reported else None,
+            window_seconds=reported.window_seconds if reported else None,
             capacity_learned=self._ceilings.certainty(room.key),
             expected_peak_bytes=peak,
-            spilled_bytes=told.spilled_bytes or None if told else None,
+            spilled_bytes=reported.spilled_bytes or None if reported else None,
         )
 
     def _culprit(self, observation: Observation, room: Room, tracker: Tracker, danger: Danger) -> Culprit:

@@ -82,7 +82,7 @@ class Spill:
     before: float | None = None
     grown: float = 0.0
 
-    def look(self, t: float, shared: float, *, full: bool) -> float:
+    def update(self, t: float, shared: float, *, full: bool) -> float:
         """Take what is shared now, in bytes; return how much of it was moved there."""
         # Already full at the first look: what was there then is all that can be compared with.
         least = shared if self.before is None else min(self.before, shared)
@@ -110,7 +110,7 @@ class _Since:
 
     t = math.inf
 
-    def see(self, t: float, *, holds: bool) -> float:
+    def update(self, t: float, *, holds: bool) -> float:
         """Return for how long it holds by now; -1 when it does not."""
         self.t = min(self.t, t) if holds else math.inf
         return t - self.t if holds else -1.0
@@ -128,7 +128,7 @@ class Fullness:
         self._full_t: float | None = None
         self._top = (0.0, 0.0)
         self._spilling, self._spilling_much, self._dry = _Since(), _Since(), _Since()
-        self._told = False
+        self._reported = False
 
     def rebase(self, factor: float) -> None:
         """Take it that the capacity is another one: shares of the old one are so many times as large."""
@@ -154,7 +154,7 @@ class Fullness:
         if isinstance(before, int):
             self._spill = Spill(before=float(before))
 
-    def look(self, t: float, room: Room, end_bytes: float | None, *, alarmed: bool = False) -> Full | None:
+    def update(self, t: float, room: Room, end_bytes: float | None, *, alarmed: bool = False) -> Full | None:
         """Take a sample; return how full the card is, None where it is not, or the resource no card.
 
         ``end_bytes`` were in use when a stress run saw its memory come to lie in RAM, if one did; ``alarmed``
@@ -185,12 +185,12 @@ class Fullness:
         if gpu.shared_bytes is None:
             return None
         s = self._settings
-        grown = self._spill.look(t, float(gpu.shared_bytes), full=may_spill(gpu, end_bytes))
-        held = self._spilling.see(t, holds=grown >= (FEWEST_BYTES / 2 if self._told else FEWEST_BYTES))
-        much = self._spilling_much.see(t, holds=grown >= MANY_BYTES)
-        dry = self._dry.see(t, holds=held < 0.0)
-        self._told = held >= patience or (self._told and dry < s.recovery_seconds)
-        return Full(max(held, 0.0), int(grown), much >= s.recovery_seconds) if self._told else None
+        grown = self._spill.update(t, float(gpu.shared_bytes), full=may_spill(gpu, end_bytes))
+        held = self._spilling.update(t, holds=grown >= (FEWEST_BYTES / 2 if self._reported else FEWEST_BYTES))
+        much = self._spilling_much.update(t, holds=grown >= MANY_BYTES)
+        dry = self._dry.update(t, holds=held < 0.0)
+        self._reported = held >= patience or (self._reported and dry < s.recovery_seconds)
+        return Full(max(held, 0.0), int(grown), much >= s.recovery_seconds) if self._reported else None
 
     def _at_ceiling(self, t: float, gpu: GpuSample, used: float, share: float) -> float | None:
         """Return for how long the card has been at its ceiling; None where it is not, or a server's share."""

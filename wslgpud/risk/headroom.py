@@ -144,7 +144,7 @@ class Ceilings:
         if used >= (1.0 - self._settings.learn_ceiling_below) * total:
             self.bytes_by_key[key], self._certainty[key] = used, "seen"
 
-    def look(self, t: float, gpu: GpuSample, limit: int, *, usual: bool) -> Failure | None:
+    def update(self, t: float, gpu: GpuSample, limit: int, *, usual: bool) -> Failure | None:
         """Take a sample; drop a ceiling that was passed after all; return an allocation that has failed.
 
         On native Linux nothing reports a CUDA out-of-memory error. What can be seen of one: use grows until

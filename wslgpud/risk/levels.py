@@ -17,7 +17,7 @@ Cause = Literal[
 ENDINGS: frozenset[Cause] = frozenset({"killed", "refused", "freed"})
 """How a room came back: causes that explain why nothing is wrong any more."""
 COUNTDOWNS: frozenset[Cause] = frozenset({"growth", "steps"})
-"""Causes told by how long it takes until nothing is left."""
+"""Causes reported by how long it takes until nothing is left."""
 SECONDS_LONG = 16.0
 """What ends within this is a matter of seconds."""
 FEWEST_SAMPLES = 10

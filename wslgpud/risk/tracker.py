@@ -10,10 +10,9 @@ from typing import Any, Literal, NamedTuple
 from wslgpud.model import Level
 from wslgpud.risk.attribution import NOBODY, Suspect
 from wslgpud.risk.fullness import Full, Fullness
-from wslgpud.risk.growth import Envelope
+from wslgpud.risk.growth import Envelope, Peaks
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, level_for
-from wslgpud.risk.peaks import Peaks
 from wslgpud.risk.pressure import Pressure
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import LEDGER_SCALES, StepLedger
@@ -31,7 +30,7 @@ class View(NamedTuple):
     danger: Danger | None  # the worst, and the range of times that its scales believe in
     early_seconds: float | None
     late_seconds: float | None
-    told: Danger | None  # the danger that the level holds for, "paused" where that is seen no longer
+    reported: Danger | None  # the danger that the level holds for, "paused" where that is seen no longer
 
 
 class Circumstances(NamedTuple):
@@ -120,7 +119,7 @@ class Tracker:
             self.peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
             self._fullness.recall(document)
 
-    def look(self, t: float, room: Room, around: Circumstances) -> View:
+    def update(self, t: float, room: Room, around: Circumstances) -> View:
         """Take one sample of the resource at ``t`` seconds; return how it looks."""
         s, gap, share = self.settings, self.gap(t), room.share
         if gap:
@@ -145,7 +144,7 @@ class Tracker:
         if around.wanted_bytes >= max(s.step * room.capacity, s.expected_near * room.headroom):
             fits = around.wanted_bytes <= s.expected_too_much * room.headroom
             dangers.append(Danger("expected", 0.3 if fits else 0.6, EXPECTED_SECONDS, 10.0))
-        full = self._fullness.look(t, room, around.end_bytes, alarmed=alarmed)
+        full = self._fullness.update(t, room, around.end_bytes, alarmed=alarmed)
         view = self._judge(t, share, dangers, full, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
         return view
@@ -217,7 +216,7 @@ class Tracker:
             level = level_for(danger, share, overdue, self.settings, margin=margin)
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
-        told, passed = best, False
+        reported, passed = best, False
         if full is not None:
             chance, spilled = 0.95 if full.critical else 0.6, full.spilled_bytes
             danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
@@ -228,7 +227,7 @@ class Tracker:
             passed = spilled > 0 and share < self.settings.full_headroom and countdown is not None
             refuted = countdown is not None and full.flat_seconds > max(self.settings.full_seconds, 2.0 * countdown)
             if level > want or (level == want and spilled) or passed or refuted:
-                told, want = danger, level
+                reported, want = danger, level
                 self.hysteresis.settle()
         still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
         period = self.peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
@@ -242,17 +241,17 @@ class Tracker:
             level = self.hysteresis.step(t, want, share, still, period)
         quiet = t - self.hysteresis.wanted_t
         if want < min(level, Level.WARNING) and (best is None or quiet >= self.settings.info_seconds):
-            told = Danger("paused", 0.0, math.inf, self.envelope.still_seconds)
+            reported = Danger("paused", 0.0, math.inf, self.envelope.still_seconds)
         elif level == Level.OK and ended < self.settings.news_seconds and share >= self.hysteresis.room_back:
-            told = Danger(self._ending, 0.0, math.inf, ended)
-        self._counting = told is not None and told.cause in COUNTDOWNS
+            reported = Danger(self._ending, 0.0, math.inf, ended)
+        self._counting = reported is not None and reported.cause in COUNTDOWNS
         early = late = None
-        if best is not None and best is told and best.cause != "expected":
+        if best is not None and best is reported and best.cause != "expected":
             likely = 0.3 * best.probability
             times = [d.eta_seconds for d in dangers if d.cause == best.cause and d.probability >= likely]
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
-        return View(level, best, early, late, told)
+        return View(level, best, early, late, reported)
 
     def _note_ending(self, t: float, around: Circumstances) -> None:
         # Who was killed ends as well, and is seen to be gone only later.

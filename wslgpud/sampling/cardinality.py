@@ -70,7 +70,7 @@ class CardinalityLimiter:
 
     def __init__(self) -> None:
         self._places: dict[str, NameSlots] = {}
-        self._told_mono: dict[str, float] = {}
+        self._warned_mono: dict[str, float] = {}
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with names that have no place added up or left out; usually as it is."""
@@ -89,9 +89,9 @@ class CardinalityLimiter:
     def _refused(self, kind: str, most: int, seen: Collection[str], snapshot: Snapshot) -> set[str]:
         places = self._places.setdefault(kind, NameSlots(most))
         refused = places.refused(seen, lambda name: owners(name, snapshot.processes), snapshot.mono)
-        told = self._told_mono.get(kind)
-        if refused and (told is None or snapshot.mono - told >= KEPT_SECONDS):
-            self._told_mono[kind] = snapshot.mono
+        warned = self._warned_mono.get(kind)
+        if refused and (warned is None or snapshot.mono - warned >= KEPT_SECONDS):
+            self._warned_mono[kind] = snapshot.mono
             log.warning(
                 "more than %d names of the kind %r within an hour; the rest has no series of its own", most, kind
             )

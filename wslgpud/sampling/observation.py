@@ -81,19 +81,15 @@ def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:
     return ()
 
 
-def _whole(seen: Snapshot, spec: MetricSpec, *labels: str) -> int | None:
-    value = seen.value(spec, *labels)
-    return None if value is None else int(value)
-
-
 def _filled(seen: Snapshot, fields: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
     """Return the fields of a state, each with the value of its metric or None."""
-    return {field: _whole(seen, spec, *labels) for field, spec in fields.items()}
+    values = ((field, seen.value(spec, *labels)) for field, spec in fields.items())
+    return {field: None if value is None else int(value) for field, value in values}
 
 
 def _vm(seen: Snapshot) -> VmState | None:
-    refaults = [v for kind in ("anon", "file") if (v := _whole(seen, memory.REFAULTS, kind)) is not None]
-    state = VmState(**_filled(seen, _VM), refault_pages_total=sum(refaults) if refaults else None)
+    refaults = seen.family(memory.REFAULTS).values()
+    state = VmState(**_filled(seen, _VM), refault_pages_total=int(sum(refaults)) if refaults else None)
     return None if state == VmState() else state
 
 

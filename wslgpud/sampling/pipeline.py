@@ -112,9 +112,9 @@ class SamplingPipeline:
             self._engine_failures += 1
         self._engine_error = error
         readings = tuple(risk_metrics.readings(assessment.forecasts))
-        # Failures that nobody told of go on record.
-        told = ((_PROGRAM_ENDED if one.program else _FREE_AGAIN, one._asdict()) for one in assessment.failures)
-        events = tuple(Event("vram_exhausted", clock.wall(), text, facts) for text, facts in told)
+        # Failures that nobody has reported go on record.
+        unreported = ((_PROGRAM_ENDED if one.program else _FREE_AGAIN, one._asdict()) for one in assessment.failures)
+        events = tuple(Event("vram_exhausted", clock.wall(), text, facts) for text, facts in unreported)
         for event in events:
             log.info("%s", event.message)
         return assessment, SourceReport(

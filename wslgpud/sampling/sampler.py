@@ -103,7 +103,7 @@ class _Slot:
         self.started: float | None = None
         self.failures = 0
         self.last_success_wall: float | None = None
-        self._said: MessageLike = ""
+        self._last_error: MessageLike = ""
 
     def is_due(self, now: float, interval: float) -> bool:
         """Tell whether to read now; not while a late answer waits to be taken, or its events were lost."""
@@ -120,7 +120,7 @@ class _Slot:
         try:
             sample = self.source.read()
             self.last_success_wall = clock.wall()
-            if self._said:
+            if self._last_error:
                 log.info("source %s answers again", self.source.name)
         except NoData as absence:
             health, error = "absent", absence.said
@@ -130,13 +130,13 @@ class _Slot:
         except Exception as bug:
             # One source's bug must not take the others, and so the alerts, down with it.
             health, error = "failed", say("internal error: {error}", error=f"{type(bug).__name__}: {bug}")
-            if error != self._said:
+            if error != self._last_error:
                 log.exception("source %s failed; please report this", self.source.name)
         if health == "failed":
             self.failures += 1
-            if error != self._said:  # a change once, not a line a second
+            if error != self._last_error:  # a change once, not a line a second
                 log.warning("source %s: %s", self.source.name, error)
-        self._said = error if health == "failed" else ""
+        self._last_error = error if health == "failed" else ""
         self.arrived.append(self._report(health, began, clock.mono() - began, error, sample))
         self.running_since = None
 

@@ -48,8 +48,8 @@ class Connection(H11Protocol):
         #: where the client is, see ``access.network_of``
         self.network = ""
         self.since = self.loop.time()
-        #: agrees on TLS, if that is spoken
-        self.greeting: asyncio.Task[None] | None = None
+        #: agrees on TLS, if that is spoken; kept, for the loop itself holds tasks only weakly
+        self.handshake: asyncio.Task[None] | None = None
         self.logger = _UVICORN_LOG
         self._deadlines, self._listener = deadlines, listener
         self._deadline_of: dict[str, asyncio.TimerHandle] = {}
@@ -90,13 +90,13 @@ class Connection(H11Protocol):
         uvicorn starts no further response meanwhile and would wait forever; no other deadline applies.
         """
         super().pause_writing()
-        self._abort_in(self._deadlines.answer_seconds, "deaf")
+        self._abort_in(self._deadlines.answer_seconds, "stalled")
         self._listener.unread()
 
     def resume_writing(self) -> None:
         """Go on: there is room again."""
         super().resume_writing()
-        self._abort_in(None, "deaf")
+        self._abort_in(None, "stalled")
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection; one that has not even read its response would never close by itself."""
@@ -123,7 +123,7 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up."""
         self._abort_in(None, "turn")
-        self._abort_in(None, "deaf")
+        self._abort_in(None, "stalled")
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._listener.left(self)
@@ -144,13 +144,13 @@ class Connection(H11Protocol):
             self.cycle.disconnected = True
         if self.begun:
             self.transport.abort()
-        elif self.greeting is not None:
-            self.greeting.cancel()
+        elif self.handshake is not None:
+            self.handshake.cancel()
 
     @property
     def waits_for_client(self) -> bool:
         """Whether it is the client's turn: to agree on TLS, to ask, or to take what was answered."""
-        return not self._answering or "deaf" in self._deadline_of
+        return not self._answering or "stalled" in self._deadline_of
 
     @property
     def unread_bytes(self) -> int:
@@ -188,7 +188,7 @@ _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 
-def who_leaves(connections: Iterable[Connection]) -> Connection | None:
+def to_evict(connections: Iterable[Connection]) -> Connection | None:
     """Return the connection to close for a new client: of the network with the most, the one idle for longest.
 
     None while all of them wait for us. A thousand slow clients would otherwise hold every slot for as long as a
@@ -196,8 +196,8 @@ def who_leaves(connections: Iterable[Connection]) -> Connection | None:
     within a few turns of the event loop, long before it could become the oldest.
     """
     waited_for = [connection for connection in connections if connection.waits_for_client]
-    crowd = Counter(connection.network for connection in waited_for)
-    return min(waited_for, key=lambda one: (-crowd[one.network], one.since), default=None)
+    per_network = Counter(connection.network for connection in waited_for)
+    return min(waited_for, key=lambda one: (-per_network[one.network], one.since), default=None)
 
 
 class Listener:
@@ -277,7 +277,6 @@ class Listener:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        greetings: set[asyncio.Task[None]] = set()  # the loop itself keeps tasks only weakly
         while True:
             try:
                 client, place = await loop.sock_accept(self._socket)
@@ -286,15 +285,13 @@ class Listener:
                     _log.error("cannot take a connection: %s", error.strerror)
                     await asyncio.sleep(1)  # or the same error would come at once, again and again
                 continue
-            if len(self._connections) >= CONNECTIONS_MAX and (guest := who_leaves(self._connections)):
-                guest.abort()
+            if len(self._connections) >= CONNECTIONS_MAX and (evicted := to_evict(self._connections)):
+                evicted.abort()
             await self._fewer_than(CONNECTIONS_MAX)
             connection = Connection(self._config, self._state, self._deadlines, self)
             connection.network = network_of(str(place[0])) if place else ""  # a Unix socket's has no name
             self._connections.add(connection)
-            greeting = connection.greeting = asyncio.create_task(self._greet(client, connection))
-            greetings.add(greeting)
-            greeting.add_done_callback(greetings.discard)
+            connection.handshake = asyncio.create_task(self._begin(client, connection))
             # One per turn of the loop: otherwise a burst would fill all slots and push out its own first clients
             # before a single head is read.
             await asyncio.sleep(0)
@@ -311,12 +308,14 @@ class Listener:
 
     def unread(self) -> None:
         """Close connections of clients that do not read, until the unread responses are small enough."""
-        deaf = {connection for connection in self._connections if connection.unread_bytes}
-        while sum(connection.unread_bytes for connection in deaf) > UNREAD_BYTES_MAX and (guest := who_leaves(deaf)):
-            guest.abort()
-            deaf.discard(guest)
+        stalled = {connection for connection in self._connections if connection.unread_bytes}
+        while sum(connection.unread_bytes for connection in stalled) > UNREAD_BYTES_MAX and (
+            evicted := to_evict(stalled)
+        ):
+            evicted.abort()
+            stalled.discard(evicted)
 
-    async def _greet(self, client: socket.socket, connection: Connection) -> None:
+    async def _begin(self, client: socket.socket, connection: Connection) -> None:
         try:
             web = self._web.refresh()
             connection.client_allowed_sans = web.client_allowed_sans

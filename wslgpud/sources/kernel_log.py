@@ -95,11 +95,6 @@ class DxgError(NamedTuple):
     function: str
     error: str
 
-    @property
-    def benign(self) -> bool:
-        """Tell whether healthy machines show this line as well."""
-        return (self.function, self.error) in _BENIGN
-
 
 class Xid(NamedTuple):
     """An error of NVIDIA's Linux driver."""
@@ -215,11 +210,11 @@ class KernelLogSource(Source):
         self.caught_up = False
         self._opened_mono = 0.0
         self._replayed = False
-        self._said = False
+        self._refusal_logged = False
         self._story = Story()
         self._lost = self._notices = 0
         self._kills: Counter[str] = Counter()
-        self._dxg: Counter[tuple[str, str]] = Counter()
+        self._dxg: Counter[DxgError] = Counter()
         self._xids: Counter[str] = Counter()
 
     def read(self) -> Sample:
@@ -268,8 +263,8 @@ class KernelLogSource(Source):
                 "AmbientCapabilities=CAP_SYSLOG, or run 'sudo sysctl kernel.dmesg_restrict=0'",
                 path=_PATH,
             )
-            if not self._said:
-                self._said = True
+            if not self._refusal_logged:
+                self._refusal_logged = True
                 log.info("%s", remedy)
             raise NoData(remedy) from error
         except OSError as error:
@@ -299,8 +294,8 @@ class KernelLogSource(Source):
         if isinstance(found, Xid):
             self._xids[_bounded(found.number, self._xids, "other")] += 1
             return Event("nvidia_xid", wall, line.text, {**fields, "xid": found.number, "device": found.device})
-        if isinstance(found, DxgError) and not found.benign:
-            self._dxg[_bounded((found.function, found.error), self._dxg, ("other", "other"))] += 1
+        if isinstance(found, DxgError) and found not in _BENIGN:
+            self._dxg[_bounded(found, self._dxg, DxgError("other", "other"))] += 1
             return Event("dxg_error", wall, line.text, {**fields, **found._asdict()})
         self._notices += found is not None
         return None
@@ -309,7 +304,7 @@ class KernelLogSource(Source):
         for scope in ("global", "cgroup"):
             yield Reading(OOM_KILLS, self._kills[scope], (scope,))
         for call, count in self._dxg.items():
-            yield Reading(DXG_ERRORS, count, call)
+            yield Reading(DXG_ERRORS, count, tuple(call))
         yield Reading(DXG_NOTICES, self._notices)
         for xid, count in self._xids.items():
             yield Reading(XIDS, count, (xid,))

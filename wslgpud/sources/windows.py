@@ -209,8 +209,8 @@ class WindowsSource(Source):
             page = http_client.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
         except (http_client.Unreachable, http_client.Refused) as error:
             # A server may say the address back, with a secret in it.
-            told = without(str(error), parts(url))
-            why = cause(error) if told == str(error) else told
+            hidden = without(str(error), parts(url))
+            why = cause(error) if hidden == str(error) else hidden
             raise SourceError("windows_exporter at {url} cannot be read: {why}", url=shown, why=why) from error
         facts = from_exporter(page.decode("utf-8", "replace"))
         if not any(facts):

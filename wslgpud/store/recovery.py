@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError
 
 from wslgpud.store import schema
@@ -107,15 +106,13 @@ def _greatest_id(old: sqlite3.Connection, table: Table) -> int:
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
-    insert = sqlite.insert(table).on_conflict_do_nothing()
     try:
-        if rows:
-            connection.execute(insert, rows)
+        schema.insert_new(connection, table, rows)
     except IntegrityError:
         # damage made something else of a value: that costs its row, not those that follow
         for row in rows:
             with suppress(IntegrityError):
-                connection.execute(insert, row)
+                schema.insert_new(connection, table, [row])
 
 
 def _rows(

@@ -112,32 +112,29 @@ class Writer:
         """Have what waits committed and synced now; without that it is committed in its own time."""
         with self._wake:
             self._urgent = True
-            self._wake.notify()
+            # all: who waits in ``flush`` would otherwise take it from the thread
+            self._wake.notify_all()
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until what waits now is committed; return False when that has not come about in time."""
         with self._wake:
             self._asked += 1
             ticket = self._asked
-            self._urgent = True
-            self._wake.notify_all()
+            self.wake()
             self._wake.wait_for(lambda: self._answered >= ticket, timeout_seconds)
             return self._answered >= ticket
 
     def close(self, timeout_seconds: float) -> bool:
         """Write what waits and end; return False when rows were left behind."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
+        self._stopping = True
+        self.wake()
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive() and self._buffer.empty
 
     def report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         """Have the file (by device and inode) set aside: somebody who read it found it damaged."""
-        with self._wake:
-            self._damage = (problem, identity)
-            self._urgent = True
-            self._wake.notify_all()
+        self._damage = (problem, identity)
+        self.wake()
 
     def _loop(self) -> None:
         more, wait = False, 0.0
