@@ -75,6 +75,34 @@ def test_a_training_loop_is_asked_once_and_saves(tmp_path: Path) -> None:
         assert training.stdout.readline() == "saved\n"
 
 
+def test_one_that_is_critical_with_room_to_spare_is_asked_only_when_the_room_is_gone(tmp_path: Path) -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGUSR1"), tmp_path)
+
+    def left(percent: float, row: Transition) -> Transition:
+        return replace(row, forecast=replace(row.forecast, headroom_bytes=int(10 * percent), capacity_bytes=1000))
+
+    with program(TRAINING) as training:
+        early, now = left(27.0, change(training.pid)), left(8.5, change(training.pid)).forecast
+        assert saver.note(early, [sample(training.pid)]) == ""
+        assert saver.due({"ram": early.forecast}) == []
+        assert saver.due({}) == []
+        (row,) = saver.due({"ram": now})
+        assert "was sent SIGUSR1" in saver.note(row, [sample(training.pid)])
+        assert saver.due({"ram": now}) == []
+
+        assert saver.note(early, [sample(training.pid)]) == ""
+        saver.note(left(40.0, change(training.pid, Level.WARNING, Level.CRITICAL)), [sample(training.pid)])
+        assert saver.due({"ram": now}) == []  # it was over before
+
+
+def test_who_wants_it_at_a_warning_gets_it_there(tmp_path: Path) -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGUSR1", save_level="warning"), tmp_path)
+    with program(TRAINING) as training:
+        row = change(training.pid, Level.WARNING)
+        row = replace(row, forecast=replace(row.forecast, headroom_bytes=20))
+        assert "was sent SIGUSR1" in saver.note(row, [sample(training.pid)])
+
+
 def test_a_request_that_comes_while_the_loop_looks_is_kept_for_the_next_look() -> None:
     class Interrupted(SaveOnSignal):
         """Asked at the worst moment: when it has just seen that nobody has."""

@@ -159,6 +159,8 @@ class AlertManager:
             channel.keep_warm(needed=likely)
         for transition in self._found(snapshot, list(transitions), store_error, store_damage):
             self._announce(transition)
+        for transition in self._save_requests.due(self._forecasts):
+            self._request_save(transition)
         self._close_overdue(snapshot.wall, snapshot.mono)
         if self._settings.repeat:
             self._repeat(snapshot)

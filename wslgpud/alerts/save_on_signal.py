@@ -10,7 +10,8 @@
                         "optimizer": optimizer.state_dict()}, "checkpoint.pt")
 
 It needs ``save_signal = "SIGUSR1"`` under ``[alerts]`` in the daemon's configuration, and ``save_user`` where
-the daemon is root. Saving takes memory, too: ``save_level = "warning"`` leaves room for it. Worker processes
+the daemon is root. It comes at a critical once less than 8.5 % is left. Saving takes memory, too:
+``save_level = "warning"`` asks at once, and leaves room for it. Worker processes
 of a data loader inherit the handler and may be asked, too; they do nothing.
 """
 

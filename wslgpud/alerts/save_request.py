@@ -16,15 +16,19 @@ import json
 import os
 import pwd
 import signal
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from wslgpud.config import Alerts, ConfigError
-from wslgpud.model import MEMORY, Level, ProcessSample, Transition
+from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Transition
 from wslgpud.security import safe_files
 
 FILE = "stopped.json"
+#: Share of headroom below which a critical is acted upon. What is done needs more certainty than what is said: a growth
+#: that seems to end within seconds is critical with up to 27.5 % left (risk/README.md), and some of it stops by itself.
+ACT_HEADROOM_RATIO = 0.085
 _HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
@@ -120,12 +124,17 @@ class SaveRequests:
         self._level = Level[settings.save_level.upper()]
         self._user = _user(settings.save_user)
         self._asked: dict[str, set[tuple[int, int]]] = {}
+        self._waiting: dict[str, Transition] = {}
         self._file = StoppedFile(folder)
         self.released = self._file.release()
 
     def note(self, transition: Transition, processes: Sequence[ProcessSample]) -> str:
         """Act on a change of level; return what was done, for the log, or nothing."""
         if self._signal is None or transition.rule not in self._rules:
+            return ""
+        self._waiting.pop(transition.resource, None)
+        if self._level == transition.new == Level.CRITICAL and not _is_certain(transition.forecast):
+            self._waiting[transition.resource] = transition
             return ""
         stops = self._signal == signal.SIGSTOP
         asked = self._asked.setdefault(transition.resource, set())
@@ -144,10 +153,19 @@ class SaveRequests:
         asked.add(process.key)
         return f"{process.name} (pid {process.pid}) was sent {self._signal.name}"
 
+    def due(self, forecasts: Mapping[str, Forecast]) -> list[Transition]:
+        """Return the changes that have waited for certainty, with the forecasts of now that bring it."""
+        found = [(row, forecasts.get(resource)) for resource, row in self._waiting.items()]
+        return [replace(row, forecast=now) for row, now in found if now is not None and _is_certain(now)]
+
     def close(self) -> None:
         """Let all that were stopped go on: without us nobody would."""
         self._asked.clear()
         self._file.release()
+
+
+def _is_certain(forecast: Forecast | None) -> bool:
+    return forecast is None or forecast.headroom_bytes <= ACT_HEADROOM_RATIO * forecast.capacity_bytes
 
 
 def send(key: tuple[int, int], number: signal.Signals, user: int) -> str:
