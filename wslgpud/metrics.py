@@ -129,9 +129,6 @@ class Catalogue:
     def __iter__(self) -> Iterator[MetricSpec]:
         return iter(self._specs.values())
 
-    def __len__(self) -> int:
-        return len(self._specs)
-
     def __getitem__(self, name: str) -> MetricSpec:
         return self._specs[name]
 
