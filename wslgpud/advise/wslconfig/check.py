@@ -128,7 +128,7 @@ def _write(key: WslconfigKey, value: str) -> Message:
 def _right_size(key: WslconfigKey, value: str) -> MessageLike:
     plain = value.replace(" ", "").upper().replace("IB", "B").replace(",", ".")
     number = plain.rstrip("BKMGT")
-    unit = plain[len(number) :]
+    unit = plain[len(number) :] or "GB"
     try:
         count, whole = float(number), int(float(number))
     except (ValueError, OverflowError):
@@ -136,7 +136,7 @@ def _right_size(key: WslconfigKey, value: str) -> MessageLike:
     if count != whole and unit[:1] in "TGM":
         smaller = {"T": "GB", "G": "MB", "M": "KB"}[unit[:1]]
         return say("write {setting} (whole numbers only)", setting=f"{key.name}={round(count * 1024)}{smaller}")
-    return say("write {setting} (upper case, no space, no fraction)", setting=f"{key.name}={whole}{unit or 'GB'}")
+    return say("write {setting} (upper case, no space, no fraction)", setting=f"{key.name}={whole}{unit}")
 
 
 def _silent(entry: Entry, key: WslconfigKey, host_memory_bytes: int | None) -> Iterator[Advice]:
