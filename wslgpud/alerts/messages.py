@@ -161,7 +161,7 @@ def payload(transition: Transition, text: Text, *, incident: Incident | None = N
         "previous_level": transition.old.label,
         "host": host or None,
         "message": text.headline,
-        "evidence": text.evidence or None,
+        "evidence": words.sentences(text.evidence) or None,
         "advice": text.advice or None,
         "runbook": runbook.command(transition.rule),
         "facts": transition.facts or None,
@@ -176,11 +176,8 @@ def worded(message: Payload, translator: Translator, number: int | None = None) 
     ``number`` is that of its row: one that opens an incident does not know it while it waits.
     """
     message = message if number is None else {"incident": number, **message}
-    said: dict[str, Any] = {n: words.from_json(message[n]) for n in ("advice", "who", "reason") if n in message}
-    if "message" in message:
-        said["headline"] = words.from_json(message["message"])
-    if "evidence" in message:
-        said["evidence"] = words.sentences(map(words.from_json, message["evidence"]))
+    names = {"message": "headline", **{name: name for name in ("evidence", "advice", "who", "reason")}}
+    said: dict[str, Any] = {name: words.from_json(message[of]) for of, name in names.items() if of in message}
     if "facts" in message:
         said["facts"] = shown(words.facts_from_json(message["facts"]), translator)
     return {**message, **translator.document(said)}

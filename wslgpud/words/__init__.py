@@ -179,17 +179,12 @@ def known(text: str) -> MessageLike:
     return Message(text) if text in FAILURES else text
 
 
-def failure(error: OSError) -> MessageLike:
-    """Return why the system refused something; rare reasons stay as they are in every language."""
-    return Message(error.strerror) if error.strerror else str(error)
-
-
 def cause(error: BaseException) -> MessageLike:
     """Return the message that an error was raised with, the system's reason, or else its text in one line."""
     first = error.args[0] if error.args else ""
-    if isinstance(first, Message):
-        return first
-    return failure(error) if isinstance(error, OSError) else known(one_line(str(error)))
+    if isinstance(error, OSError) and error.strerror:  # rare reasons stay as they are in every language
+        return Message(error.strerror)
+    return first if isinstance(first, Message) else known(one_line(str(error)))
 
 
 #: other than English, which templates are written in: the catalogue of each lies beside this file
