@@ -42,7 +42,7 @@ _SEEN_BY = {
     "recording": template("a recorded machine"),
 }
 SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
-    template("RAM"): lambda row: float(row["ram"]),
+    template("RAM"): lambda row: float(row["rss_bytes"]),
     template("VRAM"): lambda row: float(row["vram"] or -1),
     template("growth"): lambda row: float((row["growth"] or 0.0) + (row["vram growth"] or 0.0)),
     template("pid"): lambda row: -float(row["pid"]),
@@ -157,8 +157,7 @@ def bar(used: float, width: int, colour: str, ahead: float = 0.0) -> Text:
 
 def known(*templates: str, **facts: Fact | None) -> list[str]:
     """Return what can be said of some templates, as far as their facts are known."""
-    found = {name: fact for name, fact in facts.items() if fact is not None}
-    return [text for one in templates if (text := current().text(filled(one, found)))]
+    return [text for one in templates if (text := current().text(filled(one, facts)))]
 
 
 def moment(at: str, now: str) -> str:

@@ -116,9 +116,7 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
     wanted, growth = view.shown.filter.lower(), view.trail.growth
     rows = [
         {
-            "pid": p["pid"],
-            "ram": p["rss_bytes"],
-            "swap": p["swap_bytes"],
+            **p,
             "vram": held.get(p["pid"]),
             "holds": p["pid"] in held or "gpu" in p["roles"],
             "does": current().listed(current().label("role", role) for role in p["roles"]),
@@ -139,7 +137,7 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
 
 def worth_a_line(row: Mapping[str, Any]) -> bool:
     """Tell whether a program does something, grows, or is large."""
-    return bool(row["does"]) or row["ram"] + row["swap"] >= SMALL_BYTES or SORTS["growth"](row) > 1 << 20
+    return bool(row["does"]) or row["rss_bytes"] + row["swap_bytes"] >= SMALL_BYTES or SORTS["growth"](row) > 1 << 20
 
 
 def process_table(view: View, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -154,10 +152,10 @@ def process_table(view: View, rows: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column(t("program"))  # what does not fit is cut from here, and nothing else
     for row in rows:
         named, program = row["pid"] == view.culprit, Text(row["program"], no_wrap=True, overflow="ellipsis")
-        swapped = [size(row["swap"]) if row["swap"] else ""] * wide
+        swapped = [size(row["swap_bytes"]) if row["swap_bytes"] else ""] * wide
         held = size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"]
         grown = [_growth(row["vram growth"])] * grows
-        figures = [str(row["pid"]), size(row["ram"]), _growth(row["growth"]), *swapped, held, *grown]
+        figures = [str(row["pid"]), size(row["rss_bytes"]), _growth(row["growth"]), *swapped, held, *grown]
         cells = map(Text, [*figures, *[row["does"]] * wide])
         style = f"bold {ink(view.document['verdict']['level'])}" if named else ""
         table.add_row("▶" if named else " ", *cells, program, style=style)

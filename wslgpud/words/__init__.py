@@ -60,7 +60,7 @@ class Message:
         return bool(self.template)
 
 
-_NOTHING = ("", Message(""))
+_NOTHING = ("", Message(""), None)
 #: a name is the same in every language
 MessageLike = str | Message
 
@@ -75,9 +75,9 @@ def says(one: str, many: str, /, *, count: int, **facts: Fact) -> Message:
     return Message(one, {"count": count, **facts}, many)
 
 
-def filled(template: str, facts: Mapping[str, Fact]) -> Message:
+def filled(template: str, facts: Mapping[str, Fact | None]) -> Message:
     """Return a message with what is known of its facts; an empty one where it needs one that is not."""
-    known = {name: facts[name] for name in BLANK.findall(template) if facts.get(name, "") not in _NOTHING}
+    known = {name: fact for name in BLANK.findall(template) if (fact := facts.get(name)) not in _NOTHING}
     said = without_unknown(template, known)
     return Message(template, known) if said and known.keys() >= {*BLANK.findall(said)} else Message("")
 
