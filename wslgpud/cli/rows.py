@@ -100,11 +100,6 @@ class View:
         return min(ending, key=lambda f: (f["resource"] != subject, f["eta_seconds"]["middle"]), default=None)
 
     @property
-    def culprit(self) -> Any:
-        """The pid of whom the verdict names, if anybody."""
-        return self.document["verdict"].get("pid")
-
-    @property
     def sparks(self) -> bool:
         """Whether there is room for sparklines."""
         return self.width >= WIDE and self.shown.span_seconds > 0
@@ -193,10 +188,9 @@ def seen(view: View) -> str:
     """Say when this was, and who saw it."""
     look = view.look
     by = look.where if look.seen_by == "daemon" else t(_SEEN_BY[look.seen_by])
-    marks = [t("paused")] * view.shown.paused
-    marks += [t("last {span_seconds}", span_seconds=view.shown.span_seconds)] * view.sparks
     at = current().fact("at_wall", datetime.fromisoformat(view.document["at"]).timestamp())
-    return " · ".join([at, by, *marks])
+    span = t("last {span_seconds}", span_seconds=view.shown.span_seconds)
+    return " · ".join([at, by, *[t("paused")] * view.shown.paused, *[span] * view.sparks])
 
 
 def running(view: View) -> Iterator[Text]:

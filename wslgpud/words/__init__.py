@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Union
 
 from wslgpud.words.units import one_line, printable, resource_path, size
@@ -42,7 +41,6 @@ BLANK = re.compile(r"\{(\w+)\}")
 #: parts within parts; a stranger's database may have rows with very many, each a walk through all of it
 _DEEPEST = 4
 _OPTIONAL = re.compile(r"\[(?!\{\w+\}\])([^][]*\{[^][]*)\]")
-_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Message:
     """A template and its facts. ``plural`` is the template for any ``count`` but one."""
 
     template: str
-    facts: Mapping[str, Fact] = field(default_factory=lambda: _NO_FACTS)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
     plural: str = ""
 
     def __str__(self) -> str:
@@ -274,14 +272,10 @@ class Translator:
     def resource(self, resource: str) -> str:
         """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
         kind, _, rest = resource.partition(":")
-        if resource == "ram":
-            return self.t("RAM")
         if resource.startswith("gpu"):  # a number, or a name where the number is not known
             return f"GPU {printable(resource[3:].strip())}".strip()
-        if kind == "cgroup":
-            return self.t("cgroup {path}", path=resource_path(rest))
         named = TEMPLATES["resource"].get(kind)
-        return self.t(named, name=printable(rest)).strip() if named else printable(resource)
+        return self.t(named, name=printable(rest), path=resource_path(rest)).strip() if named else printable(resource)
 
     def label(self, kind: str, name: str) -> str:
         """Return the word for the name of a level, a state or a figure (``label`` in ``templates.toml``)."""
