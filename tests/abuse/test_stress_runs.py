@@ -34,8 +34,8 @@ from wslgpud.store.stress_rows import from_json, to_json
 from wslgpud.stress import conditions, parent, schedule
 from wslgpud.stress.conditions import HungNote
 from wslgpud.stress.parent import supervise
-from wslgpud.stress.progress import WorkerPace
-from wslgpud.stress.result import Frame, digest
+from wslgpud.stress.result import Frame, Outcome, digest
+from wslgpud.stress.run import WorkerPace
 from wslgpud.stress.stress_metrics import readings
 from wslgpud.stress.unit import ANSWER, REQUEST, Asker, NoRequestError, answer
 
@@ -134,7 +134,7 @@ class TestWhatAWorkerSays:
         for number, line in enumerate(heard):
             pace.note(line, float(number))
 
-        result = digest(heard, Frame(1.8e9, gpu(), {}))
+        result = digest(Outcome(heard), Frame(1.8e9, gpu(), {}))
 
         kept = from_json(json.loads(json.dumps(to_json(result))))
         assert kept.verdict == result.verdict

@@ -23,7 +23,7 @@ from tests.stress.faulty_worker import Faulty, worker
 from wslgpud.config import Stress
 from wslgpud.model import GpuSample
 from wslgpud.stress import plan
-from wslgpud.stress.result import Frame, digest
+from wslgpud.stress.result import Frame, Outcome, digest
 
 say = functools.partial(print, flush=True)
 MIB, GIB = 1 << 20, 1 << 30
@@ -62,7 +62,7 @@ def battery(small, faults=None, mode="quick", **changes):
     del one
     gc.collect()
     seconds = time.perf_counter() - start
-    result = digest([*lines, end], Frame(time.time(), before, {}, duration_seconds=seconds))
+    result = digest(Outcome([*lines, end], seconds=seconds), Frame(time.time(), before, {}))
     return result, lines, seconds
 
 

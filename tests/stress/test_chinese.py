@@ -26,9 +26,9 @@ from wslgpud.store.stress_rows import from_json, to_json
 from wslgpud.stress.cards_under_test import Holding, complaint
 from wslgpud.stress.comparison import by_key, differences, judged, level_of, note
 from wslgpud.stress.comparison import night as last_night
-from wslgpud.stress.gates import Surroundings, Watched, obstacles, reason_to_leave
+from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.plan import PASSES
-from wslgpud.stress.result import EXPLAINED, LEFT, Frame, digest
+from wslgpud.stress.result import EXPLAINED, LEFT, Frame, Outcome, digest
 from wslgpud.words import Message, say
 
 GIB = 1 << 30
@@ -88,7 +88,7 @@ def whole_run():
         {"event": "end", "outcome": "left", "why": "taken", "facts": {"taken_bytes": 500 * MIB}},
     ]
     key = {"driver": "576.88", "mode": "nightly", "engine": "1", "wsl": "yes", "reserve_bytes": str(GIB)}
-    run = digest(lines, Frame(1.7e9, gpu(), key, gpu(used_bytes=3 * GIB), hung=True))
+    run = digest(Outcome(lines, hung_pid=7), Frame(1.7e9, gpu(), key, gpu(used_bytes=3 * GIB)))
     more = {
         "temperature_max_celsius": 70,
         "power_max_watts": 300,
@@ -149,15 +149,8 @@ class TestStress:
             recent_gpu_errors=True,
         )
         found = [*obstacles(seen, Stress()), *obstacles(Surroundings([]), Stress())]
-        found += [
-            reason_to_leave(now, [])
-            for now in (
-                Watched(["a (pid 1)"]),
-                Watched(waiting=True),
-                Watched(gpu_errors=True),
-                Watched(silent_seconds=20.0),
-            )
-        ]
+        found += [reason_to_leave(["a (pid 1)"]), reason_to_leave(waiting=True), reason_to_leave(gpu_errors=True)]
+        found += [reason_to_leave(silent_seconds=20.0)]
         found += [Message(template) for template in (*EXPLAINED.values(), *LEFT.values())]
         found += [complaint(0, "/run/lock/x", Holding(7, noted=noted), "alice", 80.0).note for noted in (0, 1)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.stress.support import MIB, gpu
 from wslgpud.config import Stress
-from wslgpud.stress.gates import Surroundings, Watched, obstacles, reason_to_leave
+from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
 
 IDLE = [gpu() for _ in range(30)]
 
@@ -47,13 +47,13 @@ def test_each_obstacle_is_named(seen, said):
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (Watched(), ""),
-        (Watched(holders=["Xorg (1)"]), ""),
-        (Watched(holders=["Xorg (1)", "python3 (pid 42)"]), "python3 (pid 42) wants the GPU"),
-        (Watched(waiting=True), "a program is waiting for the GPU's lock file"),
-        (Watched(gpu_errors=True), "the kernel reports errors of the GPU driver"),
-        (Watched(silent_seconds=11.0), "the driver has not answered for 11 s"),
+        ({}, ""),
+        ({"holders": ["python3 (pid 42)"]}, "python3 (pid 42) wants the GPU"),
+        ({"waiting": True}, "a program is waiting for the GPU's lock file"),
+        ({"gpu_errors": True}, "the kernel reports errors of the GPU driver"),
+        ({"silent_seconds": 10.0}, ""),
+        ({"silent_seconds": 11.0}, "the driver has not answered for 11 s"),
     ],
 )
-def test_a_run_leaves_for_others_but_not_for_who_was_there_before(seen, said):
-    assert str(reason_to_leave(seen, before=["Xorg (1)"])) == said
+def test_a_run_leaves_for_others_and_for_trouble(seen, said):
+    assert str(reason_to_leave(**seen)) == said

@@ -16,8 +16,8 @@ from wslgpud.host import Host
 from wslgpud.stress.comparison import comparable
 from wslgpud.stress.conditions import Recent
 from wslgpud.stress.find_python import NoTorch, Python, command, find_python, has_torch
-from wslgpud.stress.parent import Outcome
 from wslgpud.stress.plan import ladder, reserve_bytes
+from wslgpud.stress.result import Outcome
 from wslgpud.stress.run import Runner
 
 FAITHFUL = """

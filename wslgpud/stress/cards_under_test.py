@@ -29,8 +29,6 @@ UNPROVEN_SECONDS = 3.0
 #: Whoever takes a lock again and again does not fill the log.
 SAY_AGAIN_SECONDS = 60.0
 
-_Key = tuple[int, int]
-
 
 @dataclass(frozen=True)
 class Holding:
@@ -40,47 +38,12 @@ class Holding:
     run: Identity | None = None  # that process, where it is there
     trusted: bool = False  # runs of its user count
     noted: bool = False  # a note of its own says that it tests this card
-    worker: Identity | None = None  # the process that the note names as its worker, where that is there
+    worker: Identity | None = None  # the process that the note names as its worker, where that is its child and lives
 
     @property
     def ours(self) -> bool:
         """Whether a run of ours holds it."""
-        return self.run is not None and self.trusted and self.noted
-
-    @property
-    def working(self) -> bool:
-        """Whether its worker is at work."""
-        worker, run = self.worker, self.run
-        return worker is not None and run is not None and worker.alive and worker.parent == run.pid
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The history of a lock that is held alone: by whom and since when, and the same of its worker."""
-
-    holder: _Key
-    since_mono: float
-    worker: _Key | None = None
-    worker_since_mono: float = 0.0
-    worker_last_mono: float = 0.0
-
-
-def followed(before: Seen | None, holding: Holding, now: float) -> Seen:
-    """Return the history after another look."""
-    seen = Seen((holding.pid, holding.run.start_ticks if holding.run else 0), now)
-    if before is not None and before.holder == seen.holder:
-        seen = before
-    if holding.ours and holding.working and holding.worker is not None:
-        key = holding.worker.pid, holding.worker.start_ticks
-        since = seen.worker_since_mono if seen.worker == key else now
-        seen = replace(seen, worker=key, worker_since_mono=since, worker_last_mono=now)
-    return seen
-
-
-def tested(seen: Seen, holding: Holding, now: float, limit_seconds: float) -> bool:
-    """Tell whether the card is under a proven test of ours, which has not gone on for longer than one may."""
-    fresh = now - seen.worker_last_mono <= GIVING_BACK_SECONDS and now - seen.worker_since_mono <= limit_seconds
-    return holding.ours and seen.worker is not None and fresh
+        return self.trusted and self.noted
 
 
 @dataclass(frozen=True)
@@ -123,20 +86,31 @@ def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: f
     return LockHolder(gpu, path, holding.pid, program, user, note)
 
 
+@dataclass
+class _Seen:
+    """The history of a lock that is held alone: by whom (pid and start) and since when, and the same of its worker."""
+
+    holder: tuple[int, int]
+    since_mono: float
+    worker: tuple[int, int] | None = None
+    worker_since_mono: float = 0.0
+    worker_last_mono: float = 0.0
+    complaint: LockHolder | None = None
+
+
 class CardsUnderTest:
     """Follows the locks of the cards, at every tick. Not for two threads."""
 
     def __init__(self, host: Host, settings: Stress, notes: RunNotes) -> None:
         self._host, self._notes = host, notes
         self._limit_seconds = settings.deadline_seconds + settings.soak_seconds
-        self._seen: dict[str, Seen] = {}
-        self._held: dict[str, tuple[_Key, LockHolder]] = {}
-        self._said: dict[str, float] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._warned: dict[str, float] = {}
 
     @property
     def held(self) -> list[LockHolder]:
         """Locks that are held alone by others than our tests, as of the last look."""
-        return [held for _, held in self._held.values()]
+        return [seen.complaint for seen in self._seen.values() if seen.complaint]
 
     def untested(self, observation: Observation) -> Observation:
         """Leave out the cards that are tested now."""
@@ -147,24 +121,34 @@ class CardsUnderTest:
         return replace(observation, gpus=gpus) if tested else observation
 
     def look(self, gpus: Iterable[int]) -> set[int]:
-        """Return which of these cards are tested now."""
-        now, found = self._host.clock.mono(), set()
-        seen: dict[str, Seen] = {}
-        held: dict[str, tuple[_Key, LockHolder]] = {}
+        """Return which of these cards are under a proven test of ours that has not exceeded its time."""
+        now, before, found = self._host.clock.mono(), self._seen, set()
+        self._seen = {}
         for gpu, path, holding in self._holdings(gpus):
-            one = seen[path] = followed(self._seen.get(path), holding, now)
-            if tested(one, holding, now, self._limit_seconds):
+            seen = self._seen[path] = self._followed(before.get(path), holding, now)
+            proven = holding.ours and seen.worker is not None
+            fresh = now - seen.worker_last_mono <= GIVING_BACK_SECONDS
+            tested = proven and fresh and now - seen.worker_since_mono <= self._limit_seconds
+            if tested:
                 found.add(gpu)
-            elif one.worker is not None if holding.ours else now - one.since_mono >= UNPROVEN_SECONDS:
-                known = self._held.get(path)
-                if known is None or known[0] != one.holder:
-                    known = (one.holder, complaint(gpu, path, holding, self._user(holding), self._limit_seconds))
-                    if now - self._said.get(path, -SAY_AGAIN_SECONDS) >= SAY_AGAIN_SECONDS:
-                        self._said[path] = now
-                        log.warning("%s", known[1].note)
-                held[path] = known
-        self._seen, self._held = seen, held
+            if tested or (not proven and (holding.ours or now - seen.since_mono < UNPROVEN_SECONDS)):
+                seen.complaint = None
+            elif seen.complaint is None:
+                seen.complaint = complaint(gpu, path, holding, self._user(holding), self._limit_seconds)
+                if now - self._warned.get(path, -SAY_AGAIN_SECONDS) >= SAY_AGAIN_SECONDS:
+                    self._warned[path] = now
+                    log.warning("%s", seen.complaint.note)
         return found
+
+    def _followed(self, before: _Seen | None, holding: Holding, now: float) -> _Seen:
+        holder = holding.pid, holding.run.start_ticks if holding.run else 0
+        seen = before if before is not None and before.holder == holder else _Seen(holder, now)
+        if holding.ours and holding.worker is not None:
+            worker = holding.worker.pid, holding.worker.start_ticks
+            if seen.worker != worker:
+                seen.worker, seen.worker_since_mono = worker, now
+            seen.worker_last_mono = now
+        return seen
 
     def _holdings(self, gpus: Iterable[int]) -> Iterator[tuple[int, str, Holding]]:
         """Yield the locks of these cards that somebody holds alone."""
@@ -176,15 +160,13 @@ class CardsUnderTest:
                     yield gpu, str(lock.path), self._holding(gpu, claim.pid)
 
     def _holding(self, gpu: int, pid: int) -> Holding:
-        run, note = identity(self._host, pid), self._notes.of("stress", pid)
-        worker = None if note is None else note.document.get("worker_pid")
-        return Holding(
-            pid,
-            run,
-            run is not None and self._notes.trust.covers(run),
-            note is not None and note.who == run and note.document.get("gpu") == gpu,
-            identity(self._host, worker) if isinstance(worker, int) else None,
-        )
+        run, note, worker = identity(self._host, pid), self._notes.of("stress", pid), None
+        if note is not None and isinstance(number := note.document.get("worker_pid"), int):
+            worker = identity(self._host, number)
+        at_work = worker is not None and worker.alive and worker.parent == pid
+        noted = note is not None and note.who == run and note.document.get("gpu") == gpu
+        trusted = run is not None and self._notes.trust.covers(run)
+        return Holding(pid, run, trusted, noted, worker if at_work else None)
 
     def _user(self, holding: Holding) -> str:
         """Return a process's user by name where the machine itself knows it: a directory service may hang."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from wslgpud.model import FindingKind, Level, StressFinding, StressResult, StressVerdict
+from wslgpud.model import FindingKind, Level, Number, StressFinding, StressResult, StressVerdict
 from wslgpud.words import TEMPLATES, Fact, Message, MessageLike, clauses, say, template
 
 MIB = 1 << 20
@@ -43,9 +43,9 @@ def undisturbed(result: StressResult) -> bool:
     return result.complete and not result.values.get("contended") and not result.values.get("slowed_ratio")
 
 
-def drop(value: float, usual: Sequence[float], least_ratio: float, least: float = 0.0) -> float | None:
-    """Return by which share ``value`` lies below the usual; None where that is nothing to speak of."""
-    if len(usual) < LEAST_RUNS:
+def drop(value: float | None, usual: Sequence[float], least_ratio: float, least: float = 0.0) -> float | None:
+    """Return by which share ``value`` lies below the usual; None where that is nothing to speak of, or not known."""
+    if value is None or len(usual) < LEAST_RUNS:
         return None
     middle = median(usual)
     spread = MAD_SCALE * median(abs(x - middle) for x in usual)
@@ -54,46 +54,44 @@ def drop(value: float, usual: Sequence[float], least_ratio: float, least: float 
     return lost / middle if lost > limit else None
 
 
+def _figures(name: str, runs: Iterable[StressResult]) -> list[Number]:
+    return [run.values[name] for run in runs if name in run.values]
+
+
 def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterator[StressFinding]:
     """Yield figures that fell for two nights running, or by much in one; ``earlier`` runs oldest first."""
-    if not undisturbed(result):
-        return
     alike = [run for run in earlier if comparable(run, result) and undisturbed(run)]
-    last, before = (alike[-1], alike[:-1]) if alike else (None, [])
+    if not alike or not undisturbed(result):
+        return
+    *before, last = alike
     for name, kind, text, least_ratio, least in WATCHED:
-        now = _as_usual(name, result, before)
-        if now is None or last is None:
+        usual = _figures(name, before)[-BASELINE_RUNS:]
+        now, then = (_as_usual(name, run, before) for run in (result, last))
+        lost, again = (drop(value, usual, least_ratio, least) for value in (now, then))
+        if now is None or lost is None or (again is None and lost <= SEVERE_RATIO):
             continue
-        usual = [run.values[name] for run in before if name in run.values][-BASELINE_RUNS:]
-        lost = drop(now, usual, least_ratio, least)
-        if lost is None:
-            continue
-        then = _as_usual(name, last, before)
-        again = then is not None and drop(then, usual, least_ratio, least) is not None
-        if again or lost > SEVERE_RATIO:
-            facts: dict[str, Fact] = {"figure": Message(text), "percent": f"{100 * lost:.1f} %"}
-            facts |= {"now": _shown(name, now), "usual": _shown(name, median(usual))}
-            fell = (
-                say("{figure} fell by {percent} for the second run in a row: {now}, usually {usual}", **facts)
-                if again
-                else say("{figure} fell by {percent} at once: {now}, usually {usual}", **facts)
-            )
-            yield StressFinding(kind, clauses((fell, _clock(kind, result, before))))
+        facts: dict[str, Fact] = {"figure": Message(text), "percent": f"{100 * lost:.1f} %"}
+        facts |= {"now": _shown(name, now), "usual": _shown(name, median(usual))}
+        fell = (
+            say("{figure} fell by {percent} at once: {now}, usually {usual}", **facts)
+            if again is None
+            else say("{figure} fell by {percent} for the second run in a row: {now}, usually {usual}", **facts)
+        )
+        yield StressFinding(kind, clauses((fell, _clock(kind, result, before))))
 
 
 def _as_usual(name: str, run: StressResult, before: Sequence[StressResult]) -> float | None:
     """Return a figure as it were if other programs held no more than usual, which is no fault of the card."""
     value, held = run.values.get(name), run.values.get("foreign_bytes")
-    usually = [known.values["foreign_bytes"] for known in before if "foreign_bytes" in known.values]
+    usually = _figures("foreign_bytes", before)[-BASELINE_RUNS:]
     if name != "usable_bytes" or value is None or held is None or not usually:
         return value
-    return value + max(0, held - median(usually[-BASELINE_RUNS:]))
+    return value + max(0, held - median(usually))
 
 
 def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> MessageLike:
     """Say that the memory ran at a lower clock, where that explains a loss."""
-    now = result.values.get("memory_clock_hertz")
-    usual = [run.values["memory_clock_hertz"] for run in before if "memory_clock_hertz" in run.values]
+    now, usual = result.values.get("memory_clock_hertz"), _figures("memory_clock_hertz", before)
     if kind != "bandwidth" or now is None or not usual or now > 0.98 * median(usual):
         return ""
     return say(
@@ -118,8 +116,7 @@ def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> S
     )
     changes: list[Message] = []
     for name, _, text, _, _ in WATCHED:
-        after = [run.values[name] for run in (*new, result) if name in run.values]
-        before = [run.values[name] for run in old if name in run.values]
+        after, before = _figures(name, (*new, result)), _figures(name, old)
         if after and before:
             change = median(after) - median(before)
             share = 100 * change / median(before)
@@ -137,9 +134,8 @@ def named(key: str) -> MessageLike:
 
 def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResult:
     """Return ``result`` with the findings of a comparison with other nights."""
-    found = list(regressions(result, earlier))
-    change = change_of_driver(result, earlier)
-    findings = (*result.findings, *found, *([change] if change else []))
+    found, change = tuple(regressions(result, earlier)), change_of_driver(result, earlier)
+    findings = (*result.findings, *found, *filter(None, (change,)))
     return replace(result, findings=findings, verdict="findings" if found else result.verdict)
 
 
@@ -177,8 +173,7 @@ def differences(columns: Mapping[str, Sequence[StressResult]]) -> list[dict[str,
     """Return the median of each watched figure in each column, and the change from the first to the last."""
     rows = []
     for name, _, text, _, _ in WATCHED:
-        values = [[run.values[name] for run in runs if name in run.values] for runs in columns.values()]
-        medians = [median(known) if known else None for known in values]
+        medians = [median(known) if (known := _figures(name, runs)) else None for runs in columns.values()]
         first, last = (medians[0], medians[-1]) if medians else (None, None)
         change = last / first - 1 if first and last is not None and len(medians) > 1 else None
         unit = "bytes" if name.endswith("_bytes") else "bytes_per_second"
@@ -188,13 +183,10 @@ def differences(columns: Mapping[str, Sequence[StressResult]]) -> list[dict[str,
 
 def level_of(runs: Sequence[StressResult]) -> tuple[Level, MessageLike]:
     """Return the level after these runs of one GPU, oldest first, and why."""
-    telling = [run for run in runs if run.complete or run.findings]
-    if telling:
-        last = telling[-1]
-        trouble = [finding for finding in last.findings if finding.kind != "changed"]
-        if trouble:
-            severe = any(finding.kind in ("errors", "hung") for finding in trouble)
-            return (Level.CRITICAL if severe else Level.WARNING), clauses(f.text for f in trouble)
+    telling = next((run.findings for run in reversed(runs) if run.complete or run.findings), ())
+    if trouble := [finding for finding in telling if finding.kind != "changed"]:
+        severe = any(finding.kind in ("errors", "hung") for finding in trouble)
+        return (Level.CRITICAL if severe else Level.WARNING), clauses(f.text for f in trouble)
     if runs:
         good = [run.wall for run in runs if run.verdict == "passed"]
         age = runs[-1].wall - (good[-1] if good else runs[0].wall)

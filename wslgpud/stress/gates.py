@@ -75,28 +75,24 @@ def _of_card(samples: Sequence[GpuSample], settings: Stress) -> list[Message]:
     return found
 
 
-@dataclass(frozen=True)
-class Watched:
-    """The state of the machine, ten times a second while a run goes on."""
-
-    holders: Sequence[str] = ()
-    waiting: bool = False  # somebody waits for the lock file
-    gpu_errors: bool = False  # new errors of the driver in the kernel log
-    silent_seconds: float = 0.0
-
-
 #: Before a guest died of a full card, NVML was silent for 33 s (microsoft/WSL#40732).
 SILENT_SECONDS = 10.0
 
 
-def reason_to_leave(now: Watched, before: Sequence[str]) -> MessageLike:
-    """Return why a running run must end, empty when it may go on; ``before`` held the GPU when it began."""
-    if now.waiting:
+def reason_to_leave(
+    holders: Sequence[str] = (), *, waiting: bool = False, gpu_errors: bool = False, silent_seconds: float = 0.0
+) -> MessageLike:
+    """Return why a running run must end, empty when it may go on.
+
+    ``holders`` use the GPU (none did when it began), ``waiting``: somebody waits for the lock file, ``gpu_errors``:
+    the kernel log has new ones of the driver.
+    """
+    if waiting:
         return say("a program is waiting for the GPU's lock file")
-    if new := [holder for holder in now.holders if holder not in before]:
-        return say("{program} wants the GPU", program=new[0])
-    if now.gpu_errors:
+    if holders:
+        return say("{program} wants the GPU", program=holders[0])
+    if gpu_errors:
         return say("the kernel reports errors of the GPU driver")
-    if now.silent_seconds > SILENT_SECONDS:
-        return say("the driver has not answered for {silent_seconds}", silent_seconds=now.silent_seconds)
+    if silent_seconds > SILENT_SECONDS:
+        return say("the driver has not answered for {silent_seconds}", silent_seconds=silent_seconds)
     return ""

@@ -102,7 +102,8 @@ class GpuLock:
 
     def holders(self, host: Host) -> list[MessageLike]:
         """Return who holds it, as "name (pid 42)"."""
-        return [named(host, claim.pid) for claim in self.claims(locks(host)) if not claim.waits]
+        pids = [claim.pid for claim in self.claims(locks(host)) if not claim.waits]
+        return [f"{who.name} (pid {pid})" if (who := identity(host, pid)) else ended(pid) for pid in pids]
 
     def claims(self, text: str) -> Sequence[Claim]:
         """Return who holds it or waits for it, from the text of /proc/locks."""
@@ -122,12 +123,6 @@ def locks(host: Host) -> str:
     with contextlib.suppress(NoData, SourceError):
         return host.head("/proc/locks", _MOST_BYTES)
     return ""
-
-
-def named(host: Host, pid: int) -> MessageLike:
-    """Return a process as "name (pid 42)"; a lock outlives its process where that has handed it on."""
-    who = identity(host, pid)
-    return f"{who.name} (pid {pid})" if who else ended(pid)
 
 
 def ended(pid: int) -> Message:

@@ -10,12 +10,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wslgpud.security import safe_files, shapes
 from wslgpud.security.run_as import Command, start
+from wslgpud.stress.result import Outcome
 from wslgpud.words import Message, MessageLike, cause, say
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -35,17 +35,6 @@ LONGEST_LINE, MOST_LINES, MOST_KEPT_BYTES, MOST_BYTES = 1 << 18, 50_000, 2 << 20
 BEAT_SECONDS, BEATS_A_SECOND, BACKLOG = 0.04, 100.0, 2000
 
 Line = dict[str, Any]
-
-
-@dataclass
-class Outcome:
-    """How the worker fared."""
-
-    lines: list[Line] = field(default_factory=list)
-    failure: MessageLike = ""  # empty when it ended by itself and in order
-    left: MessageLike = ""  # why it was asked to leave, where it then did
-    hung_pid: int | None = None
-    seconds: float = 0.0
 
 
 def supervise(  # noqa: PLR0913 - what to run and its limits

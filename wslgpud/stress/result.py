@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
@@ -14,7 +14,6 @@ from wslgpud.stress.plan import sold_bytes
 from wslgpud.words import Message, MessageLike, say, says, template
 from wslgpud.words.units import one_line
 
-MIB = 1 << 20
 ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
 ErrorClass = Literal["read", "cell", "stuck", "address", "inversion", "constant", "unexamined"]
 KINDS = ("write", "change", "read")
@@ -24,7 +23,7 @@ KINDS = ("write", "change", "read")
 SPILLED_RATIO = 0.5
 DEGRADED_RATIO = 0.8
 #: what the driver may keep after a run without our calling it a leak
-LEAK_BYTES = 256 * MIB
+LEAK_BYTES = 256 << 20
 
 EXPLAINED: Mapping[ErrorClass, str] = {
     "read": template("read wrong once and right the next time: the bus, or overclocked memory"),
@@ -88,6 +87,17 @@ def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> Error
     return next((kind for kind, shown in signs if shown), "cell")
 
 
+@dataclass
+class Outcome:
+    """How the worker fared."""
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    failure: MessageLike = ""  # empty when it ended by itself and in order
+    left: MessageLike = ""  # why it was asked to leave, where it then did
+    hung_pid: int | None = None
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class Frame:
     """Facts about a run besides the worker's lines."""
@@ -96,30 +106,29 @@ class Frame:
     before: GpuSample  # NVML's view
     key: Mapping[str, str]
     after: GpuSample | None = None
-    failure: MessageLike = ""
-    left: MessageLike = ""  # why the parent asked the worker to leave
-    hung: bool = False
-    duration_seconds: float = 0.0
     course: Course | None = None
 
 
-def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
+def digest(outcome: Outcome, frame: Frame) -> StressResult:
     """Turn a run's lines into its result; ``comparison.py`` compares it with other nights."""
     events: dict[str, list[Mapping[str, Any]]] = {}
-    for line in lines:
+    for line in outcome.lines:
         events.setdefault(str(line["event"]), []).append(line)
     begin, end = events.get("begin", [{}])[0], events.get("end", [{}])[-1]
     first, speeds = ([row for row in events.get("speed", ()) if row["sweep"] == n] for n in (1, 2))
     classes = classify_chunks(speeds)
     errors, error_rows = _errors(events)
     values = _values(events, frame, begin, classes, speeds)
+    values["errors"], values["duration_seconds"] = errors.total(), outcome.seconds
     if speeds:
         # What was allocated later may move what was there before: only seen by going over all of it twice.
         values["moved_chunks"] = sum(a != b for a, b in zip(classify_chunks(first), classes, strict=False))
     taken = {row["index"]: row["free_less"] for row in events.get("chunk", ())}
-    values["errors"] = sum(errors.values())
-    findings = list(_findings(errors, values, frame))
-    verdict, reason = _verdict(end, frame, findings)
+    findings = tuple(_findings(errors, values, frame.course))
+    if outcome.hung_pid is not None:
+        hung = say("the worker hangs in the driver and cannot be ended: restart WSL (wsl --shutdown)")
+        findings = (*findings, StressFinding("hung", hung))
+    verdict, reason = _verdict(end, outcome, findings)
     key = {**frame.key, **{k: str(begin[k]) for k in ("torch", "cuda") if begin.get(k)}}
     detail = {
         "ladder": events.get("rung", []),
@@ -137,9 +146,7 @@ def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
         "form": begin.get("form", ""),
     }
     card = frame.before
-    return StressResult(
-        frame.wall, card.uuid, card.index, card.name, verdict, reason, tuple(findings), key, values, detail
-    )
+    return StressResult(frame.wall, card.uuid, card.index, card.name, verdict, reason, findings, key, values, detail)
 
 
 def _errors(events: Mapping[str, list[Mapping[str, Any]]]) -> tuple[Counter[ErrorClass], list[dict[str, Any]]]:
@@ -182,7 +189,6 @@ def _values(
         "allocated_bytes": filled.get("bytes"),
         "verified_bytes": max(covered, default=None),
         "checked_bytes": sum(row["verified"] for row in patterns) if patterns else None,
-        "duration_seconds": frame.duration_seconds,
         "beyond_chunks": sum(row["outcome"] == "ok" for row in events.get("beyond", ())),
         "rungs": sum(row["outcome"] == "ok" for row in events.get("rung", ())),
     }
@@ -203,8 +209,7 @@ def _values(
             moved = 2 if kind == "change" else 1
             rates = sorted(moved * row["bytes"] / row[kind] for row in speeds)
             known[f"{kind}_min"], known[f"{kind}_median"] = rates[0], median(rates)
-    released = events.get("released", [None])[0]
-    if released is not None:
+    for released in events.get("released", ())[:1]:
         known["leak_bytes"] = max(0, released["still_taken"])
     after = frame.after.used_bytes if frame.after else None
     if after is not None and before.used_bytes is not None:
@@ -213,7 +218,9 @@ def _values(
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _findings(errors: Counter[ErrorClass], values: Mapping[str, Number], frame: Frame) -> Iterable[StressFinding]:
+def _findings(
+    errors: Counter[ErrorClass], values: Mapping[str, Number], course: Course | None
+) -> Iterator[StressFinding]:
     for kind, count in errors.items():
         how = Message(EXPLAINED[kind])
         said = says("{count} wrong word: {how}", "{count} wrong words: {how}", count=count, how=how)
@@ -225,8 +232,8 @@ def _findings(errors: Counter[ErrorClass], values: Mapping[str, Number], frame: 
             spilled_bytes=spilled,
         )
         yield StressFinding("spill", said)
-    if frame.course is not None:
-        yield from frame.course.findings()
+    if course is not None:
+        yield from course.findings()
     moved = values.get("shared_grown_bytes", 0)
     if moved > SHARED_BYTES and not spilled and not values.get("beyond_chunks"):
         said = say(
@@ -237,23 +244,20 @@ def _findings(errors: Counter[ErrorClass], values: Mapping[str, Number], frame: 
     leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
     if leak > LEAK_BYTES:
         yield StressFinding("leak", say("{leak_bytes} did not come back after the run", leak_bytes=leak))
-    if frame.hung:
-        hung = say("the worker hangs in the driver and cannot be ended: restart WSL (wsl --shutdown)")
-        yield StressFinding("hung", hung)
 
 
 def _verdict(
-    end: Mapping[str, Any], frame: Frame, findings: Sequence[StressFinding]
+    end: Mapping[str, Any], outcome: Outcome, findings: Sequence[StressFinding]
 ) -> tuple[StressVerdict, MessageLike]:
-    outcome, why = end.get("outcome"), frame.failure or frame.left or _why(end)
+    why = outcome.failure or outcome.left or _why(end)
     if any(finding.kind == "errors" for finding in findings):
         # Errors count however the run ended.
         return "findings", why
-    if frame.hung or frame.failure:
-        return "failed", frame.failure or say("the worker hangs in the driver")
-    if outcome == "left":
+    if outcome.hung_pid is not None or outcome.failure:
+        return "failed", outcome.failure or say("the worker hangs in the driver")
+    if end.get("outcome") == "left":
         return "left", why
-    if outcome != "done":
+    if end.get("outcome") != "done":
         return "failed", why or say("the worker ended without a result")
     return ("findings", "") if findings else ("passed", "")
 

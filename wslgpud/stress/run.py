@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from wslgpud.active_runs import Note
 from wslgpud.config import Stress
@@ -17,11 +18,10 @@ from wslgpud.stress import conditions, plan
 from wslgpud.stress.comparison import judged
 from wslgpud.stress.course import ECC
 from wslgpud.stress.find_python import NoTorch, command, find_python
-from wslgpud.stress.gates import Surroundings, Watched, obstacles, reason_to_leave
+from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
-from wslgpud.stress.progress import WorkerPace
-from wslgpud.stress.result import Frame, digest
+from wslgpud.stress.result import Frame, Outcome, digest
 from wslgpud.words import MessageLike, cause, clauses, say
 
 #: how long memory may take to come back in NVML's view after the worker has ended
@@ -29,6 +29,8 @@ AFTER_SECONDS = 5.0
 RECENT_ERRORS_SECONDS = 60.0
 #: how long the next sample may take once it is due
 COUNTERS_SECONDS = 5.0
+#: of the bytes to go through: before that, nobody can tell how long the rest will take
+_SURE_SHARE = 0.05
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Runner:
                         seen = self._surroundings(sample)
                         if found := obstacles(seen, self.settings):
                             return self._skipped(sample, mode, clauses(found))
-                        lines, frame = self._locked(seen.samples[-1], mode, lock, note, progress)
+                        done, frame = self._locked(seen.samples[-1], mode, lock, note, progress)
                 course.over = True
                 if ECC in course.last:
                     self.renew() if self.renew else self.stop.wait(RARELY + COUNTERS_SECONDS)
@@ -72,7 +74,7 @@ class Runner:
             return self._skipped(sample, mode, cause(error))
         except (OSError, NoData, SourceError) as error:
             return self._skipped(sample, mode, say("cannot look at the machine: {why}", why=cause(error)))
-        return judged(digest(lines, replace(frame, course=course)), self.earlier())
+        return judged(digest(done, replace(frame, course=course)), self.earlier())
 
     def _surroundings(self, sample: GpuSample) -> Surroundings:
         now, jump, error = self.host.clock.mono(), self.recent.last_jump_mono, self.recent.last_error_mono
@@ -98,23 +100,21 @@ class Runner:
 
     def _locked(
         self, before: GpuSample, mode: plan.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
-    ) -> tuple[list[Line], Frame]:
+    ) -> tuple[Outcome, Frame]:
         python = find_python(self.settings.python, self.environ)
-        clock = self.host.clock
+        clock, own, known = self.host.clock, os.getpid(), frozenset(self.host.names("/proc"))
         wall, started = clock.wall(), clock.mono()
-        bystanders, known = conditions.users(self.host, os.getpid()), frozenset(self.host.names("/proc"))
 
         def watch() -> MessageLike:
             if self.stop.is_set():
                 return say("wslgpud is shutting down")
-            last, error, own = self.recent.last(before.uuid), self.recent.last_error_mono, os.getpid()
-            now = Watched(
-                holders=[*conditions.users(self.host, own), *conditions.newcomers(self.host, known, own)],
+            last, error = self.recent.last(before.uuid), self.recent.last_error_mono
+            return reason_to_leave(
+                [*conditions.users(self.host, own), *conditions.newcomers(self.host, known, own)],
                 waiting=lock.wanted(self.host),
                 gpu_errors=error is not None and error >= started,
                 silent_seconds=0.0 if last is None else clock.mono() - last[0],
             )
-            return reason_to_leave(now, bystanders)
 
         job = plan.job(before, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
         pauses = job["retention_seconds"] * job["passes"].count("retention")
@@ -131,8 +131,7 @@ class Runner:
         )
         if done.hung_pid is not None:
             conditions.HungNote(self.state_folder, self.host).write(done.hung_pid)
-        hung, key, after = done.hung_pid is not None, self._key(before, mode), self._after(before)
-        return done.lines, Frame(wall, before, key, after, done.failure, done.left, hung, done.seconds)
+        return done, Frame(wall, before, self._key(before, mode), self._after(before))
 
     def _after(self, before: GpuSample) -> GpuSample | None:
         """Return the GPU once the worker's memory is back, or after a while as it is then."""
@@ -160,3 +159,49 @@ def told(
         progress(said)
 
     return line
+
+
+@dataclass(slots=True)
+class WorkerPace:
+    """Bytes go by at the pace so far; a pause and a soak last as long as they were told to.
+
+    On a fast card waiting is most of a run: by bytes alone, an H200 was done for the last 30 of its 65 s.
+    """
+
+    pause_seconds: float
+    soak_seconds: float
+    began: float
+    planned: int = 0
+    done_ratio: float | None = None
+    left_seconds: float | None = None
+    _traversed: int = 0
+    _last: float = 0.0
+    _waited: float = 0.0
+    _moving_since: float | None = None
+    _soaking_since: float | None = None
+
+    def note(self, said: Mapping[str, Any], now: float) -> None:
+        """Take a line of the worker; a worker of another version may say less."""
+        if said["event"] == "filled":
+            self.planned, self._moving_since = said.get("planned", 0), now
+        elif said["event"] == "beat" and self.planned and self._moving_since is not None:
+            self._beat(said.get("traversed", 0), said.get("phase", ""), now, now - self._moving_since)
+        self._last = now
+
+    def _beat(self, traversed: int, phase: str, now: float, moving: float) -> None:
+        if phase == "soak" and self._soaking_since is None:
+            self._soaking_since = now
+        elif phase != "soak" and traversed and traversed == self._traversed:
+            self._waited = min(self.pause_seconds, self._waited + now - self._last)
+        self._traversed = traversed
+        if traversed < _SURE_SHARE * self.planned:
+            return
+        bytes_left = max(0, self.planned - traversed)
+        left = bytes_left * (moving - self._waited) / traversed + self.soak_seconds
+        if self._soaking_since is not None:
+            left = max(0.0, self._soaking_since + self.soak_seconds - now)
+        elif bytes_left:
+            left += self.pause_seconds - self._waited
+        self.left_seconds = left
+        share = (now - self.began) / max(now - self.began + left, 1e-9)
+        self.done_ratio = max(self.done_ratio or 0.0, share)  # a bar that goes back looks broken

@@ -6,77 +6,63 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
-from wslgpud.metrics import MetricSpec, Unit
+from wslgpud.metrics import MetricSpec, counter, gauge, info
 from wslgpud.model import Reading, StressResult, StressVerdict
+from wslgpud.stress.result import KINDS
 
 _GPU = ("gpu", "uuid")
-OPERATIONS = ("write", "change", "read")
 
 
-def _gauge(name: str, unit: Unit, text: str, *labels: str) -> MetricSpec:
+def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
     # Not stored as samples: each run is a row of its own in the database.
-    return MetricSpec(name, "gauge", unit, text, (*_GPU, *labels), stored=False)
+    return gauge(name, text, *_GPU, *labels, stored=False)
 
 
-LAST_RUN = _gauge("vram_stress_last_run_timestamp_seconds", "seconds", "When the last stress run began or was skipped.")
+LAST_RUN = _gauge("vram_stress_last_run_timestamp_seconds", "When the last stress run began or was skipped.")
 LAST_SUCCESS = _gauge(
-    "vram_stress_last_success_timestamp_seconds",
-    "seconds",
-    "When the last run that passed began; a skipped run is no passed one.",
+    "vram_stress_last_success_timestamp_seconds", "When the last run that passed began; a skipped run is no passed one."
 )
 VERDICT = _gauge(
-    "vram_stress_result", "", "1 for the verdict of the last run: passed, findings, left, skipped, failed.", "verdict"
+    "vram_stress_result", "1 for the verdict of the last run: passed, findings, left, skipped, failed.", "verdict"
 )
-FINDINGS = _gauge("vram_stress_findings", "", "What the last complete run found, by kind.", "kind")
-DURATION = _gauge("vram_stress_duration_seconds", "seconds", "Duration of the last complete run.")
+FINDINGS = _gauge("vram_stress_findings", "What the last complete run found, by kind.", "kind")
+DURATION = _gauge("vram_stress_duration_seconds", "Duration of the last complete run.")
 SIZE = _gauge(
     "vram_stress_bytes",
-    "bytes",
     "The layers of the card's memory in the last complete run: spec (as sold), total, visible to CUDA, "
     "reserved by the driver, foreign, context, free, allocated, verified, usable (not spilled), spilled, "
     "spill_start (taken before the first that spilled), leak.",
     "kind",
 )
-COVERAGE = _gauge("vram_stress_coverage_ratio", "ratio", "Share of the free memory that was verified.")
-USABLE = _gauge("vram_stress_usable_ratio", "ratio", "Share of the card's memory, as it is sold, that is usable.")
+COVERAGE = _gauge("vram_stress_coverage_ratio", "Share of the free memory that was verified.")
+USABLE = _gauge("vram_stress_usable_ratio", "Share of the card's memory, as it is sold, that is usable.")
 BANDWIDTH = _gauge(
     "vram_stress_bandwidth_bytes_per_second",
-    "bytes_per_second",
     "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.",
     "op",
     "stat",
 )
 BANDWIDTH_SHARE = _gauge(
     "vram_stress_bandwidth_ratio",
-    "ratio",
     "Median bandwidth as a share of what clock and width of the card's memory allow.",
     "op",
 )
 REGION = _gauge(
     "vram_stress_region_bandwidth_bytes_per_second",
-    "bytes_per_second",
     "Read bandwidth of the slowest chunk in each part of the card, in order of allocation (00 first).",
     "region",
 )
-RUN = MetricSpec(
-    "vram_stress_run",
-    "info",
-    "",
-    "With what the last complete run was made; only runs made alike can be compared.",
-    (*_GPU, "driver", "torch", "cuda", "mode"),
-    stored=False,
-)
-TEMPERATURE = _gauge(
-    "vram_stress_temperature_celsius", "celsius", "Highest temperature of the core during the last complete run."
-)
+_MADE_WITH = ("driver", "torch", "cuda", "mode")
+_HELP = "With what the last complete run was made; only runs made alike can be compared."
+RUN = info("vram_stress_run", _HELP, *_GPU, *_MADE_WITH)
+TEMPERATURE = _gauge("vram_stress_temperature_celsius", "Highest temperature of the core during the last complete run.")
 SLOWED = _gauge(
     "vram_stress_slowed_ratio",
-    "ratio",
     "Share of the samples of the last complete run in which heat or power supply held the clocks down.",
 )
-ECC_ERRORS = _gauge("vram_stress_ecc_errors", "", "Memory errors that ECC saw during the last complete run.", "type")
-ERRORS = MetricSpec("vram_stress_errors", "counter", "", "Wrong words in all runs kept.", _GPU, stored=False)
-RUNS = MetricSpec("vram_stress_runs", "counter", "", "Runs kept, by verdict.", (*_GPU, "verdict"), stored=False)
+ECC_ERRORS = _gauge("vram_stress_ecc_errors", "Memory errors that ECC saw during the last complete run.", "type")
+ERRORS = counter("vram_stress_errors", "Wrong words in all runs kept.", *_GPU, stored=False)
+RUNS = counter("vram_stress_runs", "Runs kept, by verdict.", *_GPU, "verdict", stored=False)
 
 METRICS = tuple(spec for spec in [*vars().values()] if isinstance(spec, MetricSpec))
 #: kinds of bytes: what there is of a card, and what became of the free ones
@@ -90,13 +76,13 @@ FIGURES: Sequence[tuple[MetricSpec, str, tuple[str, ...]]] = (
     (ECC_ERRORS, "ecc_uncorrected", ("uncorrected",)),
     (DURATION, "duration_seconds", ()),
     *((SIZE, f"{kind}_bytes", (kind,)) for kind in (*LAYERS, *TAKEN)),
-    *((BANDWIDTH, f"{op}_{stat}", (op, stat)) for op in OPERATIONS for stat in ("median", "min")),
+    *((BANDWIDTH, f"{op}_{stat}", (op, stat)) for op in KINDS for stat in ("median", "min")),
 )
 #: the same as shares of one another
 RATIOS = (
     (COVERAGE, "verified_bytes", "free_bytes", ()),
     (USABLE, "usable_bytes", "spec_bytes", ()),
-    *((BANDWIDTH_SHARE, f"{op}_median", "peak_bandwidth", (op,)) for op in OPERATIONS),
+    *((BANDWIDTH_SHARE, f"{op}_median", "peak_bandwidth", (op,)) for op in KINDS),
 )
 #: parts of the card that are told apart: enough for a picture, few enough for one scrape
 REGIONS = 32
@@ -111,16 +97,14 @@ def readings(results: Iterable[StressResult]) -> Iterator[Reading]:
     for gpu, runs in by_gpu.items():
         last = runs[-1]
         yield Reading(LAST_RUN, last.wall, gpu)
-        passed = [run.wall for run in runs if run.verdict == "passed"]
-        if passed:
+        if passed := [run.wall for run in runs if run.verdict == "passed"]:
             yield Reading(LAST_SUCCESS, passed[-1], gpu)
         counts = Counter(run.verdict for run in runs)
         for verdict in VERDICTS:
             yield Reading(VERDICT, int(last.verdict == verdict), (*gpu, verdict))
             yield Reading(RUNS, counts[verdict], (*gpu, verdict))
         yield Reading(ERRORS, sum(run.values.get("errors", 0) for run in runs), gpu)
-        complete = [run for run in runs if run.complete]
-        if complete:
+        if complete := [run for run in runs if run.complete]:
             yield from _figures(complete[-1], gpu)
 
 
@@ -134,7 +118,7 @@ def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
     for spec, part, whole, labels in RATIOS:
         if part in values and values.get(whole):
             yield Reading(spec, values[part] / values[whole], (*gpu, *labels))
-    yield Reading(RUN, 1, (*gpu, *(run.key.get(name, "") for name in RUN.labels[2:])))
+    yield Reading(RUN, 1, (*gpu, *(run.key.get(name, "") for name in _MADE_WITH)))
     chunks = [row["bytes"] / row["read"] for row in run.detail.get("chunks", ())]
     regions = min(REGIONS, len(chunks))
     for region in range(regions):
