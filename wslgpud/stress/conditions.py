@@ -68,10 +68,10 @@ class Recent:
                 self.last_jump_mono = mono
             elif event.kind in ("dxg_error", "nvidia_xid"):
                 self.last_error_mono = mono
-        for reading in readings:
-            if reading.spec is gpu_source.INFO:
-                labels = dict(zip(reading.spec.labels, reading.labels, strict=True))
-                self.drivers[labels["uuid"]] = labels["driver_version"]
+        for spec, _, labels in readings:
+            if spec is gpu_source.INFO:
+                card = dict(zip(spec.labels, labels, strict=True))
+                self.drivers[card["uuid"]] = card["driver_version"]
 
     def since(self, uuid: str, mono: float) -> list[GpuSample]:
         """Return the samples taken from ``mono`` on, oldest first."""
@@ -170,26 +170,15 @@ def _called(name: str, command: str) -> str:
 
 def on_battery(host: Host) -> bool | None:
     """Tell whether the machine runs on battery; None where nothing tells."""
-    folder, names = "/sys/class/power_supply", []
-    mains: list[bool] = []
-    discharging = False
+    folder, names, facts = "/sys/class/power_supply", [], ("type", "online", "status", "scope")
     with contextlib.suppress(NoData, SourceError):
         names = host.names(folder)
-    for name in names:
-        with contextlib.suppress(NoData, SourceError):
-            kind = host.read(f"{folder}/{name}/type").strip()
-            if kind == "Mains":
-                mains.append(host.read(f"{folder}/{name}/online").strip() == "1")
-            elif kind == "Battery" and not _of_a_device(host, f"{folder}/{name}"):
-                discharging |= host.read(f"{folder}/{name}/status").strip() == "Discharging"
-    return not any(mains) if mains else discharging or None
-
-
-def _of_a_device(host: Host, supply: str) -> bool:
-    """Tell whether a battery is that of a mouse or the like, which always runs on it."""
-    with contextlib.suppress(NoData, SourceError):  # the machine's own have no scope
-        return host.read(f"{supply}/scope").strip() == "Device"
-    return False
+    found = ([host.read_optional(f"{folder}/{name}/{fact}").strip() for fact in facts] for name in names)
+    supplies = [dict(zip(facts, said, strict=True)) for said in found]
+    mains = [one["online"] == "1" for one in supplies if one["type"] == "Mains" and one["online"]]
+    # That of a mouse or the like is always discharging; the machine's own have no scope.
+    own = [one["status"] for one in supplies if one["type"] == "Battery" and one["scope"] != "Device"]
+    return not any(mains) if mains else "Discharging" in own or None
 
 
 class HungNote:

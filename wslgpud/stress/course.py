@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,25 +89,23 @@ class Course:
         adapters = [name for name in self.high if name.startswith(SHARED) and name in self.first]
         return max((0, *(self.high[name] - self.first[name] for name in adapters))) if adapters else None
 
-    def findings(self) -> list[StressFinding]:
-        """Return the faults that the card itself reports."""
+    def findings(self) -> Iterator[StressFinding]:
+        """Yield the faults that the card itself reports."""
         values = self.values()
-        found = []
         if count := values.get("ecc_uncorrected"):
             said = says(
                 "{count} memory error that ECC could not correct",
                 "{count} memory errors that ECC could not correct",
                 count=int(count),
             )
-            found.append(StressFinding("errors", said))
+            yield StressFinding("errors", said)
         if count := values.get("remapped_rows"):
             said = says(
                 "the card has retired {count} broken row of its memory",
                 "the card has retired {count} broken rows of its memory",
                 count=int(count),
             )
-            found.append(StressFinding("errors", said))
-        return found
+            yield StressFinding("errors", said)
 
     def detail(self) -> dict[str, Any]:
         """Return the rows behind the figures."""

@@ -46,17 +46,9 @@ GRAIN, SMALLEST = 2 * MIB, 10 * MIB
 MOST_ERRORS, MOST_LOOKS, MOST_PLACES = 32, 4, 4096
 #: how much of a bad chunk is looked at in one go: what that takes besides fits into the scratch
 PART_WORDS = MIB
+PATTERNS = ("solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention")
 #: how often each pattern goes over all memory, to tell how far we are (modulo: for each offset)
-TRAVERSALS = {
-    "solid": 4,
-    "checkerboard": 4,
-    "walking": 32,
-    "address": 3,
-    "random": 4,
-    "move": 4,
-    "modulo": 4,
-    "retention": 2,
-}
+TRAVERSALS = dict.fromkeys(PATTERNS, 4) | {"walking": 32, "address": 3, "retention": 2}
 #: Ways to read a chunk once and know the least and the greatest of its words: as which type and in how many
 #: rows, all equally exact. Which is fastest depends on the card and on torch.
 FORMS = ((torch.int64, 1), (torch.int64, 1024), (torch.int32, 1), (torch.int32, 1024))
@@ -80,7 +72,7 @@ class Job:
     chunk: int = 256 * MIB
     scratch: int = 64 * MIB
     ladder: Sequence[int] = ()  # sizes of single tensors
-    passes: Sequence[str] = tuple(TRAVERSALS)  # names of patterns
+    passes: Sequence[str] = PATTERNS
     repeats: int = 3
     offsets: int = 2  # how many of the modulo pattern's twenty
     retention_seconds: float = 2.0
@@ -139,10 +131,7 @@ class Worker:
 
     def own_bytes(self) -> int:
         """Return what this process has taken for tensors."""
-        return int(torch.cuda.memory_reserved(self.device)) if self.cuda else self._taken()
-
-    def _taken(self) -> int:
-        return sum(chunk.nbytes for chunk in self.chunks)
+        return int(torch.cuda.memory_reserved(self.device)) if self.cuda else sum(x.nbytes for x in self.chunks)
 
     def written(self, name: str) -> None:
         """Do nothing: where a test changes memory behind our back, between writing and checking."""
@@ -208,11 +197,7 @@ class Worker:
     # Looking around.
 
     def look(self, kind: str = "", group: int = 0, seconds: float = 0.0) -> None:
-        """Go on, or leave because we were told to, others need memory, or others need the GPU.
-
-        Raises:
-            Leave: and why.
-        """
+        """Go on. Raises Leave: we were told to, others need memory, or others need the GPU."""
         if self.stop.is_set():
             raise Leave("told")
         now = time.monotonic()
@@ -249,11 +234,7 @@ class Worker:
     # Phases.
 
     def run(self) -> None:
-        """Do the whole job.
-
-        Raises:
-            Leave: somebody else wants the GPU.
-        """
+        """Do the whole job. Raises Leave: somebody else wants the GPU."""
         self.begin()
         phases = (self.ladder, self.fragmentation, self.fill, self.bandwidth, self.patterns, self.beyond)
         for work in (*phases, self.soak, self.release):
@@ -385,10 +366,10 @@ class Worker:
             self.send("chunk", index=index, bytes=self.chunks[-1].nbytes, free_less=less)
             self.look()
         del scratch
-        taken = self._taken()
-        sweeps = [TRAVERSALS[n] * (self.job.offsets if n == "modulo" else 1) for n in self.job.passes]
-        planned, count = taken * (6 * self.job.repeats + sum(sweeps)), len(self.chunks)
-        self.send("filled", bytes=taken, chunks=count, refused=refused, free=self.free_bytes(), planned=planned)
+        taken, count, free = sum(x.nbytes for x in self.chunks), len(self.chunks), self.free_bytes()
+        sweeps = sum(TRAVERSALS[n] * (self.job.offsets if n == "modulo" else 1) for n in self.job.passes)
+        planned = taken * (6 * self.job.repeats + sweeps)
+        self.send("filled", bytes=taken, chunks=count, refused=refused, free=free, planned=planned)
 
     def bandwidth(self) -> None:
         """Time each chunk, twice over all: only the second sweep sees what moved when memory was full."""
@@ -733,9 +714,8 @@ class Patterns:
         return count
 
     def _read_again(self, x: Tensor, place: Tensor) -> Tensor:
-        self.worker.extremes(
-            x, *self.worker.bounds(1)[:, 0]
-        )  # larger than the cache: what is read next comes from memory
+        # Larger than the cache: what is read next comes from memory.
+        self.worker.extremes(x, *self.worker.bounds(1)[:, 0])
         return x[place]
 
     def _home(self, word: int) -> list[int] | None:
@@ -747,8 +727,8 @@ class Patterns:
         ordered, order = self.columns.sort()
         wanted = inverse * signed(word)
         near = torch.searchsorted(ordered, wanted).clamp(max=ROW_WORDS - 1)
+        starts = [0, *itertools.accumulate(map(len, self.rows))]
         for row in (ordered[near] == wanted).nonzero().flatten().tolist():
-            starts = list(itertools.accumulate((len(mine) for mine in self.rows), initial=0))
             chunk = bisect.bisect_right(starts, row) - 1
             return [chunk, (row - starts[chunk]) * ROW_WORDS + int(order[near[row]])]
         return None
