@@ -27,7 +27,7 @@ from wslgpud.model import Expected, ProcessSample
 from wslgpud.security import redaction, safe_files
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources.identity import Identity, Trust, identity, trust
-from wslgpud.words import TEMPLATES, Message, MessageLike, clauses, failure, say, says, t
+from wslgpud.words import TEMPLATES, Message, MessageLike, cause, clauses, say, says, t
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -142,7 +142,7 @@ class Note:
                 self._folder = Folder(self._host.path(place))
                 self._write("")
             except OSError as error:
-                trouble.append(say("{path}: {why}", path=place, why=failure(error)))
+                trouble.append(say("{path}: {why}", path=place, why=cause(error)))
                 self._close()
                 continue
             self._sweep(self._folder)

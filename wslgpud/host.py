@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wslgpud.security import safe_files
-from wslgpud.words import MessageError, failure, say
+from wslgpud.words import MessageError, cause, say
 
 _SCORE = "/proc/self/oom_score_adj"
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
@@ -108,7 +108,7 @@ def output(command: Sequence[str], timeout_seconds: float, environment: Mapping[
         late = say("{program} did not answer within {limit_seconds}", program=command[0], limit_seconds=timeout_seconds)
         raise SourceError(late) from error
     except OSError as error:
-        raise SourceError("cannot start {program}: {why}", program=command[0], why=failure(error)) from error
+        raise SourceError("cannot start {program}: {why}", program=command[0], why=cause(error)) from error
     if done.returncode:
         line, told = " ".join(command), done.stderr.strip()
         raise SourceError("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told)
@@ -172,7 +172,7 @@ class Host:
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
             raise NoData("there is no {path}", path=path) from error
         except OSError as error:
-            raise SourceError("cannot read {path}: {why}", path=path, why=failure(error)) from error
+            raise SourceError("cannot read {path}: {why}", path=path, why=cause(error)) from error
         return b"".join(chunks)
 
     def exists(self, path: str) -> bool:
@@ -194,7 +194,7 @@ class Host:
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
             raise NoData("there is no {path}", path=path) from error
         except OSError as error:
-            raise SourceError("cannot list {path}: {why}", path=path, why=failure(error)) from error
+            raise SourceError("cannot list {path}: {why}", path=path, why=cause(error)) from error
 
     def owner(self, path: str) -> int:
         """Return the user whom a folder belongs to; root where it is not there any more."""
@@ -217,7 +217,7 @@ class Host:
         except FileNotFoundError as error:
             raise NoData("there is no {path}", path=path) from error
         except OSError as error:
-            raise SourceError("cannot query the file system of {path}: {why}", path=path, why=failure(error)) from error
+            raise SourceError("cannot query the file system of {path}: {why}", path=path, why=cause(error)) from error
         block = found.f_frsize
         return DiskSpace(
             found.f_blocks * block, found.f_bfree * block, found.f_bavail * block, found.f_files, found.f_ffree

@@ -159,17 +159,15 @@ class VerdictMetrics:
     """
 
     def __init__(self) -> None:
-        self._readings: tuple[Reading, ...] = ()
-        self._labels: tuple[str, ...] = ()
+        self._told: tuple[tuple[str, ...], tuple[Reading, ...]] = ((), ())
 
     def note(self, verdict: Verdict) -> None:
         """Take the verdict of a tick."""
         labels = (verdict.label, verdict.subject, verdict.cause, str(verdict.who))
-        if labels != self._labels:
+        if labels != self._told[0]:
             level = () if verdict.level is None else (Reading(LEVEL, int(verdict.level)),)
-            self._readings = (*level, Reading(VERDICT, 1, (*labels, str(verdict.message))))
-            self._labels = labels
+            self._told = labels, (*level, Reading(VERDICT, 1, (*labels, str(verdict.message))))
 
     def readings(self) -> Iterator[Reading]:
         """Return the verdict as of the last change; from any thread."""
-        yield from self._readings
+        yield from self._told[1]

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -385,9 +384,10 @@ def test_the_end_of_the_daemon_waits_for_no_channel():
     dispatcher.start()
     for channel in channels:
         assert channel.begun.wait(PATIENCE_SECONDS)
-    began = time.thread_time(), threading.active_count()
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith("alerts-stuck")]
     dispatcher.close(0.2)  # for all of them together, not for each
-    assert threading.active_count() == began[1]
+    assert len(workers) == len(channels)
+    assert all(worker.is_alive() for worker in workers)
     assert all(outbox.waiting for outbox in boxes.values())
     release.set()
 

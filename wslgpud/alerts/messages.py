@@ -111,17 +111,15 @@ def outcome(incident: Incident) -> Message | None:
 
 def closing(incident: Incident, row: Transition) -> Message:
     """Return how an exhaustion ended with its last row; an empty message where nobody knows."""
-    facts: dict[str, Fact] = {"resource": row.resource}
-    if incident.kill is None:
-        if row.forecast is not None:
-            facts["room_bytes"] = (row.forecast.headroom_bytes, row.forecast.capacity_bytes)
-        return filled(TEMPLATES["end"].get(str(row.facts.get("end")), ""), facts)
-    facts["killed_clock"] = incident.killed_wall or 0.0
-    if (last := incident.kill_told_wall or 0.0) > incident.kill.wall:
-        facts["last_clock"] = last
-    if incident.lead_seconds is not None:
-        facts["lead_seconds"] = incident.lead_seconds
-    return filled(TEMPLATES["end"]["killed"], facts)
+    kill, forecast, last_wall = incident.kill, row.forecast, incident.kill_told_wall or 0.0
+    facts: dict[str, Fact | None] = {
+        "resource": row.resource,
+        "room_bytes": None if forecast is None else (forecast.headroom_bytes, forecast.capacity_bytes),
+        "killed_clock": incident.killed_wall,
+        "last_clock": last_wall if kill is not None and last_wall > kill.wall else None,
+        "lead_seconds": incident.lead_seconds,
+    }
+    return filled(TEMPLATES["end"].get("killed" if kill is not None else str(row.facts.get("end")), ""), facts)
 
 
 def end_facts(
@@ -161,7 +159,7 @@ def payload(transition: Transition, text: Text, *, incident: Incident | None = N
         "previous_level": transition.old.label,
         "host": host or None,
         "message": text.headline,
-        "evidence": text.evidence or None,
+        "evidence": words.sentences(text.evidence) or None,
         "advice": text.advice or None,
         "runbook": runbook.command(transition.rule),
         "facts": transition.facts or None,
@@ -176,11 +174,8 @@ def worded(message: Payload, translator: Translator, number: int | None = None) 
     ``number`` is that of its row: one that opens an incident does not know it while it waits.
     """
     message = message if number is None else {"incident": number, **message}
-    said: dict[str, Any] = {n: words.from_json(message[n]) for n in ("advice", "who", "reason") if n in message}
-    if "message" in message:
-        said["headline"] = words.from_json(message["message"])
-    if "evidence" in message:
-        said["evidence"] = words.sentences(map(words.from_json, message["evidence"]))
+    names = {"message": "headline", **{name: name for name in ("evidence", "advice", "who", "reason")}}
+    said: dict[str, Any] = {name: words.from_json(message[of]) for of, name in names.items() if of in message}
     if "facts" in message:
         said["facts"] = shown(words.facts_from_json(message["facts"]), translator)
     return {**message, **translator.document(said)}
@@ -210,10 +205,9 @@ def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any
     lines = [f"{local_time(m.get('at', ''))}  {m.get('headline', '')}" for m in messages[-MOST_LINES:]]
     if len(messages) > MOST_LINES:
         lines.insert(0, f"... {len(messages) - MOST_LINES}")
-    headline = str(worst.get("headline", ""))
-    counted = translator.text(say("{count} alerts: {headline}", count=len(messages), headline=headline))
-    headline = counted if len(counted) <= HEADLINE_CHARACTERS else headline
-    return {**worst, "headline": headline, "evidence": "\n".join(lines), "count": len(messages)}
+    counted = translator.t("{count} alerts: {headline}", count=len(messages), headline=str(worst.get("headline", "")))
+    headline = {"headline": counted} if len(counted) <= HEADLINE_CHARACTERS else {}
+    return {**worst, **headline, "evidence": "\n".join(lines), "count": len(messages)}
 
 
 def iso(wall: float) -> str:

@@ -35,7 +35,7 @@ from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
 from wslgpud.verdict import VerdictMetrics
-from wslgpud.words import cause, chosen, failure, say, translator
+from wslgpud.words import cause, chosen, say, translator
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -208,6 +208,6 @@ class Daemon:
         try:
             yield
         except OSError as error:
-            path, why = str(self._folder), failure(error)
+            path, why = str(self._folder), cause(error)
             said = say("cannot write into {path}: {why}; choose another with --state", path=path, why=why)
             raise StartError(said) from error

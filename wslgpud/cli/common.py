@@ -15,7 +15,7 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli.commands import TERMINAL, language
-from wslgpud.words import Fact, Message, MessageError, MessageLike, current, failure, use
+from wslgpud.words import Fact, Message, MessageError, MessageLike, cause, current, use
 
 
 class Fault(MessageError):
@@ -31,7 +31,7 @@ def refused(template: str, /, **facts: Fact) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Fault(template, why=failure(error), **facts) from error
+        raise Fault(template, why=cause(error), **facts) from error
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, s
 from wslgpud.host import Host
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import masked
-from wslgpud.words import Fact, Message, current, failure, says, t, template
+from wslgpud.words import Fact, Message, cause, current, says, t, template
 from wslgpud.words.units import printable
 
 _KEPT_LOGS, _MOST_LOGS = 20, 10_000
@@ -222,7 +222,7 @@ def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats) -> PastRun
     try:
         past_runs.save(folder, known)
     except OSError as error:
-        _say("cannot remember the peaks in {path}: {why}", path=str(folder), why=failure(error))
+        _say("cannot remember the peaks in {path}: {why}", path=str(folder), why=cause(error))
     return known
 
 

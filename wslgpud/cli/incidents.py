@@ -78,19 +78,11 @@ def _as_of_now(told: Sequence[dict[str, Any]], chosen: Sequence[Incident], state
     """
     going_on = {i.id for i in chosen if i.closed_wall is None and i.kill is None}
     found = client.answering(daemon_folders(state), lambda _: None) if going_on else None
-    known = {(one["id"], one["resource"]): one for one in (found[1].get("incidents", ()) if found else ())}
-
-    def as_of_now(told: dict[str, Any]) -> dict[str, Any]:
-        one = known.get((told["id"], told["resource"])) if told["id"] in going_on else None
-        # A row keeps fewer digits of a second; another daemon's of the same number began at another time.
-        same = one is not None and abs(_wall(one["since"]) - _wall(told["opened"])) < 1.0
-        return {**told, "headline": one["headline"]} if one is not None and same else told
-
-    return list(map(as_of_now, told))
-
-
-def _wall(at: str) -> float:
-    return datetime.fromisoformat(at).timestamp()
+    # Another daemon's of the same number began at another time; a row keeps fewer digits of a second.
+    now = {
+        (i["id"], i["since"][:19]): i for i in (found[1].get("incidents", ()) if found else ()) if i["id"] in going_on
+    }
+    return [{**one, "headline": now.get((one["id"], one["opened"][:19]), one)["headline"]} for one in told]
 
 
 def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> list[Incident]:
@@ -124,12 +116,8 @@ def _fitted(text: str) -> str:
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
-    facts = {
-        "subject": d["name"],
-        "level": current().label("level", d["worst_level"]),
-        "began": local_time(d["opened"]),
-    }
-    about = t("{subject}, at worst {level}; began {began}", **facts)
+    level, began = current().label("level", d["worst_level"]), local_time(d["opened"])
+    about = t("{subject}, at worst {level}; began {began}", subject=d["name"], level=level, began=began)
     lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]
     lines.append(t("{first}; {rest}", first=about, rest=d["outcome"]) if "outcome" in d else about)
     if d["rule"] == "unclean_end":
@@ -199,14 +187,14 @@ def _section(title: str, entries: Iterable[str]) -> list[str]:
 
 
 def _grown(growth: dict[str, Any]) -> str:
-    grown, over = growth["grown_bytes"], growth["seconds"]
-    return f"{growth['who']}  {t('+{grown_bytes} in {over_seconds}', grown_bytes=grown, over_seconds=over)}"
+    grown = t("+{grown_bytes} in {over_seconds}", grown_bytes=growth["grown_bytes"], over_seconds=growth["seconds"])
+    return f"{growth['who']}  {grown}"
 
 
 def _message(message: dict[str, Any]) -> str:
     fate = t("not sent: {error}", error=message["error"]) if "error" in message else t("not sent yet")
     if "sent" in message:
-        waited = _wall(message["sent"]) - _wall(message["at"])
+        waited = (datetime.fromisoformat(message["sent"]) - datetime.fromisoformat(message["at"])).total_seconds()
         fate = t("sent after {waited_seconds}", waited_seconds=waited) if waited >= 1.5 else t("sent at once")
     return f"{local_time(message['at'])}  {message['channel']:<20}  {fate}"
 

@@ -19,7 +19,7 @@ from wslgpud.host import Host
 from wslgpud.risk import trace
 from wslgpud.sampling import capture as captures
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.words import failure, t
+from wslgpud.words import cause, t
 
 
 def record(
@@ -62,7 +62,7 @@ def record(
         raise Fault(
             "cannot write {file}: {reason}; {count} samples came before that",
             file=str(file),
-            reason=failure(error),
+            reason=cause(error),
             count=count,
         ) from error
     finally:

@@ -20,7 +20,7 @@ from wslgpud.risk import forecast_messages
 from wslgpud.risk.replay import Replay, TruthError, events_beside, replay, trace_name
 from wslgpud.risk.trace import TraceError, read_trace
 from wslgpud.series.plots import plot_replays
-from wslgpud.words import cause, current, failure, say, t
+from wslgpud.words import cause, current, say, t
 
 COLUMNS = 72
 
@@ -79,7 +79,7 @@ def _faults() -> Iterator[None]:
     except OSError as error:
         if error.filename is None:  # somebody has read enough of our output
             raise
-        raise Fault("{file}: {reason}", file=str(error.filename), reason=failure(error)) from error
+        raise Fault("{file}: {reason}", file=str(error.filename), reason=cause(error)) from error
 
 
 def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[Observation]:

@@ -42,7 +42,7 @@ _SEEN_BY = {
     "recording": template("a recorded machine"),
 }
 SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
-    template("RAM"): lambda row: float(row["ram"]),
+    template("RAM"): lambda row: float(row["rss_bytes"]),
     template("VRAM"): lambda row: float(row["vram"] or -1),
     template("growth"): lambda row: float((row["growth"] or 0.0) + (row["vram growth"] or 0.0)),
     template("pid"): lambda row: -float(row["pid"]),
@@ -100,11 +100,6 @@ class View:
         return min(ending, key=lambda f: (f["resource"] != subject, f["eta_seconds"]["middle"]), default=None)
 
     @property
-    def culprit(self) -> Any:
-        """The pid of whom the verdict names, if anybody."""
-        return self.document["verdict"].get("pid")
-
-    @property
     def sparks(self) -> bool:
         """Whether there is room for sparklines."""
         return self.width >= WIDE and self.shown.span_seconds > 0
@@ -157,8 +152,7 @@ def bar(used: float, width: int, colour: str, ahead: float = 0.0) -> Text:
 
 def known(*templates: str, **facts: Fact | None) -> list[str]:
     """Return what can be said of some templates, as far as their facts are known."""
-    found = {name: fact for name, fact in facts.items() if fact is not None}
-    return [text for one in templates if (text := current().text(filled(one, found)))]
+    return [text for one in templates if (text := current().text(filled(one, facts)))]
 
 
 def moment(at: str, now: str) -> str:
@@ -194,10 +188,9 @@ def seen(view: View) -> str:
     """Say when this was, and who saw it."""
     look = view.look
     by = look.where if look.seen_by == "daemon" else t(_SEEN_BY[look.seen_by])
-    marks = [t("paused")] * view.shown.paused
-    marks += [t("last {span_seconds}", span_seconds=view.shown.span_seconds)] * view.sparks
     at = current().fact("at_wall", datetime.fromisoformat(view.document["at"]).timestamp())
-    return " · ".join([at, by, *marks])
+    span = t("last {span_seconds}", span_seconds=view.shown.span_seconds)
+    return " · ".join([at, by, *[t("paused")] * view.shown.paused, *[span] * view.sparks])
 
 
 def running(view: View) -> Iterator[Text]:

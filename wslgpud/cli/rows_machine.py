@@ -17,6 +17,8 @@ from wslgpud.words.units import size
 
 #: a process below this, with no role and no growth, is not worth a line
 SMALL_BYTES = 32 << 20
+#: columns for what a program does
+_DOES = 18
 #: growth below this, a MiB a minute, is noise
 _NOISE_BYTES_PER_SECOND = (1 << 20) / 60
 #: what holds the clocks down for a reason worth a word
@@ -66,7 +68,7 @@ def gpus(view: View) -> Table:
 
 def machine(view: View) -> Iterator[RenderableType]:
     """Say how the rest of the machine is, and Windows below it."""
-    yield from (line for line in (_processor(view), _flows(view)) if line)
+    yield from filter(None, (_processor(view), _flows(view)))
     if facts := view.document.get("windows"):
         table = table_of("<", "~", gap=1)
         table.add_row(Text(t("Windows"), "bold"), words(" · ".join(_windows(facts))))
@@ -82,8 +84,8 @@ def _processor(view: View) -> Text:
     if (load := view.look.value("load1")) is not None:
         line.append(" " + t("load {load}", load=f"{load:.1f}"))
     parts = {name: view.trail.last(SeriesKey("waiting", name)) or 0.0 for name in TEMPLATES["label"]["waits"]}
-    if waits := {current().label("waits", name): part for name, part in parts.items() if part >= 0.01}:
-        shares = (say("{what} {share_ratio}", what=name, share_ratio=part) for name, part in waits.items())
+    waits = {current().label("waits", name): part for name, part in parts.items() if part >= 0.01}
+    if shares := [say("{what} {share_ratio}", what=name, share_ratio=part) for name, part in waits.items()]:
         line.append("  " + t("waits for") + " ", "bold").append(current().listed(shares))
     return line
 
@@ -116,9 +118,7 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
     wanted, growth = view.shown.filter.lower(), view.trail.growth
     rows = [
         {
-            "pid": p["pid"],
-            "ram": p["rss_bytes"],
-            "swap": p["swap_bytes"],
+            **p,
             "vram": held.get(p["pid"]),
             "holds": p["pid"] in held or "gpu" in p["roles"],
             "does": current().listed(current().label("role", role) for role in p["roles"]),
@@ -131,7 +131,7 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
     sort = view.shown.sort or (template("RAM") if view.growing is None else template("growth"))
     found = [r for r in rows if wanted in f"{r['pid']} {r['does']} {r['program']}".lower()]
     # Whom the verdict names comes first, unless somebody has chosen another order.
-    first = None if view.shown.sort else view.culprit
+    first = None if view.shown.sort else view.document["verdict"].get("pid")
     found.sort(key=lambda r: (r["pid"] == first, SORTS[sort](r), SORTS["RAM"](r)), reverse=True)
     order = t("by {order}", order=t(sort))
     return found, order + (t(', with "{word}"', word=view.shown.filter) if wanted else "")
@@ -139,28 +139,29 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
 
 def worth_a_line(row: Mapping[str, Any]) -> bool:
     """Tell whether a program does something, grows, or is large."""
-    return bool(row["does"]) or row["ram"] + row["swap"] >= SMALL_BYTES or SORTS["growth"](row) > 1 << 20
+    return bool(row["does"]) or row["rss_bytes"] + row["swap_bytes"] >= SMALL_BYTES or SORTS["growth"](row) > 1 << 20
 
 
 def process_table(view: View, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Show programs; the one that the verdict names is marked."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bright_black")
     wide, grows = view.width >= BARS, any((r["vram growth"] or 0) > _NOISE_BYTES_PER_SECOND for r in rows)
-    table.add_column("")
-    for heading in (t("pid"), t("RAM"), t("grows"), *[t("swapped")] * wide, t("VRAM"), *[t("VRAM grows")] * grows):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if wide:
-        table.add_column(t("does"), no_wrap=True, max_width=18, overflow="ellipsis")
-    table.add_column(t("program"))  # what does not fit is cut from here, and nothing else
+    figures = [t("pid"), t("RAM"), t("grows"), *[t("swapped")] * wide, t("VRAM"), *[t("VRAM grows")] * grows]
+    # What does not fit is cut from the program, and from nothing else.
+    texts = [*["<" + t("does")] * wide, "~" + t("program")]
+    table = table_of("<", *(">" + heading for heading in figures), *texts, gap=1, style="bright_black")
     for row in rows:
-        named, program = row["pid"] == view.culprit, Text(row["program"], no_wrap=True, overflow="ellipsis")
-        swapped = [size(row["swap"]) if row["swap"] else ""] * wide
+        named, program = (
+            row["pid"] == view.document["verdict"].get("pid"),
+            Text(row["program"], no_wrap=True, overflow="ellipsis"),
+        )
+        swapped = [size(row["swap_bytes"]) if row["swap_bytes"] else ""] * wide
         held = size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"]
         grown = [_growth(row["vram growth"])] * grows
-        figures = [str(row["pid"]), size(row["ram"]), _growth(row["growth"]), *swapped, held, *grown]
-        cells = map(Text, [*figures, *[row["does"]] * wide])
+        figures = [str(row["pid"]), size(row["rss_bytes"]), _growth(row["growth"]), *swapped, held, *grown]
+        cells, does = map(Text, figures), Text(row["does"])
+        does.truncate(_DOES, overflow="ellipsis")
         style = f"bold {ink(view.document['verdict']['level'])}" if named else ""
-        table.add_row("▶" if named else " ", *cells, program, style=style)
+        table.add_row("▶" if named else " ", *cells, *[does] * wide, program, style=style)
     return table
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from wslgpud.security.redaction import MaskedError, Shown
-from wslgpud.words import Message, cause, failure, say
+from wslgpud.words import Message, cause, say
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -366,7 +366,7 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
         with file.open("rb") as stream:
             document = tomllib.load(stream)
     except OSError as error:
-        raise ConfigError("{file}: {reason}", file=str(file), reason=failure(error)) from error
+        raise ConfigError("{file}: {reason}", file=str(file), reason=cause(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("{file}: not valid TOML: {error}", file=str(file), error=cause(error)) from error
     found = []

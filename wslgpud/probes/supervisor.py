@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from wslgpud.security import safe_files
-from wslgpud.words import Message, MessageError, MessageLike, failure, say
+from wslgpud.words import Message, MessageError, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 LONGEST_DELAY_SECONDS = 60.0
@@ -140,7 +140,7 @@ class Supervisor:
         try:
             child = _Child(self.command, self.environment, self.cwd)
         except OSError as error:
-            reason = say("cannot start {program}: {why}", program=self.name, why=failure(error))
+            reason = say("cannot start {program}: {why}", program=self.name, why=cause(error))
             self._failed(reason)
             raise ProbeDown(reason) from error
         self.starts_total += 1

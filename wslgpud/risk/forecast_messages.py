@@ -41,10 +41,10 @@ def headline(forecast: Forecast) -> Message:
 
     ``RAM full in about 4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 of 24 GiB left``.
     """
-    return fitted(_FIRST_LINES[_first_line(forecast)], _known_facts(forecast))
+    return fitted(_FIRST_LINES[_first_line(forecast)], _facts(forecast))
 
 
-def fitted(text: str, facts: Mapping[str, Fact]) -> Message:
+def fitted(text: str, facts: Mapping[str, Fact | None]) -> Message:
     """Return a first line of that template that is short enough, an empty one where it needs what is unknown.
 
     Figures that rows and evidence tell as well go first; who it is about is told more briefly only then.
@@ -136,12 +136,12 @@ def _rate(forecast: Forecast) -> float | None:
     return forecast.rate_bytes_per_second
 
 
-def _known_facts(forecast: Forecast) -> dict[str, Fact]:
+def _facts(forecast: Forecast) -> dict[str, Fact | None]:
     rate, eta, window, cause = _rate(forecast), forecast.eta_seconds, forecast.window_seconds, forecast.cause
     step, share = forecast.next_step_bytes, isinstance(forecast.who, str) and forecast.who_share_ratio
     span = "ago" if cause in ENDINGS else "still" if cause == "paused" else "window"
     expected = cause == "expected"  # what grows now may be something else
-    facts: dict[str, Fact | None] = {
+    return {
         "resource": forecast.resource,
         "left_bytes": forecast.headroom_bytes,
         "room_bytes": (forecast.headroom_bytes, forecast.capacity_bytes),
@@ -155,7 +155,6 @@ def _known_facts(forecast: Forecast) -> dict[str, Fact]:
         "peak_bytes": (expected and forecast.expected_peak_bytes) or None,
         "rate_bytes_per_second": round(rate) if rate is not None and rate > 0 and not expected else None,
     }
-    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def _range(forecast: Forecast, eta: float) -> str:
@@ -170,7 +169,7 @@ def _range(forecast: Forecast, eta: float) -> str:
 def _why(forecast: Forecast) -> tuple[Message, ...]:
     if forecast.level == Level.OK:
         return ()
-    facts, cause = _known_facts(forecast), forecast.cause
+    facts, cause = _facts(forecast), forecast.cause
     told = filled(_CAUSES.get(_first_line(forecast) if cause == "paused" else cause, ""), facts)
     known = cause in {"expected", "paused"} or (cause == "growth" and "share_ratio" in told.facts)
     more = ["holder" if cause == "full" else "who"] * (not known) + ["first"] * forecast.may_stop

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wslgpud.security import safe_files
-from wslgpud.words import MessageError, MessageLike, failure, say
+from wslgpud.words import MessageError, MessageLike, cause, say
 
 #: of a user who has no group of their own, by convention of every distribution (nogroup, nobody)
 NOBODY = 65534
@@ -260,7 +260,7 @@ class _Surveyor:
         except PermissionError:
             raise
         except OSError as error:
-            raise Refused("{path}: {why}", path=str(file), why=failure(error)) from error
+            raise Refused("{path}: {why}", path=str(file), why=cause(error)) from error
         home = re.search(r"^\s*home\s*=\s*(/.*?)\s*$", text, re.MULTILINE | re.IGNORECASE)
         return Path(home[1]) if home else None
 

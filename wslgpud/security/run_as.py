@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wslgpud.security.provenance import NOBODY, Account, Component, Refused, owner, survey, unreachable, way
-from wslgpud.words import MessageLike, cause, failure, say
+from wslgpud.words import MessageLike, cause, say
 
 #: accounts for programs without a single owner; the first that exists is used
 WITHOUT_RIGHTS = ("wslgpud-stress", "nobody")
@@ -124,7 +124,7 @@ def replaceable(path: Path) -> MessageLike:
                 return say("{path} belongs to uid {uid}", path=str(component.path), uid=component.uid)
         owner(chain, known_members(chain))
     except OSError as error:
-        return say("{path}: {why}", path=str(error.filename), why=failure(error))
+        return say("{path}: {why}", path=str(error.filename), why=cause(error))
     except Refused as refused:
         return cause(refused)
     return ""

@@ -25,7 +25,7 @@ from wslgpud import optional_packages
 from wslgpud.colors import INKS, LEVELS, LINES
 from wslgpud.model import Level, StressResult
 from wslgpud.security import safe_files
-from wslgpud.words import MessageError, cause, current, failure, say, t, template
+from wslgpud.words import MessageError, cause, current, say, t, template
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -334,8 +334,7 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
             drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
             draft.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = failure(error) if isinstance(error, OSError) else cause(error)
-        raise PlotError("cannot write {file}: {reason}", file=str(path), reason=reason) from error
+        raise PlotError("cannot write {file}: {reason}", file=str(path), reason=cause(error)) from error
 
 
 def _font_settings() -> dict[Any, Any]:

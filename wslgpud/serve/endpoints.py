@@ -118,9 +118,8 @@ def _chip(level: str, translator: Translator) -> Html:
 
 def _incident(item: Mapping[str, Any], translator: Translator) -> Html:
     since = translator.t("since {time}", time=local_time(item["since"]))
-    notes = (since, *item.get("notes", ()), f"wslgpud incidents {item['id']}")
-    told = h("td", item["headline"], h("div", " · ".join(notes), class_="dim"))
-    return h("tr", h("th", _chip(item["level"], translator), scope="row"), told)
+    notes = h("div", " · ".join((since, *item.get("notes", ()), f"wslgpud incidents {item['id']}")), class_="dim")
+    return h("tr", h("th", _chip(item["level"], translator), scope="row"), h("td", item["headline"], notes))
 
 
 def _memory(forecast: Mapping[str, Any], t: Callable[..., str]) -> Html:

@@ -19,7 +19,7 @@ from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import App, Route
 from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.webconfig import WebConfigFile
-from wslgpud.words import Message, failure, say
+from wslgpud.words import Message, cause, say
 
 #: what commands ask for, on the Unix socket
 LOCAL_PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/range")
@@ -117,7 +117,7 @@ def bind(address: str, port: int) -> socket.socket:
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ServeError(say("server.address {address}: {reason}", address=address, reason=failure(error))) from error
+        raise ServeError(say("server.address {address}: {reason}", address=address, reason=cause(error))) from error
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

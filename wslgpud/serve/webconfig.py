@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from wslgpud.config import ConfigError
 from wslgpud.security import safe_files
-from wslgpud.words import Fact, Message, MessageLike, cause, failure, say
+from wslgpud.words import Fact, Message, MessageLike, cause, say
 
 _SECTIONS = {
     "": ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"),
@@ -211,7 +211,7 @@ class _Section:
         try:
             return safe_files.contents(file, _PEM_BYTES_MAX, follow=True).decode("ascii", "replace"), (file,)
         except OSError as error:
-            why = failure(error)
+            why = cause(error)
             raise self.error("{name}: {path}: {why}", name=file_key, path=str(file), why=why) from error
 
 
@@ -259,7 +259,7 @@ def _parse(path: Path) -> Any:
                 raise ConfigError(said)
         return yaml.safe_load(text)
     except OSError as error:
-        said = say("server.web_config_file: {path}: {reason}", path=str(path), reason=failure(error))
+        said = say("server.web_config_file: {path}: {reason}", path=str(path), reason=cause(error))
         raise ConfigError(said) from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # odd scalars: no YAMLError
         # Not the whole message: it quotes the line, which may hold a password's hash or a key.

@@ -17,7 +17,7 @@ from wslgpud.metrics import counter
 from wslgpud.model import Reading, Sample
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source
-from wslgpud.words import failure, say, template
+from wslgpud.words import cause, say, template
 
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
 # mm/oom_kill.c: dump_global_header, oom_kill_process; the same from 5.0 on.
@@ -249,7 +249,7 @@ class KernelLogSource(Source):
             except BrokenPipeError:  # overwritten before we came; the next read goes on behind the gap
                 self._lost += 1
             except OSError as error:
-                raise SourceError("cannot read {path}: {why}", path=_PATH, why=failure(error)) from error
+                raise SourceError("cannot read {path}: {why}", path=_PATH, why=cause(error)) from error
 
     def _open(self) -> int:
         try:
@@ -271,7 +271,7 @@ class KernelLogSource(Source):
             # Containers often have the file and no device behind it.
             if error.errno in (errno.ENXIO, errno.ENODEV):
                 raise NoData("{path} has no device behind it", path=_PATH) from error
-            raise SourceError("cannot open {path}: {why}", path=_PATH, why=failure(error)) from error
+            raise SourceError("cannot open {path}: {why}", path=_PATH, why=cause(error)) from error
         self._opened_mono = self.host.clock.mono()
         return descriptor
 

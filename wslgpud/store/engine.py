@@ -18,7 +18,7 @@ from wslgpud import optional_packages
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
 from wslgpud.store.errors import LockedError, MissingDriverError, NotADatabaseError, StoreError, UnwritableError
-from wslgpud.words import cause, failure, say
+from wslgpud.words import cause, say
 
 #: marks the file as ours (``file`` and ``PRAGMA application_id`` show it): "WGPU"
 APPLICATION_ID = 0x57475055
@@ -92,7 +92,7 @@ def prepare_folder(path: Path) -> None:
         raise UnwritableError(
             "{folder}: cannot be created ({reason}); name another folder in store.path",
             folder=str(folder),
-            reason=failure(error),
+            reason=cause(error),
         ) from error
     existing = path if path.exists() else folder
     if not os.access(existing, os.W_OK) or not os.access(folder, os.W_OK):
@@ -147,7 +147,7 @@ def lock_for_writing(path: Path) -> int:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise UnwritableError(
-            "{path}: {reason}; make the folder writable", path=str(lock), reason=failure(error)
+            "{path}: {reason}; make the folder writable", path=str(lock), reason=cause(error)
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import UnkeptError
-from wslgpud.words import MessageLike, cause, failure, say
+from wslgpud.words import MessageLike, cause, say
 
 #: the log is copied into the database when it has about so many pages
 CHECKPOINT_PAGES = 32
@@ -101,7 +101,7 @@ def refusal(path: Path) -> tuple[MessageLike, MessageLike]:
             os.ftruncate(descriptor, 0)
             os.close(descriptor)
     except OSError as error:
-        return failure(error), _REMEDIES.get(error.errno or 0, "")
+        return cause(error), _REMEDIES.get(error.errno or 0, "")
     return "", ""
 
 

@@ -14,7 +14,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.sources import whole
 from wslgpud.sources.identity import identity
-from wslgpud.words import Message, MessageError, MessageLike, failure, say
+from wslgpud.words import Message, MessageError, MessageLike, cause, say
 
 #: Where locks lie: the first that we can write to. Where that is the second, another user's may be the first.
 PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
@@ -71,7 +71,7 @@ class GpuLock:
             descriptor = self._open()
         except OSError as error:
             remedy = f"sudo {'chmod a+r' if isinstance(error, PermissionError) else 'rm -r'} {self.path}"
-            facts = {"path": str(self.path), "why": failure(error), "remedy": remedy}
+            facts = {"path": str(self.path), "why": cause(error), "remedy": remedy}
             raise LockError("the lock file {path} cannot be used, {why}: {remedy}", **facts) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

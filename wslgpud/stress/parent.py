@@ -16,7 +16,7 @@ from typing import Any
 from wslgpud.security import safe_files, shapes
 from wslgpud.security.run_as import Command, start
 from wslgpud.stress.result import Outcome
-from wslgpud.words import Message, MessageLike, failure, say
+from wslgpud.words import Message, MessageLike, cause, say
 
 WORKER = Path(__file__).with_name("worker.py")
 #: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for so long.
@@ -58,7 +58,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     try:
         process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, script=script)
     except OSError as error:
-        program, why = command.arguments[0], failure(error)
+        program, why = command.arguments[0], cause(error)
         outcome.failure = say("cannot start {program}: {why}", program=program, why=why)
         return outcome
     conversation = _Conversation(process, outcome, progress)

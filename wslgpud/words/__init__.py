@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Union
 
 from wslgpud.words.units import one_line, printable, resource_path, size
@@ -42,7 +41,6 @@ BLANK = re.compile(r"\{(\w+)\}")
 #: parts within parts; a stranger's database may have rows with very many, each a walk through all of it
 _DEEPEST = 4
 _OPTIONAL = re.compile(r"\[(?!\{\w+\}\])([^][]*\{[^][]*)\]")
-_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Message:
     """A template and its facts. ``plural`` is the template for any ``count`` but one."""
 
     template: str
-    facts: Mapping[str, Fact] = field(default_factory=lambda: _NO_FACTS)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
     plural: str = ""
 
     def __str__(self) -> str:
@@ -60,7 +58,7 @@ class Message:
         return bool(self.template)
 
 
-_NOTHING = ("", Message(""))
+_NOTHING = ("", Message(""), None)
 #: a name is the same in every language
 MessageLike = str | Message
 
@@ -75,9 +73,9 @@ def says(one: str, many: str, /, *, count: int, **facts: Fact) -> Message:
     return Message(one, {"count": count, **facts}, many)
 
 
-def filled(template: str, facts: Mapping[str, Fact]) -> Message:
+def filled(template: str, facts: Mapping[str, Fact | None]) -> Message:
     """Return a message with what is known of its facts; an empty one where it needs one that is not."""
-    known = {name: facts[name] for name in BLANK.findall(template) if facts.get(name, "") not in _NOTHING}
+    known = {name: fact for name in BLANK.findall(template) if (fact := facts.get(name)) not in _NOTHING}
     said = without_unknown(template, known)
     return Message(template, known) if said and known.keys() >= {*BLANK.findall(said)} else Message("")
 
@@ -179,17 +177,12 @@ def known(text: str) -> MessageLike:
     return Message(text) if text in FAILURES else text
 
 
-def failure(error: OSError) -> MessageLike:
-    """Return why the system refused something; rare reasons stay as they are in every language."""
-    return Message(error.strerror) if error.strerror else str(error)
-
-
 def cause(error: BaseException) -> MessageLike:
     """Return the message that an error was raised with, the system's reason, or else its text in one line."""
     first = error.args[0] if error.args else ""
-    if isinstance(first, Message):
-        return first
-    return failure(error) if isinstance(error, OSError) else known(one_line(str(error)))
+    if isinstance(error, OSError) and error.strerror:  # rare reasons stay as they are in every language
+        return Message(error.strerror)
+    return first if isinstance(first, Message) else known(one_line(str(error)))
 
 
 #: other than English, which templates are written in: the catalogue of each lies beside this file
@@ -279,14 +272,10 @@ class Translator:
     def resource(self, resource: str) -> str:
         """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
         kind, _, rest = resource.partition(":")
-        if resource == "ram":
-            return self.t("RAM")
         if resource.startswith("gpu"):  # a number, or a name where the number is not known
             return f"GPU {printable(resource[3:].strip())}".strip()
-        if kind == "cgroup":
-            return self.t("cgroup {path}", path=resource_path(rest))
         named = TEMPLATES["resource"].get(kind)
-        return self.t(named, name=printable(rest)).strip() if named else printable(resource)
+        return self.t(named, name=printable(rest), path=resource_path(rest)).strip() if named else printable(resource)
 
     def label(self, kind: str, name: str) -> str:
         """Return the word for the name of a level, a state or a figure (``label`` in ``templates.toml``)."""

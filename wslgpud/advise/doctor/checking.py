@@ -19,7 +19,7 @@ from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources import table, whole
 from wslgpud.sources.disk import Mount, mounts
 from wslgpud.sources.wsl import generation
-from wslgpud.words import Message, MessageLike, failure, say
+from wslgpud.words import Message, MessageLike, cause, say
 
 
 class Gpus(NamedTuple):
@@ -109,7 +109,7 @@ class Evidence:
         except FileNotFoundError:
             return WslConfig(path)
         except OSError as error:
-            return WslConfig(path, error=say("cannot read {path}: {why}", path=path, why=failure(error)))
+            return WslConfig(path, error=say("cannot read {path}: {why}", path=path, why=cause(error)))
         return WslConfig(path, parse(text, path))
 
 

@@ -12,7 +12,7 @@ from wslgpud.security import safe_files
 from wslgpud.security.provenance import Refused
 from wslgpud.security.run_as import Command, account_for, environment, run
 from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, whole
-from wslgpud.words import MessageLike, failure, say
+from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 PROBE = Path(__file__).with_name("torch_probe.py")
@@ -66,7 +66,7 @@ def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts
     except Refused as refused:
         return TorchFacts(str(python), failure=say("was not started: {why}", why=refused.said))
     except OSError as error:
-        return TorchFacts(str(python), failure=say("cannot be started: {why}", why=failure(error)))
+        return TorchFacts(str(python), failure=say("cannot be started: {why}", why=cause(error)))
     return _facts(str(python), output, complaints, code)
 
 

@@ -13,7 +13,7 @@ import termios
 from typing import TYPE_CHECKING, BinaryIO
 
 from wslgpud.security.redaction import masked
-from wslgpud.words import failure, t
+from wslgpud.words import cause, t
 from wslgpud.words.units import printable
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Relay:
                 self._log.write(data)
             except OSError as error:  # a full disk must not end a build
                 self._log = None
-                self._write(2, f"wslgpud: {t('the log ends here: {why}', why=failure(error))}\n".encode())
+                self._write(2, f"wslgpud: {t('the log ends here: {why}', why=cause(error))}\n".encode())
 
     def _write(self, target: int, data: bytes) -> None:
         view = memoryview(data)

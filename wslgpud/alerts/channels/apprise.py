@@ -32,7 +32,7 @@ from wslgpud.config import ConfigError
 from wslgpud.host import unprotected
 from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.security import safe_files
-from wslgpud.words import MOST_CHARACTERS, cause, failure, say
+from wslgpud.words import MOST_CHARACTERS, cause, say
 from wslgpud.words.units import one_line
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
@@ -128,7 +128,7 @@ class AppriseProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            why = failure(error)
+            why = cause(error)
             raise DeliveryError(say("cannot start {program}: {why}", program=self._command[0], why=why)) from error
         requests = cast("IO[bytes]", process.stdin).fileno()
         with contextlib.suppress(OSError):  # beyond what a user may have; the usual 64 KiB must do then

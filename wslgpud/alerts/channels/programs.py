@@ -19,7 +19,7 @@ from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.host import unprotected
 from wslgpud.security.redaction import parts, without
 from wslgpud.security.run_as import Command, listen, program, replaceable, start
-from wslgpud.words import failure, say
+from wslgpud.words import cause, say
 
 #: for a killed process to be gone; one that hangs in the kernel is left to itself
 _DEATH_SECONDS = 2.0
@@ -45,7 +45,7 @@ def run(command: Command, text: str, timeout_seconds: float, *, guarded: bool = 
             null, pipe = subprocess.DEVNULL, subprocess.PIPE
             process = start(child, stdin=stdin.fileno(), stdout=null, stderr=pipe)
     except OSError as error:
-        raise DeliveryError(say("cannot start {program}: {why}", program=found, why=failure(error))) from error
+        raise DeliveryError(say("cannot start {program}: {why}", program=found, why=cause(error))) from error
     with cast("IO[bytes]", process.stderr) as stderr:
         in_time, (said,) = listen(process.pid, [stderr.fileno()], time.monotonic() + timeout_seconds)
         if not in_time:
@@ -73,7 +73,7 @@ def _found(name: str, path: str | None, *, guarded: bool) -> str:
     if place is None:
         # Not for good: its drive may be away for a while, as that of Windows after sleep.
         number = errno.EACCES if Path(name).is_file() else errno.ENOENT
-        why = failure(OSError(number, os.strerror(number)))
+        why = cause(OSError(number, os.strerror(number)))
         raise DeliveryError(say("cannot start {program}: {why}", program=name, why=why))
     if guarded and (problem := replaceable(Path(place))):
         raise DeliveryError(

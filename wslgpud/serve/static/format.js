@@ -65,12 +65,9 @@ export function amount(value, unit, rate = false) {
   return per(count(value));
 }
 
-const two = (number) => String(number).padStart(2, "0");
-const written = (numbers, between) => numbers.map(two).join(between);
-const dateOf = (wall) => new Date(1000 * wall);
-
-export const clock = (wall, d = dateOf(wall)) => written([d.getHours(), d.getMinutes(), d.getSeconds()], ":");
-export const day = (wall, d = dateOf(wall)) => written([d.getFullYear(), d.getMonth() + 1, d.getDate()], "-");
+// Britons write 14:05:09, and Swedes 2026-11-20.
+export const clock = (wall) => new Date(1000 * wall).toLocaleTimeString("en-GB");
+export const day = (wall) => new Date(1000 * wall).toLocaleDateString("sv-SE");
 
 /** Date and time; of today the time alone. */
 export const moment = (wall) => (day(wall) === day(Date.now() / 1000) ? clock(wall) : `${day(wall)} ${clock(wall).slice(0, 5)}`);

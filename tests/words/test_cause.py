@@ -11,7 +11,7 @@ import pytest
 from tests.words.latin import latin_words
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes.nvml_remedies import REMEDIES, explain, explain_silence
-from wslgpud.words import ENGLISH, MessageError, failure, say, translator
+from wslgpud.words import ENGLISH, MessageError, cause, say, translator
 
 CHINESE = translator("zh")
 
@@ -39,13 +39,13 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path, path, english):
 def test_what_the_system_says_is_translated(number):
     error = OSError(number, os.strerror(number))
 
-    assert ENGLISH.text(failure(error)) == os.strerror(number)
-    assert latin_words(CHINESE.text(failure(error))) == []
+    assert ENGLISH.text(cause(error)) == os.strerror(number)
+    assert latin_words(CHINESE.text(cause(error))) == []
 
 
 def test_a_rare_reason_stays_as_it_is():
-    assert str(failure(OSError(errno.EPERM, "it is another user's {link}"))) == "it is another user's {link}"
-    assert str(failure(OSError("odd"))) == "odd"
+    assert str(cause(OSError(errno.EPERM, "it is another user's {link}"))) == "it is another user's {link}"
+    assert str(cause(OSError("odd"))) == "odd"
 
 
 def test_foreign_words_stay_on_one_line():
