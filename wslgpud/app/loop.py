@@ -67,15 +67,9 @@ class Loop:
         """
         run = self.store.previous_run
         forgotten = () if run is not None and run.clean else ("peaks",)
-        self.pipeline.recall(
-            {
-                subject: (
-                    {name: value for name, value in lesson.document.items() if name not in forgotten},
-                    max(0.0, now_wall - lesson.wall),
-                )
-                for subject, lesson in self.store.learned.items()
-            }
-        )
+        for subject, lesson in self.store.learned.items():
+            document = {name: value for name, value in lesson.document.items() if name not in forgotten}
+            self.pipeline.recall(subject, document, max(0.0, now_wall - lesson.wall))
 
     def keep_lessons(self, *, last: bool = False) -> None:
         """Write down what the engine has learned, if it is time to; at the end all of it."""
