@@ -20,22 +20,9 @@ from wslgpud.model import StressResult
 from wslgpud.series.curves import Curve
 from wslgpud.store import SeriesRef
 from wslgpud.stress.comparison import VERDICTS, named
+from wslgpud.stress.stress_metrics import BYTES
 from wslgpud.words import Message, MessageLike, current, say, says, t, template
 
-LAYERS = (
-    ("spec", template("the card is sold with")),
-    ("total", template("the driver manages")),
-    ("reserved", template("of it the driver keeps")),
-    ("visible", template("visible to CUDA")),
-    ("foreign", template("in use by others")),
-    ("context", template("taken by any CUDA program")),
-    ("free", template("free for its tensors")),
-    ("allocated", template("taken by the test")),
-    ("verified", template("verified")),
-    ("usable", template("usable at full speed")),
-    ("spilled", template("spilled into shared memory")),
-    ("spill_start", template("taken before the first that spilled")),
-)
 MODES = {"quick": template("quick run"), "nightly": template("nightly run"), "full": template("full run")}
 #: what the card did during a run, by the figure that tells
 COURSE: Mapping[str, Callable[[float], MessageLike]] = {
@@ -108,8 +95,10 @@ def print_run(run: StressResult, *, rows: bool = False) -> None:
     said = "\n".join(_said(run)) or t("every byte kept what was written")
     out.print(Panel(said, title=title, border_style=colour))
     spec, peak = values.get("spec_bytes"), values.get("peak_bandwidth")
-    sizes = ((text, values[f"{name}_bytes"]) for name, text in LAYERS if f"{name}_bytes" in values)
-    layers = [(_word(text), _gib(size), f"{size / spec:.1%}" if spec else "") for text, size in sizes]
+    sizes = [(name, values[name]) for name in BYTES if name in values]
+    layers = [
+        (current().label("figure", name), _gib(size), f"{size / spec:.1%}" if spec else "") for name, size in sizes
+    ]
     medians = ((kind, text, values[f"{kind}_median"]) for kind, text, _ in SPEEDS if f"{kind}_median" in values)
     speeds = [
         (_word(text), _gbs(middle), _gbs(values.get(f"{kind}_min")), f"{middle / peak:.0%}" if peak else "")
