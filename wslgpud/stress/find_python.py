@@ -89,12 +89,8 @@ class Python:
     account: Account | None
 
 
-def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] | None = None) -> Python:
-    """Return the Python to run the worker with.
-
-    Raises:
-        NoTorch: none is there, the one named by the configuration is not, or root must not start it.
-    """
+def find_python(setting: str, environ: Mapping[str, str]) -> Python:
+    """Return the Python to run the worker with. Raises NoTorch: none is there, or none that root may start."""
     if setting:
         named = Path(os.path.expanduser(setting)).absolute()  # noqa: PTH111 - Path's own fails for a user who is not there
         with contextlib.suppress(OSError):  # it is not there
@@ -106,7 +102,7 @@ def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] 
                 return Python(named, account)
         raise NoTorch("stress.python: {path} is not a program", path=str(named))
     why = say("no Python with torch was found: name yours as stress.python in the configuration")
-    for python in candidates(environ, home_folders() if homes is None else homes):
+    for python in candidates(environ, home_folders()):
         if has_torch(python) and os.access(python, os.X_OK):
             try:
                 return Python(python, account_for(python))

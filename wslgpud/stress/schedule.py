@@ -47,11 +47,7 @@ _NIGHTLY, _AGAIN = "vram-stress", "vram-stress-again"
 
 
 def trigger(settings: Stress) -> Any:
-    """Return APScheduler's trigger for the schedule.
-
-    Raises:
-        ConfigError: it is no crontab line.
-    """
+    """Return APScheduler's trigger for the schedule. Raises ConfigError: it is no crontab line."""
     from apscheduler.triggers.cron import CronTrigger  # see the module's head
 
     *words, weekdays = settings.schedule.split() or [""]
@@ -109,11 +105,7 @@ class Nightly:
     def __init__(
         self, settings: Stress, host: Host, state_folder: Path, history: Store, *, apart: bool = False
     ) -> None:
-        """Start nothing yet. With ``apart`` another unit does the runs, see ``unit.py``.
-
-        Raises:
-            ConfigError: the schedule is none.
-        """
+        """Start nothing yet; with ``apart`` ``unit.py`` does the runs. Raises ConfigError: the schedule is none."""
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
         self._runs = tuple(self._kept(full=True).values())  # replaced as a whole: other threads read it
