@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 # As torch reads them while it is imported. Expandable segments fail on WSL (pytorch/pytorch#192330).
@@ -91,6 +91,8 @@ class Leave(Exception):  # not a mistake
         self.facts = facts
 
 
+#: what is done with a chunk, and its number
+Work = Callable[[Tensor, int], Any]
 #: (chunk, places in it, values there) -> what was there before a check turned it into a constant
 Restore = Callable[[int, Tensor, Tensor], Tensor]
 
@@ -219,7 +221,7 @@ class Worker:
         if free < self.job.reserve // 2:
             raise Leave("scarce", free_bytes=free)
 
-    def sweep(self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] = ()) -> None:
+    def sweep(self, kind: str, work: Work, chunks: Sequence[int] = ()) -> None:
         """Do ``work`` on each chunk in order; ``kind`` says with which speed to compare it."""
         order = chunks or range(len(self.chunks))
         self.settle()
@@ -539,7 +541,7 @@ class Patterns:
     def address(self) -> int:
         """Give each word a value of its own: ranges that are mirrored, swapped, or share cells."""
         self._sweep("broadcast", self._write)
-        bad = self._verify(range(len(self.worker.chunks)))
+        bad = self._verify()
         if bad:  # The check has changed memory while it checked, and twice where two chunks share it.
             self._sweep("", self._write)
         for index in sorted(self.bad_chunks):  # whose words do they hold?
@@ -555,7 +557,7 @@ class Patterns:
         """Random words and their inverse, other ones in each run: what depends on the data."""
         self._sweep("broadcast", self._write)
         self._sweep("change", lambda x, _: inverted(x))
-        return self._verify(range(len(self.worker.chunks)), inverted=True)
+        return self._verify(inverted=True)
 
     def modulo(self) -> int:
         """Write every twentieth word, then all others: no cache and no write combining hides what that does.
@@ -587,7 +589,7 @@ class Patterns:
 
         self.worker.sweep("", twentieth)
         self._sweep("", others)
-        return self._undo_and_check("", lambda x, _: self._in_twenties(x)[0].bitwise_xor_(row), 0, restore)
+        return self._check(0, (), lambda x, _: self._in_twenties(x)[0].bitwise_xor_(row), restore, kind="")
 
     def _in_twenties(self, x: Tensor) -> tuple[Tensor, Tensor]:
         whole = x.numel() // MODULO * MODULO
@@ -597,18 +599,16 @@ class Patterns:
         """Copy every second chunk over its neighbour: reading and writing in quick turns."""
         chunks, bad = self.worker.chunks, 0
         pairs = [i for i in range(0, len(chunks) - 1, 2) if chunks[i].numel() == chunks[i + 1].numel()]
-        for here, there in ((0, 1), (1, 0)):
-            sources = [pair + here for pair in pairs]
-            self._sweep("", self._write, sources)
-            step = there - here
-            self._sweep("", lambda x, i, step=step: chunks[i + step].copy_(x), sources)  # type: ignore[misc]
-            bad += self._verify([pair + there for pair in pairs], origin=here - there)
+        for sources, step in (pairs, 1), ([pair + 1 for pair in pairs], -1):
+            if sources:  # none would stand for all
+                self._sweep("", self._write, sources)
+                self._sweep("", lambda x, i, step=step: chunks[i + step].copy_(x), sources)  # type: ignore[misc]
+                bad += self._verify([source + step for source in sources], origin=-step)
         return bad
 
-    def _sweep(self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] | None = None) -> None:
-        if chunks is None or chunks:
-            self.worker.sweep(kind, work, chunks or ())
-            self.worker.written(self.name)
+    def _sweep(self, kind: str, work: Work, chunks: Sequence[int] = ()) -> None:
+        self.worker.sweep(kind, work, chunks)
+        self.worker.written(self.name)
 
     def _constants(self, *words: int) -> int:
         bad = 0
@@ -622,7 +622,7 @@ class Patterns:
     def _write(self, x: Tensor, index: int) -> None:
         torch.mul(self.rows[index][:, None], self.columns[None, :], out=x.view(-1, ROW_WORDS))
 
-    def _verify(self, chunks: Sequence[int], *, inverted: bool = False, origin: int = 0) -> int:
+    def _verify(self, chunks: Sequence[int] = (), *, inverted: bool = False, origin: int = 0) -> int:
         """Turn what should be there into a constant, and check that.
 
         ``origin`` is the distance to the chunk from which the words were copied.
@@ -637,29 +637,27 @@ class Patterns:
             product = self.rows[index + origin][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
             return values - sign * product
 
-        if not chunks:
-            return 0
-        return self._undo_and_check("change", subtract, -1 if inverted else 0, restore, chunks)
+        return self._check(-1 if inverted else 0, chunks, subtract, restore)
 
-    def _undo_and_check(
-        self, kind: str, undo: Callable[[Tensor, int], Any], word: int, restore: Restore, chunks: Sequence[int] = ()
+    def _check(
+        self,
+        word: int,
+        chunks: Sequence[int] = (),
+        undo: Work | None = None,
+        restore: Restore = lambda _index, _place, values: values,
+        kind: str = "change",
     ) -> int:
-        start = time.perf_counter()
-        # Not by ``_sweep``: nothing is written that has to last until a check.
-        self.worker.sweep(kind, undo, chunks)
-        self.check_seconds += time.perf_counter() - start
-        return self._check(word, chunks, restore)
-
-    def _check(self, word: int, chunks: Sequence[int] = (), restore: Restore | None = None) -> int:
         """Prove that every word is ``word``: the least and the greatest are. One read, and no scratch.
 
-        ``word`` repeats after 32 bits, as it may be read so. ``restore`` returns from values what was in
-        memory before it was turned into a constant.
+        ``word`` repeats after 32 bits, as it may be read so. ``undo`` turns what is in memory into this constant,
+        ``restore`` returns from values what was there before.
         """
         worker = self.worker
         order = chunks or range(len(worker.chunks))
         bounds = worker.bounds(len(worker.chunks))
         start = time.perf_counter()
+        if undo is not None:  # not by ``_sweep``: nothing is written that has to last until a check
+            worker.sweep(kind, undo, chunks)
         worker.sweep("read", lambda x, i: worker.extremes(x, bounds[0, i], bounds[1, i]), order)
         low, high = bounds[0].amin(1).tolist(), bounds[1].amax(1).tolist()
         self.check_seconds += time.perf_counter() - start
@@ -667,7 +665,7 @@ class Patterns:
         worker.verified += sum(worker.chunks[i].nbytes for i in order)
         right = signed(word, bounds.dtype.itemsize * 8)
         wrong = [i for i in order if not low[i] == high[i] == right]
-        return sum(self._diagnose(i, word, restore or (lambda _index, _place, values: values)) for i in wrong)
+        return sum(self._diagnose(i, word, restore) for i in wrong)
 
     def _diagnose(self, index: int, word: int, restore: Restore) -> int:
         """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
@@ -748,18 +746,14 @@ def obedient(make_worker: Callable[[Job, Callable[..., None], threading.Event], 
         with contextlib.suppress(BrokenPipeError):  # the parent is gone: so is the input, and we end soon
             speech.write(json.dumps({"event": event, **facts}) + "\n")
 
-    given = json.loads(sys.stdin.readline())
-    known = {field.name for field in fields(Job)}
-    if unknown := set(given) - known:
-        raise SystemExit(f"unknown in the job: {', '.join(sorted(unknown))}")
-    stop = threading.Event()
+    job, stop = Job(**json.loads(sys.stdin.readline())), threading.Event()
 
     def listen() -> None:
         sys.stdin.readline()
         stop.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    worker = make_worker(Job(**given), send, stop)
+    worker = make_worker(job, send, stop)
     outcome, why, facts = "done", "", {}
     try:
         worker.run()
