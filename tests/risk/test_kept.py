@@ -51,11 +51,11 @@ def test_after_a_crash_the_peaks_are_not_believed_any_more(tmp_path, monkeypatch
         if not clean:
             monkeypatch.setattr(store, "_note_end", lambda _: None)
     taken = {}
-    monkeypatch.setattr(SamplingPipeline, "recall", lambda _, key, document, age_seconds: taken.update({key: document}))
+    monkeypatch.setattr(SamplingPipeline, "recall", lambda _, key, *lesson: taken.update({key: lesson}))
     life(tmp_path)
 
-    assert ("peaks" in taken["ram"]) is clean
-    assert taken[UUID] == CEILING
+    assert ("peaks" in taken["ram"][0]) is clean
+    assert taken[UUID][0] == CEILING
     assert taken[UUID][1] >= 0.0
 
 
