@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from wslgpud.probes.nvml_backend import Recorded
+from wslgpud.probes.nvml_backend import Failed, Recorded
 from wslgpud.probes.nvml_calls import CALLS
-from wslgpud.probes.nvml_probe import Failed, Session
+from wslgpud.probes.nvml_probe import Session
 
 GPU = {
     "nvmlDeviceGetUUID": "GPU-5b1c0000-0000-0000-0000-000000000001",

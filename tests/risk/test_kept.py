@@ -51,7 +51,7 @@ def test_after_a_crash_the_peaks_are_not_believed_any_more(tmp_path, monkeypatch
         if not clean:
             monkeypatch.setattr(store, "_note_end", lambda _: None)
     taken = {}
-    monkeypatch.setattr(SamplingPipeline, "recall", lambda _, lessons: taken.update(lessons))
+    monkeypatch.setattr(SamplingPipeline, "recall", lambda _, key, *lesson: taken.update({key: lesson}))
     life(tmp_path)
 
     assert ("peaks" in taken["ram"][0]) is clean

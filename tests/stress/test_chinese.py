@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from wslgpud.advise.guard.measures import MemoryLeft, RunStats, VramWatch
 from wslgpud.advise.guard.plan import Step, too_much
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.cli import app, guard, stress_screen, sweep
-from wslgpud.cli.console import Console
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import FindingKind
@@ -45,10 +43,14 @@ def english_in(said: str) -> list[str]:
     return latin_words(said, NAMES)
 
 
-def shown(draw, *arguments, **options) -> str:
-    console = Console(width=200, file=io.StringIO())
-    draw(*arguments, console=console, **options)
-    return console.file.getvalue()
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    def show(draw, *arguments, **options) -> str:
+        monkeypatch.setenv("COLUMNS", "200")
+        draw(*arguments, **options)
+        return capsys.readouterr().out
+
+    return show
 
 
 def whole_run():
@@ -103,13 +105,13 @@ def whole_run():
 
 
 class TestStress:
-    def test_one_run_with_all_its_rows(self) -> None:
+    def test_one_run_with_all_its_rows(self, shown) -> None:
         said = shown(stress_screen.print_run, from_json(to_json(whole_run())), rows=True)
 
         assert english_in(said) == []
         assert "个字出错" in said
 
-    def test_the_history_and_what_is_to_be_said_of_each_night(self) -> None:
+    def test_the_history_and_what_is_to_be_said_of_each_night(self, shown) -> None:
         nights = [night(n) for n in range(9)]
         worse = judged(night(9, write_median=600e9, usable_bytes=9000 * MIB, memory_clock_hertz=9e9), nights)
         other = [night(n, driver="581.15") for n in (10, 11, 12)]
@@ -126,7 +128,7 @@ class TestStress:
         assert "写带宽" in said
         assert "写带宽" in compared
 
-    def test_nothing_to_show_and_nothing_to_compare(self) -> None:
+    def test_nothing_to_show_and_nothing_to_compare(self, shown) -> None:
         said = shown(stress_screen.print_history, []) + shown(stress_screen.print_differences, [], [])
 
         assert english_in(said) == []

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from tests.stress.support import night
 from wslgpud.cli import app
-from wslgpud.cli.console import Console
 from wslgpud.cli.stress_screen import print_history, print_run
 from wslgpud.config import StoreSettings
 from wslgpud.store import Store
@@ -57,8 +56,9 @@ def test_history_is_one_line_a_night_and_what_is_to_be_said_of_it_below(ask):
     assert any(line.endswith("13.47   99.31%   790    780   760 581.15") for line in lines)
 
 
-def test_history_fits_a_terminal_of_80_columns(tmp_path, capsys):
-    print_history([(4321, night(1, driver="581.15.01"))], Console(width=80))
+def test_history_fits_a_terminal_of_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_history([(4321, night(1, driver="581.15.01"))])
 
     assert "passed    13.67   99.31%   800    780   760 581.15.01" in capsys.readouterr().out
 

@@ -114,9 +114,10 @@ def test_an_error_of_the_driver_keeps_a_run_away_for_a_minute(runner, ago_second
     assert (result.verdict == "skipped") == keeps_it_away
 
 
-def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path):
+def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path, monkeypatch):
+    monkeypatch.setattr("wslgpud.stress.find_python.home_folders", lambda: [tmp_path])
     with pytest.raises(NoTorch, match=r"name yours as stress\.python"):
-        find_python("", {"PATH": ""}, [tmp_path])
+        find_python("", {"PATH": ""})
     result = runner(settings=Stress(python="/no/such/python", settle_seconds=1.0)).run(gpu(), "nightly")
 
     nobodys = Stress(python="~nobody-of-this-name/python", settle_seconds=1.0)

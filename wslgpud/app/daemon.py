@@ -16,14 +16,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from wslgpud import __version__
-from wslgpud.advise.checkups import Checkups
+from wslgpud.advise.checkups import Checkups, Findings
 from wslgpud.alerts import blackbox, channel_factory, runbook
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
-from wslgpud.app.answers import Answers
 from wslgpud.app.catalogue import catalogue
-from wslgpud.app.loop import Loop
+from wslgpud.app.loop import Answers, Loop
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
@@ -128,13 +127,13 @@ class Daemon:
         stack.callback(alerts.close, STOP_SECONDS)
         if (run := store.previous_run) is not None and not run.clean:
             blackbox.examine_in_background(host, store, run, boot_id, alerts)
-        self.answers = answers = Answers(config, host, self._folder, store)
+        self.answers = answers = Answers(store)
         verdicts = VerdictMetrics()
         publisher = Publisher(catalogue(), host.clock)
         for readings in (alerts.readings, systemd.readings, verdicts.readings):
             publisher.add_collector(readings)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
-        rounds = Checkups(answers.checkup, host.clock)
+        rounds = Checkups(self._checkup, host.clock)
         table = [
             *routes(publisher, answers.status, answers.now),
             *api.routes(publisher, answers.now, store.stats, rounds.last),
@@ -188,6 +187,12 @@ class Daemon:
             rows=earlier(),
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
         )
+
+    def _checkup(self) -> Findings:
+        """Return what the doctor finds; only the command asks for torch, because that starts the users' Pythons."""
+        from wslgpud.advise import doctor  # only when somebody looks
+
+        return [finding._asdict() for finding in doctor.run(self._host, self._config, None, str(self._folder))]
 
     def _leave_note(self, stack: ExitStack, table: Sequence[Route], *, guarded: bool) -> None:
         """Leave the address for this machine's own commands."""

@@ -1,24 +1,67 @@
-"""One tick: look at the machine, warn, write it down, publish it, and tell systemd that we are alive."""
+"""One tick, and what it leaves for those who ask.
+
+A tick looks at the machine, warns, writes it down, publishes it, and tells systemd that we are alive.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
 from wslgpud.app import systemd
-from wslgpud.app.answers import Answers, Moment
-from wslgpud.model import Level, Transition
+from wslgpud.model import Level, StressResult, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
-from wslgpud.serve.status import in_one_line, judged
-from wslgpud.store import Store
+from wslgpud.serve.status import in_one_line, judged, status, waiting
+from wslgpud.store import Store, StoreError
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
-from wslgpud.words import Translator
+from wslgpud.words import Translator, translator
 
 log = logging.getLogger(__name__)
+
+#: how far back ``status`` looks for changes of level, and how many it names
+RECENT_SECONDS, MOST_RECENT = 24 * 3600.0, 10
+
+
+class Moment(NamedTuple):
+    """How things stood after a tick."""
+
+    state: PipelineState
+    verdict: Verdict
+    incidents: Sequence[OpenIncident]
+    stress: Sequence[StressResult]
+
+
+class Answers:
+    """Answers from ``latest``, which each tick replaces; the server's threads ask."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.latest: Moment | None = None
+
+    def now(self, language: str, recent: Sequence[Transition] = ()) -> dict[str, Any]:
+        """Return the state of things as JSON, worded in a language; it waits for nothing."""
+        if (latest := self.latest) is None:
+            return waiting(translator(language))
+        state, verdict, incidents, stress = latest
+        return status(state, verdict, translator(language), recent=recent, incidents=incidents, stress=stress)
+
+    def status(self, language: str) -> dict[str, Any]:
+        """Return the same with what was announced lately, the newest first; it looks into the database."""
+        recent: list[Transition] = []
+        if (latest := self.latest) is not None:
+            try:
+                rows = self._store.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MOST_RECENT)
+                recent = [row for _, row in reversed(rows)]
+            except StoreError as error:
+                # The store reports its trouble by itself; whoever asks must not fill the log with it.
+                log.debug("what was announced is not known: %s", error)
+        return self.now(language, recent)
 
 
 @dataclass
@@ -67,15 +110,9 @@ class Loop:
         """
         run = self.store.previous_run
         forgotten = () if run is not None and run.clean else ("peaks",)
-        self.pipeline.recall(
-            {
-                subject: (
-                    {name: value for name, value in lesson.document.items() if name not in forgotten},
-                    max(0.0, now_wall - lesson.wall),
-                )
-                for subject, lesson in self.store.learned.items()
-            }
-        )
+        for subject, lesson in self.store.learned.items():
+            document = {name: value for name, value in lesson.document.items() if name not in forgotten}
+            self.pipeline.recall(subject, document, max(0.0, now_wall - lesson.wall))
 
     def keep_lessons(self, *, last: bool = False) -> None:
         """Write down what the engine has learned, if it is time to; at the end all of it."""

@@ -203,9 +203,9 @@ def history(
         typer.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
         told = [{"id": number, **to_json(run, current().text)} for number, run in runs]
-        common.print_json(
-            [{name: fact for name, fact in one.items() if name != "detail"} for one in told], ensure_ascii=False
-        )
+        for one in told:
+            del one["detail"]
+        common.print_json(told, ensure_ascii=False)
         return
     if plot is not None and file is None:
         print_curves([run for _, run in runs])
@@ -232,8 +232,7 @@ def show(
 
 
 def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
-    found = next((run for known, run in runs if known == number), None)
-    if found is None:
+    if (found := dict(runs).get(number)) is None:
         raise Fault("there is no stress run {number}; wslgpud stress history lists them", number=number)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,23 +20,21 @@ from wslgpud.model import StressResult
 from wslgpud.series.curves import Curve
 from wslgpud.store import SeriesRef
 from wslgpud.stress.comparison import VERDICTS, named
+from wslgpud.stress.stress_metrics import BYTES
 from wslgpud.words import Message, MessageLike, current, say, says, t, template
 
-LAYERS = (
-    ("spec", template("the card is sold with")),
-    ("total", template("the driver manages")),
-    ("reserved", template("of it the driver keeps")),
-    ("visible", template("visible to CUDA")),
-    ("foreign", template("in use by others")),
-    ("context", template("taken by any CUDA program")),
-    ("free", template("free for its tensors")),
-    ("allocated", template("taken by the test")),
-    ("verified", template("verified")),
-    ("usable", template("usable at full speed")),
-    ("spilled", template("spilled into shared memory")),
-    ("spill_start", template("taken before the first that spilled")),
-)
 MODES = {"quick": template("quick run"), "nightly": template("nightly run"), "full": template("full run")}
+#: what the card did during a run, by the figure that tells
+COURSE: Mapping[str, Callable[[float], MessageLike]] = {
+    "temperature_max_celsius": lambda celsius: say("up to {celsius} °C", celsius=round(celsius)),
+    "power_max_watts": lambda watts: f"{watts:.0f} W",
+    "memory_clock_hertz": lambda hertz: say("memory at {mhz} MHz", mhz=round(hertz / 1e6)),
+    "slowed_ratio": lambda ratio: say("clocks held down for {slowed_ratio} of the time", slowed_ratio=ratio),
+    "ecc_corrected": lambda n: says("ECC corrected {count} error", "ECC corrected {count} errors", count=int(n)),
+    "ecc_uncorrected": lambda n: says(
+        "{count} error could not be corrected", "{count} errors could not be corrected", count=int(n)
+    ),
+}
 SPEEDS = (("write", template("write"), 1), ("change", template("change"), 2), ("read", template("read"), 1))
 
 
@@ -90,23 +88,25 @@ def _gbs(value: float | None) -> str:
     return "" if value is None else f"{value / 1e9:.0f}"
 
 
-def print_run(run: StressResult, *, rows: bool = False, console: Console | None = None) -> None:
+def print_run(run: StressResult, *, rows: bool = False) -> None:
     """Print the verdict, the layers of memory and the speeds; with ``rows`` what they come from."""
-    out, values, colour = console or Console(), run.values, TERMINAL_VERDICTS[run.verdict]
+    out, values, colour = Console(), run.values, TERMINAL_VERDICTS[run.verdict]
     title = Text(t("{title}: {text}", title=f"GPU {run.gpu} {run.name}", text=_word(VERDICTS[run.verdict])))
     said = "\n".join(_said(run)) or t("every byte kept what was written")
     out.print(Panel(said, title=title, border_style=colour))
     spec, peak = values.get("spec_bytes"), values.get("peak_bandwidth")
-    sizes = ((text, values[f"{name}_bytes"]) for name, text in LAYERS if f"{name}_bytes" in values)
-    layers = [(_word(text), _gib(size), f"{size / spec:.1%}" if spec else "") for text, size in sizes]
-    speeds = []
-    for kind, text, _ in SPEEDS:
-        if (middle := values.get(f"{kind}_median")) is not None:
-            share = f"{middle / peak:.0%}" if peak else ""
-            speeds.append((_word(text), _gbs(middle), _gbs(values.get(f"{kind}_min")), share))
+    sizes = [(name, values[name]) for name in BYTES if name in values]
+    layers = [
+        (current().label("figure", name), _gib(size), f"{size / spec:.1%}" if spec else "") for name, size in sizes
+    ]
+    medians = ((kind, text, values[f"{kind}_median"]) for kind, text, _ in SPEEDS if f"{kind}_median" in values)
+    speeds = [
+        (_word(text), _gbs(middle), _gbs(values.get(f"{kind}_min")), f"{middle / peak:.0%}" if peak else "")
+        for kind, text, middle in medians
+    ]
     _print_table(out, ("", "", ""), layers)
     _print_table(out, ("GB/s", t("median of all chunks"), t("slowest"), t("of peak")), speeds)
-    if course := current().listed(_course(values)):
+    if course := current().listed(word(values[name]) for name, word in COURSE.items() if name in values):
         out.print(f" {course}")
     if rows:
         _print_rows(run, out)
@@ -116,24 +116,8 @@ def _said(run: StressResult) -> list[str]:
     return [current().text(said) for said in (run.reason, *(f.text for f in run.findings)) if said]
 
 
-def _course(values: Mapping[str, float]) -> Iterator[MessageLike]:
-    """Say what the card did meanwhile."""
-    if (celsius := values.get("temperature_max_celsius")) is not None:
-        yield say("up to {celsius} °C", celsius=round(celsius))
-    if (watts := values.get("power_max_watts")) is not None:
-        yield f"{watts:.0f} W"
-    if (hertz := values.get("memory_clock_hertz")) is not None:
-        yield say("memory at {mhz} MHz", mhz=round(hertz / 1e6))
-    if (slowed := values.get("slowed_ratio")) is not None:
-        yield say("clocks held down for {slowed_ratio} of the time", slowed_ratio=slowed)
-    if (count := values.get("ecc_corrected")) is not None:
-        yield says("ECC corrected {count} error", "ECC corrected {count} errors", count=int(count))
-    if (count := values.get("ecc_uncorrected")) is not None:
-        yield says("{count} error could not be corrected", "{count} errors could not be corrected", count=int(count))
-
-
 def _print_table(out: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = table_of(*(("<" if number == 0 else ">") + text for number, text in enumerate(headings)), first=1)
+    table = table_of("<" + headings[0], *(f">{text}" for text in headings[1:]), first=1)
     for row in rows:
         table.add_row(*row)
     if rows:
@@ -208,9 +192,9 @@ def _bits(counts: Mapping[str, int]) -> str:
     return current().listed(map(str, counts)) if len(counts) <= 4 else t("{count} of 64", count=len(counts))
 
 
-def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | None = None) -> None:
+def print_history(runs: Sequence[tuple[int, StressResult]]) -> None:
     """Print one line a run, and below it what is to be said of it."""
-    out = console or Console()
+    out = Console()
     if not runs:
         out.print(t("no stress run yet; wslgpud stress does one"))
         return
@@ -231,10 +215,9 @@ def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | N
             out.print(Padding(said, (0, 0, 0, 6)), style="dim")
 
 
-def print_curves(runs: Sequence[StressResult], console: Console | None = None) -> None:
+def print_curves(runs: Sequence[StressResult]) -> None:
     """Draw usable VRAM and bandwidth of the complete runs over time, for each card."""
-    out = console or Console()
-    done = [run for run in runs if run.complete]
+    out, done = Console(), [run for run in runs if run.complete]
     drawn: tuple[tuple[str, Sequence[str], str], ...] = (
         (t("usable VRAM"), ("usable_bytes",), "bytes"),
         ("GB/s", ("write_median", "change_median", "read_median"), ""),
@@ -266,11 +249,9 @@ def _line(cells: Sequence[str], style: str = "") -> Text:
     return line
 
 
-def print_differences(
-    columns: Sequence[str], rows: Sequence[Mapping[str, Any]], console: Console | None = None
-) -> None:
+def print_differences(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Print figures side by side, with the change from the first column to the last."""
-    out = console or Console()
+    out = Console()
     if not columns:
         out.print(t("nothing to compare: no stress run is complete yet; wslgpud stress does one"))
         return

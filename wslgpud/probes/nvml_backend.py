@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 
 
-class LibraryMissing(Exception):  # a state of the machine
-    """The library cannot be loaded; the message is the loader's."""
+class Failed(Exception):  # carries NVML's own error
+    """After this nothing works: NVML's name of the error without NVML_ERROR_, the call, the loader's text."""
+
+    def __init__(self, error: str, call: str, text: str = "") -> None:
+        super().__init__(error, call)
+        self.error, self.call, self.text = error, call, text
 
 
 def error_names() -> dict[int, str]:
@@ -56,7 +60,7 @@ class Live:
         try:
             pynvml.nvmlLib = ctypes.CDLL(name)
         except OSError as error:
-            raise LibraryMissing(str(error)) from error
+            raise Failed("LIBRARY_NOT_FOUND", "dlopen", str(error)) from error
         self.api: Any = pynvml
         self.Error: type[Exception] = pynvml.NVMLError
         self.library = name if "/" in name else _where_mapped(name)

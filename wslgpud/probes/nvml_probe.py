@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from wslgpud.probes.nvml_backend import LibraryMissing, Live, Recorded, error_names
+from wslgpud.probes.nvml_backend import Failed, Live, Recorded, error_names
 from wslgpud.probes.nvml_calls import BROKEN, CALLS, GPU_IDENTITY, LOST, RARELY, SYSTEM_IDENTITY, UNSUPPORTED, Call
 
 TYPE_CHECKING = False
@@ -40,15 +40,6 @@ SILENCE_SECONDS = 10
 #: No request takes longer than this; beyond it the kernel ends us even when the daemon is gone. The usual
 #: PR_SET_PDEATHSIG would be wrong: it fires when the *thread* that started us ends.
 ALARM_SECONDS = 120
-
-
-class Failed(Exception):  # carries NVML's own error
-    """A call returned an error after which nothing works; ``error`` is its name without NVML_ERROR_."""
-
-    def __init__(self, error: str, call: str) -> None:
-        super().__init__(error, call)
-        self.error = error
-        self.call = call
 
 
 class Refused(Failed):
@@ -74,9 +65,7 @@ class Gpu:
     """One GPU of this session; everything is asked at the next sample."""
 
     def __init__(self, index: int, handle: Any, identity: dict[str, str], now: float) -> None:
-        self.index = index
-        self.handle = handle
-        self.identity = identity
+        self.index, self.handle, self.identity = index, handle, identity
         self.uuid = identity.get("uuid") or identity.get("pci_bus_id") or f"index-{index}"
         self.questions = [Question(call) for call in CALLS]
         self.answered = now
@@ -122,11 +111,6 @@ class Session:
         self.errors[name] = self.errors.get(name, 0) + 1
         raise (Failed if name in BROKEN else Lost if name in LOST else Refused)(name, function)
 
-    def close(self) -> None:
-        """Let NVML go; an error no longer matters to anybody."""
-        with contextlib.suppress(Failed):
-            self.ask("nvmlShutdown")
-
     def _identity(self, table: tuple[tuple[str, str, Callable[[Any], str]], ...], *handle: Any) -> dict[str, str]:
         found = {}
         for label, function, text in table:
@@ -157,18 +141,14 @@ class Session:
             raise Failed("UNKNOWN", "every call")
         if now >= self.count_due:
             self.count_due = now + RARELY
-            reply["changed"] = self._count_changed()
+            with contextlib.suppress(Refused, Lost):
+                reply["changed"] = self.ask("nvmlDeviceGetCount") != len(self.gpus)
         if self.errors:
             reply["errors"], self.errors = self.errors, {}
         if self.support_changed:
             self.support_changed = False
             reply["support"] = self.support()
         return reply
-
-    def _count_changed(self) -> bool:
-        with contextlib.suppress(Refused, Lost):
-            return bool(self.ask("nvmlDeviceGetCount") != len(self.gpus))
-        return False
 
     def _sample_gpu(self, gpu: Gpu, now: float) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -240,7 +220,7 @@ class Session:
 
 
 def open_backend(library: str, recording: str) -> Live | Recorded:
-    """Return who answers the calls; LibraryMissing where there is no NVML."""
+    """Return who answers the calls; ``Failed`` where there is no NVML."""
     return Recorded(recording) if recording else Live(library)
 
 
@@ -260,17 +240,16 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
             reply = session.sample(now)
             if first:
                 reply["session"] = session.describe()
-        except LibraryMissing as missing:
-            reply = {"error": "LIBRARY_NOT_FOUND", "call": "dlopen", "text": str(missing)}
         except Failed as failed:
-            reply = {"error": failed.error, "call": failed.call, "text": ""}
+            reply = {"error": failed.error, "call": failed.call, "text": failed.text}
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.write(answers, json.dumps(reply, separators=(",", ":")).encode() + b"\n")
         if "error" in reply:
             return
     if session is not None:
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
-        session.close()
+        with contextlib.suppress(Failed):  # an error no longer matters to anybody
+            session.ask("nvmlShutdown")
 
 
 def main(arguments: list[str]) -> int:

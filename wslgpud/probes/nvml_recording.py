@@ -11,9 +11,9 @@ import sys
 import time
 from typing import Any
 
-from wslgpud.probes.nvml_backend import LibraryMissing, written
+from wslgpud.probes.nvml_backend import Failed, written
 from wslgpud.probes.nvml_calls import CALLS, EXPENSIVE, GPU_IDENTITY, SYSTEM_IDENTITY
-from wslgpud.probes.nvml_probe import Failed, Session, open_backend
+from wslgpud.probes.nvml_probe import Session, open_backend
 
 ROUNDS = 200
 #: A call that takes longer is measured fewer times: nobody waits a minute for PCIe throughput.
@@ -24,11 +24,8 @@ def run(todo: str, library: str, recording: str) -> int:
     """Print what ``--costs`` or ``--capture`` asks for; return the exit status."""
     try:
         session = Session(open_backend(library, recording), time.monotonic())
-    except LibraryMissing as missing:
-        print(f"no NVML here: {missing}", file=sys.stderr)
-        return 1
     except Failed as failed:
-        print(f"NVML cannot be used: {failed.call} returned {failed.error}", file=sys.stderr)
+        print(f"no NVML here: {failed.text or f'{failed.call} returned {failed.error}'}", file=sys.stderr)
         return 1
     print(costs(session) if todo == "--costs" else json.dumps(capture(session), indent=1))
     return 0
@@ -70,22 +67,19 @@ def _measure(session: Session, function: str, *arguments: Any) -> tuple[str, lis
 
 def capture(session: Session) -> dict[str, Any]:
     """Return a recording of this machine for ``--recording``, without what identifies the machine."""
-    recording: dict[str, Any] = {
-        "system": {function: _ask(session, function) for _, function, _ in SYSTEM_IDENTITY},
-        "gpus": [],
-    }
+    system: dict[str, Any] = {function: _ask(session, function) for _, function, _ in SYSTEM_IDENTITY}
+    gpus: list[dict[str, Any]] = []
     forms = [(function, ()) for _, function, _ in GPU_IDENTITY] + [form for call in CALLS for form in call.forms]
     for gpu in session.gpus:
         if gpu.lost:
-            recording["gpus"].append({"*": {"error": gpu.lost}})
+            gpus.append({"*": {"error": gpu.lost}})
             continue
         answers = {written(f, *a): _ask(session, f, gpu.handle, *a) for f, a in forms}
-        recording["gpus"].append(answers)
+        gpus.append(answers)
         listed = (process for answer in answers.values() if isinstance(answer, list) for process in answer)
         for pid in (process["pid"] for process in listed if isinstance(process, dict) and "pid" in process):
-            name = f"nvmlSystemGetProcessName({pid})"
-            recording["system"][name] = _ask(session, "nvmlSystemGetProcessName", pid)
-    return recording
+            system[f"nvmlSystemGetProcessName({pid})"] = _ask(session, "nvmlSystemGetProcessName", pid)
+    return {"system": system, "gpus": gpus}
 
 
 def _ask(session: Session, function: str, *arguments: Any) -> Any:

@@ -132,11 +132,10 @@ class SamplingPipeline:
         """Take note of what stress runs have measured of the cards; all of them, oldest first."""
         self._card_ends = self._engine.card_ends = card_ends(runs)
 
-    def recall(self, lessons: Mapping[str, tuple[Mapping[str, Any], float]]) -> None:
-        """Give the engine what earlier runs have learned: by key, and how many seconds ago."""
-        for key, (document, age_seconds) in lessons.items():
-            self._engine.recall(key, document, age_seconds)
-            self._lessons[key] = dict(document)
+    def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
+        """Give the engine what an earlier run learned so long ago."""
+        self._engine.recall(key, document, age_seconds)
+        self._lessons[key] = dict(document)
 
     def lessons(self, *, last: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what was learned since the last time and is worth keeping; all of it at the end of a run."""

@@ -16,7 +16,7 @@ from wslgpud.model import GpuSample, Number, Reading
 from wslgpud.security import safe_files
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.identity import identity
-from wslgpud.sources.processes import FRAMEWORK, MOST_FILES
+from wslgpud.sources.processes import FRAMEWORK, MOST_FILES, short_command
 from wslgpud.stress.course import Course, followed
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,10 @@ class Recent:
                 self.last_jump_mono = mono
             elif event.kind in ("dxg_error", "nvidia_xid"):
                 self.last_error_mono = mono
-        for reading in readings:
-            if reading.spec is gpu_source.INFO:
-                labels = dict(zip(reading.spec.labels, reading.labels, strict=True))
-                self.drivers[labels["uuid"]] = labels["driver_version"]
+        for spec, _, labels in readings:
+            if spec is gpu_source.INFO:
+                card = dict(zip(spec.labels, labels, strict=True))
+                self.drivers[card["uuid"]] = card["driver_version"]
 
     def since(self, uuid: str, mono: float) -> list[GpuSample]:
         """Return the samples taken from ``mono`` on, oldest first."""
@@ -114,16 +114,17 @@ def users(host: Host, own_pid: int) -> list[str]:
                 continue
             descriptors = _open_files(host, int(pid), looked)
             if any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
-                name, parent, command = _described(host, pid)
-                if parent != own_pid and OUR_PROBE not in command and name not in BYSTANDERS:
-                    found.append(f"{_called(name, command)} (pid {pid})")
+                name, parent, shown = _described(host, pid)
+                if parent != own_pid and OUR_PROBE not in shown and name not in BYSTANDERS:
+                    found.append(shown)
     return sorted(found)
 
 
 def _described(host: Host, pid: str) -> tuple[str, int, str]:
-    """Return a process's name, parent and command line."""
+    """Return a process's name by the kernel, its parent, and what people call it."""
     head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
-    return head.partition("(")[2], int(rest.split()[1]), host.read(f"/proc/{pid}/cmdline")
+    name = head.partition("(")[2]
+    return name, int(rest.split()[1]), f"{short_command(host, int(pid)) or name} (pid {pid})"
 
 
 def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[str]:
@@ -152,44 +153,26 @@ def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
     found = []
     for pid in filter(str.isdecimal, host.names("/proc")):
         with contextlib.suppress(NoData, SourceError):
-            if pid in known or (program := _described(host, pid))[1] == own_pid or program[0] in BYSTANDERS:
+            if pid in known:
                 continue
-            maps = host.read(f"/proc/{pid}/maps")
+            name, parent, shown = _described(host, pid)
+            maps = "" if parent == own_pid or name in BYSTANDERS else host.read(f"/proc/{pid}/maps")
             if FRAMEWORK.search(maps) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps):
-                found.append(f"{_called(program[0], program[2])} (pid {pid})")
+                found.append(shown)
     return sorted(found)
-
-
-def _called(name: str, command: str) -> str:
-    """Name a program as people do: an interpreter with the script it runs."""
-    arguments = command.split("\0")[1:]
-    if name.startswith("python") and arguments and arguments[0] and not arguments[0].startswith("-"):
-        return f"{name} {Path(arguments[0]).name}"
-    return name
 
 
 def on_battery(host: Host) -> bool | None:
     """Tell whether the machine runs on battery; None where nothing tells."""
-    folder, names = "/sys/class/power_supply", []
-    mains: list[bool] = []
-    discharging = False
+    folder, names, facts = "/sys/class/power_supply", [], ("type", "online", "status", "scope")
     with contextlib.suppress(NoData, SourceError):
         names = host.names(folder)
-    for name in names:
-        with contextlib.suppress(NoData, SourceError):
-            kind = host.read(f"{folder}/{name}/type").strip()
-            if kind == "Mains":
-                mains.append(host.read(f"{folder}/{name}/online").strip() == "1")
-            elif kind == "Battery" and not _of_a_device(host, f"{folder}/{name}"):
-                discharging |= host.read(f"{folder}/{name}/status").strip() == "Discharging"
-    return not any(mains) if mains else discharging or None
-
-
-def _of_a_device(host: Host, supply: str) -> bool:
-    """Tell whether a battery is that of a mouse or the like, which always runs on it."""
-    with contextlib.suppress(NoData, SourceError):  # the machine's own have no scope
-        return host.read(f"{supply}/scope").strip() == "Device"
-    return False
+    found = ([host.read_optional(f"{folder}/{name}/{fact}").strip() for fact in facts] for name in names)
+    supplies = [dict(zip(facts, said, strict=True)) for said in found]
+    mains = [one["online"] == "1" for one in supplies if one["type"] == "Mains" and one["online"]]
+    # That of a mouse or the like is always discharging; the machine's own have no scope.
+    own = [one["status"] for one in supplies if one["type"] == "Battery" and one["scope"] != "Device"]
+    return not any(mains) if mains else "Discharging" in own or None
 
 
 class HungNote:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,9 @@ class Course:
 
     def values(self) -> dict[str, Number]:
         """Return the figures of the run; values that the card does not report are absent."""
+        # By how much Windows moved more of a card's memory into RAM than before the run.
+        adapters = [name for name in self.high if name.startswith(SHARED) and name in self.first]
+        shared = [self.high[name] - self.first[name] for name in adapters]
         throttles = any(name.startswith("gpu_throttle_reason:") for name in self.last)
         known = {
             "temperature_max_celsius": self.high.get("gpu_temperature_celsius"),
@@ -77,37 +80,30 @@ class Course:
             "memory_clock_hertz": self.high.get("gpu_clock_hertz:memory"),
             "sm_clock_hertz": self.high.get("gpu_clock_hertz:sm"),
             "slowed_ratio": self.slowed / self.samples if throttles else None,
-            "shared_grown_bytes": self.shared_grown(),
+            "shared_grown_bytes": max((0, *shared)) if shared else None,
             "ecc_corrected": self.grown(ECC),
             "ecc_uncorrected": self.grown("gpu_ecc_errors:uncorrected"),
             "remapped_rows": self.grown("gpu_remapped_rows:uncorrectable"),
         }
         return {name: value for name, value in known.items() if value is not None}
 
-    def shared_grown(self) -> Number | None:
-        """Return by how much Windows moved more of a card's memory into RAM than before the run."""
-        adapters = [name for name in self.high if name.startswith(SHARED) and name in self.first]
-        return max((0, *(self.high[name] - self.first[name] for name in adapters))) if adapters else None
-
-    def findings(self) -> list[StressFinding]:
-        """Return the faults that the card itself reports."""
+    def findings(self) -> Iterator[StressFinding]:
+        """Yield the faults that the card itself reports."""
         values = self.values()
-        found = []
         if count := values.get("ecc_uncorrected"):
             said = says(
                 "{count} memory error that ECC could not correct",
                 "{count} memory errors that ECC could not correct",
                 count=int(count),
             )
-            found.append(StressFinding("errors", said))
+            yield StressFinding("errors", said)
         if count := values.get("remapped_rows"):
             said = says(
                 "the card has retired {count} broken row of its memory",
                 "the card has retired {count} broken rows of its memory",
                 count=int(count),
             )
-            found.append(StressFinding("errors", said))
-        return found
+            yield StressFinding("errors", said)
 
     def detail(self) -> dict[str, Any]:
         """Return the rows behind the figures."""

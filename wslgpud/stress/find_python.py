@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import pwd
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,53 +37,39 @@ def has_torch(python: Path) -> bool:
 
 
 def candidates(environ: Mapping[str, str], homes: Iterable[Path]) -> Iterator[Path]:
-    """Return the Pythons to look at, the likeliest first."""
+    """Yield the Pythons to look at, the likeliest first, whether they are there or not.
+
+    Root does not go where a user may lead it: there a star stands for real folders only, and for none that a user
+    has mounted. A link may lead to the end of the world, and a file system of a user's need not answer.
+    """
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if environ.get(variable):
             yield Path(environ[variable]) / "bin" / "python"
     for folder in environ.get("PATH", "").split(os.pathsep):
         yield Path(folder or ".") / "python3"
-    looked = Looked()
+    avoided = users_mounts() if os.geteuid() == 0 else {}
     for base, patterns in ((Path("/"), FOR_ALL), *((home, BELOW_HOME) for home in homes)):
-        looked.left = MOST_FOLDERS
+        budget = iter(range(MOST_FOLDERS))
         for pattern in patterns:
-            yield from (folder / "bin" / "python3" for folder in looked.below(base, pattern))
+            found = [base]
+            for part in PurePath(pattern).parts:
+                below = (
+                    folder / name for folder in found for name in (_folders(folder, budget) if part == "*" else [part])
+                )
+                found = [folder for folder in below if str(folder) not in avoided]
+            yield from (folder / "bin" / "python3" for folder in found)
 
 
-class Looked:
-    """Looks for folders by patterns, as long as ``left`` lets it. Root does not go where a user may lead it.
-
-    As root a star stands for real folders only, and for none that a user has mounted: a link may lead to the
-    end of the world, and a file system of a user's need not answer.
-    """
-
-    def __init__(self) -> None:
-        self.left = MOST_FOLDERS
-        self._root = os.geteuid() == 0
-        self._avoided = users_mounts() if self._root else {}
-
-    def below(self, base: Path, pattern: str) -> list[Path]:
-        """Return the folders that a pattern stands for, without a look at whether they are there."""
-        found = [base]
-        for part in PurePath(pattern).parts:
-            found = [
-                folder / name
-                for folder in found
-                for name in (self._folders(folder) if part == "*" else [part])
-                if str(folder / name) not in self._avoided
-            ]
-        return found
-
-    def _folders(self, folder: Path) -> list[str]:
-        names = []
-        # Not there, or not ours to look into.
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in itertools.islice(entries, max(0, self.left)):
-                self.left -= 1
-                with contextlib.suppress(OSError):
-                    if entry.is_dir(follow_symlinks=not self._root):
-                        names.append(entry.name)
-        return sorted(names)
+def _folders(folder: Path, budget: Iterator[int]) -> list[str]:
+    """Return the names of the folders in a folder, as long as the budget lets us look."""
+    names = []
+    # Not there, or not ours to look into.
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for _, entry in zip(budget, entries, strict=False):
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=os.geteuid() != 0):
+                    names.append(entry.name)
+    return sorted(names)
 
 
 def home_folders() -> list[Path]:
@@ -104,12 +89,8 @@ class Python:
     account: Account | None
 
 
-def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] | None = None) -> Python:
-    """Return the Python to run the worker with.
-
-    Raises:
-        NoTorch: none is there, the one named by the configuration is not, or root must not start it.
-    """
+def find_python(setting: str, environ: Mapping[str, str]) -> Python:
+    """Return the Python to run the worker with. Raises NoTorch: none is there, or none that root may start."""
     if setting:
         named = Path(os.path.expanduser(setting)).absolute()  # noqa: PTH111 - Path's own fails for a user who is not there
         with contextlib.suppress(OSError):  # it is not there
@@ -121,7 +102,7 @@ def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] 
                 return Python(named, account)
         raise NoTorch("stress.python: {path} is not a program", path=str(named))
     why = say("no Python with torch was found: name yours as stress.python in the configuration")
-    for python in candidates(environ, home_folders() if homes is None else homes):
+    for python in candidates(environ, home_folders()):
         if has_torch(python) and os.access(python, os.X_OK):
             try:
                 return Python(python, account_for(python))

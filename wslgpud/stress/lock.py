@@ -62,11 +62,7 @@ class GpuLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
-        """Hold the lock inside; False when somebody else does.
-
-        Raises:
-            LockError: what lies there is no plain file, or cannot be opened.
-        """
+        """Hold the lock inside; False when somebody else does. Raises LockError: no plain file, or closed to us."""
         try:
             descriptor = self._open()
         except OSError as error:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from wslgpud.model import GpuSample, Number, StressFinding, StressResult, StressVerdict
 from wslgpud.stress.course import SHARED_BYTES, Course
 from wslgpud.stress.plan import sold_bytes
-from wslgpud.words import Message, MessageLike, say, says, template
+from wslgpud.words import TEMPLATES, Message, MessageLike, say, says
 from wslgpud.words.units import one_line
 
 ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
@@ -25,22 +25,9 @@ DEGRADED_RATIO = 0.8
 #: what the driver may keep after a run without our calling it a leak
 LEAK_BYTES = 256 << 20
 
-EXPLAINED: Mapping[ErrorClass, str] = {
-    "read": template("read wrong once and right the next time: the bus, or overclocked memory"),
-    "cell": template("lost, but kept when written again: weak cells or writes"),
-    "stuck": template("bits that never change: broken cells"),
-    "address": template("data in the wrong place: address lines or the memory controller"),
-    "inversion": template("seven or eight bits of a byte at once: the line that inverts the bus"),
-    "constant": template("one fixed value instead of the data: the memory controller"),
-    "unexamined": template("too many to examine each"),
-}
-#: why the worker leaves by itself, by its word for it; anything else that it says is another program's text
-LEFT: Mapping[str, str] = {
-    "told": template("told to stop"),
-    "slow": template("everything is slow: another program is using the GPU"),
-    "taken": template("another program took {taken_bytes} of VRAM"),
-    "scarce": template("only {free_bytes} of VRAM is still free"),
-}
+#: kinds of errors in words; why the worker leaves by itself, by its word for it (anything else is another's text)
+EXPLAINED: Mapping[ErrorClass, str] = TEMPLATES["memory_error"]
+LEFT: Mapping[str, str] = TEMPLATES["left"]
 
 
 def classify_chunks(rows: Sequence[Mapping[str, float]]) -> list[ChunkClass]:

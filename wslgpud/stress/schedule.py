@@ -11,7 +11,6 @@ import logging
 import queue
 import random
 import re
-import threading
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -48,11 +47,7 @@ _NIGHTLY, _AGAIN = "vram-stress", "vram-stress-again"
 
 
 def trigger(settings: Stress) -> Any:
-    """Return APScheduler's trigger for the schedule.
-
-    Raises:
-        ConfigError: it is no crontab line.
-    """
+    """Return APScheduler's trigger for the schedule. Raises ConfigError: it is no crontab line."""
     from apscheduler.triggers.cron import CronTrigger  # see the module's head
 
     *words, weekdays = settings.schedule.split() or [""]
@@ -110,31 +105,23 @@ class Nightly:
     def __init__(
         self, settings: Stress, host: Host, state_folder: Path, history: Store, *, apart: bool = False
     ) -> None:
-        """Start nothing yet. With ``apart`` another unit does the runs, see ``unit.py``.
-
-        Raises:
-            ConfigError: the schedule is none.
-        """
+        """Start nothing yet; with ``apart`` ``unit.py`` does the runs. Raises ConfigError: the schedule is none."""
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
-        self._lock = threading.Lock()
-        self._runs = [*self._kept(full=True).values()]
+        self._runs = tuple(self._kept(full=True).values())  # replaced as a whole: other threads read it
         self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
-        longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
-        self._runner: Runner | Asker = (
-            Asker(host.clock, state_folder, longest)
-            if apart
-            else Runner(host, settings, state_folder, self._recent, self.runs)
-        )
+        self._runner: Runner | Asker = Runner(host, settings, state_folder, self._recent, self.runs)
+        if apart:
+            longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
+            self._runner = Asker(host.clock, state_folder, longest)
         self._scheduler: Any = None
         self._looked = 0.0
         if settings.schedule not in (OFF, Stress.schedule):
             trigger(settings)
 
-    def runs(self) -> list[StressResult]:
+    def runs(self) -> Sequence[StressResult]:
         """Return all runs, oldest first."""
-        with self._lock:
-            return list(self._runs)
+        return self._runs
 
     def _kept(self, *, full: bool = False) -> dict[int, StressResult]:
         """Return the runs kept so far; a database that cannot be read must not keep the daemon from warning.
@@ -176,10 +163,9 @@ class Nightly:
             # The level last reported of this slot: by the card before this one where it has been replaced.
             card = next((run.uuid for run in reversed(runs) if run.gpu == result.gpu), result.uuid)
             told = [run for run in runs if run.uuid == card]
-            with self._lock:  # a complete run takes from those of its card the rows behind their figures
-                outdone = [result.complete and run.uuid == result.uuid for run in runs]
-                self._runs = [replace(r, detail={}) if old else r for r, old in zip(runs, outdone, strict=True)]
-                self._runs.append(result)
+            # A complete run takes from those of its card the rows behind their figures.
+            outdone = result.uuid if result.complete else None
+            self._runs = (*(replace(run, detail={}) if run.uuid == outdone else run for run in runs), result)
             self._history.record_stress(result)
             log.info("stress run of gpu%d: %s %s", result.gpu, result.verdict, result.reason)
             for finding in result.findings:

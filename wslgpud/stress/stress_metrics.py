@@ -65,9 +65,14 @@ ERRORS = counter("vram_stress_errors", "Wrong words in all runs kept.", *_GPU, s
 RUNS = counter("vram_stress_runs", "Runs kept, by verdict.", *_GPU, "verdict", stored=False)
 
 METRICS = tuple(spec for spec in [*vars().values()] if isinstance(spec, MetricSpec))
-#: kinds of bytes: what there is of a card, and what became of the free ones
-LAYERS = ("spec", "total", "visible", "reserved", "foreign", "context", "free")
-TAKEN = ("allocated", "verified", "usable", "spilled", "spill_start", "leak")
+#: figures in bytes: what there is of a card, and what became of the free ones
+BYTES = tuple(
+    f"{kind}_bytes"
+    for kind in (
+        *("spec", "total", "visible", "reserved", "foreign", "context", "free"),
+        *("allocated", "verified", "usable", "spilled", "spill_start", "leak"),
+    )
+)
 #: values of the runs that are series, each with the rest of its labels
 FIGURES: Sequence[tuple[MetricSpec, str, tuple[str, ...]]] = (
     (TEMPERATURE, "temperature_max_celsius", ()),
@@ -75,7 +80,7 @@ FIGURES: Sequence[tuple[MetricSpec, str, tuple[str, ...]]] = (
     (ECC_ERRORS, "ecc_corrected", ("corrected",)),
     (ECC_ERRORS, "ecc_uncorrected", ("uncorrected",)),
     (DURATION, "duration_seconds", ()),
-    *((SIZE, f"{kind}_bytes", (kind,)) for kind in (*LAYERS, *TAKEN)),
+    *((SIZE, name, (name.removesuffix("_bytes"),)) for name in BYTES),
     *((BANDWIDTH, f"{op}_{stat}", (op, stat)) for op in KINDS for stat in ("median", "min")),
 )
 #: the same as shares of one another

@@ -86,11 +86,7 @@ class Asker:
 
 
 def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResult:
-    """Take the request, run it, and leave the answer: the unit's side.
-
-    Raises:
-        NoRequestError: there is none, or it asks for what there is not.
-    """
+    """Do what the request asks for, and leave the answer: the unit's side. Raises NoRequestError: there is none."""
     file = folder / REQUEST
     try:
         document = safe_files.parsed(safe_files.read(file, MOST_REQUEST_BYTES))

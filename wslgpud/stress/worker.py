@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 # As torch reads them while it is imported. Expandable segments fail on WSL (pytorch/pytorch#192330).
@@ -46,17 +46,9 @@ GRAIN, SMALLEST = 2 * MIB, 10 * MIB
 MOST_ERRORS, MOST_LOOKS, MOST_PLACES = 32, 4, 4096
 #: how much of a bad chunk is looked at in one go: what that takes besides fits into the scratch
 PART_WORDS = MIB
+PATTERNS = ("solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention")
 #: how often each pattern goes over all memory, to tell how far we are (modulo: for each offset)
-TRAVERSALS = {
-    "solid": 4,
-    "checkerboard": 4,
-    "walking": 32,
-    "address": 3,
-    "random": 4,
-    "move": 4,
-    "modulo": 4,
-    "retention": 2,
-}
+TRAVERSALS = dict.fromkeys(PATTERNS, 4) | {"walking": 32, "address": 3, "retention": 2}
 #: Ways to read a chunk once and know the least and the greatest of its words: as which type and in how many
 #: rows, all equally exact. Which is fastest depends on the card and on torch.
 FORMS = ((torch.int64, 1), (torch.int64, 1024), (torch.int32, 1), (torch.int32, 1024))
@@ -80,7 +72,7 @@ class Job:
     chunk: int = 256 * MIB
     scratch: int = 64 * MIB
     ladder: Sequence[int] = ()  # sizes of single tensors
-    passes: Sequence[str] = tuple(TRAVERSALS)  # names of patterns
+    passes: Sequence[str] = PATTERNS
     repeats: int = 3
     offsets: int = 2  # how many of the modulo pattern's twenty
     retention_seconds: float = 2.0
@@ -99,6 +91,8 @@ class Leave(Exception):  # not a mistake
         self.facts = facts
 
 
+#: what is done with a chunk, and its number
+Work = Callable[[Tensor, int], Any]
 #: (chunk, places in it, values there) -> what was there before a check turned it into a constant
 Restore = Callable[[int, Tensor, Tensor], Tensor]
 
@@ -139,10 +133,7 @@ class Worker:
 
     def own_bytes(self) -> int:
         """Return what this process has taken for tensors."""
-        return int(torch.cuda.memory_reserved(self.device)) if self.cuda else self._taken()
-
-    def _taken(self) -> int:
-        return sum(chunk.nbytes for chunk in self.chunks)
+        return int(torch.cuda.memory_reserved(self.device)) if self.cuda else sum(x.nbytes for x in self.chunks)
 
     def written(self, name: str) -> None:
         """Do nothing: where a test changes memory behind our back, between writing and checking."""
@@ -208,11 +199,7 @@ class Worker:
     # Looking around.
 
     def look(self, kind: str = "", group: int = 0, seconds: float = 0.0) -> None:
-        """Go on, or leave because we were told to, others need memory, or others need the GPU.
-
-        Raises:
-            Leave: and why.
-        """
+        """Go on. Raises Leave: we were told to, others need memory, or others need the GPU."""
         if self.stop.is_set():
             raise Leave("told")
         now = time.monotonic()
@@ -234,7 +221,7 @@ class Worker:
         if free < self.job.reserve // 2:
             raise Leave("scarce", free_bytes=free)
 
-    def sweep(self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] = ()) -> None:
+    def sweep(self, kind: str, work: Work, chunks: Sequence[int] = ()) -> None:
         """Do ``work`` on each chunk in order; ``kind`` says with which speed to compare it."""
         order = chunks or range(len(self.chunks))
         self.settle()
@@ -249,11 +236,7 @@ class Worker:
     # Phases.
 
     def run(self) -> None:
-        """Do the whole job.
-
-        Raises:
-            Leave: somebody else wants the GPU.
-        """
+        """Do the whole job. Raises Leave: somebody else wants the GPU."""
         self.begin()
         phases = (self.ladder, self.fragmentation, self.fill, self.bandwidth, self.patterns, self.beyond)
         for work in (*phases, self.soak, self.release):
@@ -385,10 +368,10 @@ class Worker:
             self.send("chunk", index=index, bytes=self.chunks[-1].nbytes, free_less=less)
             self.look()
         del scratch
-        taken = self._taken()
-        sweeps = [TRAVERSALS[n] * (self.job.offsets if n == "modulo" else 1) for n in self.job.passes]
-        planned, count = taken * (6 * self.job.repeats + sum(sweeps)), len(self.chunks)
-        self.send("filled", bytes=taken, chunks=count, refused=refused, free=self.free_bytes(), planned=planned)
+        taken, count, free = sum(x.nbytes for x in self.chunks), len(self.chunks), self.free_bytes()
+        sweeps = sum(TRAVERSALS[n] * (self.job.offsets if n == "modulo" else 1) for n in self.job.passes)
+        planned = taken * (6 * self.job.repeats + sweeps)
+        self.send("filled", bytes=taken, chunks=count, refused=refused, free=free, planned=planned)
 
     def bandwidth(self) -> None:
         """Time each chunk, twice over all: only the second sweep sees what moved when memory was full."""
@@ -558,7 +541,7 @@ class Patterns:
     def address(self) -> int:
         """Give each word a value of its own: ranges that are mirrored, swapped, or share cells."""
         self._sweep("broadcast", self._write)
-        bad = self._verify(range(len(self.worker.chunks)))
+        bad = self._verify()
         if bad:  # The check has changed memory while it checked, and twice where two chunks share it.
             self._sweep("", self._write)
         for index in sorted(self.bad_chunks):  # whose words do they hold?
@@ -574,7 +557,7 @@ class Patterns:
         """Random words and their inverse, other ones in each run: what depends on the data."""
         self._sweep("broadcast", self._write)
         self._sweep("change", lambda x, _: inverted(x))
-        return self._verify(range(len(self.worker.chunks)), inverted=True)
+        return self._verify(inverted=True)
 
     def modulo(self) -> int:
         """Write every twentieth word, then all others: no cache and no write combining hides what that does.
@@ -606,7 +589,7 @@ class Patterns:
 
         self.worker.sweep("", twentieth)
         self._sweep("", others)
-        return self._undo_and_check("", lambda x, _: self._in_twenties(x)[0].bitwise_xor_(row), 0, restore)
+        return self._check(0, (), lambda x, _: self._in_twenties(x)[0].bitwise_xor_(row), restore, kind="")
 
     def _in_twenties(self, x: Tensor) -> tuple[Tensor, Tensor]:
         whole = x.numel() // MODULO * MODULO
@@ -616,18 +599,16 @@ class Patterns:
         """Copy every second chunk over its neighbour: reading and writing in quick turns."""
         chunks, bad = self.worker.chunks, 0
         pairs = [i for i in range(0, len(chunks) - 1, 2) if chunks[i].numel() == chunks[i + 1].numel()]
-        for here, there in ((0, 1), (1, 0)):
-            sources = [pair + here for pair in pairs]
-            self._sweep("", self._write, sources)
-            step = there - here
-            self._sweep("", lambda x, i, step=step: chunks[i + step].copy_(x), sources)  # type: ignore[misc]
-            bad += self._verify([pair + there for pair in pairs], origin=here - there)
+        for sources, step in (pairs, 1), ([pair + 1 for pair in pairs], -1):
+            if sources:  # none would stand for all
+                self._sweep("", self._write, sources)
+                self._sweep("", lambda x, i, step=step: chunks[i + step].copy_(x), sources)  # type: ignore[misc]
+                bad += self._verify([source + step for source in sources], origin=-step)
         return bad
 
-    def _sweep(self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] | None = None) -> None:
-        if chunks is None or chunks:
-            self.worker.sweep(kind, work, chunks or ())
-            self.worker.written(self.name)
+    def _sweep(self, kind: str, work: Work, chunks: Sequence[int] = ()) -> None:
+        self.worker.sweep(kind, work, chunks)
+        self.worker.written(self.name)
 
     def _constants(self, *words: int) -> int:
         bad = 0
@@ -641,7 +622,7 @@ class Patterns:
     def _write(self, x: Tensor, index: int) -> None:
         torch.mul(self.rows[index][:, None], self.columns[None, :], out=x.view(-1, ROW_WORDS))
 
-    def _verify(self, chunks: Sequence[int], *, inverted: bool = False, origin: int = 0) -> int:
+    def _verify(self, chunks: Sequence[int] = (), *, inverted: bool = False, origin: int = 0) -> int:
         """Turn what should be there into a constant, and check that.
 
         ``origin`` is the distance to the chunk from which the words were copied.
@@ -656,29 +637,27 @@ class Patterns:
             product = self.rows[index + origin][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
             return values - sign * product
 
-        if not chunks:
-            return 0
-        return self._undo_and_check("change", subtract, -1 if inverted else 0, restore, chunks)
+        return self._check(-1 if inverted else 0, chunks, subtract, restore)
 
-    def _undo_and_check(
-        self, kind: str, undo: Callable[[Tensor, int], Any], word: int, restore: Restore, chunks: Sequence[int] = ()
+    def _check(
+        self,
+        word: int,
+        chunks: Sequence[int] = (),
+        undo: Work | None = None,
+        restore: Restore = lambda _index, _place, values: values,
+        kind: str = "change",
     ) -> int:
-        start = time.perf_counter()
-        # Not by ``_sweep``: nothing is written that has to last until a check.
-        self.worker.sweep(kind, undo, chunks)
-        self.check_seconds += time.perf_counter() - start
-        return self._check(word, chunks, restore)
-
-    def _check(self, word: int, chunks: Sequence[int] = (), restore: Restore | None = None) -> int:
         """Prove that every word is ``word``: the least and the greatest are. One read, and no scratch.
 
-        ``word`` repeats after 32 bits, as it may be read so. ``restore`` returns from values what was in
-        memory before it was turned into a constant.
+        ``word`` repeats after 32 bits, as it may be read so. ``undo`` turns what is in memory into this constant,
+        ``restore`` returns from values what was there before.
         """
         worker = self.worker
         order = chunks or range(len(worker.chunks))
         bounds = worker.bounds(len(worker.chunks))
         start = time.perf_counter()
+        if undo is not None:  # not by ``_sweep``: nothing is written that has to last until a check
+            worker.sweep(kind, undo, chunks)
         worker.sweep("read", lambda x, i: worker.extremes(x, bounds[0, i], bounds[1, i]), order)
         low, high = bounds[0].amin(1).tolist(), bounds[1].amax(1).tolist()
         self.check_seconds += time.perf_counter() - start
@@ -686,7 +665,7 @@ class Patterns:
         worker.verified += sum(worker.chunks[i].nbytes for i in order)
         right = signed(word, bounds.dtype.itemsize * 8)
         wrong = [i for i in order if not low[i] == high[i] == right]
-        return sum(self._diagnose(i, word, restore or (lambda _index, _place, values: values)) for i in wrong)
+        return sum(self._diagnose(i, word, restore) for i in wrong)
 
     def _diagnose(self, index: int, word: int, restore: Restore) -> int:
         """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
@@ -733,9 +712,8 @@ class Patterns:
         return count
 
     def _read_again(self, x: Tensor, place: Tensor) -> Tensor:
-        self.worker.extremes(
-            x, *self.worker.bounds(1)[:, 0]
-        )  # larger than the cache: what is read next comes from memory
+        # Larger than the cache: what is read next comes from memory.
+        self.worker.extremes(x, *self.worker.bounds(1)[:, 0])
         return x[place]
 
     def _home(self, word: int) -> list[int] | None:
@@ -747,8 +725,8 @@ class Patterns:
         ordered, order = self.columns.sort()
         wanted = inverse * signed(word)
         near = torch.searchsorted(ordered, wanted).clamp(max=ROW_WORDS - 1)
+        starts = [0, *itertools.accumulate(map(len, self.rows))]
         for row in (ordered[near] == wanted).nonzero().flatten().tolist():
-            starts = list(itertools.accumulate((len(mine) for mine in self.rows), initial=0))
             chunk = bisect.bisect_right(starts, row) - 1
             return [chunk, (row - starts[chunk]) * ROW_WORDS + int(order[near[row]])]
         return None
@@ -768,18 +746,14 @@ def obedient(make_worker: Callable[[Job, Callable[..., None], threading.Event], 
         with contextlib.suppress(BrokenPipeError):  # the parent is gone: so is the input, and we end soon
             speech.write(json.dumps({"event": event, **facts}) + "\n")
 
-    given = json.loads(sys.stdin.readline())
-    known = {field.name for field in fields(Job)}
-    if unknown := set(given) - known:
-        raise SystemExit(f"unknown in the job: {', '.join(sorted(unknown))}")
-    stop = threading.Event()
+    job, stop = Job(**json.loads(sys.stdin.readline())), threading.Event()
 
     def listen() -> None:
         sys.stdin.readline()
         stop.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    worker = make_worker(Job(**given), send, stop)
+    worker = make_worker(job, send, stop)
     outcome, why, facts = "done", "", {}
     try:
         worker.run()
