@@ -20,7 +20,7 @@ from wslgpud import client
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.fit import shape
 from wslgpud.advise.guard import past_runs
-from wslgpud.advise.wslconfig import files, parse
+from wslgpud.advise.wslconfig import files
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.alerts import channel_factory
 from wslgpud.alerts.control import FILE as CONTROL
@@ -31,6 +31,7 @@ from wslgpud.app.process import NoRecording, host_at
 from wslgpud.cli import common
 from wslgpud.config import Alerts, ConfigError, Stress
 from wslgpud.host import Host
+from wslgpud.probes import wsl_config
 from wslgpud.serve import otlp, webconfig
 from wslgpud.sources import decimal, disk, processes, table, whole
 from wslgpud.store import engine
@@ -242,7 +243,7 @@ class TestWhatPeopleType:
     @relaxed
     @given(LINES.map(lambda text: f"[wsl2]\nmemory={text}\nswap={text}\nprocessors={text}\n{text}=1\n"))
     def test_remarks_on_a_wslconfig(self, text: str) -> None:
-        for remark in remarks(parse.parse(text), 64 << 30):
+        for remark in remarks(wsl_config.parse(text), 64 << 30):
             assert remark
 
     @relaxed

@@ -23,11 +23,11 @@ import typer.main
 from babel.messages.extract import extract_from_dir
 
 from wslgpud.advise.doctor.checking import CHECKS
-from wslgpud.advise.wslconfig.keys import TEXTS
 from wslgpud.alerts import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 from wslgpud.config import declared_keys
+from wslgpud.probes.wsl_keys import FILES
 from wslgpud.words import TEMPLATES, TRANSLATIONS
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
@@ -81,8 +81,8 @@ def templates() -> dict[str, tuple[str, set[str]]]:
             found.setdefault(text, ("", set()))[1].add(
                 f"{check.look.__module__.removeprefix('wslgpud.').replace('.', '/')}.py"
             )
-    for text in TEXTS:
-        found.setdefault(text, ("", set()))[1].add("advise/wslconfig/keys.toml")
+    for text, name in ((text, file.name) for file in FILES for text in file.texts):
+        found.setdefault(text, ("", set()))[1].add(f"probes/{name.replace('.', '')}.toml")
     for text in "\n\n".join(runbook.sections().values()).split("\n\n"):
         found.setdefault(text, ("", set()))[1].add("alerts/RUNBOOK.md")
     for text in sentences(TEMPLATES):

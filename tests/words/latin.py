@@ -15,9 +15,9 @@ from pathlib import Path
 
 import typer.main
 
-from wslgpud.advise.wslconfig.keys import KEYS
 from wslgpud.advise.wslconfig.presets import PRESETS
 from wslgpud.cli import app
+from wslgpud.probes.wsl_keys import FILES
 
 #: one a line: units, products, formats, acronyms, and words that users of PyTorch leave in English
 NAMES = frozenset(Path(__file__).with_name("names.txt").read_text().split())
@@ -95,7 +95,7 @@ def latin_words(text: str, names: Iterable[str] = ()) -> list[str]:
 @cache
 def _settings() -> frozenset[str]:
     """Return the names of .wslconfig's keys, their sections and their words."""
-    names = {name for key in KEYS for name in (key.name, key.section, *key.choices)}
+    names = {name for file in FILES for key in file.keys for name in (key.name, key.section, *key.choices)}
     return frozenset(names | {name.lower() for name in names} | {"automount", "dropCache", "true", "false"})
 
 

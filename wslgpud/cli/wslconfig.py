@@ -1,4 +1,4 @@
-"""``wslgpud wslconfig``: check, show, preset, apply, restore."""
+"""``wslgpud wslconfig``: check, show, set, preset, apply, restore."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import typer
 from rich.text import Text
 
 from wslgpud.advise.wslconfig import check as checks
-from wslgpud.advise.wslconfig import compare, files, parse, presets
+from wslgpud.advise.wslconfig import compare, files, presets
+from wslgpud.advise.wslconfig.edit import changed
 from wslgpud.advise.wslconfig.files import Document
-from wslgpud.advise.wslconfig.keys import KEYS, KINDS
 from wslgpud.advise.wslconfig.presets import GIB
 from wslgpud.app.process import host_at
 from wslgpud.cli import common
@@ -25,9 +25,12 @@ from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault, argument, flag, option, refused
 from wslgpud.cli.console import Console, table_of
 from wslgpud.host import Host
+from wslgpud.probes import wsl_config
+from wslgpud.probes.interop import WSL_CONF_PATH
+from wslgpud.probes.wsl_keys import FILES, KINDS, WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.words import Message, MessageError, current, says, t, template
 
-app = App(help="Check .wslconfig, compare it with the running VM, switch between presets.")
+app = App(help="Check .wslconfig and wsl.conf, compare with the running VM, switch between presets.")
 
 FileOption = Annotated[Path | None, option("--file", "FILE", "this .wslconfig instead of the Windows user's own")]
 PresetArgument = Annotated[str, argument("|".join(presets.PRESETS), "use of the machine")]
@@ -47,31 +50,42 @@ MATCHES: Mapping[compare.Match, tuple[str, str]] = {
 
 @app.command()
 def check(file: FileOption = None, as_json: common.Json = False, host_root: common.HostRoot = None) -> None:
-    """Report mistakes in the file with their fixes; exit status 1 if there are any.
+    """Report mistakes in .wslconfig and /etc/wsl.conf with their fixes; exit status 1 if there are any.
 
     Examples:
         wslgpud wslconfig check
+        wslgpud wslconfig check --file /etc/wsl.conf
     """
-    host = host_at(host_root)
-    place, document = _document(host, file)
-    parsed = parse.parse(document.text, place)
-    # Asking Windows takes a second: only where its answer is of use.
-    windows = files.windows_size(host) if parsed.get("wsl2.memory") or parsed.get("wsl2.processors") else None
-    found = checks.remarks(parsed, *(windows or ()))
+    host, told, sound = host_at(host_root), [], True
+    conf = Path(host.path(WSL_CONF_PATH))
+    # The optional file first: without the other the command ends.
+    for wanted in (conf, None) if file is None and conf.exists() else (file,):
+        place, document = _document(host, wanted)
+        declared = files.declared(place)
+        parsed = wsl_config.parse(document.text, place, declared)
+        # Asking Windows takes a second: only where its answer is of use.
+        sized = declared is WSLCONFIG and (parsed.get("wsl2.memory") or parsed.get("wsl2.processors"))
+        found = checks.remarks(parsed, *((files.windows_size(host) if sized else None) or ()))
+        told += [{"file": place, **remark._asdict()} for remark in found]
+        sound &= document.sound
+        if not as_json:
+            _print_remarks(place, document, parsed, found)
     if as_json:
-        print(json.dumps([remark._asdict() for remark in found], default=str, indent=2))
-    else:
-        lines = document.text.splitlines()
-        for remark in found:
-            _print_remark(remark, lines)
-        if not document.sound:
-            print(t("The file is not valid UTF-8: WSL stops reading where it is not. Save it as UTF-8.") + "\n")
-        used = sum(e.state == "used" for e in parsed.entries)
-        settings = says("{count} setting in use", "{count} settings in use", count=used)
-        remarks = says("{count} remark", "{count} remarks", count=len(found))
-        print(t("{path}: {settings}, {remarks}", path=place, settings=settings, remarks=remarks))
-    if found or not document.sound:
+        print(json.dumps(told, default=str, indent=2))
+    if told or not sound:
         raise typer.Exit(1)
+
+
+def _print_remarks(place: str, document: Document, parsed: wsl_config.Parsed, found: list[checks.Remark]) -> None:
+    lines = document.text.splitlines()
+    for remark in found:
+        _print_remark(remark, lines)
+    if not document.sound:
+        print(t("The file ends within a character, where WSL cannot read it. Save it as UTF-8.") + "\n")
+    used = sum(e.state == "used" for e in parsed.entries)
+    settings = says("{count} setting in use", "{count} settings in use", count=used)
+    remarks = says("{count} remark", "{count} remarks", count=len(found))
+    print(t("{path}: {settings}, {remarks}", path=place, settings=settings, remarks=remarks))
 
 
 def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
@@ -95,7 +109,7 @@ def show(file: FileOption = None, as_json: common.Json = False, host_root: commo
     """
     host = host_at(host_root)
     place, document = _document(host, file)
-    rows = compare.rows(parse.parse(document.text, place), host)
+    rows = compare.rows(wsl_config.parse(document.text, place), host)
     if as_json:
         names = ("key", "file", "machine", "state", "default")
         facts = ((r.key.path, r.wanted, r.has, r.match, r.key.default) for r in rows)
@@ -118,16 +132,16 @@ def keys(as_json: common.Json = False) -> None:
         wslgpud wslconfig keys
     """
     if as_json:
-        common.print_json([dataclasses.asdict(key) for key in KEYS])
+        common.print_json([{"file": file.name, **dataclasses.asdict(key)} for file in FILES for key in file.keys])
         return
     console = Console(soft_wrap=True)
-    for key in KEYS:
+    for name, key in ((file.name, key) for file in FILES for key in file.keys):
         facts = {"kind": "|".join(key.choices) if key.choices else t(KINDS[key.kind]), "since": t(key.since)}
         if key.default:
             about = t("{kind}, default {default}, since {since}", default=t(key.default), **facts)
         else:
             about = t("{kind}, no default, since {since}", **facts)
-        console.print(Text.assemble((f"[{key.section}] {key.name}", "bold"), "  ", (about, "dim")))
+        console.print(Text.assemble((f"{name} [{key.section}] {key.name}", "bold"), "  ", (about, "dim")))
         console.print(f"    {t(key.meaning)}")
 
 
@@ -145,10 +159,10 @@ def preset(
         wslgpud wslconfig preset training
     """
     host = host_at(host_root)
-    chosen, place, old = _settings(host, name, memory, processors), files.NAME, Document("")
+    chosen, place, old = _settings(host, name, memory, processors), WSLCONFIG.name, Document("")
     with contextlib.suppress(MessageError):  # it is only shown; a machine without a file of its own may want one
         place, old = _document(host, file, missing=True)
-    new = parse.changed(old.text, {setting.path: setting.value for setting in chosen})
+    new = changed(old.text, {setting.path: setting.value for setting in chosen})
     purpose = Message(presets.PRESETS[name].purpose)
     print("#", t("{path} with the preset {name}: {purpose}", path=place, name=name, purpose=purpose))
     print(new.replace("\r\n", "\n").rstrip())
@@ -172,7 +186,36 @@ def apply(
     """
     host = Host()
     chosen, (place, old) = _settings(host, name, memory, processors), _document(host, file, missing=True)
-    _write(Path(place), old, parse.changed(old.text, {setting.path: setting.value for setting in chosen}), yes)
+    _write(Path(place), old, changed(old.text, {setting.path: setting.value for setting in chosen}), yes)
+
+
+@app.command(name="set")
+def set_(
+    settings: Annotated[list[str], argument("KEY=VALUE", "like wsl2.memory=24GB or boot.systemd=true")],
+    file: FileOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Set a key in the file that WSL reads it in, after showing the difference; the old file is kept beside it.
+
+    Examples:
+        wslgpud wslconfig set wsl2.memory=24GB
+        sudo wslgpud wslconfig set boot.systemd=true  # in /etc/wsl.conf
+    """
+    wanted: dict[WslFile, dict[str, str]] = {}
+    for setting in settings:
+        path, found, value = setting.partition("=")
+        declared = next((one for one in FILES if path.lower() in one.by_path), None)
+        if declared is None or not found:
+            raise Fault("{setting}: WSL knows no such key; write it like boot.systemd=true", setting=setting)
+        wanted.setdefault(declared, {})[path] = value
+    for declared, values in wanted.items():
+        named = file or (Path(WSL_CONF_PATH) if declared is WSL_CONF else None)
+        place, old = _document(Host(), named, missing=True)
+        new = changed(old.text, values, declared)
+        parsed = wsl_config.parse(new, place, declared)
+        for refused_value in (e for e in map(parsed.first, values) if e is not None and e.state == "refused"):
+            raise Fault(refused_value.warnings[0])
+        _write(Path(place), old, new, yes)
 
 
 @app.command()
@@ -199,7 +242,7 @@ def restore(
 def _settings(host: Host, name: str, memory: str, processors: int) -> list[presets.Setting]:
     if name not in presets.PRESETS:
         raise Fault("there is no preset {name}; there are {known}", name=name, known=tuple(presets.PRESETS))
-    ram = parse.size(memory.upper()) if memory else None
+    ram = wsl_config.size(memory.upper()) if memory else None
     if memory and (not ram or ram < GIB):  # 64 alone would be bytes
         raise Fault("--memory {value}: write it like 64GB", value=memory)
     if not ram or not processors:
@@ -224,7 +267,7 @@ def _document(host: Host, file: Path | None, *, missing: bool = False) -> tuple[
 
 def _write(target: Path, old: Document, new: Document | str, yes: bool) -> None:
     if isinstance(new, str):
-        if not old.sound:
+        if old.raw:
             facts = {"path": str(target), "encoding": old.encoding}
             raise Fault("{path} is not valid {encoding}: save it as UTF-8 first, so that nothing gets lost", **facts)
         new = dataclasses.replace(old, text=new)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.words import template
 
+WSL_CONF_PATH = "/etc/wsl.conf"
 BINFMT = "/proc/sys/fs/binfmt_misc"
 #: the socket of the first process, which lives as long as the distribution
 SOCKET = "/run/WSL/1_interop"
@@ -41,15 +41,14 @@ def works(host: Host) -> bool:
 
 def automount_root(host: Host) -> str:
     """Return where WSL mounts the drives of Windows: ``/mnt/`` unless wsl.conf says something else."""
-    section = ""
-    for line in host.read_optional("/etc/wsl.conf").splitlines():
-        words = line.split("#", 1)[0].strip()
-        if words.startswith("["):
-            section = words.strip("[] ").lower()
-        match = re.fullmatch(r'root\s*=\s*"?([^"]+)"?', words, re.IGNORECASE)
-        if section == "automount" and match is not None:
-            return match[1].strip().rstrip("/") + "/"
-    return "/mnt/"
+    text = host.read_optional(WSL_CONF_PATH)
+    if "root" not in text.lower():  # as nearly everywhere, which spares the daemon the tables of keys
+        return "/mnt/"
+    from wslgpud.probes.wsl_config import parse
+    from wslgpud.probes.wsl_keys import WSL_CONF
+
+    root = parse(text, file=WSL_CONF).get("automount.root")
+    return f"{root}".rstrip("/") + "/" if root else "/mnt/"
 
 
 def drive(host: Host) -> str:

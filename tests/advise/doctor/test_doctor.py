@@ -131,6 +131,7 @@ def test_ids_never_change_once_they_are_out():
         "wsl.stays",
         "wsl.interop",
         "wslconfig.valid",
+        "wslconf.valid",
         "wslconfig.in_force",
     ]
     assert {c.id for c in CHECKS} == {
@@ -140,6 +141,7 @@ def test_ids_never_change_once_they_are_out():
         "wsl.stays",
         "wsl.interop",
         "wslconfig.valid",
+        "wslconf.valid",
         "wslconfig.in_force",
         "gpu.visible",
         "gpu.library",

@@ -16,9 +16,9 @@ from wslgpud import words
 from wslgpud.advise.wslconfig import compare, presets
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.files import NotFound, find, windows_size
-from wslgpud.advise.wslconfig.parse import parse
 from wslgpud.cli import app
 from wslgpud.host import Host, RecordedHost
+from wslgpud.probes.wsl_config import parse
 
 GIB = 1 << 30
 SEED = Path(__file__).with_name("seed.wslconfig")

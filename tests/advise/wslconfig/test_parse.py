@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.wslconfig.keys import BY_PATH, KEYS
-from wslgpud.advise.wslconfig.parse import Parsed, boolean, integer, parse, size
+from wslgpud.probes.wsl_config import Parsed, boolean, integer, parse, size
+from wslgpud.probes.wsl_keys import WSLCONFIG
 
 
 def warnings_of(found: Parsed) -> list[str]:
@@ -183,12 +183,12 @@ def test_keys_that_have_moved_are_taken_from_their_old_section_too():
 
 
 def test_every_key_is_declared_once_with_a_source():
-    paths = [key.path.lower() for key in KEYS]
-    moved = [f"{key.old_section}.{key.name}".lower() for key in KEYS if key.old_section]
+    paths = [key.path.lower() for key in WSLCONFIG.keys]
+    moved = [f"{key.old_section}.{key.name}".lower() for key in WSLCONFIG.keys if key.old_section]
 
-    assert len(BY_PATH) == len(paths) + len(moved)
-    assert set(BY_PATH) == {*paths, *moved}
-    assert all(key.link.startswith("https://") and key.meaning.endswith(".") for key in KEYS)
+    assert len(WSLCONFIG.by_path) == len(paths) + len(moved)
+    assert set(WSLCONFIG.by_path) == {*paths, *moved}
+    assert all(key.link.startswith("https://") and key.meaning.endswith(".") for key in WSLCONFIG.keys)
 
 
 FRAGMENTS = st.sampled_from(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.advise.wslconfig.parse import parse
 from wslgpud.advise.wslconfig.presets import GIB, WINDOWS_BYTES
+from wslgpud.probes.wsl_config import parse
 
 
 def of(setting: str, **facts: int) -> list[tuple[bool, str, str]]:

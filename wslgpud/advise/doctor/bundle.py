@@ -17,12 +17,11 @@ from wslgpud.advise.doctor.checking import CheckResult
 from wslgpud.advise.wslconfig import files
 from wslgpud.config import Config, declared_keys
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.probes.interop import BINFMT
+from wslgpud.probes.interop import BINFMT, WSL_CONF_PATH
 from wslgpud.sampling.capture import Mask, capture
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import SECRET, visible
 
-WSL_CONF = "/etc/wsl.conf"
 #: its user, its machine's name, and a command line, which may hold a token
 _TELLING = re.compile(r"^(\s*(?:default|hostname|command)\s*=\s*).*", re.IGNORECASE | re.MULTILINE)
 #: What small files the checks read that no source does; /proc/cmdline names no secret under WSL.
@@ -30,7 +29,7 @@ MORE = (
     *(f"/proc/sys/{name}" for name in ("vm/swappiness", "vm/overcommit_memory", "vm/max_map_count")),
     "/proc/sys/fs/inotify/max_user_watches",
     "/sys/fs/cgroup/cgroup.controllers",
-    WSL_CONF,
+    WSL_CONF_PATH,
     "/proc/version",
     "/usr/local/cuda/version.json",
     "/sys/class/rtc/rtc0/since_epoch",
@@ -58,7 +57,7 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[CheckResu
     for path in (*MORE, *_more_of_wsl(host)):
         with contextlib.suppress(OSError):  # not there, hidden, or no plain file
             text = files.read(host.path(path)).text
-            text = _TELLING.sub(rf"\1{SECRET}", text) if path == WSL_CONF else text
+            text = _TELLING.sub(rf"\1{SECRET}", text) if path == WSL_CONF_PATH else text
             contents[f"machine/root{mask.numbers(path)}"] = mask.words(text)
     if host.exists("/run/WSL"):
         contents["machine/root/run/WSL/.keep"] = ""

@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple
 
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.advise.wslconfig import files
-from wslgpud.advise.wslconfig.parse import Parsed, parse
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, Reading
+from wslgpud.probes.interop import WSL_CONF_PATH
+from wslgpud.probes.wsl_config import Parsed, parse
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources import table, whole
 from wslgpud.sources.disk import Mount, mounts
@@ -32,7 +33,7 @@ class Gpus(NamedTuple):
 
 
 class WslConfig(NamedTuple):
-    """The user's .wslconfig; ``parsed`` is None where the file is not there, ``error`` says why not found."""
+    """One of WSL's files; ``parsed`` is None where it is not there, ``error`` says why it was not found."""
 
     path: str = ""
     parsed: Parsed | None = None
@@ -104,13 +105,21 @@ class Evidence:
             path = files.find(self.host)
         except files.NotFound as error:
             return WslConfig(error=error.said)
+        return self._wsl_file(path)
+
+    @cached_property
+    def wsl_conf(self) -> WslConfig:
+        """The distro's /etc/wsl.conf."""
+        return self._wsl_file(WSL_CONF_PATH)
+
+    def _wsl_file(self, path: str) -> WslConfig:
         try:
             text = files.read(self.host.path(path)).text
         except FileNotFoundError:
             return WslConfig(path)
         except OSError as error:
             return WslConfig(path, error=say("cannot read {path}: {why}", path=path, why=cause(error)))
-        return WslConfig(path, parse(text, path))
+        return WslConfig(path, parse(text, path, files.declared(path)))
 
 
 def _labels(reading: Reading) -> dict[str, str]:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import contextlib
 
-from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
+from wslgpud.advise.doctor.checking import (
+    Evidence,
+    Outcome,
+    WslConfig,
+    check,
+    good,
+    in_windows,
+    note,
+    problem,
+    skipped,
+    unknown,
+)
 from wslgpud.advise.doctor.torches import version
 from wslgpud.advise.wslconfig import compare
 from wslgpud.advise.wslconfig.check import remarks
@@ -52,7 +63,7 @@ def systemd(machine: Evidence) -> Outcome:
         return good(say("running as process 1"))
     if not machine.wsl:
         return note(say("process 1 is {name}: have this machine's init system start 'wslgpud run'", name=first))
-    command = r"printf '[boot]\nsystemd=true\n' | sudo tee -a /etc/wsl.conf"
+    command = "sudo wslgpud wslconfig set boot.systemd=true"
     remedy = say("{command}   # then, in Windows: wsl --shutdown", command=command)
     return problem(say("off: process 1 is {name}", name=first), remedy)
 
@@ -92,7 +103,17 @@ def interop(machine: Evidence) -> Outcome:
 @check("wslconfig.valid", ".wslconfig", "wsl")
 def wslconfig_valid(machine: Evidence) -> Outcome:
     """WSL ignores what it does not understand, and says so where nobody looks."""
-    path, parsed, error = machine.wslconfig
+    return _valid(machine.wslconfig)
+
+
+@check("wslconf.valid", "wsl.conf", "wsl")
+def wsl_conf_valid(machine: Evidence) -> Outcome:
+    """WSL reads nothing below the first line that it does not understand."""
+    return _valid(machine.wsl_conf)
+
+
+def _valid(file: WslConfig) -> Outcome:
+    path, parsed, error = file
     if error:
         return unknown(error)
     if parsed is None:

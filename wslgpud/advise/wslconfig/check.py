@@ -1,42 +1,58 @@
-"""Mistakes in a .wslconfig, with their fixes: WSL's own warnings, and what WSL keeps silent about."""
+"""Mistakes in .wslconfig and wsl.conf, with their fixes: WSL's own warnings, and what WSL keeps silent about."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from wslgpud.advise.wslconfig.keys import BY_NAME, FOLKLORE, WslconfigKey
-from wslgpud.advise.wslconfig.parse import Entry, Parsed
 from wslgpud.advise.wslconfig.presets import GIB, WINDOWS_BYTES
+from wslgpud.probes.interop import WSL_CONF_PATH
+from wslgpud.probes.wsl_config import Entry, Parsed
+from wslgpud.probes.wsl_keys import FOLKLORE, WSL_CONF, WSLCONFIG, WslFile, WslKey
 from wslgpud.words import Message, MessageLike, say, template
 
 #: why nobody should want a line, and the fix
 Advice = tuple[MessageLike, MessageLike]
 
+#: settings that are named of those which a bad line keeps from being in force
+_MOST_NAMES = 6
 #: less than this in a file is a forgotten unit: nobody means kilobytes
 _NO_UNIT_BYTES = 1 << 24
 
-#: name and value -> why nobody should want it, and the fix
+#: key and value -> why nobody should want it, and the fix
 _REGRETTED = {
-    ("sparseVhd", "True"): (
+    ("gpu.enabled", "False"): (template("this distro has no GPU"), template("delete the line")),
+    ("gpu.appendLibPath", "False"): (
+        template("programs do not find the driver's libraries (/usr/lib/wsl/lib)"),
+        template("delete the line"),
+    ),
+    ("interop.enabled", "False"): (
+        template("neither Windows' memory nor VRAM spill can be seen, and no toast can be shown"),
+        template("delete the line"),
+    ),
+    ("automount.cgroups", "'v1'"): (
+        template("with cgroup v1 no group's memory pressure can be seen"),
+        template("delete the line"),
+    ),
+    ("experimental.sparseVhd", "True"): (
         template("current releases ignore it: sparse disks have lost data"),
         template("delete the line; to reclaim space: wsl --shutdown, then Optimize-VHD or diskpart's compact vdisk"),
     ),
-    ("vmIdleTimeout", "60000"): (
+    ("wsl2.vmIdleTimeout", "60000"): (
         template("it is the default and frees no memory (autoMemoryReclaim does)"),
         template("delete the line"),
     ),
-    ("autoMemoryReclaim", "'Gradual'"): (
+    ("experimental.autoMemoryReclaim", "'Gradual'"): (
         template("up to WSL 2.9.4 it also pushes the memory of idle programs to swap"),
         template("write autoMemoryReclaim=dropCache, the default"),
     ),
-    ("safeMode", "True"): (
+    ("wsl2.safeMode", "True"): (
         template("no GPU, no swap, no network, no systemd"),
         template("delete the line once the distro is repaired"),
     ),
-    ("gpuSupport", "False"): (template("the virtual machine has no GPU"), template("delete the line")),
-    ("swap", "0"): (
+    ("wsl2.gpuSupport", "False"): (template("the virtual machine has no GPU"), template("delete the line")),
+    ("wsl2.swap", "0"): (
         template("without swap the first shortage of memory kills programs"),
         template("write swap=8GB or more"),
     ),
@@ -57,37 +73,55 @@ def remarks(parsed: Parsed, host_memory_bytes: int | None = None, host_processor
     found: list[Remark] = []
     for entry in parsed.entries:
         if entry.warnings:
-            found.append(Remark(entry.line, entry.warnings[0], *_warned(entry)))
+            found.append(Remark(entry.line, entry.warnings[0], *_warned(entry, parsed)))
         elif entry.key is not None:
             found += (Remark(entry.line, "", *advice) for advice in _silent(entry, entry.key, host_memory_bytes))
-        wanted = entry.result
-        if entry.key is BY_NAME["processors"] and isinstance(wanted, int) and 0 < (host_processors or 0) < wanted:
+        wanted, has = entry.result, host_processors or 0
+        if entry.key is WSLCONFIG.by_path["wsl2.processors"] and isinstance(wanted, int) and 0 < has < wanted:
             # As WSL says it, when it starts.
             wsl = "wsl2.processors cannot exceed the number of logical processors on the system"
             why = say("WSL uses all processors that Windows has")
             fix = say("write {setting} or less", setting=f"processors={host_processors}")
             found.append(Remark(entry.line, f"{wsl} ({wanted} > {host_processors})", why, fix))
+    if parsed.file is WSL_CONF and parsed.windows_line:
+        why = say("WSL 2.3.26 and earlier read no file with Windows' line ends (microsoft/WSL#12502)")
+        fix = say("give it those of Linux: {command}", command=f"sudo sed -i 's/\\r$//' {WSL_CONF_PATH}")
+        found.append(Remark(parsed.windows_line, "", why, fix))
     return sorted(found, key=lambda remark: (remark.line, remark.wsl))
 
 
-def _warned(entry: Entry) -> Advice:
+def _warned(entry: Entry, parsed: Parsed) -> Advice:
     if entry.state == "unreadable":
-        return _unreadable(entry.warnings[0])
+        why, fix = _unreadable(entry, parsed.file)
+        return (why if parsed.file.forgiving else _stops(parsed.lost)), fix
     if entry.state == "unknown":
-        return _unknown(entry.name.lower())
+        return _unknown(entry, parsed.file)
     if entry.state == "duplicate":
         why = say("WSL takes the first of two lines with the same key and ignores this one")
         return why, say("delete one of them")
     return say("WSL ignores the line and uses its default"), _right_form(entry.key, entry.value)
 
 
-def _unknown(name: str) -> Advice:
+def _stops(lost: Sequence[Entry]) -> MessageLike:
+    settings = tuple(entry.written for entry in lost if entry.written)[:_MOST_NAMES]
+    if not settings:
+        return say("WSL reads nothing below this line")
+    return say("WSL reads nothing below this line; not in force: {settings}", settings=settings)
+
+
+def _unknown(entry: Entry, file: WslFile) -> Advice:
+    name, other = entry.name.lower(), WSL_CONF if file is WSLCONFIG else WSLCONFIG
+    if entry.written.lower() in other.by_path:
+        path = WSL_CONF_PATH if other is WSL_CONF else other.name
+        setting = f"{entry.written}={entry.value}"
+        fix = say("move it there: wslgpud wslconfig set {setting}", setting=setting)
+        return say("WSL reads it in {path} only", path=path), fix
     if name in FOLKLORE:
         return say("guides recommend it, but WSL does not know it"), Message(FOLKLORE[name])
     if name == "sparsevhd":
         why = say("it belongs below [experimental], where current releases ignore it: disks have lost data")
         return why, say("delete the line")
-    if right := BY_NAME.get(name):
+    if right := file.by_name.get(name):
         why = say(
             "it belongs below [{section}]; until it stands there, {key} is at its default: {default}",
             section=right.section,
@@ -96,13 +130,13 @@ def _unknown(name: str) -> Advice:
         )
         return why, say("move the line below a line [{section}]", section=right.section)
     fix = say("delete the line")
-    for near in difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.75):
-        right = BY_NAME[near]
+    for near in difflib.get_close_matches(name, file.by_name, n=1, cutoff=0.75):
+        right = file.by_name[near]
         fix = say("did you mean {key} (below [{section}])?", key=right.name, section=right.section)
     return say("no WSL knows this key"), fix
 
 
-def _right_form(key: WslconfigKey | None, value: str) -> MessageLike:
+def _right_form(key: WslKey | None, value: str) -> MessageLike:
     if key is None or key.kind in ("text", "path"):
         return say("correct the value")
     if key.kind == "size":
@@ -121,11 +155,11 @@ def _right_form(key: WslconfigKey | None, value: str) -> MessageLike:
     }.get(key.kind, say("write an address like 01:23:45:67:89:ab"))
 
 
-def _write(key: WslconfigKey, value: str) -> Message:
+def _write(key: WslKey, value: str) -> Message:
     return say("write {setting}", setting=f"{key.name}={value}")
 
 
-def _right_size(key: WslconfigKey, value: str) -> MessageLike:
+def _right_size(key: WslKey, value: str) -> MessageLike:
     plain = value.replace(" ", "").upper().replace("IB", "B").replace(",", ".")
     number = plain.rstrip("BKMGT")
     unit = plain[len(number) :] or "GB"
@@ -139,7 +173,7 @@ def _right_size(key: WslconfigKey, value: str) -> MessageLike:
     return say("write {setting} (upper case, no space, no fraction)", setting=f"{key.name}={whole}{unit}")
 
 
-def _silent(entry: Entry, key: WslconfigKey, host_memory_bytes: int | None) -> Iterator[Advice]:
+def _silent(entry: Entry, key: WslKey, host_memory_bytes: int | None) -> Iterator[Advice]:
     """Return what WSL does not warn of."""
     if key.kind == "size" and isinstance(entry.result, int):
         yield from _odd_size(entry, key, entry.result, host_memory_bytes)
@@ -147,11 +181,12 @@ def _silent(entry: Entry, key: WslconfigKey, host_memory_bytes: int | None) -> I
         why = say(r"a single backslash turns \t, \n and \b into a tab, a line break, a backspace")
         yield why, say(r"double every \ in the path")
     if not entry.value.isascii():
-        yield say("WSL garbles every character that is not ASCII"), say("use a path without such characters")
+        fix = say("use a path without such characters") if key.kind == "path" else say("use ASCII characters only")
+        yield say("WSL garbles every character that is not ASCII"), fix
     yield from _meaning(entry, key)
 
 
-def _odd_size(entry: Entry, key: WslconfigKey, result: int, host_memory_bytes: int | None) -> Iterator[Advice]:
+def _odd_size(entry: Entry, key: WslKey, result: int, host_memory_bytes: int | None) -> Iterator[Advice]:
     if 0 < result < _NO_UNIT_BYTES:
         why = say("a size without a unit is in bytes")
         if key.name == "memory":
@@ -172,29 +207,34 @@ def _odd_size(entry: Entry, key: WslconfigKey, result: int, host_memory_bytes: i
         yield why, say("write {setting} or less", setting=f"memory={most}GB")
 
 
-def _meaning(entry: Entry, key: WslconfigKey) -> Iterator[Advice]:
+def _meaning(entry: Entry, key: WslKey) -> Iterator[Advice]:
     if key.name == "vmIdleTimeout" and isinstance(entry.result, int) and entry.result < 0:
         why = say("alone it keeps no service running: the distro stops 15 s after its last terminal closes")
         yield why, say("write instanceIdleTimeout=-1 below [general] instead")
     elif key.name == "kernelCommandLine" and "sysctl.vm.overcommit_memory=1" in entry.value.split():
         why = say("with overcommit_memory=1 no allocation ever fails: programs are killed instead")
         yield why, say("remove sysctl.vm.overcommit_memory=1 from the line")
-    elif regretted := _REGRETTED.get((key.name, repr(entry.result))):
+    elif regretted := _REGRETTED.get((key.path, repr(entry.result))):
         yield Message(regretted[0]), Message(regretted[1])
     if key.old_section and entry.written.lower().startswith(f"{key.old_section}."):
         why = say("it has moved to [{section}]; WSL still accepts it here", section=key.section)
         yield why, say("move the line below a line [{section}]", section=key.section)
 
 
-def _unreadable(text: str) -> Advice:
-    if text.startswith(("Expected ']'", "Invalid section", "Expected ' '")):
+def _unreadable(entry: Entry, file: WslFile) -> Advice:
+    warning = entry.warnings[0]
+    if warning.startswith(("Expected ']'", "Invalid section", "Expected ' '")):
         why = say("WSL skips the header, so the lines below it land in the wrong section")
-        return why, say("write it like [wsl2]")
+        name, found, setting = entry.value.partition("]")
+        if found and "=" in setting:
+            facts = {"setting": setting.strip(), "header": f"{name}]"}
+            return why, say("write {setting} on a line of its own below {header}", **facts)
+        return why, say("write it like {header}", header=f"[{file.keys[0].section}]")
     fix = say('close the "')
-    if text.startswith("Invalid key name"):
+    if warning.startswith("Invalid key name"):
         fix = say("start comments with # (never with ;) and keys with a letter")
-    elif text.startswith("Invalid escaped character"):
+    elif warning.startswith("Invalid escaped character"):
         fix = say(r"double every backslash: C:\\Users\\me\\swap.vhdx")
-    elif text.startswith("Expected '='"):
+    elif warning.startswith("Expected '='"):
         fix = say("write key=value")
     return say("WSL skips the line"), fix

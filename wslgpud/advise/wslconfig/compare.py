@@ -6,9 +6,9 @@ import contextlib
 import re
 from typing import Literal, NamedTuple
 
-from wslgpud.advise.wslconfig.keys import KEYS, WslconfigKey
-from wslgpud.advise.wslconfig.parse import Parsed, Value
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.probes.wsl_config import Parsed, Value
+from wslgpud.probes.wsl_keys import WSLCONFIG, WslKey
 from wslgpud.sources import table, whole
 from wslgpud.words.units import size
 
@@ -25,7 +25,7 @@ Fact = int | bool | str
 class Row(NamedTuple):
     """One setting: what the file says (None: nothing), what the machine has (None: cannot be seen)."""
 
-    key: WslconfigKey
+    key: WslKey
     wanted: Value | None
     has: Fact | None
     match: Match
@@ -35,7 +35,7 @@ def rows(parsed: Parsed, host: Host) -> list[Row]:
     """Return a row for every key that the file sets or that can be seen from inside."""
     seen = facts(host)
     found = []
-    for key in KEYS:
+    for key in WSLCONFIG.keys:
         wanted, has = parsed.get(key.path), seen.get(key.path)
         if wanted is None and has is None:
             continue
@@ -83,7 +83,7 @@ def facts(host: Host) -> dict[str, Fact]:
     return found
 
 
-def quoted(key: WslconfigKey, value: Value | None) -> str:
+def quoted(key: WslKey, value: Value | None) -> str:
     """Write a value the way a .wslconfig has it: ``50GB``."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -92,6 +92,6 @@ def quoted(key: WslconfigKey, value: Value | None) -> str:
     return next(f"{value // scale}{unit}" for unit, scale in _UNITS if value % scale == 0)
 
 
-def measured(key: WslconfigKey, value: Fact | None) -> str:
+def measured(key: WslKey, value: Fact | None) -> str:
     """Write what the machine has: ``47.9 GiB``."""
     return size(value) if key.kind == "size" and isinstance(value, int) and value else quoted(key, value)

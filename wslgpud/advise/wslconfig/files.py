@@ -1,4 +1,4 @@
-"""The file itself: where it lies, how it is encoded, and how it is replaced without losing a byte."""
+"""The files themselves: where they lie, how they are encoded, and how they are replaced without losing a byte."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import interop
+from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.security import safe_files
 from wslgpud.sources.disk import windows_points
 from wslgpud.words import MessageError, say
 
-NAME = ".wslconfig"
 #: one with every key and a comment on each has 10 kB
 MOST_BYTES = 1 << 20
 #: WSL's C runtime looks at these before it takes a file for UTF-8
@@ -33,7 +33,11 @@ class NotFound(MessageError):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The text of a file and how it is encoded; what is no text survives as surrogates or in ``raw``."""
+    """The text of a file and how it is encoded; what is no text survives as surrogates or in ``raw``.
+
+    ``sound`` is False where WSL cannot read it to its end: it takes bytes that are not UTF-8 for U+FFFD, but for
+    the file's last.
+    """
 
     text: str
     encoding: str = "utf-8"
@@ -48,14 +52,15 @@ class Document:
 
 
 def decoded(data: bytes) -> Document:
-    """Return what the bytes of a file say; ``sound`` is False where they are not in the encoding."""
+    """Return what the bytes of a file say."""
     mark, encoding = next(((m, e) for m, e in _MARKS if data.startswith(m)), (b"", "utf-8"))
     body = data[len(mark) :]
     try:
         return Document(body.decode(encoding), encoding, mark)
     except UnicodeDecodeError:
         if encoding == "utf-8":
-            return Document(body.decode(encoding, "surrogateescape"), encoding, mark, sound=False)
+            text = body.decode(encoding, "surrogateescape")
+            return Document(text, encoding, mark, sound=not "\udc80" <= text[-1] <= "\udcff")
         # UTF-16 has no way to carry odd bytes along; such a file is shown, not changed.
         return Document(body.decode(encoding, "replace"), encoding, mark, sound=False, raw=data)
 
@@ -74,13 +79,14 @@ def find(host: Host) -> str:
         people = [n for n in sorted(host.names(users)) if n not in _NOT_PEOPLE and not n.startswith("desktop.")]
     except (NoData, SourceError) as error:
         raise NotFound("cannot list {path}: name the file with --file", path=users) from error
-    having = [name for name in people if host.exists(f"{users}/{name}/{NAME}")]
+    having = [name for name in people if host.exists(f"{users}/{name}/{WSLCONFIG.name}")]
     if len(having) == 1 or (not having and len(people) == 1):
-        return f"{users}/{(having or people)[0]}/{NAME}"
+        return f"{users}/{(having or people)[0]}/{WSLCONFIG.name}"
     name = _powershell(host, "$env:USERPROFILE").strip().rpartition("\\")[2]
     if name in people:
-        return f"{users}/{name}/{NAME}"
-    raise NotFound("several people use this Windows: name the file, like --file {path}", path=f"{users}/YOU/{NAME}")
+        return f"{users}/{name}/{WSLCONFIG.name}"
+    yours = f"{users}/YOU/{WSLCONFIG.name}"
+    raise NotFound("several people use this Windows: name the file, like --file {path}", path=yours)
 
 
 def windows_size(host: Host) -> tuple[int, int] | None:
@@ -90,6 +96,11 @@ def windows_size(host: Host) -> tuple[int, int] | None:
     )
     words = _powershell(host, script).split()
     return (int(words[0]), int(words[1])) if len(words) == 2 and all(map(str.isdecimal, words)) else None
+
+
+def declared(path: str | os.PathLike[str]) -> WslFile:
+    """Return which of WSL's two files a path names."""
+    return WSL_CONF if Path(path).name == WSL_CONF.name else WSLCONFIG
 
 
 def read(path: str | os.PathLike[str]) -> Document:
@@ -111,14 +122,16 @@ def replace(path: Path, document: Document, now: datetime) -> Path | None:
         OSError: the folder cannot be written, or is full; the old file is then as it was.
     """
     backup = None
+    mode = 0o644  # as wsl.conf has to be, which services read
     if path.exists():
-        backup = _kept(path, safe_files.contents(path, MOST_BYTES, follow=True), now)
+        backup, mode = _kept(path, safe_files.contents(path, MOST_BYTES, follow=True), now), path.stat().st_mode & 0o777
     target = path.resolve()
     # Held open: nobody can put another folder in its place after the look at its owner.
     with safe_files.Folder(target.parent) as folder:
         if path.is_symlink() and path.lstat().st_uid not in {0, os.geteuid(), folder.stat(".").st_uid}:
             raise OSError(errno.EPERM, f"it is another user's link into {target.parent}", str(path))
         with folder.replacing(target.name) as descriptor, os.fdopen(descriptor, "wb", closefd=False) as stream:
+            os.fchmod(descriptor, mode)
             stream.write(document.data)
     return backup
 

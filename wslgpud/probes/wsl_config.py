@@ -1,22 +1,21 @@
-r"""Reads .wslconfig exactly as WSL does, with what WSL says of it, and changes values in its text.
+r"""Reads .wslconfig and /etc/wsl.conf exactly as WSL does, with what WSL says of them.
 
 Follows src/shared/configfile/configfile.cpp and ParseBool, ParseMemorySize in src/shared/inc/stringshared.h
 of https://github.com/microsoft/WSL. Surprising: only ``#`` begins a comment; ``\`` must be doubled;
 sizes take upper-case units without a fraction; the first of two equal keys counts, even when its value is
-nonsense; a line that cannot be read is skipped. Warnings have the words of
-localization/strings/en-US/Resources.resw. In a changed text comments, order and unknown keys stay as they are.
+nonsense; a line that cannot be read is skipped in .wslconfig, and ends /etc/wsl.conf. Warnings have the words of
+localization/strings/en-US/Resources.resw.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address
 from typing import Literal
 
-from wslgpud.advise.wslconfig.keys import BY_PATH, WslconfigKey
-from wslgpud.words import MessageError
+from wslgpud.probes.wsl_keys import WSLCONFIG, WslFile, WslKey
 
 Value = bool | int | str
 State = Literal["used", "unknown", "duplicate", "refused", "unreadable"]
@@ -43,13 +42,11 @@ _SPACES = re.compile(r"[ \t]*")
 _BETWEEN = re.compile(r"[ \t\r\n]+|\A\ufeff")
 _REST_OF_LINE = re.compile(r"[^\n]*?(?=\r?\n|\Z)")
 _LINE_END = re.compile(r"\r?\n")
-_BROKEN_HEADER = re.compile(r"\[[ \t]*([A-Za-z0-9]+)[ \t\]]*(?=#|$)")
-_TO_ESCAPE = {"\\": r"\\", '"': r"\"", "\b": r"\b", "\n": r"\n", "\t": r"\t"}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One setting, or a line that WSL skips (``unreadable``).
+    """One setting, or a line that WSL cannot read (``unreadable``), which is then its ``value``.
 
     ``written`` is section and name as WSL would show them, ``name`` the key's name as it stands there,
     ``value`` what WSL makes of the text between ``span`` (start and end in the file's text); ``begin`` and
@@ -66,16 +63,22 @@ class Entry:
     end: int
     state: State
     warnings: tuple[str, ...] = ()
-    key: WslconfigKey | None = None
+    key: WslKey | None = None
     result: Value | None = None
 
 
 @dataclass(slots=True)
 class Parsed:
-    """A whole file. ``headers`` maps sections (lower case) to the end of their first header's line."""
+    """A whole file. ``headers`` maps sections (lower case) to the end of their first header's line.
 
+    ``lost`` stands below a line that has ended the file for WSL; ``windows_line`` is the first that ends as in Windows.
+    """
+
+    file: WslFile = WSLCONFIG
     entries: list[Entry] = field(default_factory=list)
+    lost: list[Entry] = field(default_factory=list)
     headers: dict[str, int] = field(default_factory=dict)
+    windows_line: int = 0
 
     def get(self, path: str) -> Value | None:
         """Return the value that counts for ``section.name``, or None where WSL takes its default."""
@@ -84,13 +87,13 @@ class Parsed:
 
     def first(self, path: str) -> Entry | None:
         """Return the entry that decides about ``section.name``: the first, even a refused one."""
-        key = BY_PATH[path.lower()]
+        key = self.file.by_path[path.lower()]
         return next((e for e in self.entries if e.key is key), None)
 
 
-def parse(text: str, path: str = ".wslconfig") -> Parsed:
-    """Parse the text of a .wslconfig with whatever line ends; warnings name the file by ``path``."""
-    return _Parser(text, path).run()
+def parse(text: str, path: str = "", file: WslFile = WSLCONFIG) -> Parsed:
+    """Parse the text of a file with whatever line ends; warnings name it by ``path``."""
+    return _Parser(text, path or file.name, file).run()
 
 
 def size(text: str) -> int | None:
@@ -131,7 +134,7 @@ def _address(text: str) -> str | None:
         return None
 
 
-def _result(key: WslconfigKey, value: str) -> Value | None:
+def _result(key: WslKey, value: str) -> Value | None:
     """Return what a value means, or None; texts, paths, ports and MAC addresses count even where WSL warns."""
     if key.kind == "choice":
         return next((c for c in key.choices if c.lower() == value.lower()), None)
@@ -140,7 +143,7 @@ def _result(key: WslconfigKey, value: str) -> Value | None:
     return readers.get(key.kind, str)(value)
 
 
-def _refused(key: WslconfigKey, value: str) -> int:
+def _refused(key: WslKey, value: str) -> int:
     """Return how often WSL warns of a value."""
     if key.kind == "ports":
         # std::stoi stops at the first odd character
@@ -156,12 +159,14 @@ class _BadLine(Exception):
 class _Parser:
     """The state machine. ``key`` outlives lines on purpose: WSL's does, see ``_setting``."""
 
-    def __init__(self, text: str, path: str) -> None:
+    def __init__(self, text: str, path: str, file: WslFile) -> None:
         self.text, self.path = text, path
         self.at, self.line = 0, 1
         self.key, self.section_length = "", 0
         self.name = ""
-        self.parsed = Parsed()
+        before, windows, _ = text.partition("\r\n")
+        self.parsed = Parsed(file, windows_line=1 + before.count("\n") if windows else 0)
+        self._into = self.parsed.entries
 
     def run(self) -> Parsed:
         while self.at < len(self.text):
@@ -177,8 +182,11 @@ class _Parser:
                     said = f"{error} in {self.path}:{self.line}"
                     at = self.at
                     self._take(_REST_OF_LINE)
-                    skipped = Entry("", self.name, "", self.line, (at, at), begin, self.at, "unreadable", (said,))
-                    self.parsed.entries.append(skipped)
+                    line = self.text[begin : self.at]
+                    skipped = Entry("", self.name, line, self.line, (at, at), begin, self.at, "unreadable", (said,))
+                    self._into.append(skipped)
+                    if not self.parsed.file.forgiving:
+                        self._into = self.parsed.lost
         return self.parsed
 
     def _next(self) -> str:
@@ -225,11 +233,11 @@ class _Parser:
         if self._next() == "#":
             self._take(_REST_OF_LINE)
         written = self.key.partition("\0")[0]
-        key = BY_PATH.get(written.lower())
+        key = self.parsed.file.by_path.get(written.lower())
         state, warnings = self._judged(key, written, value)
         result = _result(key, value) if key and state == "used" else None
         entry = Entry(written, self.name, value, self.line, span, begin, self.at, state, warnings, key, result)
-        self.parsed.entries.append(entry)
+        self._into.append(entry)
 
     def _value(self) -> tuple[str, tuple[int, int]]:
         """Return the value without the spaces behind it, and where it stands."""
@@ -250,9 +258,11 @@ class _Parser:
             raise _BadLine(f"Invalid escaped character: '{self.text[self.at + 1 : self.at + 2]}'")
         if quoted:
             raise _BadLine('Expected "')
-        return value[:kept], (start, kept_at)
+        # Of each character WSL keeps the low byte, and C's strings end at one of zero, such as a full-width space's.
+        zero = next((at for at, char in enumerate(value) if not ord(char) & 0xFF), kept)
+        return value[: min(zero, kept)], (start, kept_at)
 
-    def _judged(self, key: WslconfigKey | None, written: str, value: str) -> tuple[State, tuple[str, ...]]:
+    def _judged(self, key: WslKey | None, written: str, value: str) -> tuple[State, tuple[str, ...]]:
         """Return what becomes of a setting, and what WSL says of it."""
         where = f"{self.path}:{self.line}"
         if key is None:
@@ -264,74 +274,3 @@ class _Parser:
             value=value, written=written, where=where, choices=", ".join(key.choices)
         )
         return "refused" if _result(key, value) is None else "used", (said,) * _refused(key, value)
-
-
-class CannotSet(MessageError):
-    """A value cannot be written into this file."""
-
-
-def changed(text: str, values: Mapping[str, str]) -> str:
-    """Return the text of a .wslconfig with these values: where the key decides already, else in its section.
-
-    Lines of the same keys that WSL ignores (a second one, one in a wrong section, one that it cannot read)
-    are taken out: they would contradict. Headers of their sections that WSL skips are written right. Values
-    are as one would say them: paths with single backslashes.
-
-    Raises:
-        KeyError: WSL knows no such key.
-        CannotSet: no text of the file can hold the value (a lone carriage return).
-    """
-    for path, value in values.items():
-        key = BY_PATH[path.lower()]
-        text = _without_contradictions(headers_mended(text, key.section.lower()), key)
-        text = _with(text, key, value)
-        entry = parse(text).first(path)
-        if entry is None or entry.value != value:
-            raise CannotSet("{key} cannot be set to {value} in this file: set it by hand", key=path, value=value)
-    return text
-
-
-def encoded(value: str) -> str:
-    """Write a value so that WSL reads it as it is."""
-    escaped = "".join(_TO_ESCAPE.get(char, char) for char in value)
-    return f'"{escaped}"' if "#" in value or value != value.strip(" \t") else escaped
-
-
-def headers_mended(text: str, section: str) -> str:
-    """Return ``text`` with each header of a section that WSL skips, such as ``[wsl2 ]``, written right."""
-    for entry in reversed(parse(text).entries):
-        header = _BROKEN_HEADER.match(text, entry.begin, entry.end)
-        if header and entry.state == "unreadable" and header[1].lower() == section:
-            text = f"{text[: header.start()]}[{header[1]}]{text[header.end() :]}"
-    return text
-
-
-def _without_contradictions(text: str, key: WslconfigKey) -> str:
-    """Take out each line that means a key and does not decide about it."""
-    name = key.name.lower()
-    for entry in reversed(parse(text).entries):
-        means_it = entry.state in ("unknown", "unreadable") and entry.name.lower() == name
-        if means_it or (entry.state == "duplicate" and entry.key is key):
-            start = len(text[: entry.begin].rstrip(" \t"))
-            whole_line = not start or text[start - 1] == "\n"
-            line_end = _LINE_END.match(text, entry.end) if whole_line else None
-            text = text[:start] + text[line_end.end() if line_end else entry.end :]
-    return text
-
-
-def _with(text: str, key: WslconfigKey, value: str) -> str:
-    parsed = parse(text)
-    if entry := parsed.first(key.path):
-        start, end = entry.span
-        return text[:start] + encoded(value) + text[end:]
-    newline = "\r\n" if "\r\n" in text or not text else "\n"
-    line = f"{key.name}={encoded(value)}"
-    section = key.section.lower()
-    ends = [e.end for e in parsed.entries if e.written.lower().startswith(f"{section}.")]
-    if section in parsed.headers:
-        at = max([*ends, parsed.headers[section]])
-        return f"{text[:at]}{newline}{line}{text[at:]}"
-    # A line that ends in a backslash goes on in the next: it gets an empty one to go on in.
-    pad = newline * (0 if not text or text.endswith("\n") else 2 if text.endswith("\\") else 1)
-    blank = newline if text.strip() else ""
-    return f"{text}{pad}{blank}[{key.section}]{newline}{line}{newline}"

@@ -1,8 +1,9 @@
-"""Every key that WSL knows in .wslconfig, from keys.toml; and keys that people believe in."""
+"""Every key that WSL knows in .wslconfig and /etc/wsl.conf; and keys that people believe in."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +29,12 @@ KINDS = {
 }
 Kind = Literal["bool", "integer", "size", "text", "path", "choice", "ports", "address", "mac"]
 
-_SOURCE = "https://github.com/microsoft/WSL/blob/master/src/windows/common/WslCoreConfig.h"
+_SOURCE = "https://github.com/microsoft/WSL/blob/master/src/"
 _DOCUMENTATION = "https://learn.microsoft.com/windows/wsl/wsl-config#{}-settings"
 
 
 @dataclass(frozen=True, slots=True)
-class WslconfigKey:
+class WslKey:
     """One setting; ``old_section`` is where it stood before, which WSL still reads.
 
     ``default``, ``meaning`` and ``since`` are templates where they are words.
@@ -44,8 +45,8 @@ class WslconfigKey:
     kind: Kind
     default: str
     meaning: str
+    link: str
     since: str = template("2.5.8 or earlier")
-    link: str = _SOURCE
     choices: tuple[str, ...] = ()
     old_section: str = ""
 
@@ -55,23 +56,36 @@ class WslconfigKey:
         return f"{self.section}.{self.name}"
 
 
-def _declared(path: str, row: Mapping[str, Any]) -> WslconfigKey:
+class WslFile:
+    """One of the two files: its keys, by path and by name in lower case (WSL compares without regard to case).
+
+    ``forgiving`` tells whether WSL skips a line that it cannot read; otherwise nothing below that is in force.
+    """
+
+    def __init__(self, name: str, table: str, source: str, *, forgiving: bool) -> None:
+        self.name, self.forgiving = name, forgiving
+        rows = tomllib.loads((Path(__file__).parent / table).read_text("utf-8"))
+        self.keys = tuple(_declared(path, row, _SOURCE + source) for path, row in rows.items())
+        #: what of the table is translated
+        self.texts = {row[c] for row in rows.values() for c in row if c == "meaning" or c.endswith("_words")}
+        sections = ((section, key) for key in self.keys for section in (key.section, key.old_section) if section)
+        self.by_path = {f"{section}.{key.name}".lower(): key for section, key in sections}
+        names = Counter(key.name.lower() for key in self.keys)
+        #: of a name that several sections have, nobody knows which is meant
+        self.by_name = {key.name.lower(): key for key in self.keys if names[key.name.lower()] == 1}
+
+
+def _declared(path: str, row: Mapping[str, Any], link: str) -> WslKey:
     section, name = path.split(".")
     facts = {column.removesuffix("_words"): value for column, value in row.items()}
     if documented := facts.pop("documented", ""):
-        facts["link"] = _DOCUMENTATION.format(documented)
-    return WslconfigKey(section, name, **facts | {"choices": tuple(facts.get("choices", ()))})
+        link = _DOCUMENTATION.format(documented)
+    return WslKey(section, name, **facts | {"choices": tuple(facts.get("choices", ())), "link": link})
 
 
-_TABLE: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-KEYS = tuple(_declared(path, row) for path, row in _TABLE.items())
-#: Texts of the table that are translated.
-TEXTS = {row[column] for row in _TABLE.values() for column in row if column == "meaning" or column.endswith("_words")}
-
-#: Lower-case path, also that of an old section -> key. WSL compares without regard to case.
-BY_PATH = {f"{section}.{k.name}".lower(): k for k in KEYS for section in (k.section, k.old_section) if section}
-#: Lower-case name -> its key, for lines in the wrong section.
-BY_NAME = {key.name.lower(): key for key in KEYS}
+WSLCONFIG = WslFile(".wslconfig", "wslconfig.toml", "windows/common/WslCoreConfig.h", forgiving=True)
+WSL_CONF = WslFile("wsl.conf", "wslconf.toml", "linux/init/WslDistributionConfig.cpp", forgiving=False)
+FILES = (WSLCONFIG, WSL_CONF)
 
 #: What guides recommend and WSL does not know: name -> what to do about it.
 FOLKLORE = {
