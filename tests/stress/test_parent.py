@@ -60,8 +60,8 @@ def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "the worker was ended by SIGSEGV"),
-        ("os.kill(os.getpid(), 40)", "the worker was ended by signal 40"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "the worker was killed by SIGSEGV"),
+        ("os.kill(os.getpid(), 40)", "the worker was killed by signal 40"),
         ('print("no image", file=sys.stderr)\nsys.exit(3)', "ended with status 3: no image"),
         ("sys.exit(0)", "the worker ended with status 0"),
         ('print("CUDA says hello", flush=True)\ntime.sleep(60)', "not of its protocol: CUDA says hello"),

@@ -139,7 +139,7 @@ def test_a_daemon_that_ends_takes_its_worker_along(runner):
 def test_a_worker_that_crashes_makes_a_failed_run(runner):
     result = runner("import os; os.kill(os.getpid(), 11)").run(gpu(), "nightly")
 
-    assert (result.verdict, str(result.reason)) == ("failed", "the worker was ended by SIGSEGV")
+    assert (result.verdict, str(result.reason)) == ("failed", "the worker was killed by SIGSEGV")
 
 
 def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_gone(runner, monkeypatch, tmp_path):

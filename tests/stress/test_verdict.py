@@ -44,9 +44,9 @@ def test_a_load_that_slows_everything_is_no_spill():
 
 
 def test_nothing_measured_is_nothing_said():
-    result = digest(Outcome([], "the worker was ended by SIGSEGV"), Frame(1.0, gpu(), {}))
+    result = digest(Outcome([], "the worker was killed by SIGSEGV"), Frame(1.0, gpu(), {}))
 
-    assert (result.verdict, result.reason) == ("failed", "the worker was ended by SIGSEGV")
+    assert (result.verdict, result.reason) == ("failed", "the worker was killed by SIGSEGV")
     assert classify_chunks([]) == []
     assert "usable_bytes" not in result.values
     assert "verified_bytes" not in result.values

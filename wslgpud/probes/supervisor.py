@@ -164,7 +164,7 @@ class Supervisor:
             return
         if not child.end(kill=kill):
             self._undead.append(child)
-        self._epitaph = child.epitaph(self.name)
+        self._epitaph = epitaph(self.name, child.process.returncode, child.complaint)
 
 
 class _Hung(Exception):
@@ -203,7 +203,7 @@ class _Child:
         self._answers = cast("IO[bytes]", self.process.stdout)
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
-        self._complaint = ""
+        self.complaint = ""
 
     def ask(self, request: Mapping[str, Any], limit: float, cancelled: Callable[[], bool]) -> dict[str, Any]:
         deadline = time.monotonic() + limit
@@ -243,7 +243,7 @@ class _Child:
                 break
         with contextlib.suppress(BlockingIOError):
             said = os.read(self._errors, 1 << 16).decode("utf-8", "replace").strip()
-            self._complaint = one_line(said.splitlines()[-1], 300) if said else ""
+            self.complaint = one_line(said.splitlines()[-1], 300) if said else ""
         self._answers.close()
         os.close(self._errors)
         return self.reap()
@@ -252,14 +252,14 @@ class _Child:
         """Take note of the process's end, if it has come."""
         return self.process.poll() is not None
 
-    def epitaph(self, name: MessageLike) -> Message:
-        """Say how the process ended."""
-        code = self.process.returncode
-        if code is None:
-            how = say("{probe} does not end", probe=name)
-        elif code < 0:
-            names = {number.value: number.name for number in signal.Signals}  # most real-time signals have none
-            how = say("{probe} was killed by {signal}", probe=name, signal=names.get(-code, f"signal {-code}"))
-        else:
-            how = say("{probe} ended with status {status}", probe=name, status=code)
-        return say("{end}: {complaint}", end=how, complaint=self._complaint) if self._complaint else how
+
+def epitaph(name: MessageLike, code: int | None, complaint: str) -> Message:
+    """Say how a process ended, with the last line that it wrote on standard error."""
+    if code is None:
+        how = say("{probe} does not end", probe=name)
+    elif code < 0:
+        names = {number.value: number.name for number in signal.Signals}  # most real-time signals have none
+        how = say("{probe} was killed by {signal}", probe=name, signal=names.get(-code, f"signal {-code}"))
+    else:
+        how = say("{probe} ended with status {status}", probe=name, status=code)
+    return say("{end}: {complaint}", end=how, complaint=complaint) if complaint else how

@@ -20,17 +20,9 @@ from wslgpud.sampling.observation import observe
 from wslgpud.sampling.sampler import Sampler, SamplingPace
 from wslgpud.sources.registry import SOURCES
 from wslgpud.stress.cards_under_test import CardsUnderTest, LockHolder
-from wslgpud.words import template
+from wslgpud.words import TEMPLATES
 
 log = logging.getLogger(__name__)
-
-_PROGRAM_ENDED = template(
-    "an allocation on {resource} has probably failed at {used_bytes}: {program} ended right after use had grown so far"
-)
-_FREE_AGAIN = template(
-    "an allocation on {resource} has probably failed at {used_bytes}: much of it was free again right after "
-    "use had grown so far"
-)
 
 #: What the engine has learned is handed out to be kept at most this often, unless a ceiling has moved.
 LESSON_SECONDS = 600.0
@@ -113,7 +105,8 @@ class SamplingPipeline:
         self._engine_error = error
         readings = tuple(risk_metrics.readings(assessment.forecasts))
         # Failures that nobody has reported go on record.
-        unreported = ((_PROGRAM_ENDED if one.program else _FREE_AGAIN, one._asdict()) for one in assessment.failures)
+        texts = TEMPLATES["exhausted"]
+        unreported = ((texts["ended" if one.program else "freed"], one._asdict()) for one in assessment.failures)
         events = tuple(Event("vram_exhausted", clock.wall(), text, facts) for text, facts in unreported)
         for event in events:
             log.info("%s", event.message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wslgpud.config import Stress
@@ -32,47 +32,40 @@ class Surroundings:
     recent_gpu_errors: bool = False
 
 
-def obstacles(seen: Surroundings, settings: Stress) -> list[Message]:
-    """Return why a run must not begin now; nothing when it may."""
-    found: list[Message] = []
+def obstacles(seen: Surroundings, settings: Stress) -> Iterator[Message]:
+    """Yield why a run must not begin now; nothing when it may."""
     if seen.hung_since_boot:
-        found.append(say("an earlier run's worker still hangs in the driver: restart WSL or the machine"))
+        yield say("an earlier run's worker still hangs in the driver: restart WSL or the machine")
     if seen.recent_gpu_errors:
-        found.append(say("the kernel has just reported errors of the GPU driver"))
+        yield say("the kernel has just reported errors of the GPU driver")
     if seen.holders:
-        programs = tuple(sorted(set(seen.holders))[:5])
-        found.append(say("programs are using the GPU: {programs}", programs=programs))
+        yield say("programs are using the GPU: {programs}", programs=tuple(sorted(set(seen.holders))[:5]))
     if seen.on_battery:
-        found.append(say("the machine is running on battery"))
+        yield say("the machine is running on battery")
     if seen.jump_age_seconds is not None and seen.jump_age_seconds < AFTER_JUMP_SECONDS:
-        found.append(say("the machine woke up only {awake_seconds} ago", awake_seconds=seen.jump_age_seconds))
-    return found + _of_card(seen.samples, settings)
+        yield say("the machine woke up only {awake_seconds} ago", awake_seconds=seen.jump_age_seconds)
+    yield from _of_card(seen.samples, settings) if seen.samples else [say("the GPU does not answer")]
 
 
-def _of_card(samples: Sequence[GpuSample], settings: Stress) -> list[Message]:
-    if not samples:
-        return [say("the GPU does not answer")]
-    found: list[Message] = []
+def _of_card(samples: Sequence[GpuSample], settings: Stress) -> Iterator[Message]:
     last = samples[-1]
-    busy = sorted(s.utilization_ratio for s in samples if s.utilization_ratio is not None)
-    if busy:
+    if busy := sorted(s.utilization_ratio for s in samples if s.utilization_ratio is not None):
         middle, high = busy[len(busy) // 2], busy[min(len(busy) - 1, int(0.95 * len(busy)))]
         if middle >= IDLE_MEDIAN or high >= IDLE_P95:
             facts = {"busy_ratio": high, "past_seconds": settings.settle_seconds}
-            found.append(say("the GPU is busy: {busy_ratio} in the last {past_seconds}", **facts))
+            yield say("the GPU is busy: {busy_ratio} in the last {past_seconds}", **facts)
     used = [s.used_bytes for s in samples if s.used_bytes is not None]
     if not used:
-        found.append(say("the driver does not report how much memory is in use"))
+        yield say("the driver does not report how much memory is in use")
     elif (varied := max(used) - min(used)) > STEADY_BYTES:
-        found.append(say("memory in use varies by {varied_bytes}", varied_bytes=varied))
+        yield say("memory in use varies by {varied_bytes}", varied_bytes=varied)
     if last.free_bytes is not None and last.total_bytes:
         free = last.free_bytes / last.total_bytes
         if free < LEAST_FREE_RATIO:
-            found.append(say("only {free_ratio} of the memory is free", free_ratio=free))
+            yield say("only {free_ratio} of the memory is free", free_ratio=free)
     celsius = last.temperature_celsius
     if celsius is not None and celsius > settings.max_celsius:
-        found.append(say("the GPU is hot: {celsius} °C", celsius=round(celsius)))
-    return found
+        yield say("the GPU is hot: {celsius} °C", celsius=round(celsius))
 
 
 #: Before a guest died of a full card, NVML was silent for 33 s (microsoft/WSL#40732).

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from wslgpud.probes.supervisor import epitaph
 from wslgpud.security import safe_files, shapes
 from wslgpud.security.run_as import Command, start
 from wslgpud.stress.result import Outcome
-from wslgpud.words import Message, MessageLike, cause, say
+from wslgpud.words import MessageLike, cause, say
 
 WORKER = Path(__file__).with_name("worker.py")
 #: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for so long.
@@ -84,7 +85,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         if outcome.lines and outcome.lines[-1]["event"] == "end":
             outcome.left = reason
         else:
-            outcome.failure = _epitaph(process.returncode, conversation.last_words())
+            outcome.failure = epitaph(say("the worker"), process.returncode, conversation.last_words())
     return outcome
 
 
@@ -195,15 +196,3 @@ def _end(process: subprocess.Popen[bytes], outcome: Outcome) -> None:
             process.wait(0.2 if number is None and outcome.failure else patience)
             return
     outcome.hung_pid = process.pid
-
-
-def _epitaph(code: int | None, words: str) -> Message:
-    if code is None:
-        end = say("the worker does not end")
-    elif code >= 0:
-        end = say("the worker ended with status {status}", status=code)
-    elif -code in {*signal.Signals}:
-        end = say("the worker was ended by {signal}", signal=signal.Signals(-code).name)
-    else:
-        end = say("the worker was ended by signal {number}", number=-code)
-    return say("{end}: {words}", end=end, words=words) if words else end

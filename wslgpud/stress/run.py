@@ -64,7 +64,7 @@ class Runner:
                     # At once, and until the lock is free: by this the daemon knows whose lock it is.
                     with Note(self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index) as note:
                         seen = self._surroundings(sample)
-                        if found := obstacles(seen, self.settings):
+                        if found := [*obstacles(seen, self.settings)]:
                             return self._skipped(sample, mode, clauses(found))
                         done, frame = self._locked(seen.samples[-1], mode, lock, note, progress)
                 course.over = True
