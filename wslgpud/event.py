@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wslgpud.words import Message, MessageLike
 
 #: whose text is the kernel's own line: programs may write into it, so it is never a template
-_QUOTED = frozenset({"nvidia_xid", "dxg_error"})
+_QUOTED = frozenset({"nvidia_xid", "dxg_error", "vmbus_starved"})
 
 
 class Event(NamedTuple):

@@ -277,10 +277,11 @@ def _trouble() -> list[Panel]:
         ),
         lines(
             "Errors of GPU drivers",
-            "From WSL's driver (dxgkrnl) and NVIDIA's (Xid). Notices are usually harmless.",
+            "From WSL's driver (dxgkrnl) and NVIDIA's (Xid), and connections to Windows that failed. Notices are usually harmless.",
             ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's driver"),
             ask(f"sum(increase({metric('dxg_notices')}[$__rate_interval])) or {none}", "WSL's driver, notices"),
             ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid"),
+            ask(f"sum(increase({metric('vmbus_allocation_failures')}[$__rate_interval])) or {none}", "no new sessions"),
             unit="short",
             width=6,
             height=7,

@@ -286,6 +286,22 @@ def test_a_residency_failure_is_the_only_cards_and_noise_of_the_boot_is_nobodys(
     assert RuleEngine().observe(tick(1, events=(line("dxgvmb_send_create_process", "EOVERFLOW"),))) == []
 
 
+def test_allocations_that_windows_refuses_are_told_whatever_the_card_has_left() -> None:
+    def line(function: str, error: str) -> Event:
+        return Event("dxg_error", START, "misc dxg", {"function": function, "error": error})
+
+    (change,) = RuleEngine().observe(tick(1, events=(line("dxgkio_create_allocation", "EOVERFLOW"),), gpus=CARD))
+
+    assert (change.rule, change.resource, change.new) == ("gpu_allocation_refused", "gpu", Level.WARNING)
+    assert RuleEngine().observe(tick(1, events=(line("dxgkio_create_allocation", "ENOMEM"),))) == []
+
+
+def test_that_no_new_session_can_begin_is_told() -> None:
+    (change,) = RuleEngine().observe(tick(1, events=(Event("vmbus_starved", START, "kworker", {"order": 7}),)))
+
+    assert (change.rule, change.resource, change.facts["order"]) == ("sessions_blocked", "machine", 7)
+
+
 def test_an_ill_card_is_told_and_a_programs_mistake_is_not() -> None:
     def xid(number: str) -> Snapshot:
         return tick(1, events=(Event("nvidia_xid", START, "NVRM", {"xid": number, "device": "0000:01:00"}),))

@@ -8,6 +8,8 @@ from wslgpud.alerts.rules import RULES, Rule
 THRESHOLDS = {
     "oom_kill": "critical:1/0s clear:1/30s momentary",
     "vram_residency_failed": "critical:1/0s clear:1/30s momentary",
+    "gpu_allocation_refused": "warning:1/0s clear:1/600s momentary",
+    "sessions_blocked": "warning:1/0s clear:1/600s momentary",
     "gpu_error": "warning:1/0s clear:1/600s momentary",
     "gpu_lost": "critical:1/5s clear:1/5s",
     "gpu_driver_gone": "warning:30/0s critical:180/0s clear:1/5s",

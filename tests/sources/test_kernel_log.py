@@ -226,3 +226,69 @@ def test_a_real_kill_is_told_once_with_victim_size_and_cgroup(limited_cgroup, va
     assert values(cgroups.read())[f"cgroup_oom_kills_total{{/{limited_cgroup.name}}}"] == 1
     assert values(memory.read())["oom_kills_total"] > before
     log.close()
+
+
+# mm/oom_kill.c of 4.19, the first kernel of WSL2; lines as in https://github.com/microsoft/WSL/issues/4166
+OLD_GLOBAL = [
+    "Out of memory: Kill process 812 (node) score 480 or sacrifice child",
+    "Killed process 812 (node) total-vm:9000000kB, anon-rss:8000000kB, file-rss:0kB, shmem-rss:0kB",
+]
+OLD_CGROUP = [
+    "Task in /docker/4c1f killed as a result of limit of /docker/4c1f",
+    "Memory cgroup out of memory: Kill process 77 (cc1plus) score 990 or sacrifice child",
+    "Killed process 77 (cc1plus) total-vm:900kB, anon-rss:800kB, file-rss:0kB, shmem-rss:0kB",
+]
+
+
+def test_a_kill_of_kernels_before_5_0_is_told_with_its_reason(machine):
+    (full,) = read(machine, *OLD_GLOBAL).events
+    (limited,) = read(machine, *OLD_CGROUP).events
+
+    assert (full.fields["pid"], full.fields["constraint"], full.fields["cgroup"]) == (812, "CONSTRAINT_NONE", "")
+    assert full.fields["size_bytes"] == 8_000_000 * 1024
+    assert (limited.fields["constraint"], limited.fields["cgroup"]) == ("CONSTRAINT_MEMCG", "/docker/4c1f")
+
+
+def test_a_count_of_pages_is_no_error_number(machine):
+    # drivers/hv/dxgkrnl/dxgvmbus.c, create_existing_sysmem
+    short = "misc dxg: dxgk: create_existing_sysmem: get_user_pages_fast failed: 103"
+    fault = "misc dxg: dxgk: create_existing_sysmem: get_user_pages_fast failed: -14"
+
+    assert [e.fields["error"] for e in read(machine, short, fault).events] == ["ENOMEM", "EFAULT"]
+
+
+# https://github.com/microsoft/WSL/issues/11612
+UNALLOCATED = [
+    "kworker/0:1: page allocation failure: order:7, mode:0xdc0(GFP_KERNEL|__GFP_ZERO), nodemask=(null),cpuset=/",
+    "CPU: 0 PID: 2701214 Comm: kworker/0:1 Not tainted 5.15.146.1-microsoft-standard-WSL2 #1",
+    "Workqueue: hv_pri_chan vmbus_add_channel_work",
+]
+
+
+def test_a_connection_to_windows_that_finds_no_memory_in_one_piece_is_told(machine, values):
+    sample = read(machine, *UNALLOCATED)
+
+    assert values(sample)["vmbus_allocation_failures_total"] == 1
+    assert [(e.kind, e.fields["order"]) for e in sample.events] == [("vmbus_starved", 7)]
+
+
+@pytest.mark.parametrize("texts", [UNALLOCATED[:2], UNALLOCATED[2:], ["train: " + UNALLOCATED[0], UNALLOCATED[2]]])
+def test_memory_that_others_do_not_get_in_one_piece_is_none_of_our_business(machine, values, texts):
+    sample = read(machine, *texts)
+
+    assert (values(sample)["vmbus_allocation_failures_total"], sample.events) == (0, ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # https://forums.developer.nvidia.com, "GPU has fallen off the bus", as printed by drivers 470 to 580
+        "NVRM: GPU 0000:0a:00.0: GPU has fallen off the bus.",
+        "NVRM: GPU at PCI:0000:0a:00: GPU has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:0a:00.0 has fallen off the bus and is not responding to commands.",
+    ],
+)
+def test_a_card_off_the_bus_is_told_without_an_xid(machine, line):
+    (event,) = read(machine, line).events
+
+    assert (event.kind, event.fields["xid"], event.fields["device"]) == ("nvidia_xid", "79", "0000:0a:00")

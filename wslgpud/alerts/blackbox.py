@@ -45,11 +45,12 @@ _MOST_LINES, _MOST_USERS, _MOST_DUMPS = 40, 20, 1000
 #: https://github.com/microsoft/WSL/blob/master/src/windows/service/exe/WslCoreVm.cpp
 _DUMPS = "AppData/Local/Temp/wsl-crashes"
 _TELLING = re.compile(
-    r"out of memory|oom-kill|killed process|kernel panic|BUG:|soft lockup|hung_task|blocked for more than|"
+    r"(?<!TCP: )out of memory|oom-kill|killed process|kernel panic|BUG:|soft lockup|hung_task|blocked for more than|"
     r"misc dxg|NVRM|I/O error|EXT4-fs error|Remounting filesystem read-only|page allocation failure",
     re.IGNORECASE,
 )
-_FATAL = re.compile(r"out of memory|killed process|kernel panic|BUG:|read-only", re.IGNORECASE)
+#: TCP speaks of its own limit, and loses no more than a connection: net/ipv4/tcp.c, tcp_check_oom
+_FATAL = re.compile(r"(?<!TCP: )out of memory|killed process|kernel panic|BUG:|read-only", re.IGNORECASE)
 
 
 class Growth(NamedTuple):
@@ -86,7 +87,10 @@ def kernel_lines(host: Host, boot_id: str) -> list[str]:
     except (NoData, SourceError) as error:
         log.debug("no kernel log of the last boot: %s", error)
         return []
-    return [one_line(masked(line), 300) for line in text.splitlines() if _TELLING.search(line)][-_MOST_LINES:]
+    telling = [line for line in text.splitlines() if _TELLING.search(line)]
+    # A driver may complain a hundred times after what ended the machine.
+    last = sorted(range(len(telling)), key=lambda at: (_FATAL.search(telling[at]) is not None, at))[-_MOST_LINES:]
+    return [one_line(masked(telling[at]), 300) for at in sorted(last)]
 
 
 def crash_dumps(host: Host, since_wall: float) -> list[str]:

@@ -149,6 +149,18 @@ def residency_failures(look: Measured) -> Iterator[Signal]:
             yield Signal(f"gpu{gpus[0].index}" if len(gpus) == 1 else "gpu", 1.0, {"text": event.text})
 
 
+def refused_allocations(look: Measured) -> Iterator[Signal]:
+    """Windows makes no more allocations for WSL's GPU driver, whatever the card has left."""
+    for event in look.events("dxg_error"):
+        if event.fields.get("function") == "dxgkio_create_allocation" and event.fields.get("error") == "EOVERFLOW":
+            yield Signal("gpu", 1.0, {"text": event.text})
+
+
+def starved_connections(look: Measured) -> Iterator[Signal]:
+    """The kernel has no memory in one piece for another connection to Windows."""
+    yield from (Signal("machine", 1.0, {"order": e.fields.get("order", 0)}) for e in look.events("vmbus_starved"))
+
+
 def xids(look: Measured) -> Iterator[Signal]:
     """NVIDIA's driver reports an illness of a card."""
     for event in look.events("nvidia_xid"):

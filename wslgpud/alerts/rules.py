@@ -87,6 +87,9 @@ RULES: tuple[Rule, ...] = (
     # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
     _happens("vram_residency_failed", measures.residency_failures, _C, BURST_SECONDS),
+    _happens("gpu_allocation_refused", measures.refused_allocations, _W, _NEWS_SECONDS),
+    # https://github.com/microsoft/WSL/issues/40795, https://github.com/microsoft/WSL/issues/11612
+    _happens("sessions_blocked", measures.starved_connections, _W, _NEWS_SECONDS),
     _happens("gpu_error", measures.xids, _W, _NEWS_SECONDS),
     Rule("gpu_lost", measures.lost_gpus, (Step(_C, 1, 5),), 1, 5),
     # Longer than a driver update or a reset by Windows (TDR) takes.

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,13 +27,25 @@ _CONSTRAINT = re.compile(r"oom-kill:constraint=(\w{1,40}),(.*),task=.*,pid=(\d{1
 # mm/memcontrol.c: mem_cgroup_print_oom_group; those that follow die with the victim (memory.oom.group).
 _TOGETHER = re.compile(r"Tasks in .* are going to be killed due to memory\.oom\.group set$")
 _GROUP = re.compile(r",(?:oom_memcg|task_memcg)=(/.*?)(?:,task_memcg=/.*)?$")
+# Until 5.0 (WSL2 began with 4.19) the reason stands in a line of its own before it, and the group before that.
 _KILLED = re.compile(
-    r"(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): Killed process "
+    r"(?:(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): )?Killed process "
     r"(\d{1,10}) \((.*)\),? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
     r"file-rss:(\d{1,15})kB(?:, shmem-rss:(\d{1,15})kB)?"
 )
+_KILLS = re.compile(
+    r"(Memory cgroup out|Out) of memory: Kill process (\d{1,10}) \(.*\) score \d{1,10} or sacrifice child$"
+)
+_LIMITED = re.compile(r"Task in /.* killed as a result of limit of (/.*)$")
+# mm/page_alloc.c: warn_alloc; kernel/workqueue.c: print_worker_info, which no other program's name can feign. The rings
+# of a new channel to the host take 512 KiB in one piece: https://github.com/microsoft/WSL/issues/40795
+_UNALLOCATED = re.compile(r"kworker/[\w:+-]{1,20}: page allocation failure: order:(\d{1,3}), mode:")
+_CHANNEL = re.compile(r"Workqueue: hv_\w{1,20} vmbus_add_channel_work")
 # drivers/hv/dxgkrnl: DXG_ERR prints the function before the text.
 _DXG = re.compile(r"misc dxg: dxgk: (\w{1,60}): .*fail\w*:? (-?\d{1,10})\b")
+#: what it prints here is how many pages it got, unless that is an errno (dxgvmbus.c, create_existing_sysmem)
+_PAGES = "get_user_pages_fast failed"
+_OFF_THE_BUS = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?):? .*fallen off the bus")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.]{1,40})\): (\d{1,5}),")
 #: What dxgkrnl complains of at every boot and whenever a program asks for what the host does not have:
 #: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/9099
@@ -96,6 +108,12 @@ class DxgError(NamedTuple):
     error: str
 
 
+class Unconnected(NamedTuple):
+    """The kernel has no 2 ** ``order`` pages in one piece for another connection to Windows."""
+
+    order: int
+
+
 class Xid(NamedTuple):
     """An error of NVIDIA's Linux driver."""
 
@@ -116,28 +134,56 @@ def parse_line(record: str) -> Line | None:
     return Line(int(match[2]), int(match[3]) / 1e6, match[4])
 
 
+Found = OomKill | DxgError | Unconnected | Xid
+
+
 class Story:
-    """Understands lines; remembers one where the kernel takes two to say one thing."""
+    """Understands lines; remembers one where the kernel takes several to say one thing."""
 
     def __init__(self) -> None:
         self._constraint = self._group = self._pid = ""
         self._last_group = self._shared_group = ""
+        self._order: int | None = None
+        self._readers: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Found | None]], ...] = (
+            (_CONSTRAINT, self._reason),
+            (_TOGETHER, self._together),
+            (_LIMITED, self._limit),
+            (_KILLS, self._old_reason),
+            (_KILLED, self._kill),
+            (_UNALLOCATED, self._unallocated),
+            (_CHANNEL, self._channel),
+            (_DXG, _dxg),
+            (_OFF_THE_BUS, lambda match: Xid(match[1].removesuffix(".0"), "79")),
+            (_XID, lambda match: Xid(match[1], match[2])),
+        )
 
-    def add(self, text: str) -> OomKill | DxgError | Xid | None:
+    def add(self, text: str) -> Found | None:
         """Return what the line tells, if it completes something that matters."""
-        if match := _CONSTRAINT.match(text):
-            self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
-            self._shared_group = ""
-            return None
-        if _TOGETHER.match(text):
-            self._shared_group = self._last_group
-            return None
-        if match := _KILLED.match(text):
-            return self._kill(match)
-        if match := _DXG.match(text):
-            number = abs(int(match[2]))
-            return DxgError(match[1], errno.errorcode.get(number, str(number)))
-        return Xid(match[1], match[2]) if (match := _XID.match(text)) else None
+        for pattern, read in self._readers:
+            if match := pattern.match(text):
+                return read(match)
+        return None
+
+    def _reason(self, match: re.Match[str]) -> None:
+        self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
+        self._shared_group = ""
+
+    def _together(self, _: re.Match[str]) -> None:
+        self._shared_group = self._last_group
+
+    def _limit(self, match: re.Match[str]) -> None:
+        self._group = match[1]
+
+    def _old_reason(self, match: re.Match[str]) -> None:
+        self._constraint = "CONSTRAINT_MEMCG" if match[1].startswith("Memory") else "CONSTRAINT_NONE"
+        self._pid = match[2]
+
+    def _unallocated(self, match: re.Match[str]) -> None:
+        self._order = int(match[1])
+
+    def _channel(self, _: re.Match[str]) -> Unconnected | None:
+        order, self._order = self._order, None
+        return None if order is None else Unconnected(order)
 
     def _kill(self, match: re.Match[str]) -> OomKill:
         constraint, group, pid = self._constraint, self._group, self._pid
@@ -149,6 +195,12 @@ class Story:
         self._last_group = group
         virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
         return OomKill(int(match[1]), named(match[2]), constraint, group, anon, file, shmem, virtual)
+
+
+def _dxg(match: re.Match[str]) -> DxgError:
+    number = int(match[2])
+    number = errno.ENOMEM if number >= 0 and _PAGES in match[0] else abs(number)
+    return DxgError(match[1], errno.errorcode.get(number, str(number)))
 
 
 def _group(details: str) -> str:
@@ -192,6 +244,10 @@ XIDS = counter(
     "Errors of NVIDIA's Linux driver by number; https://docs.nvidia.com/deploy/xid-errors/ has their meanings.",
     "xid",
 )
+UNCONNECTED = counter(
+    "vmbus_allocation_failures",
+    "Connections to Windows for which the kernel had no memory in one piece: new WSL sessions hang.",
+)
 LOST = counter("kernel_log_lost_records", "Kernel messages overwritten before they could be read.")
 
 
@@ -203,7 +259,7 @@ class KernelLogSource(Source):
     """
 
     name = "kernel_log"
-    metrics = (OOM_KILLS, DXG_ERRORS, DXG_NOTICES, XIDS, LOST)
+    metrics = (OOM_KILLS, DXG_ERRORS, DXG_NOTICES, XIDS, UNCONNECTED, LOST)
 
     def _prepare(self) -> None:
         self._descriptor: int | None = None
@@ -212,7 +268,7 @@ class KernelLogSource(Source):
         self._replayed = False
         self._refusal_logged = False
         self._story = Story()
-        self._lost = self._notices = 0
+        self._lost = self._notices = self._unconnected = 0
         self._kills: Counter[str] = Counter()
         self._dxg: Counter[DxgError] = Counter()
         self._xids: Counter[str] = Counter()
@@ -294,6 +350,9 @@ class KernelLogSource(Source):
         if isinstance(found, Xid):
             self._xids[_bounded(found.number, self._xids, "other")] += 1
             return Event("nvidia_xid", wall, line.text, {**fields, "xid": found.number, "device": found.device})
+        if isinstance(found, Unconnected):
+            self._unconnected += 1
+            return Event("vmbus_starved", wall, line.text, {**fields, "order": found.order})
         if isinstance(found, DxgError) and found not in _BENIGN:
             self._dxg[_bounded(found, self._dxg, DxgError("other", "other"))] += 1
             return Event("dxg_error", wall, line.text, {**fields, **found._asdict()})
@@ -308,6 +367,7 @@ class KernelLogSource(Source):
         yield Reading(DXG_NOTICES, self._notices)
         for xid, count in self._xids.items():
             yield Reading(XIDS, count, (xid,))
+        yield Reading(UNCONNECTED, self._unconnected)
         yield Reading(LOST, self._lost)
 
 
