@@ -411,6 +411,15 @@ class TestLookingForPythons:
 
         assert not any("link" in python.parts for python in candidates({}, [tmp_path / "home"]))
 
+    @needs_root
+    def test_root_looks_into_no_file_system_that_a_user_has_mounted(self, tmp_path: Path, monkeypatch) -> None:
+        for name in ("own", "mounted"):
+            (tmp_path / name / "project").mkdir(parents=True)
+        monkeypatch.setattr(find_python, "users_mounts", lambda: {str(tmp_path / "mounted"): ALICE})
+        found = {part for python in candidates({}, [tmp_path]) for part in python.parts}
+
+        assert {"own", "mounted"} & found == {"own"}
+
     def test_a_file_system_of_a_users_own_is_not_entered(self, trap: Trap, monkeypatch) -> None:
         """What it says of owners is that user's word, and it may never answer."""
         trap.honest()

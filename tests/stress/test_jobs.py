@@ -274,6 +274,18 @@ def test_the_alarm_of_a_broken_card_ends_with_the_card(nightly):
     assert one.news() == []
 
 
+def test_the_rows_of_the_last_complete_run_stay_until_another_is_complete(nightly):
+    one = nightly([replace(night(1), detail={"chunks": []})])
+    one._news.put(night(2, verdict="skipped"))
+    one._news.put(replace(night(3, uuid="GPU-2"), detail={"chunks": []}))
+    one.news()
+    assert [bool(run.detail) for run in one.runs()] == [True, False, True]
+    one._news.put(replace(night(4), detail={"chunks": []}))
+    one.news()
+
+    assert [bool(run.detail) for run in one.runs()] == [False, False, True, True]
+
+
 def look(nightly, *, later=0.0):
     """Have it take what lies in the inbox, and keep it."""
     now = tick()

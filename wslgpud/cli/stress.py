@@ -31,7 +31,7 @@ from wslgpud.stress.conditions import Recent
 from wslgpud.stress.plan import Mode
 from wslgpud.stress.run import Runner
 from wslgpud.stress.schedule import leave
-from wslgpud.words import MessageError, MessageLike, cause, current, t
+from wslgpud.words import cause, current, t
 
 app = App(no_args_is_help=False)
 
@@ -113,17 +113,14 @@ class _ByHand:
         finally:
             self._stop_looking()
 
-    def _look(self) -> MessageLike:
-        try:
-            sample = self._source.read()
-        except (NoData, SourceError) as error:
-            return cause(error)
+    def _look(self) -> None:
+        sample = self._source.read()
         self._recent.note(self._host.clock.mono(), sample.gpus or (), sample.readings)
-        return ""
 
     def _go_on_looking(self) -> None:
         while not self._done.wait(0.5):
-            self._look()
+            with contextlib.suppress(NoData, SourceError):
+                self._look()
 
     def _stop_looking(self) -> None:
         self._done.set()
@@ -134,11 +131,11 @@ class _ByHand:
     def _renew(self) -> None:
         self._stop_looking()
         self._source = GpuSource(self._host, self.settings)  # asks for everything, also what is rarely asked for
-        self._look()
+        with contextlib.suppress(NoData, SourceError):
+            self._look()
 
     def _gpu(self, index: int) -> GpuSample:
-        if error := self._look():
-            raise MessageError(error)
+        self._look()
         known = {sample.index: sample for sample in self._recent.gpus()}
         if index in known:
             return known[index]
@@ -160,7 +157,9 @@ def _runs(database: str) -> list[tuple[int, StressResult]]:
 def _keep(result: StressResult, settings: configuration.Config, folder: Path, database: str) -> None:
     """Write the run into the database, or leave it for the daemon that owns it."""
     try:
-        if _anothers(folder):
+        # Root writes no database into the service's folder: a link in its place would have it write anywhere, and
+        # what SQLite adds to a database would be root's, so that the service could not open it any more.
+        if os.geteuid() == 0 and folder.stat().st_uid != 0:
             leave(folder, result)
             return
         with Store(database, settings.store) as store:
@@ -169,15 +168,6 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
         leave(folder, result)
     except (StoreError, OSError) as error:
         warn("the run was not kept: {why}", why=cause(error))
-
-
-def _anothers(folder: Path) -> bool:
-    """Tell whether we are root and the folder is the service's.
-
-    Root writes no database there: a link in its place would have it write anywhere, and what SQLite adds to a
-    database would be root's, so that the service could not open it any more.
-    """
-    return os.geteuid() == 0 and folder.stat().st_uid != 0
 
 
 @app.command()

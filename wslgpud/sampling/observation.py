@@ -94,16 +94,15 @@ def _vm(seen: Snapshot) -> VmState | None:
 
 
 def _psi(seen: Snapshot, resource: str) -> PsiState:
-    def scaled(spec: MetricSpec, factor: int, *labels: str) -> float | None:
+    def scaled(spec: MetricSpec, factor: int, digits: int | None, *labels: str) -> Any:
         value = seen.value(spec, resource, *labels)
-        return None if value is None else round(value * factor, 2)
+        return None if value is None else round(value * factor, digits)
 
-    waiting, stalled = (scaled(spec, 1_000_000) for spec in (pressure.WAITING_SECONDS, pressure.STALLED_SECONDS))
     return PsiState(
-        None if waiting is None else round(waiting),
-        None if stalled is None else round(stalled),
-        scaled(pressure.WAITING_RATIO, 100, "10s"),
-        scaled(pressure.STALLED_RATIO, 100, "10s"),
+        scaled(pressure.WAITING_SECONDS, 1_000_000, None),
+        scaled(pressure.STALLED_SECONDS, 1_000_000, None),
+        scaled(pressure.WAITING_RATIO, 100, 2, "10s"),
+        scaled(pressure.STALLED_RATIO, 100, 2, "10s"),
     )
 
 

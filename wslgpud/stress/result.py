@@ -240,8 +240,8 @@ def _verdict(
     if any(finding.kind == "errors" for finding in findings):
         # Errors count however the run ended.
         return "findings", why
-    if outcome.hung_pid is not None or outcome.failure:
-        return "failed", outcome.failure or say("the worker hangs in the driver")
+    if outcome.failure:
+        return "failed", why
     if end.get("outcome") == "left":
         return "left", why
     if end.get("outcome") != "done":
