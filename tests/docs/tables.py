@@ -10,13 +10,22 @@ from pathlib import Path
 import typer
 
 from tests.docs import peers
+from tests.gpu.fit_on_a_real_card import GIB, MODELS
 from wslgpud import words
+from wslgpud.advise.fit.estimate import Plan, estimate
+from wslgpud.advise.fit.shape import of_config
 from wslgpud.app import catalogue
 from wslgpud.cli import app
 
 ROOT = Path(__file__).parents[2]
 #: the pages that have generated tables
-PAGES = ("README.md", "README.zh.md", "tests/bench/README.md", "wslgpud/serve/METRICS.md")
+PAGES = (
+    "README.md",
+    "README.zh.md",
+    "tests/bench/README.md",
+    "wslgpud/advise/fit/README.md",
+    "wslgpud/serve/METRICS.md",
+)
 _MARKED = re.compile(r"(?P<begin><!-- (?P<name>\w+): generated [^>]*-->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL)
 
 
@@ -44,11 +53,27 @@ def h200_table() -> str:
     return "\n".join([*lines, *(f"| {row['what']} | {row['measured']} | {row['goal']} |" for row in rows)]) + "\n"
 
 
+def fit_table() -> str:
+    """Return what models took on a real card beside what ``fit`` says they take, then and now."""
+    lines = ["| model | task | predicted before the run | measured | now |", "|---|---|---|---|---|"]
+    for case in json.loads((ROOT / "tests/advise/fit/h200.json").read_text())["cases"]:
+        plan, measured = Plan(**case["plan"]), case["measured_bytes"]
+        task = f"{plan.mode} {plan.precision}, batch {plan.batch}, context {plan.context}"
+        task += ", checkpointing" * plan.checkpointing + ", all matrices" * (plan.targets == "all")
+        task += f", {plan.optimizer}" * (plan.mode == "training")
+        now = estimate(of_config(MODELS[case["model"]]), plan).total_bytes
+        told = (f"{size / GIB:.1f} GiB ({size / measured - 1:+.1%})" for size in (case["predicted_before_bytes"], now))
+        before, after = told
+        lines.append(f"| {case['model']} | {task} | {before} | {measured / GIB:.1f} GiB | {after} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "commands_zh": lambda: commands_table("zh"),
     "cost": peers.cost_table,
     "cost_h200": peers.cost_on_a_card_table,
+    "fit": fit_table,
     "h200": h200_table,
     "metrics": catalogue.table,
     "peers": peers.peers_table,

@@ -22,6 +22,14 @@ from typing import Any
 from wslgpud.advise.fit.estimate import Plan, estimate
 from wslgpud.advise.fit.shape import of_config
 
+
+def _decoder(kind: str, *sizes: int, **more: Any) -> dict[str, Any]:
+    """Return the config.json of a decoder whose keys have the usual names."""
+    heads = ("num_attention_heads", "num_key_value_heads")
+    names = ("hidden_size", "num_hidden_layers", *heads, "intermediate_size", "vocab_size")
+    return {"model_type": kind, **dict(zip(names, sizes, strict=True)), "tie_word_embeddings": False, **more}
+
+
 LLAMA_1B = {
     "model_type": "llama",
     "hidden_size": 2048,
@@ -63,8 +71,46 @@ GPT2_LARGE = {
     "tie_word_embeddings": True,
     "n_positions": 1024,
 }
+#: families that build their blocks otherwise, each in a size that takes seconds
+OTHERS: dict[str, dict[str, Any]] = {
+    "Qwen2.5 7B": _decoder("qwen2", 3584, 28, 28, 4, 18944, 152064),
+    "Llama 3.2 3B": _decoder("llama", 3072, 28, 24, 8, 8192, 128256, head_dim=128, tie_word_embeddings=True),
+    "Mistral 7B": _decoder("mistral", 4096, 32, 32, 8, 14336, 32768, sliding_window=None),
+    "Qwen3 4B": _decoder("qwen3", 2560, 36, 32, 8, 9728, 151936, head_dim=128, tie_word_embeddings=True),
+    "Gemma 2 2B": _decoder(
+        "gemma2", 2304, 26, 8, 4, 9216, 256000, head_dim=256, final_logit_softcapping=30.0, tie_word_embeddings=True
+    ),
+    "Gemma 3 1B": _decoder(
+        "gemma3_text", 1152, 26, 4, 1, 6912, 262144, head_dim=256, sliding_window=512, tie_word_embeddings=True
+    ),
+    "OPT 1.3B": {
+        "model_type": "opt",
+        "hidden_size": 2048,
+        "word_embed_proj_dim": 2048,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 32,
+        "ffn_dim": 8192,
+        "vocab_size": 50272,
+        "activation_function": "relu",
+        "tie_word_embeddings": True,
+    },
+    "BLOOM 1.7B": {
+        "model_type": "bloom",
+        "hidden_size": 2048,
+        "n_layer": 24,
+        "n_head": 16,
+        "vocab_size": 250880,
+        "tie_word_embeddings": True,
+    },
+    "Pythia 1.4B": _decoder("gpt_neox", 2048, 24, 16, 16, 8192, 50304),
+    "StarCoder2 3B": _decoder(
+        "starcoder2", 3072, 30, 24, 2, 12288, 49152, sliding_window=4096, tie_word_embeddings=True
+    ),
+    "Phi-3 mini": _decoder("phi3", 3072, 32, 32, 32, 8192, 32064, pad_token_id=0, sliding_window=2047),
+    "OLMo 2 1B": _decoder("olmo2", 2048, 16, 16, 16, 8192, 100352),
+}
 GIB = float(1 << 30)
-MODELS = {"Llama 1B": LLAMA_1B, "Llama 7B": LLAMA_7B, "Qwen 3B": QWEN_3B, "GPT-2 large": GPT2_LARGE}
+MODELS = {"Llama 1B": LLAMA_1B, "Llama 7B": LLAMA_7B, "Qwen 3B": QWEN_3B, "GPT-2 large": GPT2_LARGE, **OTHERS}
 TINY = {
     "hidden_size": 128,
     "num_hidden_layers": 2,
@@ -94,6 +140,21 @@ CASES: tuple[tuple[str, Plan], ...] = (
     ("Llama 7B", Plan("lora", "bf16", 1, 1024, targets="all")),
     ("Llama 1B", Plan("inference", "fp32", 1, 8192)),
     ("Llama 1B", Plan("training", "bf16", 1, 512, optimizer="adamw-fused")),
+    *((name, Plan("inference", "bf16", 1, context)) for name in ("Qwen2.5 7B",) for context in (2048, 8192, 32768)),
+    ("Llama 3.2 3B", Plan("inference", "fp16", 2, 8192)),
+    ("Mistral 7B", Plan("inference", "bf16", 2, 8192)),
+    ("Gemma 3 1B", Plan("inference", "bf16", 4, 16384)),
+    ("StarCoder2 3B", Plan("inference", "bf16", 2, 16384)),
+    ("BLOOM 1.7B", Plan("inference", "bf16", 2, 4096)),
+    ("BLOOM 1.7B", Plan("training", "bf16", 2, 1024)),
+    ("Gemma 2 2B", Plan("training", "bf16", 1, 2048)),
+    ("Gemma 2 2B", Plan("inference", "bf16", 2, 4096)),
+    ("OPT 1.3B", Plan("training", "mixed", 4, 1024)),
+    ("Qwen3 4B", Plan("lora", "bf16", 2, 2048)),
+    ("Pythia 1.4B", Plan("training", "bf16", 4, 1024)),
+    ("Phi-3 mini", Plan("lora", "bf16", 1, 2048, targets="all")),
+    ("OLMo 2 1B", Plan("training", "bf16", 4, 2048)),
+    ("Mistral 7B", Plan("lora", "bf16", 1, 4096, checkpointing=True)),
 )
 
 
@@ -111,10 +172,11 @@ def measured(name: str, plan: Plan, *, tiny: bool) -> dict[str, Any]:
     config = AutoConfig.for_model(kind, **document)
     device = "cpu" if tiny else "cuda"
     usual = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32 if plan.precision in ("fp32", "mixed") else torch.bfloat16)
+    torch.set_default_dtype({"bf16": torch.bfloat16, "fp16": torch.float16}.get(plan.precision, torch.float32))
     try:
         with torch.device(device):
-            model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+            attention = "eager" if kind == "bloom" else "sdpa"
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     finally:
         torch.set_default_dtype(usual)
     count = sum(p.numel() for p in model.parameters())
@@ -123,7 +185,8 @@ def measured(name: str, plan: Plan, *, tiny: bool) -> dict[str, Any]:
 
         targets = ["q_proj", "v_proj"] if plan.targets == "attention" else "all-linear"
         model = get_peft_model(model, LoraConfig(r=plan.rank, target_modules=targets))
-    ids = torch.randint(0, config.vocab_size, (plan.batch, plan.context), device=device)
+    # Without the padding's 0, for which transformers would write out a mask.
+    ids = torch.randint(1, config.vocab_size, (plan.batch, plan.context), device=device)
     if plan.mode == "inference":
         with torch.inference_mode():
             model.eval().generate(ids[:, :-8], max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0)

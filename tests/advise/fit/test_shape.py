@@ -119,6 +119,31 @@ def test_mixtures_with_shared_experts_and_dense_layers_are_as_large_as_their_car
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        # As they stand in the config.json of openai/gpt-oss-20b, nvidia/Llama-3.1-8B-Instruct-FP4,
+        # RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16 and -FP8, meta-llama/Llama-3.1-405B-Instruct-FP8,
+        # Intel/Qwen2-7B-int4-inc, mobiuslabsgmbh/Llama-3.1-8b-instruct_4bitgs64_hqq_calib, pytorch/Qwen3-8B-INT4
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}, "mxfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}, "fp8"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}},
+            },
+            "gptq",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            "fp8",
+        ),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "fp8"),
+        ({"quant_method": "intel/auto-round", "bits": 4, "group_size": 128}, "gptq"),
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}}, "gptq"),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig"}}}, "gptq"),
+        ({"quant_method": "torchao", "quant_type": "int8_weight_only"}, "int8"),
         (None, ""),
     ],
 )

@@ -18,7 +18,22 @@ from wslgpud.words import Message, MessageLike, say, template
 
 Mode = Literal["inference", "lora", "training"]
 Precision = Literal[
-    "bf16", "fp16", "fp32", "mixed", "int8", "int4", "fp8", "gptq", "gptq8", "awq", "q4_k_m", "q5_k_m", "q6_k", "q8_0"
+    "bf16",
+    "fp16",
+    "fp32",
+    "mixed",
+    "int8",
+    "int4",
+    "fp8",
+    "mxfp4",
+    "nvfp4",
+    "gptq",
+    "gptq8",
+    "awq",
+    "q4_k_m",
+    "q5_k_m",
+    "q6_k",
+    "q8_0",
 ]
 Optimizer = Literal["adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd"]
 MODES, PRECISIONS, OPTIMIZERS = (get_args(kind) for kind in (Mode, Precision, Optimizer))
@@ -28,6 +43,7 @@ MODES, PRECISIONS, OPTIMIZERS = (get_args(kind) for kind in (Mode, Precision, Op
 #:   4.127 bits (QLoRA, arXiv:2305.14314, 3).
 #: - GPTQ and AWQ: for each 128 weights a scale of 16 bits and a zero of as many bits as a weight has
 #:   (arXiv:2210.17323; the packing is https://github.com/casper-hansen/AutoAWQ's).
+#: - MXFP4: 4 bits and 8 for each 32 weights (OCP Microscaling Formats 1.0, 5.1); NVFP4: 4 bits and 8 for each 16.
 #: - GGUF: bits a weight of the whole model, as llama.cpp lists them for Llama 3.1 8B, embeddings included:
 #:   https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md.
 WEIGHT_BYTES: Mapping[str, float] = {
@@ -38,6 +54,8 @@ WEIGHT_BYTES: Mapping[str, float] = {
     "int8": 1.01,
     "int4": 4.127 / 8,
     "fp8": 1.0,
+    "mxfp4": (4 + 8 / 32) / 8,
+    "nvfp4": (4 + 8 / 16) / 8,
     "gptq": (4 + (16 + 4) / 128) / 8,
     "awq": (4 + (16 + 4) / 128) / 8,
     "gptq8": (8 + (16 + 8) / 128) / 8,
@@ -48,19 +66,21 @@ WEIGHT_BYTES: Mapping[str, float] = {
 }
 GGUF: frozenset[str] = frozenset({"q4_k_m", "q5_k_m", "q6_k", "q8_0"})
 #: Weights of which nothing is trained; beside all but the last ones adapters are.
-QUANTIZED: frozenset[str] = frozenset({"int8", "int4", "fp8", "gptq", "gptq8", "awq"}) | GGUF
+QUANTIZED: frozenset[str] = frozenset({"int8", "int4", "fp8", "mxfp4", "nvfp4", "gptq", "gptq8", "awq"}) | GGUF
 #: One matrix at a time is made 16 bits wide again for long inputs: bitsandbytes' dequantize_4bit, and what
 #: GPTQ's and AWQ's kernels do for more than some tokens.
 _UNPACKED: frozenset[str] = frozenset({"int4", "gptq", "gptq8", "awq"})
 #: What follows was measured on an NVIDIA H200 by tests/gpu/fit_on_a_real_card.py: see README.md beside this.
 #: What CUDA, cuBLAS and the kernels themselves take; on cards with fewer processors it is less.
 CONTEXT_BYTES = 768 << 20
-#: What the allocator holds beyond what is in use, as a share of what comes and goes; more where the cache of
-#: keys and values grows by being copied, as transformers' own does.
-SLACK_RATIO, CACHE_SLACK_RATIO = 0.06, 0.25
+#: What the allocator holds beyond what is in use, as a share of what comes and goes; more of a prompt's work, and
+#: most where the cache of keys and values grows by being copied, as transformers' own does.
+SLACK_RATIO, WORK_SLACK_RATIO, SCORES_SLACK_RATIO, CACHE_SLACK_RATIO = 0.06, 0.1, 0.2, 0.3
 #: Tensors as wide as the vocabulary when the backward pass begins, in bytes a token and word: log_softmax,
 #: the gradient of nll_loss and that of log_softmax (4 each); and the gap that 16-bit logits leave behind.
 _LOSS_BYTES = {2: 14, 4: 12}
+#: Scaled, squashed and scaled again (2 each) before that, and the gaps that these leave.
+_CAP_BYTES = 13
 _MOST_KNOBS = 4
 
 
@@ -101,8 +121,22 @@ def weights(shape: Shape, precision: Precision) -> float:
         return shape.stored_bytes
     if precision not in QUANTIZED - GGUF:
         return shape.size * WEIGHT_BYTES[precision]
+    if precision == "mxfp4" and shape.experts > 1:  # gpt-oss: all but the experts stays in 16 bits
+        experts = (
+            (shape.layers - shape.dense_layers) * shape.matrices * shape.hidden * shape.intermediate * shape.experts
+        )
+        return experts * WEIGHT_BYTES[precision] + max(shape.size - experts, 0) * 2
     embeddings = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
     return max(shape.size - embeddings, 0) * WEIGHT_BYTES[precision] + embeddings * 2
+
+
+def _widened(shape: Shape, plan: Plan) -> int:
+    """Return what embeddings and head take more in 32 bits, which peft makes them for weights of bitsandbytes.
+
+    ``prepare_model_for_kbit_training``: https://github.com/huggingface/peft/issues/816, .../issues/1149
+    """
+    embeddings = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
+    return 2 * embeddings if plan.precision in ("int4", "int8") else 0
 
 
 def _unpacked(shape: Shape, precision: Precision) -> float:
@@ -111,19 +145,33 @@ def _unpacked(shape: Shape, precision: Precision) -> float:
 
 
 def cache(shape: Shape, plan: Plan) -> int:
-    """Return the bytes of keys and values of all tokens: 2 x layers x kv heads x head size each."""
-    return 2 * shape.layers * shape.kv_width * _element(plan.precision) * plan.batch * plan.context
+    """Return the bytes of keys and values of all tokens that a layer keeps: 2 x kv heads x head size each."""
+    whole = shape.layers - shape.windowed_layers - shape.linear_layers
+    tokens = whole * plan.context + shape.windowed_layers * min(plan.context, shape.window)
+    return 2 * max(tokens, 0) * shape.kv_width * _element(plan.precision) * plan.batch
+
+
+def _mask(shape: Shape, plan: Plan) -> int:
+    """Return the bytes of what says which tokens each one sees, which a window has torch write out.
+
+    Boolean for each kind of layer, and once as numbers for the layer at work.
+    """
+    if not shape.windowed_layers or plan.context <= shape.window:
+        return 0
+    kinds = 1 + (shape.windowed_layers < shape.layers - shape.linear_layers)
+    return plan.batch * plan.context**2 * (kinds + _element(plan.precision))
 
 
 def _inference(shape: Shape, plan: Plan) -> dict[str, float]:
     # The prompt goes through one layer at a time: gate, up, their product, the residual and its norm.
     layer = shape.matrices * shape.active_width + 6 * shape.hidden
     work = plan.batch * plan.context * layer * _element(plan.precision) + _unpacked(shape, plan.precision)
-    work += plan.batch * shape.vocabulary * 6 + 2 * _scores(shape, plan)  # words of the last token only
+    work += plan.batch * shape.vocabulary * 6  # words of the last token only
+    scores = _scores(shape, plan) * (14 if shape.eager else 8) * (1 + SCORES_SLACK_RATIO)
     return {
         template("weights"): weights(shape, plan.precision),
         template("keys and values"): cache(shape, plan) * (1 + CACHE_SLACK_RATIO),
-        template("prompt at once"): work * (1 + CACHE_SLACK_RATIO),
+        template("prompt at once"): work * (1 + WORK_SLACK_RATIO) + scores + _mask(shape, plan),
     }
 
 
@@ -138,10 +186,13 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
     if plan.checkpointing:
         # Each layer keeps its input, and one layer at a time is computed again.
         kept = shape.layers * shape.hidden * (4 if plan.precision in ("fp32", "mixed") else 2) + layer
-    kept = kept * tokens + _scores(shape, plan) * (1 if plan.checkpointing else shape.layers + 2)
+    # In 32 bits, and as numbers of the model's own where softmax computes in more.
+    scores = _scores(shape, plan) * (4 + _element(plan.precision) if shape.eager else 4)
+    kept = kept * tokens + scores * (1 if plan.checkpointing else shape.layers + 2)
     if plan.precision == "mixed" and not frozen:
         kept += 2 * shape.size  # 16-bit copies of the weights, until the backward pass has passed them
-    head = tokens * (shape.vocabulary * _LOSS_BYTES[_element(plan.precision)] + 8 * shape.hidden)
+    words = _LOSS_BYTES[_element(plan.precision)] + (_CAP_BYTES if shape.soft_capped else 0)
+    head = tokens * (shape.vocabulary * words + 8 * shape.hidden)
     states, step = _optimizer(plan.optimizer, each)
     gradients = trained * each
     # A matrix at both ends gets two gradients, and their sum.
@@ -150,7 +201,7 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
     forward, update = kept + head, gradients + moment
     # While gradients come, what was kept for them goes: the peak is at one end or the other.
     static = {
-        template("weights"): weights(shape, plan.precision) + (trained * each if frozen else 0),
+        template("weights"): weights(shape, plan.precision) + (trained * each + _widened(shape, plan) if frozen else 0),
         template("a matrix unpacked"): _unpacked(shape, plan.precision),
         template("optimizer"): trained * states,
     }
@@ -173,13 +224,14 @@ def unmeasured(shape: Shape, plan: Plan) -> list[MessageLike]:
 
 
 def _scores(shape: Shape, plan: Plan) -> int:
-    """Return the bytes of one layer's attention scores, where they are written out.
+    """Return the number of one layer's attention scores, where they are written out.
 
-    Flash attention never does; in 32 bits torch has none of it for heads that share keys and values.
+    Flash attention never does; in 32 bits torch has none of it for heads that share keys and values, and a bias
+    on each (ALiBi) has transformers compute them step by step.
     """
-    if plan.precision != "fp32" or shape.kv_heads == shape.heads:
+    if not shape.eager and (plan.precision != "fp32" or shape.kv_heads == shape.heads):
         return 0
-    return plan.batch * shape.heads * plan.context**2 * 4
+    return plan.batch * shape.heads * plan.context**2
 
 
 def lora_parameters(shape: Shape, plan: Plan) -> int:
@@ -193,6 +245,9 @@ def _targets(shape: Shape, plan: Plan) -> list[tuple[int, int]]:
     if plan.targets == "attention":
         return [query, key]
     up = [(shape.hidden, shape.intermediate)] * (shape.matrices - 1)
+    if shape.fused:
+        every = (shape.hidden, shape.query_width + 2 * shape.kv_width), (shape.hidden, 2 * shape.intermediate)
+        return [*every, (shape.query_width, shape.hidden), (shape.intermediate, shape.hidden)]
     return [query, key, key, (shape.query_width, shape.hidden), *up, (shape.intermediate, shape.hidden)]
 
 
@@ -205,7 +260,8 @@ def _layer_token_bytes(shape: Shape, plan: Plan) -> float:
     frozen = plan.mode == "lora"
     # A norm keeps its input in 32 bits, and where weights learn also what it made; LayerNorm input and outcome.
     learning = 4 if frozen else 12 if plan.precision == "fp32" else 8
-    norms = 2 * shape.hidden * (learning if shape.gated else 2 * element)
+    norms = shape.layer_norms * shape.hidden * (learning if shape.gated else 2 * element)
+    norms += (shape.query_width + shape.kv_width) * learning if shape.head_norms else 0
     # gate, silu(gate), up; and their product where a matrix behind it learns
     pieces = (3 if frozen else 4) if shape.gated else (5.5 if shape.stepwise_gelu else 2)
     inputs = 0.0

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.advise.fit import gguf
+from wslgpud.advise.fit.quantization import ShapeError, stored
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import record, rows, whole
-from wslgpud.words import MessageError, cause, say
+from wslgpud.words import cause, say
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
 _WIDTH_TO_DEPTH = 128
@@ -40,8 +41,8 @@ _TENSOR = record({"shape": rows(whole)})
 _NUMBER = re.compile(r"(\d{1,9}\.?\d*|\.\d+)\s*([KMBT])", re.IGNORECASE)
 
 
-class ShapeError(MessageError):
-    """The shape cannot be told; it says what is missing."""
+#: of how many layers one sees all tokens, where the configuration leaves it to the family
+_EVERY = {"gemma2": 2, "gemma3_text": 6, "gemma3": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class Shape:
     ``dense_layers`` have no experts but a block of ``dense_width``. ``stepwise_gelu`` is an activation
     computed in several steps, of which each leaves a tensor (GPT-2's). ``stored`` names how the files hold
     the weights where they are quantized, ``stored_bytes`` what they take in it, where that is known.
+    ``windowed_layers`` see the last ``window`` tokens only, and ``linear_layers`` keep none. ``head_norms`` are
+    norms of queries and keys, ``soft_capped`` what becomes of the words' scores (Gemma 2), ``fused`` matrices
+    that make queries, keys and values (or gate and up) at once, ``eager`` attention whose scores are written out.
     """
 
     layers: int
@@ -73,6 +77,14 @@ class Shape:
     dense_width: int = 0
     stored: str = ""
     stored_bytes: int = 0
+    window: int = 0
+    windowed_layers: int = 0
+    linear_layers: int = 0
+    head_norms: bool = False
+    layer_norms: int = 2
+    soft_capped: bool = False
+    fused: bool = False
+    eager: bool = False
 
     def count(self) -> int:
         """Return the number of parameters: attention, feed-forward, norms, embeddings."""
@@ -274,26 +286,34 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         shared=shared,
         dense_layers=dense_layers,
         dense_width=dense_width if dense_layers else 0,
-        stored=_stored(document.get("quantization_config") or inner.get("quantization_config")),
+        stored=stored(document.get("quantization_config") or inner.get("quantization_config")),
+        **_attention(inner, layers),
+        head_norms=re.match("qwen3|olmo[23]|gemma3", kind) is not None,
+        layer_norms=4 if kind.startswith(("gemma2", "gemma3")) else 2,
+        soft_capped=bool(inner.get("final_logit_softcapping")),
+        fused=kind.startswith("phi3"),
+        eager=kind == "bloom",
     )
 
 
-def _stored(quantization: object) -> str:
-    """Return the precision, by its name here, that a config.json says its weights are quantized to."""
-    if not isinstance(quantization, Mapping):
-        return ""
-    method, bits = str(quantization.get("quant_method", "")).lower(), quantization.get("bits")
-    if method == "bitsandbytes":
-        return "int4" if quantization.get("load_in_4bit") else "int8"
-    if method == "fp8" or (method == "gptq" and bits == 8):
-        return "fp8" if method == "fp8" else "gptq8"
-    if method in ("gptq", "awq") and (bits == 4 or (method, bits) == ("awq", None)):
-        return method
-    kind = say("{method}, {bits} bits", method=method, bits=str(bits)) if bits else method
-    raise ShapeError(
-        "config.json names a quantization that fit does not know ({kind}): take the model it was made of",
-        kind=kind or "?",
-    )
+def _attention(inner: Mapping[str, Any], layers: int) -> dict[str, int]:
+    """Return how many layers see only a window of the tokens, and how many keep nothing of them.
+
+    ``layer_types`` names each; before it, configurations had a window of all layers, or of all but every so many.
+    """
+    window = _whole(inner, "sliding_window", default=0) if inner.get("use_sliding_window", True) else 0
+    kinds = inner.get("layer_types")
+    if isinstance(kinds, list):
+        windowed = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
+        return {
+            "window": window,
+            "windowed_layers": min(layers, windowed) if window else 0,
+            "linear_layers": min(layers, sum(kind in ("linear_attention", "mamba", "conv") for kind in kinds)),
+        }
+    full = layers // _whole(inner, "full_attention_interval", default=1)
+    every = _whole(inner, "sliding_window_pattern", default=0) or _EVERY.get(str(inner.get("model_type")), 0)
+    windowed = layers - layers // every if every else layers
+    return {"window": window, "windowed_layers": windowed if window else 0, "linear_layers": layers - full}
 
 
 def header(file: Path) -> dict[str, Any]:
