@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -28,6 +29,7 @@ from wslgpud.cli.console import Console
 from wslgpud.cli.doctor import print_findings
 from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings
 from wslgpud.host import Host, NoData, RecordedHost
+from wslgpud.probes.nvml_remedies import explain
 
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = Config(sampling=Sampling(gpu_timeout_seconds=3.0))
@@ -149,6 +151,7 @@ def test_ids_never_change_once_they_are_out():
         "torch.architecture",
         "torch.kernel",
         "torch.speed",
+        "torch.pinned",
         "cuda.toolkit",
         "gpu.desktop",
         "memory.size",
@@ -267,6 +270,32 @@ def copied(tmp_path: Path, name: str, **files: str) -> RecordedHost:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
     return RecordedHost(folder)
+
+
+def test_too_little_pinned_memory_is_told_before_it_looks_like_a_full_card():
+    def found(*pinned: tuple[int, bool] | None) -> tuple[str, str]:
+        torches = [dataclasses.replace(TORCH, pinned=one) for one in pinned]
+        (finding,) = [f for f in run(RecordedHost(HERE / "wsl2-idle"), CONFIG, torches) if f.id == "torch.pinned"]
+        return finding.state, str(finding.found)
+
+    # FlashML-org/FreeToken#233: 64 GB of RAM, a card of 24 GB, and less than 1 GiB that can be pinned
+    assert found((768 << 20, False), (4 << 30, True)) == (
+        "note",
+        "only 768 MiB can be pinned: more fails as CUDA out of memory with VRAM free",
+    )
+    assert found((4 << 30, True)) == ("good", "4.0 GiB could be pinned")
+    assert found(None)[0] == "not applicable"
+
+
+def test_a_card_that_windows_drives_in_tcc_mode_is_not_a_driver_to_install(tmp_path):
+    # microsoft/WSL#9952, microsoft/WSL#12835; with a card in WDDM mode beside it: microsoft/WSL#13027
+    host = copied(tmp_path, "wsl2-idle")
+    (tmp_path / "wsl2-idle/nvml.json").unlink()
+    (tmp_path / "wsl2-idle/root/dev/dxg").unlink()
+    (finding,) = [f for f in run(host, CONFIG, None) if f.id == "gpu.visible"]
+
+    assert (finding.state, "'nvidia-smi -dm 0'" in str(finding.remedy)) == ("problem", True)
+    assert "'nvidia-smi -dm 0'" in str(explain("UNKNOWN", "nvmlDeviceGetHandleByIndex", "Unknown Error", wsl=True))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +55,41 @@ def test_the_probe_tells_what_torch_is_and_whether_a_kernel_ran(tmp_path, works)
     assert ("no kernel image" in said["kernel"]) is not works
 
 
+LIMITED = """
+import os, types
+os.uname = lambda: types.SimpleNamespace(release="6.6.87.2-microsoft-standard-WSL2")
+uint8 = "uint8"
+left = [LIMIT]
+def empty(count, dtype, pin_memory):
+    if left[0] < count: raise RuntimeError("CUDA error: out of memory")
+    left[0] -= count
+    return object()
+"""
+
+
+@pytest.mark.parametrize(("limit", "found"), [(700 << 20, [640 << 20, False]), (0, [0, False])])
+def test_the_probe_pins_as_much_as_wsl_lets_it(tmp_path, limit, found):
+    (tmp_path / "torch.py").write_text(f"OK = True\n{FAKE_TORCH}{LIMITED.replace('LIMIT', str(limit))}")
+
+    done = subprocess.run(
+        [sys.executable, str(PROBE)], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True
+    )
+
+    assert json.loads(done.stdout)["pinned"] == found
+
+
+def test_the_probe_pins_no_more_than_a_quarter_of_what_is_free(tmp_path):
+    (tmp_path / "torch.py").write_text(f"OK = True\n{FAKE_TORCH}{LIMITED.replace('LIMIT', str(1 << 50))}")
+
+    done = subprocess.run(
+        [sys.executable, str(PROBE)], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True
+    )
+
+    taken, whole = json.loads(done.stdout)["pinned"]
+    free = psutil.virtual_memory().available
+    assert (whole, taken >= min(4 << 30, free // 8), taken <= min(4 << 30, free // 2)) == (True, True, True)
+
+
 def test_a_python_that_answers_is_heard(public):
     line = json.dumps(
         {
@@ -65,12 +101,14 @@ def test_a_python_that_answers_is_heard(public):
             "ran": False,
             "tf32": None,
             "cudnn": None,
+            "pinned": [1 << 30, False],
         }
     )
 
     (facts,) = ask([python(public, f"echo hello; echo '{line}'")], os.environ)
 
     assert (facts.version, facts.cuda, facts.kernel, facts.failure) == ("2.7", "", "none", "")
+    assert facts.pinned == (1 << 30, False)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,17 @@ def test_output_status_and_input_are_the_commands_own(tmp_path):
     assert "exit status 3" in done.stderr
 
 
+def test_a_failure_that_the_last_lines_name_comes_with_what_helps(tmp_path):
+    program = "import sys; print('RuntimeError: CUDA driver error: device not ready', file=sys.stderr); sys.exit(1)"
+
+    failed = guard(tmp_path, sys.executable, "-c", program)
+    ended = guard(tmp_path, sys.executable, "-c", program.replace("sys.exit(1)", "sys.exit(0)"))
+
+    assert failed.returncode == 1
+    assert "[guard] by its last lines: the card's memory was used up, even if some looks free" in failed.stderr
+    assert "by its last lines" not in ended.stderr
+
+
 def test_all_that_is_printed_is_kept(tmp_path):
     guard(tmp_path, "--log", str(tmp_path / "log"), "--", "sh", "-c", "echo one; echo two >&2")
 

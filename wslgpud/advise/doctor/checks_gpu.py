@@ -19,7 +19,7 @@ from wslgpud.advise.doctor.checking import (
 )
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
 from wslgpud.sources.gpu import LIBRARY_FOLDERS
-from wslgpud.words import Message, MessageLike, all_of, say
+from wslgpud.words import Message, MessageLike, all_of, say, template
 
 GIB = 1 << 30
 WSL_LIBRARIES = "/usr/lib/wsl/"
@@ -35,6 +35,13 @@ _TOOLKIT = "/usr/local/cuda/version.json"
 _NVCC, _HEADER = "/usr/local/cuda/bin/nvcc", "/usr/local/cuda/include/cuda.h"
 _HEADER_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
 _WHEELS = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
+
+
+#: https://github.com/microsoft/WSL/issues/9952, https://github.com/microsoft/WSL/issues/12835
+_TCC = template(
+    "{remedy}; if 'nvidia-smi' in Windows shows the card in TCC mode, WSL cannot see it: 'nvidia-smi -dm 0' there as "
+    "administrator, if the card allows it, and restart Windows"
+)
 
 
 @check("gpu.visible", "GPU")
@@ -53,13 +60,14 @@ def visible(machine: Evidence) -> Outcome:
             "remove gpuSupport=false from .wslconfig or install the NVIDIA driver in Windows, "
             "then run 'wsl --shutdown' there"
         )
-        return problem(say("WSL offers no GPU (/dev/dxg is missing)"), enable)
+        return problem(say("WSL offers no GPU (/dev/dxg is missing)"), Message(_TCC, {"remedy": enable}))
     facts = {} if isinstance(gpus.error, str) else gpus.error.facts
     meaning, remedy = facts.get("meaning"), facts.get("remedy")
     if isinstance(meaning, (str, Message)) and isinstance(remedy, Message):
         return problem(meaning, remedy)
     if machine.wsl == 2:
-        return problem(gpus.error, say("install the NVIDIA driver in Windows, then run 'wsl --shutdown' there"))
+        install = say("install the NVIDIA driver in Windows, then run 'wsl --shutdown' there")
+        return problem(gpus.error, Message(_TCC, {"remedy": install}))
     return skipped(gpus.error)
 
 
@@ -188,6 +196,21 @@ def speed(machine: Evidence) -> Outcome:
         return good(f"cuDNN {ran[0].cudnn}")
     found = say("TF32 is off, torch's default; turn it on in your program if that computes in float32")
     return note(found, "torch.set_float32_matmul_precision('high'); torch.backends.cudnn.benchmark = True")
+
+
+# https://docs.nvidia.com/cuda/wsl-user-guide/#known-limitations-for-linux-cuda-applications,
+# https://github.com/microsoft/WSL/issues/8447, https://github.com/microsoft/WSL/issues/14078
+@check("torch.pinned", "Pinned memory", "torch")
+def pinned(machine: Evidence) -> Outcome:
+    """Under WSL2 more pinned host memory than Windows allows fails as "CUDA out of memory" with VRAM free."""
+    known = [t.pinned for t in machine.torches if t.pinned is not None]
+    if not known:
+        return skipped(say("measured under WSL2 only, which limits it"))
+    taken, whole = min(known)
+    if whole:
+        return good(say("{taken_bytes} could be pinned", taken_bytes=taken))
+    found = say("only {taken_bytes} can be pinned: more fails as CUDA out of memory with VRAM free", taken_bytes=taken)
+    return note(found, say("pin_memory=False in data loaders, and no offloading to pinned memory"))
 
 
 @check("cuda.toolkit", "CUDA toolkit")

@@ -29,6 +29,7 @@ _FACTS = record(
         "ran": flag,
         "tf32": maybe(flag),
         "cudnn": maybe(whole),
+        "pinned": maybe(pair(whole, flag)),
     }
 )
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
@@ -36,7 +37,10 @@ _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """What one Python says of its torch; ``failure`` is why it said nothing, ``kernel`` why none ran."""
+    """What one Python says of its torch; ``failure`` is why it said nothing, ``kernel`` why none ran.
+
+    ``pinned`` are the bytes of host memory that could be pinned, and whether the limit was its own.
+    """
 
     python: str
     version: str = ""
@@ -47,6 +51,7 @@ class TorchFacts:
     ran: bool = False
     tf32: bool | None = None
     cudnn: int | None = None
+    pinned: tuple[int, bool] | None = None
     failure: MessageLike = ""
 
 
@@ -81,7 +86,8 @@ def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
         return TorchFacts(python, failure=why)
     devices = tuple((name, (major, minor)) for name, (major, minor) in said["devices"])
     architectures, cuda = tuple(said["architectures"]), said["cuda"] or ""
-    computed = (said["kernel"], said["ran"], said["tf32"], said["cudnn"])
+    pinned = None if said["pinned"] is None else tuple(said["pinned"])
+    computed = (said["kernel"], said["ran"], said["tf32"], said["cudnn"], pinned)
     return TorchFacts(python, said["version"], cuda, architectures, devices, *computed)
 
 

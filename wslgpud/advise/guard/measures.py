@@ -16,7 +16,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
 from wslgpud.sources import table, whole
 from wslgpud.sources.gpu import GpuSource
-from wslgpud.words import say
+from wslgpud.words import Message, say
 
 _NO_LIMIT = 1 << 60  # version 1 writes a huge number where there is none
 #: less than that, many times over, is nothing beside a build or a training
@@ -154,7 +154,7 @@ class RunStats:
     ``held_bytes`` is what they hold together, as last known, each page counted once; ``peak_bytes`` its peak,
     None for a run that was over before it was seen. ``vram_taken_bytes`` is by UUID the most beyond what
     others held at the start. ``saved`` are the programs that were asked to save themselves, and after how
-    many seconds.
+    many seconds; ``failure`` is what the last lines of a run that failed tell.
     """
 
     seconds: float = 0.0
@@ -172,6 +172,7 @@ class RunStats:
     vram_peak_bytes: dict[int, int] = field(default_factory=dict)
     vram_start_bytes: dict[int, int] = field(default_factory=dict)
     vram_taken_bytes: dict[str, int] = field(default_factory=dict)
+    failure: Message | None = None
     pauses: int = 0
     paused_seconds: float = 0.0
     oom_kills: int = 0

@@ -12,6 +12,7 @@ import struct
 import termios
 from typing import TYPE_CHECKING, BinaryIO
 
+from wslgpud.advise.guard.failures import TAIL_BYTES
 from wslgpud.security.redaction import masked
 from wslgpud.words import cause, t
 from wslgpud.words.units import printable
@@ -33,6 +34,8 @@ class Relay:
         """
         self._log, self._live, self._quiet = log, live and os.isatty(2), quiet
         self._line, self._at_start = b"", True
+        #: the last of what was printed, for ``failures``
+        self.tail = b""
         self._selector = selectors.DefaultSelector()
         self._master: int | None = None
         if os.isatty(1) and os.isatty(2) and not quiet:
@@ -102,6 +105,7 @@ class Relay:
             self._line = new
 
     def _pass_on(self, data: bytes, target: int) -> None:
+        self.tail = (self.tail + data)[-TAIL_BYTES:]
         if not self._quiet:
             if self._line:
                 self._write(2, _CLEAR)

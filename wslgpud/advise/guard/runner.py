@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wslgpud.advise.guard import plan, tree
+from wslgpud.advise.guard.failures import recognised
 from wslgpud.advise.guard.measures import MemoryLeft, RunStats, Shortage, TreeMemory, VramWatch, memory_left
 from wslgpud.advise.guard.plan import Process
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.host import Host
+from wslgpud.sources.wsl import generation
 
 #: A compiler takes hundreds of megabytes a second: with --pause one look must come before the next gigabyte.
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
@@ -104,6 +106,8 @@ class GuardedRun:
         stats, code = self.stats, self._child.returncode
         stats.seconds = self.host.clock.mono() - self._started_at
         stats.code = TIMED_OUT if stats.timed_out else 128 - code if code < 0 else code
+        if stats.code and not stats.timed_out:
+            stats.failure = recognised(self._relay.tail, wsl=generation(self.host) == 2)
         if stats.seconds < _BRIEF_SECONDS:
             # Until it loaded its program the command was a copy of us, which counts: nothing smaller is seen.
             # https://man7.org/linux/man-pages/man2/getrusage.2.html

@@ -1,0 +1,82 @@
+"""The last lines of a failed program, as real ones ended, tell what helps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wslgpud.advise.guard.failures import TAIL_BYTES, recognised
+
+TORCH = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 15.92 GiB of "
+    "which {free} is free. Of the allocated memory 5.10 GiB is allocated by PyTorch, and 1.2 GiB is reserved"
+)
+#: what a program printed at its end, by the thread that has it, and how the advice begins
+ENDS = {
+    "microsoft/WSL#41176": ("RuntimeError: CUDA driver error: device not ready", "the card's memory was used up"),
+    "microsoft/WSL#8447": (
+        '  File "torch/utils/data/_utils/pin_memory.py", line 50\nRuntimeError: CUDA error: out of memory',
+        "CUDA reports out of memory with VRAM free",
+    ),
+    "abetlen/llama-cpp-python#229": (
+        "WARNING: failed to allocate 512.00 MB of pinned memory: out of memory\nCUDA error 2 at ggml-cuda.cu:781",
+        "CUDA reports out of memory with VRAM free",
+    ),
+    "pytorch/pytorch#8976": (
+        "RuntimeError: DataLoader worker (pid 8932) is killed by signal: Killed. ",
+        "RAM ran out and the kernel killed a data loader's worker",
+    ),
+    "pytorch/pytorch#108861": (
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+        "shared memory (/dev/shm) is full",
+    ),
+    "google/or-tools#4229": (
+        "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.",
+        "a compiler ran out of RAM",
+    ),
+    "microsoft/WSL#9938": (
+        "Failed to initialize NVML: GPU access blocked by the operating system",
+        "the GPU driver does not answer as it should",
+    ),
+    "microsoft/WSL#9490": (
+        "Catastrophic failure\nError code: Wsl/Service/E_UNEXPECTED",
+        "WSL's service in Windows failed",
+    ),
+    "a full disk": ("OSError: [Errno 28] No space left on device", "a disk is full"),
+    "a bug in a kernel": (
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "a kernel of the program failed, memory did not run out",
+    ),
+    "a python without memory": ("Traceback ...\nMemoryError", "RAM ran out"),
+    "an ordinary end": (TORCH.format(asked="2.00 GiB", free="1.10 GiB"), "VRAM ran out"),
+}
+
+
+@pytest.mark.parametrize("thread", ENDS)
+def test_what_is_known_is_named_with_what_helps(thread: str) -> None:
+    output, begins = ENDS[thread]
+
+    assert str(recognised(f"\x1b[31mTraceback\x1b[0m\n{output}\n".encode(), wsl=True)).startswith(begins)
+
+
+def test_an_allocation_that_is_refused_with_room_left_is_windows_doing() -> None:
+    refused = TORCH.format(asked="148.00 MiB", free="6.15 GiB").encode()
+
+    assert str(recognised(refused, wsl=True)).startswith("CUDA reports out of memory with VRAM free")
+    # Of native Linux that says fragments or another limit, and nothing of Windows.
+    assert str(recognised(refused, wsl=False)).startswith("VRAM ran out")
+    # The last word counts: the first allocation may have been caught.
+    last = refused + b"\n" + TORCH.format(asked="2.00 GiB", free="2.00 GiB").encode()
+    assert str(recognised(last, wsl=True)).startswith("VRAM ran out")
+
+
+@given(st.binary(max_size=TAIL_BYTES))
+def test_no_output_however_odd_is_a_fault_of_ours(output: bytes) -> None:
+    recognised(output, wsl=True)
+
+
+def test_what_nobody_knows_is_not_explained() -> None:
+    assert recognised(b"AssertionError: expected 3, got 4\n", wsl=True) is None
+    # What was printed long before the end is not why it ended.
+    assert recognised(b"MemoryError\n" + b"x" * TAIL_BYTES, wsl=True) is None

@@ -1,0 +1,105 @@
+"""Recognises in the last lines of a program's output how it failed, and says what helps. Pure.
+
+The lines are the program's words, and believed no further than for this advice.
+"""
+
+from __future__ import annotations
+
+import re
+
+from wslgpud.words import Message, template
+
+#: bytes of output that are looked at: a traceback of PyTorch's with its message
+TAIL_BYTES = 16 << 10
+#: a terminal's colours and cursor movements
+_ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory\. Tried to allocate (?P<asked>[\d.]{1,9} [KMG]iB)\."
+    r"(?:.{0,300}?of which (?P<free>[\d.]{1,9} [KMG]iB) is free)?",
+    re.DOTALL,
+)
+_SCALES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+#: under WSL2: VRAM may be free, and is refused all the same
+_REFUSED = template(
+    "CUDA reports out of memory with VRAM free: Windows refused it. Less pinned memory helps (pin_memory=False, no CPU "
+    "offload), as do fewer CUDA programs and a larger page file in Windows; else wsl --shutdown there"
+)
+#: the program's own words, and what is said of them; the first that is found decides
+_KNOWN = (
+    # https://github.com/microsoft/WSL/issues/41176
+    (
+        ("CUDA driver error: device not ready",),
+        template(
+            "the card's memory was used up, even if some looks free: stay below about 80 % of it, and do not try the "
+            "same again, which has crashed Windows"
+        ),
+    ),
+    # https://github.com/microsoft/WSL/issues/8447, https://github.com/abetlen/llama-cpp-python/issues/229
+    (
+        (
+            r"pin_memory[\s\S]{0,2000}CUDA error: out of memory",
+            r"failed to allocate [\d.]{1,9} \w{1,3} of pinned memory",
+            r"cudaHost(?:Alloc|Register)\b",
+        ),
+        _REFUSED,
+    ),
+    # https://github.com/pytorch/pytorch/issues/8976
+    (
+        (r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",),
+        template("RAM ran out and the kernel killed a data loader's worker: use fewer workers (num_workers)"),
+    ),
+    # https://github.com/pytorch/pytorch/issues/108861
+    (
+        ("Unexpected bus error encountered in worker", r"DataLoader worker .{0,80}killed by signal: Bus error"),
+        template("shared memory (/dev/shm) is full: use fewer workers, or give the container more (--shm-size)"),
+    ),
+    # https://github.com/google/or-tools/issues/4229
+    (
+        ("fatal error: Killed signal terminated program", "virtual memory exhausted", "cc1plus: out of memory"),
+        template("a compiler ran out of RAM: fewer jobs at once (--jobs), or --pause"),
+    ),
+    # https://github.com/microsoft/WSL/issues/9938
+    (
+        (
+            "GPU access blocked by the operating system",
+            "Driver/library version mismatch",
+            "CUDA driver version is insufficient",
+            "Failed to initialize NVML: (?:Unknown Error|N/A)",
+        ),
+        template("the GPU driver does not answer as it should, as after an update in Windows: wsl --shutdown there"),
+    ),
+    # https://github.com/microsoft/WSL/issues/9490
+    (
+        ("Catastrophic failure", r"Wsl/Service/\S{0,40}E_UNEXPECTED"),
+        template("WSL's service in Windows failed: save your work, then wsl --shutdown there, and wsl --update"),
+    ),
+    (
+        ("No space left on device",),
+        template("a disk is full: 'df -h' shows which; under WSL2 the Windows drive of the virtual disk counts, too"),
+    ),
+    (
+        ("CUDA error: an illegal memory access was encountered", "device-side assert triggered"),
+        template("a kernel of the program failed, memory did not run out: CUDA_LAUNCH_BLOCKING=1 shows where"),
+    ),
+    (
+        ("CUDA out of memory", "CUDA error: out of memory"),
+        template("VRAM ran out: a smaller batch or a shorter context"),
+    ),
+    ((r"^MemoryError\b", "std::bad_alloc", "Cannot allocate memory"), template("RAM ran out")),
+)
+_PATTERNS = tuple((re.compile("|".join(patterns), re.MULTILINE), said) for patterns, said in _KNOWN)
+
+
+def recognised(output: bytes, *, wsl: bool) -> Message | None:
+    """Return what the end of a failed program's output tells; None where it tells nothing that is known."""
+    text = _ESCAPES.sub(b"", output[-TAIL_BYTES:]).decode("utf-8", "replace")
+    found = max((m for m in _OUT_OF_MEMORY.finditer(text)), key=lambda match: match.start(), default=None)
+    if wsl and found is not None and found["free"] and _bytes(found["free"]) > _bytes(found["asked"]):
+        return Message(_REFUSED)
+    return next((Message(said) for pattern, said in _PATTERNS if pattern.search(text)), None)
+
+
+def _bytes(amount: str) -> float:
+    number, unit = amount.split()
+    return float(number) * _SCALES[unit]
