@@ -40,7 +40,7 @@ from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample, StressResult
 from wslgpud.security import safe_files
-from wslgpud.stress.conditions import HungNote
+from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.run import Runner
 from wslgpud.stress.schedule import Nightly, inbox, leave
 from wslgpud.words import MessageLike
@@ -244,7 +244,7 @@ def test_runs_and_logs_are_not_taken_from_where_a_link_leads(state: Path, victim
 def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(state: Path, victim: Path) -> None:
     for name in ("stress-hung.json", CONTROL, STOPPED, past_runs.NAME):
         (state / name).symlink_to(victim / "a.json")
-    HungNote(state, Host()).write(7)
+    note_hung(state, Host(), 7)
     ControlFile(state).put(Control())
     StoppedFile(state).write([])
     past_runs.save(state, past_runs.PastRuns())
@@ -310,7 +310,7 @@ def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(state: Path, o
     complaints: list[MessageLike] = []
     nightly = Nightly(Stress(), Host(), state, Kept())
 
-    assert outcome(HungNote(state, Host()).stands) is False
+    assert outcome(lambda: still_hung(state, Host())) is False
     assert outcome(StoppedFile(state).read) == set()
     assert outcome(lambda: past_runs.load(state)) == past_runs.PastRuns()
     assert outcome(lambda: list(client.noted([state]))) == []

@@ -37,7 +37,7 @@ from wslgpud.sources import decimal, disk, processes, table, whole
 from wslgpud.store import engine
 from wslgpud.store.records import SeriesRef, matcher
 from wslgpud.store.stress_rows import from_json, to_json
-from wslgpud.stress.conditions import HungNote
+from wslgpud.stress.conditions import still_hung
 from wslgpud.stress.schedule import trigger
 from wslgpud.stress.unit import NoRequestError, answer
 from wslgpud.words.units import printable
@@ -132,7 +132,7 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "stress-hung.json").write_text(text)
 
-            assert HungNote(Path(folder), Host()).stands() is False
+            assert still_hung(Path(folder), Host()) is False
 
     @relaxed
     @given(documents("gpu", "mode"))

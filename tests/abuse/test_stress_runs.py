@@ -32,7 +32,7 @@ from wslgpud.security.shapes import LINES, ShapeError, check_line
 from wslgpud.store import Store
 from wslgpud.store.stress_rows import from_json, to_json
 from wslgpud.stress import conditions, parent, schedule
-from wslgpud.stress.conditions import HungNote
+from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.parent import supervise
 from wslgpud.stress.result import Frame, Outcome, digest
 from wslgpud.stress.run import WorkerPace
@@ -282,11 +282,10 @@ class TestTheFolderOfTheServicesAccount:
     ) -> None:
         target = planted(tmp_path / "stress-hung.json")
         before = target.read_text()
-        note = HungNote(tmp_path, Host())
 
-        assert not note.stands()
-        note.write(os.getpid())
-        assert note.stands()
+        assert not still_hung(tmp_path, Host())
+        note_hung(tmp_path, Host(), os.getpid())
+        assert still_hung(tmp_path, Host())
         assert target.read_text() == before
 
     def test_an_answer_replaces_a_link_and_does_not_follow_it(self, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from wslgpud.config import Config
 from wslgpud.event import Event
 from wslgpud.host import Host, RecordedHost
 from wslgpud.sources.kernel_log import KernelLogSource
-from wslgpud.stress.conditions import HungNote, Recent, newcomers, on_battery, users
+from wslgpud.stress.conditions import Recent, newcomers, note_hung, on_battery, still_hung, users
 from wslgpud.stress.lock import GpuLock
 
 
@@ -142,14 +142,13 @@ def test_a_training_that_comes_during_a_run_is_seen_waiting(tmp_path):
 
 
 def test_a_worker_that_hangs_is_remembered_until_it_is_gone(tmp_path):
-    note = HungNote(tmp_path, Host())
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    note.write(child.pid)
-    stood = note.stands()
+    note_hung(tmp_path, Host(), child.pid)
+    stood = still_hung(tmp_path, Host())
     child.communicate(b"\n")
 
     assert stood
-    assert not note.stands()
+    assert not still_hung(tmp_path, Host())
 
 
 def test_the_last_minutes_are_kept_by_gpu():

@@ -22,7 +22,7 @@ from wslgpud.cli.common import Fault, argument, flag, loaded, picture, seconds
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.rows import bar
 from wslgpud.host import Host
-from wslgpud.series.plots import Trial, plot_sweep
+from wslgpud.series.plots import plot_sweep
 from wslgpud.words import current, t
 from wslgpud.words.units import size
 
@@ -73,13 +73,13 @@ def sweep(
                     break
         finally:
             vram.stop()
+    documents = [dataclasses.asdict(step) for step in steps]
     if as_json:
-        common.print_json({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, ensure_ascii=False)
+        common.print_json({"steps": documents, "end": end}, ensure_ascii=False)
     else:
         _print(steps, end)
     if (file := picture(plot)) is not None:
-        trials = [Trial(s.value, s.ram_bytes, s.vram_bytes, s.seconds, bool(s.code)) for s in steps]
-        plot_sweep(command[:90], trials, file)
+        plot_sweep(command[:90], documents, file)
     raise typer.Exit(int(not any(s.code == 0 for s in steps)))
 
 

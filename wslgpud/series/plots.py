@@ -19,7 +19,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wslgpud import optional_packages
 from wslgpud.colors import INKS, LEVELS, LINES
@@ -154,41 +154,31 @@ def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds
     save(figure, path)
 
 
-class Trial(NamedTuple):
-    """What a command took with one value: bytes, None where not known, and seconds."""
-
-    value: str
-    ram_bytes: int | None
-    vram_bytes: int | None
-    seconds: float
-    failed: bool
-
-
-def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
-    """Draw what a command took with each value: memory above, time below; a line marks what failed.
+def plot_sweep(title: str, steps: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the ``steps`` that ``wslgpud sweep --json`` prints: memory above, time below; a line marks what failed.
 
     Numbers keep their distances, words are set side by side. The picture may be HTML, too.
     """
-    if not trials:
+    if not steps:
         raise PlotError(say("nothing to draw: no value was tried"))
     try:
-        places = [float(trial.value) for trial in trials]
+        places = [float(step["value"]) for step in steps]
     except ValueError:
-        places = [float(number) for number in range(len(trials))]
+        places = [float(number) for number in range(len(steps))]
     figure = figure_of(8, 5.6)
     memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     for label, which in ((t("peak RAM"), "ram_bytes"), (t("peak VRAM"), "vram_bytes")):
-        held = zip(places, (getattr(trial, which) for trial in trials), strict=True)
+        held = zip(places, (step[which] for step in steps), strict=True)
         if known := [(x, size / 2**30) for x, size in held if size is not None]:
             memory.plot(*zip(*known, strict=True), "o-", label=label)
-    time.plot(places, [trial.seconds for trial in trials], "o-", color=LINES[5].light)
-    for x, trial in zip(places, trials, strict=True):
-        if trial.failed:
+    time.plot(places, [step["seconds"] for step in steps], "o-", color=LINES[5].light)
+    for x, step in zip(places, steps, strict=True):
+        if step["code"]:
             for axes in (memory, time):
                 axes.axvline(x, color=LEVELS[Level.EMERGENCY].fill, linestyle="--", linewidth=1)
     memory.set_ylabel("GiB")
     time.set_ylabel(t("time (s)"))
-    time.set_xticks(places, [trial.value for trial in trials])
+    time.set_xticks(places, [step["value"] for step in steps])
     for axes in (memory, time):
         axes.set_ylim(bottom=0)
         _finish(axes)

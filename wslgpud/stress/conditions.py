@@ -32,7 +32,8 @@ BYSTANDERS = {
 MANY_FILES, MOST_FILES_A_USER = 64, 1 << 14
 #: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all.
 CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
-_MOST_NOTE_BYTES = 4096
+#: in the state folder, which worker hangs and since which boot
+_HUNG, _MOST_NOTE_BYTES, _BOOT_ID = "stress-hung.json", 4096, "/proc/sys/kernel/random/boot_id"
 #: under WSL2 a daemon's probe has the device open as well
 OUR_PROBE = "wslgpud.probes"
 #: Monitors such as nvidia-smi, under whatever name, load the first only to ask it for its version.
@@ -175,30 +176,21 @@ def on_battery(host: Host) -> bool | None:
     return not any(mains) if mains else "Discharging" in own or None
 
 
-class HungNote:
-    """Remembers, across restarts of the daemon, a worker that nothing could end."""
+def note_hung(state_folder: Path, host: Host, pid: int) -> None:
+    """Note for later daemons that nothing could end a worker; where that cannot be kept, its run still counts."""
+    try:
+        note = {"boot": host.read(_BOOT_ID).strip(), "pid": pid}
+        safe_files.put(state_folder / _HUNG, json.dumps(note), mode=0o644)
+    except (OSError, NoData, SourceError) as error:
+        log.warning("nobody will know after a restart that the worker %d hangs: %s", pid, error)
 
-    def __init__(self, state_folder: Path, host: Host) -> None:
-        self._file = state_folder / "stress-hung.json"
-        self._host = host
 
-    def write(self, pid: int) -> None:
-        """Note that the process hangs; where that cannot be kept, what the run has found still counts."""
-        try:
-            safe_files.put(self._file, json.dumps({"boot": self._boot(), "pid": pid}), mode=0o644)
-        except (OSError, NoData, SourceError) as error:
-            log.warning("nobody will know after a restart that the worker %d hangs: %s", pid, error)
-
-    def stands(self) -> bool:
-        """Tell whether it still hangs; a note of an earlier boot, or of an ended process, is dropped."""
-        try:
-            note = safe_files.parsed(safe_files.read(self._file, _MOST_NOTE_BYTES))
-            if note["boot"] == self._boot() and self._host.exists(f"/proc/{note['pid']}"):
-                return True
-            self._file.unlink()
-        except (OSError, ValueError, KeyError):
-            pass
-        return False
-
-    def _boot(self) -> str:
-        return self._host.read("/proc/sys/kernel/random/boot_id").strip()
+def still_hung(state_folder: Path, host: Host) -> bool:
+    """Tell whether a worker noted earlier still hangs; a note of an earlier boot or an ended process is dropped."""
+    file = state_folder / _HUNG
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        note = safe_files.parsed(safe_files.read(file, _MOST_NOTE_BYTES))
+        if note["boot"] == host.read(_BOOT_ID).strip() and host.exists(f"/proc/{note['pid']}"):
+            return True
+        file.unlink()
+    return False

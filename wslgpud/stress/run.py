@@ -83,7 +83,7 @@ class Runner:
             holders=conditions.users(self.host, os.getpid()),
             on_battery=conditions.on_battery(self.host),
             jump_age_seconds=None if jump is None else now - jump,
-            hung_since_boot=conditions.HungNote(self.state_folder, self.host).stands(),
+            hung_since_boot=conditions.still_hung(self.state_folder, self.host),
             recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
         )
 
@@ -130,7 +130,7 @@ class Runner:
             stall_seconds=self.stall_seconds,
         )
         if done.hung_pid is not None:
-            conditions.HungNote(self.state_folder, self.host).write(done.hung_pid)
+            conditions.note_hung(self.state_folder, self.host, done.hung_pid)
         return done, Frame(wall, before, self._key(before, mode), self._after(before))
 
     def _after(self, before: GpuSample) -> GpuSample | None:

@@ -68,10 +68,11 @@ METRICS = tuple(spec for spec in [*vars().values()] if isinstance(spec, MetricSp
 #: figures in bytes: what there is of a card, and what became of the free ones
 BYTES = tuple(
     f"{kind}_bytes"
-    for kind in (
-        *("spec", "total", "visible", "reserved", "foreign", "context", "free"),
-        *("allocated", "verified", "usable", "spilled", "spill_start", "leak"),
+    for kinds in (
+        "spec total visible reserved foreign context free",
+        "allocated verified usable spilled spill_start leak",
     )
+    for kind in kinds.split()
 )
 #: values of the runs that are series, each with the rest of its labels
 FIGURES: Sequence[tuple[MetricSpec, str, tuple[str, ...]]] = (
