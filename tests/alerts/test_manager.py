@@ -704,3 +704,41 @@ def test_whoever_looks_into_the_log_reads_alerts_in_the_chosen_language(
     life.end()
 
     assert "严重：内存不足，内核杀死了 python (pid 7)" in caplog.text
+
+
+DAY = 86400.0
+
+
+def test_how_often_it_warned_and_how_often_about_nothing_is_told_over_restarts(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.memory(0, Level.OK, Level.WARNING, eta=60, left=50)
+    life.memory(60, Level.WARNING, Level.OK, left=90)  # there was never less than half
+    assert life.manager.tally().message is None  # of a minute nothing can be said
+    life.memory(3600, Level.OK, Level.WARNING, eta=20, left=5)
+    life.memory(3700, Level.WARNING, Level.OK, left=90)
+    life.clock.t = 3 * DAY
+    told = life.manager.tally()
+    life.store.close()
+
+    clock = Clock()
+    clock.t = 4 * DAY
+    again = Life(tmp_path, clock=clock)
+    clock.t = 5 * DAY
+    after = again.manager.tally()
+    again.store.close()
+
+    assert (told.warnings, told.needless) == (after.warnings, after.needless) == (2, 1)
+    assert str(told.message) == "3 d watched: 2 memory warnings, 1 needless"
+    # A day in which nobody watched is no day without a warning.
+    assert after.watched_seconds == pytest.approx(4 * DAY)
+    assert str(after.message) == "4 d watched: 2 memory warnings, 1 needless"
+
+
+def test_what_was_warned_of_a_month_ago_is_no_longer_counted(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.memory(0, Level.OK, Level.WARNING, eta=60, left=50)
+    life.memory(60, Level.WARNING, Level.OK, left=90)
+    life.clock.t = 31 * DAY
+
+    assert str(life.manager.tally().message) == "30 d watched: 0 memory warnings, 0 needless"
+    life.store.close()

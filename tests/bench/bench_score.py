@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench.scoring import Score, score_all, truth_beside
+from tests.bench.scoring import Score, interval, score_all, truth_beside
 
 TRACES = Path(__file__).parents[1] / "traces"
 RELIABILITY_SECONDS = (60, 300)
@@ -56,6 +56,10 @@ def main(arguments: Sequence[str]) -> int:
     print("  criticals not in time:", ", ".join(engine.critical.late) or "none")
     print("  false alarms:", ", ".join(engine.warning.noisy) or "none")
     print("  false criticals:", ", ".join(engine.critical.noisy) or "none")
+    if days := engine.quiet_seconds / 86400:
+        least, most = (bound / days for bound in interval(engine.quiet_alarms))
+        told = f"{engine.quiet_alarms / days:.2f} a day ({least:.2f} to {most:.2f} with 95 % confidence)"
+        print(f"  warnings in {24 * days:.1f} h that call for silence: {engine.quiet_alarms}, {told}")
     print("\nBrier score of the probabilities (0 is best, a coin's is 0.25):")
     for line in lines[:2]:
         errors = ", ".join(f"{horizon} s: {error:.3f}" for horizon, error in line.calibration.items())

@@ -152,6 +152,27 @@ class Score:
         return statistics.median(self.leads) if self.leads else None
 
 
+def interval(count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the bounds of how many events are to be expected where ``count`` were seen: exact, for rare ones.
+
+    Garwood, F. (1936): Fiducial limits for the Poisson distribution. Biometrika 28, https://doi.org/10.2307/2333958
+    """
+    tail = (1 - confidence) / 2
+
+    def at_most(seen: int, expected: float) -> float:
+        return math.fsum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(seen + 1))
+
+    def where(falls: Callable[[float], bool]) -> float:
+        low, high = 1e-9, 10.0 * (count + 10)
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if falls(middle) else (low, middle)
+        return low
+
+    least = where(lambda expected: 1 - at_most(count - 1, expected) < tail) if count else 0.0
+    return least, where(lambda expected: at_most(count, expected) > tail)
+
+
 MessageLike = tuple[float, float, float | None]
 """(time, probability of exhaustion within some horizon, time of the event or None)."""
 
@@ -296,6 +317,9 @@ class Line:
     name: str
     warning: Score = field(default_factory=Score)
     critical: Score = field(default_factory=Score)
+    #: of the recordings that call for silence, and the alarms in these
+    quiet_seconds: float = 0.0
+    quiet_alarms: int = 0
     calibration: dict[int, float] = field(default_factory=dict)
     reliability: dict[int, list[tuple[float, float, int]]] = field(default_factory=dict)
 
@@ -318,8 +342,12 @@ def score_engine(name: str, pairs: Iterable[tuple[Truth, Replay]]) -> Line:
         levels: dict[str, list[tuple[float, Level]]] = {}
         for change in result.changes:
             levels.setdefault(change.resource, []).append((change.mono, change.new))
+        before = line.warning.false_alarms
         line.warning.add(truth, levels, Level.WARNING)
         line.critical.add(truth, levels, Level.CRITICAL)
+        if not truth.events and not truth.tolerated:
+            line.quiet_seconds += result.seconds
+            line.quiet_alarms += line.warning.false_alarms - before
         for resource, forecasts in result.forecasts.items():
             event = truth.events.get(resource)
             for t, forecast in forecasts:

@@ -4,7 +4,17 @@ import pytest
 
 from tests.bench import bench_score
 from tests.bench.bench_score import TRACES
-from tests.bench.scoring import BASELINE_NAMES, Score, Truth, alarms, brier, read_truth, reliability, run_baseline
+from tests.bench.scoring import (
+    BASELINE_NAMES,
+    Score,
+    Truth,
+    alarms,
+    brier,
+    interval,
+    read_truth,
+    reliability,
+    run_baseline,
+)
 from wslgpud.model import Level
 from wslgpud.risk.replay import TruthError
 from wslgpud.risk.trace import read_trace
@@ -68,6 +78,15 @@ def test_alarms_are_intervals_at_a_level_or_above():
     changes = [(1.0, Level.INFO), (2.0, Level.CRITICAL), (3.0, Level.WARNING), (4.0, Level.OK)]
     assert alarms(changes, Level.WARNING) == [(2.0, 4.0)]
     assert alarms(changes, Level.CRITICAL) == [(2.0, 3.0)]
+
+
+@pytest.mark.parametrize(
+    # Garwood's table, 95 %
+    ("count", "least", "most"),
+    [(0, 0.0, 3.689), (1, 0.0253, 5.572), (5, 1.623, 11.668), (20, 12.217, 30.888)],
+)
+def test_how_rare_something_is_has_exact_bounds(count, least, most):
+    assert interval(count) == (pytest.approx(least, abs=2e-3), pytest.approx(most, abs=2e-3))
 
 
 def test_the_brier_score_punishes_certainty_that_was_wrong():

@@ -201,6 +201,14 @@ def test_what_else_is_open_is_told_once_and_what_the_verdict_is_about_is_not_rep
     assert "incident 12" not in text
 
 
+def test_how_often_it_warned_is_told_while_all_is_well_and_not_beside_an_alarm() -> None:
+    tally = {"tally": "12 d watched: 1 memory warning, 0 needless"}
+    calm, alarmed = seen("wsl2-idle"), looked(leak())
+
+    assert "12 d watched: 1 memory warning, 0 needless" in drawn(replace(calm, document={**calm.document, **tally}))
+    assert "watched" not in drawn(replace(alarmed, document={**alarmed.document, **tally}))
+
+
 def test_what_wsl_does_not_tell_of_a_program_is_said_to_be_unknown() -> None:
     (line,) = [line for line in drawn(seen("wsl2-vram-full")).splitlines() if "train.py" in line]
 

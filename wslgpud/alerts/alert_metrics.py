@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import MEMORY, Level, Reading
+from wslgpud.words import Message, says
 
 #: the rules whose incidents the score is made of
 SCORED = (MEMORY, OOM_KILL, UNCLEAN_END)
 #: a warning that came later left nobody the time to do anything
 IN_TIME_SECONDS = 5.0
+#: of less it is no use to count warnings a day
+LEAST_WATCHED_SECONDS = 86400.0
 
 _own = partial(MetricSpec, stored=False)  # rows and outbox keep what they are made of
 LEVEL = _own(
@@ -84,6 +88,35 @@ def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
     if any(i.rule == UNCLEAN_END and incident.opened_wall <= i.opened_wall <= end + 60.0 for i in incidents):
         return False
     return not incident.close_call
+
+
+class Tally(NamedTuple):
+    """How often memory was warned of in the time that was watched, and how often about nothing."""
+
+    watched_seconds: float
+    warnings: int
+    needless: int
+
+    @property
+    def message(self) -> Message | None:
+        """Return it in words; None before there is a day to speak of."""
+        if self.watched_seconds < LEAST_WATCHED_SECONDS:
+            return None
+        return says(
+            "{watched_seconds} watched: {count} memory warning, {needless} needless",
+            "{watched_seconds} watched: {count} memory warnings, {needless} needless",
+            count=self.warnings,
+            needless=self.needless,
+            watched_seconds=self.watched_seconds,
+        )
+
+
+def tally(incidents: Iterable[Incident], since_wall: float, watched_seconds: float) -> Tally:
+    """Return the tally of the warnings since a moment."""
+    known = list(incidents)
+    warned = [i for i in known if i.rule == MEMORY and i.warned_wall is not None and i.opened_wall >= since_wall]
+    ends = [incident for incident in known if incident.rule == UNCLEAN_END]
+    return Tally(watched_seconds, len(warned), sum(false_alarm(incident, ends) for incident in warned))
 
 
 def score(incidents: Iterable[Incident]) -> Iterator[Reading]:

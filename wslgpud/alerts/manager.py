@@ -79,7 +79,7 @@ class AlertManager:
             ConfigError: a setting cannot be used.
         """
         self._settings, self._store, self._clock, self._place = settings, store, clock, place
-        self._channels = channels
+        self._channels, self._began = channels, clock.mono()
         self._levels = channel_factory.levels(settings)
         spoken = translator(place.language)
         self.dispatcher = Dispatcher(channels, store.outbox, clock, settings, spoken, self.reminders)
@@ -127,6 +127,12 @@ class AlertManager:
             OpenIncident(i, i.id in control.acknowledged, control.silenced_until(i.rule, i.resource, wall))
             for i in sorted(self._open, key=lambda i: (-i.level, i.id))
         ]
+
+    def tally(self) -> alert_metrics.Tally:
+        """Return how often it was warned while this machine was watched, and how often about nothing."""
+        now, ran = self._clock.wall(), self._clock.mono() - self._began
+        watched = min(HISTORY_SECONDS, self._store.watched_seconds + ran)
+        return alert_metrics.tally(self._known, now - HISTORY_SECONDS, watched)
 
     def lately(self, seconds: float) -> list[Transition]:
         """Return what was announced in the last seconds, the newest last."""
@@ -252,7 +258,8 @@ class AlertManager:
         # What other threads ask for is made ready: they must not walk through what changes meanwhile.
         self._open = tuple(self._ledger.open.values())
         known = {i.id: i for i in (*self._past, *self._open)}  # news of a kill opens what was over
-        self._score = tuple(alert_metrics.score(known[number] for number in sorted(known)))
+        self._known = [known[number] for number in sorted(known)]
+        self._score = tuple(alert_metrics.score(self._known))
 
     def _repeat(self, snapshot: Snapshot) -> None:
         """Say it again when half of the time is gone."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from wslgpud.alerts.alert_metrics import Tally
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
 from wslgpud.app import systemd
@@ -34,6 +35,7 @@ class Moment(NamedTuple):
     state: PipelineState
     verdict: Verdict
     incidents: Sequence[OpenIncident]
+    tally: Tally
     stress: Sequence[StressResult]
 
 
@@ -48,8 +50,11 @@ class Answers:
         """Return the state of things as JSON, worded in a language; it waits for nothing."""
         if (latest := self.latest) is None:
             return waiting(translator(language))
-        state, verdict, incidents, stress = latest
-        return status(state, verdict, translator(language), recent=recent, incidents=incidents, stress=stress)
+        state, verdict, incidents, tally, stress = latest
+        told = tally.message
+        return status(
+            state, verdict, translator(language), recent=recent, incidents=incidents, stress=stress, tally=told
+        )
 
     def status(self, language: str) -> dict[str, Any]:
         """Return the same with what was announced lately, the newest first; it looks into the database."""
@@ -97,7 +102,7 @@ class Loop:
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
         verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
         self.verdicts.note(verdict)
-        self.answers.latest = Moment(state, verdict, standing, runs)
+        self.answers.latest = Moment(state, verdict, standing, self.alerts.tally(), runs)
         self.publisher.publish(state.snapshot)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self.store.append(state.snapshot, urgent=worst >= Level.WARNING)

@@ -175,7 +175,7 @@ def verdict(view: View) -> Iterator[Text]:
         yield words((t("what follows is old:"), "yellow"), " ", line)
         return
     line.append(in_one_line(said).removeprefix(said["headline"]))
-    if more := said.get("more"):
+    if more := said.get("more") or (view.document.get("tally") if said["level"] == "ok" else None):
         line.append(f"  {more}", "bright_black")
     if age > OLD_SECONDS and look.seen_by == "daemon":
         line.append("  " + t("{age_seconds} old", age_seconds=age), "yellow")

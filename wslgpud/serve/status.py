@@ -16,7 +16,7 @@ from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
 from wslgpud.stress import comparison
 from wslgpud.verdict import WAITING, Verdict
-from wslgpud.words import Translator, say, says, to_json
+from wslgpud.words import Message, Translator, say, says, to_json
 
 #: what Windows tells of itself and of its GPUs, by the name under which it stands here
 _WINDOWS = {
@@ -42,10 +42,12 @@ def status(  # noqa: PLR0913 - what a document is made of
     recent: Iterable[Transition] = (),
     incidents: Iterable[OpenIncident] = (),
     stress: Iterable[StressResult] = (),
+    tally: Message | None = None,
 ) -> dict[str, Any]:
     """Return all that is known at a tick, in a language's words; keys whose value is not known are absent.
 
-    ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first.
+    ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first; ``tally``
+    says how often it was warned, and how often about nothing.
     """
     snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
@@ -82,6 +84,7 @@ def status(  # noqa: PLR0913 - what a document is made of
             "sources": [_source(report, snapshot) for report in snapshot.reports],
             "incidents": [_open_now(one, now.get(one.incident.resource)) for one in incidents],
             "running": [{**one, "headline": translator.text(running_headline(one))} for one in state.running],
+            "tally": tally,
             "locks": [{**asdict(held), "note": held.note} for held in state.locks] or None,
             "stress": [_stress(run, translator) for run in {run.uuid: run for run in stress}.values()],
             "recent": [{**row_facts(row), "previous_level": row.old.label} for row in recent],

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, case, delete, func, select, update
 
 from wslgpud import __version__
 from wslgpud.config import StoreSettings
@@ -35,6 +35,8 @@ from wslgpud.store.writer import Writer
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
+#: how far back is counted how long this machine was watched
+WATCHED_SECONDS = 30 * 86400.0
 #: subjects (cards, RAM, cgroups) of which earlier runs have learned something
 MOST_LESSONS = 200
 
@@ -85,6 +87,8 @@ class Store(History, AbstractContextManager["Store"]):
         self._run_id: int | None = None
         self._boot_id = boot_id
         self.previous_run: DaemonRun | None = None
+        #: how long earlier daemons have watched within ``WATCHED_SECONDS``
+        self.watched_seconds = 0.0
         self._check = NightlyCheck(self._target, self._clock.wall, self._stats, self._report_damage)
         self.learned: dict[str, Learned] = {}
         self._writer = Writer(
@@ -198,6 +202,9 @@ class Store(History, AbstractContextManager["Store"]):
                 with gap("what was learned of %s", row.subject):
                     self.learned[row.subject] = Learned(row.ms / 1000, safe_files.parsed(row.document))
             last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
+            since_ms = round((self._clock.wall() - WATCHED_SECONDS) * 1000)
+            ran = func.sum(run.c.stopped_ms - case((run.c.started_ms > since_ms, run.c.started_ms), else_=since_ms))
+            self.watched_seconds = (connection.scalar(select(ran).where(mine, run.c.stopped_ms > since_ms)) or 0) / 1000
             if last is not None:
                 stopped = last.stopped_ms or connection.scalar(
                     select(batch.c.ms).where(batch.c.id.between(last.id, high)).order_by(batch.c.id.desc()).limit(1)

@@ -52,7 +52,7 @@ export const overview = {
     // What is gone has no forecast, and may be what the verdict is about.
     const first = status.verdict.subject && status.verdict.subject !== forecasts[0]?.resource;
     return [h("div", { class: "stack" },
-      banner(ctx.state === "live" ? status.verdict : past(ctx)),
+      banner(ctx.state === "live" ? status.verdict : past(ctx), status.tally),
       work(status),
       h("div", { class: "grid" }, first ? [missing, memories] : memories, windows(status), first ? null : missing),
       h("div", { class: "halves" },
@@ -110,8 +110,9 @@ function past(ctx) {
 }
 
 /** The daemon's verdict as it words it. */
-function banner({ level, headline, byline, advice, incident, more }) {
+function banner({ level, headline, byline, advice, incident, more }, tally) {
   const parts = [
+    level === "ok" && tally ? h("a", { href: "#/incidents" }, tally) : null,
     byline ? h("strong", { translate: "no" }, byline) : null, advice,
     incident ? h("a", { href: `#/incidents/${incident}` }, t("Incident {id}", { id: incident })) : null,
     more ? h("a", { href: "#/incidents" }, more) : null,
