@@ -202,11 +202,13 @@ def set_(
         sudo wslgpud wslconfig set boot.systemd=true  # in /etc/wsl.conf
     """
     wanted: dict[WslFile, dict[str, str]] = {}
+    known = FILES if file is None else (files.declared(file),)
     for setting in settings:
         path, found, value = setting.partition("=")
-        declared = next((one for one in FILES if path.lower() in one.by_path), None)
+        declared = next((one for one in known if path.lower() in one.by_path), None)
         if declared is None or not found:
-            raise Fault("{setting}: WSL knows no such key; write it like boot.systemd=true", setting=setting)
+            facts = {"setting": setting, "files": tuple(one.name for one in known)}
+            raise Fault("{setting}: WSL knows no such key in {files}; write it like wsl2.memory=24GB", **facts)
         wanted.setdefault(declared, {})[path] = value
     for declared, values in wanted.items():
         named = file or (Path(WSL_CONF_PATH) if declared is WSL_CONF else None)

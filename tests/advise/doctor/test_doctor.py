@@ -308,6 +308,8 @@ def test_a_card_that_windows_drives_in_tcc_mode_is_not_a_driver_to_install(tmp_p
         ("wslconfig.valid", "/mnt/c/Users/user/.wslconfig", "[wsl2]\nmemory=50gb\n", "problem"),
         ("wslconfig.valid", "/mnt/c/Users/user/.wslconfig", "[wsl2]\nswap=0\n", "note"),
         ("wslconfig.in_force", "/mnt/c/Users/user/.wslconfig", "[wsl2]\nmemory=32GB\n", "problem"),
+        ("wslconf.valid", "/etc/wsl.conf", "[boot] systemd=true\n", "problem"),
+        ("wslconf.valid", "/etc/wsl.conf", "[gpu]\nenabled=false\n", "note"),
         ("gpu.library", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "", "note"),
         ("memory.swap", "/proc/meminfo", "MemTotal: 50000000 kB\nSwapTotal: 0 kB\n", "problem"),
         ("memory.swap", "/proc/meminfo", "MemTotal: 50000000 kB\nSwapTotal: 2000000 kB\n", "note"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import stat
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_settings_of_the_other_file_are_sent_there():
         "[boot]\nsystemd=true\n\n[interop]\n# Restrict\nenabled=false\nappendWindowsPath = false\n[user]\ndefault=me\n"
     )
     assert [(line, why, fix) for line, _, why, fix in said(parse(text))] == [
-        (line, "WSL reads it in /etc/wsl.conf only", f"move it there: wslgpud wslconfig set {setting}")
+        (line, "WSL reads it in /etc/wsl.conf only", f"move it there: sudo wslgpud wslconfig set {setting}")
         for line, setting in (
             (2, "boot.systemd=true"),
             (6, "interop.enabled=false"),
@@ -52,6 +53,13 @@ def test_settings_of_the_other_file_are_sent_there():
         "WSL reads it in .wslconfig only",
         "move it there: wslgpud wslconfig set wsl2.memory=16G",
     )
+
+
+def test_a_command_to_paste_runs_nothing_that_the_file_says():
+    ((*_, fix),) = said(parse("[boot]\ncommand=x; $(reboot) 'a'\n"))
+
+    told = shlex.split(fix.removeprefix("move it there: "))
+    assert told == ["sudo", "wslgpud", "wslconfig", "set", "boot.command=x; $(reboot) 'a'"]
 
 
 def test_settings_without_their_section_are_told_where_they_belong():
@@ -114,8 +122,7 @@ def test_a_full_width_space_ends_a_value_as_it_does_for_wsl():
     assert (parsed.get("wsl2.memory"), parsed.first("wsl2.swap").state) == (8 << 30, "refused")
 
 
-@pytest.mark.parametrize("text", ["[boot]\ncommand=/sbin/openrc default", "[boot]\ncommand=/sbin/openrc default \\"])
-def test_systemd_is_set_without_touching_the_line_above(text):
+def test_systemd_is_set_without_touching_the_line_above():
     new = changed("[boot]\ncommand=/sbin/openrc default", SYSTEMD, WSL_CONF)
 
     assert new == "[boot]\ncommand=/sbin/openrc default\nsystemd=true"
@@ -130,6 +137,8 @@ def test_systemd_is_set_without_touching_the_line_above(text):
         ("; mine\n[user]\ndefault=me\n", "# ; mine\n[user]\ndefault=me\n\n[boot]\nsystemd=true\n"),
         # What stands below a header that nobody can read stays out of the section above it.
         ("[gpu]\n[my-own]\nenabled=false\n", "[gpu]\n[myown] # [my-own]\nenabled=false\n\n[boot]\nsystemd=true\n"),
+        ("[boot]\ncommand=mine \\", "[boot]\nsystemd=true\n# command=mine \\"),
+        ("[user]\ndefault=a\\", "[user]\n# default=a\\\n\n\n[boot]\nsystemd=true\n"),
         ("[4]\n[boot]\n", "[unknown] # [4]\n[boot]\nsystemd=true\n"),
         ("[boot]\ncommand=a \\\n b \\q\n", "[boot]\nsystemd=true\n# command=a \\\n # b \\q\n"),
     ],
@@ -241,6 +250,15 @@ def test_set_refuses_what_wsl_would(place, setting, why):
 
     assert (done.exit_code, place.read_text()) == (2, "[boot]\n")
     assert why in done.output
+
+
+def test_set_puts_no_key_into_the_file_that_does_not_have_it(place):
+    other = place.with_name(".wslconfig")
+    other.write_text("[wsl2]\n")
+    done = run("set", "wsl2.memory=8GB", "boot.systemd=true", "-y", "--file", other)
+
+    assert (done.exit_code, other.read_text()) == (2, "[wsl2]\n")
+    assert "boot.systemd=true: WSL knows no such key in .wslconfig" in done.output
 
 
 def machine(folder: Path, conf_text: str, config_text: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -113,8 +114,9 @@ def _unknown(entry: Entry, file: WslFile) -> Advice:
     name, other = entry.name.lower(), WSL_CONF if file is WSLCONFIG else WSLCONFIG
     if entry.written.lower() in other.by_path:
         path = WSL_CONF_PATH if other is WSL_CONF else other.name
-        setting = f"{entry.written}={entry.value}"
-        fix = say("move it there: wslgpud wslconfig set {setting}", setting=setting)
+        # To be pasted into a shell, by root: whoever wrote the file gets no say in it.
+        command = ["sudo"] * (other is WSL_CONF) + ["wslgpud", "wslconfig", "set", f"{entry.written}={entry.value}"]
+        fix = say("move it there: {command}", command=shlex.join(command))
         return say("WSL reads it in {path} only", path=path), fix
     if name in FOLKLORE:
         return say("guides recommend it, but WSL does not know it"), Message(FOLKLORE[name])
