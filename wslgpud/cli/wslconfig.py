@@ -207,8 +207,9 @@ def set_(
         path, found, value = setting.partition("=")
         declared = next((one for one in known if path.lower() in one.by_path), None)
         if declared is None or not found:
-            facts = {"setting": setting, "files": tuple(one.name for one in known)}
-            raise Fault("{setting}: WSL knows no such key in {files}; write it like wsl2.memory=24GB", **facts)
+            names = tuple(one.name for one in known)
+            said = template("{setting}: WSL knows no such key in {files}; write it like wsl2.memory=24GB")
+            raise Fault(said, setting=setting, files=names)
         wanted.setdefault(declared, {})[path] = value
     for declared, values in wanted.items():
         named = file or (Path(WSL_CONF_PATH) if declared is WSL_CONF else None)
