@@ -742,3 +742,13 @@ def test_what_was_warned_of_a_month_ago_is_no_longer_counted(tmp_path: Path) -> 
 
     assert str(life.manager.tally().message) == "30 d watched: 0 memory warnings, 0 needless"
     life.store.close()
+
+
+def test_from_the_first_full_day_on_it_is_told_how_often_it_warned(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.clock.t = DAY - 1
+    early = life.manager.tally().message
+    life.clock.t = DAY
+
+    assert (early, str(life.manager.tally().message)) == (None, "24 h watched: 0 memory warnings, 0 needless")
+    life.store.close()

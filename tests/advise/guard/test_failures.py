@@ -48,7 +48,7 @@ ENDS = {
         "RuntimeError: CUDA error: an illegal memory access was encountered",
         "a kernel of the program failed, memory did not run out",
     ),
-    "a python without memory": ("Traceback ...\nMemoryError", "RAM ran out"),
+    "a python without memory": ("Traceback ...\nMemoryError", "the program could get no more RAM"),
     "an ordinary end": (TORCH.format(asked="2.00 GiB", free="1.10 GiB"), "VRAM ran out"),
 }
 
@@ -64,6 +64,8 @@ def test_an_allocation_that_is_refused_with_room_left_is_windows_doing() -> None
     refused = TORCH.format(asked="148.00 MiB", free="6.15 GiB").encode()
 
     assert str(recognised(refused, wsl=True)).startswith("CUDA reports out of memory with VRAM free")
+    kibibytes = TORCH.format(asked="1.50 MiB", free="1600.00 KiB").encode()
+    assert str(recognised(kibibytes, wsl=True)).startswith("CUDA reports out of memory with VRAM free")
     # Of native Linux that says fragments or another limit, and nothing of Windows.
     assert str(recognised(refused, wsl=False)).startswith("VRAM ran out")
     # The last word counts: the first allocation may have been caught.

@@ -86,7 +86,7 @@ _KNOWN = (
         ("CUDA out of memory", "CUDA error: out of memory"),
         template("VRAM ran out: a smaller batch or a shorter context"),
     ),
-    ((r"^MemoryError\b", "std::bad_alloc", "Cannot allocate memory"), template("RAM ran out")),
+    ((r"^MemoryError\b", "std::bad_alloc", "Cannot allocate memory"), template("the program could get no more RAM")),
 )
 _PATTERNS = tuple((re.compile("|".join(patterns), re.MULTILINE), said) for patterns, said in _KNOWN)
 
