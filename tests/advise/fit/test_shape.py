@@ -392,3 +392,52 @@ def test_no_file_however_odd_breaks_the_reader(tmp_path_factory, data):
 
     with pytest.raises((ValueError, struct.error)):
         header(file)
+
+
+DEEPSEEK = {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+#: the config.json of deepseek-ai/DeepSeek-V2-Lite and DeepSeek-V3, and what their model cards say they have
+LATENT = [
+    (
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "intermediate_size": 10944,
+            "moe_intermediate_size": 1408,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 6,
+            "first_k_dense_replace": 1,
+            "vocab_size": 102400,
+            "q_lora_rank": None,
+        },
+        15.7e9,
+    ),
+    (
+        {
+            "hidden_size": 7168,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "intermediate_size": 18432,
+            "moe_intermediate_size": 2048,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "first_k_dense_replace": 3,
+            "vocab_size": 129280,
+            "q_lora_rank": 1536,
+        },
+        671e9,
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "parameters"), LATENT)
+def test_a_model_of_latents_has_the_parameters_that_its_makers_publish(document, parameters):
+    shape = of_config(DEEPSEEK | document | {"v_head_dim": 128})
+
+    assert shape.count() == pytest.approx(parameters, rel=0.002)
+    # transformers keeps keys of 192 and values of 128 numbers for each head
+    assert 2 * shape.kv_width == document["num_attention_heads"] * (192 + 128)

@@ -55,7 +55,8 @@ class Shape:
     the weights where they are quantized, ``stored_bytes`` what they take in it, where that is known.
     ``windowed_layers`` see the last ``window`` tokens only, and ``linear_layers`` keep none. ``head_norms`` are
     norms of queries and keys, ``soft_capped`` what becomes of the words' scores (Gemma 2), ``fused`` matrices
-    that make queries, keys and values (or gate and up) at once, ``eager`` attention whose scores are written out.
+    that make queries, keys and values (or gate and up) at once, ``eager`` attention whose scores are written out,
+    ``attention_parameters`` those of one layer where they are not hidden x (queries, keys, values, outcome).
     """
 
     layers: int
@@ -85,10 +86,11 @@ class Shape:
     soft_capped: bool = False
     fused: bool = False
     eager: bool = False
+    attention_parameters: int = 0
 
     def count(self) -> int:
         """Return the number of parameters: attention, feed-forward, norms, embeddings."""
-        attention = 2 * self.hidden * (self.query_width + self.kv_width)
+        attention = self.attention_parameters or 2 * self.hidden * (self.query_width + self.kv_width)
         across = self.matrices * self.hidden
         router = self.hidden * self.experts if self.experts > 1 else 0
         sparse = across * (self.intermediate * self.experts + self.shared) + router
@@ -274,7 +276,7 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         hidden,
         heads,
         _whole(inner, *kv_heads, default=heads),
-        _whole(inner, "head_dim", "attention.key_length", default=hidden // max(heads, 1)),
+        _latent_head(inner) or _whole(inner, "head_dim", "attention.key_length", default=hidden // max(heads, 1)),
         wide,
         _whole(inner, "vocab_size"),
         not _UNGATED.fullmatch(kind),
@@ -288,12 +290,36 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         dense_width=dense_width if dense_layers else 0,
         stored=stored(document.get("quantization_config") or inner.get("quantization_config")),
         **_attention(inner, layers),
+        **_latent(inner, hidden, heads),
         head_norms=re.match("qwen3|olmo[23]|gemma3", kind) is not None,
         layer_norms=4 if kind.startswith(("gemma2", "gemma3")) else 2,
         soft_capped=bool(inner.get("final_logit_softcapping")),
         fused=kind.startswith("phi3"),
         eager=kind == "bloom",
     )
+
+
+def _latent_head(inner: Mapping[str, Any]) -> int:
+    """Return the mean size of a head's keys and values where both come from latents (DeepSeek V2 and V3), else 0.
+
+    transformers keeps them for all heads: modeling_deepseek_v3.py. What an engine keeps of latents is far less.
+    """
+    if not _whole(inner, "kv_lora_rank", default=0):
+        return 0
+    sizes = (_whole(inner, name, default=0) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    return sum(sizes) // 2
+
+
+def _latent(inner: Mapping[str, Any], hidden: int, heads: int) -> dict[str, int]:
+    """Return the parameters of a layer's attention from latents: arXiv:2405.04434, 2.1."""
+    if not (latent := _whole(inner, "kv_lora_rank", default=0)):
+        return {}
+    plain, turned = _whole(inner, "qk_nope_head_dim"), _whole(inner, "qk_rope_head_dim")
+    value, compressed = _whole(inner, "v_head_dim"), _whole(inner, "q_lora_rank", default=0)
+    queries = heads * (plain + turned)
+    query = compressed * (hidden + queries) if compressed else hidden * queries
+    keys = hidden * (latent + turned) + latent * heads * (plain + value)
+    return {"attention_parameters": query + keys + heads * value * hidden}
 
 
 def _attention(inner: Mapping[str, Any], layers: int) -> dict[str, int]:
