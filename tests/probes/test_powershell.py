@@ -1,0 +1,105 @@
+"""What is asked of Windows is PowerShell, and asks for what Microsoft documents. No Windows is at hand to try it on."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tree_sitter_powershell
+from tree_sitter import Language, Node, Parser
+
+from wslgpud.advise.wslconfig import files
+from wslgpud.alerts.channels import toast
+from wslgpud.probes import windows_probe
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = json.loads(Path(__file__).with_name("windows_reference.json").read_text())
+SIZE = "$c = Get-CimInstance Win32_ComputerSystem; '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
+SCRIPTS = {
+    "probe": windows_probe.SCRIPT,
+    "toast": toast.SCRIPT,
+    "keep-alive": (ROOT / "deploy/keep-alive.ps1").read_text(),
+    "size": SIZE,
+}
+#: how a type of WinRT is named with its assembly, which the grammar does not know
+_WINRT = re.compile(r",[\w.]+,ContentType=WindowsRuntime\]")
+_COMMAND = re.compile(r"[A-Z][A-Za-z]+-[A-Z]\w+")
+
+
+def tree(script: str) -> Node:
+    parser = Parser(Language(tree_sitter_powershell.language()))
+    return parser.parse(_WINRT.sub("]", script).encode()).root_node
+
+
+def walked(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children:
+        yield from walked(child)
+
+
+def texts(script: str, kind: str) -> set[str]:
+    return {node.text.decode() for node in walked(tree(script)) if node.type == kind and node.text is not None}
+
+
+def faults(script: str) -> list[str]:
+    return [str(node) for node in walked(tree(script)) if node.type == "ERROR" or node.is_missing]
+
+
+def test_the_script_for_the_size_of_windows_is_the_one_that_is_asked() -> None:
+    assert SIZE in inspect.getsource(files.windows_size)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_script_is_powershell(name: str) -> None:
+    assert faults(SCRIPTS[name]) == []
+
+
+@pytest.mark.parametrize("name", ["probe", "toast", "keep-alive"])
+@pytest.mark.parametrize("lost", [")", "'"])
+def test_a_character_that_is_lost_is_seen(name: str, lost: str) -> None:
+    before, found, after = SCRIPTS[name].rpartition(lost)
+
+    assert not found or faults(before + after)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_cmdlet_and_parameter_is_documented(name: str) -> None:
+    commands = {command for command in texts(SCRIPTS[name], "command_name") if _COMMAND.fullmatch(command)}
+    assert commands <= REFERENCE["cmdlets"].keys()
+
+    # With the operators, which the grammar has apart.
+    known = {p for command in commands for p in REFERENCE["cmdlets"][command]["parameters"]}
+    known |= set(REFERENCE["common_parameters"]["parameters"])
+    assert {p.strip("-:") for p in texts(SCRIPTS[name], "command_parameter")} <= known
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_type_and_what_is_asked_of_it_is_documented(name: str) -> None:
+    types = {text.strip("[]") for text in texts(SCRIPTS[name], "type_literal")}
+    assert types <= REFERENCE["types"].keys()
+
+    asked = re.findall(r"\[([\w.]+)\]::(\w+)", _WINRT.sub("]", SCRIPTS[name]))
+    assert [(kind, member) for kind, member in asked if member not in REFERENCE["types"][kind]["members"]] == []
+
+
+def test_each_class_and_property_of_wmi_is_documented() -> None:
+    script = re.sub(r"' \+\s+[\"']", "", SCRIPTS["probe"]).replace("${counters}", "Win32_PerfFormattedData")
+    asked = dict(re.findall(r"FROM (\w+)()", script))
+    queries = re.findall(r"SELECT ([\w, ]+) FROM (\w+)", script)
+
+    assert len(queries) == len(asked) == 3
+    for properties, name in (*queries, ("TotalPhysicalMemory, NumberOfLogicalProcessors", "Win32_ComputerSystem")):
+        assert set(properties.split(", ")) == set(REFERENCE["classes"][name]["properties"])
+
+
+def test_each_link_leads_to_microsofts_reference() -> None:
+    kinds = (REFERENCE["cmdlets"], REFERENCE["classes"], REFERENCE["types"])
+    links = [entry["link"] for kind in kinds for entry in kind.values()]
+
+    assert [
+        one for one in links if not one.startswith(("https://learn.microsoft.com/", "https://devblogs.microsoft.com/"))
+    ] == []
