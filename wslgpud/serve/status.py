@@ -155,15 +155,14 @@ def _windows(snapshot: Snapshot) -> dict[str, Any]:
     for name, spec in _WINDOWS_GPU.items():
         for labels, value in snapshot.family(spec).items():
             adapters.setdefault(labels[0], {"adapter": labels[0]})[name] = value
-    told: dict[str, Any] = {name: snapshot.value(spec) for name, spec in _WINDOWS.items()}
-    return {**told, "gpus": list(adapters.values()) or None}
+    gpus = list(adapters.values()) or None
+    return {**{name: snapshot.value(spec) for name, spec in _WINDOWS.items()}, "gpus": gpus}
 
 
 def _source(report: SourceReport, snapshot: Snapshot) -> dict[str, Any]:
-    age = round(max(0.0, snapshot.mono - report.mono), 3)
     return {
         **_picked(report, "name health failures_total"),
         "error": report.error or None,
-        "age_seconds": age if report.health == "ok" else None,
+        "age_seconds": round(max(0.0, snapshot.mono - report.mono), 3) if report.health == "ok" else None,
         "duration_seconds": round(report.duration_seconds, 6),
     }

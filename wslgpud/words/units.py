@@ -42,7 +42,5 @@ def one_line(text: str, most: int = 200) -> str:
 def resource_path(path: str) -> str:
     """Return a cgroup's path; of a long one its own name, which tells most and leaves room for the rest."""
     path = printable(path)
-    if len(path) <= LONGEST_PATH:
-        return path
     name = path[path.rstrip("/").rfind("/") :]
-    return f"…{name[1 - LONGEST_PATH :]}"
+    return path if len(path) <= LONGEST_PATH else f"…{name[1 - LONGEST_PATH :]}"
