@@ -53,10 +53,10 @@ def h200_table() -> str:
     return "\n".join([*lines, *(f"| {row['what']} | {row['measured']} | {row['goal']} |" for row in rows)]) + "\n"
 
 
-def fit_table() -> str:
+def fit_table(kind: str = "cases") -> str:
     """Return what models took on a real card beside what ``fit`` says they take, then and now."""
     lines = ["| model | task | predicted before the run | measured | now |", "|---|---|---|---|---|"]
-    for case in json.loads((ROOT / "tests/advise/fit/h200.json").read_text())["cases"]:
+    for case in json.loads((ROOT / "tests/advise/fit/h200.json").read_text())[kind]:
         plan, measured = Plan(**case["plan"]), case["measured_bytes"]
         task = f"{plan.mode} {plan.precision}, batch {plan.batch}, context {plan.context}"
         task += ", checkpointing" * plan.checkpointing + ", all matrices" * (plan.targets == "all")
@@ -74,6 +74,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cost": peers.cost_table,
     "cost_h200": peers.cost_on_a_card_table,
     "fit": fit_table,
+    "fit_held_out": lambda: fit_table("held_out"),
     "h200": h200_table,
     "metrics": catalogue.table,
     "peers": peers.peers_table,

@@ -109,8 +109,48 @@ OTHERS: dict[str, dict[str, Any]] = {
     "Phi-3 mini": _decoder("phi3", 3072, 32, 32, 32, 8192, 32064, pad_token_id=0, sliding_window=2047),
     "OLMo 2 1B": _decoder("olmo2", 2048, 16, 16, 16, 8192, 100352),
 }
+#: families that nothing was adjusted to: measured once, after the estimate stood (cut to twelve layers or eight)
+HELD_OUT: dict[str, dict[str, Any]] = {
+    "StableLM 2 1.6B": _decoder("stablelm", 2048, 24, 32, 32, 5632, 100352),
+    "Granite 2B": _decoder("granite", 2048, 40, 32, 8, 8192, 49155, tie_word_embeddings=True),
+    "Phi-2 2.7B": _decoder("phi", 2560, 32, 32, 32, 10240, 51200),
+    "Gemma 2B": _decoder("gemma", 2048, 18, 8, 1, 16384, 256000, head_dim=256, tie_word_embeddings=True),
+    "GLM-4 9B": _decoder("glm4", 4096, 40, 32, 2, 13696, 151552, head_dim=128),
+    "Cohere 8L": _decoder("cohere", 4096, 8, 32, 32, 22528, 256000, tie_word_embeddings=True),
+    "Qwen3 MoE 12L": _decoder(
+        "qwen3_moe",
+        *(2048, 12, 32, 4, 6144, 151936),
+        head_dim=128,
+        num_experts=128,
+        num_experts_per_tok=8,
+        moe_intermediate_size=768,
+    ),
+    "DeepSeek V2 Lite 12L": _decoder(
+        "deepseek_v2",
+        *(2048, 12, 16, 16, 10944, 102400),
+        kv_lora_rank=512,
+        q_lora_rank=None,
+        qk_nope_head_dim=128,
+        qk_rope_head_dim=64,
+        v_head_dim=128,
+        n_routed_experts=64,
+        n_shared_experts=2,
+        num_experts_per_tok=6,
+        moe_intermediate_size=1408,
+        first_k_dense_replace=1,
+        n_group=1,
+        topk_group=1,
+    ),
+}
 GIB = float(1 << 30)
-MODELS = {"Llama 1B": LLAMA_1B, "Llama 7B": LLAMA_7B, "Qwen 3B": QWEN_3B, "GPT-2 large": GPT2_LARGE, **OTHERS}
+MODELS = {
+    "Llama 1B": LLAMA_1B,
+    "Llama 7B": LLAMA_7B,
+    "Qwen 3B": QWEN_3B,
+    "GPT-2 large": GPT2_LARGE,
+    **OTHERS,
+    **HELD_OUT,
+}
 TINY = {
     "hidden_size": 128,
     "num_hidden_layers": 2,
@@ -155,6 +195,22 @@ CASES: tuple[tuple[str, Plan], ...] = (
     ("Phi-3 mini", Plan("lora", "bf16", 1, 2048, targets="all")),
     ("OLMo 2 1B", Plan("training", "bf16", 4, 2048)),
     ("Mistral 7B", Plan("lora", "bf16", 1, 4096, checkpointing=True)),
+    ("StableLM 2 1.6B", Plan("training", "bf16", 2, 2048)),
+    ("StableLM 2 1.6B", Plan("inference", "bf16", 4, 4096)),
+    ("Granite 2B", Plan("training", "bf16", 2, 2048)),
+    ("Granite 2B", Plan("lora", "bf16", 2, 2048)),
+    ("Phi-2 2.7B", Plan("training", "bf16", 1, 2048)),
+    ("Phi-2 2.7B", Plan("inference", "fp16", 2, 2048)),
+    ("Gemma 2B", Plan("training", "bf16", 1, 2048)),
+    ("Gemma 2B", Plan("inference", "bf16", 2, 8192)),
+    ("GLM-4 9B", Plan("inference", "bf16", 1, 16384)),
+    ("GLM-4 9B", Plan("lora", "bf16", 1, 2048, checkpointing=True)),
+    ("Cohere 8L", Plan("training", "bf16", 1, 1024)),
+    ("Cohere 8L", Plan("inference", "bf16", 2, 4096)),
+    ("Qwen3 MoE 12L", Plan("inference", "bf16", 2, 4096)),
+    ("Qwen3 MoE 12L", Plan("training", "bf16", 1, 1024)),
+    ("DeepSeek V2 Lite 12L", Plan("inference", "bf16", 2, 4096)),
+    ("DeepSeek V2 Lite 12L", Plan("training", "bf16", 1, 1024)),
 )
 
 

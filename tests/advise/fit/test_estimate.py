@@ -115,6 +115,13 @@ def test_a_real_card_took_what_is_said(case):
     assert least <= found / case["measured_bytes"] <= 1.065
 
 
+@pytest.mark.parametrize("case", RECORDED["held_out"], ids=lambda c: f"{c['model']} {c['plan']['mode']}")
+def test_a_family_that_nothing_was_adjusted_to_is_within_a_tenth(case):
+    found = estimate(of_config(MODELS[case["model"]]), Plan(**case["plan"])).total_bytes
+
+    assert found == pytest.approx(case["measured_bytes"], rel=0.1)
+
+
 #: Memory in use, without CUDA's own, of a prompt and 2048 new tokens; transformers, BF16, batch 1:
 #: https://github.com/QwenLM/Qwen2.5/blob/main/docs/source/benchmark/speed_benchmark.rst
 PUBLISHED = {
