@@ -13,7 +13,6 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 LAYERS = (
     ("metrics", "optional_packages", "__init__"),
     ("words",),
-    ("event",),
     ("model", "security"),
     ("colors", "config", "host", "client"),
     ("probes",),
@@ -30,7 +29,7 @@ LAYERS = (
 )
 
 # What forecasts and decides is pure: nothing of the machine, of files or of the network is in its reach.
-PURE = ("metrics", "event", "model", "risk", "colors", "verdict")
+PURE = ("metrics", "model", "risk", "colors", "verdict")
 IO = {"os", "subprocess", "socket", "threading", "time", "sqlite3", "shutil", "urllib", "http"}
 
 # Each third-party library has one home; what only a command or an option needs is imported late there.

@@ -12,7 +12,6 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
 from wslgpud.words import Fact, Message, MessageLike
 
@@ -20,6 +19,24 @@ Number = int | float
 NOTHING_SAID = Message("")
 #: made by a factory in dataclasses: before Python 3.12 it had no hash, and they refuse it as a plain default
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+#: events whose text is the kernel's own line: programs may write into it, so it is never a template
+_QUOTED = frozenset({"nvidia_xid", "dxg_error", "vmbus_starved"})
+
+
+class Event(NamedTuple):
+    """A kill, a jump of the clock, ...: ``text`` is a template with blanks for ``fields``, or the kernel's line."""
+
+    kind: str
+    wall: float
+    text: str
+    fields: Mapping[str, str | int | float] = _NOTHING
+
+    @property
+    def message(self) -> MessageLike:
+        """What happened, to be worded where somebody reads it."""
+        return self.text if self.kind in _QUOTED else Message(self.text, self.fields)
 
 
 class Reading(NamedTuple):

@@ -18,7 +18,7 @@ from wslgpud.alerts.messages import RULES as TEXTS
 from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule
 from wslgpud.model import Level
 from wslgpud.risk.forecast_messages import ADVICE
-from wslgpud.serve.runbook import PATH
+from wslgpud.serve.pages import RUNBOOK_PATH
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).parent / "wslgpud.rules.yml"
@@ -90,7 +90,7 @@ class Links:
     def _runbook(self, rule: str) -> str:
         # What is wrong with the daemon itself is not looked up there: it may be what is gone.
         if rule in self._served:
-            return f"{self._daemon}{PATH}#{rule}"
+            return f"{self._daemon}{RUNBOOK_PATH}#{rule}"
         return f"{self._grafana}/d/{RUNBOOK}?viewPanel={self._panels[RUNBOOK, rule]}"
 
 

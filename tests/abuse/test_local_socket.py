@@ -14,10 +14,11 @@ import pytest
 
 from wslgpud import client
 from wslgpud.client import Daemon, answering, noted
-from wslgpud.serve.http import Response, Route, to_json
+from wslgpud.serve.http import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
-STATUS = [Route("/api/v1/status", lambda _: to_json({"a": 1}))]
+ANSWER = Response(200, dumps({"a": 1}), "application/json")
+STATUS = [Route("/api/v1/status", lambda _: ANSWER)]
 
 
 def ask(path: Path) -> dict[str, object]:
@@ -126,7 +127,9 @@ def test_a_client_that_sends_no_request_is_let_go_and_the_next_one_answered(tmp_
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/live", "//[", "/api/v1/status/../../etc"])
 def test_it_answers_what_commands_ask_for_and_nothing_else(tmp_path: Path, path: str) -> None:
-    local = LocalApi(tmp_path, [*STATUS, Route("/metrics", lambda _: to_json({"secret": 1}))])
+    local = LocalApi(
+        tmp_path, [*STATUS, Route("/metrics", lambda _: Response(200, dumps({"secret": 1}), "application/json"))]
+    )
     assert local.start()
     with pytest.raises(client.Unanswered, match="answered 404"):
         Daemon("http://127.0.0.1:1", local.path).ask(path)
@@ -186,7 +189,7 @@ def test_an_answer_without_end_is_read_no_further_than_a_daemon_has_to_say(
 def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The service's account could hold root's ``wslgpud status`` up for years."""
     monkeypatch.setattr(client, "SECONDS", 0.5)
-    with false_daemon(tmp_path, b" ", pause_seconds=0.05):
+    with false_daemon(tmp_path, b"H", pause_seconds=0.05):
         (said,) = complaints(tmp_path)
 
     assert "no whole answer within 1 s" in said

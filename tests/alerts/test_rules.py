@@ -14,9 +14,9 @@ from tests.alerts.ticks import START, oom_kill, tick
 from wslgpud.alerts import rules, runbook
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RULES, RuleEngine
-from wslgpud.event import Event
 from wslgpud.model import (
     EMPTY,
+    Event,
     GpuSample,
     Health,
     Level,

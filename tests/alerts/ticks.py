@@ -6,8 +6,18 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from wslgpud.alerts.incidents import Incident, grouped
-from wslgpud.event import Event
-from wslgpud.model import GpuSample, Health, Level, ProcessSample, Reading, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import (
+    Event,
+    GpuSample,
+    Health,
+    Level,
+    ProcessSample,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+    Transition,
+)
 from wslgpud.words import Message
 
 START = 1_800_000_000.0

@@ -9,8 +9,7 @@ from pathlib import Path
 from tests.page.stage import Stage, snapshot_of
 from wslgpud.alerts.manager import AlertManager, Installation
 from wslgpud.config import Alerts
-from wslgpud.event import Event
-from wslgpud.model import CgroupState, Observation, ProcessSample, RamState, Sample, SourceReport
+from wslgpud.model import CgroupState, Event, Observation, ProcessSample, RamState, Sample, SourceReport
 from wslgpud.risk.engine import RiskEngine
 
 GIB = 1 << 30

@@ -10,14 +10,14 @@ import pytest
 from grafana.source import kit
 from wslgpud import colors
 from wslgpud.model import Level
-from wslgpud.serve import static
+from wslgpud.serve import endpoints
 
 PACKAGE = Path(colors.__file__).parent
 THEMES = {"light": "page.css", "dark": "dark.css"}
 
 
 def written(theme: str) -> dict[str, str]:
-    (block,) = re.findall(r":root \{(.*?)\}", (static.FOLDER / THEMES[theme]).read_text(), re.DOTALL)
+    (block,) = re.findall(r":root \{(.*?)\}", (endpoints.FOLDER / THEMES[theme]).read_text(), re.DOTALL)
     return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", block))
 
 

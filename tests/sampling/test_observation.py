@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from wslgpud.config import Config
-from wslgpud.event import Event
 from wslgpud.host import Host
-from wslgpud.model import GpuSample, Observation, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import Event, GpuSample, Observation, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources import cgroups, cpu, memory, pressure, windows, wsl

@@ -10,10 +10,9 @@ from typing import ClassVar
 import pytest
 
 from wslgpud.config import Config, Sampling
-from wslgpud.event import Event
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Reading, Sample
+from wslgpud.model import Event, Reading, Sample
 from wslgpud.sampling.sampler import LATENESS, Sampler, SamplingPace
 from wslgpud.sources import Source
 

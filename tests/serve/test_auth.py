@@ -15,7 +15,7 @@ from tests.serve.support import put, receive_answer, wait_until
 from wslgpud import config
 from wslgpud.serve import access
 from wslgpud.serve.access import Passwords, parse_basic
-from wslgpud.serve.http import GUESSES_MAX, WAITING_MAX, Busy, Threads
+from wslgpud.serve.http import GUESSES_MAX, WAITING_MAX, Problem, Threads
 
 SECRET = "open sesame"
 
@@ -187,7 +187,7 @@ def test_one_client_has_no_more_than_its_share_of_what_waits():
     async def ask(client):
         try:
             return await threads.run(lambda: release.wait(60), client)
-        except Busy:
+        except Problem:
             return "busy"
 
     async def ask_all():

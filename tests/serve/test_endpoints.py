@@ -17,7 +17,8 @@ from tests.support.servers import program
 from wslgpud.alerts.incidents import OpenIncident, after
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.serve import Publisher, Response, Route
-from wslgpud.serve.endpoints import plain_page, unhealthy
+from wslgpud.serve.endpoints import unhealthy
+from wslgpud.serve.pages import plain_page
 from wslgpud.words import ENGLISH, Message
 
 

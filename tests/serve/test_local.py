@@ -17,7 +17,7 @@ import trustme
 
 from tests.support.daemons import daemon, eventually, wslgpud
 from wslgpud.client import Daemon, Unanswered, answering
-from wslgpud.serve.http import Route, to_json
+from wslgpud.serve.http import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
 
@@ -81,7 +81,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
 
 
 def test_who_connects_and_reads_nothing_keeps_nobody_waiting_for_ever(tmp_path: Path) -> None:
-    much = Route("/api/v1/status", lambda _: to_json({"much": "x" * 5_000_000}))
+    much = Route("/api/v1/status", lambda _: Response(200, dumps({"much": "x" * 5_000_000}), "application/json"))
     local = LocalApi(tmp_path, [much], timeout_seconds=0.5)
     assert local.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:

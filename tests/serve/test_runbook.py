@@ -11,12 +11,12 @@ from markdown_it import MarkdownIt
 from tests.support.daemons import daemon
 from tests.words.latin import latin_words
 from wslgpud.alerts.runbook import sections
-from wslgpud.serve import runbook
+from wslgpud.serve import pages
 from wslgpud.words import ENGLISH, LANGUAGES, Translator, translator
 
 
 def page(texts: Mapping[str, str], translator: Translator) -> str:
-    return runbook.runbook(texts, translator).body.decode()
+    return pages.runbook(texts, translator).body.decode()
 
 
 def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
@@ -39,7 +39,7 @@ def test_the_page_needs_no_script_and_fetches_nothing_from_elsewhere() -> None:
 
 
 def paragraphs(text: str) -> str:
-    return "".join(runbook.paragraphs(text))
+    return "".join(pages.paragraphs(text))
 
 
 def test_in_chinese_it_has_no_english_but_names_and_code() -> None:

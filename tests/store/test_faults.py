@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.event import Event
-from wslgpud.model import Level, Transition
+from wslgpud.model import Event, Level, Transition
 from wslgpud.store import Reader, Store, StoreError, engine, store_metrics, upkeep, writer
 from wslgpud.words import Message
 

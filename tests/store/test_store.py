@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud import __version__
-from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
 from wslgpud.store import DaemonRun, LockedError, Store
 from wslgpud.store.records import Point
 from wslgpud.store.series_ids import Found

@@ -13,9 +13,8 @@ from typing import Any
 from tests.support.daemons import eventually
 from wslgpud import config as configuration
 from wslgpud.app.daemon import Daemon
-from wslgpud.event import Event
 from wslgpud.host import RecordedHost
-from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import Event, GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import cgroups, gpu, memory, windows
 from wslgpud.sources.kernel_log import Story as KernelStory

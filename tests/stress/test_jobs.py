@@ -14,9 +14,8 @@ import pytest
 
 from tests.stress.support import gpu, night
 from wslgpud.config import ConfigError, Stress
-from wslgpud.event import Event
 from wslgpud.host import Host
-from wslgpud.model import Level, Sample, Snapshot, SourceReport
+from wslgpud.model import Event, Level, Sample, Snapshot, SourceReport
 from wslgpud.store import Store
 from wslgpud.stress import schedule
 from wslgpud.stress.schedule import Nightly, leave

@@ -14,8 +14,8 @@ from tests.hosts.machines import HERE
 from tests.stress.support import gpu
 from tests.support.daemons import eventually
 from wslgpud.config import Config
-from wslgpud.event import Event
 from wslgpud.host import Host, RecordedHost
+from wslgpud.model import Event
 from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.stress.conditions import Recent, newcomers, note_hung, on_battery, still_hung, users
 from wslgpud.stress.lock import GpuLock

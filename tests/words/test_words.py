@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from wslgpud.event import Event
+from wslgpud.model import Event
 from wslgpud.words import (
     ENGLISH,
     HEADLINE_CHARACTERS,

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import UNCLEAN_END, VRAM_STRESS
-from wslgpud.event import Event
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.model import Level, Number, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.probes.interop import automount_root
 from wslgpud.risk.attribution import full_name
 from wslgpud.security.redaction import masked

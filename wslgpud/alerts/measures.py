@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Number, ProcessSample, Snapshot, SourceReport, Transition
+from wslgpud.model import Event, Number, ProcessSample, Snapshot, SourceReport, Transition
 from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.words import Fact, MessageLike

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from wslgpud.alerts.measures import GroupCount, Measured, Signal, UnnamedKill
-from wslgpud.event import Event
-from wslgpud.model import Number, ProcessSample, Snapshot
+from wslgpud.model import Event, Number, ProcessSample, Snapshot
 from wslgpud.risk.attribution import full_name, short_name
 from wslgpud.sources import cgroups, memory
 from wslgpud.words import Fact, say

@@ -13,8 +13,7 @@ from wslgpud.alerts.incidents import Incident, after, grouped, story
 from wslgpud.alerts.messages import RULES, compose, forecast_facts, iso, outcome, row_facts, shown
 from wslgpud.alerts.oom_kills import resource_of
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
-from wslgpud.event import Event
-from wslgpud.model import MEMORY, Level, Transition
+from wslgpud.model import MEMORY, Event, Level, Transition
 from wslgpud.risk.attribution import full_name
 from wslgpud.store import ProcessPoint, Reader, SeriesRef
 from wslgpud.words import MessageLike, Translator, sentences, to_json

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from wslgpud import __version__
 from wslgpud.advise.checkups import Checkups, Findings
-from wslgpud.alerts import blackbox, channel_factory, runbook
+from wslgpud.alerts import blackbox, channel_factory
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
@@ -29,7 +29,6 @@ from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import safe_files
 from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, api_history, otlp, routes
-from wslgpud.serve import runbook as runbook_page
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
@@ -138,7 +137,6 @@ class Daemon:
             *routes(publisher, answers.status, answers.now),
             *api.routes(publisher, answers.now, store.stats, rounds.last),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
-            *runbook_page.routes(runbook.sections),
         ]
         server = Server(config.server, publisher, table)
         server.start()

@@ -9,9 +9,8 @@ from typing import Any
 
 from wslgpud.active_runs import RunNotes, expected, running
 from wslgpud.config import Config
-from wslgpud.event import Event
 from wslgpud.host import Host
-from wslgpud.model import Forecast, Observation, Sample, Snapshot, SourceReport, StressResult, Transition
+from wslgpud.model import Event, Forecast, Observation, Sample, Snapshot, SourceReport, StressResult, Transition
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.fullness import card_ends

@@ -7,10 +7,7 @@ nothing is decompressed.
 
 from __future__ import annotations
 
-import errno
-import http.client
-import io
-import os
+import contextlib
 import socket
 import ssl
 import time
@@ -18,13 +15,12 @@ import urllib.parse
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import h11
 
 from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 #: of status lines and headers together; bodies may come in chunks, whose frames take a quarter at most
 _HEAD_BYTES = 1 << 16
@@ -99,29 +95,91 @@ def exchange(
     sent = {"Host": address.place, "Accept-Encoding": "identity", "Connection": "close", **(headers or {})}
     if address.authorization:
         sent["Authorization"] = address.authorization
-    wire = _Wire(time.monotonic() + deadline_seconds)
-    connection = http.client.HTTPConnection(address.host, address.port)
-    connection.sock = wire
+    if data is not None:
+        sent["Content-Length"] = str(len(data))
+    until = time.monotonic() + deadline_seconds
     try:
-        wire.connect(address)
-        connection.request("GET" if data is None else "POST", address.target, data, sent)
-        answer = connection.getresponse()
-        wire.allow(most_bytes + most_bytes // 4)
-        body = answer.read(most_bytes + 1)
-        if not 200 <= answer.status < 300:
-            raise Refused(answer.status, _said(answer.status, body, sent))
-        if len(body) > most_bytes:
-            raise Unreachable(say("it answered more than {most_bytes}", most_bytes=most_bytes))
-        if answer.length:
-            raise Unreachable(say("its answer breaks off"))
+        wire = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
+        fields = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
+        request = h11.Request(method="GET" if data is None else "POST", target=address.target, headers=fields)
+        parts = (wire.send(part) or b"" for part in (request, h11.Data(data=data or b""), h11.EndOfMessage()))
+        left = memoryview(b"".join(parts))
+        with contextlib.closing(_connected(address, until)) as sock:
+            while left:
+                left = left[_until(sock, until).send(left) :]
+            status, body, whole = _answer(sock, wire, until, most_bytes)
     except TimeoutError as error:
         late = say("no whole answer within {limit_seconds}", limit_seconds=deadline_seconds)
         raise Unreachable(late) from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except h11.ProtocolError as error:  # not in its words: they quote what was sent
+        raise Unreachable(say("its answer is not HTTP")) from error
+    except (OSError, ValueError) as error:
         raise Unreachable(cause(error) or type(error).__name__) from error
-    finally:
-        wire.hang_up()
+    if not 200 <= status < 300:
+        raise Refused(status, _said(status, body, sent))
+    if len(body) > most_bytes:
+        raise Unreachable(say("it answered more than {most_bytes}", most_bytes=most_bytes))
+    if not whole:
+        raise Unreachable(say("its answer breaks off"))
     return body
+
+
+def _connected(address: Address, until_mono: float) -> socket.socket:
+    """Return a connection to the first place of an address that takes one. Raises OSError: none does."""
+    places: list[tuple[int, Any]] = [(socket.AF_UNIX, address.socket)]
+    if not address.socket:
+        found = socket.getaddrinfo(address.host, address.port or _DEFAULT_PORTS[address.scheme], 0, socket.SOCK_STREAM)
+        places = [(family, place) for family, _, _, _, place in found]
+    failure = OSError(say("has no address"))
+    for family, place in places:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            _until(sock, until_mono).connect(place)
+            if address.scheme == "https":
+                context = ssl.create_default_context()
+                sock = context.wrap_socket(_until(sock, until_mono), server_hostname=address.host)
+        except OSError as error:
+            sock.close()
+            if isinstance(error, TimeoutError):
+                raise
+            failure = error
+        else:
+            return sock
+    raise failure
+
+
+def _answer(sock: socket.socket, wire: h11.Connection, until_mono: float, most_bytes: int) -> tuple[int, bytes, bool]:
+    """Return the status, at most a little more than ``most_bytes`` of the body, and whether that is all of it."""
+    status, body, bytes_left = 0, bytearray(), _HEAD_BYTES
+    while len(body) <= most_bytes:
+        try:
+            event = wire.next_event()
+        except h11.RemoteProtocolError:
+            if not status:
+                raise
+            return status, bytes(body), False
+        if event is h11.NEED_DATA:
+            data = _until(sock, until_mono).recv(_HEAD_BYTES)
+            bytes_left -= len(data)
+            if bytes_left < 0:
+                raise OSError(say("it sends too much"))
+            wire.receive_data(data)
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+            bytes_left += most_bytes + most_bytes // 4
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage):
+            return status, bytes(body), True
+    return status, bytes(body), False
+
+
+def _until(sock: socket.socket, until_mono: float) -> socket.socket:
+    """Return a socket whose next wait ends at the deadline. Raises TimeoutError: it has passed."""
+    if (left := until_mono - time.monotonic()) <= 0:
+        raise TimeoutError
+    sock.settimeout(left)
+    return sock
 
 
 def _said(status: int, body: bytes, sent: Mapping[str, str]) -> MessageLike:
@@ -134,81 +192,3 @@ def _said(status: int, body: bytes, sent: Mapping[str, str]) -> MessageLike:
             for secret in (value, *value.split()):
                 said = said.replace(secret, "***")
     return one_line(said, _SAID_CHARACTERS)
-
-
-class _Wire(io.RawIOBase):
-    """Stands in for the socket of ``http.client``: every wait ends at the deadline, bytes are counted."""
-
-    def __init__(self, until_mono: float) -> None:
-        self._until = until_mono
-        self._bytes_left = _HEAD_BYTES
-        self._socket: socket.socket | None = None
-
-    def connect(self, address: Address) -> None:
-        if address.socket:
-            self._open(socket.AF_UNIX, address.socket)
-            return
-        failure = OSError(say("has no address"))
-        port = address.port or _DEFAULT_PORTS[address.scheme]
-        for family, _, _, _, place in socket.getaddrinfo(address.host, port, 0, socket.SOCK_STREAM):
-            try:
-                plain = self._open(family, place)
-                if address.scheme == "https":
-                    plain.settimeout(self._seconds_left())
-                    context = ssl.create_default_context()
-                    self._socket = context.wrap_socket(plain, server_hostname=address.host)
-            except TimeoutError:
-                raise
-            except OSError as error:
-                self.hang_up()
-                failure = error
-            else:
-                return
-        raise failure
-
-    def _open(self, family: int, place: Any) -> socket.socket:
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.settimeout(self._seconds_left())
-        self._socket.connect(place)
-        return self._socket
-
-    def allow(self, count: int) -> None:
-        """Take so many bytes more."""
-        self._bytes_left += count
-
-    def sendall(self, data: Any) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[self._ready().send(left) :]
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        count = self._ready().recv_into(buffer)
-        self._bytes_left -= count
-        if self._bytes_left < 0:
-            raise OSError(say("it sends too much"))
-        return count
-
-    def makefile(self, *_: object) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def close(self) -> None:
-        """Stay open: ``http.client`` closes the socket before the answer is read."""
-
-    def hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-
-    def _ready(self) -> socket.socket:
-        if self._socket is None:
-            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-        self._socket.settimeout(self._seconds_left())
-        return self._socket
-
-    def _seconds_left(self) -> float:
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left

@@ -16,7 +16,6 @@ from wslgpud import __version__
 from wslgpud.advise.checkups import Findings
 from wslgpud.model import Reading
 from wslgpud.series.curves import name_of
-from wslgpud.serve import static
 from wslgpud.serve.api_query import Query, language_of
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps, packed
@@ -51,7 +50,6 @@ def routes(
     return [
         Route("/api/v1/live", Live(publisher, status).answer),
         Route("/api/v1/latest", lambda request: _latest(request, publisher)),
-        Route("/api/v1/words", static.words, heavy=True),
         Route("/api/v1/doctor", checked, waits=True),
         Route("/api/v1/self", lambda request: _own(request, publisher, store()), waits=True),
         Route("/api/v1/openapi.json", lambda request: packed(request, OPENAPI.read_bytes())),

@@ -1,23 +1,44 @@
-"""What the server answers by itself: metrics, health, status, the page, and a plain one without scripts."""
+"""What every daemon serves beside its API: metrics, health, the page and its texts.
+
+The page's files are few, small, read once, sent gzipped, and asked for again only to hear that none changed.
+"""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Iterable, Mapping
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from wslgpud import __version__
-from wslgpud.alerts.messages import local_time
 from wslgpud.model import Snapshot
-from wslgpud.serve import static
 from wslgpud.serve.api_query import language_of
 from wslgpud.serve.exposition import Publisher, accepts_gzip, negotiate
-from wslgpud.serve.html import Html, h, page
-from wslgpud.serve.http import Request, Response, Route, text, to_json
-from wslgpud.words import MessageLike, Translator, say, translator
+from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps, packed, text
+from wslgpud.serve.pages import RUNBOOK_PATH, plain_page, runbook_page
+from wslgpud.words import TEMPLATES, MessageLike, say, translations, translator
 
-#: a machine may have hundreds of groups; its own memories come first
-_MOST_MEMORIES = 12
+FOLDER = Path(__file__).with_name("static")
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+#: Nothing inline, nothing from elsewhere, and no text of ours or of a program's name ever becomes markup:
+#: browsers that know trusted types refuse to parse any.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    # A new version of the daemon must not meet scripts of the old one; asking again costs one small answer.
+    "Cache-Control": "no-cache",
+}
 
 
 def routes(
@@ -43,12 +64,15 @@ def routes(
         return plain_page(now(language), trouble(), translator(language))
 
     return [
-        *static.routes(),
+        Route("/", lambda request: _file("index.html").answer(request, _HEADERS)),
+        Route("/static/{name}", _static),
         Route("/plain", plain),
+        Route(RUNBOOK_PATH, lambda request: runbook_page(language_of(request)), waits=True),
         Route("/metrics", metrics),
         Route("/-/healthy", lambda _: probe_response(trouble())),
         Route("/-/ready", lambda _: probe_response("" if publisher.latest else "waiting for the first sample")),
-        Route("/api/v1/status", lambda request: to_json(status(language_of(request))), waits=True),
+        Route("/api/v1/status", lambda r: packed(r, dumps(status(language_of(r)))), waits=True),
+        Route("/api/v1/words", _words, heavy=True),
     ]
 
 
@@ -69,73 +93,33 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> MessageLike
     return say("No sample for {silent_seconds} (one every {interval} s was planned).", **silent)
 
 
-def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Translator) -> Response:
-    """Answer with the page at ``/plain``: the status document as it stands, worded in ``translator``.
-
-    ``trouble`` is why sampling is not healthy; empty when it is.
-    """
-    t, machine = translator.t, socket.gethostname()
-    state = t("Waiting for the first sample.")
-    if "at" in document:
-        taken, each = local_time(document["at"]), document["interval_seconds"]
-        state = t("Last sample {taken}, one every {interval_seconds}.", taken=taken, interval_seconds=each)
-    links = {
-        "/metrics": t("metrics for Prometheus"),
-        "/-/healthy": t("is sampling alive?"),
-        "/-/ready": t("is there data?"),
-        "/api/v1/status": t("all that is known now, as JSON"),
-    }
-    where = [h("li", h("a", path, href=path), f": {what}") for path, what in links.items()]
-    return page(
-        f"wslgpud: {machine}",
-        translator.code,
-        h("h1", "wslgpud ", h("span", machine, class_="dim")),
-        h("p", t("Version {version}.", version=__version__), " ", state, class_="dim"),
-        *[h("p", translator.text(trouble), class_="bad", role="alert")] * bool(trouble),
-        _verdict(document["verdict"], translator),
-        *_table(t("Open incidents"), (_incident(item, translator) for item in document.get("incidents", ()))),
-        *_table(t("Memory"), (_memory(one, t) for one in document.get("forecasts", ())[:_MOST_MEMORIES])),
-        h("section", h("h2", t("Look further")), h("ul", *where, class_="plain-list"), class_="card"),
-        *_table(t("Sources"), (_source(source, translator) for source in document.get("sources", ()))),
-    )
+def _words(request: Request) -> Response:
+    """Answer with each template of the page and its translation, and with labels by ``kind.name``."""
+    return _worded(language_of(request)).answer(request, {"Cache-Control": "no-cache"})
 
 
-def _table(title: str, rows: Iterable[Html]) -> list[Html]:
-    found = list(rows)
-    return [h("section", h("h2", title), h("table", *found), class_="card")] * bool(found)
+def _static(request: Request) -> Response:
+    name = request.path.rpartition("/")[2]
+    if name not in _names():
+        raise Problem(404, "there is no such file")
+    return _file(name).answer(request, _HEADERS)
 
 
-def _verdict(verdict: Mapping[str, Any], translator: Translator) -> Html:
-    told = [h("p", verdict[name]) for name in ("byline", "advice", "more") if name in verdict]
-    level = verdict["level"]
-    said = h("div", h("h1", verdict["headline"]), *told)
-    return h("section", _chip(level, translator), said, class_=f"card verdict {level}")
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(path.name for path in FOLDER.iterdir() if path.suffix in TYPES)
 
 
-def _chip(level: str, translator: Translator) -> Html:
-    return h("span", translator.label("level", level), class_=f"chip {level}")
+@functools.cache
+def _file(name: str) -> Document:
+    content = (FOLDER / name).read_bytes()
+    return Document(content, TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:20], level=9)
 
 
-def _incident(item: Mapping[str, Any], translator: Translator) -> Html:
-    since = translator.t("since {time}", time=local_time(item["since"]))
-    notes = h("div", " · ".join((since, *item.get("notes", ()), f"wslgpud incidents {item['id']}")), class_="dim")
-    return h("tr", h("th", _chip(item["level"], translator), scope="row"), h("td", item["headline"], notes))
-
-
-def _memory(forecast: Mapping[str, Any], t: Callable[..., str]) -> Html:
-    left, whole, name = forecast["headroom_bytes"], forecast["capacity_bytes"], forecast["name"]
-    drawn = h(
-        "meter", value=whole - left, max=whole, low=whole * 3 // 4, high=whole * 9 // 10, optimum=0, aria_label=name
-    )
-    outlook = " · ".join(filter(None, (forecast.get("outlook"), forecast.get("who"))))
-    room = h("td", t("{room_bytes} left", room_bytes=(left, whole)), h("div", outlook, class_="dim"))
-    return h("tr", h("th", name, scope="row"), h("td", drawn, class_="cut"), room)
-
-
-def _source(source: Mapping[str, Any], translator: Translator) -> Html:
-    health, detail = source["health"], source.get("error", "")
-    if health == "ok":
-        took, age = f"{source['duration_seconds'] * 1e3:.1f}", source["age_seconds"]
-        detail = translator.t("{milliseconds} ms, {age_seconds} old", milliseconds=took, age_seconds=age)
-    state = h("td", translator.label("health", health), class_=health)
-    return h("tr", h("th", source["name"], scope="row"), state, h("td", detail, class_="dim"))
+@functools.cache
+def _worded(language: str) -> Document:
+    spoken = translator(language)  # on a thread that may wait: the next answers are worded on the server's own
+    said = translations(language, "serve/static/")  # where a template stands, as the catalogue has it
+    labels = {f"{kind}.{name}": spoken.label(kind, name) for kind, of in TEMPLATES["label"].items() for name in of}
+    body = dumps(said | labels)
+    return Document(body, "application/json", hashlib.sha256(body).hexdigest()[:20])

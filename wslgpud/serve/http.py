@@ -49,7 +49,6 @@ HANDLER_SECONDS = 30.0
 #: Characters of a path that failed, in the log.
 _LOGGED_MAX = 200
 
-_PROBLEM = "application/problem+json"
 #: shorter answers are not worth packing
 _WORTH_ZIPPING_BYTES = 1400
 _VARY = {"Vary": "Accept-Encoding"}
@@ -93,11 +92,6 @@ def text(status: int, line: str, headers: Mapping[str, str] | None = None) -> Re
     return Response(status, (line + "\n").encode(), headers=headers or {})
 
 
-def to_json(value: Any) -> Response:
-    """Answer with ``value`` as JSON."""
-    return Response(200, dumps(value), "application/json")
-
-
 def dumps(value: Any) -> bytes:
     """Write JSON; names of files and programs may hold bytes that are not UTF-8, which are then escaped."""
     document = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -132,16 +126,19 @@ def packed(request: Request, body: bytes) -> Response:
 
 @dataclass(eq=False)
 class Problem(Exception):  # an answer, not a fault
-    """What a handler raises to refuse a request; ``detail`` says what is wrong and what would be right."""
+    """What refuses a request; ``detail`` says what is wrong and what would be right."""
 
     status: int
     detail: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
-
-def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with an error as RFC 9457 writes it."""
-    document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return Response(status, dumps(document), _PROBLEM, headers or {})
+    def answer(self, path: str) -> Response:
+        """Answer with a line of text, in the API as RFC 9457 writes it."""
+        if not path.startswith("/api/"):
+            return text(self.status, self.detail, self.headers)
+        title = HTTPStatus(self.status).phrase
+        document = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
+        return Response(self.status, dumps(document), "application/problem+json", self.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +156,6 @@ class Route:
     heavy: bool = False
 
 
-class Busy(Exception):  # a state, not a fault
-    """As much is waiting as may wait."""
-
-
 class Threads:
     """A few threads for what would block the server's own, with a bound on what waits for them."""
 
@@ -174,9 +167,9 @@ class Threads:
         self._waiting = threading.BoundedSemaphore(WAITING_MAX)
 
     async def run(self, work: Callable[[], _T], client: str = "") -> _T:
-        """Return what ``work`` returns. Raises Busy: too much is waiting already, of all or of ``client``."""
+        """Return what ``work`` returns. Raises Problem: too much is waiting already, of all or of ``client``."""
         if self._of[client] >= self._each_max or not self._waiting.acquire(blocking=False):
-            raise Busy
+            raise Problem(503, "too many requests are waiting; try again", {"Retry-After": "1"})
         self._of[client] += 1
         try:
             future = self._pool.submit(work)
@@ -234,11 +227,9 @@ class App:
         try:
             response = await self._answer(request, web)
         except Problem as refused:
-            response = problem(refused.status, refused.detail)
-        except Busy:
-            response = text(503, "too many requests are waiting; try again", {"Retry-After": "1"})
+            response = refused.answer(request.path)
         except asyncio.TimeoutError:
-            response = text(504, f"no answer within {HANDLER_SECONDS:g} s")
+            response = Problem(504, f"no answer within {HANDLER_SECONDS:g} s").answer(request.path)
         except asyncio.CancelledError:  # only the end of the server cancels; nobody is left to answer
             return
         except Exception as error:  # noqa: BLE001 - whatever a handler does, the server stays
@@ -246,9 +237,7 @@ class App:
             # A path may hold line ends and escapes of terminals, and this goes to the journal.
             path = ascii(request.path[:_LOGGED_MAX])[1:-1]
             _log.error("%s failed: %r in %s:%s", path, error, where.filename, where.lineno)
-            response = text(500, "internal error; the daemon's log says more")
-        if request.path.startswith("/api/") and response.status >= 400 and response.content_type != _PROBLEM:
-            response = problem(response.status, response.body.decode().strip(), response.headers)
+            response = Problem(500, "internal error; the daemon's log says more").answer(request.path)
         # Paths that are not ours share one series, or strangers could make thousands.
         route = self._route(request.path)
         self._counts[route.path if route else "other", response.status] += 1
@@ -258,12 +247,11 @@ class App:
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": response.body})
 
-    def _objection(self, request: Request, web: WebConfig) -> Response | None:
-        """Return why a request is refused whatever it asks for; None if it is not."""
+    async def _answer(self, request: Request, web: WebConfig) -> Response:
         close, host = {"Connection": "close"}, request.headers.get("host", "")
         other_name = "this server does not answer to that host name; see server.allowed_hosts"
         own_page = "a page of another origin asked for this; open the page here, or use a program"
-        for wrong, status, line, headers in (
+        for wrong, status, detail, headers in (
             # The first two: requests a browser makes for somebody else's page.
             (not self._host_rule.allows(host), 421, other_name, {}),
             (cross_origin(request.path, request.headers), 403, own_page, {}),
@@ -274,20 +262,15 @@ class App:
             (request.has_body, 413, "requests have no body here", {}),
         ):
             if wrong:
-                return text(status, line, headers)
+                raise Problem(status, detail, headers)
         if web.rate_limit and not self._limiter.allows(*web.rate_limit, time.monotonic()):
-            return text(429, "too many requests; see rate_limit in web.config.file")
-        return None
-
-    async def _answer(self, request: Request, web: WebConfig) -> Response:
-        if objection := self._objection(request, web):
-            return objection
+            raise Problem(429, "too many requests; see rate_limit in web.config.file")
         authorization = request.headers.get("authorization", "")
         if web.users and not await self._passwords.accept(web.users, authorization, request.client):
-            return text(401, "user name and password, please", CHALLENGE)
+            raise Problem(401, "user name and password, please", CHALLENGE)
         route = self._route(request.path)
         if route is None:
-            return text(404, "there is nothing here; /plain has links to what there is")
+            raise Problem(404, "there is nothing here; /plain has links to what there is")
         if not route.waits and not route.heavy:
             return route.handler(request)
         threads = self._heavy if route.heavy else self._threads

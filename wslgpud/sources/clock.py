@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from wslgpud.event import Event
 from wslgpud.metrics import counter, gauge
-from wslgpud.model import Sample
+from wslgpud.model import Event, Sample
 from wslgpud.sources import Source, readings
 from wslgpud.words import template
 

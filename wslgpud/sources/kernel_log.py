@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from wslgpud.event import Event
 from wslgpud.host import NoData, SourceError
 from wslgpud.metrics import counter
-from wslgpud.model import Reading, Sample
+from wslgpud.model import Event, Reading, Sample
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source
 from wslgpud.words import cause, say, template

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, false, func, null, or_, select, true
 
-from wslgpud.event import Event
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
-from wslgpud.model import Number, StressResult, Transition
+from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import schema, series_ids, series_reader, stress_rows
 from wslgpud.store.errors import gap

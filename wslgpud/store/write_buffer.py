@@ -13,8 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table
 
-from wslgpud.event import Event
-from wslgpud.model import GpuSample, Number, ProcessSample, Reading, Snapshot
+from wslgpud.model import Event, GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
 from wslgpud.store.rollup import dumps
 from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, insert_new

@@ -10,9 +10,8 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
-from wslgpud.event import Event
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.model import GpuSample, Number, Reading
+from wslgpud.model import Event, GpuSample, Number, Reading
 from wslgpud.security import safe_files
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.identity import identity
