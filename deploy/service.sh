@@ -64,27 +64,7 @@ under_wsl() {
     [ -e /dev/dxg ] || [ -e /run/WSL ] || grep -qi microsoft /proc/sys/kernel/osrelease
 }
 
-# distribution: print the name by which Windows knows this distribution; sudo takes it from the environment.
-distribution() {
-    if [ "${WSL_DISTRO_NAME:-}" ]; then
-        echo "$WSL_DISTRO_NAME"
-    else
-        wslpath -w / 2>/dev/null | sed -n 's/^\\\\[^\\]*\\\([^\\]*\)\\*$/\1/p'
-    fi
-}
-
-# keep_alive FOLDER create|remove|status: Windows' scheduled task that keeps this distribution running.
+# keep_alive create|remove|status: Windows' scheduled task that keeps this distribution running.
 keep_alive() {
-    root=$(sed -n '/^\[automount\]/,/^\[/s/^ *root *= *"\{0,1\}\([^" ]*\).*/\1/p' /etc/wsl.conf 2>/dev/null) || root=''
-    windows=${root:-/mnt/}
-    windows=${windows%/}/c
-    powershell=$windows/Windows/System32/WindowsPowerShell/v1.0/powershell.exe
-    name=$(distribution)
-    if ! [ -e "$powershell" ] || [ -z "$name" ]; then
-        echo "Windows cannot be asked from here: no $powershell, or the distribution's name is not known" >&2
-        return 1
-    fi
-    # In a folder of Windows: from one of Linux the start of a Windows program takes ten seconds.
-    (cd "$windows" && echo "$2 $name" | timeout 60 "$powershell" -NoProfile -NonInteractive -EncodedCommand \
-        "$(iconv -t UTF-16LE "$1/keep-alive.ps1" | base64 -w0)" | tr -d '\r')
+    "$program/bin/python" -m wslgpud.probes.keep_alive "$1"
 }

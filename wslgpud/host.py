@@ -18,8 +18,11 @@ from typing import NamedTuple, Protocol
 
 from wslgpud.security import safe_files
 from wslgpud.words import MessageError, cause, say
+from wslgpud.words.units import one_line
 
 _SCORE = "/proc/self/oom_score_adj"
+#: in a message; a script for PowerShell has 20,000 characters
+_LONGEST_COMMAND = 120
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
 
 
@@ -83,8 +86,15 @@ class DiskSpace(NamedTuple):
     files_free: int
 
 
-def output(command: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None) -> str:
-    """Run a short program in / and return what it printed.
+def output(
+    command: Sequence[str],
+    timeout_seconds: float,
+    environment: Mapping[str, str] | None = None,
+    *,
+    folder: str = "/",
+    text: str = "",
+) -> str:
+    """Run a short program in ``folder``, with ``text`` on its standard input, and return what it printed.
 
     Raises:
         NoData: the program is not installed.
@@ -95,10 +105,10 @@ def output(command: Sequence[str], timeout_seconds: float, environment: Mapping[
     try:
         done = subprocess.run(
             unprotected(command),
-            stdin=subprocess.DEVNULL,
+            input=text,
             capture_output=True,
             timeout=timeout_seconds,
-            cwd="/",
+            cwd=folder,
             env=environment,
             text=True,
             errors="replace",
@@ -110,7 +120,7 @@ def output(command: Sequence[str], timeout_seconds: float, environment: Mapping[
     except OSError as error:
         raise SourceError("cannot start {program}: {why}", program=command[0], why=cause(error)) from error
     if done.returncode:
-        line, told = " ".join(command), done.stderr.strip()
+        line, told = one_line(" ".join(command), _LONGEST_COMMAND), done.stderr.strip()
         raise SourceError("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told)
     return done.stdout
 

@@ -87,7 +87,7 @@ class TestWindowsToast:
 
         *options, script = self.got(tmp_path, "args").splitlines()
         assert options == interop.powershell_command(Host(tmp_path), "")[1:-1]
-        assert base64.b64decode(script).decode("utf-16-le") == SCRIPT
+        assert base64.b64decode(script).decode("utf-16-le") == interop.framed(SCRIPT)
         stdin = self.got(tmp_path, "stdin")
         assert stdin.count("\n") == 1
         toast = json.loads(base64.b64decode(stdin))

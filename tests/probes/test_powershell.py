@@ -14,17 +14,19 @@ from tree_sitter import Language, Node, Parser
 
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.channels import toast
-from wslgpud.probes import windows_probe
+from wslgpud.probes import interop, keep_alive, windows_probe
 
-ROOT = Path(__file__).parents[2]
 REFERENCE = json.loads(Path(__file__).with_name("windows_reference.json").read_text())
 SIZE = "$c = Get-CimInstance Win32_ComputerSystem; '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
 SCRIPTS = {
     "probe": windows_probe.SCRIPT,
     "toast": toast.SCRIPT,
-    "keep-alive": (ROOT / "deploy/keep-alive.ps1").read_text(),
+    "keep-alive": keep_alive.SCRIPT,
+    "about": interop.ABOUT,
     "size": SIZE,
 }
+#: as they are run: in the frame that words what fails
+FRAMED = {name: interop.framed(script) for name, script in SCRIPTS.items()}
 #: how a type of WinRT is named with its assembly, which the grammar does not know
 _WINRT = re.compile(r",[\w.]+,ContentType=WindowsRuntime\]")
 _COMMAND = re.compile(r"[A-Z][A-Za-z]+-[A-Z]\w+")
@@ -53,41 +55,41 @@ def test_the_script_for_the_size_of_windows_is_the_one_that_is_asked() -> None:
     assert SIZE in inspect.getsource(files.windows_size)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", FRAMED)
 def test_each_script_is_powershell(name: str) -> None:
-    assert faults(SCRIPTS[name]) == []
+    assert faults(FRAMED[name]) == []
 
 
-@pytest.mark.parametrize("name", ["probe", "toast", "keep-alive"])
+@pytest.mark.parametrize("name", ["probe", "toast", "keep-alive", "about"])
 @pytest.mark.parametrize("lost", [")", "'"])
 def test_a_character_that_is_lost_is_seen(name: str, lost: str) -> None:
-    before, found, after = SCRIPTS[name].rpartition(lost)
+    before, found, after = FRAMED[name].rpartition(lost)
 
     assert not found or faults(before + after)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", FRAMED)
 def test_each_cmdlet_and_parameter_is_documented(name: str) -> None:
-    commands = {command for command in texts(SCRIPTS[name], "command_name") if _COMMAND.fullmatch(command)}
+    commands = {command for command in texts(FRAMED[name], "command_name") if _COMMAND.fullmatch(command)}
     assert commands <= REFERENCE["cmdlets"].keys()
 
     # With the operators, which the grammar has apart.
     known = {p for command in commands for p in REFERENCE["cmdlets"][command]["parameters"]}
     known |= set(REFERENCE["common_parameters"]["parameters"])
-    assert {p.strip("-:") for p in texts(SCRIPTS[name], "command_parameter")} <= known
+    assert {p.strip("-:") for p in texts(FRAMED[name], "command_parameter")} <= known
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", FRAMED)
 def test_each_type_and_what_is_asked_of_it_is_documented(name: str) -> None:
-    types = {text.strip("[]") for text in texts(SCRIPTS[name], "type_literal")}
+    types = {text.strip("[]") for text in texts(FRAMED[name], "type_literal")}
     assert types <= REFERENCE["types"].keys()
 
-    asked = re.findall(r"\[([\w.]+)\]::(\w+)", _WINRT.sub("]", SCRIPTS[name]))
+    asked = re.findall(r"\[([\w.]+)\]::(\w+)", _WINRT.sub("]", FRAMED[name]))
     assert [(kind, member) for kind, member in asked if member not in REFERENCE["types"][kind]["members"]] == []
 
 
 def test_each_class_and_property_of_wmi_is_documented() -> None:
-    script = re.sub(r"' \+\s+[\"']", "", SCRIPTS["probe"]).replace("${counters}", "Win32_PerfFormattedData")
+    script = re.sub(r"' \+\s+[\"']", "", FRAMED["probe"]).replace("${counters}", "Win32_PerfFormattedData")
     asked = dict(re.findall(r"FROM (\w+)()", script))
     queries = re.findall(r"SELECT ([\w, ]+) FROM (\w+)", script)
 

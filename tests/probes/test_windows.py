@@ -99,7 +99,7 @@ def test_one_process_answers_many_times_and_ends_when_we_do(machine: Machine) ->
     assert start["cwd"] == str(machine.root / "mnt/c")
     *options, encoded = start["args"]
     assert options[-1] == "-EncodedCommand"
-    assert base64.b64decode(encoded).decode("utf-16-le") == windows_probe.SCRIPT
+    assert base64.b64decode(encoded).decode("utf-16-le") == interop.framed(windows_probe.SCRIPT)
     assert (machine.folder / "ended").exists()
     assert found[windows.TOTAL.name] == 66888116 * 1024
     assert found[windows.AVAILABLE.name] == 9663676416  # WMI writes numbers of 64 bits as text at times

@@ -22,6 +22,8 @@ CLONE = "/root/my code"
 IN_A_ROOT_OF_ITS_OWN = """
 mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$2/root"
 mount -t proc proc "$2/root/proc"
+# How the kernel starts a Windows program, where a test says that it does.
+[ ! -d "$2/upper/binfmt_misc" ] || mount --bind "$2/upper/binfmt_misc" "$2/root/proc/sys/fs/binfmt_misc"
 mount --rbind /dev "$2/root/dev"
 root=$2/root
 shift 2

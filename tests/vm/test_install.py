@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from wslgpud.probes import interop, keep_alive
+
 from .image import image
 from .test_fresh import CLONE, Newcomer, newcomer
 
@@ -109,6 +111,7 @@ def admin(newcomer: Newcomer) -> Admin:
 def in_wsl(admin: Admin) -> Admin:
     admin.put("run/WSL/1_interop")
     admin.put("stand-ins/wslpath", "#!/bin/sh\nprintf '%s\\n' '\\\\wsl.localhost\\Ubuntu-24.04\\'\n")
+    admin.put("binfmt_misc/WSLInterop")
     admin.put(WINDOWS, POWERSHELL)
     return admin
 
@@ -175,7 +178,7 @@ def test_under_wsl_it_says_what_keeps_the_distribution_alive_and_sees_to_it_when
     asked = in_wsl.does("install", "--keep-alive")
     *_, encoded = in_wsl.read("command").split()
     assert in_wsl.read("asked").splitlines()[-1] == "create Ubuntu-24.04"
-    assert base64.b64decode(encoded).decode("utf-16-le") == in_wsl.read(f"{CLONE[1:]}/deploy/keep-alive.ps1")
+    assert base64.b64decode(encoded).decode("utf-16-le") == interop.framed(keep_alive.SCRIPT)
     assert "instanceIdleTimeout" not in asked.stdout
 
     in_wsl.put("task")

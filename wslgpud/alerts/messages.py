@@ -6,6 +6,7 @@ in the outbox it is a payload with messages; they are worded when it is sent.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -189,6 +190,22 @@ def shown(facts: Mapping[str, Fact], translator: Translator) -> dict[str, Any]:
 def level_of(message: Payload) -> Level:
     """Return how bad a message is: for good news, how bad it was."""
     return max(Level[str(message.get(name, "ok")).upper()] for name in ("level", "previous_level"))
+
+
+def trial(wall: float, command: str) -> Payload:
+    """Return a worded message to try a channel with; it says which command sent it."""
+    return {
+        "at": iso(wall),
+        "since": iso(wall),
+        "kind": "closed",
+        "rule": "test",
+        "resource": "test",
+        "level": "ok",
+        "previous_level": "ok",
+        "host": socket.gethostname(),
+        "headline": words.t("Test message from wslgpud: alerts arrive here"),
+        "evidence": words.t("Sent by '{command}'. Nothing is wrong.", command=command),
+    }
 
 
 def body(message: Payload) -> str:

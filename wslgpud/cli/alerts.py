@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import typer
 from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
-from wslgpud.alerts.messages import iso, local_time
+from wslgpud.alerts.messages import local_time, trial
 from wslgpud.alerts.report import summaries
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
@@ -119,19 +118,7 @@ def try_channels(config: common.Config = None) -> None:
     levels = channel_factory.levels(settings)
     if not channels:
         raise Fault("no channel is configured and none was found; see [alerts] in 'wslgpud config show'")
-    now = iso(time.time())
-    message = {
-        "at": now,
-        "since": now,
-        "kind": "closed",
-        "rule": "test",
-        "resource": "test",
-        "level": "ok",
-        "previous_level": "ok",
-        "host": socket.gethostname(),
-        "headline": t("Test message from wslgpud: alerts arrive here"),
-        "evidence": t("Sent by 'wslgpud alerts test'. Nothing is wrong."),
-    }
+    message = trial(time.time(), "wslgpud alerts test")
     status = 0
     for channel in channels:
         try:

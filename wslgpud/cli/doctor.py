@@ -30,6 +30,9 @@ def doctor(
     bundle: Annotated[
         Path | None, option("--bundle", "FILE", "write a support archive (.tar.gz), secrets and names masked")
     ] = None,
+    windows: Annotated[
+        bool, flag("--windows", "try each part of the Windows side instead; shows a notification there")
+    ] = False,
     python: Annotated[
         list[Path] | None, option("--python", "FILE", "check the torch of this Python instead of searching for one")
     ] = None,
@@ -40,26 +43,32 @@ def doctor(
     """Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.
 
     With --bundle the exit status only says whether the archive was written.
+    With --windows each part that wslgpud uses in Windows is tried once, which takes up to a minute: PowerShell,
+    the probe, a notification, and a scheduled task that is made, run and removed.
 
     Examples:
         wslgpud doctor
         wslgpud doctor --all  # passed checks, too
         wslgpud doctor --bundle support.tar.gz  # everything that a bug report needs
+        wslgpud doctor --windows --bundle support.tar.gz  # and how the Windows side works
     """
     settings = loaded(config).config
     host = host_at(host_root)
-    facts = torches.ask(python or _pythons(), os.environ) if host.live and not no_torch else None
-    findings = doctors.run(host, settings, facts, str(state) if state else None)
+    tried = doctors.run(host, settings, windows=True) if windows else []
+    findings = list(tried)
+    if bundle is not None or not windows:
+        facts = torches.ask(python or _pythons(), os.environ) if host.live and not no_torch else None
+        findings += doctors.run(host, settings, facts, str(state) if state else None)
+    if as_json:  # for programs, which read the same in every locale
+        english = [{name: str(said) for name, said in finding._asdict().items()} for finding in findings]
+        common.print_json(english)
+    elif tried or bundle is None:
+        print_findings(tried or findings, everything=everything or windows)
     if bundle is not None:
         with refused("cannot write {path}: {why}", path=str(bundle)):
             count, path = len(write(bundle, host, settings, findings)), str(bundle)
         told = template("wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.")
         typer.echo(t(told, path=path, count=count), err=as_json)
-    if as_json:  # for programs, which read the same in every locale
-        english = [{name: str(said) for name, said in finding._asdict().items()} for finding in findings]
-        common.print_json(english)
-    elif bundle is None:
-        print_findings(findings, everything=everything)
     # Of an archive it is asked whether it is there: what is wrong is why somebody makes one.
     if bundle is None and any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)

@@ -1,7 +1,7 @@
 """Starting programs of Windows from inside WSL: where they are, whether it works, and how it is done.
 
 Facts: https://github.com/microsoft/WSL, src/linux/init (binfmt entry, ``/run/WSL/1_interop``); a report of
-each trap stands beside the line that avoids it. Nothing here starts anything.
+each trap stands beside the line that avoids it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from wslgpud.host import Host, NoData, SourceError
-from wslgpud.words import template
+from wslgpud.host import Host, NoData, SourceError, output
+from wslgpud.words import Message, MessageLike, say, template
 
 WSL_CONF_PATH = "/etc/wsl.conf"
 BINFMT = "/proc/sys/fs/binfmt_misc"
@@ -22,6 +22,32 @@ SOCKET = "/run/WSL/1_interop"
 _PASSED = frozenset({"PATH", "HOME", "LANG"})
 _POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 
+#: Complaints in one line, and in UTF-8 instead of the console's code page, which differs from country to country.
+#: A Windows program that a service started may have no console, whose encoding then cannot be set.
+_FRAME = r"""
+$ErrorActionPreference = 'Stop'
+$ProgressPreference = 'SilentlyContinue'
+try {{ [Console]::OutputEncoding = New-Object Text.UTF8Encoding $false }} catch {{ }}
+try {{
+{script}
+}} catch {{
+    [Console]::Error.WriteLine($_.Exception.Message)
+    exit 1
+}}
+"""
+#: A start takes half a second, ten where Windows is busy, and more while its disk spins up.
+START_SECONDS = 45.0
+
+#: what PowerShell says of itself, as JSON
+ABOUT = r"""
+$me = New-Object Security.Principal.WindowsPrincipal ([Security.Principal.WindowsIdentity]::GetCurrent())
+@{
+    version = "$($PSVersionTable.PSVersion)"
+    windows = "$([Environment]::OSVersion.Version)"
+    language = (Get-UICulture).Name
+    administrator = $me.IsInRole([Security.Principal.WindowsBuiltInRole]::Administrator)
+} | ConvertTo-Json -Compress
+"""
 #: what to say where ``works`` is False
 OFF = template("WSL's interop is off or was unregistered: see [interop] in /etc/wsl.conf and 'protectBinfmt'")
 
@@ -68,13 +94,43 @@ def powershell(host: Host) -> str:
     return f"{drive(host)}/{_POWERSHELL}"
 
 
+def absence(host: Host) -> MessageLike:
+    """Return why Windows cannot be asked; nothing where a try is worth it."""
+    # Somebody else's machine in a folder: a program that lies there is not to be run.
+    if host.recorded:
+        return say("nothing of Windows was recorded")
+    if not works(host):
+        on_wsl = host.exists("/dev/dxg") or host.exists("/run/WSL")
+        return Message(OFF) if on_wsl else say("this is not WSL2")
+    path = powershell(host)
+    return "" if host.exists(path) else say("there is no {path}", path=path)
+
+
+def framed(script: str) -> str:
+    """Return a script that ends with status 1 and the reason in one line when a command in it fails."""
+    return _FRAME.format(script=script.strip())
+
+
+def run(host: Host, script: str, text: str = "", timeout_seconds: float | None = None) -> str:
+    """Run a constant script in a PowerShell of its own and return what it printed.
+
+    Raises:
+        NoData: there is no Windows to be asked.
+        SourceError: the script failed, or took longer than ``timeout_seconds`` (by default ``START_SECONDS``).
+    """
+    if why := absence(host):
+        raise NoData(why)
+    command, folder = powershell_command(host, script), host.path(drive(host))
+    return output(command, timeout_seconds or START_SECONDS, environment(os.environ), folder=folder, text=text)
+
+
 def powershell_command(host: Host, script: str) -> list[str]:
     """Return the command that runs a constant script, whose standard input is its own to read.
 
     ``-InputFormat None`` keeps the host of PowerShell from reading it; ``-OutputFormat Text`` has it complain
     in words and not in XML. Windows takes 32,767 characters of command line; a script of 8,000 makes 22,000.
     """
-    encoded = base64.b64encode(script.encode("utf-16-le")).decode()
+    encoded = base64.b64encode(framed(script).encode("utf-16-le")).decode()
     options = "-NoLogo -NoProfile -NonInteractive -InputFormat None -OutputFormat Text -EncodedCommand"
     return [host.path(powershell(host)), *options.split(), encoded]
 

@@ -21,8 +21,6 @@ Written from these facts; nobody has run it on every Windows. What it cannot do 
 from __future__ import annotations
 
 SCRIPT = r"""
-$ErrorActionPreference = 'Stop'
-$ProgressPreference = 'SilentlyContinue'
 [Diagnostics.Process]::GetCurrentProcess().PriorityClass = 'BelowNormal'
 $utf8 = New-Object Text.UTF8Encoding $false
 $out = [Console]::OpenStandardOutput()

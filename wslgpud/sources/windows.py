@@ -21,7 +21,7 @@ from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
 from wslgpud.sources import Source, table, whole
 from wslgpud.sources import readings as known
-from wslgpud.words import Message, MessageLike, cause, say
+from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 #: a busy Windows answers in a second; the first answer takes the start of PowerShell and of WMI as well
@@ -183,16 +183,8 @@ class WindowsSource(Source):
             raise NoData(self._absence)
 
     def _why_not(self) -> MessageLike:
-        if self.config.windows.probe == "off":
-            return say("switched off by windows.probe")
-        # Somebody else's machine in a folder: a program that lies there is not to be run.
-        if self.host.recorded:
-            return say("nothing of Windows was recorded")
-        if not interop.works(self.host):
-            on_wsl = self.host.exists("/dev/dxg") or self.host.exists("/run/WSL")
-            return Message(interop.OFF) if on_wsl else say("this is not WSL2")
-        path = interop.powershell(self.host)
-        return "" if self.host.exists(path) else say("there is no {path}", path=path)
+        off = self.config.windows.probe == "off"
+        return say("switched off by windows.probe") if off else interop.absence(self.host)
 
     def _by_exporter(self) -> Facts:
         url = self.config.windows.exporter_url

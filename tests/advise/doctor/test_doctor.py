@@ -137,6 +137,7 @@ def test_ids_never_change_once_they_are_out():
         "wslconfig.in_force",
     ]
     assert {c.id for c in CHECKS} == {
+        *(f"windows.{part}" for part in ["powershell", "memory", "vm", "gpus", "size", "paths", "toast", "task"]),
         "wsl.kernel",
         "wsl.version",
         "wsl.systemd",

@@ -192,13 +192,20 @@ def test_among_several_people_windows_is_asked_and_else_the_user(tmp_path):
     with pytest.raises(NotFound, match="several people"):
         find(host)
 
+    (tmp_path / "proc/sys/fs/binfmt_misc").mkdir(parents=True)
+    (tmp_path / "proc/sys/fs/binfmt_misc/WSLInterop").touch()
     shell = tmp_path / "mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
     shell.parent.mkdir(parents=True)
-    host.run = lambda command, timeout_seconds: "C:\\Users\\you\r\n"
+
+    def says(words: str) -> None:
+        shell.write_text(f"#!/bin/sh\nprintf '%s\\r\\n' '{words}'\n")
+        shell.chmod(0o755)
+
+    says("C:\\Users\\you")
     assert find(host) == "/mnt/c/Users/you/.wslconfig"
-    host.run = lambda command, timeout_seconds: "68524797952 32\r\n"
+    says("68524797952 32")
     assert windows_size(host) == (68524797952, 32)
-    host.run = lambda command, timeout_seconds: "Zugriff verweigert\r\n"
+    says("Zugriff verweigert")
     assert windows_size(host) is None
 
 

@@ -16,21 +16,26 @@ from wslgpud.words import Message, say
 __all__ = ["CheckResult", "run"]
 
 #: Importing them declares the checks; they are shown in this order.
-for _part in ("wsl", "gpu", "machine"):
+for _part in ("wsl", "gpu", "machine", "windows"):
     import_module(f"{__name__}.checks_{_part}")
 
 
 def run(
-    host: Host, config: Config | None = None, torch: Sequence[TorchFacts] | None = None, state_folder: str | None = None
+    host: Host,
+    config: Config | None = None,
+    torch: Sequence[TorchFacts] | None = None,
+    state_folder: str | None = None,
+    *,
+    windows: bool = False,
 ) -> list[CheckResult]:
-    """Run every check; one that fails or cannot tell never hides the others.
+    """Run the checks of Linux, or those of Windows; one that fails or cannot tell never hides the others.
 
     ``torch`` is what the user's Pythons say (``torches.ask``), None where they were not asked; ``state_folder``
     where the daemon keeps its data.
     """
     usual = str(usual_state_folder(os.environ) if host.live else SYSTEM_STATE)
     evidence = Evidence(host, config or Config(), torch, state_folder or usual)
-    return [_result(check, evidence) for check in CHECKS]
+    return [_result(check, evidence) for check in CHECKS if (check.needs == "windows") is windows]
 
 
 def _result(check: Check, evidence: Evidence) -> CheckResult:
@@ -43,8 +48,10 @@ def _result(check: Check, evidence: Evidence) -> CheckResult:
 
 def _lacking(check: Check, evidence: Evidence) -> Outcome | None:
     """Say what the machine lacks for the check to apply."""
-    if check.needs == "wsl" and evidence.wsl != 2:
+    if check.needs in ("wsl", "windows") and evidence.wsl != 2:
         return skipped(say("this is not WSL2"))
+    if check.needs == "windows" and check.id != "windows.powershell" and "error" in evidence.powershell:
+        return skipped(say("PowerShell cannot be used"))
     if check.needs in ("gpu", "torch") and not evidence.gpus.samples:
         return skipped(say("no GPU answers"))
     if check.needs == "torch" and evidence.torch is None:

@@ -5,22 +5,30 @@ Each check is declared once, by ``@check``, with an id that never changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from functools import cached_property, partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.advise.wslconfig import files
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, Reading
+from wslgpud.probes import interop
 from wslgpud.probes.interop import WSL_CONF_PATH
 from wslgpud.probes.wsl_config import Parsed, parse
+from wslgpud.security import safe_files
+from wslgpud.security.shapes import flag, record, text
 from wslgpud.sources import gpu as gpu_source
-from wslgpud.sources import table, whole
+from wslgpud.sources import table, whole, windows
 from wslgpud.sources.disk import Mount, mounts
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message, MessageLike, cause, say
+from wslgpud.words.units import one_line
+
+_ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})
 
 
 class Gpus(NamedTuple):
@@ -112,6 +120,37 @@ class Evidence:
         """The distro's /etc/wsl.conf."""
         return self._wsl_file(WSL_CONF_PATH)
 
+    @cached_property
+    def powershell(self) -> dict[str, Any]:
+        """What Windows PowerShell says of itself, and in how many ``seconds``; or the ``error`` that it met."""
+        began = time.monotonic()
+        try:
+            said = interop.run(self.host, interop.ABOUT)
+        except (NoData, SourceError) as error:
+            return {"error": error.said}
+        with suppress(ValueError):
+            if _ABOUT(about := safe_files.parsed(said)):
+                return {**about, "seconds": time.monotonic() - began}
+        return {"error": say("PowerShell answered {text}", text=repr(one_line(said)))}
+
+    @cached_property
+    def windows_answer(self) -> dict[str, Any]:
+        """The Windows probe's answer, as it came; where it gave none, the reason stands beside each part.
+
+        Raises:
+            NoData: there is nothing to be asked, or it is not wanted.
+        """
+        with closing(windows.WindowsSource(self.host, self.config)) as source:
+            try:
+                return source.ask()
+            except SourceError as error:
+                return {"missing": dict.fromkeys(("memory", "system", "gpu", "vm", "adapters"), error.said)}
+
+    @cached_property
+    def windows_facts(self) -> windows.Facts:
+        """What the answer says."""
+        return windows.from_probe(self.windows_answer)
+
     def _wsl_file(self, path: str) -> WslConfig:
         try:
             text = files.read(self.host.path(path)).text
@@ -127,7 +166,8 @@ def _labels(reading: Reading) -> dict[str, str]:
 
 
 State = Literal["good", "note", "problem", "not applicable", "could not tell"]
-Needs = Literal["", "wsl", "gpu", "torch"]
+#: of "windows" are the checks that only ``doctor --windows`` makes: they take seconds, and act
+Needs = Literal["", "wsl", "gpu", "torch", "windows"]
 
 
 class Outcome(NamedTuple):

@@ -154,8 +154,7 @@ def _kept(path: Path, data: bytes, now: datetime) -> Path:
 
 def _powershell(host: Host, script: str) -> str:
     """Return what PowerShell prints, or nothing: interop may be off, broken or slow."""
-    command = ["sh", "-c", 'cd "$0" && exec "$@"', interop.drive(host), *interop.powershell_command(host, script)]
     try:
-        return host.run(command, _INTEROP_SECONDS)
+        return interop.run(host, script, timeout_seconds=_INTEROP_SECONDS)
     except (NoData, SourceError):
         return ""

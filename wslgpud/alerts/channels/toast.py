@@ -28,7 +28,6 @@ _BODY_CHARACTERS = 600
 
 #: CreateTextNode takes text as text. The notifier is PowerShell's own, which needs no registration.
 SCRIPT = r"""
-$ErrorActionPreference = 'Stop'
 $json = [Text.Encoding]::UTF8.GetString([Convert]::FromBase64String([Console]::In.ReadLine()))
 $alert = $json | ConvertFrom-Json
 [void][Windows.UI.Notifications.ToastNotificationManager,Windows.UI.Notifications,ContentType=WindowsRuntime]

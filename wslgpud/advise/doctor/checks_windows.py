@@ -1,0 +1,149 @@
+"""Windows' side of WSL, part by part, by using it: on request only, for it takes seconds and shows a notification."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, unknown
+from wslgpud.advise.wslconfig import files
+from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels.toast import ToastChannel
+from wslgpud.alerts.messages import trial
+from wslgpud.host import NoData, SourceError
+from wslgpud.probes import keep_alive
+from wslgpud.sources import windows
+from wslgpud.words import Message, MessageLike, say
+from wslgpud.words.units import one_line
+
+#: the first build of Windows 11: https://learn.microsoft.com/windows/release-health/windows11-release-information
+_WINDOWS_11 = 22_000
+#: PowerShell starts in half a second; a virus scanner that looks at everything takes several
+_SLOW_SECONDS = 5.0
+#: freed in Linux and not given back: https://github.com/microsoft/WSL/issues/4166, 10143, 8414
+_KEPT_BYTES = 4 << 30
+#: rebuilds what the performance counters of Windows are known by, which breaks at times:
+#: https://learn.microsoft.com/windows-server/administration/windows-commands/lodctr
+_COUNTERS = in_windows("lodctr /R")
+_POLICY = say(
+    "Windows' policy (AppLocker, WDAC) restricts PowerShell, and nothing here works without it: "
+    "ask whoever manages this PC"
+)
+
+
+def _refused(said: MessageLike, remedy: MessageLike = "") -> Outcome:
+    """Return what kept a part from working; a policy is known in every language by PowerShell's id of its error."""
+    return problem(said, _POLICY if "ConstrainedLanguage" in str(said) else remedy)
+
+
+@check("windows.powershell", "PowerShell", "windows")
+def powershell(machine: Evidence) -> Outcome:
+    """Everything that wslgpud asks of Windows goes through Windows PowerShell 5.1."""
+    about = machine.powershell
+    if why := about.get("error"):
+        return (
+            unknown(why) if machine.host.recorded else _refused(why, in_windows("powershell -NoProfile -Command exit"))
+        )
+    numbers = [int(n) for n in about["windows"].split(".") if n.isdecimal()]
+    right = say("as administrator") if about["administrator"] else say("as an ordinary user")
+    found = say(
+        "Windows {generation} ({facts}), PowerShell {version}, answered in {seconds}",
+        generation=11 if numbers[2:] >= [_WINDOWS_11] else 10,
+        facts=(about["windows"], about["language"], right),
+        version=about["version"],
+        seconds=about["seconds"],
+    )
+    if about["seconds"] < _SLOW_SECONDS:
+        return good(found)
+    return note(found, say("a virus scanner that inspects powershell.exe slows its start"))
+
+
+@check("windows.memory", "Windows' memory", "windows")
+def memory(machine: Evidence) -> Outcome:
+    """When Windows runs out of memory, it ends WSL's virtual machine, however much is free inside."""
+    sizes = machine.windows_facts.sizes
+    if windows.TOTAL not in sizes or windows.AVAILABLE not in sizes:
+        return problem(_missing(machine.windows_answer, "memory", "system"), _COUNTERS)
+    total, available = sizes[windows.TOTAL], sizes[windows.AVAILABLE]
+    return good(say("{available_bytes} of {total_bytes} available", available_bytes=available, total_bytes=total))
+
+
+@check("windows.vm", "WSL's virtual machine", "windows")
+def virtual_machine(machine: Evidence) -> Outcome:
+    """Memory that WSL holds and does not return to Windows is invisible from Linux."""
+    held = machine.windows_facts.sizes.get(windows.VM)
+    if held is None:
+        return note(_missing(machine.windows_answer, "vm"))
+    used = machine.memory["MemTotal"] - machine.memory["MemFree"]
+    kept = windows.unreturned_bytes(held, used)
+    if kept is None or kept < _KEPT_BYTES:
+        return good(say("its process holds {size_bytes}", size_bytes=held))
+    found = say("its process holds {size_bytes}, of which Linux uses {used_bytes}", size_bytes=held, used_bytes=used)
+    return note(found, say("[experimental]\nautoMemoryReclaim=gradual   # in .wslconfig; at once: wsl --shutdown"))
+
+
+@check("windows.gpus", "GPUs in Windows", "windows")
+def gpus(machine: Evidence) -> Outcome:
+    """VRAM that spills into Windows' memory makes a training many times slower; only Windows counts it."""
+    known = windows.labelled(machine.windows_facts.adapters)
+    if not known:
+        return problem(_missing(machine.windows_answer, "gpu", "adapters"), _COUNTERS)
+    names = tuple(name for name, _ in known)
+    strangers = tuple(gpu.name for gpu in machine.gpus.samples if not any(gpu.name in name for name in names))
+    if strangers:
+        return note(say("{names}; without {missing}, which NVML sees", names=names, missing=strangers))
+    return good(say("{names}", names=names))
+
+
+@check("windows.size", "The PC's size", "windows")
+def size(machine: Evidence) -> Outcome:
+    """The presets for .wslconfig divide the PC's memory and processors."""
+    found = files.windows_size(machine.host)
+    if found is None:
+        return problem(say("Windows gave no answer"), "wslgpud wslconfig preset training --memory 64GB --processors 24")
+    ram, processors = found
+    return good(say("{size_bytes} of RAM, {count} logical processors", size_bytes=ram, count=processors))
+
+
+@check("windows.paths", "The user's folder", "windows")
+def paths(machine: Evidence) -> Outcome:
+    """WSL reads .wslconfig from the folder of the Windows user."""
+    if machine.wslconfig.error:
+        return problem(machine.wslconfig.error, "wslgpud wslconfig check --file /mnt/c/Users/YOU/.wslconfig")
+    return good(machine.wslconfig.path)
+
+
+@check("windows.toast", "Notification", "windows")
+def toast(machine: Evidence) -> Outcome:
+    """A warning in the corner of the screen reaches whoever sits in front of it, whatever program is open."""
+    try:
+        ToastChannel(machine.host, os.environ).send(trial(machine.host.clock.wall(), "wslgpud doctor --windows"))
+    except DeliveryError as error:
+        return _refused(error.said, say("in Windows: Settings, System, Notifications"))
+    found = say("Windows took it: it stands in the corner of the screen now")
+    return good(found, say("nothing there? In Windows: Settings, System, Notifications; 'Do not disturb' hides it"))
+
+
+@check("windows.task", "Scheduled task", "windows")
+def task(machine: Evidence) -> Outcome:
+    """A task at log-on keeps the distribution, and so the daemon and every training, running without a terminal."""
+    remedy = say("[general]\ninstanceIdleTimeout=-1   # in .wslconfig; or: wslgpud wslconfig apply training")
+    try:
+        result = one_line(keep_alive.does(machine.host, "try"))
+    except (NoData, SourceError) as error:
+        return _refused(error.said, remedy)
+    if result != "0x0":
+        return problem(say("Windows ran it, and it ended with {status}", status=result), remedy)
+    return good(say("made, run and removed again"))
+
+
+def _missing(answer: Mapping[str, Any], *parts: str) -> MessageLike:
+    """Return why the probe does not tell a part; what PowerShell says of it is in Windows' language."""
+    missing = answer.get("missing")
+    reasons = [missing[part] for part in parts if part in missing] if isinstance(missing, dict) else []
+    if reasons and isinstance(reasons[0], Message):
+        return reasons[0]
+    return (
+        one_line("; ".join(map(str, reasons)), 300) if reasons else say("Windows reports neither a figure nor a reason")
+    )
