@@ -44,8 +44,22 @@ _CHANNEL = re.compile(r"Workqueue: hv_\w{1,20} vmbus_add_channel_work")
 _DXG = re.compile(r"misc dxg: dxgk: (\w{1,60}): .*fail\w*:? (-?\d{1,10})\b")
 #: what it prints here is how many pages it got, unless that is an errno (dxgvmbus.c, create_existing_sysmem)
 _PAGES = "get_user_pages_fast failed"
-_OFF_THE_BUS = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?):? .*fallen off the bus")
+# https://docs.nvidia.com/deploy/xid-errors/; in three lines at a start, which one
+# record holds: https://github.com/NVIDIA/NVSentinel/issues/155
+_FALLEN = "79"
+_OFF_THE_BUS = re.compile(
+    r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?)(?::? |\\x0a).*fallen off the bus"
+)
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.]{1,40})\): (\d{1,5}),")
+#: what the kernel says before a machine ends, or cannot be used any more; the same in 4.19 and 6.18
+PRECEDES_THE_END = {
+    "disk": re.compile(
+        r"EXT4-fs error \(device |EXT4-fs \([\w-]{1,20}\): Remounting filesystem read-only"
+        r"|(?:blk_update_request: )?I/O error, dev |Buffer I/O error on dev"
+    ),
+    "stall": re.compile(r"rcu: INFO: rcu_\w{1,20} (?:self-)?detected stall|watchdog: BUG: soft lockup - CPU#"),
+    "init": re.compile(r"(?:.{0,40}: )?Killed process \d{1,10} \((?:systemd|init|init\(\S{0,40})\)"),
+}
 #: What dxgkrnl complains of at every boot and whenever a program asks for what the host does not have:
 #: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/9099
 _BENIGN = frozenset(
@@ -143,6 +157,7 @@ class Story:
         self._constraint = self._group = self._pid = ""
         self._last_group = self._shared_group = ""
         self._order: int | None = None
+        self._fallen: dict[str, str] = {}
         self._readers: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Found | None]], ...] = (
             (_CONSTRAINT, self._reason),
             (_TOGETHER, self._together),
@@ -152,8 +167,8 @@ class Story:
             (_UNALLOCATED, self._unallocated),
             (_CHANNEL, self._channel),
             (_DXG, _dxg),
-            (_OFF_THE_BUS, lambda match: Xid(match[1].removesuffix(".0"), "79")),
-            (_XID, lambda match: Xid(match[1], match[2])),
+            (_OFF_THE_BUS, lambda match: self._fell(match[1].removesuffix(".0"), "in words")),
+            (_XID, lambda match: Xid(*match.groups()) if match[2] != _FALLEN else self._fell(match[1], "as a number")),
         )
 
     def add(self, text: str) -> Found | None:
@@ -183,6 +198,14 @@ class Story:
     def _channel(self, _: re.Match[str]) -> Unconnected | None:
         order, self._order = self._order, None
         return None if order is None else Unconnected(order)
+
+    def _fell(self, device: str, way: str) -> Xid | None:
+        """Count a card that has fallen off the bus once, though drivers say it in words, as a number, or both."""
+        told = self._fallen.pop(device, way)
+        if told != way:
+            return None
+        self._fallen[device] = way
+        return Xid(device, _FALLEN)
 
     def _kill(self, match: re.Match[str]) -> OomKill:
         constraint, group, pid = self._constraint, self._group, self._pid
