@@ -39,8 +39,7 @@ class Daemon:
     def status(self) -> dict[str, Any]:
         """Return the status document in this command's language; before the first sample it has no ``at``.
 
-        Raises:
-            Unanswered: it does not answer.
+        Raises Unanswered: it does not answer.
         """
         document = self.ask("/api/v1/status", lang=current().code)
         return {"seen_by": "daemon", "url": self.url, **document}

@@ -155,8 +155,8 @@ class Sensors:
     def _heard(self, now: Second, wall: float) -> Iterator[Event]:
         for line in now.kernel:
             found = self._story.add(line)
-            if found is not None and hasattr(found, "fields"):
-                yield Event("oom_kill", wall, found.text, found.fields())
+            if found is not None and found.kind == "oom_kill":
+                yield Event("oom_kill", wall, found.text, found.fields)
 
 
 class Played:

@@ -53,8 +53,7 @@ def check(config: Config) -> None:
 
     What depends on the session (its channels, whether a port is free) is not checked.
 
-    Raises:
-        ConfigError: the key, and what it may be.
+    Raises ConfigError: the key, and what it may be.
     """
     channel_factory.configured(config.alerts)
     Server(config.server, Publisher(()), ())

@@ -110,8 +110,7 @@ class Recorder(Host):
 def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]:
     """Write what ``host`` shows to ``folder``, ready for ``RecordedHost``; return the files' names.
 
-    Raises:
-        OSError: the folder is not empty or cannot be written.
+    Raises OSError: the folder is not empty or cannot be written.
     """
     if folder.exists() and any(folder.iterdir()):
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))

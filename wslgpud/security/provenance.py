@@ -74,8 +74,7 @@ def owner(chain: Collection[Component], members: Mapping[int, Collection[int]]) 
 
     ``chain`` is everything that decides what runs, ``members`` who is in each group that may write to it, if known.
 
-    Raises:
-        Refused: somebody else may write to a part of it.
+    Raises Refused: somebody else may write to a part of it.
     """
     owners = {0, *(component.uid for component in chain)}
     for component in chain:
@@ -157,8 +156,7 @@ def survey(python: Path) -> Found:
 def way(path: Path) -> tuple[Component, ...]:
     """Return each folder, link and file that is passed on the way to a file, from the root on.
 
-    Raises:
-        OSError, Refused: see ``survey``.
+    Raises OSError, Refused: see ``survey``.
     """
     surveyor = _Surveyor()
     surveyor.walk(path.absolute())
@@ -177,8 +175,7 @@ class _Surveyor:
     def walk(self, path: Path, *, searched: bool = False) -> Path:
         """Take note of each component of a path, links and what they lead to; return where it ends.
 
-        Raises:
-            OSError, Refused: see ``survey``.
+        Raises OSError, Refused: see ``survey``.
         """
         here, rest, links = Path("/"), list(path.parts), 0
         while rest:

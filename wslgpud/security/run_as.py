@@ -168,8 +168,7 @@ def start(
     ``script`` is a file of ours that the program is to run: its first argument, and handed over open, because the
     account may be unable to read the folder it lies in. Its name follows, for people to see. The others are Popen's.
 
-    Raises:
-        OSError: it cannot be started, or the script not be read.
+    Raises OSError: it cannot be started, or the script not be read.
     """
     account = command.account
     with contextlib.ExitStack() as stack:

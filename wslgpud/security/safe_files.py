@@ -38,8 +38,7 @@ def open_plain(
     ``path`` is relative to the open ``folder``, if given; ``flags`` with ``O_CREAT`` need ``O_EXCL``, too; ``mode`` is
     that of a file that this makes, less the umask.
 
-    Raises:
-        OSError: it cannot be opened, or is something else; the message says which.
+    Raises OSError: it cannot be opened, or is something else; the message says which.
     """
     flags |= os.O_CLOEXEC | os.O_NONBLOCK
     if flags & os.O_CREAT:
@@ -147,8 +146,7 @@ class Folder:
     def replacing(self, name: str, mode: int = 0o600) -> Iterator[int]:
         """Yield a new file's descriptor; it takes the name when the block ends well, and goes otherwise.
 
-        Raises:
-            OSError: it cannot be made or take the name; what was there is then as it was.
+        Raises OSError: it cannot be made or take the name; what was there is then as it was.
         """
         part = f".{name.partition('.')[0][:100]}-{os.urandom(8).hex()}.part"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -180,8 +178,7 @@ def draft(target: Path) -> Iterator[Path]:
     Whose folder it lies in does not matter: the path is that of an open file, and the name that it has until
     then cannot be foretold. A link of the target's name is replaced, not followed.
 
-    Raises:
-        OSError: it cannot be made or take the name; what was there is then as it was.
+    Raises OSError: it cannot be made or take the name; what was there is then as it was.
     """
     with Folder(target.parent.resolve()) as folder, folder.replacing(target.name, 0o666) as descriptor:
         yield Path(f"/proc/self/fd/{descriptor}")
@@ -194,8 +191,7 @@ def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> No
 
     ``mode`` says who may read and write it, whatever the umask; ``synced`` returns only when it is on disk.
 
-    Raises:
-        OSError: it cannot be written; what was there is then as it was.
+    Raises OSError: it cannot be written; what was there is then as it was.
     """
     with Folder(path.parent) as folder:
         folder.put(path.name, text, mode=mode, synced=synced)

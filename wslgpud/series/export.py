@@ -169,8 +169,7 @@ def parquet(
 ) -> None:
     """Write a row a value (time, host, metric, labels, unit, value) as Parquet.
 
-    Raises:
-        ExportError: pyarrow is missing.
+    Raises ExportError: pyarrow is missing.
     """
     try:
         import pyarrow as pa  # 40 MB that only this needs

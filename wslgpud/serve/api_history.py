@@ -244,8 +244,7 @@ def check_size(span_seconds: float, step: int, series: int) -> None:
 
     A step of 2,591,999 s cannot be made of hours or minutes: a few points of it would take every sample.
 
-    Raises:
-        Problem: says what would be short enough.
+    Raises Problem: says what would be short enough.
     """
     if step == 0 and span_seconds > RAW_SECONDS:
         raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")

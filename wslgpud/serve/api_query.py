@@ -23,8 +23,7 @@ _LAST_WALL = 1e11
 def language_of(request: Request) -> str:
     """Return the language that a request asks for with ``lang``; English unless it names one.
 
-    Raises:
-        Problem: that language is not available.
+    Raises Problem: that language is not available.
     """
     return Query(request.query, ("lang",)).language()
 
@@ -62,8 +61,7 @@ class Query:
 
         Without the parameter every name passes.
 
-        Raises:
-            Problem: it is longer than ``PATTERN_MAX``, or was given twice.
+        Raises Problem: it is longer than ``PATTERN_MAX``, or was given twice.
         """
         given = self.text(name)
         if given is None:

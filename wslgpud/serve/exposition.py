@@ -231,8 +231,7 @@ def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[Metr
     that holds a duplicate. What is not a finite number is not known, hence absent. Families that
     ``order`` (name -> rank) does not know come last, by name.
 
-    Raises:
-        ValueError: a reading has not one value for each label its metric declares.
+    Raises ValueError: a reading has not one value for each label its metric declares.
     """
     grouped: dict[str, tuple[MetricSpec, dict[tuple[str, ...], float]]] = {}
     for spec, value, labels in readings:

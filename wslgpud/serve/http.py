@@ -189,8 +189,7 @@ class App:
     def __init__(self, routes: Iterable[Route], host_rule: HostRule, web: WebConfigFile) -> None:
         """Serve ``routes`` to those whom ``host_rule`` and the web configuration let in.
 
-        Raises:
-            ValueError: two routes have the same path.
+        Raises ValueError: two routes have the same path.
         """
         self._routes: dict[str, Route] = {}
         for route in routes:

@@ -51,8 +51,7 @@ class Push:
     ) -> None:
         """Understand the configuration; nothing is sent yet.
 
-        Raises:
-            ConfigError: the library is missing, or the address or a header is malformed.
+        Raises ConfigError: the library is missing, or the address or a header is malformed.
         """
         try:
             from opentelemetry.exporter.otlp.proto.common import metrics_encoder  # see above

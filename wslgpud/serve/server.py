@@ -44,8 +44,7 @@ class Server:
     ) -> None:
         """Check the settings; ``sock`` is an already bound socket to use instead of settings' address.
 
-        Raises:
-            ConfigError: the web configuration cannot be used, or strangers could reach what nothing guards.
+        Raises ConfigError: the web configuration cannot be used, or strangers could reach what nothing guards.
         """
         self._settings, self._socket, self._deadlines = settings, sock, deadlines or Deadlines()
         self._web = WebConfigFile(settings.web_config_file)
@@ -59,8 +58,7 @@ class Server:
     def start(self) -> int:
         """Listen, serve from a new thread, and return the port.
 
-        Raises:
-            ServeError: the address cannot be listened on.
+        Raises ServeError: the address cannot be listened on.
         """
         sock = self._socket or bind(self._settings.address, self._settings.port)
         self._port = int(sock.getsockname()[1])
@@ -108,8 +106,7 @@ def _check_exposure(settings: config.Server, *, guarded: bool) -> None:
 def bind(address: str, port: int) -> socket.socket:
     """Return a socket bound to ``address`` and ``port``; ``::`` takes IPv4 too.
 
-    Raises:
-        ServeError: it is taken, not allowed, or not an address of this machine.
+    Raises ServeError: it is taken, not allowed, or not an address of this machine.
     """
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     try:

@@ -185,8 +185,7 @@ class _Section:
     def get(self, name: str, default: _T, known: Collection[str] = ()) -> _T:
         """Return a value, or a list of texts; it must be of the type of the default, which stands for none.
 
-        Raises:
-            ConfigError: it is not, or it, or one of the list, is none of ``known``, if there are any.
+        Raises ConfigError: it is not, or it, or one of the list, is none of ``known``, if there are any.
         """
         value, kind = self.values.get(name), type(default)
         if value in (None, ""):
@@ -225,8 +224,7 @@ def _hint(name: object, known: Collection[str]) -> Message:
 def load(path: Path) -> WebConfig:
     """Read and check a web configuration.
 
-    Raises:
-        ConfigError: it, or a file it names, cannot be used; says where and what to do.
+    Raises ConfigError: it, or a file it names, cannot be used; says where and what to do.
     """
     file = _Section(path, _parse(path))
     http, encryption, rate = (

@@ -7,9 +7,9 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from wslgpud.host import NoData, SourceError
 from wslgpud.metrics import counter
@@ -44,8 +44,8 @@ _CHANNEL = re.compile(r"Workqueue: hv_\w{1,20} vmbus_add_channel_work")
 _DXG = re.compile(r"misc dxg: dxgk: (\w{1,60}): .*fail\w*:? (-?\d{1,10})\b")
 #: what it prints here is how many pages it got, unless that is an errno (dxgvmbus.c, create_existing_sysmem)
 _PAGES = "get_user_pages_fast failed"
-# https://docs.nvidia.com/deploy/xid-errors/; in three lines at a start, which one
-# record holds: https://github.com/NVIDIA/NVSentinel/issues/155
+# https://docs.nvidia.com/deploy/xid-errors/; at a start in three lines, which one record holds:
+# https://github.com/NVIDIA/NVSentinel/issues/155
 _FALLEN = "79"
 _OFF_THE_BUS = re.compile(
     r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?)(?::? |\\x0a).*fallen off the bus"
@@ -71,6 +71,15 @@ _BENIGN = frozenset(
 )
 
 
+_KILL_OF_ALL = template("the kernel killed {victim} (pid {pid}, {size_bytes}): all memory was used up")
+_KILL_OF_SOME_GROUP = template(
+    "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of a cgroup was used up"
+)
+_KILL_OF_GROUP = template(
+    "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of {cgroup} was used up"
+)
+
+
 class Line(NamedTuple):
     """A message of the kernel itself; ``seconds`` since boot, on the monotonic clock."""
 
@@ -79,59 +88,16 @@ class Line(NamedTuple):
     text: str
 
 
-class OomKill(NamedTuple):
-    """A process that the kernel has killed because memory had run out; sizes in bytes."""
+class Found(NamedTuple):
+    """What lines say: the kind of its event, under which labels it is counted, and the event's fields.
 
-    pid: int
-    victim: str
-    constraint: str
-    cgroup: str
-    anon_bytes: int
-    file_bytes: int
-    shmem_bytes: int
-    virtual_bytes: int
+    ``text`` is the event's template; where it is empty, the line itself is shown.
+    """
 
-    @property
-    def scope(self) -> str:
-        """``cgroup`` when a limit was hit, ``global`` when the machine was full."""
-        return "cgroup" if self.constraint == "CONSTRAINT_MEMCG" else "global"
-
-    @property
-    def text(self) -> str:
-        """What an event says of it, with ``fields`` as its facts."""
-        if self.scope == "global":
-            return template("the kernel killed {victim} (pid {pid}, {size_bytes}): all memory was used up")
-        if not self.cgroup:
-            return template(
-                "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of a cgroup was used up"
-            )
-        return template(
-            "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of {cgroup} was used up"
-        )
-
-    def fields(self) -> dict[str, str | int | float]:
-        """Return all of it for an event; ``size_bytes`` is what the kill gives back."""
-        return {**self._asdict(), "size_bytes": self.anon_bytes + self.file_bytes + self.shmem_bytes}
-
-
-class DxgError(NamedTuple):
-    """A failed call of WSL's GPU driver; ``error`` is the errno's name."""
-
-    function: str
-    error: str
-
-
-class Unconnected(NamedTuple):
-    """The kernel has no 2 ** ``order`` pages in one piece for another connection to Windows."""
-
-    order: int
-
-
-class Xid(NamedTuple):
-    """An error of NVIDIA's Linux driver."""
-
-    device: str
-    number: str
+    kind: str
+    labels: tuple[str, ...]
+    fields: Mapping[str, str | int | float]
+    text: str = ""
 
 
 def parse_line(record: str) -> Line | None:
@@ -147,9 +113,6 @@ def parse_line(record: str) -> Line | None:
     return Line(int(match[2]), int(match[3]) / 1e6, match[4])
 
 
-Found = OomKill | DxgError | Unconnected | Xid
-
-
 class Story:
     """Understands lines; remembers one where the kernel takes several to say one thing."""
 
@@ -157,57 +120,39 @@ class Story:
         self._constraint = self._group = self._pid = ""
         self._last_group = self._shared_group = ""
         self._order: int | None = None
-        self._fallen: dict[str, str] = {}
-        self._readers: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Found | None]], ...] = (
-            (_CONSTRAINT, self._reason),
-            (_TOGETHER, self._together),
-            (_LIMITED, self._limit),
-            (_KILLS, self._old_reason),
-            (_KILLED, self._kill),
-            (_UNALLOCATED, self._unallocated),
-            (_CHANNEL, self._channel),
-            (_DXG, _dxg),
-            (_OFF_THE_BUS, lambda match: self._fell(match[1].removesuffix(".0"), "in words")),
-            (_XID, lambda match: Xid(*match.groups()) if match[2] != _FALLEN else self._fell(match[1], "as a number")),
-        )
+        self._fallen: dict[str, bool] = {}
 
     def add(self, text: str) -> Found | None:
         """Return what the line tells, if it completes something that matters."""
-        for pattern, read in self._readers:
-            if match := pattern.match(text):
-                return read(match)
-        return None
+        if match := _CONSTRAINT.match(text):
+            self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
+            self._shared_group = ""
+        elif _TOGETHER.match(text):
+            self._shared_group = self._last_group
+        elif match := _LIMITED.match(text):
+            self._group = match[1]
+        elif match := _KILLS.match(text):
+            self._constraint = "CONSTRAINT_MEMCG" if match[1].startswith("Memory") else "CONSTRAINT_NONE"
+            self._pid = match[2]
+        elif match := _KILLED.match(text):
+            return self._kill(match)
+        elif match := _UNALLOCATED.match(text):
+            self._order = int(match[1])
+        elif _CHANNEL.match(text) and self._order is not None:
+            order, self._order = self._order, None
+            return Found("vmbus_starved", (), {"order": order})
+        found = _driver_error(text)
+        return None if found and found.labels == (_FALLEN,) and self._told(found, text) else found
 
-    def _reason(self, match: re.Match[str]) -> None:
-        self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
-        self._shared_group = ""
+    def _told(self, fall: Found, text: str) -> bool:
+        """Tell whether this only repeats that a card fell off the bus: in words what was a number, or the reverse."""
+        device, way = str(fall.fields["device"]), text.startswith("NVRM: Xid")
+        before = self._fallen.pop(device, way)
+        if before == way:
+            self._fallen[device] = way
+        return before != way
 
-    def _together(self, _: re.Match[str]) -> None:
-        self._shared_group = self._last_group
-
-    def _limit(self, match: re.Match[str]) -> None:
-        self._group = match[1]
-
-    def _old_reason(self, match: re.Match[str]) -> None:
-        self._constraint = "CONSTRAINT_MEMCG" if match[1].startswith("Memory") else "CONSTRAINT_NONE"
-        self._pid = match[2]
-
-    def _unallocated(self, match: re.Match[str]) -> None:
-        self._order = int(match[1])
-
-    def _channel(self, _: re.Match[str]) -> Unconnected | None:
-        order, self._order = self._order, None
-        return None if order is None else Unconnected(order)
-
-    def _fell(self, device: str, way: str) -> Xid | None:
-        """Count a card that has fallen off the bus once, though drivers say it in words, as a number, or both."""
-        told = self._fallen.pop(device, way)
-        if told != way:
-            return None
-        self._fallen[device] = way
-        return Xid(device, _FALLEN)
-
-    def _kill(self, match: re.Match[str]) -> OomKill:
+    def _kill(self, match: re.Match[str]) -> Found:
         constraint, group, pid = self._constraint, self._group, self._pid
         self._constraint = self._group = self._pid = ""
         # A second victim of the same OOM (memory.oom.group) comes without a constraint of its own.
@@ -216,13 +161,34 @@ class Story:
             constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
         self._last_group = group
         virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
-        return OomKill(int(match[1]), named(match[2]), constraint, group, anon, file, shmem, virtual)
+        fields: dict[str, str | int | float] = {
+            "pid": int(match[1]),
+            "victim": named(match[2]),
+            "constraint": constraint,
+            "cgroup": group,
+            "anon_bytes": anon,
+            "file_bytes": file,
+            "shmem_bytes": shmem,
+            "virtual_bytes": virtual,
+            "size_bytes": anon + file + shmem,  # what the kill gives back
+        }
+        if constraint != "CONSTRAINT_MEMCG":
+            return Found("oom_kill", ("global",), fields, _KILL_OF_ALL)
+        return Found("oom_kill", ("cgroup",), fields, _KILL_OF_GROUP if group else _KILL_OF_SOME_GROUP)
 
 
-def _dxg(match: re.Match[str]) -> DxgError:
-    number = int(match[2])
-    number = errno.ENOMEM if number >= 0 and _PAGES in match[0] else abs(number)
-    return DxgError(match[1], errno.errorcode.get(number, str(number)))
+def _driver_error(text: str) -> Found | None:
+    """Return the error of a GPU's driver that a line tells."""
+    if match := _DXG.match(text):
+        number = int(match[2])
+        number = errno.ENOMEM if number >= 0 and _PAGES in match[0] else abs(number)
+        function, error = match[1], errno.errorcode.get(number, str(number))
+        return Found("dxg_error", (function, error), {"function": function, "error": error})
+    if match := _OFF_THE_BUS.match(text):
+        return Found("nvidia_xid", (_FALLEN,), {"xid": _FALLEN, "device": match[1].removesuffix(".0")})
+    if match := _XID.match(text):
+        return Found("nvidia_xid", (match[2],), {"xid": match[2], "device": match[1]})
+    return None
 
 
 def _group(details: str) -> str:
@@ -242,7 +208,6 @@ _PATH = "/dev/kmsg"
 _RECORD_BYTES = 8192  # the kernel refuses to hand out a record in pieces
 _MOST_RECORDS = 2000  # a tick; the rest waits in the kernel's ring buffer
 _MOST_LABELS = 32
-_Label = TypeVar("_Label")
 
 OOM_KILLS = counter(
     "kernel_oom_kills",
@@ -271,6 +236,7 @@ UNCONNECTED = counter(
     "Connections to Windows for which the kernel had no memory in one piece: new WSL sessions hang.",
 )
 LOST = counter("kernel_log_lost_records", "Kernel messages overwritten before they could be read.")
+_COUNTERS = {"oom_kill": OOM_KILLS, "dxg_error": DXG_ERRORS, "nvidia_xid": XIDS, "vmbus_starved": UNCONNECTED}
 
 
 class KernelLogSource(Source):
@@ -290,10 +256,10 @@ class KernelLogSource(Source):
         self._replayed = False
         self._refusal_logged = False
         self._story = Story()
-        self._lost = self._notices = self._unconnected = 0
-        self._kills: Counter[str] = Counter()
-        self._dxg: Counter[DxgError] = Counter()
-        self._xids: Counter[str] = Counter()
+        self._lost = self._notices = 0
+        self._counts: dict[str, Counter[tuple[str, ...]]] = {kind: Counter() for kind in _COUNTERS}
+        self._counts["oom_kill"] = Counter({("global",): 0, ("cgroup",): 0})
+        self._counts["vmbus_starved"] = Counter({(): 0})
 
     def read(self) -> Sample:
         """Return the counts since boot and the events since the last read; NoData where we may not read the log."""
@@ -356,42 +322,26 @@ class KernelLogSource(Source):
     def _note(self, line: Line) -> Event | None:
         """Count what the line says; return it as an event when somebody should know."""
         found = self._story.add(line.text)
+        if found is None or found.labels in _BENIGN:
+            self._notices += found is not None
+            return None
+        counts = self._counts[found.kind]
+        bounded = found.labels in counts or len(counts) < _MOST_LABELS
+        counts[found.labels if bounded else ("other",) * len(found.labels)] += 1
         wall = self.host.clock.wall()
         if not self.caught_up:
             # The log's clock is set by nobody and drifts by seconds in a week, so for what is new we
             # rather take our own.
             wall -= self.host.clock.mono() - line.seconds
-        fields: dict[str, str | int | float] = {
-            "sequence": line.sequence,
-            # A long log is read over several ticks, and what happens meanwhile is news.
-            "past": int(not self.caught_up and line.seconds <= self._opened_mono),
-        }
-        if isinstance(found, OomKill):
-            self._kills[found.scope] += 1
-            return Event("oom_kill", wall, found.text, {**fields, **found.fields()})
-        if isinstance(found, Xid):
-            self._xids[_bounded(found.number, self._xids, "other")] += 1
-            return Event("nvidia_xid", wall, line.text, {**fields, "xid": found.number, "device": found.device})
-        if isinstance(found, Unconnected):
-            self._unconnected += 1
-            return Event("vmbus_starved", wall, line.text, {**fields, "order": found.order})
-        if isinstance(found, DxgError) and found not in _BENIGN:
-            self._dxg[_bounded(found, self._dxg, DxgError("other", "other"))] += 1
-            return Event("dxg_error", wall, line.text, {**fields, **found._asdict()})
-        self._notices += found is not None
-        return None
+        # A long log is read over several ticks, and what happens meanwhile is news.
+        past = int(not self.caught_up and line.seconds <= self._opened_mono)
+        return Event(
+            found.kind, wall, found.text or line.text, {"sequence": line.sequence, "past": past, **found.fields}
+        )
 
     def _readings(self) -> Iterator[Reading]:
-        for scope in ("global", "cgroup"):
-            yield Reading(OOM_KILLS, self._kills[scope], (scope,))
-        for call, count in self._dxg.items():
-            yield Reading(DXG_ERRORS, count, tuple(call))
+        for kind, spec in _COUNTERS.items():
+            for labels, count in self._counts[kind].items():
+                yield Reading(spec, count, labels)
         yield Reading(DXG_NOTICES, self._notices)
-        for xid, count in self._xids.items():
-            yield Reading(XIDS, count, (xid,))
-        yield Reading(UNCONNECTED, self._unconnected)
         yield Reading(LOST, self._lost)
-
-
-def _bounded(label: _Label, known: Counter[_Label], other: _Label) -> _Label:
-    return label if label in known or len(known) < _MOST_LABELS else other
