@@ -286,9 +286,22 @@ def test_memory_that_others_do_not_get_in_one_piece_is_none_of_our_business(mach
         "NVRM: GPU 0000:0a:00.0: GPU has fallen off the bus.",
         "NVRM: GPU at PCI:0000:0a:00: GPU has fallen off the bus.",
         "NVRM: The NVIDIA GPU 0000:0a:00.0 has fallen off the bus and is not responding to commands.",
+        # NVIDIA/NVSentinel#155, leptonai/gpud#1209; /dev/kmsg escapes what ends a line within a record
+        (
+            r"NVRM: The NVIDIA GPU 0000:0a:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0a"
+            "NVRM: fallen off the bus and is not responding to commands."
+        ),
     ],
 )
 def test_a_card_off_the_bus_is_told_without_an_xid(machine, line):
     (event,) = read(machine, line).events
 
     assert (event.kind, event.fields["xid"], event.fields["device"]) == ("nvidia_xid", "79", "0000:0a:00")
+
+
+def test_a_card_off_the_bus_counts_once_though_the_driver_says_it_twice_and_again_when_it_falls_again(machine, values):
+    number = "NVRM: Xid (PCI:0000:0a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    words = "NVRM: GPU 0000:0a:00.0: GPU has fallen off the bus."
+    for lines, falls in (((number, words), 1), ((words, number), 1), ((number, words, number, words), 2)):
+        sample = read(machine, *lines)
+        assert (values(sample)["nvidia_xid_errors_total{79}"], len(sample.events)) == (falls, falls)

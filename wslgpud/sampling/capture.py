@@ -24,7 +24,7 @@ from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.security.redaction import masked
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
-from wslgpud.sources.kernel_log import KernelLogSource, parse_line
+from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, parse_line
 from wslgpud.sources.processes import FRAMEWORK, GPU_DEVICE, short_command
 from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.windows import WindowsSource
@@ -36,7 +36,9 @@ _LONG_HEX = re.compile(r"\b[0-9a-f]{24,64}\b")
 _MAC = re.compile(r"\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b", re.IGNORECASE)
 # Windows' names have spaces, and .wslconfig doubles its backslashes.
 _HOME = re.compile(r"((?:/home|/Users|\\Users)[/\\]+)[^/\\\s]+(?:(?: [^/\\\s]+)+(?=[/\\]))?")
-_TELLING = re.compile(r"dxg|NVRM: Xid|oom-kill:|invoked oom-killer|Killed process")
+_TELLING = re.compile(
+    r"dxg|NVRM: |oom-kill:|invoked oom-killer|Kill(?:ed)? process|page allocation failure|vmbus_add_channel_work"
+)
 _PROCESS = re.compile(r"/proc/(\d+)/(\w+)")
 
 
@@ -195,11 +197,16 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
                 if process[2] == "stat":
                     files[f"/proc/{process[1]}/comm"] = f"{name}\n"
         elif path == _KMSG:
-            lines = (line for line in text.splitlines() if _TELLING.search(line) and parse_line(line))
+            lines = (line for line in text.splitlines() if _tells(line))
             files[path] = "".join(f"{line}\n" for line in lines)
         elif not path.startswith("/sys/fs/cgroup/") or _leads_to_limit(path, limited):
             files[path] = text
     return files
+
+
+def _tells(record: str) -> bool:
+    line = parse_line(record)
+    return line is not None and any(p.search(line.text) for p in (_TELLING, *PRECEDES_THE_END.values()))
 
 
 def _process_file(host: Host, pid: int, kind: str, text: str) -> str:

@@ -44,8 +44,22 @@ _CHANNEL = re.compile(r"Workqueue: hv_\w{1,20} vmbus_add_channel_work")
 _DXG = re.compile(r"misc dxg: dxgk: (\w{1,60}): .*fail\w*:? (-?\d{1,10})\b")
 #: what it prints here is how many pages it got, unless that is an errno (dxgvmbus.c, create_existing_sysmem)
 _PAGES = "get_user_pages_fast failed"
-_OFF_THE_BUS = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?):? .*fallen off the bus")
+# https://docs.nvidia.com/deploy/xid-errors/; at a start in three lines, which one record holds:
+# https://github.com/NVIDIA/NVSentinel/issues/155
+_FALLEN = "79"
+_OFF_THE_BUS = re.compile(
+    r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?)(?::? |\\x0a).*fallen off the bus"
+)
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.]{1,40})\): (\d{1,5}),")
+#: what the kernel says before a machine ends, or cannot be used any more; the same in 4.19 and 6.18
+PRECEDES_THE_END = {
+    "disk": re.compile(
+        r"EXT4-fs error \(device |EXT4-fs \([\w-]{1,20}\): Remounting filesystem read-only"
+        r"|(?:blk_update_request: )?I/O error, dev |Buffer I/O error on dev"
+    ),
+    "stall": re.compile(r"rcu: INFO: rcu_\w{1,20} (?:self-)?detected stall|watchdog: BUG: soft lockup - CPU#"),
+    "init": re.compile(r"(?:.{0,40}: )?Killed process \d{1,10} \((?:systemd|init|init\(\S{0,40})\)"),
+}
 #: What dxgkrnl complains of at every boot and whenever a program asks for what the host does not have:
 #: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/9099
 _BENIGN = frozenset(
@@ -106,6 +120,7 @@ class Story:
         self._constraint = self._group = self._pid = ""
         self._last_group = self._shared_group = ""
         self._order: int | None = None
+        self._fallen: dict[str, bool] = {}
 
     def add(self, text: str) -> Found | None:
         """Return what the line tells, if it completes something that matters."""
@@ -126,7 +141,16 @@ class Story:
         elif _CHANNEL.match(text) and self._order is not None:
             order, self._order = self._order, None
             return Found("vmbus_starved", (), {"order": order})
-        return _driver_error(text)
+        found = _driver_error(text)
+        return None if found and found.labels == (_FALLEN,) and self._told(found, text) else found
+
+    def _told(self, fall: Found, text: str) -> bool:
+        """Tell whether this only repeats that a card fell off the bus: in words what was a number, or the reverse."""
+        device, way = str(fall.fields["device"]), text.startswith("NVRM: Xid")
+        before = self._fallen.pop(device, way)
+        if before == way:
+            self._fallen[device] = way
+        return before != way
 
     def _kill(self, match: re.Match[str]) -> Found:
         constraint, group, pid = self._constraint, self._group, self._pid
@@ -161,7 +185,7 @@ def _driver_error(text: str) -> Found | None:
         function, error = match[1], errno.errorcode.get(number, str(number))
         return Found("dxg_error", (function, error), {"function": function, "error": error})
     if match := _OFF_THE_BUS.match(text):
-        return Found("nvidia_xid", ("79",), {"xid": "79", "device": match[1].removesuffix(".0")})
+        return Found("nvidia_xid", (_FALLEN,), {"xid": _FALLEN, "device": match[1].removesuffix(".0")})
     if match := _XID.match(text):
         return Found("nvidia_xid", (match[2],), {"xid": match[2], "device": match[1]})
     return None

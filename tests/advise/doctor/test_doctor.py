@@ -137,6 +137,7 @@ def test_ids_never_change_once_they_are_out():
         "wslconfig.in_force",
     ]
     assert {c.id for c in CHECKS} == {
+        "kernel.log",
         *(f"windows.{part}" for part in ["powershell", "memory", "vm", "gpus", "size", "paths", "toast", "task"]),
         "wsl.kernel",
         "wsl.version",
@@ -297,6 +298,35 @@ def test_a_card_that_windows_drives_in_tcc_mode_is_not_a_driver_to_install(tmp_p
 
     assert (finding.state, "'nvidia-smi -dm 0'" in str(finding.remedy)) == ("problem", True)
     assert "'nvidia-smi -dm 0'" in str(explain("UNKNOWN", "nvmlDeviceGetHandleByIndex", "Unknown Error", wsl=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        # microsoft/WSL#6220, #8340, #10194
+        (
+            "EXT4-fs error (device sdd): ext4_find_entry:1466: inode #47595: comm node: checksumming directory block 0",
+            "disk",
+        ),
+        ("EXT4-fs (sdc): Remounting filesystem read-only", "the distro's disk fails"),
+        (
+            "blk_update_request: I/O error, dev sdb, sector 1050624 op 0x1:(WRITE) flags 0x800",
+            "the distro's disk fails",
+        ),
+        # microsoft/WSL#5410
+        ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", "stood still"),
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [kworker/3:1:77]", "stood still"),
+        # microsoft/WSL#13263, #40458
+        ("Out of memory: Killed process 936 (systemd) total-vm:20352kB, anon-rss:0kB, file-rss:3072kB", "WSL itself"),
+    ],
+)
+def test_what_precedes_a_catastrophic_failure_is_seen_in_the_kernel_log(tmp_path, line, says):
+    host = copied(tmp_path, "wsl2-idle")
+    log = tmp_path / "wsl2-idle/root/dev/kmsg"
+    for text, state in ((f"3,900,1000,-;{line}\n", "problem"), (f"12,901,1000,-;{line}\n", "good")):
+        log.write_text(text)  # the second is a program's own word
+        (finding,) = [f for f in run(host, CONFIG, None) if f.id == "kernel.log"]
+        assert (finding.state, says in str(finding.found)) == (state, state == "problem")
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,13 @@ ENDS = {
         "Catastrophic failure\nError code: Wsl/Service/E_UNEXPECTED",
         "WSL's service in Windows failed",
     ),
-    "a full disk": ("OSError: [Errno 28] No space left on device", "a disk is full"),
-    "a bug in a kernel": (
+    "microsoft/WSL#10194": ("OSError: [Errno 28] No space left on device", "a disk is full"),
+    "pytorch/pytorch#21819": (
         "RuntimeError: CUDA error: an illegal memory access was encountered",
         "a kernel of the program failed, memory did not run out",
     ),
     "a python without memory": ("Traceback ...\nMemoryError", "the program could get no more RAM"),
-    "an ordinary end": (TORCH.format(asked="2.00 GiB", free="1.10 GiB"), "VRAM ran out"),
+    "pytorch/pytorch#16417": (TORCH.format(asked="2.00 GiB", free="1.10 GiB"), "VRAM ran out"),
 }
 
 
@@ -71,6 +71,14 @@ def test_an_allocation_that_is_refused_with_room_left_is_windows_doing() -> None
     # The last word counts: the first allocation may have been caught.
     last = refused + b"\n" + TORCH.format(asked="2.00 GiB", free="2.00 GiB").encode()
     assert str(recognised(last, wsl=True)).startswith("VRAM ran out")
+
+
+@pytest.mark.parametrize("thread", ["microsoft/WSL#8447", "abetlen/llama-cpp-python#229"])
+def test_ram_that_cannot_be_pinned_on_native_linux_says_nothing_of_windows(thread: str) -> None:
+    said = str(recognised(ENDS[thread][0].encode(), wsl=False))
+
+    assert said.startswith("the driver could not pin that much RAM")
+    assert "Windows" not in said
 
 
 @given(st.binary(max_size=TAIL_BYTES))

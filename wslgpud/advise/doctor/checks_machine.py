@@ -291,23 +291,6 @@ def docker(machine: Evidence) -> Outcome:
     return note(say("Docker has no NVIDIA runtime"), f"sudo apt-get install nvidia-container-toolkit && {configure}")
 
 
-@check("rights.kernel_log", "Kernel log")
-def kernel_log(machine: Evidence) -> Outcome:
-    """Only there does it say who was killed, and what the GPU driver reported."""
-    try:
-        if machine.host.live:
-            os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_CLOEXEC))  # reading would wait
-        else:
-            machine.host.read("/dev/kmsg")
-    except NoData:
-        return unknown(say("there is no {path}", path="/dev/kmsg"))
-    except (OSError, SourceError):
-        command = "sudo sysctl kernel.dmesg_restrict=0"
-        remedy = say("{command}   # or install the service, which may read it", command=command)
-        return note(say("hidden from this user"), remedy)
-    return good(say("readable"))
-
-
 @check("rights.processes", "Other users' processes")
 def processes(machine: Evidence) -> Outcome:
     """Only visible processes can be named as the ones that take the memory."""

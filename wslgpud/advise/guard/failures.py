@@ -25,6 +25,12 @@ _REFUSED = template(
     "CUDA reports out of memory with VRAM free: Windows refused it. Less pinned memory helps (pin_memory=False, no CPU "
     "offload), as do fewer CUDA programs and a larger page file in Windows; else wsl --shutdown there"
 )
+_NOT_PINNED = template("the driver could not pin that much RAM: pin_memory=False, or less offload to the CPU")
+# https://github.com/microsoft/WSL/issues/8447, https://github.com/abetlen/llama-cpp-python/issues/229
+_PINNING = re.compile(
+    r"pin_memory[\s\S]{0,2000}CUDA error: out of memory|failed to allocate [\d.]{1,9} \w{1,3} of pinned memory"
+    r"|cudaHost(?:Alloc|Register)\b"
+)
 #: the program's own words, and what is said of them; the first that is found decides
 _KNOWN = (
     # https://github.com/microsoft/WSL/issues/41176
@@ -34,15 +40,6 @@ _KNOWN = (
             "the card's memory was used up, even if some looks free: stay below about 80 % of it, and do not try the "
             "same again, which has crashed Windows"
         ),
-    ),
-    # https://github.com/microsoft/WSL/issues/8447, https://github.com/abetlen/llama-cpp-python/issues/229
-    (
-        (
-            r"pin_memory[\s\S]{0,2000}CUDA error: out of memory",
-            r"failed to allocate [\d.]{1,9} \w{1,3} of pinned memory",
-            r"cudaHost(?:Alloc|Register)\b",
-        ),
-        _REFUSED,
     ),
     # https://github.com/pytorch/pytorch/issues/8976
     (
@@ -74,14 +71,17 @@ _KNOWN = (
         ("Catastrophic failure", r"Wsl/Service/\S{0,40}E_UNEXPECTED"),
         template("WSL's service in Windows failed: save your work, then wsl --shutdown there, and wsl --update"),
     ),
+    # https://github.com/microsoft/WSL/issues/10194
     (
         ("No space left on device",),
         template("a disk is full: 'df -h' shows which; under WSL2 the Windows drive of the virtual disk counts, too"),
     ),
+    # https://github.com/pytorch/pytorch/issues/21819
     (
         ("CUDA error: an illegal memory access was encountered", "device-side assert triggered"),
         template("a kernel of the program failed, memory did not run out: CUDA_LAUNCH_BLOCKING=1 shows where"),
     ),
+    # https://github.com/pytorch/pytorch/issues/16417
     (
         ("CUDA out of memory", "CUDA error: out of memory"),
         template("VRAM ran out: a smaller batch or a shorter context"),
@@ -95,8 +95,9 @@ def recognised(output: bytes, *, wsl: bool) -> Message | None:
     """Return what the end of a failed program's output tells; None where it tells nothing that is known."""
     text = _ESCAPES.sub(b"", output[-TAIL_BYTES:]).decode("utf-8", "replace")
     found = max((m for m in _OUT_OF_MEMORY.finditer(text)), key=lambda match: match.start(), default=None)
-    if wsl and found is not None and found["free"] and _bytes(found["free"]) > _bytes(found["asked"]):
-        return Message(_REFUSED)
+    free = found is not None and found["free"] and _bytes(found["free"]) > _bytes(found["asked"])
+    if (wsl and free) or _PINNING.search(text):
+        return Message(_REFUSED if wsl else _NOT_PINNED)
     return next((Message(said) for pattern, said in _PATTERNS if pattern.search(text)), None)
 
 
