@@ -37,7 +37,7 @@ HOMES = {
     "sqlalchemy": {"store"},
     "psycopg": {"store"},
     "prometheus_client": {"serve", "cli"},
-    "uvicorn": {"serve"},
+    "h11": {"serve", "security"},
     "bcrypt": {"serve"},
     "yaml": {"serve"},
     "apscheduler": {"stress"},

@@ -24,7 +24,7 @@ from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.elsewhere import Elsewhere, seen
 from wslgpud.active_runs import PLACES, RunNotes, expected, name_of
-from wslgpud.app import logs
+from wslgpud.app import process
 from wslgpud.cli.console import Console
 from wslgpud.security import terminal
 from wslgpud.sources.identity import identity
@@ -179,7 +179,7 @@ def test_a_name_with_a_line_feed_forges_no_line_of_the_log(
     try:
         for stream in ("", f"{status.st_dev}:{status.st_ino}"):  # a terminal, the journal
             monkeypatch.setenv("JOURNAL_STREAM", stream)
-            logs.set_up("info")
+            process.log_from("info")
             logging.getLogger("wslgpud").warning("source %s", "x\n<0>kernel: all is lost\r<0>y\x1b]0;t\x07")
     finally:
         root.handlers[:], level = before

@@ -1,4 +1,4 @@
-"""What ``wslgpud run`` becomes: the daemon's process, without the command line's libraries."""
+"""What ``wslgpud run`` becomes: the daemon's process and its log, without the command line's libraries."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from types import FrameType
 from typing import NoReturn
 
 from wslgpud import config, words
-from wslgpud.app import logs
 from wslgpud.config import ConfigError, secret_files
 from wslgpud.host import Host, RecordedHost
+from wslgpud.security.redaction import masked
 from wslgpud.words import MessageError, cause, say, t
+from wslgpud.words.units import printable
 
 #: How the order reaches the process after the change; taken from the environment before anything is started.
 ORDER = "WSLGPUD_ORDER"
+
+# syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
+_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +51,7 @@ def main(order: str) -> int:
         loaded = config.load(file, os.environ)
         found = loaded.config
         words.use(words.chosen(found.alerts.language, os.environ))
-        logs.set_up(found.log.level)
+        log_from(found.log.level)
         for path in secret_files.exposed(found, loaded.file):
             log.warning("every user can read %s, which holds secrets: %s", path, secret_files.remedy(path))
         folder = (state or config.state_folder(os.environ)).resolve()
@@ -69,7 +73,7 @@ def main(order: str) -> int:
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:
         told_error = words.current().text(words.cause(error))
-        sys.stderr.write(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {told_error}\n")
+        sys.stderr.write(f"{journal_prefix(logging.ERROR)}wslgpud: {told_error}\n")
         return 2
     return 0
 
@@ -84,3 +88,44 @@ def host_at(folder: Path | None) -> Host:
         why = cause(error)
         said = say("{folder} is not a machine recorded by 'wslgpud capture': {error}", folder=str(folder), error=why)
         raise NoRecording(said) from error
+
+
+class _JournalFormatter(logging.Formatter):
+    """One line with its priority; a traceback's lines carry it too, else they would read as notices."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = f"<{_PRIORITY.get(record.levelno, 6)}>"
+        return "\n".join(prefix + line for line in super().format(record).splitlines())
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    """Keep an event on one line, and secrets out: a line feed in a foreign name would forge an event."""
+    record.msg, record.args = masked(printable(record.getMessage())), ()
+    return True
+
+
+def log_from(level: str) -> None:
+    """Print log lines of ``level`` and above to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_one_line)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+    handler.setFormatter(_JournalFormatter("%(message)s") if _to_journal() else plain)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Says each run of each job at info; our own jobs say what they did.
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+
+
+def journal_prefix(level: int) -> str:
+    """Return what marks a line of this importance in the journal; nothing where a person reads."""
+    return f"<{_PRIORITY[level]}>" if _to_journal() else ""
+
+
+def _to_journal() -> bool:
+    """Tell whether standard error is the stream that systemd made (``device:inode``, systemd.exec(5))."""
+    try:
+        status = os.fstat(2)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"

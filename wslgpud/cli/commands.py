@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from wslgpud import config as configuration
 from wslgpud import words
-from wslgpud.app import logs
+from wslgpud.app import process
 from wslgpud.cli import help as helps
 from wslgpud.config import ConfigError
 from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
@@ -67,7 +67,7 @@ class _Spoken:
             if not standalone_mode:
                 return status
             sys.exit(status if isinstance(status, int) else 0)
-        typer.echo(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {words.current().text(said)}", err=True)
+        typer.echo(f"{process.journal_prefix(logging.ERROR)}wslgpud: {words.current().text(said)}", err=True)
         sys.exit(status)
 
     def get_help(self, ctx: Any) -> str:

@@ -1,4 +1,4 @@
-"""Requests, responses, and the ASGI application between them with its limits."""
+"""Requests, responses, and what makes the one of the other, with its limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from wslgpud.model import Reading
-from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, RateLimiter, cross_origin, network_of
+from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, RateLimiter, cross_origin
 from wslgpud.serve.exposition import HTTP_REQUESTS, accepts_gzip
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
 
@@ -56,6 +56,7 @@ _ZIPPED = {"Content-Encoding": "gzip"}
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ class Threads:
 
 
 class App:
-    """The ASGI application: checks in the order of what they cost, then the route's handler."""
+    """Answers requests: checks in the order of what they cost, then the route's handler."""
 
     def __init__(self, routes: Iterable[Route], host_rule: HostRule, web: WebConfigFile) -> None:
         """Serve ``routes`` to those whom ``host_rule`` and the web configuration let in.
@@ -206,22 +207,8 @@ class App:
         self._limiter = RateLimiter()
         self._counts: Counter[tuple[str, int]] = Counter()
 
-    async def __call__(
-        self,
-        scope: Mapping[str, Any],
-        _receive: Callable[[], Awaitable[Any]],  # bodies are refused unread
-        send: Callable[[dict[str, Any]], Awaitable[None]],
-    ) -> None:
-        """Answer one request; an error of a handler is a 500 and a line in the log, never more."""
-        request = Request(
-            scope["method"],
-            scope["path"],
-            scope["query_string"].decode("latin-1"),
-            {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]},
-            len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) for k, v in scope["headers"]),
-            scope["http_version"],
-            network_of(scope["client"][0]) if scope["client"] else "",
-        )
+    async def respond(self, request: Request) -> tuple[Response, Headers]:
+        """Answer a request; an error of a handler is a 500 and a line in the log, never more."""
         web = self._web.current
         try:
             response = await self._answer(request, web)
@@ -229,8 +216,6 @@ class App:
             response = refused.answer(request.path)
         except asyncio.TimeoutError:
             response = Problem(504, f"no answer within {HANDLER_SECONDS:g} s").answer(request.path)
-        except asyncio.CancelledError:  # only the end of the server cancels; nobody is left to answer
-            return
         except Exception as error:  # noqa: BLE001 - whatever a handler does, the server stays
             where = traceback.extract_tb(error.__traceback__)[-1]
             # A path may hold line ends and escapes of terminals, and this goes to the journal.
@@ -243,8 +228,7 @@ class App:
         headers = response_headers(response, web.headers)
         if request.has_body:  # it is never read, so nothing can follow it on this connection
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": response.body})
+        return response, headers
 
     async def _answer(self, request: Request, web: WebConfig) -> Response:
         close, host = {"Connection": "close"}, request.headers.get("host", "")
@@ -279,9 +263,11 @@ class App:
         folder, _, name = path.rpartition("/")
         return self._routes.get(path) or (self._templates.get(folder) if name else None)
 
-    def count_refused(self, status: int) -> None:
-        """Note what was refused before it was a request."""
+    def refuse(self, status: int) -> tuple[Response, Headers]:
+        """Answer what was not even a request."""
         self._counts["other", status] += 1
+        response = text(status, HTTPStatus(status).phrase, {"Connection": "close"})
+        return response, response_headers(response, {})
 
     def readings(self) -> Iterator[Reading]:
         """Return how many requests were answered."""
@@ -294,7 +280,7 @@ class App:
             threads.close()
 
 
-def response_headers(response: Response, overrides: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def response_headers(response: Response, overrides: Mapping[str, str]) -> Headers:
     """Return all headers of ``response``; its own win over ``overrides``, those over the standard ones.
 
     The date is set here and nothing names the server's software: versions help only attackers.
@@ -309,8 +295,3 @@ def response_headers(response: Response, overrides: Mapping[str, str]) -> list[t
         "Content-Length": "" if response.status == 304 else str(len(response.body)),
     }
     return [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items() if v]
-
-
-def refusal(status: int) -> Response:
-    """Answer what was not even a request."""
-    return text(status, HTTPStatus(status).phrase, {"Connection": "close"})

@@ -1,4 +1,4 @@
-"""Accepts a bounded number of HTTP/1.1 connections: uvicorn's, with the deadlines it lacks."""
+"""Accepts a bounded number of connections, speaks HTTP/1.1 on them by h11, and ends those of slow clients."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import asyncio
 import errno
 import logging
 import socket
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import unquote
 
 import h11
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from wslgpud.serve.access import network_of
-from wslgpud.serve.http import HEAD_BYTES, App, refusal, response_headers
+from wslgpud.serve.http import HEAD_BYTES, App, Headers, Request, Response
 from wslgpud.serve.webconfig import WebConfigFile
-
-# uvicorn writes a line for each request that is not HTTP; strangers could fill the journal with those. They
-# are counted instead.
-_UVICORN_LOG = logging.getLogger("wslgpud.serve.uvicorn")
-_UVICORN_LOG.setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,144 +28,151 @@ class Deadlines:
     #: to agree on TLS, and to send the head of a request
     head_seconds: float = 10.0
     #: between two requests
-    idle_seconds: int = 30
-    #: to take an answer after which the connection ends, or some of one that has filled the buffers
+    idle_seconds: float = 30.0
+    #: to take an answer after which the connection ends, or so much of one that the buffers have room again
     answer_seconds: float = 30.0
 
 
-class Connection(H11Protocol):
-    """Disconnects clients that are slow on purpose, for which uvicorn would wait forever."""
+class Connection(asyncio.Protocol):
+    """Answers a client's requests one after another; while it is the client's turn, a deadline runs."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, deadlines: Deadlines, listener: Listener) -> None:
-        super().__init__(config, state, {}, asyncio.get_running_loop())
-        #: where the client is, see ``access.network_of``
-        self.network = ""
-        self.since = self.loop.time()
-        #: agrees on TLS, if that is spoken; kept, for the loop itself holds tasks only weakly
-        self.handshake: asyncio.Task[None] | None = None
-        self.logger = _UVICORN_LOG
-        self._deadlines, self._listener = deadlines, listener
-        self._deadline_of: dict[str, asyncio.TimerHandle] = {}
-        self.client_allowed_sans: tuple[str, ...] = ()
+    def __init__(self, app: App, network: str, deadlines: Deadlines, unread: Callable[[], None]) -> None:
+        """Serve ``app`` to a client in ``network`` (see ``access.network_of``); ``unread`` hears of answers left."""
+        self.network = network
+        self._app, self._deadlines, self._unread = app, deadlines, unread
+        self._loop = asyncio.get_running_loop()
+        self.since = self._loop.time()
+        #: whether it is the client's turn: to agree on TLS, to ask, or to take what was answered
+        self.waits_for_client = True
+        #: agrees on TLS, if that is spoken, and converses; kept, for the loop itself holds tasks only weakly
+        self.task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        # The client has said something, has room for more, is gone.
+        self._heard, self._taken, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._taken.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = self._last = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Begin; the first head is due."""
-        super().connection_made(transport)
-        certificate = transport.get_extra_info("peercert")
-        if certificate and self.client_allowed_sans:
-            names = {value for _, value in certificate.get("subjectAltName", ())}
-            if names.isdisjoint(self.client_allowed_sans):
-                transport.abort()
-                return
-        self._abort_in(self._deadlines.head_seconds, "turn")
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # what asyncio gives
+        """Begin: TLS, if any, is agreed on."""
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; until they make a head, the deadline that began with the first of them stands."""
-        super().data_received(data)
-        if len(self.conn.trailing_data[0]) > HEAD_BYTES:  # pipelined further than anybody has to buffer
-            self.transport.abort()
-        elif self.conn.their_state in (h11.IDLE, h11.ERROR):
-            if "turn" not in self._deadline_of:
-                self._abort_in(self._deadlines.head_seconds, "turn")
-        elif not self.transport.is_closing():
-            self._abort_in(None, "turn")
+        """Take bytes."""
+        self._wire.receive_data(data)
+        self._heard.set()
+        if self._wire.their_state is not h11.IDLE:
+            self._bound()
 
-    def on_response_complete(self) -> None:
-        """Give the client its time to read the response."""
-        self.since = self.loop.time()
-        super().on_response_complete()
-        if self.transport.is_closing():
-            self._abort_in(self._deadlines.answer_seconds, "turn")
+    def _bound(self) -> None:
+        """Cut who has asked further ahead than anybody has to remember."""
+        if len(self._wire.trailing_data[0]) > HEAD_BYTES:
+            self.abort()
 
     def pause_writing(self) -> None:
-        """Start the deadline of a client that has let all buffers fill up.
-
-        uvicorn starts no further response meanwhile and would wait forever; no other deadline applies.
-        """
-        super().pause_writing()
-        self._abort_in(self._deadlines.answer_seconds, "stalled")
-        self._listener.unread()
+        """Begin no other answer: the client has let all buffers fill up."""
+        self._taken.clear()
+        self._unread()
 
     def resume_writing(self) -> None:
         """Go on: there is room again."""
-        super().resume_writing()
-        self._abort_in(None, "stalled")
+        self._taken.set()
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; one that has not even read its response would never close by itself."""
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
-        else:
-            super().timeout_keep_alive_handler()
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
+        """Wake up what waits for the client."""
+        for event in (self._lost, self._heard, self._taken):
+            event.set()
 
-    def send_400_response(self, _msg: str) -> None:
-        """Refuse what is not HTTP; uvicorn calls this while it handles h11's error, which has the status."""
-        status = getattr(sys.exc_info()[1], "error_status_hint", 400)
-        self._listener.app.count_refused(status)
-        if self._answering:
-            self.cycle.disconnected = True  # what it still sends is dropped silently
-        if self.conn.our_state is not h11.IDLE:
-            self.transport.abort()
+    async def converse(self, transport: asyncio.Transport) -> None:
+        """Answer requests until either side ends the connection; return when it is gone."""
+        seconds = self._deadlines.answer_seconds
+        try:
+            request = await self._request(transport, idle=False)
+            while request is not None and await self._answer(transport, request):
+                self._expire_in(seconds)
+                await self._taken.wait()
+                request = await self._request(transport, idle=True)
+        except h11.RemoteProtocolError as error:
+            self._send(transport, *self._app.refuse(error.error_status_hint))
+        self._expire_in(seconds)
+        transport.close()
+        await self._lost.wait()
+
+    async def _request(self, transport: asyncio.Transport, *, idle: bool) -> Request | None:
+        """Return the next request; None where there is none to come. After an ``idle`` time its head is due."""
+        self._idle, head_seconds = idle, self._deadlines.head_seconds
+        self._expire_in(self._deadlines.idle_seconds if idle else head_seconds)
+        while (event := self._wire.next_event()) is h11.NEED_DATA and not transport.is_closing():
+            if self._idle and self._wire.trailing_data[0]:
+                self._idle = False
+                self._expire_in(head_seconds)
+            self._heard.clear()
+            await self._heard.wait()
+        self._expire_in(None)
+        self._idle = False
+        if not isinstance(event, h11.Request):
+            return None
+        path, _, query = event.target.partition(b"?")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+        size = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
+        version, asked = event.http_version.decode(), (event.method.decode(), unquote(path.decode()), query.decode())
+        request = Request(*asked, headers, size, version, self.network)
+        if not request.has_body:
+            self._wire.next_event()  # its end
+            self._bound()
+        return request
+
+    async def _answer(self, transport: asyncio.Transport, request: Request) -> bool:
+        """Answer a request; False where it was the last one."""
+        self.waits_for_client = False
+        response, headers = await self._app.respond(request)
+        self.since, self.waits_for_client = self._loop.time(), True
+        self._send(transport, response, headers, empty=request.method == "HEAD")
+        if self._last or self._wire.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
+            return False
+        self._wire.start_next_cycle()
+        return True
+
+    def _send(self, transport: asyncio.Transport, answer: Response, headers: Headers, *, empty: bool = False) -> None:
+        if transport.is_closing():
             return
-        answer = refusal(status)
-        head = h11.Response(status_code=status, headers=response_headers(answer, {}))
-        for event in (head, h11.Data(data=answer.body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Clean up."""
-        self._abort_in(None, "turn")
-        self._abort_in(None, "stalled")
-        super().connection_lost(exc)
-        self._unset_keepalive_if_required()
-        self._listener.left(self)
-        # Lost by an error, 3.10's TLS transport would complain that it is open; 3.11.2's has nothing left to abort.
-        with suppress(AttributeError):
-            self.transport.abort()
+        head = h11.Response(status_code=answer.status, reason=HTTPStatus(answer.status).phrase, headers=headers)
+        for event in (head, h11.Data(data=b"" if empty else answer.body), h11.EndOfMessage()):
+            transport.write(self._wire.send(event) or b"")
 
     def finish(self) -> None:
-        """Close after the current response, at once if there is none."""
-        if self._answering:
-            self.cycle.keep_alive = False
-        elif self.begun:
-            self.transport.close()
+        """Close after the current answer, at once if there is none."""
+        self._last = True
+        if self._transport is not None and self.waits_for_client:
+            self._transport.close()
 
     def abort(self) -> None:
         """Close at once, even during the handshake."""
-        if self._answering:
-            self.cycle.disconnected = True
-        if self.begun:
-            self.transport.abort()
-        elif self.handshake is not None:
-            self.handshake.cancel()
-
-    @property
-    def waits_for_client(self) -> bool:
-        """Whether it is the client's turn: to agree on TLS, to ask, or to take what was answered."""
-        return not self._answering or "stalled" in self._deadline_of
+        self._expire_in(None)
+        if self._transport is not None:
+            with suppress(AttributeError):  # 3.11.2's TLS transport, once lost, has nothing left to abort
+                self._transport.abort()
+        elif self.task is not None:
+            self.task.cancel()
 
     @property
     def unread_bytes(self) -> int:
         """What was answered and waits in memory until the client takes it."""
-        return self.transport.get_write_buffer_size() if self.begun else 0
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    @property
-    def begun(self) -> bool:
-        """Tell whether TLS, if any, is agreed on; uvicorn declares what is None until then as never None."""
-        return self.transport is not None
+    def _expire_in(self, seconds: float | None) -> None:
+        """Set the client's deadline anew; None takes it back."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
 
-    @property
-    def _answering(self) -> bool:
-        """Tell whether a request is being answered; the same holds for what is None until the first one."""
-        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
-
-    def _abort_in(self, seconds: float | None, why: str) -> None:
-        """Set the deadline called ``why`` anew; None takes it back."""
-        if timer := self._deadline_of.pop(why, None):
-            timer.cancel()
-        if seconds is not None:
-            self._deadline_of[why] = self.loop.call_later(seconds, self.transport.abort)
+    def _expire(self) -> None:
+        """Close in peace where nothing is under way in either direction; else that might never end."""
+        if self._idle and not self.unread_bytes:
+            self.finish()
+        else:
+            self.abort()
 
 
 #: Open connections; for one more another is closed. Well below the 1,024 files a process may usually open,
@@ -201,11 +201,9 @@ def to_evict(connections: Iterable[Connection]) -> Connection | None:
 
 
 class Listener:
-    """uvicorn's HTTP on connections we accept ourselves, in a thread of its own: nobody else waits for clients.
+    """Serves from a thread of its own: nobody else waits for clients, and nothing runs until one comes.
 
-    uvicorn's own server wakes ten times a second to see whether it should stop, takes any number of
-    connections, and keeps one TLS context for ever; here nothing runs until a client comes, places are
-    counted from the TLS handshake on, and a renewed certificate holds from the next connection on.
+    Places are counted from the TLS handshake on, and a renewed certificate holds from the next connection on.
     """
 
     def __init__(self, sock: socket.socket, app: App, web: WebConfigFile, deadlines: Deadlines, name: str) -> None:
@@ -214,24 +212,10 @@ class Listener:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sock.listen(BACKLOG)
         sock.setblocking(False)
-        self.app, self._socket, self._web, self._deadlines = app, sock, web, deadlines
+        self._app, self._socket, self._web, self._deadlines = app, sock, web, deadlines
         self._connections: set[Connection] = set()
         self._left = asyncio.Event()
         self._drain_seconds = 0.0
-        self._state = ServerState()
-        self._config = uvicorn.Config(
-            app,
-            interface="asgi3",
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            timeout_keep_alive=deadlines.idle_seconds,
-            h11_max_incomplete_event_size=HEAD_BYTES,
-        )
-        self._config.load()
         self._begun = threading.Event()
         # A daemon thread: an orderly end goes through stop(), and a crash of the rest must not hang on it.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -288,10 +272,10 @@ class Listener:
             if len(self._connections) >= CONNECTIONS_MAX and (evicted := to_evict(self._connections)):
                 evicted.abort()
             await self._fewer_than(CONNECTIONS_MAX)
-            connection = Connection(self._config, self._state, self._deadlines, self)
-            connection.network = network_of(str(place[0])) if place else ""  # a Unix socket's has no name
+            network = network_of(str(place[0])) if place else ""  # a Unix socket's has no name
+            connection = Connection(self._app, network, self._deadlines, self._unread)
             self._connections.add(connection)
-            connection.handshake = asyncio.create_task(self._begin(client, connection))
+            connection.task = asyncio.create_task(self._begin(client, connection))
             # One per turn of the loop: otherwise a burst would fill all slots and push out its own first clients
             # before a single head is read.
             await asyncio.sleep(0)
@@ -301,12 +285,7 @@ class Listener:
             self._left.clear()
             await self._left.wait()
 
-    def left(self, connection: Connection) -> None:
-        """Free the slot of a closed connection."""
-        self._connections.discard(connection)
-        self._left.set()
-
-    def unread(self) -> None:
+    def _unread(self) -> None:
         """Close connections of clients that do not read, until the unread responses are small enough."""
         stalled = {connection for connection in self._connections if connection.unread_bytes}
         while sum(connection.unread_bytes for connection in stalled) > UNREAD_BYTES_MAX and (
@@ -318,15 +297,21 @@ class Listener:
     async def _begin(self, client: socket.socket, connection: Connection) -> None:
         try:
             web = self._web.refresh()
-            connection.client_allowed_sans = web.client_allowed_sans
-            await asyncio.get_running_loop().connect_accepted_socket(
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 client,
                 ssl=web.tls,
                 ssl_handshake_timeout=self._deadlines.head_seconds if web.tls else None,
             )
+            certificate = transport.get_extra_info("peercert") or {}
+            names = {value for _, value in certificate.get("subjectAltName", ())}
+            if web.client_allowed_sans and names.isdisjoint(web.client_allowed_sans):
+                transport.abort()
+            else:
+                await connection.converse(transport)
         except OSError as error:  # a client that gave up, or a failed TLS handshake
             _log.debug("no connection: %s", error)
         finally:
-            if not connection.begun:  # it failed: free the slot
-                self.left(connection)
+            connection.abort()  # lost by an error, 3.10's TLS transport would complain that it is open
+            self._connections.discard(connection)
+            self._left.set()
