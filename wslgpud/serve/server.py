@@ -19,7 +19,7 @@ from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import App, Route
 from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.webconfig import WebConfigFile
-from wslgpud.words import Message, cause, say
+from wslgpud.words import Message, MessageError, cause, say
 
 #: what commands ask for, on the Unix socket
 LOCAL_PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/range")
@@ -27,7 +27,7 @@ LOCAL_PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/ra
 _log = logging.getLogger(__name__)
 
 
-class ServeError(Exception):
+class ServeError(MessageError):
     """The server cannot listen; one line that says where, why and what to do."""
 
 
@@ -48,7 +48,13 @@ class Server:
         """
         self._settings, self._socket, self._deadlines = settings, sock, deadlines or Deadlines()
         self._web = WebConfigFile(settings.web_config_file)
-        _check_exposure(settings, guarded=self._web.current.guarded)
+        address = settings.address
+        if not (self._web.current.guarded or settings.insecure or address == "localhost" or is_loopback(address)):
+            raise ConfigError(
+                "server.address {address} can be reached by others: give server.web_config_file "
+                "with TLS and passwords (or client certificates), or set server.insecure = true",
+                address=address,
+            )
         host_rule = HostRule(settings.address, socket.gethostname(), settings.allowed_hosts)
         self._app = App(routes, host_rule, self._web)
         self._listener: Listener | None = None
@@ -93,16 +99,6 @@ class Server:
         yield from self._app.readings()
 
 
-def _check_exposure(settings: config.Server, *, guarded: bool) -> None:
-    address = settings.address
-    if not (guarded or settings.insecure or address == "localhost" or is_loopback(address)):
-        raise ConfigError(
-            "server.address {address} can be reached by others: give server.web_config_file "
-            "with TLS and passwords (or client certificates), or set server.insecure = true",
-            address=address,
-        )
-
-
 def bind(address: str, port: int) -> socket.socket:
     """Return a socket bound to ``address`` and ``port``; ``::`` takes IPv4 too.
 
@@ -114,7 +110,7 @@ def bind(address: str, port: int) -> socket.socket:
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ServeError(say("server.address {address}: {reason}", address=address, reason=cause(error))) from error
+        raise ServeError("server.address {address}: {reason}", address=address, reason=cause(error)) from error
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
