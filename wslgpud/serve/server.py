@@ -35,18 +35,13 @@ class Server:
     """Serves what a publisher holds from a thread of its own; whatever clients do, nobody else waits."""
 
     def __init__(
-        self,
-        settings: config.Server,
-        publisher: Publisher,
-        routes: Iterable[Route],
-        sock: socket.socket | None = None,
-        deadlines: Deadlines | None = None,
+        self, settings: config.Server, publisher: Publisher, routes: Iterable[Route], deadlines: Deadlines | None = None
     ) -> None:
-        """Check the settings; ``sock`` is an already bound socket to use instead of settings' address.
+        """Check the settings.
 
         Raises ConfigError: the web configuration cannot be used, or strangers could reach what nothing guards.
         """
-        self._settings, self._socket, self._deadlines = settings, sock, deadlines or Deadlines()
+        self._settings, self._deadlines = settings, deadlines or Deadlines()
         self._web = WebConfigFile(settings.web_config_file)
         address = settings.address
         if not (self._web.current.guarded or settings.insecure or address == "localhost" or is_loopback(address)):
@@ -62,11 +57,8 @@ class Server:
         publisher.add_collector(self.readings)
 
     def start(self) -> int:
-        """Listen, serve from a new thread, and return the port.
-
-        Raises ServeError: the address cannot be listened on.
-        """
-        sock = self._socket or bind(self._settings.address, self._settings.port)
+        """Listen, serve from a new thread, and return the port. Raises ServeError: it cannot be listened on."""
+        sock = bind(self._settings.address, self._settings.port)
         self._port = int(sock.getsockname()[1])
         self._listener = Listener(sock, self._app, self._web, self._deadlines, "wslgpud-serve")
         return self._port
