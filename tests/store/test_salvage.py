@@ -24,7 +24,7 @@ def _append(store, made, seconds, clock):
 
 
 def _seconds(store, made):
-    return [second for second, _ in made.read_all(store, "made_events")]
+    return [second for second, _ in made.read_all(store.reader, "made_events")]
 
 
 def test_a_disk_that_is_full_in_the_middle_only_delays_it(file, settings, clock, made, monkeypatch):

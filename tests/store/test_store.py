@@ -50,21 +50,21 @@ def test_values_come_back_exactly_as_they_went_in(store, made):
         ("made_double", made.DOUBLE),
         ("made_events", made.EVENTS),
     ]:
-        assert made.read_all(store, pattern) == [(s + 0.125, t[key]) for s, t in enumerate(ticks)]
+        assert made.read_all(store.reader, pattern) == [(s + 0.125, t[key]) for s, t in enumerate(ticks)]
 
 
 def test_floats_are_kept_to_the_precision_of_their_metric(store, made):
     store.append(made.snapshot(made.T0, {made.RATIO: 0.12345, (made.BYTES, "x"): 3.9}))
     assert store.flush()
-    assert made.read_all(store, "made_ratio") == [(0, 0.123)]
-    assert made.read_all(store, "made_bytes") == [(0, 4)]
+    assert made.read_all(store.reader, "made_ratio") == [(0, 0.123)]
+    assert made.read_all(store.reader, "made_bytes") == [(0, 4)]
 
 
 def test_what_is_not_known_is_not_stored(store, made):
     store.append(made.snapshot(made.T0, {made.RATIO: float("nan"), made.DOUBLE: float("inf"), made.EVENTS: 2**63}))
     store.append(made.snapshot(made.T0 + 1, {made.RATIO: 0.5}))
     assert store.flush()
-    assert made.read_all(store) == [(1, 0.5)]
+    assert made.read_all(store.reader) == [(1, 0.5)]
     assert store.stats().rejected_values_total == 3
 
 
@@ -72,15 +72,15 @@ def test_only_fresh_readings_of_stored_metrics_are_kept(store, made):
     store.append(made.snapshot(made.T0, {made.RATIO: 0.1, made.PASSING: 9}))
     store.append(made.snapshot(made.T0 + 1, {made.RATIO: 0.1}, fresh=False))
     assert store.flush()
-    assert made.read_all(store) == [(0, 0.1)]
+    assert made.read_all(store.reader) == [(0, 0.1)]
 
 
 def test_a_gap_stays_a_gap_at_every_step(store, made):
     for second in (0, 1, 7200, 7201):
         store.append(made.snapshot(made.T0 + second, {made.RATIO: 0.25}))
     assert store.flush()
-    (ref,) = store.series()
-    assert [p.wall - made.T0 for p in store.read(ref, made.T0, made.T0 + 9000, step=60)] == [0, 7200]
+    (ref,) = store.reader.series()
+    assert [p.wall - made.T0 for p in store.reader.read(ref, made.T0, made.T0 + 9000, step=60)] == [0, 7200]
 
 
 def test_with_a_step_a_gauge_gives_its_mean_and_a_counter_its_last_value(store, made):
@@ -88,19 +88,19 @@ def test_with_a_step_a_gauge_gives_its_mean_and_a_counter_its_last_value(store, 
         wall = made.T0 + 20 * second
         store.append(made.snapshot(wall, {(made.BYTES, "a"): value, made.EVENTS: value}))
     assert store.flush()
-    (level,), (counter,) = store.series("made_bytes"), store.series("made_events")
-    assert store.read(level, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 3), Point(made.T0 + 60, 100)]
-    assert store.read(counter, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 6), Point(made.T0 + 60, 100)]
+    (level,), (counter,) = store.reader.series("made_bytes"), store.reader.series("made_events")
+    assert store.reader.read(level, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 3), Point(made.T0 + 60, 100)]
+    assert store.reader.read(counter, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 6), Point(made.T0 + 60, 100)]
 
 
 def test_a_series_is_found_by_its_text_its_metric_or_a_pattern(store, made):
     store.append(made.snapshot(made.T0, {(made.BYTES, "free"): 1, (made.BYTES, "used"): 2, made.RATIO: 0.5}))
     assert store.flush()
     texts = ['made_bytes{kind="free"}', 'made_bytes{kind="used"}']
-    assert [str(r) for r in store.series("made_bytes")] == texts
-    assert [str(r) for r in store.series("wslgpud_made_bytes")] == texts
-    assert [str(r) for r in store.series("*used*")] == texts[1:]
-    assert {r.host for r in store.series()} == {"pc"}
+    assert [str(r) for r in store.reader.series("made_bytes")] == texts
+    assert [str(r) for r in store.reader.series("wslgpud_made_bytes")] == texts
+    assert [str(r) for r in store.reader.series("*used*")] == texts[1:]
+    assert {r.host for r in store.reader.series()} == {"pc"}
 
 
 def test_latest_gives_the_last_value_of_each_series_also_of_those_read_rarely(store, made):
@@ -108,7 +108,7 @@ def test_latest_gives_the_last_value_of_each_series_also_of_those_read_rarely(st
     for second in range(1, 60):
         store.append(made.snapshot(made.T0 + second, {made.RATIO: second / 1000}))
     assert store.flush()
-    found = {ref.metric: point for ref, point in store.latest().items()}
+    found = {ref.metric: point for ref, point in store.reader.latest().items()}
     assert found == {"made_ratio": Point(made.T0 + 59, 0.059), "made_events": Point(made.T0, 3)}
 
 
@@ -116,7 +116,7 @@ def test_a_wall_clock_that_goes_back_loses_nothing(store, made):
     for wall in (0, 1, 2, -3600, -3599, 0, 1):
         store.append(made.snapshot(made.T0 + wall, {made.EVENTS: wall + 4000}))
     assert store.flush()
-    assert [w for w, _ in made.read_all(store)] == [-3600, -3599, 0, 0, 1, 1, 2]
+    assert [w for w, _ in made.read_all(store.reader)] == [-3600, -3599, 0, 0, 1, 1, 2]
 
 
 def test_processes_and_events_are_kept(local, made, file):
@@ -124,7 +124,7 @@ def test_processes_and_events_are_kept(local, made, file):
     event = Event("clock_jump", made.T0, "went back", {"seconds": -3600})
     local.append(made.snapshot(made.T0, processes=(process,), events=(event,)))
     assert local.flush()
-    (seen,) = local.processes(made.T0, made.T0 + 1)
+    (seen,) = local.reader.processes(made.T0, made.T0 + 1)
     assert seen == (made.T0, 42, 123456, 'py"thon', 7 * 2**30, 4096)
     (row,) = made.query(file, "SELECT ms, kind, text, fields FROM event")
     assert row == (made.T0 * 1000, "clock_jump", "went back", '{"seconds": -3600}')
@@ -144,7 +144,7 @@ def test_a_transition_goes_to_disk_without_a_tick_and_waits_for_each_channel(loc
     assert local.flush()
     with closing(sqlite3.connect(file)) as other, other:
         assert other.execute("SELECT id, resource FROM transition").fetchall() == [(number, "ram")]
-    assert local.transitions() == [(number, transition)]
+    assert local.reader.transitions() == [(number, transition)]
     (delivery,) = local.outbox.unsent("ntfy")
     assert delivery.transition_id == number
     assert delivery.payload == {"text": "RAM"}
@@ -287,7 +287,7 @@ def test_a_series_declared_as_another_kind_goes_on(target, settings, clock, made
         with Store(target, settings, host_name="pc", clock=clock) as store:
             store.append(made.snapshot(made.T0 + second, {spec: second}))
             assert store.flush()
-            assert made.read_all(store) == [(s, s) for s in range(second + 1)]
+            assert made.read_all(store.reader) == [(s, s) for s in range(second + 1)]
             assert list(store.reader.kinds().values()) == [kind]
 
 
@@ -297,7 +297,7 @@ def test_values_come_by_time_though_a_precision_was_changed_and_changed_back(tar
         with Store(target, settings, host_name="pc", clock=clock) as store:
             store.append(made.snapshot(made.T0 + second, {spec: second}))
             assert store.flush()
-            assert made.read_all(store) == [(s, s) for s in range(second + 1)]
+            assert made.read_all(store.reader) == [(s, s) for s in range(second + 1)]
 
 
 def test_no_series_takes_a_number_of_another_machine(made):

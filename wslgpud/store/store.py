@@ -23,7 +23,6 @@ from wslgpud.security import safe_files
 from wslgpud.store import database, schema, stress_rows
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import ForeignDatabaseError, gap
-from wslgpud.store.history import History
 from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Learned
@@ -42,7 +41,7 @@ MOST_LESSONS = 200
 
 
 @final
-class Store(History, AbstractContextManager["Store"]):
+class Store(AbstractContextManager["Store"]):
     """History of this machine in one SQLite file (or a PostgreSQL database): one writer, many readers.
 
     ``append`` and the outbox never wait for the disk and never fail with it; what cannot be written is
@@ -153,10 +152,6 @@ class Store(History, AbstractContextManager["Store"]):
             insert_new(connection, table, [row])
 
         self._buffer.writes.put(write)
-
-    def connected(self) -> AbstractContextManager[Connection]:
-        """See Reader."""
-        return self.reader.connected()
 
     def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         self._writer.report_damage(problem, identity)
