@@ -184,7 +184,7 @@ def seal_some(store: Store) -> None:
     store.append(snapshot(T0 - 1, {}, processes=(ProcessSample(42, 123, "python", 2**30, 0),)))
 
     def sealed() -> bool:
-        store._upkeep._due_mono = 0.0
+        store._writer._upkeep._due_mono = 0.0
         return store.flush() and store.stats().rows.get("chunk", 0) > 0
 
     until(sealed)

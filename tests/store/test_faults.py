@@ -168,7 +168,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
     assert pages >= 3
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for problem in store.reader.check()[:1]:  # unless the writer was the first to read it
-            store._report_damage(problem, store.reader.identity)
+            store._writer.report_damage(problem, store.reader.identity)
         made.until(lambda: store.stats().set_aside)
         _append(store, made, range(8001, 8010), clock)
         made.settle(store, clock)

@@ -6,18 +6,18 @@ import json
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import create_engine
 
 from wslgpud import __version__
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
-from wslgpud.store import DaemonRun, LockedError, Store
+from wslgpud.store import DaemonRun, LockedError, Store, schema
 from wslgpud.store.records import Point
-from wslgpud.store.series_ids import Found
 from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.words import say
 
@@ -220,20 +220,36 @@ def test_anyone_can_query_the_newest_values_with_sql(store, target, made):
     ]
 
 
-def _kept(buffer):
+@contextmanager
+def _database(series=()):
+    with create_engine("sqlite://").connect() as connection:
+        schema.metadata.create_all(connection)
+        schema.insert_new(connection, schema.series, series)
+        connection.commit()
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def empty():
+    """A connection to a database without any row."""
+    with _database() as connection:
+        yield connection
+
+
+def _kept(buffer, connection):
     """Return the values of series 1 that wait to be written, batch by batch."""
-    buffer.number(buffer.unnumbered(), Found({}))
+    buffer.look_up(connection)
     return [json.loads(row["readings"])["1"] for batch in buffer.waiting(10**6).batches for row in batch.rows]
 
 
-def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made):
+def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made, empty):
     buffer = WriteBuffer(buffer_bytes=20_000)
     buffer.attach(0, 0)
     for second in range(200):
         buffer.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
-        buffer.number(buffer.unnumbered(), Found({}))
+        buffer.look_up(empty)
         buffer.waiting(1)
-    kept = _kept(buffer)
+    kept = _kept(buffer, empty)
     assert kept[:3] == [0, 1, 50]
     assert kept[3:] == list(range(200 - len(kept) + 3, 200))
     assert buffer.pending.dropped == 200 - len(kept)
@@ -241,24 +257,24 @@ def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_any_whole_number_survives_the_way_in(made, numbers):
+def test_any_whole_number_survives_the_way_in(made, empty, numbers):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
     for number in numbers:
         buffer.put(made.snapshot(made.T0, {made.EVENTS: number}), urgent=False)
-    assert _kept(buffer) == numbers, "ticks at the same moment never share a batch"
+    assert _kept(buffer, empty) == numbers, "ticks at the same moment never share a batch"
 
 
 @given(st.integers(0, 10**12))
-def test_any_decimal_survives_the_way_in_and_out(made, thousandths):
+def test_any_decimal_survives_the_way_in_and_out(made, empty, thousandths):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
     buffer.put(made.snapshot(made.T0, {made.RATIO: thousandths / 1000}), urgent=False)
-    assert _kept(buffer) == [thousandths]
+    assert _kept(buffer, empty) == [thousandths]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 7)), min_size=1, max_size=90))
-def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
+def test_rows_of_a_batch_hold_every_value_at_its_tick(made, empty, ticks):
     """Any order of moments, any subset of three series at each."""
     buffer = WriteBuffer()
     buffer.attach(0, 0)
@@ -268,7 +284,7 @@ def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
         wanted += [(key, ms, i) for key in keys]
         wall = made.T0 + ms / 1000
         buffer.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
-    buffer.number(buffer.unnumbered(), Found({}))
+    buffer.look_up(empty)
     waiting = buffer.waiting(10**6)
     names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
     found = []
@@ -304,6 +320,9 @@ def test_no_series_takes_a_number_of_another_machine(made):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
     buffer.put(made.snapshot(made.T0, {made.EVENTS: 1, made.RATIO: 0.5}), urgent=False)
-    buffer.number(buffer.unnumbered(), Found({("made_events", "{}", 1): (65535, "counter")}, newest=65535))
+    taken = {"host": 0, "metric": "made_events", "kind": "counter", "divisor": 1}
+    rows = [{**taken, "id": number, "labels": "{}" if number == 65535 else str(number)} for number in range(1, 65536)]
+    with _database(rows) as connection:
+        buffer.look_up(connection)
     assert buffer.rejected_values == 1
     assert not buffer.waiting(1).series

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
-from wslgpud.store import database, schema, series_ids, series_reader, stress_rows
+from wslgpud.store import database, schema, series_reader, stress_rows
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import explained, gap
 from wslgpud.store.outbox import delivery_of, transition_of
@@ -135,7 +135,7 @@ class Reader(AbstractContextManager["Reader"]):
         with self.connected() as connection:
             # of a pattern the first that match may be any
             most = MOST_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
-            for ref, kind in series_ids.listed(connection, host, most):
+            for ref, kind in series_reader.listed(connection, host, most):
                 if not wanted(ref):
                     continue
                 of_metric[ref.host, ref.metric] += 1
@@ -168,19 +168,16 @@ class Reader(AbstractContextManager["Reader"]):
         if step is None:
             return list(map(new_point, zip(*self.columns(series, start_wall, end_wall), strict=True)))
         points: list[list[Point]] = []
-        for number, steps in self._stepped(series, start_wall, end_wall, step):
-            values = unscaled(steps.last if number.kind == "counter" else steps.means, number.divisor)
+        for one, steps in self._stepped(series, start_wall, end_wall, step):
+            values = unscaled(steps.last if one.kind == "counter" else steps.means, one.divisor)
             points.append(list(map(new_point, zip(_walls(steps), values, strict=True))))
         return _one_each(points)
 
     def columns(self, series: SeriesRef, start_wall: float, end_wall: float) -> tuple[list[float], list[Number]]:
         """Return the same as ``read``, as times and values apart, which is quicker for many of them."""
-        start, end = round(start_wall * 1000), round(end_wall * 1000)
         with self.connected() as connection:
-            parts = [
-                series_reader.best(connection, Asked(one.number, one.divisor, start, end), kind=one.kind)
-                for one in series_ids.of(connection, series)
-            ]
+            asked = series_reader.asked_for(connection, series, start_wall, end_wall)
+            parts = [series_reader.best(connection, one) for one in asked]
         if len(parts) == 1:
             return parts[0]
         # of a precision that was changed and changed back, in turns
@@ -193,21 +190,16 @@ class Reader(AbstractContextManager["Reader"]):
         Steps of whole minutes and hours come from the summaries kept for a year and for ten.
         """
         buckets: list[list[Bucket]] = []
-        for number, steps in self._stepped(series, start_wall, end_wall, step):
-            columns = (unscaled(column, number.divisor) for column in steps[2:])
+        for one, steps in self._stepped(series, start_wall, end_wall, step):
+            columns = (unscaled(column, one.divisor) for column in steps[2:])
             buckets.append(list(map(new_bucket, zip(_walls(steps), steps.n, *columns, strict=True))))
         return _one_each(buckets)
 
-    def _stepped(
-        self, series: SeriesRef, start_wall: float, end_wall: float, step: float
-    ) -> list[tuple[series_ids.SeriesId, Steps]]:
-        start, end = round(start_wall * 1000), round(end_wall * 1000)
+    def _stepped(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[tuple[Asked, Steps]]:
         step_ms = max(1, round(step * 1000))
         with self.connected() as connection:
-            return [
-                (one, series_reader.summaries(connection, Asked(one.number, one.divisor, start, end), step_ms))
-                for one in series_ids.of(connection, series)
-            ]
+            asked = series_reader.asked_for(connection, series, start_wall, end_wall)
+            return [(one, series_reader.summaries(connection, one, step_ms)) for one in asked]
 
     def latest(self) -> dict[SeriesRef, Point]:
         """Return the last known value of every series that is still recorded, each with its own time.
@@ -233,7 +225,7 @@ class Reader(AbstractContextManager["Reader"]):
                         last = ms + json.loads(offsets)[-1]
                         for key, given in json.loads(readings).items():
                             found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
-            series = {number: (ref, divisor) for number, ref, divisor in series_ids.refs(connection, [*found])}
+            series = {number: (ref, divisor) for number, ref, divisor in series_reader.refs(connection, [*found])}
         return {
             series[number][0]: Point(ms / 1000, *unscaled((value,), series[number][1]))
             for number, (ms, value) in found.items()
