@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from wslgpud import __version__
 from wslgpud.advise.checkups import Findings
-from wslgpud.model import Reading
+from wslgpud.model import Reading, Snapshot
 from wslgpud.series.curves import name_of
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps, packed
@@ -157,7 +157,7 @@ def routes(
         return packed(request, dumps({"wall": known[0], "findings": findings}))
 
     return [
-        Route("/api/v1/live", Live(publisher, status).answer),
+        Route("/api/v1/live", live(publisher, status)),
         Route("/api/v1/latest", lambda request: _latest(request, publisher)),
         Route("/api/v1/doctor", checked, waits=True),
         Route("/api/v1/self", lambda request: _own(request, publisher, store()), waits=True),
@@ -165,44 +165,35 @@ def routes(
     ]
 
 
-class Live:
-    """Answers ``/api/v1/live``: the status in a language (which must not block), and the last snapshot's values."""
+def live(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> Callable[[Request], Response]:
+    """Return what answers ``/api/v1/live``: the status in a language (which must not block), and the last values.
 
-    def __init__(self, publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> None:
-        self._publisher = publisher
-        self._status = status
-        #: of this life of the daemon: the page learns from it that there was a restart
-        self._instance = secrets.token_hex(8)
-        #: by language, with the sequence of its sample; one that nobody asks for costs nothing
-        self._rendered: dict[str, tuple[int, Document]] = {}
+    It runs on the server's thread, like a scrape.
+    """
+    #: of this life of the daemon: the page learns from it that there was a restart
+    instance = secrets.token_hex(8)
+    #: by language, with the sequence of its sample; one that nobody asks for costs nothing
+    rendered: dict[str, tuple[int, Document]] = {}
 
-    def answer(self, request: Request) -> Response:
-        """Answer; runs on the server's thread, like a scrape."""
+    def answer(request: Request) -> Response:
+        language, latest = language_of(request), publisher.latest
+        sequence = -1 if latest is None else latest.sequence
+        if language not in rendered or rendered[language][0] != sequence:
+            document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": status(language)}
+            if latest is not None:
+                document |= {"sequence": latest.sequence, **_now(latest), "values": values(latest.readings())}
+            body = Document(dumps(document), "application/json", f"{instance}-{sequence}-{language}")
+            rendered[language] = (sequence, body)
         # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock
         # drifts from that of the Windows browser that asks.
-        age = {"Wslgpud-Age": f"{self._publisher.seconds_since_tick():.3f}"}
-        return self._current(language_of(request)).answer(request, age)
+        age = {"Wslgpud-Age": f"{publisher.seconds_since_tick():.3f}"}
+        return rendered[language][1].answer(request, age)
 
-    def _current(self, language: str) -> Document:
-        latest = self._publisher.latest
-        sequence = -1 if latest is None else latest.sequence
-        known = self._rendered.get(language)
-        if known is None or known[0] != sequence:
-            document: dict[str, Any] = {
-                "instance": self._instance,
-                "host": socket.gethostname(),
-                "status": self._status(language),
-            }
-            if latest is not None:
-                document |= {
-                    "sequence": latest.sequence,
-                    "wall": round(latest.wall, 3),
-                    "interval_seconds": round(latest.interval_seconds, 3),
-                    "values": values(latest.readings()),
-                }
-            body = Document(dumps(document), "application/json", f"{self._instance}-{sequence}-{language}")
-            known = self._rendered[language] = (sequence, body)
-        return known[1]
+    return answer
+
+
+def _now(latest: Snapshot) -> dict[str, float]:
+    return {"wall": round(latest.wall, 3), "interval_seconds": round(latest.interval_seconds, 3)}
 
 
 def values(readings: Iterable[Reading]) -> dict[str, float]:
@@ -222,9 +213,8 @@ def _latest(request: Request, publisher: Publisher) -> Response:
         raise Problem(503, "there is no sample yet; try again in a second")
     known = values(snapshot.readings())
     document = {
-        "wall": round(snapshot.wall, 3),
+        **_now(snapshot),
         "age_seconds": round(publisher.seconds_since_tick(), 3),
-        "interval_seconds": round(snapshot.interval_seconds, 3),
         "values": {name: known[name] for name in sorted(known) if matches(name)},
     }
     return packed(request, dumps(document))
