@@ -184,7 +184,7 @@ def test_a_history_has_so_many_series_of_names_and_no_more(tmp_path: Path) -> No
         for second, names in enumerate([range(500), range(500, 1000), range(1000)]):
             store.append(snapshot(T0 + second, {(NAMED, f"n{n}"): 1 for n in names}))
             assert store.flush()
-        found = {dict(ref.labels)["program"]: point.value for ref, point in store.latest().items()}
+        found = {dict(ref.labels)["program"]: point.value for ref, point in store.reader.latest().items()}
 
     assert rows(file, "made_named%") == MOST_SERIES_OF_NAMES + 1
     assert found[OTHER] == 1000 - MOST_SERIES_OF_NAMES, "the rest is one series"
@@ -212,13 +212,13 @@ def test_series_go_when_nothing_is_kept_of_them_and_names_when_too_many_were_not
         store.append(snapshot(clock.now, {(NAMED, "n7"): 2}))
         store.append(snapshot(clock.now + 1800, {(NAMED, "n7"): 2}))
         eventually(lambda: store.flush() and rows(file, "made_named%") <= upkeep.ROOMY, "room for new names")
-        assert len(store.read(*store.series("made_named_bytes{program=n7}"), 0, clock.now, 3600)) == 2
+        assert len(store.reader.read(*store.reader.series("made_named_bytes{program=n7}"), 0, clock.now, 3600)) == 2
     clock.now = T0 + 5 * 86400
     with Store(file, keep, host_name="pc", clock=clock) as store:
         store.append(snapshot(clock.now, {(NAMED, "new"): 3}))
         store.append(snapshot(clock.now + 1800, {(NAMED, "new"): 3}))
         eventually(lambda: store.flush() and rows(file, "made_named%") == 2, "the end of all others")
-        assert {dict(ref.labels)["program"] for ref in store.series("made_named*")} == {"n7", "new"}
+        assert {dict(ref.labels)["program"] for ref in store.reader.series("made_named*")} == {"n7", "new"}
 
 
 def test_a_number_is_used_again_only_when_all_others_are_in_use(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_number_is_used_again_only_when_all_others_are_in_use(tmp_path: Path) 
     with Store(file, host_name="pc") as store:
         store.append(snapshot(T0 + 1, {(NAMED, "c"): 3, (NAMED, "d"): 4}))
         assert store.flush()
-        found = {dict(ref.labels).get("program"): point.value for ref, point in store.latest().items()}
+        found = {dict(ref.labels).get("program"): point.value for ref, point in store.reader.latest().items()}
 
     assert found == {"b": 2, "c": 3, "d": 4}
 

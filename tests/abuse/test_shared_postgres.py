@@ -149,7 +149,7 @@ def test_documents_that_make_no_sense_keep_no_daemon_from_its_start(server_targe
     with Store(server_target, host_name="a") as store:
         assert store.learned == {}
         assert [delivery.payload for delivery in store.outbox.unsent()] == [{"text": "from a"}]
-        assert store.transitions() == []
+        assert store.reader.transitions() == []
         assert store.reader.events(-1, 1) == []
 
 
@@ -160,8 +160,8 @@ def test_a_daemon_neither_reads_nor_deletes_the_rows_of_another_machine(server_t
 
     with Store(server_target, host_name="a") as store:
         assert [delivery.payload for delivery in store.outbox.unsent()] == [{"text": "from a"}]
-        (ref,) = store.series(host="a")
-        assert store.read(ref, T0 - 60, T0 + 60)
+        (ref,) = store.reader.series(host="a")
+        assert store.reader.read(ref, T0 - 60, T0 + 60)
     assert run("SELECT count(*) FROM outbox") == [(2,)]
 
 

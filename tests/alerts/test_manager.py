@@ -92,7 +92,7 @@ class Life:
             self.store,
             self.clock,
             Installation("pc", folder, folder, language),
-            rows=self.store.transitions(),
+            rows=self.store.reader.transitions(),
             unseen_since_wall=float("inf") if run is None else run.stopped_wall or run.started_wall,
         )
 
@@ -115,7 +115,7 @@ class Life:
 
     def rows(self) -> list[tuple[int, Transition]]:
         assert self.store.flush()
-        return self.store.transitions()
+        return self.store.reader.transitions()
 
     def end(self) -> None:
         self.manager.close(5)
@@ -335,7 +335,7 @@ def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_w
     first.end()
     first.clock.t = 3 * HISTORY_SECONDS
     store = Store(tmp_path / "wslgpud.db", boot_id="boot", clock=first.clock)
-    rows = [*store.changes(first.clock.wall() - HISTORY_SECONDS, LASTING)]
+    rows = [*store.reader.changes(first.clock.wall() - HISTORY_SECONDS, LASTING)]
     place = Installation("pc", tmp_path, tmp_path, "en")
     manager = AlertManager(Alerts(), first.channels, store, first.clock, place, rows=rows)
 
@@ -343,7 +343,7 @@ def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_w
     manager.report(replace(row, wall=first.clock.wall(), old=CRITICAL, new=OK))
     manager.tick(first.tick(), [], [])
     assert store.flush()
-    assert [i.closed_wall is None for i in fold(store.transitions())] == [False, False]
+    assert [i.closed_wall is None for i in fold(store.reader.transitions())] == [False, False]
     manager.close(5)
     store.close()
 

@@ -23,7 +23,7 @@ from wslgpud.app.catalogue import catalogue
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
-from wslgpud.store import Store, seal, series_ids
+from wslgpud.store import Store, seal, series_reader
 from wslgpud.store import engine as engines
 from wslgpud.store.schema import PERIOD_SECONDS
 
@@ -175,8 +175,8 @@ def _declare(file: Path, machine: Machine, start: int) -> list[int]:
         with store.reader.connected() as connection:
             known = {
                 f"{ref.metric}{tuple(value for _, value in ref.labels)}": number
-                for ref, _ in series_ids.listed(connection, "", 999)
-                for number in (series_ids.of(connection, ref)[0].number,)
+                for ref, _ in series_reader.listed(connection, "", 999)
+                for number in (series_reader.asked_for(connection, ref, 0, 0)[0].number,)
             }
         engine = engines.writer_engine(str(file))
     with engine.begin() as connection:

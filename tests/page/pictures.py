@@ -115,9 +115,9 @@ def single(stage: Stage) -> Iterator[str]:
     """Return where the last incident and the last stress run are told at length."""
     stage.store.flush()
     opened = [incident.id for incident in stage.ledger.open.values()]
-    if opened or (rows := stage.store.transitions()):
+    if opened or (rows := stage.store.reader.transitions()):
         yield f"incidents/{opened[0] if opened else rows[0][0]}"
-    if runs := stage.store.stress_runs():
+    if runs := stage.store.reader.stress_runs():
         yield f"stress/{runs[-1][0]}"
 
 

@@ -172,7 +172,7 @@ class Stage:
         """Show a moment, and keep it in the history."""
         state = PipelineState(snapshot, observation, tuple(forecasts), self.running)
         standing = [OpenIncident(i, False, None) for i in self.ledger.open.values()]
-        recent, stress = self.said[:-11:-1], [run for _, run in self.store.stress_runs()]
+        recent, stress = self.said[:-11:-1], [run for _, run in self.store.reader.stress_runs()]
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
         verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
         self.known = lambda language: status(

@@ -491,7 +491,7 @@ def test_to_who_reads_chinese_every_view_is_chinese_but_for_names(stage, look, v
     stage.host("wsl2-vram-full", past_seconds=120)
     if view.endswith("/1"):
         kind = view.partition("/")[0]
-        rows = stage.store.stress_runs() if kind == "stress" else stage.store.transitions()
+        rows = stage.store.reader.stress_runs() if kind == "stress" else stage.store.reader.transitions()
         view = f"{kind}/{rows[0][0]}" if kind == "incidents" else f"{kind}/{rows[1][0]}"
     page = look(locale="zh-CN").go(view)
     ready_in(page, "加载中…")
@@ -534,7 +534,7 @@ def test_what_runs_is_shown_with_how_far_it_is(stage, look):
 def test_the_bandwidth_of_each_part_of_the_memory_is_drawn_as_bytes_a_second(stage, look):
     nights(stage, 3)
     stage.store.flush()
-    number = stage.store.stress_runs()[-1][0]
+    number = stage.store.reader.stress_runs()[-1][0]
     page = look().go(f"stress/{number}")
     expect(page.locator('[data-key="chunks"] canvas')).to_be_visible()
     run = {"detail": {"chunks": [{"bytes": 1 << 28, "write": 0.001, "change": 0.002, "read": 0.0005}]}}

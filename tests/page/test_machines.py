@@ -60,4 +60,4 @@ def test_what_is_open_on_another_machine_is_not_taken_up_after_a_restart(two):
     pc.say(Transition(pc.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.WARNING, Message("our own")))
     pc.store.flush()
 
-    assert [str(row.message) for _, row in pc.store.transitions()] == ["our own"]
+    assert [str(row.message) for _, row in pc.store.reader.transitions()] == ["our own"]

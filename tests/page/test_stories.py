@@ -78,7 +78,7 @@ def test_the_command_lists_when_level_subject_and_story_and_draws_the_subject(to
 
 def test_the_end_of_the_story_is_in_the_message_that_closes_it(told: Any) -> None:
     stage, _ = told
-    rows = [t for _, t in stage.store.transitions() if t.resource == f"cgroup:{TRAIN}"]
+    rows = [t for _, t in stage.store.reader.transitions() if t.resource == f"cgroup:{TRAIN}"]
     over = next(row for row in rows if row.rule == "memory_exhaustion" and not row.new)
 
     assert re.fullmatch(

@@ -86,14 +86,14 @@ class FakeClock:
         return self.now
 
 
-def read_all(store, pattern="*", start=T0 - 10**7, end=T0 + 10**9):
+def read_all(reader, pattern="*", start=T0 - 10**7, end=T0 + 10**9):
     """Return (seconds after T0, value) of every point of the series that match."""
-    return [(round(p.wall - T0, 3), p.value) for ref in store.series(pattern) for p in store.read(ref, start, end)]
+    return [(round(p.wall - T0, 3), p.value) for ref in reader.series(pattern) for p in reader.read(ref, start, end)]
 
 
-def raw_since(store):
+def raw_since(reader):
     """Return since when every sample is kept, in seconds after T0."""
-    return round(store.reader.oldest().raw_wall - T0, 3)
+    return round(reader.oldest().raw_wall - T0, 3)
 
 
 def damage(file, table):
@@ -184,7 +184,7 @@ def seal_some(store: Store) -> None:
     store.append(snapshot(T0 - 1, {}, processes=(ProcessSample(42, 123, "python", 2**30, 0),)))
 
     def sealed() -> bool:
-        store._upkeep._due_mono = 0.0
+        store._writer._upkeep._due_mono = 0.0
         return store.flush() and store.stats().rows.get("chunk", 0) > 0
 
     until(sealed)

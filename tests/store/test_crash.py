@@ -36,7 +36,7 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_confirmed(made, file, s
         victims.stdin.close()
 
     with Store(file, settings, host_name="pc") as store:
-        kept = [[p.value for p in store.read(ref, 0, 1e10)] for ref in store.series("made_bytes")]
+        kept = [[p.value for p in store.reader.read(ref, 0, 1e10)] for ref in store.reader.series("made_bytes")]
         assert store.previous_run.clean is False
     assert len(kept) == 50
     assert all(values == kept[0] for values in kept), "a tick is written whole or not at all"

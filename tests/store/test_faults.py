@@ -40,7 +40,7 @@ def _append(store, made, seconds, clock, urgent=True):
 
 
 def _seconds(store, made):
-    return [value for _, value in made.read_all(store, "made_events")]
+    return [value for _, value in made.read_all(store.reader, "made_events")]
 
 
 def _check(file):
@@ -67,7 +67,7 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
     assert opened.stats().error == ""
     assert opened.stats().write_errors_total > 0
     assert _seconds(opened, made) == list(range(20))
-    assert len(opened.transitions()) == 1
+    assert len(opened.reader.transitions()) == 1
 
 
 def test_who_waits_for_a_commit_does_not_keep_the_next_one_from_the_writer(opened, file, clock, made, monkeypatch):
@@ -123,7 +123,7 @@ def test_a_file_replaced_by_an_older_copy_is_taken_as_it_is(opened, file, clock,
     _append(opened, made, range(10, 15), clock)
     assert opened.flush()
     assert _check(file)
-    assert [v for _, v in made.read_all(opened, "made_other")] == list(range(5))
+    assert [v for _, v in made.read_all(opened.reader, "made_other")] == list(range(5))
     assert _seconds(opened, made) == list(range(10, 15))
 
 
@@ -136,8 +136,8 @@ def test_in_a_file_with_fewer_series_each_gets_a_number_of_its_own(opened, file,
     shutil.move(tmp_path / "other.db", file)
     opened.append(made.snapshot(made.T0 + 1, {key: value for value, key in enumerate(keys)}))
     assert opened.flush()
-    assert [str(ref) for ref in opened.series()] == [*(f'made_bytes{{kind="{n}"}}' for n in "abc"), "made_ratio"]
-    assert made.read_all(opened) == [(1, 0), (1, 1), (1, 2), (0, 0.5)]
+    assert [str(ref) for ref in opened.reader.series()] == [*(f'made_bytes{{kind="{n}"}}' for n in "abc"), "made_ratio"]
+    assert made.read_all(opened.reader) == [(1, 0), (1, 1), (1, 2), (0, 0.5)]
 
 
 def test_an_event_that_speaks_of_damage_does_not_make_a_sound_file_a_damaged_one(opened, file, made):
@@ -160,7 +160,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
             values = {(made.BYTES, str(i)): second * i * 7919 % 10007 for i in range(40)}
             store.append(made.snapshot(clock.now, values))
         made.settle(store, clock)
-        before = made.read_all(store, '*"7"*')
+        before = made.read_all(store.reader, '*"7"*')
         store.outbox.record(
             Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")), {"mail": {"text": "x"}}
         )
@@ -168,14 +168,14 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
     assert pages >= 3
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for problem in store.reader.check()[:1]:  # unless the writer was the first to read it
-            store._report_damage(problem, store.reader.identity)
+            store._writer.report_damage(problem, store.reader.identity)
         made.until(lambda: store.stats().set_aside)
         _append(store, made, range(8001, 8010), clock)
         made.settle(store, clock)
-        after = made.read_all(store, '*"7"*')
+        after = made.read_all(store.reader, '*"7"*')
         assert _seconds(store, made) == list(range(8001, 8010))
         assert [d.channel for d in store.outbox.unsent()] == ["mail"]
-        assert len(store.transitions()) == 1
+        assert len(store.reader.transitions()) == 1
     assert _check(file)
     assert set(after) <= set(before)
     lost = len(before) - len(after)
@@ -224,7 +224,7 @@ while not (stats := store.stats()).error:
 assert stats.error and stats.write_errors_total and stats.queue_ticks >= 390, stats
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 assert store.flush()
-values = [p.value for p in store.read(store.series()[0], 0, 2e9)]
+values = [p.value for p in store.reader.read(store.reader.series()[0], 0, 2e9)]
 print(store.stats().error == "", values == [4 * i for i in range(400)])
 assert store.close()
 """,
@@ -301,9 +301,9 @@ def test_alerts_of_a_start_beside_a_locked_file_take_no_other_s_place(file, sett
             other.execute("COMMIT")
             assert store.flush()
     with Store(file, settings, host_name="pc", clock=clock) as store:
-        assert [row.resource for _, row in store.transitions()] == list("abcdef")
+        assert [row.resource for _, row in store.reader.transitions()] == list("abcdef")
         assert [d.error for d in store.outbox.unsent()] == [f"no route for {name}" for name in "abcdef"]
-        assert [d.transition_id for d in store.outbox.unsent()] == [number for number, _ in store.transitions()]
+        assert [d.transition_id for d in store.outbox.unsent()] == [number for number, _ in store.reader.transitions()]
 
 
 def test_a_damaged_block_leaves_a_gap_and_not_an_error(file, settings, clock, made):
@@ -314,7 +314,7 @@ def test_a_damaged_block_leaves_a_gap_and_not_an_error(file, settings, clock, ma
         made.settle(store, clock)
         with closing(sqlite3.connect(file)) as database, database:
             database.execute("UPDATE block SET data = x'01' WHERE id = (SELECT min(id) FROM block)")
-        assert [s for s, _ in made.read_all(store)] == list(range(900, 1900))
+        assert [s for s, _ in made.read_all(store.reader)] == list(range(900, 1900))
 
 
 def test_a_file_whose_beginning_is_destroyed_is_set_aside_at_the_start(file, settings, clock, made):

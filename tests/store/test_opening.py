@@ -124,7 +124,7 @@ def test_every_released_schema_becomes_today_s_and_keeps_its_rows(version, file,
     transitions = _open_dump(file, version)
     assert transitions
     with Store(file, settings, host_name="pc") as store:
-        assert store.read(*store.series("made_ratio"), 0, 1e10)
+        assert store.reader.read(*store.reader.series("made_ratio"), 0, 1e10)
     Store(tmp_path / "fresh.db", settings).close()
     with closing(sqlite3.connect(file)) as migrated, closing(sqlite3.connect(tmp_path / "fresh.db")) as fresh:
         assert _shape(migrated) == _shape(fresh)

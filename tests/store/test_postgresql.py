@@ -88,7 +88,7 @@ def test_a_server_that_throws_everybody_out_is_found_again(url, settings, clock,
         _append(store, made, range(10, 20), clock, value=0)
         assert store.flush()
         assert store.stats().write_errors_total > 0
-        assert [v for _, v in made.read_all(store, "made_events")] == list(range(20))
+        assert [v for _, v in made.read_all(store.reader, "made_events")] == list(range(20))
 
 
 def test_a_server_that_is_not_there_yet_does_not_keep_the_daemon_from_starting(settings, clock, made):
@@ -136,7 +136,7 @@ def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(url,
         with Store(url, settings, host_name=host, clock=clock) as store:
             assert store.learned["ram"].document == {"of": host}
             assert [delivery.payload for delivery in store.outbox.unsent()] == [{"of": host}]
-            assert [number for number, _ in store.transitions()] == [store.outbox.unsent()[0].transition_id]
+            assert [number for number, _ in store.reader.transitions()] == [store.outbox.unsent()[0].transition_id]
 
 
 def test_a_reader_sees_one_moment_while_ticks_are_sealed(url, settings, clock, made):

@@ -27,8 +27,8 @@ def test_samples_beyond_their_age_go_and_transitions_stay(file, settings, clock,
             store.append(made.snapshot(clock.now, {made.EVENTS: day}))
             assert store.flush()
         made.settle(store, clock)
-        assert made.raw_since(store) == 8 * DAY
-        assert [value for _, value in made.read_all(store)] == list(range(10)), "minutes are still there"
+        assert made.raw_since(store.reader) == 8 * DAY
+        assert [value for _, value in made.read_all(store.reader)] == list(range(10)), "minutes are still there"
         assert store.stats().purged_rows_total > 0
 
 
@@ -45,8 +45,8 @@ def test_beyond_its_size_the_oldest_samples_go_first_and_the_file_stops_growing(
                 assert store.flush()
                 sizes.append(store.stats().file_bytes)
         made.settle(store, clock)
-        since = made.T0 + made.raw_since(store)
-        kept = [wall for wall, _ in made.read_all(store, '*"7"*', start=since)]
+        since = made.T0 + made.raw_since(store.reader)
+        kept = [wall for wall, _ in made.read_all(store.reader, '*"7"*', start=since)]
     assert kept == list(range(12_000 - len(kept), 12_000)), "what is left is the newest, without a hole"
     assert 0 < len(kept) < 8000
     assert max(sizes) < 1.3 * limit
@@ -63,7 +63,7 @@ def test_a_clock_that_is_years_ahead_for_a_while_costs_no_history(file, settings
         made.settle(store, clock)
         clock.now = made.T0 + 60
         made.settle(store, clock)
-        assert made.read_all(store) == [(0, 1)]
+        assert made.read_all(store.reader) == [(0, 1)]
 
 
 def test_samples_a_clock_years_ahead_has_stamped_do_not_keep_all_others(target, settings, clock, made):
@@ -73,7 +73,7 @@ def test_samples_a_clock_years_ahead_has_stamped_do_not_keep_all_others(target, 
             store.append(made.snapshot(clock.now, {made.EVENTS: day}))
             assert store.flush()
         made.settle(store, clock)
-        assert made.raw_since(store) == 8 * DAY
+        assert made.raw_since(store.reader) == 8 * DAY
 
 
 def test_what_a_machine_recorded_before_it_was_renamed_goes_with_its_age(file, settings, clock, made):
@@ -100,7 +100,7 @@ def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, m
         made.settle(store, clock)
         made.settle(store, clock)
         assert made.query(target, f"SELECT count(*) FROM {table}") == [(40,)]  # noqa: S608 - one of two
-        assert [t.wall for _, t in store.transitions()] == [made.T0 + n for n in range(60, 100)]
+        assert [t.wall for _, t in store.reader.transitions()] == [made.T0 + n for n in range(60, 100)]
 
 
 @pytest.mark.servers
@@ -135,8 +135,8 @@ def test_hours_go_on_where_minutes_end(file, settings, clock, made):
             clock.now = made.T0 + second
             store.append(made.snapshot(clock.now, {made.EVENTS: second}))
         made.settle(store, clock)
-        (ref,) = store.series()
-        buckets = store.summaries(ref, made.T0, clock.now, 60)
+        (ref,) = store.reader.series()
+        buckets = store.reader.summaries(ref, made.T0, clock.now, 60)
     assert sum(b.n for b in buckets) == 30 * 60, "nothing falls between the tiers"
 
 
@@ -148,8 +148,8 @@ def test_samples_that_are_kept_for_longer_than_their_summaries_stand_for_them(fi
             store.append(made.snapshot(clock.now, {made.EVENTS: second}))
         made.settle(store, clock)
         assert store.reader.oldest().minute_wall > made.T0
-        (ref,) = store.series()
+        (ref,) = store.reader.series()
         for step in (60, 900, 3600, 7200):
-            buckets = store.summaries(ref, made.T0, clock.now, step)
+            buckets = store.reader.summaries(ref, made.T0, clock.now, step)
             assert [b.wall - made.T0 for b in buckets] == list(range(0, 60 * 3600, max(step, 300)))
             assert sum(b.n for b in buckets) == 60 * 12

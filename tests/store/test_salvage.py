@@ -24,7 +24,7 @@ def _append(store, made, seconds, clock):
 
 
 def _seconds(store, made):
-    return [second for second, _ in made.read_all(store, "made_events")]
+    return [second for second, _ in made.read_all(store.reader, "made_events")]
 
 
 def test_a_disk_that_is_full_in_the_middle_only_delays_it(file, settings, clock, made, monkeypatch):
@@ -40,7 +40,7 @@ def test_a_disk_that_is_full_in_the_middle_only_delays_it(file, settings, clock,
             real(connection, table, rows)
 
         monkeypatch.setattr(writer.recovery, "_insert", insert)
-        store._report_damage("found by hand", store._writer._inode)
+        store._writer.report_damage("found by hand", store._writer._inode)
         made.until(lambda: store.stats().set_aside)
         made.settle(store, clock)
         assert len(refused) == 2
@@ -67,7 +67,7 @@ def test_a_row_that_makes_no_sense_any_more_costs_no_other(file, settings, clock
             other.execute("CREATE TABLE event (id INTEGER PRIMARY KEY, ms, kind, text, fields)")
             rows = [(1, 0, "a", "x", "{}"), (2, "noise", "b", None, "{}"), (3, 0, "c", "x", "{}")]
             other.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", rows)
-        store._report_damage("found by hand", store._writer._inode)
+        store._writer.report_damage("found by hand", store._writer._inode)
         made.until(lambda: store.stats().set_aside)
         made.settle(store, clock)
         assert [event.kind for event in store.reader.events(0, 1e10)] == ["a", "c"]

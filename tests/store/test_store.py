@@ -6,18 +6,18 @@ import json
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import create_engine
 
 from wslgpud import __version__
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
-from wslgpud.store import DaemonRun, LockedError, Store
+from wslgpud.store import DaemonRun, LockedError, Store, schema
 from wslgpud.store.records import Point
-from wslgpud.store.series_ids import Found
 from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.words import say
 
@@ -50,21 +50,21 @@ def test_values_come_back_exactly_as_they_went_in(store, made):
         ("made_double", made.DOUBLE),
         ("made_events", made.EVENTS),
     ]:
-        assert made.read_all(store, pattern) == [(s + 0.125, t[key]) for s, t in enumerate(ticks)]
+        assert made.read_all(store.reader, pattern) == [(s + 0.125, t[key]) for s, t in enumerate(ticks)]
 
 
 def test_floats_are_kept_to_the_precision_of_their_metric(store, made):
     store.append(made.snapshot(made.T0, {made.RATIO: 0.12345, (made.BYTES, "x"): 3.9}))
     assert store.flush()
-    assert made.read_all(store, "made_ratio") == [(0, 0.123)]
-    assert made.read_all(store, "made_bytes") == [(0, 4)]
+    assert made.read_all(store.reader, "made_ratio") == [(0, 0.123)]
+    assert made.read_all(store.reader, "made_bytes") == [(0, 4)]
 
 
 def test_what_is_not_known_is_not_stored(store, made):
     store.append(made.snapshot(made.T0, {made.RATIO: float("nan"), made.DOUBLE: float("inf"), made.EVENTS: 2**63}))
     store.append(made.snapshot(made.T0 + 1, {made.RATIO: 0.5}))
     assert store.flush()
-    assert made.read_all(store) == [(1, 0.5)]
+    assert made.read_all(store.reader) == [(1, 0.5)]
     assert store.stats().rejected_values_total == 3
 
 
@@ -72,15 +72,15 @@ def test_only_fresh_readings_of_stored_metrics_are_kept(store, made):
     store.append(made.snapshot(made.T0, {made.RATIO: 0.1, made.PASSING: 9}))
     store.append(made.snapshot(made.T0 + 1, {made.RATIO: 0.1}, fresh=False))
     assert store.flush()
-    assert made.read_all(store) == [(0, 0.1)]
+    assert made.read_all(store.reader) == [(0, 0.1)]
 
 
 def test_a_gap_stays_a_gap_at_every_step(store, made):
     for second in (0, 1, 7200, 7201):
         store.append(made.snapshot(made.T0 + second, {made.RATIO: 0.25}))
     assert store.flush()
-    (ref,) = store.series()
-    assert [p.wall - made.T0 for p in store.read(ref, made.T0, made.T0 + 9000, step=60)] == [0, 7200]
+    (ref,) = store.reader.series()
+    assert [p.wall - made.T0 for p in store.reader.read(ref, made.T0, made.T0 + 9000, step=60)] == [0, 7200]
 
 
 def test_with_a_step_a_gauge_gives_its_mean_and_a_counter_its_last_value(store, made):
@@ -88,19 +88,19 @@ def test_with_a_step_a_gauge_gives_its_mean_and_a_counter_its_last_value(store, 
         wall = made.T0 + 20 * second
         store.append(made.snapshot(wall, {(made.BYTES, "a"): value, made.EVENTS: value}))
     assert store.flush()
-    (level,), (counter,) = store.series("made_bytes"), store.series("made_events")
-    assert store.read(level, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 3), Point(made.T0 + 60, 100)]
-    assert store.read(counter, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 6), Point(made.T0 + 60, 100)]
+    (level,), (counter,) = store.reader.series("made_bytes"), store.reader.series("made_events")
+    assert store.reader.read(level, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 3), Point(made.T0 + 60, 100)]
+    assert store.reader.read(counter, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 6), Point(made.T0 + 60, 100)]
 
 
 def test_a_series_is_found_by_its_text_its_metric_or_a_pattern(store, made):
     store.append(made.snapshot(made.T0, {(made.BYTES, "free"): 1, (made.BYTES, "used"): 2, made.RATIO: 0.5}))
     assert store.flush()
     texts = ['made_bytes{kind="free"}', 'made_bytes{kind="used"}']
-    assert [str(r) for r in store.series("made_bytes")] == texts
-    assert [str(r) for r in store.series("wslgpud_made_bytes")] == texts
-    assert [str(r) for r in store.series("*used*")] == texts[1:]
-    assert {r.host for r in store.series()} == {"pc"}
+    assert [str(r) for r in store.reader.series("made_bytes")] == texts
+    assert [str(r) for r in store.reader.series("wslgpud_made_bytes")] == texts
+    assert [str(r) for r in store.reader.series("*used*")] == texts[1:]
+    assert {r.host for r in store.reader.series()} == {"pc"}
 
 
 def test_latest_gives_the_last_value_of_each_series_also_of_those_read_rarely(store, made):
@@ -108,7 +108,7 @@ def test_latest_gives_the_last_value_of_each_series_also_of_those_read_rarely(st
     for second in range(1, 60):
         store.append(made.snapshot(made.T0 + second, {made.RATIO: second / 1000}))
     assert store.flush()
-    found = {ref.metric: point for ref, point in store.latest().items()}
+    found = {ref.metric: point for ref, point in store.reader.latest().items()}
     assert found == {"made_ratio": Point(made.T0 + 59, 0.059), "made_events": Point(made.T0, 3)}
 
 
@@ -116,7 +116,7 @@ def test_a_wall_clock_that_goes_back_loses_nothing(store, made):
     for wall in (0, 1, 2, -3600, -3599, 0, 1):
         store.append(made.snapshot(made.T0 + wall, {made.EVENTS: wall + 4000}))
     assert store.flush()
-    assert [w for w, _ in made.read_all(store)] == [-3600, -3599, 0, 0, 1, 1, 2]
+    assert [w for w, _ in made.read_all(store.reader)] == [-3600, -3599, 0, 0, 1, 1, 2]
 
 
 def test_processes_and_events_are_kept(local, made, file):
@@ -124,7 +124,7 @@ def test_processes_and_events_are_kept(local, made, file):
     event = Event("clock_jump", made.T0, "went back", {"seconds": -3600})
     local.append(made.snapshot(made.T0, processes=(process,), events=(event,)))
     assert local.flush()
-    (seen,) = local.processes(made.T0, made.T0 + 1)
+    (seen,) = local.reader.processes(made.T0, made.T0 + 1)
     assert seen == (made.T0, 42, 123456, 'py"thon', 7 * 2**30, 4096)
     (row,) = made.query(file, "SELECT ms, kind, text, fields FROM event")
     assert row == (made.T0 * 1000, "clock_jump", "went back", '{"seconds": -3600}')
@@ -144,7 +144,7 @@ def test_a_transition_goes_to_disk_without_a_tick_and_waits_for_each_channel(loc
     assert local.flush()
     with closing(sqlite3.connect(file)) as other, other:
         assert other.execute("SELECT id, resource FROM transition").fetchall() == [(number, "ram")]
-    assert local.transitions() == [(number, transition)]
+    assert local.reader.transitions() == [(number, transition)]
     (delivery,) = local.outbox.unsent("ntfy")
     assert delivery.transition_id == number
     assert delivery.payload == {"text": "RAM"}
@@ -220,20 +220,36 @@ def test_anyone_can_query_the_newest_values_with_sql(store, target, made):
     ]
 
 
-def _kept(buffer):
+@contextmanager
+def _database(series=()):
+    with create_engine("sqlite://").connect() as connection:
+        schema.metadata.create_all(connection)
+        schema.insert_new(connection, schema.series, series)
+        connection.commit()
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def empty():
+    """A connection to a database without any row."""
+    with _database() as connection:
+        yield connection
+
+
+def _kept(buffer, connection):
     """Return the values of series 1 that wait to be written, batch by batch."""
-    buffer.number(buffer.unnumbered(), Found({}))
+    buffer.look_up(connection)
     return [json.loads(row["readings"])["1"] for batch in buffer.waiting(10**6).batches for row in batch.rows]
 
 
-def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made):
+def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made, empty):
     buffer = WriteBuffer(buffer_bytes=20_000)
     buffer.attach(0, 0)
     for second in range(200):
         buffer.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
-        buffer.number(buffer.unnumbered(), Found({}))
+        buffer.look_up(empty)
         buffer.waiting(1)
-    kept = _kept(buffer)
+    kept = _kept(buffer, empty)
     assert kept[:3] == [0, 1, 50]
     assert kept[3:] == list(range(200 - len(kept) + 3, 200))
     assert buffer.pending.dropped == 200 - len(kept)
@@ -241,24 +257,24 @@ def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_any_whole_number_survives_the_way_in(made, numbers):
+def test_any_whole_number_survives_the_way_in(made, empty, numbers):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
     for number in numbers:
         buffer.put(made.snapshot(made.T0, {made.EVENTS: number}), urgent=False)
-    assert _kept(buffer) == numbers, "ticks at the same moment never share a batch"
+    assert _kept(buffer, empty) == numbers, "ticks at the same moment never share a batch"
 
 
 @given(st.integers(0, 10**12))
-def test_any_decimal_survives_the_way_in_and_out(made, thousandths):
+def test_any_decimal_survives_the_way_in_and_out(made, empty, thousandths):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
     buffer.put(made.snapshot(made.T0, {made.RATIO: thousandths / 1000}), urgent=False)
-    assert _kept(buffer) == [thousandths]
+    assert _kept(buffer, empty) == [thousandths]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 7)), min_size=1, max_size=90))
-def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
+def test_rows_of_a_batch_hold_every_value_at_its_tick(made, empty, ticks):
     """Any order of moments, any subset of three series at each."""
     buffer = WriteBuffer()
     buffer.attach(0, 0)
@@ -268,7 +284,7 @@ def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
         wanted += [(key, ms, i) for key in keys]
         wall = made.T0 + ms / 1000
         buffer.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
-    buffer.number(buffer.unnumbered(), Found({}))
+    buffer.look_up(empty)
     waiting = buffer.waiting(10**6)
     names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
     found = []
@@ -287,7 +303,7 @@ def test_a_series_declared_as_another_kind_goes_on(target, settings, clock, made
         with Store(target, settings, host_name="pc", clock=clock) as store:
             store.append(made.snapshot(made.T0 + second, {spec: second}))
             assert store.flush()
-            assert made.read_all(store) == [(s, s) for s in range(second + 1)]
+            assert made.read_all(store.reader) == [(s, s) for s in range(second + 1)]
             assert list(store.reader.kinds().values()) == [kind]
 
 
@@ -297,13 +313,16 @@ def test_values_come_by_time_though_a_precision_was_changed_and_changed_back(tar
         with Store(target, settings, host_name="pc", clock=clock) as store:
             store.append(made.snapshot(made.T0 + second, {spec: second}))
             assert store.flush()
-            assert made.read_all(store) == [(s, s) for s in range(second + 1)]
+            assert made.read_all(store.reader) == [(s, s) for s in range(second + 1)]
 
 
 def test_no_series_takes_a_number_of_another_machine(made):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
     buffer.put(made.snapshot(made.T0, {made.EVENTS: 1, made.RATIO: 0.5}), urgent=False)
-    buffer.number(buffer.unnumbered(), Found({("made_events", "{}", 1): (65535, "counter")}, newest=65535))
+    taken = {"host": 0, "metric": "made_events", "kind": "counter", "divisor": 1}
+    rows = [{**taken, "id": number, "labels": "{}" if number == 65535 else str(number)} for number in range(1, 65536)]
+    with _database(rows) as connection:
+        buffer.look_up(connection)
     assert buffer.rejected_values == 1
     assert not buffer.waiting(1).series

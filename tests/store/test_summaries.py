@@ -110,8 +110,8 @@ def test_sealed_values_are_the_values_that_were_appended(file, settings, clock, 
             ("made_double", made.DOUBLE),
             ("made_events", made.EVENTS),
         ]:
-            assert made.read_all(store, pattern) == _expected(ticks, key)
-            assert made.read_all(store, pattern, made.T0 + 1990, made.T0 + 5010) == [
+            assert made.read_all(store.reader, pattern) == _expected(ticks, key)
+            assert made.read_all(store.reader, pattern, made.T0 + 1990, made.T0 + 5010) == [
                 (s, v) for s, v in _expected(ticks, key) if 1990 <= s <= 5010
             ]
 
@@ -120,13 +120,13 @@ def test_summaries_join_what_is_sealed_with_what_is_not(target, settings, clock,
     with Store(target, settings, host_name="pc", clock=clock) as store:
         ticks = _fill(store, made, [*range(0, 1000, 2), *range(4000, 2 * HOUR + 700)], clock)
         for pattern, key in [("made_ratio", made.RATIO), ("made_events", made.EVENTS), ("made_double", made.DOUBLE)]:
-            (ref,) = store.series(pattern)
+            (ref,) = store.reader.series(pattern)
             points = _expected(ticks, key)
             for step in (10, 60, 300, HOUR, 2 * HOUR):
                 wanted = {}
                 for second, value in points:
                     wanted.setdefault(second // step * step, []).append(value)
-                found = store.summaries(ref, made.T0, clock.now, step)
+                found = store.reader.summaries(ref, made.T0, clock.now, step)
                 assert [b.wall - made.T0 for b in found] == list(wanted)
                 for bucket, values in zip(found, wanted.values(), strict=True):
                     assert (bucket.n, bucket.low, bucket.high, bucket.last) == (
@@ -182,9 +182,9 @@ def test_a_clock_that_goes_back_an_hour_repeats_and_loses_nothing(target, settin
             clock.now = made.T0 + second
             store.append(made.snapshot(clock.now, {made.EVENTS: second}))
         made.settle(store, clock)
-        assert made.read_all(store) == [(s, s) for s in sorted(seconds)]
-        (ref,) = store.series()
-        hours = store.summaries(ref, made.T0, clock.now, HOUR)
+        assert made.read_all(store.reader) == [(s, s) for s in sorted(seconds)]
+        (ref,) = store.reader.series()
+        hours = store.reader.summaries(ref, made.T0, clock.now, HOUR)
         assert [b.n for b in hours] == [sum(s // HOUR == h for s in seconds) for h in range(3)]
         assert [b.total for b in hours] == [sum(s for s in seconds if s // HOUR == h) for h in range(3)]
 
@@ -198,11 +198,11 @@ def test_ten_ticks_a_second_are_sealed_early_and_summed_up_right(file, settings,
         made.settle(store, clock)
         with closing(sqlite3.connect(file)) as database, database:
             assert database.execute("SELECT count(*) FROM recent").fetchone()[0] <= MAX_TICKS
-        (ref,) = store.series()
-        minutes = store.summaries(ref, made.T0, clock.now, 60)
+        (ref,) = store.reader.series()
+        minutes = store.reader.summaries(ref, made.T0, clock.now, 60)
         assert [b.n for b in minutes] == [600] * (count // 600) + [count % 600]
         assert sum(b.total for b in minutes) == sum(range(count))
-        assert [p.value for p in store.read(ref, 0, 1e10)] == list(range(count))
+        assert [p.value for p in store.reader.read(ref, 0, 1e10)] == list(range(count))
 
 
 def test_after_a_downtime_what_lay_about_is_sealed_and_summed_up_once(target, settings, clock, made):
@@ -214,8 +214,8 @@ def test_after_a_downtime_what_lay_about_is_sealed_and_summed_up_once(target, se
             store.append(made.snapshot(clock.now, {made.EVENTS: 1}))
             made.settle(store, clock)
     with Store(target, settings, host_name="pc", clock=clock) as store:
-        (ref,) = store.series("made_ratio")
-        (hour,) = store.summaries(ref, made.T0, clock.now, HOUR)
+        (ref,) = store.reader.series("made_ratio")
+        (hour,) = store.reader.summaries(ref, made.T0, clock.now, HOUR)
         assert hour.n == 600
         assert hour.total == pytest.approx(sum(s % 7 / 8 for s in range(600)))
 
@@ -226,7 +226,7 @@ def test_latest_knows_series_that_only_lie_in_sealed_blocks(target, settings, cl
         clock.now = made.T0 + 901
         store.append(made.snapshot(clock.now, {made.RATIO: 0.25}))
         made.settle(store, clock)
-        found = {ref.metric: tuple(point) for ref, point in store.latest().items()}
+        found = {ref.metric: tuple(point) for ref, point in store.reader.latest().items()}
     assert found == {"made_ratio": (made.T0 + 901, 0.25), "made_events": (made.T0, 9)}
 
 
@@ -237,5 +237,5 @@ def test_processes_come_back_from_sealed_chunks(target, settings, clock, made):
             process = ProcessSample(7, 99, "cc1plus", second * 2**20, 0)
             store.append(made.snapshot(clock.now, {made.EVENTS: 1}, processes=(process,)))
         made.settle(store, clock)
-        seen = store.processes(made.T0 + 100, made.T0 + 1795)
+        seen = store.reader.processes(made.T0 + 100, made.T0 + 1795)
     assert [(p.wall - made.T0, p.rss_bytes) for p in seen] == [(s, s * 2**20) for s in range(100, 1800, 5)]

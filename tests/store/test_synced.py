@@ -26,7 +26,7 @@ store = Store(sys.argv[1], StoreSettings(commit_seconds=float(sys.argv[2])), hos
 """
 COMMIT_IN_CALM_THEN_ASK = """
 store.append(made.snapshot(made.T0, {made.BYTES: 1}))
-while not store.latest():
+while not store.reader.latest():
     pass
 os.write(2, b"asked")
 store.flush()

@@ -39,8 +39,8 @@ def aged(file, settings, clock, made):
 
 
 def test_values_come_from_the_finest_tier_that_still_has_them(aged, made):
-    (ratio,) = aged.series("made_ratio")
-    points = aged.read(ratio, made.T0, made.T0 + HOURS * 3600)
+    (ratio,) = aged.reader.series("made_ratio")
+    points = aged.reader.read(ratio, made.T0, made.T0 + HOURS * 3600)
     seconds = [round(p.wall - made.T0) for p in points]
 
     hours, minutes, samples = range(0, 7200, 3600), range(7200, 10800, 60), range(10800, HOURS * 3600, 10)
@@ -50,16 +50,16 @@ def test_values_come_from_the_finest_tier_that_still_has_them(aged, made):
 
 
 def test_a_counter_keeps_its_last_value(aged, made):
-    (events,) = aged.series("made_events")
-    points = aged.read(events, made.T0, made.T0 + 3 * 3600 - 1)
+    (events,) = aged.reader.series("made_events")
+    points = aged.reader.read(events, made.T0, made.T0 + 3 * 3600 - 1)
 
     assert [p.value for p in points[:3]] == [3590, 7190, 7250]
 
 
 @pytest.mark.parametrize("step", [10, 60, 300, 3600, 7200])
 def test_no_sample_is_counted_twice_at_any_step(aged, made, step):
-    (ratio,) = aged.series("made_ratio")
-    found = aged.summaries(ratio, made.T0, made.T0 + HOURS * 3600, step)
+    (ratio,) = aged.reader.series("made_ratio")
+    found = aged.reader.summaries(ratio, made.T0, made.T0 + HOURS * 3600, step)
 
     assert sum(b.n for b in found) == HOURS * 360
     assert sum(b.total for b in found) == pytest.approx(HOURS * 360 * 0.25)
@@ -73,7 +73,7 @@ def test_a_young_history_is_never_coarser_than_it_must_be(file, settings, clock,
             store.append(made.snapshot(clock.now, {made.EVENTS: second}))
         made.settle(store, clock)
 
-        assert [second for second, _ in made.read_all(store)] == list(range(35, 1900))
+        assert [second for second, _ in made.read_all(store.reader)] == list(range(35, 1900))
 
 
 def test_both_engines_know_what_they_hold_and_that_it_is_sound(target, clock, made):

@@ -33,7 +33,9 @@ def write(target, settings, made, clock, seconds):
             store.append(made.snapshot(clock.now, {made.EVENTS: second, made.RATIO: second % 7 / 8}))
         made.settle(store, clock)
         return {
-            step: [store.summaries(ref, made.T0 - DAY, made.T0 + 400 * DAY, step) for ref in store.series()]
+            step: [
+                store.reader.summaries(ref, made.T0 - DAY, made.T0 + 400 * DAY, step) for ref in store.reader.series()
+            ]
             for step in (60, 3600)
         }
 

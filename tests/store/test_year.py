@@ -42,4 +42,4 @@ def test_counters_only_rise_over_the_whole_time(year):
 def test_a_daemon_goes_on_with_it(year):
     with Store(year, host_name="year") as store:
         assert store.stats().error == ""
-        assert len(store.series()) == 40
+        assert len(store.reader.series()) == 40

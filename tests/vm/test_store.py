@@ -94,7 +94,7 @@ def test_after_a_power_cut_at_any_moment_all_that_was_confirmed_is_there(debian,
         file = file_after(cut.disk, tmp_path / str(number))
         confirmed = int(cut.mark.partition("-")[2] or -1)
         with Store(file, StoreSettings(raw_days=3650), host_name="pc") as store:
-            kept = [[p.value for p in store.read(ref, 0, 1e10)] for ref in store.series("made_bytes")]
+            kept = [[p.value for p in store.reader.read(ref, 0, 1e10)] for ref in store.reader.series("made_bytes")]
             assert store.stats().set_aside == "", "the file opens as it is"
         with Reader(str(file)) as reader:
             assert audit(reader, lambda *_: None) == [], "roll-ups are right"
@@ -194,7 +194,7 @@ def test_a_disk_that_the_kernel_turns_read_only_keeps_what_was_confirmed(debian,
     debian.copy_out("/mnt/turns/state", tmp_path)
 
     with Store(tmp_path / "state" / "wslgpud.db", StoreSettings(raw_days=3650), host_name="pc") as again:
-        assert [p.value for p in again.read(again.series("made_bytes")[0], 0, 1e10)] == list(range(300))
+        assert [p.value for p in again.reader.read(again.reader.series("made_bytes")[0], 0, 1e10)] == list(range(300))
         assert again.reader.check() == []
 
 

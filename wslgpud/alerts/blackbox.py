@@ -121,7 +121,7 @@ def examine(
     machine = run.boot_id != boot_id
     lines = kernel_lines(host, run.boot_id) if machine else []
     dumps = crash_dumps(host, ended - 60.0) if machine else []
-    grew = growths(store.processes(ended - WINDOW_SECONDS, ended))
+    grew = growths(store.reader.processes(ended - WINDOW_SECONDS, ended))
     kept: dict[str, str | Number] = {"ended_wall": ended}
     if grew:
         kept["growing"] = full_name(one_line(grew[0].name, 40), grew[0].pid)

@@ -170,7 +170,7 @@ class Daemon:
         def earlier() -> Iterator[tuple[int, Transition]]:
             """Yield what earlier runs announced; what cannot be read must not keep us from warning."""
             try:
-                yield from store.changes(self._host.clock.wall() - HISTORY_SECONDS, LASTING)
+                yield from store.reader.changes(self._host.clock.wall() - HISTORY_SECONDS, LASTING)
             except StoreError as error:
                 log.warning("earlier changes of level are not known: %s", error)
 

@@ -61,7 +61,7 @@ class Answers:
         recent: list[Transition] = []
         if (latest := self.latest) is not None:
             try:
-                rows = self._store.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MOST_RECENT)
+                rows = self._store.reader.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MOST_RECENT)
                 recent = [row for _, row in reversed(rows)]
             except StoreError as error:
                 # The store reports its trouble by itself; whoever asks must not fill the log with it.

@@ -1,23 +1,42 @@
-"""Opening the database: pragmas, who may write, and what went wrong in one line."""
+"""Opening the database: pragmas, who may write, what readers refuse, and what went wrong in one line.
+
+A file may come from anybody, so a reader believes little of it, see https://www.sqlite.org/security.html. A schema
+is a program: a view in place of a table can run for ever, a generated column can make gigabytes. So only tables are
+read that are, letter by letter, those that ``database`` makes.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 import stat
+import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, Connection, Engine, Integer, create_engine, event, func, literal_column, select
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateTable
 
 from wslgpud import optional_packages
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
-from wslgpud.store.errors import LockedError, MissingDriverError, NotADatabaseError, StoreError, UnwritableError
+from wslgpud.store import schema
+from wslgpud.store.errors import (
+    ForeignDatabaseError,
+    LockedError,
+    MissingDriverError,
+    NotADatabaseError,
+    StoreError,
+    UnwritableError,
+)
 from wslgpud.words import cause, say
 
 #: marks the file as ours (``file`` and ``PRAGMA application_id`` show it): "WGPU"
@@ -35,6 +54,13 @@ _REMOTE = {
     "nfs": say("a network share (nfs)"),
     "nfs4": say("a network share (nfs)"),
 }
+#: steps of SQLite's virtual machine that one statement may take: a minute, about; ours take up to a hundredth
+MOST_STEPS = 3_000_000_000
+_STEPS_A_LOOK = 1_000_000
+_CACHE_KIB = 512
+
+_OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
+_TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"  # noqa: S608 - our own names
 #: how long a statement may take on a server
 STATEMENT_SECONDS = 300
 #: each schema of a database is a history of its own
@@ -195,12 +221,73 @@ def _pin_schema(connection: Any, _: object) -> None:
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
-        (schema,) = cursor.fetchone()
-        if schema is None:
+        (ours,) = cursor.fetchone()
+        if ours is None:
             raise StoreError(say("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role"))
-        cursor.execute(f"SET search_path = {schema}, pg_temp")
+        cursor.execute(f"SET search_path = {ours}, pg_temp")
         cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
     connection.commit()
+
+
+def reader_engine(target: str) -> Engine:
+    """Return an engine that trusts no file, runs no code of it, neither writes nor waits; StoreError: there is none."""
+    path = sqlite_path(target)
+    if path is None:
+        # each statement would see its own moment: what is sealed between two of them would be in neither
+        return server_engine(target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ")
+    # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
+    # one in that folder; it is then at rest and can be read as it is.
+    at_rest = not os.access(existing_file(path).parent, os.W_OK) and not log_path(path).exists()
+    address = f"file:{quote(os.fspath(path.absolute()))}?{'immutable=1' if at_rest else 'mode=ro'}&uri=true"
+    timeout = {"timeout": BUSY_SECONDS}
+    engine = create_engine(f"sqlite:///{address}", connect_args=timeout, pool_size=2, max_overflow=8)
+    manual_transactions(engine, "BEGIN")
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: sqlite3.Connection, record: Any) -> None:
+        # ten may read at once, each page once: SQLite would remember 20 MB of them
+        pragmas = (f"cache_size = -{_CACHE_KIB}", "trusted_schema = OFF", "query_only = ON")
+        for pragma in (*pragmas, "cell_size_check = ON", "mmap_size = 0"):
+            connection.execute(f"PRAGMA {pragma}")
+        if sys.version_info >= (3, 11):
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.MOST_ROW_BYTES)
+
+        def looked() -> bool:
+            record.info["looks"] += 1
+            return bool(record.info["looks"] > MOST_STEPS // _STEPS_A_LOOK)
+
+        record.info["looks"] = 0
+        connection.set_progress_handler(looked, _STEPS_A_LOOK)
+        _refuse_foreign(connection, target)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def begins(connection: Connection, *_: object) -> None:
+        connection.info["looks"] = 0
+
+    return engine
+
+
+def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
+    found = {name: " ".join((sql or "").split()) for name, sql in connection.execute(_TABLES)}
+    record, made = schema.schema_migration.name, _made()
+    for names in ((record,), tuple(made)) if found else ():  # else the daemon is about to make them
+        for name in names:
+            if found.get(name) != made[name]:
+                raise ForeignDatabaseError(
+                    "{target}: its {name} is not the table that wslgpud makes; move the file away, or name another one",
+                    target=target,
+                    name=repr(name),
+                )
+        (version,) = connection.execute(f"SELECT max(version) FROM {record}").fetchone()  # noqa: S608 - our own name
+        if (version or 0) > schema.VERSION:
+            return  # refused later, as the file of a newer program
+
+
+@cache
+def _made() -> dict[str, str]:
+    dialect = sqlite.dialect()
+    made = {name: str(CreateTable(table).compile(dialect=dialect)) for name, table in schema.metadata.tables.items()}
+    return {name: " ".join(sql.split()) for name, sql in made.items()}
 
 
 def serialise(connection: Connection) -> None:

@@ -97,7 +97,7 @@ class Outbox:
         values = {"attempts": delivery.attempts, "error": to_text(error), "done_ms": done_ms}
         mine = update(schema.outbox).values(values)
         final = self._buffer.final_row
-        self._buffer.writes.put(lambda on: on.execute(mine.where(schema.outbox.c.id == final(delivery_id))))
+        self._buffer.write(lambda on: on.execute(mine.where(schema.outbox.c.id == final(delivery_id))))
         if done:
             self._wake()
 

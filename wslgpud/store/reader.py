@@ -1,42 +1,61 @@
-"""Reading history, from this process or another, while the daemon writes.
-
-A file may come from anybody, so a reader believes little of it, see https://www.sqlite.org/security.html. A schema
-is a program: a view in place of a table can run for ever, a generated column can make gigabytes. So only tables are
-read that are, letter by letter, those that ``database`` makes.
-"""
+"""What can be asked of a history, from this process or another, while the daemon writes."""
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import sys
-from collections.abc import Iterator
+import json
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from typing import Any, final
-from urllib.parse import quote
+from dataclasses import replace
+from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter, truediv
+from typing import Any, TypeVar, final
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, false, func, null, or_, select, true
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateTable
 
-from wslgpud.store import database, schema
+from wslgpud.metrics import MOST_SERIES_OF_NAMES
+from wslgpud.model import Event, Number, StressResult, Transition
+from wslgpud.security import safe_files
+from wslgpud.store import database, schema, series_reader, stress_rows
 from wslgpud.store import engine as engines
-from wslgpud.store.errors import ForeignDatabaseError, explained
-from wslgpud.store.history import History
+from wslgpud.store.errors import explained, gap
+from wslgpud.store.outbox import delivery_of, transition_of
+from wslgpud.store.records import (
+    Bucket,
+    Delivery,
+    GpuProcessPoint,
+    Oldest,
+    Point,
+    ProcessPoint,
+    SeriesRef,
+    matcher,
+    new_bucket,
+    new_point,
+)
+from wslgpud.store.rollup import Steps
+from wslgpud.store.series_reader import Asked, unscaled
 
-#: steps of SQLite's virtual machine that one statement may take: a minute, about; ours take up to a hundredth
-MOST_STEPS = 3_000_000_000
-_STEPS_A_LOOK = 1_000_000
-_CACHE_KIB = 512
+log = logging.getLogger(__name__)
 
-_OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
-_TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"  # noqa: S608 - our own names
+#: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
+LATEST_MS = 65_000
+LATEST_ROWS = 150
+#: series of one metric of one machine that ``series`` lists, and of all; a sound history has fewer
+MOST_LISTED_OF_A_METRIC = MOST_SERIES_OF_NAMES
+MOST_LISTED = 20_000
+#: changes of level that are given as a list; who needs more takes them one at a time
+MOST_TRANSITIONS = 1000
+#: events that are given; a program that is killed again and again makes thousands an hour
+MOST_EVENTS = 5000
+
+_T = TypeVar("_T", Point, Bucket)
 
 
 @final
-class Reader(History, AbstractContextManager["Reader"]):
+class Reader(AbstractContextManager["Reader"]):
     """Connections that only read; usable from several threads."""
 
     def __init__(self, target: str, host: str = "") -> None:
@@ -53,7 +72,7 @@ class Reader(History, AbstractContextManager["Reader"]):
         self.path = engines.sqlite_path(target)
         #: device and inode of the file that is open
         self.identity: tuple[int, int] | None = None
-        self._engine = _reader_engine(target)
+        self._engine = engines.reader_engine(target)
         try:
             with self.connected() as connection:
                 self.version = database.version_of(connection, engines.shown(target))
@@ -82,7 +101,7 @@ class Reader(History, AbstractContextManager["Reader"]):
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """See History."""
+        """Lend a connection within a transaction that sees one moment of the database, or raise StoreError."""
         self._follow()
         with explained(self._target), self._engine.begin() as connection:
             yield connection
@@ -97,68 +116,268 @@ class Reader(History, AbstractContextManager["Reader"]):
         if (found.st_dev, found.st_ino) != self.identity:
             if self.identity is not None:
                 self._engine.dispose()
-                self._engine = _reader_engine(self._target)
+                self._engine = engines.reader_engine(self._target)
             self.identity = (found.st_dev, found.st_ino)
 
+    def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
+        """Return the series that a pattern means (see ``records.matcher``), of one machine if it is named."""
+        return sorted(self.kinds(pattern, host))
 
-def _reader_engine(target: str) -> Engine:
-    """Return an engine that trusts no file, runs no code of it, neither writes nor waits; StoreError: there is none."""
-    path = engines.sqlite_path(target)
-    if path is None:
-        # each statement would see its own moment: what is sealed between two of them would be in neither
-        return engines.server_engine(
-            target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
-        )
-    # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
-    # one in that folder; it is then at rest and can be read as it is.
-    at_rest = not os.access(engines.existing_file(path).parent, os.W_OK) and not engines.log_path(path).exists()
-    address = f"file:{quote(os.fspath(path.absolute()))}?{'immutable=1' if at_rest else 'mode=ro'}&uri=true"
-    timeout = {"timeout": engines.BUSY_SECONDS}
-    engine = create_engine(f"sqlite:///{address}", connect_args=timeout, pool_size=2, max_overflow=8)
-    engines.manual_transactions(engine, "BEGIN")
+    def kinds(self, pattern: str = "*", host: str = "") -> dict[SeriesRef, str]:
+        """Return such series with the kinds (gauge, counter) of their metrics.
 
-    @event.listens_for(engine, "connect")
-    def connected(connection: sqlite3.Connection, record: Any) -> None:
-        # ten may read at once, each page once: SQLite would remember 20 MB of them
-        pragmas = (f"cache_size = -{_CACHE_KIB}", "trusted_schema = OFF", "query_only = ON")
-        for pragma in (*pragmas, "cell_size_check = ON", "mmap_size = 0"):
-            connection.execute(f"PRAGMA {pragma}")
-        if sys.version_info >= (3, 11):
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.MOST_ROW_BYTES)
+        At most ``MOST_LISTED_OF_A_METRIC`` of each metric and machine, and ``MOST_LISTED`` in all; one that
+        is not listed can still be read.
+        """
+        wanted = matcher(pattern)
+        found: dict[SeriesRef, str] = {}
+        of_metric: Counter[tuple[str, str]] = Counter()
+        with self.connected() as connection:
+            # of a pattern the first that match may be any
+            most = MOST_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
+            for ref, kind in series_reader.listed(connection, host, most):
+                if not wanted(ref):
+                    continue
+                of_metric[ref.host, ref.metric] += 1
+                if of_metric[ref.host, ref.metric] <= MOST_LISTED_OF_A_METRIC:
+                    found[ref] = kind
+                if len(found) >= MOST_LISTED:
+                    break
+        return found
 
-        def looked() -> bool:
-            record.info["looks"] += 1
-            return bool(record.info["looks"] > MOST_STEPS // _STEPS_A_LOOK)
+    def hosts(self) -> list[str]:
+        """Return the machines whose history lies here."""
+        with self.connected() as connection:
+            return list(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.name)))
 
-        record.info["looks"] = 0
-        connection.set_progress_handler(looked, _STEPS_A_LOOK)
-        _refuse_foreign(connection, target)
+    def oldest(self) -> Oldest:
+        """Return since when there are samples, minutes and hours, of whichever host has them longest."""
+        with self.connected() as connection:
+            hosts = connection.scalars(select(schema.host.c.id)).all()
+            begins = [series_reader.oldest(connection, host) for host in hosts]
+        known = ([ms / 1000 for ms in of if ms is not None] for of in zip(*begins, strict=True))
+        return Oldest(*(min(walls, default=None) for walls in known))
 
-    @event.listens_for(engine, "before_cursor_execute")
-    def begins(connection: Connection, *_: object) -> None:
-        connection.info["looks"] = 0
+    def read(self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None) -> list[Point]:
+        """Return the values between two moments (both included), by time.
 
-    return engine
+        With ``step`` (seconds) one point for each clock-aligned step that has values, stamped with its
+        beginning: the last value of a counter, the mean of anything else. Gaps stay gaps. So it is without
+        ``step`` for times whose samples are not kept any more: then a step is a minute, or an hour.
+        """
+        if step is None:
+            return list(map(new_point, zip(*self.columns(series, start_wall, end_wall), strict=True)))
+        points: list[list[Point]] = []
+        for one, steps in self._stepped(series, start_wall, end_wall, step):
+            values = unscaled(steps.last if one.kind == "counter" else steps.means, one.divisor)
+            points.append(list(map(new_point, zip(_walls(steps), values, strict=True))))
+        return _one_each(points)
+
+    def columns(self, series: SeriesRef, start_wall: float, end_wall: float) -> tuple[list[float], list[Number]]:
+        """Return the same as ``read``, as times and values apart, which is quicker for many of them."""
+        with self.connected() as connection:
+            asked = series_reader.asked_for(connection, series, start_wall, end_wall)
+            parts = [series_reader.best(connection, one) for one in asked]
+        if len(parts) == 1:
+            return parts[0]
+        # of a precision that was changed and changed back, in turns
+        points = sorted(((t, v) for part in parts for t, v in zip(*part, strict=True)), key=itemgetter(0))
+        return [t for t, _ in points], [v for _, v in points]
+
+    def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
+        """Return n, min, max, sum and last for each clock-aligned step (seconds) that has values.
+
+        Steps of whole minutes and hours come from the summaries kept for a year and for ten.
+        """
+        buckets: list[list[Bucket]] = []
+        for one, steps in self._stepped(series, start_wall, end_wall, step):
+            columns = (unscaled(column, one.divisor) for column in steps[2:])
+            buckets.append(list(map(new_bucket, zip(_walls(steps), steps.n, *columns, strict=True))))
+        return _one_each(buckets)
+
+    def _stepped(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[tuple[Asked, Steps]]:
+        step_ms = max(1, round(step * 1000))
+        with self.connected() as connection:
+            asked = series_reader.asked_for(connection, series, start_wall, end_wall)
+            return [(one, series_reader.summaries(connection, one, step_ms)) for one in asked]
+
+    def latest(self) -> dict[SeriesRef, Point]:
+        """Return the last known value of every series that is still recorded, each with its own time.
+
+        Those read at least once a minute are the newest; what is read less often may be that of the last
+        sealed quarter of an hour.
+        """
+        table = schema.batch
+        found: dict[int, tuple[int, Number]] = {}
+        with self.connected() as connection:
+            for host in connection.scalars(select(schema.host.c.id)).all():
+                mine = schema.of_host(table, host)
+                found |= series_reader.last_values(connection, host)
+                newest = connection.scalar(select(table.c.ms).where(mine).order_by(table.c.id.desc()).limit(1))
+                rows = connection.execute(
+                    select(table.c.ms, table.c.offsets, table.c.readings)
+                    .where(mine, table.c.ms >= (newest or 0) - LATEST_MS)
+                    .order_by(table.c.id.desc())
+                    .limit(LATEST_ROWS)
+                ).all()
+                for ms, offsets, readings in reversed(rows):
+                    with gap("ticks from %d on", ms):
+                        last = ms + json.loads(offsets)[-1]
+                        for key, given in json.loads(readings).items():
+                            found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
+            series = {number: (ref, divisor) for number, ref, divisor in series_reader.refs(connection, [*found])}
+        return {
+            series[number][0]: Point(ms / 1000, *unscaled((value,), series[number][1]))
+            for number, (ms, value) in found.items()
+            if number in series
+        }
+
+    def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
+        """Return the processes that were recorded between two moments, by time."""
+        return [
+            ProcessPoint(wall, pid, start, name, rss * 1024, swap * 1024)
+            for wall, (pid, start, name, rss, swap) in self._processes(start_wall, end_wall, int)
+        ]
+
+    def gpu_processes(self, start_wall: float, end_wall: float) -> list[GpuProcessPoint]:
+        """Return the programs that used a GPU between two moments, by time."""
+        return [
+            GpuProcessPoint(wall, uuid, pid, name, None if used is None else used * 1024)
+            for wall, (uuid, pid, name, used) in self._processes(start_wall, end_wall, str)
+        ]
+
+    def _processes(self, start_wall: float, end_wall: float, first: type[int | str]) -> list[tuple[float, list[Any]]]:
+        start, end = round(start_wall * 1000), round(end_wall * 1000)
+        with self.connected() as connection:
+            found = [
+                (ms / 1000, row)
+                for ms, rows in series_reader.processes(connection, start, end, self._ours)
+                for row in rows
+                if isinstance(row[0], first)
+            ]
+        return sorted(found, key=itemgetter(0))
+
+    def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
+        """Return the newest of what happened between two moments, of one kind or all, by time."""
+        of = schema.event.c
+        query = select(schema.event).where(of.ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+        if kind:
+            query = query.where(of.kind == kind)
+        found = []
+        for row in self._rows(query.order_by(of.ms.desc(), of.id.desc()).limit(MOST_EVENTS), schema.event):
+            with gap("event %d", row.id):
+                found.append(Event(row.kind, row.ms / 1000, row.text, safe_files.parsed(row.fields)))
+        return found[::-1]
+
+    def deliveries(self, start_wall: float, end_wall: float) -> Iterator[Delivery]:
+        """Yield how it went with the messages that were put into the outbox between two moments."""
+        of = schema.outbox.c
+        query = select(schema.outbox).where(of.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+        for row in self._rows(query.order_by(of.id), schema.outbox):
+            with gap("delivery %d", row.id):
+                yield delivery_of(row)
+
+    def transitions(self, since_wall: float = 0.0, *, newest: int = MOST_TRANSITIONS) -> list[tuple[int, Transition]]:
+        """Return the ``newest`` changes of level since a moment with their ids, by time."""
+        of = schema.transition.c
+        query = select(schema.transition).where(of.ms >= round(since_wall * 1000))
+        return [*self._changes(query.order_by(of.ms.desc(), of.id.desc()).limit(newest))][::-1]
+
+    def changes(
+        self,
+        since_wall: float = 0.0,
+        lasting: Collection[str] = (),
+        *,
+        brief: bool = False,
+        of: tuple[Collection[str], str, int, int] | None = None,
+    ) -> Iterator[tuple[int, Transition]]:
+        """Yield the changes of level since a moment with their ids, by id, one at a time.
+
+        Of rules that are ``lasting`` also those before it; ``brief``: without forecasts and what the rules saw,
+        which is most of the work; ``of`` (rules, resource, first and last id): those of one incident.
+        """
+        table = schema.transition.c
+        columns = [null().label(c.name) if brief and c.name in ("forecast", "facts") else c for c in table]
+        query = select(*columns).where(or_(table.ms >= round(since_wall * 1000), table.rule.in_(lasting)))
+        if of is not None:
+            query = query.where(table.rule.in_(of[0]), table.resource == of[1], table.id.between(*of[2:]))
+        yield from self._changes(query.order_by(table.id))
+
+    def changes_numbered(self, numbers_: Collection[int]) -> dict[int, Transition]:
+        """Return these changes of level by their ids; at most 500 at a time."""
+        return dict(self._changes(select(schema.transition).where(schema.transition.c.id.in_([*numbers_][:500]))))
+
+    def _changes(self, query: Select[Any]) -> Iterator[tuple[int, Transition]]:
+        for row in self._rows(query, schema.transition):
+            with gap("transition %d", row.id):
+                yield row.id, transition_of(row)
+
+    def stress_runs(
+        self, *, brief: bool = False, before: int | None = None, newest: int | None = None
+    ) -> list[tuple[int, StressResult]]:
+        """Return stress runs with their ids, by time; ``brief``: without the rows behind their figures.
+
+        ``before`` wants only those with lower ids, ``newest`` no more than so many, the newest.
+        """
+        of = schema.stress_run.c
+        query = select(of.id, of.document)
+        if before is not None:
+            query = query.where(of.id < before)
+        # Pages are cut by id.
+        query = query.order_by(of.ms, of.id) if newest is None else query.order_by(of.id.desc()).limit(newest)
+        found = [(n, replace(run, detail={}) if brief else run) for n, run in self._stress_runs(query)]
+        return found if newest is None else found[::-1]
+
+    def stress_run(self, number: int) -> StressResult | None:
+        """Return one stress run; None when there is none of that id."""
+        of = schema.stress_run.c
+        return dict(self._stress_runs(select(of.id, of.document).where(of.id == number))).get(number)
+
+    def _stress_runs(self, query: Select[Any]) -> Iterator[tuple[int, StressResult]]:
+        for row in self._rows(query, schema.stress_run, most_buffered=8):
+            try:
+                run = stress_rows.from_json(safe_files.parsed(row.document))
+            except (ValueError, TypeError) as error:  # the second for what is no text at all
+                _log_once(row.id, str(error))
+            else:
+                yield row.id, run
+
+    def count_stress_runs(self) -> int:
+        """Return how many stress runs are kept."""
+        (row,) = self._rows(select(func.count()).select_from(schema.stress_run), schema.stress_run)
+        return int(row[0])
+
+    def _rows(self, query: Select[Any], table: Table, most_buffered: int = 500) -> Iterator[Row[Any]]:
+        """Yield the rows of the chosen machine one at a time: an ordinary user can add thousands a day."""
+        options = {"stream_results": True, "max_row_buffer": most_buffered}
+        with (
+            self.connected() as connection,
+            connection.execute(query.where(self._ours(connection, table)), execution_options=options) as rows,
+        ):
+            yield from rows
+
+    def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
+        hosts = {row.name: row.id for row in connection.execute(select(schema.host))}
+        # Where there is no other the condition would only mislead who chooses an index.
+        alone = connection.dialect.name == "sqlite" and hosts.keys() <= {self.host}
+        if not self.host or alone:
+            return true()
+        if self.host not in hosts:
+            return false()
+        return schema.of_host(table, hosts[self.host])
 
 
-def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
-    found = {name: " ".join((sql or "").split()) for name, sql in connection.execute(_TABLES)}
-    record, made = schema.schema_migration.name, _made()
-    for names in ((record,), tuple(made)) if found else ():  # else the daemon is about to make them
-        for name in names:
-            if found.get(name) != made[name]:
-                raise ForeignDatabaseError(
-                    "{target}: its {name} is not the table that wslgpud makes; move the file away, or name another one",
-                    target=target,
-                    name=repr(name),
-                )
-        (version,) = connection.execute(f"SELECT max(version) FROM {record}").fetchone()  # noqa: S608 - our own name
-        if (version or 0) > schema.VERSION:
-            return  # refused later, as the file of a newer program
+def _walls(steps: Steps) -> Iterable[float]:
+    return map(truediv, steps.times, repeat(1000))
 
 
-@cache
-def _made() -> dict[str, str]:
-    dialect = sqlite.dialect()
-    made = {name: str(CreateTable(table).compile(dialect=dialect)) for name, table in schema.metadata.tables.items()}
-    return {name: " ".join(sql.split()) for name, sql in made.items()}
+def _one_each(found: list[list[_T]]) -> list[_T]:
+    if len(found) == 1:
+        return found[0]
+    by_time = {step[0]: step for some in found for step in some}
+    return [by_time[wall] for wall in sorted(by_time)]
+
+
+@lru_cache(maxsize=1024)
+def _log_once(number: int, why: str) -> None:
+    log.warning("stress run %d is left out, its row in the database is damaged: %s", number, why)

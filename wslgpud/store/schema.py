@@ -46,6 +46,8 @@ MOST_TICKS = 16 * MAX_TICKS
 MOST_INFLATED_BYTES = 16 << 20
 #: values that one read gives; of a series at 1 s those of four months
 MOST_VALUES = 10_000_000
+#: identities in one statement; SQLite bounds its values
+MOST_IDENTITIES = 200
 #: bytes of a row that readers take from an SQLite file
 MOST_ROW_BYTES = 64 << 20
 

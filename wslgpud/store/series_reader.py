@@ -16,8 +16,21 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Block, decode, find_block, inflate, rises, unpack_sheet
 from wslgpud.store.errors import StoreError, gap
-from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
-from wslgpud.store.schema import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
+from wslgpud.store.records import SeriesRef
+from wslgpud.store.rollup import (
+    DAY,
+    HOUR,
+    MINUTE,
+    MINUTE_PART,
+    NONE,
+    Steps,
+    columns,
+    dumps,
+    merge,
+    minutes_of,
+    summarise,
+)
+from wslgpud.store.schema import MAX_BATCH, MOST_IDENTITIES, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
@@ -32,9 +45,13 @@ Tier = Callable[[Connection, "Asked"], Steps]
 
 
 class Asked(NamedTuple):
-    """One series (its id and its divisor, see ``schema``) between two moments, both included."""
+    """One series (its id, kind and divisor, see ``schema``) between two moments, both included.
+
+    One whose precision was changed has several ids.
+    """
 
     number: int
+    kind: str
     divisor: int
     start_ms: int
     end_ms: int
@@ -51,6 +68,26 @@ class Asked(NamedTuple):
 
 
 # Made once: SQLAlchemy takes four times as long to put such a statement together as to have it answered.
+_series = schema.series.c
+_named = schema.series.join(schema.host, schema.host.c.id == _series.host)
+_OF = (
+    select(_series.id, _series.kind, _series.divisor)
+    .select_from(_named)
+    .where(schema.host.c.name == bindparam("host"))
+    .where(_series.metric == bindparam("metric"), _series.labels == bindparam("labels"))
+    .order_by(_series.id)
+)
+_place = func.row_number().over(partition_by=(_series.host, _series.metric), order_by=_series.labels)
+_LISTED = select(
+    schema.host.c.name, _series.host, _series.metric, _series.kind, _series.labels, _place.label("place")
+).select_from(_named)
+_REFS = (
+    select(_series.id, _series.divisor, _series.metric, _series.labels, schema.host.c.name)
+    .select_from(_named)
+    .where(_series.id.in_(bindparam("numbers", expanding=True)))
+)
+
+
 _chunk, _block, _batch = schema.chunk.c, schema.block.c, schema.batch.c
 _low, _high, _start, _end = (bindparam(name, type_=BigInteger) for name in ("low", "high", "start", "end"))
 #: the chunks between two moments with the sheet of each
@@ -63,6 +100,33 @@ _SEALED = (
 )
 _FIRST_SEALED = select(_chunk.low_ms).where(_chunk.id.between(_low, _high)).order_by(_chunk.high_ms).limit(1)
 _FIRST_NEWEST = select(_batch.ms).where(_batch.id.between(_low, _high)).order_by(_batch.id).limit(1)
+
+
+def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_wall: float) -> list[Asked]:
+    """Return the numbers of a series, the oldest first; none of one that is not known."""
+    words = {"host": series.host, "metric": series.metric, "labels": dumps(dict(series.labels))}
+    start, end = round(start_wall * 1000), round(end_wall * 1000)
+    return [Asked(*row, start, end) for row in connection.execute(_OF, words)]
+
+
+def listed(connection: Connection, host: str, most: int) -> Iterator[tuple[SeriesRef, str]]:
+    """Yield each series (of one machine if it is named) with its kind, at most so many of a metric."""
+    every = (_LISTED.where(schema.host.c.name == host) if host else _LISTED).subquery().c
+    query = select(every.name, every.metric, every.kind, every.labels).where(every.place <= most)
+    query = query.order_by(every.host, every.metric, every.labels)
+    with connection.execute(query.execution_options(stream_results=True, max_row_buffer=500)) as rows:
+        for name, metric, kind, labels in rows:
+            with gap("labels of a series of %s", metric):
+                yield SeriesRef(metric, tuple(json.loads(labels).items()), name), kind
+
+
+def refs(connection: Connection, wanted: Sequence[int]) -> Iterator[tuple[int, SeriesRef, int]]:
+    """Return the series with these numbers, and their divisors."""
+    for at in range(0, len(wanted), MOST_IDENTITIES):
+        words = {"numbers": wanted[at : at + MOST_IDENTITIES]}
+        for number, divisor, metric, labels, host in connection.execute(_REFS, words):
+            with gap("labels of series %d", number):
+                yield number, SeriesRef(metric, tuple(json.loads(labels).items()), host), divisor
 
 
 @cache
@@ -115,7 +179,7 @@ def _first_sample(connection: Connection, host: int) -> int | None:
     return connection.scalar(_FIRST_NEWEST, {"low": low, "high": high}) if first is None else first
 
 
-def best(connection: Connection, asked: Asked, *, kind: str) -> tuple[list[float], list[Number]]:
+def best(connection: Connection, asked: Asked) -> tuple[list[float], list[Number]]:
     """Return every value still kept, and before the first of them one a minute, before that one an hour.
 
     That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are
@@ -125,7 +189,7 @@ def best(connection: Connection, asked: Asked, *, kind: str) -> tuple[list[float
     times, values = _joined(_pieces(connection, asked, 1000, asked.divisor))
     if not before.times:
         return times, values
-    older = unscaled(before.last if kind == "counter" else before.means, asked.divisor)
+    older = unscaled(before.last if asked.kind == "counter" else before.means, asked.divisor)
     return [*(ms / 1000 for ms in before.times), *times], [*older, *values]
 
 

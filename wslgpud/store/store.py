@@ -23,13 +23,11 @@ from wslgpud.security import safe_files
 from wslgpud.store import database, schema, stress_rows
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import ForeignDatabaseError, gap
-from wslgpud.store.history import History
 from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Learned
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.store.writer import Writer
 
@@ -42,7 +40,7 @@ MOST_LESSONS = 200
 
 
 @final
-class Store(History, AbstractContextManager["Store"]):
+class Store(AbstractContextManager["Store"]):
     """History of this machine in one SQLite file (or a PostgreSQL database): one writer, many readers.
 
     ``append`` and the outbox never wait for the disk and never fail with it; what cannot be written is
@@ -81,7 +79,6 @@ class Store(History, AbstractContextManager["Store"]):
             self._held.callback(os.close, engines.lock_for_writing(self._path))
         self._buffer = WriteBuffer()
         self._stats = StoreStats()
-        self._upkeep = Upkeep(settings, self._clock.wall, self._buffer, self._stats)
         self._reader: Reader | None = None
         self._reading = threading.Lock()
         self._run_id: int | None = None
@@ -89,18 +86,8 @@ class Store(History, AbstractContextManager["Store"]):
         self.previous_run: DaemonRun | None = None
         #: how long earlier daemons have watched within ``WATCHED_SECONDS``
         self.watched_seconds = 0.0
-        self._check = NightlyCheck(self._target, self._clock.wall, self._stats, self._report_damage)
         self.learned: dict[str, Learned] = {}
-        self._writer = Writer(
-            self._target,
-            self._buffer,
-            self._stats,
-            attach=self._attach,
-            upkeep=self._keep_up,
-            suspect=self._check.soon,
-            wall=self._clock.wall,
-            commit_seconds=settings.commit_seconds,
-        )
+        self._writer = Writer(self._target, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach)
         self.outbox = Outbox(self._buffer, self._clock.wall, self._writer.wake)
         try:
             self._writer.start(ours=ours)
@@ -126,7 +113,7 @@ class Store(History, AbstractContextManager["Store"]):
 
     def close(self) -> bool:
         """Write what waits, note the clean end and let go of the file; False when something is lost."""
-        self._buffer.writes.put(self._note_end)
+        self._buffer.write(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS)
         self._held.close()
         return clean
@@ -142,24 +129,16 @@ class Store(History, AbstractContextManager["Store"]):
     def learn(self, subject: str, document: Mapping[str, Any]) -> None:
         """Keep what was found out about a subject (a GPU's UUID, RAM), in place of what was known; see ``learned``."""
         ms = round(self._clock.wall() * 1000)
-        row: dict[str, Any] = {"ms": ms, "subject": subject, "document": json.dumps(dict(document))}
-        table = schema.learned
+        of = schema.learned.c
+        row = {"ms": ms, "subject": subject, "document": json.dumps(dict(document))}
+        number = self._buffer.insert(schema.learned, row)
 
-        def write(connection: Connection) -> None:
-            # only now: before the database could be opened nobody knew whose rows these are
-            number = row.setdefault("id", self._buffer.next_row())
-            mine = table.c.id.between(*schema.row_range(self._buffer.host_id))
-            connection.execute(delete(table).where(mine, table.c.subject == subject, table.c.id != number))
-            insert_new(connection, table, [row])
+        def forget_earlier(connection: Connection) -> None:
+            first, _ = schema.row_range(self._buffer.host_id)
+            earlier = of.id.between(first, self._buffer.final_row(number) - 1)
+            connection.execute(delete(schema.learned).where(earlier, of.subject == subject))
 
-        self._buffer.writes.put(write)
-
-    def connected(self) -> AbstractContextManager[Connection]:
-        """See Reader."""
-        return self.reader.connected()
-
-    def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
-        self._writer.report_damage(problem, identity)
+        self._buffer.write(forget_earlier)
 
     @property
     def reader(self) -> Reader:
@@ -216,10 +195,6 @@ class Store(History, AbstractContextManager["Store"]):
             self._run_id = self._buffer.next_row()
         ours = {"id": self._run_id, "started_ms": round(self._clock.wall() * 1000), "stopped_ms": None, "clean": 0}
         insert_new(connection, run, [{**ours, "version": __version__, "boot_id": self._boot_id}])
-
-    def _keep_up(self, connection: Connection) -> bool:
-        self._check()
-        return self._upkeep(connection)
 
     def _note_end(self, connection: Connection) -> None:
         run = schema.daemon_run

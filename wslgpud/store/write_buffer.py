@@ -17,7 +17,7 @@ from wslgpud.model import Event, GpuSample, Number, ProcessSample, Reading, Snap
 from wslgpud.store import schema
 from wslgpud.store.rollup import dumps
 from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, insert_new
-from wslgpud.store.series_ids import Found, SeriesInUse, SeriesKey
+from wslgpud.store.series_ids import SeriesInUse, SeriesKey, find
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
 BUFFER_BYTES = 8 * 1024 * 1024
@@ -54,7 +54,6 @@ class Backlog(Generic[_T]):
     ) -> None:
         """Hold items whose sizes come to ``most``; of those that wait the ``calm`` ones are given up first."""
         self._most, self._size_of, self._count_of, self._calm = most, size, count, calm
-        self._lock = threading.Lock()
         self._items: deque[_T] = deque()
         self._committed = 0
         #: of all items
@@ -67,39 +66,33 @@ class Backlog(Generic[_T]):
 
     def waiting(self) -> list[_T]:
         """Return the items that wait, without taking them away."""
-        with self._lock:
-            return [*islice(self._items, self._committed, None)]
+        return [*islice(self._items, self._committed, None)]
 
     def put(self, item: _T) -> None:
         """Let an item wait; if that is too much, give up committed ones, then those that wait, oldest first."""
-        with self._lock:
-            self._items.append(item)
-            self.size += self._size_of(item)
-            while self.size > self._most and len(self) > 1:
-                self._give_up()
+        self._items.append(item)
+        self.size += self._size_of(item)
+        while self.size > self._most and len(self) > 1:
+            self._give_up()
 
     def replace(self, changed: Callable[[_T], _T]) -> None:
         """Put others of the same sizes in place of the items."""
-        with self._lock:
-            self._items = deque(map(changed, self._items))
+        self._items = deque(map(changed, self._items))
 
     def committed(self, items: Iterable[_T]) -> None:
         """Note which items were committed, in order; again that changes nothing."""
-        with self._lock:
-            for item in items:
-                if len(self) and self._items[self._committed] is item:
-                    self._committed += 1
+        for item in items:
+            if len(self) and self._items[self._committed] is item:
+                self._committed += 1
 
     def synced(self) -> None:
         """Forget what is committed: the disk has it."""
-        with self._lock:
-            while self._committed:
-                self._give_up()
+        while self._committed:
+            self._give_up()
 
     def again(self) -> None:
         """Have everything committed again that the disk may not have."""
-        with self._lock:
-            self._committed = 0
+        self._committed = 0
 
     def _give_up(self) -> None:
         index = 0
@@ -241,15 +234,16 @@ class WriteBuffer:
                 self.pending.replace(lambda batch: batch._replace(id=self._row_ids(len(batch.rows))))
                 self.events.replace(lambda event: {**event, "id": self._row_ids(1)})
 
-    def unnumbered(self) -> list[SeriesKey]:
-        """Return the series that wait for ``number``."""
+    def look_up(self, connection: Connection) -> bool:
+        """Give new series their numbers: those of the database, else free ones; tell whether there were any."""
         with self._lock:
-            return [series.key for series in self._series.unnumbered()]
-
-    def number(self, keys: Iterable[SeriesKey], found: Found) -> None:
-        """Give series of ``unnumbered`` their numbers: those found, else free ones as long as there are."""
-        with self._lock:
-            self.rejected_values += self._series.number(set(keys), found)
+            keys = {series.key for series in self._series.unnumbered()}
+        if keys:
+            with connection.begin():
+                found = find(connection, self.host_id, keys)
+            with self._lock:
+                self.rejected_values += self._series.number(keys, found)
+        return bool(keys)
 
     def in_use(self) -> set[int]:
         """Return the numbers of the series whose readings came lately."""
@@ -337,12 +331,17 @@ class WriteBuffer:
         """Have a row written and return its id; ``references`` are columns that hold ids of other rows."""
         number = self.next_row()
 
-        def write(connection: Connection) -> None:
+        def insert(connection: Connection) -> None:
             ids = {name: other and self.final_row(other) for name, other in references.items()}
             insert_new(connection, table, [{**row, **ids, "id": self.final_row(number)}])
 
-        self.writes.put(write)
+        self.write(insert)
         return number
+
+    def write(self, write: Write) -> None:
+        """Have any other statement executed, in its turn."""
+        with self._lock:
+            self.writes.put(write)
 
     def next_row(self) -> int:
         """Return a row id nobody has."""

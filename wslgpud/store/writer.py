@@ -13,7 +13,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from wslgpud.store import database, recovery, schema, series_ids, wal
+from wslgpud.config import StoreSettings
+from wslgpud.store import database, recovery, schema, wal
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import (
     ForeignDatabaseError,
@@ -28,6 +29,7 @@ from wslgpud.store.errors import (
 )
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
+from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import Waiting, WriteBuffer
 from wslgpud.words import cause, clauses, say
 
@@ -49,26 +51,20 @@ class Writer:
     def __init__(  # noqa: PLR0913 - the composition of the store
         self,
         target: str,
+        settings: StoreSettings,
         buffer: WriteBuffer,
         stats: StoreStats,
+        wall: Callable[[], float],
         *,
         attach: Callable[..., None],
-        upkeep: Callable[[Connection], bool],
-        suspect: Callable[[], None],
-        wall: Callable[[], float],
-        commit_seconds: float,
     ) -> None:
-        """Prepare; ``attach`` is called with each newly opened database (see ``Store``).
-
-        ``upkeep`` is called when nothing waits: it does one slice of work and tells whether there is more.
-        ``suspect`` is told when the file can be written again after a disk that lost what it had taken.
-        """
+        """Prepare; ``attach`` is called with each newly opened database (see ``Store``)."""
         self._target = target
         self._path = engines.sqlite_path(target)
         self._buffer, self._stats = buffer, stats
-        self._attach, self._upkeep, self._tell_suspect = attach, upkeep, suspect
-        self._commit_seconds = commit_seconds
-        self._wall = wall
+        self._attach, self._wall, self._commit_seconds = attach, wall, settings.commit_seconds
+        self._upkeep = Upkeep(settings, wall, buffer, stats)
+        self._check = NightlyCheck(target, wall, stats, self.report_damage)
         self._engine: Engine | None = None
         self._aside: Path | None = None
         self._salvage: Iterator[int] | None = None
@@ -170,13 +166,9 @@ class Writer:
         log_file = self._open()
         started, some = time.monotonic(), False
         while True:
-            asked = self._buffer.unnumbered()
-            if asked:
-                with log_file.connection.begin():
-                    found = series_ids.find(log_file.connection, self._buffer.host_id, asked)
-                self._buffer.number(asked, found)
+            numbered = self._buffer.look_up(log_file.connection)
             waiting = self._buffer.waiting(TICKS_A_COMMIT)
-            if not (asked or waiting or self._buffer.unnumbered()):
+            if not (numbered or waiting):
                 break
             self._commit(log_file.connection, waiting)
             log_file.grew(sum(batch.size for batch in waiting.batches))
@@ -210,6 +202,7 @@ class Writer:
     def _upkeep_slice(self) -> bool:
         log_file, more = self._open(), True
         if self._salvage is None:
+            self._check()
             more = self._upkeep(log_file.connection)
         elif next(self._salvage, None) is None:
             self._salvage = self._aside = None
@@ -283,7 +276,7 @@ class Writer:
             self._wal, self._inode, self._opened = opened, self._stat(), True
             if self._suspect:
                 self._suspect = False
-                self._tell_suspect()
+                self._check.soon()
         return self._wal
 
     def _begin_salvage(self, connection: Connection, aside: Path) -> None:

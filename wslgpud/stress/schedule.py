@@ -130,9 +130,9 @@ class Nightly:
         so, and those of a thousand nights are a hundred megabytes.
         """
         try:
-            runs = dict(self._history.stress_runs(brief=True))
+            runs = dict(self._history.reader.stress_runs(brief=True))
             for number in {run.uuid: number for number, run in runs.items() if run.complete and full}.values():
-                runs[number] = self._history.stress_run(number) or runs[number]
+                runs[number] = self._history.reader.stress_run(number) or runs[number]
         except StoreError as error:
             log.warning("earlier stress runs are not known: %s", error)
             return {}
