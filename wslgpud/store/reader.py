@@ -19,10 +19,9 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
-from wslgpud.store import database, schema, series_reader, stress_rows
+from wslgpud.store import database, schema, series_reader
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import explained, gap
-from wslgpud.store.outbox import delivery_of, transition_of
 from wslgpud.store.records import (
     Bucket,
     Delivery,
@@ -31,9 +30,12 @@ from wslgpud.store.records import (
     Point,
     ProcessPoint,
     SeriesRef,
+    delivery_of,
     matcher,
     new_bucket,
     new_point,
+    stress_from_json,
+    transition_of,
 )
 from wslgpud.store.rollup import Steps
 from wslgpud.store.series_reader import Asked, unscaled
@@ -336,7 +338,7 @@ class Reader(AbstractContextManager["Reader"]):
     def _stress_runs(self, query: Select[Any]) -> Iterator[tuple[int, StressResult]]:
         for row in self._rows(query, schema.stress_run, most_buffered=8):
             try:
-                run = stress_rows.from_json(safe_files.parsed(row.document))
+                run = stress_from_json(safe_files.parsed(row.document))
             except (ValueError, TypeError) as error:  # the second for what is no text at all
                 _log_once(row.id, str(error))
             else:
