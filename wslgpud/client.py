@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.security import http_client, safe_files
-from wslgpud.words import MessageError, cause, current, say
+from wslgpud.words import MessageError, cause, current
 
 #: what a running daemon keeps in its state folder
 NOTE = "daemon.json"
@@ -51,10 +51,8 @@ class Daemon:
             answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MOST_BYTES)
         except (ValueError, http_client.Refused, http_client.Unreachable) as error:
             if isinstance(error.__cause__, PermissionError):
-                why = say("the daemon at {url} is another user's: ask it with sudo", url=self.url)
-            else:
-                why = say("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error))
-            raise Unanswered(why) from error
+                raise Unanswered("the daemon at {url} is another user's: ask it with sudo", url=self.url) from error
+            raise Unanswered("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error)) from error
         try:
             return safe_files.parsed(answer)
         except ValueError as error:

@@ -269,6 +269,7 @@ def _trouble() -> list[Panel]:
             "the whole machine or a cgroup.",
             ask(f"increase({metric('oom_kills')}[$__rate_interval])", "counted"),
             ask(f"sum by (scope) (increase({metric('kernel_oom_kills')}[$__rate_interval]))", "{{scope}}, by the log"),
+            ask(f"sum by (daemon) (increase({metric('oom_daemon_kills')}[$__rate_interval]))", "{{daemon}}"),
             unit="short",
             width=6,
             height=7,

@@ -296,6 +296,14 @@ def test_allocations_that_windows_refuses_are_told_whatever_the_card_has_left() 
     assert RuleEngine().observe(tick(1, events=(line("dxgkio_create_allocation", "ENOMEM"),))) == []
 
 
+def test_who_an_oom_daemon_killed_is_told_with_its_reason() -> None:
+    fields = {"daemon": "earlyoom", "victim": "python3", "reason": "oom_score 1010, VmRSS 9021 MiB", "pid": 3153}
+    (change,) = RuleEngine().observe(tick(1, events=(Event("oom_daemon_kill", START, "", fields),)))
+
+    assert (change.rule, change.resource, change.new) == ("oom_daemon_kill", "ram", Level.CRITICAL)
+    assert change.facts == fields
+
+
 def test_that_no_new_session_can_begin_is_told() -> None:
     (change,) = RuleEngine().observe(tick(1, events=(Event("vmbus_starved", START, "kworker", {"order": 7}),)))
 

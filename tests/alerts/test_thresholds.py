@@ -8,6 +8,7 @@ from wslgpud.alerts.rules import RULES, Rule
 THRESHOLDS = {
     "oom_kill": "critical:1/0s clear:1/30s momentary",
     "vram_residency_failed": "critical:1/0s clear:1/30s momentary",
+    "oom_daemon_kill": "critical:1/0s clear:1/30s momentary",
     "gpu_allocation_refused": "warning:1/0s clear:1/600s momentary",
     "sessions_blocked": "warning:1/0s clear:1/600s momentary",
     "gpu_error": "warning:1/0s clear:1/600s momentary",

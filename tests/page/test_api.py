@@ -20,7 +20,7 @@ from tests.words.catalogue import templates
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.series.curves import step_for
-from wslgpud.serve import api, api_history, api_query, endpoints
+from wslgpud.serve import api, api_history, endpoints
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.words import TEMPLATES, Message
@@ -356,13 +356,13 @@ def test_who_may_not_see_the_metrics_may_not_see_this(tmp_path):
     [("1795253531", 1795253531), ("2026-11-21T09:32:11Z", 1795253531), ("2026-11-21T17:32:11 08:00", 1795253531)],
 )
 def test_a_moment_is_seconds_or_rfc_3339_with_its_plus_escaped_or_not(text, wall):
-    assert api_query.Query(f"start={text}", ("start",)).moment("start") == wall
+    assert api.Query(f"start={text}", ("start",)).moment("start") == wall
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e12", "now", "", "2026-13-01T00:00:00Z"])
 def test_what_is_no_moment_is_refused(text):
     with pytest.raises(Problem):
-        api_query.Query(f"start={text}", ("start",)).moment("start")
+        api.Query(f"start={text}", ("start",)).moment("start")
 
 
 def test_what_is_worse_counts_for_least(stage):

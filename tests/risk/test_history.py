@@ -11,7 +11,7 @@ from wslgpud.cli.common import Fault, moment
 from wslgpud.cli.replay import replay_command
 from wslgpud.config import StoreSettings
 from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
-from wslgpud.series.observations import observations
+from wslgpud.sampling.observation import observations
 from wslgpud.sources import gpu, memory
 from wslgpud.store import Store
 from wslgpud.store.reader import Reader

@@ -12,8 +12,8 @@ from wslgpud.cli.common import Fault, moment
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, PsiState
+from wslgpud.sampling.observation import observations
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.series.observations import observations
 from wslgpud.store import Reader, Store
 
 

@@ -90,14 +90,6 @@ def test_ipv6_loopback_is_served_and_its_url_is_a_url(serve):
         assert receive_answer(sock).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_socket_that_is_bound_already_is_used(serve):
-    sock = bind("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    running = serve(config.Server(port=1), sock=sock)
-    assert running.port == port
-    assert running.ask("/metrics").status == 200
-
-
 def test_stopping_gives_started_answers_their_time(serve):
     entered, release = threading.Event(), threading.Event()
 

@@ -160,6 +160,11 @@ def starved_connections(look: Measured) -> Iterator[Signal]:
     yield from (Signal("machine", 1.0, {"order": e.fields.get("order", 0)}) for e in look.events("vmbus_starved"))
 
 
+def daemon_kills(look: Measured) -> Iterator[Signal]:
+    """systemd-oomd or earlyoom has ended something before the kernel had to."""
+    yield from (Signal("ram", 1.0, e.fields) for e in look.events("oom_daemon_kill"))
+
+
 def xids(look: Measured) -> Iterator[Signal]:
     """NVIDIA's driver reports an illness of a card."""
     for event in look.events("nvidia_xid"):

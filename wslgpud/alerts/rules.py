@@ -84,6 +84,7 @@ def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) ->
 
 RULES: tuple[Rule, ...] = (
     _happens(OOM_KILL, oom_kills.oom_kills, _C, BURST_SECONDS),
+    _happens("oom_daemon_kill", measures.daemon_kills, _C, BURST_SECONDS),
     # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
     _happens("vram_residency_failed", measures.residency_failures, _C, BURST_SECONDS),

@@ -33,7 +33,7 @@ from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
 from wslgpud.verdict import VerdictMetrics
-from wslgpud.words import cause, chosen, say, translator
+from wslgpud.words import MessageError, cause, chosen, translator
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 2.0
 
 
-class StartError(Exception):
+class StartError(MessageError):
     """The daemon cannot start; one line that names the thing and the remedy."""
 
 
@@ -211,5 +211,6 @@ class Daemon:
             yield
         except OSError as error:
             path, why = str(self._folder), cause(error)
-            said = say("cannot write into {path}: {why}; choose another with --state", path=path, why=why)
-            raise StartError(said) from error
+            raise StartError(
+                "cannot write into {path}: {why}; choose another with --state", path=path, why=why
+            ) from error

@@ -100,7 +100,7 @@ def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[O
 
 def _replay_history(start: float, stop: float, database: str) -> Replay:
     # Late: only this option needs the database.
-    from wslgpud.series.observations import observations
+    from wslgpud.sampling.observation import observations
     from wslgpud.store import Reader, shown
 
     with Reader(database) as reader:

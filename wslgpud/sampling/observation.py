@@ -1,23 +1,27 @@
-"""What the risk engine sees of a live tick: the same record that a trace holds."""
+"""What the risk engine sees, of a live tick and of the recorded past: the same record that a trace holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from wslgpud import model
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import CgroupState, GpuSample, Observation, PsiState, RamState, Snapshot, SwapState, VmState
 from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, windows, wsl
+from wslgpud.store.reader import Reader
+from wslgpud.store.records import SeriesRef
 
 #: whose metrics it is made of, beside the samples of cards and processes
-OBSERVED = (memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource)
+_OBSERVED = (memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource)
 _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}
 
 
 # Fields of the risk engine's states -> the metrics that fill them.
 _MEMORY = {spec.name: spec for spec in memory.MemorySource.metrics}
-_RAM = {field.name: _MEMORY[f"memory_{field.name}_bytes"] for field in fields(RamState)}
+_RAM = {field.name: _MEMORY[f"memory_{field.name}_bytes"] for field in fields(model.RamState)}
 _SWAP = {
     "total": memory.MEMINFO["SwapTotal"],
     "free": memory.MEMINFO["SwapFree"],
@@ -32,19 +36,19 @@ _VM = {
     "steal_pages_total": memory.RECLAIM_STOLEN,
     "blocked_processes": cpu.BLOCKED,
 }
-_CGROUP = dict(zip((field.name for field in fields(CgroupState)[1:]), cgroups.METRICS, strict=True))
+_CGROUP = dict(zip((field.name for field in fields(model.CgroupState)[1:]), cgroups.METRICS, strict=True))
 
 
-def observe(snapshot: Snapshot) -> Observation:
+def observe(snapshot: model.Snapshot) -> model.Observation:
     """Return the snapshot as the risk engine observes it; values that were not read are None."""
     ram, swap = _filled(snapshot, _RAM), _filled(snapshot, _SWAP)
-    return Observation(
+    return model.Observation(
         t=snapshot.mono,
         # WSL1 reports only free memory, from which nothing follows.
-        ram=None if ram["total"] is None or ram["available"] is None else RamState(**ram),
-        swap=None if swap["total"] is None or swap["free"] is None else SwapState(**swap),
+        ram=None if ram["total"] is None or ram["available"] is None else model.RamState(**ram),
+        swap=None if swap["total"] is None or swap["free"] is None else model.SwapState(**swap),
         vm=_vm(snapshot),
-        psi={r: state for r in pressure.RESOURCES if (state := _psi(snapshot, r)) != PsiState()},
+        psi={r: state for r in pressure.RESOURCES if (state := _psi(snapshot, r)) != model.PsiState()},
         gpus=_gpus(snapshot),
         processes=snapshot.processes,
         cgroups=tuple(_cgroups(snapshot)),
@@ -59,7 +63,7 @@ def observe(snapshot: Snapshot) -> Observation:
     )
 
 
-def _gpus(seen: Snapshot) -> tuple[GpuSample, ...]:
+def _gpus(seen: model.Snapshot) -> tuple[model.GpuSample, ...]:
     """Return the cards with Windows' counters, which are matched by name."""
     cards = {card.name: card for card in reversed(seen.gpus)}
     for (name,), shared in seen.family(windows.GPU_SHARED).items():
@@ -71,7 +75,7 @@ def _gpus(seen: Snapshot) -> tuple[GpuSample, ...]:
     return tuple(known.get(card.index, card) for card in seen.gpus)
 
 
-def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:
+def _exhausted(snapshot: model.Snapshot) -> tuple[str, ...]:
     """Name the GPU for which Windows has just refused memory; dxgkrnl does not say which of several."""
     for event in snapshot.events:
         fields = event.fields
@@ -81,24 +85,24 @@ def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:
     return ()
 
 
-def _filled(seen: Snapshot, fields: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
+def _filled(seen: model.Snapshot, fields: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
     """Return the fields of a state, each with the value of its metric or None."""
     values = ((field, seen.value(spec, *labels)) for field, spec in fields.items())
     return {field: None if value is None else int(value) for field, value in values}
 
 
-def _vm(seen: Snapshot) -> VmState | None:
+def _vm(seen: model.Snapshot) -> model.VmState | None:
     refaults = seen.family(memory.REFAULTS).values()
-    state = VmState(**_filled(seen, _VM), refault_pages_total=int(sum(refaults)) if refaults else None)
-    return None if state == VmState() else state
+    state = model.VmState(**_filled(seen, _VM), refault_pages_total=int(sum(refaults)) if refaults else None)
+    return None if state == model.VmState() else state
 
 
-def _psi(seen: Snapshot, resource: str) -> PsiState:
+def _psi(seen: model.Snapshot, resource: str) -> model.PsiState:
     def scaled(spec: MetricSpec, factor: int, digits: int | None, *labels: str) -> Any:
         value = seen.value(spec, resource, *labels)
         return None if value is None else round(value * factor, digits)
 
-    return PsiState(
+    return model.PsiState(
         scaled(pressure.WAITING_SECONDS, 1_000_000, None),
         scaled(pressure.STALLED_SECONDS, 1_000_000, None),
         scaled(pressure.WAITING_RATIO, 100, 2, "10s"),
@@ -106,8 +110,105 @@ def _psi(seen: Snapshot, resource: str) -> PsiState:
     )
 
 
-def _cgroups(seen: Snapshot) -> Iterator[CgroupState]:
+def _cgroups(seen: model.Snapshot) -> Iterator[model.CgroupState]:
     for (path,) in seen.family(cgroups.LIMIT):
         found = _filled(seen, _CGROUP, path)
         if found["current"] is not None:
-            yield CgroupState(path, **found)
+            yield model.CgroupState(path, **found)
+
+
+WINDOW_SECONDS = 3600.0
+#: older values are dropped
+OLDEST_SECONDS, PROCESSES_OLDEST_SECONDS = 15.0, 150.0
+#: a gap this long in the database is a daemon that did not run, not a stall
+AWAY_SECONDS = 60.0
+
+_GPU_FIELDS = {f"gpu_memory_{name}_bytes": f"{name}_bytes" for name in ("total", "used", "free", "reserved")}
+_SPECS: dict[str, MetricSpec] = {
+    spec.name: spec
+    for spec in (*(spec for source in _OBSERVED for spec in source.metrics), *gpu.FED)
+    if spec.name in _GPU_FIELDS or not spec.name.startswith("gpu")
+}
+#: metrics of which each tick has one
+_TELLING = {"gpu_memory_used_bytes", *(name for name in _SPECS if name.startswith("memory_available"))}
+
+T = TypeVar("T")
+Known = dict[SeriesRef, tuple[float, model.Number]]
+
+
+def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator[model.Observation]:
+    """Yield what was recorded between two moments, in order; ``t`` is the time since the epoch.
+
+    Read an hour at a time, so that a month takes no more memory than an hour.
+    """
+    refs = [ref for ref in reader.series() if ref.metric in _SPECS]
+    under_wsl = any(ref.metric == wsl.WSL.name for ref in refs)  # read once a minute, true all the time
+    known: Known = {}
+    last: float | None = None
+    while start_wall < end_wall:
+        until = min(end_wall, start_wall + WINDOW_SECONDS)
+        ticks: dict[float, list[tuple[SeriesRef, model.Number]]] = defaultdict(list)
+        for ref in refs:
+            for wall, value in zip(*reader.columns(ref, start_wall, until), strict=True):
+                ticks[wall].append((ref, value))
+        since = start_wall - PROCESSES_OLDEST_SECONDS
+        processes = _last_seen(
+            (p.wall, model.ProcessSample(p.pid, p.start_ticks, p.name, p.rss_bytes, p.swap_bytes))
+            for p in reader.processes(since, until)
+        )
+        on_cards = _last_seen(
+            (p.wall, (p.uuid, model.GpuProcess(p.pid, p.name, p.used_bytes)))
+            for p in reader.gpu_processes(since, until)
+        )
+        for wall in sorted(ticks):
+            known.update((ref, (wall, value)) for ref, value in ticks[wall])
+            if not any(ref.metric in _TELLING for ref, _ in ticks[wall]) or wall == last:
+                continue
+            seen = _observation(wall, known, processes(wall), on_cards(wall))
+            away = last is not None and wall - last > AWAY_SECONDS
+            yield replace(seen, wsl=under_wsl, gap_expected=away)
+            last = wall
+        start_wall = until
+
+
+def _last_seen(seen: Iterable[tuple[float, T]]) -> Callable[[float], Sequence[T]]:
+    """Return what tells what was seen last at a moment, unless that is too long ago."""
+    by_time: dict[float, list[T]] = defaultdict(list)
+    for wall, one in seen:
+        by_time[wall].append(one)
+    times = sorted(by_time)
+
+    def at(wall: float) -> Sequence[T]:
+        place = bisect_right(times, wall) - 1
+        known = place >= 0 and wall - times[place] <= PROCESSES_OLDEST_SECONDS
+        return by_time[times[place]] if known else ()
+
+    return at
+
+
+def _observation(
+    wall: float, known: Known, running: Sequence[model.ProcessSample], on_cards: Sequence[tuple[str, model.GpuProcess]]
+) -> model.Observation:
+    young = [
+        model.Reading(_SPECS[ref.metric], value, tuple(label for _, label in ref.labels))
+        for ref, (t, value) in known.items()
+        if wall - t <= OLDEST_SECONDS
+    ]
+    gpus = tuple(
+        replace(gpu, processes=tuple(process for uuid, process in on_cards if uuid == gpu.uuid))
+        for gpu in _recorded_gpus(young)
+    )
+    sample = model.Sample(readings=tuple(young), processes=tuple(running), gpus=gpus)
+    report = model.SourceReport("history", "ok", sample, wall, 0.0)
+    return observe(model.Snapshot(wall, wall, 0, (report,)))
+
+
+def _recorded_gpus(readings: Iterable[model.Reading]) -> Iterator[model.GpuSample]:
+    cards: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
+    for spec, value, labels in readings:
+        if spec.name in _GPU_FIELDS:
+            index, uuid = labels
+            cards[index, uuid][_GPU_FIELDS[spec.name]] = int(value)
+    for (index, uuid), known in sorted(cards.items()):
+        if index.isdigit():
+            yield model.GpuSample(int(index), uuid, "", **known)

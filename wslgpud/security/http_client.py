@@ -19,7 +19,7 @@ from typing import Any
 
 import h11
 
-from wslgpud.words import MessageLike, cause, say
+from wslgpud.words import MessageError, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 #: of status lines and headers together; bodies may come in chunks, whose frames take a quarter at most
@@ -31,11 +31,11 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PUBLIC = frozenset({"accept-encoding", "connection", "content-type", "host", "user-agent"})
 
 
-class Unreachable(Exception):  # a state of the network
+class Unreachable(MessageError):  # a state of the network
     """No usable answer came; one line that says why."""
 
 
-class Refused(Exception):  # the server's answer
+class Refused(MessageError):  # the server's answer
     """The server answered with a status that is no success."""
 
     def __init__(self, status: int, said: MessageLike) -> None:
@@ -109,8 +109,7 @@ def exchange(
                 left = left[_until(sock, until).send(left) :]
             status, body, whole = _answer(sock, wire, until, most_bytes)
     except TimeoutError as error:
-        late = say("no whole answer within {limit_seconds}", limit_seconds=deadline_seconds)
-        raise Unreachable(late) from error
+        raise Unreachable("no whole answer within {limit_seconds}", limit_seconds=deadline_seconds) from error
     except h11.ProtocolError as error:  # not in its words: they quote what was sent
         raise Unreachable(say("its answer is not HTTP")) from error
     except (OSError, ValueError) as error:
@@ -118,7 +117,7 @@ def exchange(
     if not 200 <= status < 300:
         raise Refused(status, _said(status, body, sent))
     if len(body) > most_bytes:
-        raise Unreachable(say("it answered more than {most_bytes}", most_bytes=most_bytes))
+        raise Unreachable("it answered more than {most_bytes}", most_bytes=most_bytes)
     if not whole:
         raise Unreachable(say("its answer breaks off"))
     return body

@@ -79,14 +79,13 @@ def owner(chain: Collection[Component], members: Mapping[int, Collection[int]]) 
     owners = {0, *(component.uid for component in chain)}
     for component in chain:
         if writers := _others(component, owners, members):
-            said = say(
+            raise Refused(
                 "{path} can be written by {writers}: only root and its one owner may (chmod {bits}),"
                 " or anybody could change what runs",
                 path=component.path,
                 writers=writers,
                 bits="o-w" if component.mode & stat.S_IWOTH else "g-w",
             )
-            raise Refused(said)
     ordinary = owners - {0}
     return ordinary.pop() if len(ordinary) == 1 else None
 
@@ -183,12 +182,11 @@ class _Surveyor:
             here = here.parent if name == ".." else here / name
             if (user := self._users_mounts.get(str(here))) is not None:
                 # It says of its files what that user likes, and may never answer.
-                said = say(
+                raise Refused(
                     "{path} is a file system of user {user}: use a Python that lies elsewhere",
                     path=str(here),
                     user=user,
                 )
-                raise Refused(said)
             if stat.S_ISLNK(self._note(here).mode):
                 links += 1
                 if links > _MOST_LINKS:
@@ -236,8 +234,7 @@ class _Surveyor:
             if not homes:
                 return
             programs, roots = homes, [home.parent for home in homes]
-        said = say("{path}: too many environments are made from one another", path=str(programs[0]))
-        raise Refused(said)
+        raise Refused("{path}: too many environments are made from one another", path=str(programs[0]))
 
     def _searched(self, folder: Path) -> Path | None:
         """Take note of a folder in which names are looked up; None where it is not there."""

@@ -45,13 +45,12 @@ def account_for(python: Path) -> Account | None:
     chain = survey(python).chain
     account = account_of(owner(chain, known_members(chain)))
     if path := unreachable(chain, account):
-        said = say(
+        raise Refused(
             "{account}, the account that root runs it as, cannot read {path}: make an environment elsewhere,"
             " such as /opt/torch, and name its Python as stress.python",
             path=path,
             account=account.name,
         )
-        raise Refused(said)
     return account
 
 

@@ -1,28 +1,137 @@
-"""The read-only JSON API below ``/api/v1/``, what holds now; ``static/openapi.json`` documents it."""
+"""The read-only JSON API below ``/api/v1/``: how it is asked, and what holds now; see ``static/openapi.json``."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import platform
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from wslgpud import __version__
 from wslgpud.advise.checkups import Findings
-from wslgpud.model import Reading
+from wslgpud.model import Reading, Snapshot
 from wslgpud.series.curves import name_of
-from wslgpud.serve.api_query import Query, language_of
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import StoreStats
-from wslgpud.words import translator
+from wslgpud.store.records import shell_pattern
+from wslgpud.words import LANGUAGES, translator
 
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
+#: more parameters than any question needs
+_MOST_PARAMETERS = 100
+#: more characters than any name of a metric with a label or two has
+PATTERN_MAX = 256
+#: seconds since the epoch up to the year 5138: what is larger are milliseconds by mistake
+_LAST_WALL = 1e11
+
+
+def language_of(request: Request) -> str:
+    """Return the language that a request asks for with ``lang``; English unless it names one.
+
+    Raises Problem: that language is not available.
+    """
+    return Query(request.query, ("lang",)).language()
+
+
+class Query:
+    """The parameters of one request."""
+
+    def __init__(self, text: str, known: Sequence[str]) -> None:
+        """Take a query apart. Raises Problem: it cannot be understood, or holds a parameter that is not ``known``."""
+        try:
+            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
+        except ValueError as error:
+            raise Problem(400, f"the query cannot be read: {error}") from error
+        self._values: dict[str, list[str]] = {}
+        for name, value in pairs:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(known) or 'none'}"
+                raise Problem(400, f"unknown parameter {name[:40]!r}; {hint}")
+            self._values.setdefault(name, []).append(value)
+
+    def all(self, name: str) -> list[str]:
+        """Return each value of a parameter that may be repeated."""
+        return self._values.get(name, [])
+
+    def text(self, name: str) -> str | None:
+        """Return a parameter that may be given once; None when it is absent. Raises Problem: it was given twice."""
+        values = self._values.get(name, [])
+        if len(values) > 1:
+            raise Problem(400, f"{name} may be given only once")
+        return values[0] if values else None
+
+    def pattern(self, name: str) -> Callable[[str], bool]:
+        """Return a test of series' names against a shell pattern, for the whole name or the metric's alone.
+
+        Without the parameter every name passes.
+
+        Raises Problem: it is longer than ``PATTERN_MAX``, or was given twice.
+        """
+        given = self.text(name)
+        if given is None:
+            return lambda _: True
+        if len(given) > PATTERN_MAX:
+            raise Problem(400, f"{name} may have at most {PATTERN_MAX} characters")
+        matches = shell_pattern(given)
+        return lambda series: bool(matches(series) or matches(series.partition("{")[0]))
+
+    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+        """Return a parameter that has one of a few values."""
+        given = self.text(name)
+        if given is not None and given not in choices:
+            raise Problem(400, f"{name} must be one of: {', '.join(choices)}")
+        return default if given is None else given
+
+    def language(self) -> str:
+        """Return the code of the language that is asked for with ``lang``; English by default."""
+        return self.choice("lang", LANGUAGES, "en")
+
+    def whole(self, name: str, low: int, high: int) -> int | None:
+        """Return a whole number within bounds (both included); None when it is absent."""
+        given = self.text(name)
+        if given is None:
+            return None
+        # int() alone would take "1_000", " 7" and digits of other scripts
+        number = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else -1
+        if not low <= number <= high:
+            raise Problem(400, f"{name} must be a whole number from {low} to {high}")
+        return number
+
+    def moment(self, name: str) -> float | None:
+        """Return a moment in seconds since the epoch, given so or as RFC 3339 writes it."""
+        given = self.text(name)
+        if given is None:
+            return None
+        wall = _moment(given)
+        if wall is None or not 0 <= wall <= _LAST_WALL:
+            raise Problem(400, f"{name} must be seconds since 1970, or a time such as 2026-11-21T03:30:00Z")
+        return wall
+
+
+def _moment(given: str) -> float | None:
+    try:
+        wall = float(given)
+    except ValueError:
+        pass
+    else:
+        return wall if math.isfinite(wall) else None
+    # A "+" that was not escaped has become a space; Python before 3.11 does not know Z.
+    written = given.strip().replace(" ", "+").replace("Z", "+00:00")
+    try:
+        parsed = datetime.fromisoformat(written)
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def routes(
@@ -48,7 +157,7 @@ def routes(
         return packed(request, dumps({"wall": known[0], "findings": findings}))
 
     return [
-        Route("/api/v1/live", Live(publisher, status).answer),
+        Route("/api/v1/live", live(publisher, status)),
         Route("/api/v1/latest", lambda request: _latest(request, publisher)),
         Route("/api/v1/doctor", checked, waits=True),
         Route("/api/v1/self", lambda request: _own(request, publisher, store()), waits=True),
@@ -56,44 +165,35 @@ def routes(
     ]
 
 
-class Live:
-    """Answers ``/api/v1/live``: the status in a language (which must not block), and the last snapshot's values."""
+def live(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> Callable[[Request], Response]:
+    """Return what answers ``/api/v1/live``: the status in a language (which must not block), and the last values.
 
-    def __init__(self, publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> None:
-        self._publisher = publisher
-        self._status = status
-        #: of this life of the daemon: the page learns from it that there was a restart
-        self._instance = secrets.token_hex(8)
-        #: by language, with the sequence of its sample; one that nobody asks for costs nothing
-        self._rendered: dict[str, tuple[int, Document]] = {}
+    It runs on the server's thread, like a scrape.
+    """
+    #: of this life of the daemon: the page learns from it that there was a restart
+    instance = secrets.token_hex(8)
+    #: by language, with the sequence of its sample; one that nobody asks for costs nothing
+    rendered: dict[str, tuple[int, Document]] = {}
 
-    def answer(self, request: Request) -> Response:
-        """Answer; runs on the server's thread, like a scrape."""
+    def answer(request: Request) -> Response:
+        language, latest = language_of(request), publisher.latest
+        sequence = -1 if latest is None else latest.sequence
+        if language not in rendered or rendered[language][0] != sequence:
+            document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": status(language)}
+            if latest is not None:
+                document |= {"sequence": latest.sequence, **_now(latest), "values": values(latest.readings())}
+            body = Document(dumps(document), "application/json", f"{instance}-{sequence}-{language}")
+            rendered[language] = (sequence, body)
         # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock
         # drifts from that of the Windows browser that asks.
-        age = {"Wslgpud-Age": f"{self._publisher.seconds_since_tick():.3f}"}
-        return self._current(language_of(request)).answer(request, age)
+        age = {"Wslgpud-Age": f"{publisher.seconds_since_tick():.3f}"}
+        return rendered[language][1].answer(request, age)
 
-    def _current(self, language: str) -> Document:
-        latest = self._publisher.latest
-        sequence = -1 if latest is None else latest.sequence
-        known = self._rendered.get(language)
-        if known is None or known[0] != sequence:
-            document: dict[str, Any] = {
-                "instance": self._instance,
-                "host": socket.gethostname(),
-                "status": self._status(language),
-            }
-            if latest is not None:
-                document |= {
-                    "sequence": latest.sequence,
-                    "wall": round(latest.wall, 3),
-                    "interval_seconds": round(latest.interval_seconds, 3),
-                    "values": values(latest.readings()),
-                }
-            body = Document(dumps(document), "application/json", f"{self._instance}-{sequence}-{language}")
-            known = self._rendered[language] = (sequence, body)
-        return known[1]
+    return answer
+
+
+def _now(latest: Snapshot) -> dict[str, float]:
+    return {"wall": round(latest.wall, 3), "interval_seconds": round(latest.interval_seconds, 3)}
 
 
 def values(readings: Iterable[Reading]) -> dict[str, float]:
@@ -113,9 +213,8 @@ def _latest(request: Request, publisher: Publisher) -> Response:
         raise Problem(503, "there is no sample yet; try again in a second")
     known = values(snapshot.readings())
     document = {
-        "wall": round(snapshot.wall, 3),
+        **_now(snapshot),
         "age_seconds": round(publisher.seconds_since_tick(), 3),
-        "interval_seconds": round(snapshot.interval_seconds, 3),
         "values": {name: known[name] for name in sorted(known) if matches(name)},
     }
     return packed(request, dumps(document))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.model import Snapshot
-from wslgpud.serve.api_query import language_of
+from wslgpud.serve.api import language_of
 from wslgpud.serve.exposition import Publisher, accepts_gzip, negotiate
 from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps, packed, text
 from wslgpud.serve.pages import RUNBOOK_PATH, plain_page, runbook_page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import logging
@@ -19,34 +20,30 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from wslgpud import __version__
 from wslgpud.host import Clock, SystemClock
-from wslgpud.metrics import MetricSpec
+from wslgpud.metrics import MetricSpec, counter, gauge, info
 from wslgpud.model import Reading, Snapshot
 
 # How the daemon itself fares is Prometheus' to remember, not our database's.
-_spec = functools.partial(MetricSpec, stored=False)
-_seconds = functools.partial(_spec, kind="gauge", unit="seconds")
-_SOURCE = ("source",)
+_gauge, _counter = functools.partial(gauge, stored=False), functools.partial(counter, stored=False)
 
-BUILD = _spec("build", "info", "", "Version of wslgpud and of the Python it runs on.", ("version", "python"))
-TICKS = _spec("ticks", "counter", "", "Samples taken since the daemon started.")
+BUILD = info("build", "Version of wslgpud and of the Python it runs on.", "version", "python")
+TICKS = _counter("ticks", "Samples taken since the daemon started.")
 _WHEN = "When the last sample was taken, in seconds since the epoch."
-TICK_TIMESTAMP = _seconds("last_tick_timestamp_seconds", help=_WHEN, decimals=3)
+TICK_TIMESTAMP = _gauge("last_tick_timestamp_seconds", _WHEN, decimals=3)
 _HAS = "1 if this machine has what the source reads, 0 if it lacks it (not a fault)."
-SOURCE_AVAILABLE = _spec("source_available", "gauge", "", _HAS, _SOURCE)
+SOURCE_AVAILABLE = _gauge("source_available", _HAS, "source")
 _READ = "1 if the last read of the source succeeded, 0 if it failed or was late."
-SOURCE_SUCCESS = _spec("source_success", "gauge", "", _READ, _SOURCE)
-_TOOK = "How long the last read of the source took."
-SOURCE_DURATION = _seconds("source_duration_seconds", help=_TOOK, labels=_SOURCE, decimals=6)
-_AGE = "Age of the source's values at the last sample."
-SOURCE_AGE = _seconds("source_age_seconds", help=_AGE, labels=_SOURCE, decimals=3)
+SOURCE_SUCCESS = _gauge("source_success", _READ, "source")
+SOURCE_DURATION = _gauge("source_duration_seconds", "How long the last read of the source took.", "source", decimals=6)
+SOURCE_AGE = _gauge("source_age_seconds", "Age of the source's values at the last sample.", "source", decimals=3)
 _GOOD = "When the source was last read with success, in seconds since the epoch."
-SOURCE_LAST_SUCCESS = _seconds("source_last_success_timestamp_seconds", help=_GOOD, labels=_SOURCE, decimals=3)
-SOURCE_FAILURES = _spec("source_failures", "counter", "", "Reads of the source that failed or were late.", _SOURCE)
+SOURCE_LAST_SUCCESS = _gauge("source_last_success_timestamp_seconds", _GOOD, "source", decimals=3)
+SOURCE_FAILURES = _counter("source_failures", "Reads of the source that failed or were late.", "source")
 _ANSWERED = "HTTP requests answered, by path (other: not one of ours) and status."
-HTTP_REQUESTS = _spec("http_requests", "counter", "", _ANSWERED, ("path", "code"))
-HTTP_CONNECTIONS = _spec("http_connections", "gauge", "", "Open HTTP connections.")
+HTTP_REQUESTS = _counter("http_requests", _ANSWERED, "path", "code")
+HTTP_CONNECTIONS = _gauge("http_connections", "Open HTTP connections.")
 _WROTE = "How long it took to write the metrics as text the last time."
-RENDER_DURATION = _seconds("exposition_duration_seconds", help=_WROTE, decimals=6)
+RENDER_DURATION = _gauge("exposition_duration_seconds", _WROTE, decimals=6)
 
 METRICS: tuple[MetricSpec, ...] = (
     *(BUILD, TICKS, TICK_TIMESTAMP),
@@ -195,33 +192,26 @@ _BY_MEDIA_TYPE = {
 
 def negotiate(accept: str) -> Format:
     """Return the format that an Accept header likes best; the classic one when it likes none of ours."""
-    best, best_weight = CLASSIC, 0.0
-    for media_range in accept.split(","):
-        media, *parameters = (part.strip().lower() for part in media_range.split(";"))
-        values = dict(p.partition("=")[::2] for p in parameters)
-        offered = _BY_MEDIA_TYPE.get((media, values.get("version", "")))
-        weight = _quality(values.get("q", "1"))
-        if offered and weight > best_weight:
-            best, best_weight = offered, weight
-    return best
+    liked = [
+        (weight, _BY_MEDIA_TYPE[media]) for media, weight in _weighed(accept) if weight and media in _BY_MEDIA_TYPE
+    ]
+    return max(liked, key=lambda one: one[0], default=(0.0, CLASSIC))[1]
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
     """Tell whether an Accept-Encoding header allows gzip."""
-    for coding in accept_encoding.lower().split(","):
-        name, _, weight = coding.partition(";")
-        if name.strip() in ("gzip", "*"):
-            return _quality(weight.strip().removeprefix("q=") or "1") > 0
-    return False
+    return next((weight > 0 for (name, _), weight in _weighed(accept_encoding) if name in ("gzip", "*")), False)
 
 
-def _quality(text: str) -> float:
-    """Return the weight of a choice in a header (``q=``); 0 where it is none."""
-    try:
-        weight = float(text)
-    except ValueError:
-        return 0.0
-    return weight if 0 <= weight <= 1 else 0.0
+def _weighed(header: str) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield the choices in a header: each with its version, if any, and its weight (``q=``); 0 where that is none."""
+    for choice in header.lower().split(","):
+        name, *parameters = (part.strip() for part in choice.split(";"))
+        values = dict(part.partition("=")[::2] for part in parameters)
+        weight = 0.0
+        with contextlib.suppress(ValueError):
+            weight = float(values.get("q", "1"))
+        yield (name, values.get("version", "")), weight if 0 <= weight <= 1 else 0.0
 
 
 def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[Metric]:

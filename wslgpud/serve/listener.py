@@ -92,6 +92,7 @@ class Connection(asyncio.Protocol):
             while request is not None and await self._answer(transport, request):
                 self._expire_in(seconds)
                 await self._taken.wait()
+                await asyncio.sleep(0)  # others have their turn, however many requests lie here already
                 request = await self._request(transport, idle=True)
         except h11.RemoteProtocolError as error:
             self._send(transport, *self._app.refuse(error.error_status_hint))

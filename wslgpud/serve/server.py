@@ -19,7 +19,7 @@ from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import App, Route
 from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.webconfig import WebConfigFile
-from wslgpud.words import Message, cause, say
+from wslgpud.words import Message, MessageError, cause, say
 
 #: what commands ask for, on the Unix socket
 LOCAL_PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/range")
@@ -27,7 +27,7 @@ LOCAL_PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/ra
 _log = logging.getLogger(__name__)
 
 
-class ServeError(Exception):
+class ServeError(MessageError):
     """The server cannot listen; one line that says where, why and what to do."""
 
 
@@ -35,20 +35,21 @@ class Server:
     """Serves what a publisher holds from a thread of its own; whatever clients do, nobody else waits."""
 
     def __init__(
-        self,
-        settings: config.Server,
-        publisher: Publisher,
-        routes: Iterable[Route],
-        sock: socket.socket | None = None,
-        deadlines: Deadlines | None = None,
+        self, settings: config.Server, publisher: Publisher, routes: Iterable[Route], deadlines: Deadlines | None = None
     ) -> None:
-        """Check the settings; ``sock`` is an already bound socket to use instead of settings' address.
+        """Check the settings.
 
         Raises ConfigError: the web configuration cannot be used, or strangers could reach what nothing guards.
         """
-        self._settings, self._socket, self._deadlines = settings, sock, deadlines or Deadlines()
+        self._settings, self._deadlines = settings, deadlines or Deadlines()
         self._web = WebConfigFile(settings.web_config_file)
-        _check_exposure(settings, guarded=self._web.current.guarded)
+        address = settings.address
+        if not (self._web.current.guarded or settings.insecure or address == "localhost" or is_loopback(address)):
+            raise ConfigError(
+                "server.address {address} can be reached by others: give server.web_config_file "
+                "with TLS and passwords (or client certificates), or set server.insecure = true",
+                address=address,
+            )
         host_rule = HostRule(settings.address, socket.gethostname(), settings.allowed_hosts)
         self._app = App(routes, host_rule, self._web)
         self._listener: Listener | None = None
@@ -56,11 +57,8 @@ class Server:
         publisher.add_collector(self.readings)
 
     def start(self) -> int:
-        """Listen, serve from a new thread, and return the port.
-
-        Raises ServeError: the address cannot be listened on.
-        """
-        sock = self._socket or bind(self._settings.address, self._settings.port)
+        """Listen, serve from a new thread, and return the port. Raises ServeError: it cannot be listened on."""
+        sock = bind(self._settings.address, self._settings.port)
         self._port = int(sock.getsockname()[1])
         self._listener = Listener(sock, self._app, self._web, self._deadlines, "wslgpud-serve")
         return self._port
@@ -93,16 +91,6 @@ class Server:
         yield from self._app.readings()
 
 
-def _check_exposure(settings: config.Server, *, guarded: bool) -> None:
-    address = settings.address
-    if not (guarded or settings.insecure or address == "localhost" or is_loopback(address)):
-        raise ConfigError(
-            "server.address {address} can be reached by others: give server.web_config_file "
-            "with TLS and passwords (or client certificates), or set server.insecure = true",
-            address=address,
-        )
-
-
 def bind(address: str, port: int) -> socket.socket:
     """Return a socket bound to ``address`` and ``port``; ``::`` takes IPv4 too.
 
@@ -114,7 +102,7 @@ def bind(address: str, port: int) -> socket.socket:
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ServeError(say("server.address {address}: {reason}", address=address, reason=cause(error))) from error
+        raise ServeError("server.address {address}: {reason}", address=address, reason=cause(error)) from error
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

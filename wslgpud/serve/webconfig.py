@@ -253,12 +253,10 @@ def _parse(path: Path) -> Any:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEPTH_MAX or isinstance(event, yaml.AliasEvent):
-                said = say("{path}: nested too deeply, or with an alias (*name); write it out", path=str(path))
-                raise ConfigError(said)
+                raise ConfigError("{path}: nested too deeply, or with an alias (*name); write it out", path=str(path))
         return yaml.safe_load(text)
     except OSError as error:
-        said = say("server.web_config_file: {path}: {reason}", path=str(path), reason=cause(error))
-        raise ConfigError(said) from error
+        raise ConfigError("server.web_config_file: {path}: {reason}", path=str(path), reason=cause(error)) from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # odd scalars: no YAMLError
         # Not the whole message: it quotes the line, which may hold a password's hash or a key.
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)

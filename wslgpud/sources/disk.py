@@ -104,7 +104,7 @@ class FilesystemSource(Source):
 
     def read(self) -> Sample:
         """Return size and space of each."""
-        found = mounts(_mount_table(self.host))
+        found = _mounts(self.host)
         places = {m.point: m for path in ("/", self._state()) if (m := holder(found, path)) and not m.windows}
         return Sample(tuple(space(self.host, list(places.values()))))
 
@@ -127,16 +127,16 @@ class WindowsDriveSource(Source):
 
     def read(self) -> Sample:
         """Return size and space of at most four drives; NoData where none is mounted."""
-        drives = [m for m in mounts(_mount_table(self.host)) if m.windows]
+        drives = [m for m in _mounts(self.host) if m.windows]
         if not drives:
             raise NoData(say("no Windows drive is mounted"))
         return Sample(tuple(space(self.host, sorted(drives, key=lambda m: m.point)[:_MOST_VOLUMES])))
 
 
-def _mount_table(host: Host) -> str:
+def _mounts(host: Host) -> list[Mount]:
     """Return the mounts of the machine: in a service's sandbox (ProtectSystem=) our own are all read-only."""
     # The former may be hidden from us (hidepid), or not be in an older recording.
-    return host.read_optional("/proc/1/mounts") or host.read("/proc/self/mounts")
+    return mounts(host.read_optional("/proc/1/mounts") or host.read("/proc/self/mounts"))
 
 
 def diskstats(text: str) -> list[Reading]:
@@ -158,12 +158,8 @@ def diskstats(text: str) -> list[Reading]:
 
 def mounts(text: str) -> list[Mount]:
     """Return the lines of /proc/1/mounts."""
-    found = []
-    for line in text.splitlines():
-        words = line.split(" ")
-        if len(words) >= 4:
-            found.append(Mount(_plain(words[0]), _plain(words[1]), words[2], tuple(re.split("[,;]", words[3]))))
-    return found
+    lines = (words for line in text.splitlines() if len(words := line.split(" ")) >= 4)
+    return [Mount(_plain(device), _plain(at), kind, tuple(re.split("[,;]", o))) for device, at, kind, o, *_ in lines]
 
 
 def holder(found: list[Mount], path: str) -> Mount | None:

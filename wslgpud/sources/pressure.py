@@ -12,31 +12,19 @@ from wslgpud.words import say
 
 RESOURCES = ("memory", "cpu", "io")
 
-WAITING_SECONDS = counter(
-    "pressure_waiting_seconds",
-    'Time in which at least one program waited for the resource (memory, cpu, io); PSI\'s "some".',
-    "resource",
-    decimals=6,
+WAITING_SECONDS, STALLED_SECONDS = (
+    counter(f"pressure_{state}_seconds", text, "resource", decimals=6)
+    for state, text in (
+        ("waiting", 'Time in which at least one program waited for the resource (memory, cpu, io); PSI\'s "some".'),
+        ("stalled", 'Time in which every program waited for the resource, so nothing got done; PSI\'s "full".'),
+    )
 )
-STALLED_SECONDS = counter(
-    "pressure_stalled_seconds",
-    'Time in which every program waited for the resource, so nothing got done; PSI\'s "full".',
-    "resource",
-    decimals=6,
-)
-WAITING_RATIO = gauge(
-    "pressure_waiting_ratio",
-    "The kernel's own average of waiting over the last 10 s or 60 s.",
-    "resource",
-    "window",
-    decimals=4,
-)
-STALLED_RATIO = gauge(
-    "pressure_stalled_ratio",
-    "The kernel's own average of stalls over the last 10 s or 60 s; memory above 0.2 is thrashing.",
-    "resource",
-    "window",
-    decimals=4,
+WAITING_RATIO, STALLED_RATIO = (
+    gauge(f"pressure_{state}_ratio", f"The kernel's own average of {text}", "resource", "window", decimals=4)
+    for state, text in (
+        ("waiting", "waiting over the last 10 s or 60 s."),
+        ("stalled", "stalls over the last 10 s or 60 s; memory above 0.2 is thrashing."),
+    )
 )
 _KINDS = {"some": (WAITING_SECONDS, WAITING_RATIO), "full": (STALLED_SECONDS, STALLED_RATIO)}
 _WINDOWS = {"avg10": "10s", "avg60": "60s"}

@@ -11,6 +11,7 @@ from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.sources.memory import MemorySource
 from wslgpud.sources.network import NetworkSource
+from wslgpud.sources.oom_daemons import OomDaemonSource
 from wslgpud.sources.pressure import PressureSource
 from wslgpud.sources.processes import ProcessSource
 from wslgpud.sources.windows import WindowsSource
@@ -25,6 +26,7 @@ SOURCES: tuple[type[Source], ...] = (
     DiskSource,
     NetworkSource,
     KernelLogSource,
+    OomDaemonSource,
     CgroupSource,
     ProcessSource,
     WslSource,

@@ -15,15 +15,8 @@ from wslgpud.words import say
 
 _TIMEOUT_SECONDS = 2.0
 
-WSL = info(
-    "wsl",
-    "The Windows Subsystem for Linux this runs under: 1 or 2, its version, networking mode and distro.",
-    "generation",
-    "version",
-    "networking",
-    "distro",
-    stored=True,
-)
+_HELP = "The Windows Subsystem for Linux this runs under: 1 or 2, its version, networking mode and distro."
+WSL = info("wsl", _HELP, "generation", "version", "networking", "distro", stored=True)
 GPU_DEVICE = gauge(
     "wsl_gpu_device", "1 when WSL offers a GPU (/dev/dxg); 0: old Windows driver, or gpuSupport=false in .wslconfig."
 )

@@ -1,0 +1,167 @@
+"""systemd-oomd and earlyoom: their words in the journal become news, and nobody else's do."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError, StoppedClock
+from wslgpud.model import Sample
+from wslgpud.sources import oom_daemons
+from wslgpud.sources.oom_daemons import OomDaemonSource
+
+#: Writes down how it was started and that it lives; then says what stands in a file, and waits.
+JOURNALCTL = """#!{python}
+import sys, time
+from pathlib import Path
+here = Path(sys.argv[0]).parent
+(here / "arguments").write_text(" ".join(sys.argv[1:]))
+sys.stdout.write((here / "journal").read_text())
+sys.stdout.flush()
+(here / "said").touch()
+while not (here / "end").exists():
+    time.sleep(0.01)
+"""
+OOMD, EARLYOOM = "systemd-oomd.service", "earlyoom.service"
+SCOPE = "/user.slice/user-1001.slice/user@1001.service/app.slice/vte-spawn-dbb4a75e.scope"
+PRESSURE = "memory pressure for /user.slice being 51.07% > 50.00% for > 20s with reclaim activity"
+SWAP = "memory used (8147308544) / total (8340758528) and swap used (3865) / total (4294) being more than 90.00%"
+#: whose line, the line, and who died of what
+LINES = [
+    # systemd/systemd#23606
+    (OOMD, f"Killed {SCOPE} due to {PRESSURE}", SCOPE, PRESSURE),
+    # src/oom/oomd-manager.c, systemd 252
+    (OOMD, f"Killed {SCOPE} due to {SWAP}", SCOPE, SWAP),
+    # rfjakob/earlyoom, README and issues, versions 1.6 and 1.8
+    (
+        EARLYOOM,
+        'sending SIGTERM to process 3153 uid 1000 "python3": badness 1010, VmRSS 9021 MiB',
+        "python3",
+        "badness 1010, VmRSS 9021 MiB",
+    ),
+    (
+        EARLYOOM,
+        'sending SIGKILL to process 7 uid 0 "a": b": oom_score 774, oom_score_adj 0, cmdline "a": b"',
+        'a": b',
+        'oom_score 774, oom_score_adj 0, cmdline "a": b"',
+    ),
+]
+
+
+class Machine:
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, *units: str) -> None:
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        for unit in units:
+            (root / "machine/sys/fs/cgroup/system.slice" / unit).mkdir(parents=True)
+        monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
+        self.now = 1000.0
+        self.says()
+        clock = StoppedClock(1.8e9, 0.0)
+        clock.mono = lambda: self.now
+        self.source = OomDaemonSource(Host(root / "machine", clock), Config())
+
+    def says(self, *entries: tuple[str, object]) -> None:
+        lines = [json.dumps({"_SYSTEMD_UNIT": unit, "MESSAGE": message}) + "\n" for unit, message in entries]
+        (self.bin / "journal").write_text("".join(lines))
+        program = self.bin / "journalctl"
+        program.write_text(JOURNALCTL.format(python=sys.executable))
+        program.chmod(0o755)
+
+    def read(self) -> Sample:
+        """Read until all that the journal says has come."""
+        sample = self.source.read()
+        while not (self.bin / "said").exists():
+            time.sleep(0.01)
+        more = self.source.read()
+        return Sample(more.readings, events=(*(sample.events or ()), *(more.events or ())))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    made = Machine(tmp_path, monkeypatch, OOMD, EARLYOOM)
+    yield made
+    made.source.close()
+
+
+def kills(sample: Sample) -> dict[str, float]:
+    return {reading.labels[0]: reading.value for reading in sample.readings}
+
+
+@pytest.mark.parametrize(("unit", "line", "victim", "reason"), LINES)
+def test_a_kill_is_told_with_its_victim_and_the_daemons_reason(
+    machine: Machine, unit: str, line: str, victim: str, reason: str
+) -> None:
+    machine.says((unit, line))
+    sample = machine.read()
+    (event,) = sample.events
+
+    daemon = unit.removesuffix(".service")
+    assert (event.kind, event.fields["daemon"], event.fields["victim"]) == ("oom_daemon_kill", daemon, victim)
+    assert event.fields["reason"] == reason
+    assert kills(sample)[daemon] == 1
+    assert sum(kills(sample).values()) == 1
+
+
+def test_other_words_and_other_peoples_say_nothing(machine: Machine) -> None:
+    machine.says(
+        (OOMD, "Considered 97 cgroups for killing, top candidates were:"),
+        (OOMD, [75, 105]),  # what is no UTF-8 comes as numbers
+        (EARLYOOM, "mem avail: 10 of 100 MiB (10.00%), swap free: 0 of 0 MiB (0.00%)"),
+        ("user@1000.service", LINES[0][1]),
+        (EARLYOOM, LINES[0][1]),
+    )
+    sample = machine.read()
+
+    assert sample.events == ()
+    assert kills(sample) == {"systemd-oomd": 0, "earlyoom": 0}
+    arguments = (machine.bin / "arguments").read_text()
+    assert arguments.endswith("_SYSTEMD_UNIT=systemd-oomd.service + _SYSTEMD_UNIT=earlyoom.service")
+    assert "--lines=0" in arguments
+
+
+def test_where_neither_runs_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path, monkeypatch)
+    with pytest.raises(NoData, match="neither systemd-oomd nor earlyoom"):
+        machine.source.read()
+    (tmp_path / "machine/sys/fs/cgroup/system.slice" / EARLYOOM).mkdir(parents=True)
+    with pytest.raises(NoData):
+        machine.source.read()  # not looked for at each tick
+    machine.now += oom_daemons.LOOK_AGAIN_SECONDS
+    machine.read()
+
+    assert (machine.bin / "arguments").read_text().endswith(" _SYSTEMD_UNIT=earlyoom.service")
+    machine.source.close()
+
+
+def test_a_journal_that_cannot_be_read_is_a_fault_and_tried_again_a_minute_later(machine: Machine) -> None:
+    (machine.bin / "end").touch()
+
+    def until_it_fails() -> None:
+        while True:
+            machine.source.read()
+            time.sleep(0.01)
+
+    with pytest.raises(SourceError, match="may this user read the journal"):
+        until_it_fails()
+    with pytest.raises(NoData):
+        machine.source.read()
+    (machine.bin / "end").unlink()
+    machine.now += oom_daemons.LOOK_AGAIN_SECONDS
+    machine.says((EARLYOOM, LINES[2][1]))
+    (machine.bin / "said").unlink()
+    assert len(machine.read().events) == 1
+
+
+def test_a_line_without_an_end_is_not_kept(machine: Machine) -> None:
+    (machine.bin / "journal").write_text("x" * (1 << 20))
+    machine.source.read()
+    while not (machine.bin / "said").exists():
+        machine.source.read()
+        assert len(machine.source._rest) <= oom_daemons._LONGEST_LINE

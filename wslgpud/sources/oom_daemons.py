@@ -1,0 +1,123 @@
+"""Kills by systemd-oomd and earlyoom, which no counter of the kernel shows: from systemd's journal.
+
+A child (``journalctl --follow``) waits for their words, and runs only where one of the two does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections import Counter
+from typing import IO, cast
+
+from wslgpud.host import NoData, SourceError, unprotected
+from wslgpud.metrics import counter
+from wslgpud.model import Event, Reading, Sample
+from wslgpud.security import safe_files
+from wslgpud.security.redaction import named
+from wslgpud.sources import Source
+from wslgpud.words import cause, template
+from wslgpud.words.units import one_line
+
+#: how often to look for a daemon, and to start a child that ended anew
+LOOK_AGAIN_SECONDS = 60.0
+#: a tick; the rest waits in the pipe
+_MOST_BYTES = 64 << 10
+_LONGEST_LINE = 16 << 10
+_UNITS = "/sys/fs/cgroup/system.slice"
+_KILLED = template("{daemon} killed {victim}: {reason}")
+#: of each daemon, what names the victim and the reason; the same from systemd 249 to 258 and earlyoom 1.3 to 1.8:
+#: https://github.com/systemd/systemd/blob/main/src/oom/oomd-manager.c, https://github.com/rfjakob/earlyoom
+_DAEMONS = {
+    "systemd-oomd": re.compile(r"Killed (?P<victim>/\S{1,512}) due to (?P<reason>.*)"),
+    "earlyoom": re.compile(
+        r"sending SIG(?:TERM|KILL) to process (?P<pid>\d{1,10}) uid \d{1,10} "
+        r'"(?P<victim>.*?)": (?P<reason>(?:badness|oom_score) .*)'
+    ),
+}
+
+KILLS = counter("oom_daemon_kills", "Kills by systemd-oomd or earlyoom before memory ran out.", "daemon")
+
+
+class OomDaemonSource(Source):
+    """Follows what the daemons say from now on; journald itself vouches for who said it (``_SYSTEMD_UNIT``)."""
+
+    name = "oom_daemons"
+    metrics = (KILLS,)
+
+    def _prepare(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._look_at = float("-inf")
+        self._rest = b""
+        self._kills: Counter[str] = Counter()
+
+    def read(self) -> Sample:
+        """Return kills since the last look; NoData where neither daemon runs."""
+        if self._child is None:
+            self._start()
+        events = [event for line in self._lines() if (event := self._event(line)) is not None]
+        return Sample(tuple(Reading(KILLS, n, (daemon,)) for daemon, n in self._kills.items()), events=tuple(events))
+
+    def close(self) -> None:
+        """End the child."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.wait()
+            cast("IO[bytes]", child.stdout).close()
+
+    def _start(self) -> None:
+        now = self.host.clock.mono()
+        if self.host.recorded or now < self._look_at:
+            raise NoData("neither systemd-oomd nor earlyoom runs")
+        self._look_at = now + LOOK_AGAIN_SECONDS
+        units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
+        if not units:
+            raise NoData("neither systemd-oomd nor earlyoom runs")
+        self._kills.update(dict.fromkeys((unit.removesuffix(".service") for unit in units), 0))
+        # Whatever ends us, the child must not stay behind: it would wait for the next kill.
+        child = ["setpriv", "--pdeathsig", "KILL", "journalctl"]
+        options = ["--follow", "--lines=0", "--quiet", "--output=json", "--output-fields=MESSAGE,_SYSTEMD_UNIT"]
+        matches = " + ".join(f"_SYSTEMD_UNIT={unit}" for unit in units).split()
+        null = subprocess.DEVNULL
+        try:
+            self._child = subprocess.Popen(
+                unprotected([*child, *options, *matches]), stdin=null, stdout=subprocess.PIPE, stderr=null, cwd="/"
+            )
+        except OSError as error:
+            raise SourceError("cannot start {program}: {why}", program="journalctl", why=cause(error)) from error
+        os.set_blocking(cast("IO[bytes]", self._child.stdout).fileno(), False)
+        self._rest = b""
+
+    def _lines(self) -> list[bytes]:
+        child = self._child
+        if child is None:
+            return []
+        try:
+            data = os.read(cast("IO[bytes]", child.stdout).fileno(), _MOST_BYTES)
+        except BlockingIOError:
+            return []
+        if not data:
+            self.close()
+            raise SourceError("journalctl ended: may this user read the journal?")
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[:_LONGEST_LINE]
+        return lines
+
+    def _event(self, line: bytes) -> Event | None:
+        with contextlib.suppress(ValueError):
+            entry = safe_files.parsed(line)
+            daemon, message = str(entry.get("_SYSTEMD_UNIT")).removesuffix(".service"), entry.get("MESSAGE")
+            pattern = _DAEMONS.get(daemon)
+            match = pattern.fullmatch(message) if pattern is not None and isinstance(message, str) else None
+            if match is not None:
+                self._kills[daemon] += 1
+                known = match.groupdict()
+                fields: dict[str, str | int | float] = {"daemon": daemon, "victim": named(match["victim"])}
+                fields["reason"] = one_line(match["reason"])
+                if pid := known.get("pid"):
+                    fields["pid"] = int(pid)
+                return Event("oom_daemon_kill", self.host.clock.wall(), _KILLED, fields)
+        return None
