@@ -225,7 +225,7 @@ class TestWhatIsStored:
         (line,) = [record.getMessage() for record in caplog.records]
 
         assert [run["id"] for run in json.loads(history.stdout)] == [ids[0], ids[2]]
-        assert line.startswith(f"stress run {ids[1]} is left out")
+        assert line.startswith(f"stress run {ids[1]}: damaged: ")
         for words in (("history",), ("show", str(ids[0])), ("compare",)):
             assert do(*words).exit_code == 0, words
         assert do("show", str(ids[1])).exit_code == 2
