@@ -27,9 +27,9 @@ from wslgpud.config import StoreSettings, Stress
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, StressResult, Transition
 from wslgpud.risk.forecast_messages import headline
-from wslgpud.store import Store, schema, stress_rows
+from wslgpud.store import Store, schema
 from wslgpud.store import engine as engines
-from wslgpud.store.outbox import _forecast_payload
+from wslgpud.store.records import _forecast_payload, stress_to_json
 from wslgpud.stress.schedule import Nightly
 from wslgpud.words import MessageLike, to_json
 
@@ -98,7 +98,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with engines.writer_engine(str(file)).begin() as connection:
         connection.execute(schema.transition.insert(), rows)
         for number, run in enumerate(map(full_night, range(NIGHTS))):
-            document = json.dumps(stress_rows.to_json(run))
+            document = json.dumps(stress_to_json(run))
             row = {"ms": round(run.wall * 1000), "gpu": run.uuid, "verdict": run.verdict, "document": document}
             connection.execute(schema.stress_run.insert(), {"id": 1_000_000 + number, **row})
     return home

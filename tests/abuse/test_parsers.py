@@ -35,8 +35,7 @@ from wslgpud.probes import wsl_config
 from wslgpud.serve import otlp, webconfig
 from wslgpud.sources import decimal, disk, processes, table, whole
 from wslgpud.store import engine
-from wslgpud.store.records import SeriesRef, matcher
-from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.store.records import SeriesRef, matcher, stress_from_json, stress_to_json
 from wslgpud.stress.conditions import still_hung
 from wslgpud.stress.schedule import trigger
 from wslgpud.stress.unit import NoRequestError, answer
@@ -152,11 +151,11 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
     @given(st.fixed_dictionaries(WHOLE, optional=dict.fromkeys(("values", "findings", "key", "detail"), JSON)))
     def test_a_stress_run_left_for_the_daemon_is_whole_or_refused(self, document: Any) -> None:
         try:
-            found = from_json(document)
+            found = stress_from_json(document)
         except (ValueError, KeyError, TypeError):
             return
         assert math.isfinite(found.wall)
-        json.dumps(to_json(found))
+        json.dumps(stress_to_json(found))
 
     @relaxed
     @given(documents("commands", "compilers"))

@@ -30,7 +30,7 @@ from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command
 from wslgpud.security.shapes import LINES, ShapeError, check_line
 from wslgpud.store import Store
-from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import conditions, parent, schedule
 from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.parent import supervise
@@ -136,7 +136,7 @@ class TestWhatAWorkerSays:
 
         result = digest(Outcome(heard), Frame(1.8e9, gpu(), {}))
 
-        kept = from_json(json.loads(json.dumps(to_json(result))))
+        kept = stress_from_json(json.loads(json.dumps(stress_to_json(result))))
         assert kept.verdict == result.verdict
         list(readings([kept]))
 
@@ -191,16 +191,16 @@ DAMAGES = {
     "no JSON": "{",
     "deep": DEEP,
     "a list": "[]",
-    "verdict": damaged(to_json(night(1)), verdict="splendid"),
-    "time": damaged(to_json(night(1)), wall=1e300),
-    "figure": damaged(to_json(night(1)), values={"usable_bytes": "many"}),
-    "not a number": damaged(to_json(night(1)), values={"usable_bytes": float("nan")}),
-    "finding": damaged(to_json(night(1)), findings=[{"kind": "errors"}]),
-    "key": damaged(to_json(night(1)), key={"driver": [1]}),
-    "ladder": damaged(to_json(night(1)), detail={"ladder": [{}]}),
-    "chunks": damaged(to_json(night(1)), detail={"chunks": [{"bytes": 1, "read": 0}]}),
-    "errors": damaged(to_json(night(1)), detail={"errors": [{"words": "x"}]}),
-    "phases": damaged(to_json(night(1)), detail={"phases": {"fill": "long"}}),
+    "verdict": damaged(stress_to_json(night(1)), verdict="splendid"),
+    "time": damaged(stress_to_json(night(1)), wall=1e300),
+    "figure": damaged(stress_to_json(night(1)), values={"usable_bytes": "many"}),
+    "not a number": damaged(stress_to_json(night(1)), values={"usable_bytes": float("nan")}),
+    "finding": damaged(stress_to_json(night(1)), findings=[{"kind": "errors"}]),
+    "key": damaged(stress_to_json(night(1)), key={"driver": [1]}),
+    "ladder": damaged(stress_to_json(night(1)), detail={"ladder": [{}]}),
+    "chunks": damaged(stress_to_json(night(1)), detail={"chunks": [{"bytes": 1, "read": 0}]}),
+    "errors": damaged(stress_to_json(night(1)), detail={"errors": [{"words": "x"}]}),
+    "phases": damaged(stress_to_json(night(1)), detail={"phases": {"fill": "long"}}),
 }
 
 
@@ -225,7 +225,7 @@ class TestWhatIsStored:
         (line,) = [record.getMessage() for record in caplog.records]
 
         assert [run["id"] for run in json.loads(history.stdout)] == [ids[0], ids[2]]
-        assert line.startswith(f"stress run {ids[1]} is left out")
+        assert line.startswith(f"stress run {ids[1]}: damaged: ")
         for words in (("history",), ("show", str(ids[0])), ("compare",)):
             assert do(*words).exit_code == 0, words
         assert do("show", str(ids[1])).exit_code == 2
@@ -237,7 +237,7 @@ class TestWhatIsStored:
 
         for detail in ({"ladder": [{name: value}]}, {"chunks": [{name: value}]}, {"patterns": [{name: value}]}):
             try:
-                run = from_json(to_json(night(1)) | {"detail": detail})
+                run = stress_from_json(stress_to_json(night(1)) | {"detail": detail})
             except ShapeError:
                 continue
             print_run(run, rows=True)
@@ -322,7 +322,7 @@ class TestTheFolderOfTheServicesAccount:
         assert not victim.exists()
         (left,) = schedule.inbox(folder).iterdir()
         assert schedule.inbox(folder).stat().st_uid == ALICE  # who takes it out again
-        assert from_json(safe_files.parsed(left.read_text())) == night(1)
+        assert stress_from_json(safe_files.parsed(left.read_text())) == night(1)
 
 
 class Counted(Host):

@@ -20,7 +20,7 @@ from wslgpud.cli import app, guard, stress_screen, sweep
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import FindingKind
-from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress.cards_under_test import Holding, complaint
 from wslgpud.stress.comparison import by_key, differences, judged, level_of, note
 from wslgpud.stress.comparison import night as last_night
@@ -106,7 +106,7 @@ def whole_run():
 
 class TestStress:
     def test_one_run_with_all_its_rows(self, shown) -> None:
-        said = shown(stress_screen.print_run, from_json(to_json(whole_run())), rows=True)
+        said = shown(stress_screen.print_run, stress_from_json(stress_to_json(whole_run())), rows=True)
 
         assert english_in(said) == []
         assert "个字出错" in said

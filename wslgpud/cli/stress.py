@@ -24,7 +24,7 @@ from wslgpud.model import GpuSample, StressResult
 from wslgpud.series.plots import plot_stress
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.store import LockedError, Reader, Store, StoreError
-from wslgpud.store.stress_rows import to_json
+from wslgpud.store.records import stress_to_json
 from wslgpud.stress import unit
 from wslgpud.stress.comparison import by_key, differences
 from wslgpud.stress.conditions import Recent
@@ -68,7 +68,7 @@ def stress(
     result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly")
     _keep(result, by_hand.settings, by_hand.folder, by_hand.database)
     if as_json:
-        common.print_json(to_json(result, current().text), ensure_ascii=False)
+        common.print_json(stress_to_json(result, current().text), ensure_ascii=False)
     else:
         print_run(result)
     raise typer.Exit(STATUS[result.verdict])
@@ -192,7 +192,7 @@ def history(
         plot_stress([run for _, run in runs], file)
         typer.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
-        told = [{"id": number, **to_json(run, current().text)} for number, run in runs]
+        told = [{"id": number, **stress_to_json(run, current().text)} for number, run in runs]
         for one in told:
             del one["detail"]
         common.print_json(told, ensure_ascii=False)
@@ -216,7 +216,7 @@ def show(
     """
     run = _one(_runs(database_of(config, state)), number)
     if as_json:
-        common.print_json({"id": number, **to_json(run, current().text)}, ensure_ascii=False)
+        common.print_json({"id": number, **stress_to_json(run, current().text)}, ensure_ascii=False)
     else:
         print_run(run, rows=True)
 

@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
@@ -56,11 +57,16 @@ class LockedError(StoreError):
 
 @contextmanager
 def gap(what: str, *names: object) -> Iterator[None]:
-    """Log that ``what`` is damaged and go on: SQLite has no checksums, and one bit must not cost all the rest."""
+    """Log once that ``what`` is damaged and go on: SQLite has no checksums, and one bit must not cost all the rest."""
     try:
         yield
     except DAMAGE as error:
-        log.warning("%s: damaged: %s", what % names, error)
+        _log_once(what % names, str(error))
+
+
+@lru_cache(maxsize=1024)
+def _log_once(what: str, why: str) -> None:
+    log.warning("%s: damaged: %s", what, why)
 
 
 @contextmanager

@@ -11,16 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from sqlalchemy import Connection, and_, func, select
 
 from wslgpud.store import engine as engines
 from wslgpud.store import schema
-from wslgpud.store.codec import Block, decode
+from wslgpud.store.codec import decode
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
@@ -242,8 +242,7 @@ def info(reader: Reader) -> Info:
 
 
 def _samples(connection: Connection) -> int:
-    chunk, batch = schema.chunk, schema.batch
-    total = 0
+    chunk, batch, total = schema.chunk, schema.batch, 0
     for row in connection.execute(select(chunk.c.id, chunk.c.ticks, chunk.c.masks)).all():
         with gap("chunk %d", row.id):
             blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
@@ -282,24 +281,18 @@ _Minutes = dict[tuple[int, int], Summary]
 
 def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageLike]:
     """Return what is wrong, empty when nothing is; ``progress`` is told (chunks done, chunks)."""
-    findings = reader.check()
-    if findings:
+    if findings := reader.check():
         # beyond a damaged page nothing can be trusted, and each read of it would be one more finding
         return [*findings[:MOST]]
-    found: list[MessageLike] = []
     with reader.connected() as connection:
-        for finding in _chunks(connection, progress):
-            found.append(finding)
-            if len(found) >= MOST:
-                break
-    return found
+        return [*islice(_chunks(connection, progress), MOST)]
 
 
 def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[MessageLike]:
     chunk, block, series = schema.chunk, schema.block, schema.series
     whole = {row.id: row.divisor > 0 for row in connection.execute(select(series.c.id, series.c.divisor))}
     numbers = connection.scalars(select(chunk.c.id).order_by(chunk.c.id)).all()
-    known = {host for (host,) in connection.execute(select(schema.host.c.id))}
+    known = {*connection.scalars(select(schema.host.c.id))}
     orphans = {number >> schema.SERIES_BITS for number in whole} - known
     if orphans:
         yield say("series of {count} hosts that are not known", count=len(orphans))
@@ -315,25 +308,22 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
         minutes: _Minutes = {}
         for own, part in blocks.items():
             series_id = host | own
-            try:
-                minutes |= _minutes_of(row, times, part, series_id, whole=whole[series_id])
-            except KeyError:
+            if series_id not in whole:
                 yield say(
                     "chunk {number}: belongs to a series {series} that is not known", number=number, series=series_id
                 )
+                continue
+            try:
+                mine = list(compress(times, mask_of(row.masks, row.ticks, part.mask))) if part.mask else times
+                values = decode(part.data, len(mine), part.last, whole=whole[series_id])
+                for ms, seen in summarise(mine, values, MINUTE * 1000).items():
+                    minutes[ms // 1000, series_id] = seen
             except DAMAGE as error:
                 yield say("chunk {number}, series {series}: {why}", number=number, series=series_id, why=cause(error))
         yield from _compare(connection, number, minutes)
     progress(len(numbers), len(numbers))
     if not numbers and connection.scalar(select(func.count()).select_from(block)):
         yield say("blocks without their chunks")
-
-
-def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, whole: bool) -> _Minutes:
-    own = list(compress(times, mask_of(chunk.masks, chunk.ticks, block.mask))) if block.mask else times
-    values = decode(block.data, len(own), block.last, whole=whole)
-    summaries = summarise(own, values, MINUTE * 1000)
-    return {(ms // 1000, series_id): known for ms, known in summaries.items()}
 
 
 def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[MessageLike]:
@@ -343,19 +333,16 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
     in_order = select(table.c.part, table.c.series).where(mine).order_by(table.c.part, table.c.series)
     # where minutes are kept for less time than samples the oldest are gone, and they go in this very order
     first = tuple(connection.execute(in_order.limit(1)).first() or (0, 0))
-    kept: _Minutes = {}
-    ids = {series_id for _, series_id in minutes}
-    if ids:
-        these = and_(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
-        kept = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}
-    wrong = [
-        (time, series_id)
+    ids = [series_id for _, series_id in minutes] or [0]
+    these = and_(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
+    kept = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}
+    wrong = sum(
+        (time // MINUTE_PART * MINUTE_PART, series_id) >= first and not _holds(kept.get((time, series_id)), seen)
         for (time, series_id), seen in minutes.items()
-        if (time // MINUTE_PART * MINUTE_PART, series_id) >= first and not _holds(kept.get((time, series_id)), seen)
-    ]
+    )
     if wrong:
         yield say(
-            "chunk {number}: {count} of its minutes do not hold what their samples say", number=number, count=len(wrong)
+            "chunk {number}: {count} of its minutes do not hold what their samples say", number=number, count=wrong
         )
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter, truediv
 from typing import Any, TypeVar, final
@@ -19,10 +17,9 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
-from wslgpud.store import database, schema, series_reader, stress_rows
+from wslgpud.store import database, schema, series_reader
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import explained, gap
-from wslgpud.store.outbox import delivery_of, transition_of
 from wslgpud.store.records import (
     Bucket,
     Delivery,
@@ -31,14 +28,15 @@ from wslgpud.store.records import (
     Point,
     ProcessPoint,
     SeriesRef,
+    delivery_of,
     matcher,
     new_bucket,
     new_point,
+    stress_from_json,
+    transition_of,
 )
 from wslgpud.store.rollup import Steps
 from wslgpud.store.series_reader import Asked, unscaled
-
-log = logging.getLogger(__name__)
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 65_000
@@ -335,12 +333,8 @@ class Reader(AbstractContextManager["Reader"]):
 
     def _stress_runs(self, query: Select[Any]) -> Iterator[tuple[int, StressResult]]:
         for row in self._rows(query, schema.stress_run, most_buffered=8):
-            try:
-                run = stress_rows.from_json(safe_files.parsed(row.document))
-            except (ValueError, TypeError) as error:  # the second for what is no text at all
-                _log_once(row.id, str(error))
-            else:
-                yield row.id, run
+            with gap("stress run %d", row.id):
+                yield row.id, stress_from_json(safe_files.parsed(row.document))
 
     def count_stress_runs(self) -> int:
         """Return how many stress runs are kept."""
@@ -376,8 +370,3 @@ def _one_each(found: list[list[_T]]) -> list[_T]:
         return found[0]
     by_time = {step[0]: step for some in found for step in some}
     return [by_time[wall] for wall in sorted(by_time)]
-
-
-@lru_cache(maxsize=1024)
-def _log_once(number: int, why: str) -> None:
-    log.warning("stress run %d is left out, its row in the database is damaged: %s", number, why)

@@ -1,16 +1,21 @@
-"""What readers get: series, points and what else is kept."""
+"""What readers get: series, points and what else is kept; changes of level and stress runs as rows hold them."""
 
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
+
+from sqlalchemy import Row
 
 from wslgpud.metrics import PREFIX
-from wslgpud.model import Number
-from wslgpud.words import MessageLike
+from wslgpud.model import FindingKind, Forecast, Level, Number, StressFinding, StressResult, StressVerdict, Transition
+from wslgpud.security import safe_files, shapes
+from wslgpud.security.shapes import DETAIL, LATEST_WALL, Shape, ShapeError, number, said, text
+from wslgpud.words import Message, MessageLike, facts_from_json, from_json, from_text, to_json
 
 
 class SeriesRef(NamedTuple):
@@ -150,3 +155,104 @@ class DaemonRun(NamedTuple):
     clean: bool
     version: str
     boot_id: str
+
+
+def transition_row(transition: Transition) -> dict[str, Any]:
+    """Return a change of level as the columns of its row, without the id."""
+    forecast, facts = transition.forecast, to_json(transition.facts)
+    return {
+        "ms": round(transition.wall * 1000),
+        "mono": transition.mono,
+        "resource": transition.resource,
+        "rule": transition.rule,
+        "old": int(transition.old),
+        "new": int(transition.new),
+        "message": json.dumps(to_json(transition.message), ensure_ascii=False),
+        "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
+        "facts": json.dumps(facts, ensure_ascii=False) if facts else None,
+    }
+
+
+def delivery_of(row: Row[Any]) -> Delivery:
+    """Return the delivery of a row; one that is damaged ends in any of ``errors.DAMAGE``."""
+    payload, error = safe_files.parsed(row.payload), from_text(row.error)
+    made, done = row.created_ms / 1000, None if row.done_ms is None else row.done_ms / 1000
+    return Delivery(row.id, row.channel, row.transition, payload, made, row.attempts, error, done)
+
+
+def transition_of(row: Row[Any]) -> Transition:
+    """Return the change of level of a row; one that is damaged ends in any of ``errors.DAMAGE``."""
+    said = from_json(safe_files.parsed(row.message))
+    return Transition(
+        row.ms / 1000,
+        row.mono,
+        row.resource,
+        row.rule,
+        Level(row.old),
+        Level(row.new),
+        Message(said) if isinstance(said, str) else said,
+        None if row.forecast is None else _forecast_from(safe_files.parsed(row.forecast)),
+        facts_from_json(safe_files.parsed(row.facts or "{}")),
+    )
+
+
+def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
+    probabilities = {str(horizon): p for horizon, p in forecast.probabilities.items()}
+    fields = {name: getattr(forecast, name) for name in Forecast.__slots__}
+    return fields | {"level": forecast.level.label, "probabilities": probabilities, "who": to_json(forecast.who)}
+
+
+def _forecast_from(payload: Mapping[str, Any]) -> Forecast:
+    known = {name: value for name, value in payload.items() if name in Forecast.__slots__}
+    converted = {
+        "level": Level[known["level"].upper()],
+        "probabilities": {int(h): p for h, p in dict(known.get("probabilities") or {}).items()},
+        "who": from_json(known.get("who", "")),
+    }
+    return Forecast(**known | converted)
+
+
+_MOST_GPUS = 1 << 16
+_NEEDED: dict[str, Shape] = {
+    "wall": lambda wall: number(wall) and 0 <= wall < LATEST_WALL,
+    "uuid": text,
+    "gpu": lambda gpu: shapes.whole(gpu) and gpu < _MOST_GPUS,
+    "name": text,
+    "verdict": lambda verdict: verdict in get_args(StressVerdict),
+}
+_OPTIONAL: dict[str, Shape] = {
+    "reason": said,
+    "findings": shapes.rows(shapes.record({"kind": lambda kind: kind in get_args(FindingKind), "text": said})),
+    "key": shapes.table(text, text),
+    "values": shapes.table(text, number),
+    "detail": DETAIL,
+}
+
+
+def stress_to_json(result: StressResult, write: Callable[[MessageLike], Any] = to_json) -> dict[str, Any]:
+    """Return a result as JSON holds it: what it says as template and facts, or as ``write`` words it."""
+    plain = {name: getattr(result, name) for name in StressResult.__slots__}
+    return plain | {
+        "reason": write(result.reason),
+        "findings": [{"kind": kind, "text": write(said_of_it)} for kind, said_of_it in result.findings],
+        "key": dict(result.key),
+        "values": dict(result.values),
+        "detail": dict(result.detail),
+    }
+
+
+def stress_from_json(document: dict[str, Any]) -> StressResult:
+    """Return the result of its JSON, checked field by field; those of other versions are ignored.
+
+    Raises:
+        ShapeError: a field is missing, or of another shape; it names the field.
+    """
+    for name, shape in {**_NEEDED, **_OPTIONAL}.items():
+        if name not in document and name in _NEEDED:
+            raise ShapeError(f"it has no {name}")
+        if name in document and not shape(document[name]):
+            raise ShapeError(f"its {name} is none: {str(document[name])[:80]!r}")
+    known = {name: value for name, value in document.items() if name in StressResult.__slots__}
+    findings = tuple(StressFinding(row["kind"], from_json(row["text"])) for row in known.get("findings", ()))
+    reason = from_json(known.get("reason", ""))
+    return StressResult(**known | {"reason": reason, "findings": findings})

@@ -12,7 +12,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import compress, groupby
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, select
@@ -21,7 +21,7 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Block, encode, pack_sheet
 from wslgpud.store.errors import gap
-from wslgpud.store.rollup import MINUTE, Summary, summarise, write_summaries
+from wslgpud.store.rollup import MINUTE, summarise, write_summaries
 from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
 
 log = logging.getLogger(__name__)
@@ -34,15 +34,8 @@ class Column(NamedTuple):
     mask: bytearray
 
 
-class Stretch(NamedTuple):
-    """Batches to be sealed together: ids from ``first`` to ``last``."""
-
-    first: int
-    last: int
-
-
-def due(connection: Connection, low: int, high: int) -> Stretch | None:
-    """Return the oldest batches among ids ``low`` to ``high`` whose period is over, if any."""
+def due(connection: Connection, low: int, high: int) -> tuple[int, int] | None:
+    """Return first and last id of the oldest batches among ids ``low`` to ``high`` whose period is over, if any."""
     table = schema.batch
     mine = select(table.c.id, table.c.ms).where(table.c.id.between(low, high))
     oldest = connection.execute(mine.order_by(table.c.id).limit(1)).first()
@@ -52,13 +45,12 @@ def due(connection: Connection, low: int, high: int) -> Stretch | None:
     period = oldest.ms // PERIOD_MS
     if newest.ms // PERIOD_MS == period and newest.id - oldest.id < MAX_TICKS // MAX_BATCH:
         return None
-    complete = None
-    ticks, seen, last = 0, 0, oldest.id
+    complete, ticks, seen, last = None, 0, 0, oldest.id
     query = mine.add_columns(table.c.batch, table.c.offsets).order_by(table.c.id).limit(MAX_TICKS)
     for number, ms, batch, offsets in connection.execute(query):
         if number == batch:
             # the rows before are whole batches
-            complete = Stretch(oldest.id, last)
+            complete = oldest.id, last
             if ms // PERIOD_MS != period or ticks >= MAX_TICKS:
                 return complete
             ticks += offsets.count(",") + 1
@@ -66,8 +58,8 @@ def due(connection: Connection, low: int, high: int) -> Stretch | None:
     return complete if seen == MAX_TICKS else None
 
 
-def seal(connection: Connection, stretch: Stretch, number: int) -> None:
-    """Seal the ticks of ``stretch`` as chunk ``number``."""
+def seal(connection: Connection, stretch: tuple[int, int], number: int) -> None:
+    """Seal the ticks of the batches with ids of ``stretch`` as chunk ``number``."""
     with connection.begin():
         times, columns, processes = _columns(connection, stretch)
     # the work is done outside of a transaction: nobody waits for it
@@ -82,7 +74,12 @@ def chunk_writer(
     number: int, times: Sequence[int], columns: dict[int, Column], processes: Sequence[Any]
 ) -> Callable[[Connection], None]:
     """Return what writes ticks as chunk ``number`` with their summaries within a transaction."""
-    sheet, masks = _sheet(columns)
+    masks: dict[bytes, int] = {}
+    blocks = {}
+    for series, (values, mask) in sorted(columns.items()):
+        which = masks.setdefault(bytes(mask), len(masks) + 1) if len(values) < len(mask) else 0
+        data = encode(values, whole=isinstance(values, array))
+        blocks[series & schema.OWN_SERIES] = Block(which, values[-1], data)
     row = {
         "id": number,
         "ticks": len(times),
@@ -93,37 +90,40 @@ def chunk_writer(
         "masks": zlib.compress(b"".join(masks), 9) if masks else b"",
         "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
     }
-    minutes = _minutes(times, columns)
-    data = pack_sheet(sheet)
+    minutes = {
+        (begin // 1000, series): known
+        for series, (values, mask) in columns.items()
+        for begin, known in summarise(list(compress(times, mask)), values, MINUTE * 1000).items()
+    }
+    sheet = pack_sheet(blocks)
 
     def write(connection: Connection) -> None:
         connection.execute(schema.chunk.insert(), row)
-        if sheet:
-            connection.execute(schema.block.insert(), {"id": number, "data": data})
+        if blocks:
+            connection.execute(schema.block.insert(), {"id": number, "data": sheet})
         write_summaries(connection, minutes)
 
     return write
 
 
-def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[int, Column], list[Any]]:
+def _columns(connection: Connection, stretch: tuple[int, int]) -> tuple[list[int], dict[int, Column], list[Any]]:
     """Return the ticks' times in order of arrival, the columns of their series, and their processes."""
     table = schema.batch
     query = select(table).where(table.c.id.between(*stretch)).order_by(table.c.id)
-    rows: list[_Row] = []
+    rows = []
     for raw in connection.execute(query):
         with gap("ticks %d", raw.id):
             rows.append(_parsed(raw))
-    places: dict[int, dict[int, int]] = {}
-    times: list[int] = []
-    for batch, group in groupby(rows, key=attrgetter("batch")):
-        ticks = sorted({ms for row in group for ms in row.times})
-        places[batch] = {ms: len(times) + i for i, ms in enumerate(ticks)}
-        times += ticks
+    places: dict[tuple[int, int], int] = {}
+    for batch, group in groupby(rows, key=itemgetter(0)):
+        for ms in sorted({ms for _, own, *_ in group for ms in own}):
+            places.setdefault((batch, ms), len(places))
+    times = [ms for _, ms in places]
     found: dict[int, Column] = {}
     processes = []
-    for row in rows:
-        where = [places[row.batch][ms] for ms in row.times]
-        for key, values in row.readings.items():
+    for batch, own, readings, seen in rows:
+        where = [places[batch, ms] for ms in own]
+        for key, values in readings.items():
             column = found.setdefault(key, Column(values[:0], bytearray(len(times))))
             if type(values) is not type(column.values):
                 log.warning("ticks of series %d are damaged: whole numbers and others", key)
@@ -131,18 +131,12 @@ def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[
             column.values.extend(values)
             for i in where:
                 column.mask[i] = 1
-        processes += row.processes
+        processes += seen
     return times, found, processes
 
 
-class _Row(NamedTuple):
-    batch: int
-    times: list[int]
-    readings: dict[int, array[Any] | list[Number]]
-    processes: list[Any]
-
-
-def _parsed(row: Any) -> _Row:
+def _parsed(row: Any) -> tuple[int, list[int], dict[int, array[Any] | list[Number]], list[Any]]:
+    """Return the batch, times (ms), readings by series and processes of a row, or raise one of ``errors.DAMAGE``."""
     times = [row.ms + offset for offset in json.loads(row.offsets)]
     readings: dict[int, array[Any] | list[Number]] = {}
     for key, given in json.loads(row.readings).items():
@@ -151,26 +145,4 @@ def _parsed(row: Any) -> _Row:
             raise ValueError(f"values of series {key}")
         readings[int(key)] = array("q", values) if type(values[0]) is int else values
     processes = [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
-    return _Row(row.batch, times, readings, processes)
-
-
-def _sheet(columns: dict[int, Column]) -> tuple[dict[int, Block], list[bytes]]:
-    """Return the blocks by the low bits of their series, and the masks they refer to (1, 2, ...)."""
-    masks: dict[bytes, int] = {}
-    blocks = {}
-    for number, column in sorted(columns.items()):
-        mask = 0
-        if len(column.values) < len(column.mask):
-            mask = masks.setdefault(bytes(column.mask), len(masks) + 1)
-        data = encode(column.values, whole=isinstance(column.values, array))
-        blocks[number & schema.OWN_SERIES] = Block(mask, column.values[-1], data)
-    return blocks, list(masks)
-
-
-def _minutes(times: Sequence[int], columns: dict[int, Column]) -> dict[tuple[int, int], Summary]:
-    found: dict[tuple[int, int], Summary] = {}
-    for number, (values, mask) in columns.items():
-        own = times if len(values) == len(times) else list(compress(times, mask))
-        for begin, known in summarise(own, values, MINUTE * 1000).items():
-            found[begin // 1000, number] = known
-    return found
+    return row.batch, times, readings, processes

@@ -5,8 +5,9 @@ The daemon holds those of the series that are read now (``SeriesInUse``); what w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select, tuple_
@@ -69,19 +70,11 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Foun
     for metric in {key.metric for key in unknown}:
         count = select(func.count()).select_from(schema.series).where(_series.host == host, _series.metric == metric)
         room[metric] = max(0, MOST_SERIES_OF_NAMES - (connection.scalar(count) or 0))
-    free = _free(connection, first, last, len(unknown)) if newest + len(unknown) > last else ()
+    free: Sequence[int] = ()
+    if newest + len(unknown) > last:
+        taken = {*connection.scalars(select(_series.id).where(mine))}
+        free = [*islice((number for number in range(first + 1, newest) if number not in taken), len(unknown))]
     return Found(rows, newest, room, free)
-
-
-def _free(connection: Connection, first: int, last: int, count: int) -> list[int]:
-    free: list[int] = []
-    expected = first + 1
-    for number in connection.scalars(select(_series.id).where(_series.id.between(expected, last)).order_by(_series.id)):
-        free += range(expected, min(number, expected + count - len(free)))
-        expected = number + 1
-        if len(free) >= count:
-            break
-    return free
 
 
 @dataclass(slots=True)
@@ -112,7 +105,7 @@ class SeriesInUse:
     def __init__(self) -> None:
         self.known: _Generation = {}
         self._before: _Generation = {}
-        self._turned_mono: float | None = None
+        self._turned_mono = 0.0
         self._learned = 0
         self._host_id = 0
         self._newest = 0
@@ -132,8 +125,6 @@ class SeriesInUse:
 
     def turn(self, now_mono: float) -> None:
         """Forget the series that were not read for one to two hours."""
-        if self._turned_mono is None:
-            self._turned_mono = now_mono
         if now_mono - self._turned_mono >= TURN_SECONDS and not self.unnumbered() and not self.unsaved:
             self._turned_mono, self._before, self.known = now_mono, self.known, {}
 
@@ -147,8 +138,8 @@ class SeriesInUse:
 
     def number(self, keys: Collection[SeriesKey], found: Found) -> int:
         """Give new series numbers, no metric with others' names more than ``room``; return how many got none."""
-        self._newest = max(self._newest, found.newest)
-        last = schema.series_range(self._host_id)[1]
+        first, last = schema.series_range(self._host_id)
+        self._newest = max(self._newest, found.newest, first)
         waiting = [series for series in self.unnumbered() if series.key in keys]
         # first those that have one: a new number must be nobody's, also where a damaged file lost their rows
         for series in waiting:
@@ -160,7 +151,7 @@ class SeriesInUse:
         room, free, rejected = dict(found.room), iter(found.free), 0
         for series in waiting:
             if series.number is None and (series.before is not None or _is_room(series, room)):
-                self._keep(series, self._unused(free))
+                self._keep(series, self._newest + 1 if self._newest < last else next(free, None))
             if series.number is None:
                 rejected += 1
                 self._replace(series)
@@ -176,11 +167,6 @@ class SeriesInUse:
     def _all(self) -> Collection[Series]:
         named = [*self._before.values(), *self.known.values()]
         return {series.name: series for of in named for series in of.values()}.values()
-
-    def _unused(self, free: Iterator[int]) -> int | None:
-        first, last = schema.series_range(self._host_id)
-        number = max(self._newest, first) + 1
-        return number if number <= last else next(free, None)
 
     def _keep(self, series: Series, number: int | None, kind: str | None = None) -> None:
         series.number = number

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,25 +18,108 @@ from sqlalchemy import Connection, case, delete, func, select, update
 from wslgpud import __version__
 from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
-from wslgpud.model import Snapshot, StressResult
+from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
-from wslgpud.store import database, schema, stress_rows
+from wslgpud.store import database, schema
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import ForeignDatabaseError, gap
-from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import DaemonRun, Learned
+from wslgpud.store.records import DaemonRun, Delivery, Learned, delivery_of, stress_to_json, transition_row
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.store.writer import Writer
+from wslgpud.words import MessageLike, to_text
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
 #: how far back is counted how long this machine was watched
 WATCHED_SECONDS = 30 * 86400.0
+#: deliveries that are taken over from an earlier run, the newest; as many wait for ten channels that are down
+MOST_LOADED = 5000
 #: subjects (cards, RAM, cgroups) of which earlier runs have learned something
 MOST_LESSONS = 200
+
+
+class Outbox:
+    """What must never be lost: transitions, and what is still to be handed to a channel.
+
+    Truth is in memory and follows to disk at once: alerts go out while the disk is full, and what was not yet
+    sent is found again after a restart. A delivery is marked only after its channel has taken it, so each is
+    handed over at least once.
+    """
+
+    def __init__(self, buffer: WriteBuffer, wall: Callable[[], float], wake: Callable[[], None]) -> None:
+        """``wake`` has what was put into ``buffer`` written and synced at once."""
+        self._lock = threading.Lock()
+        self._buffer, self._wall, self._wake = buffer, wall, wake
+        self._unsent: dict[int, Delivery] = {}
+        self._loaded = False
+
+    def load(self, connection: Connection, first_id: int, last_id: int) -> None:
+        """Remember the deliveries of our ids that no channel has taken yet."""
+        if self._loaded:
+            # what was sent meanwhile may still be waiting to be marked in the file
+            return
+        box = schema.outbox
+        query = select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id))
+        query = query.order_by(box.c.id.desc()).limit(MOST_LOADED)
+        earlier: dict[int, Delivery] = {}
+        for row in connection.execute(query).all()[::-1]:
+            with gap("delivery %d", row.id):
+                earlier[row.id] = delivery_of(row)
+        with self._lock:
+            self._unsent = earlier | self._unsent
+            self._loaded = True
+
+    def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
+        """Keep a change of level and a message for each channel in ``messages``; return its id.
+
+        It is written and synced at once, but nobody waits for that: under memory pressure the disk may
+        take seconds, and the alert must be out by then.
+        """
+        number = self._buffer.insert(schema.transition, transition_row(transition))
+        for channel, message in messages.items():
+            self._queue(channel, message, number)
+        self._wake()
+        return number
+
+    def post(self, channel: str, payload: Mapping[str, Any]) -> None:
+        """Keep anything else to be handed to ``channel``."""
+        self._queue(channel, payload)
+        self._wake()
+
+    def _queue(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> None:
+        text = json.dumps(payload, ensure_ascii=False)
+        created_wall = round(self._wall(), 3)
+        row = {"channel": channel, "payload": text, "created_ms": round(created_wall * 1000)}
+        row |= {"attempts": 0, "error": "", "done_ms": None}
+        with self._lock:
+            number = self._buffer.insert(schema.outbox, row, transition=transition_id)
+            self._unsent[number] = Delivery(number, channel, transition_id, json.loads(text), created_wall)
+
+    def unsent(self, channel: str | None = None) -> list[Delivery]:
+        """Return what waits, oldest first, for one channel or all."""
+        with self._lock:
+            return [d for d in self._unsent.values() if channel in (None, d.channel)]
+
+    def tried(self, delivery_id: int, error: MessageLike = "", *, done: bool) -> None:
+        """Note an attempt to hand a delivery over; it goes on waiting unless it is ``done`` with for good."""
+        with self._lock:
+            delivery = self._unsent.get(delivery_id)
+            if delivery is None:
+                return
+            delivery = delivery._replace(attempts=delivery.attempts + 1, error=error)
+            self._unsent[delivery_id] = delivery
+            if done:
+                del self._unsent[delivery_id]
+        done_ms = round(self._wall() * 1000) if done else None
+        values = {"attempts": delivery.attempts, "error": to_text(error), "done_ms": done_ms}
+        mine = update(schema.outbox).values(values)
+        final = self._buffer.final_row
+        self._buffer.write(lambda on: on.execute(mine.where(schema.outbox.c.id == final(delivery_id))))
+        if done:
+            self._wake()
 
 
 @final
@@ -120,7 +203,7 @@ class Store(AbstractContextManager["Store"]):
 
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
-        document = json.dumps(stress_rows.to_json(result), ensure_ascii=False)
+        document = json.dumps(stress_to_json(result), ensure_ascii=False)
         row = {"ms": round(result.wall * 1000), "gpu": result.uuid, "verdict": result.verdict, "document": document}
         number = self._buffer.insert(schema.stress_run, row)
         self._writer.wake()

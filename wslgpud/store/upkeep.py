@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from sqlalchemy import ColumnElement, Connection, Integer, Table, and_, bindparam, delete, func, select, text, true
 
@@ -132,10 +133,9 @@ class Upkeep:
         }
         started = time.monotonic()
         with connection.begin():
-            rows = next((n for table, moment in too_old.items() if (n := self._delete(connection, table, moment))), 0)
-            rows = rows or self._purge_excess(connection)
+            rows = self._delete_first(connection, too_old) or self._purge_excess(connection)
             if not rows and self._used(connection) > keep.max_bytes:
-                rows = next((n for table in _LEAST_VALUABLE if (n := self._delete(connection, table, None))), 0)
+                rows = self._delete_first(connection, dict.fromkeys(_LEAST_VALUABLE))
         if rows:
             self._rows = _adapted(self._rows, time.monotonic() - started, 5000)
         self._stats.purged_rows_total += rows
@@ -154,11 +154,11 @@ class Upkeep:
         return self._used_bytes
 
     def _purge_excess(self, connection: Connection) -> int:
+        kept = self._stats.rows
         for table, most in MOST_ROWS.items():
-            excess = self._stats.rows.get(table.name, 0) - most
-            if excess > 0:
+            if (excess := kept.get(table.name, 0) - most) > 0:
                 rows = self._delete_rows(connection, table, None, min(excess, self._rows))
-                self._stats.rows[table.name] -= rows
+                kept[table.name] -= rows
                 return rows
         return 0
 
@@ -173,12 +173,18 @@ class Upkeep:
             self._offset, self._even_since = offset, mono
         return mono - self._even_since >= SETTLE_SECONDS
 
-    def _delete(self, connection: Connection, table: Table, before: float | None) -> int:
-        if table is schema.chunk:
-            return self._delete_chunk(connection, before)
-        if "part" in table.c:
-            return self._delete_part(connection, table, before)
-        return self._delete_rows(connection, table, before, self._rows)
+    def _delete_first(self, connection: Connection, moments: Mapping[Table, float | None]) -> int:
+        """Delete a slice of the first table that has rows from before its moment, or any; return their number."""
+        for table, before in moments.items():
+            if table is schema.chunk:
+                rows = self._delete_chunk(connection, before)
+            elif "part" in table.c:
+                rows = self._delete_part(connection, table, before)
+            else:
+                rows = self._delete_rows(connection, table, before, self._rows)
+            if rows:
+                return rows
+        return 0
 
     def _delete_chunk(self, connection: Connection, before: float | None) -> int:
         chunk, block = schema.chunk, schema.block
@@ -205,11 +211,8 @@ class Upkeep:
     def _delete_rows(self, connection: Connection, table: Table, before: float | None, most: int) -> int:
         moment = next(table.c[name] for name in ("ms", "created_ms", "started_ms") if name in table.c)
         query = select(table.c.id, moment).where(self._ours(connection, table)).order_by(table.c.id).limit(most)
-        ids = []
-        for number, ms in connection.execute(query):
-            if before is not None and ms >= before * 1000:
-                break
-            ids.append(number)
+        rows = connection.execute(query)
+        ids = [number for number, _ in takewhile(lambda row: before is None or row[1] < before * 1000, rows)]
         if ids:
             connection.execute(delete(table).where(table.c.id.between(ids[0], ids[-1])))
         return len(ids)
@@ -230,10 +233,9 @@ class Upkeep:
         """Refresh the figures that ``Store.stats`` tells, so that a scrape never waits for the file."""
         with connection.begin():
             for table in (schema.series, schema.batch, schema.chunk, *MOST_ROWS):
-                ours = true() if table is schema.series else self._ours(connection, table)
-                self._stats.rows[table.name] = (
-                    connection.scalar(select(func.count()).select_from(table).where(ours)) or 0
-                )
+                count = select(func.count()).select_from(table)
+                ours = count if table is schema.series else count.where(self._ours(connection, table))
+                self._stats.rows[table.name] = connection.scalar(ours) or 0
             if connection.dialect.name == "sqlite":
                 _, free, size = engines.page_counts(connection)
                 self._stats.free_bytes = free * size

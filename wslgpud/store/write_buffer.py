@@ -6,15 +6,14 @@ import json
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table
 
-from wslgpud.model import Event, GpuSample, Number, ProcessSample, Reading, Snapshot
-from wslgpud.store import schema
+from wslgpud.model import Number, Reading, Snapshot
 from wslgpud.store.rollup import dumps
 from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, insert_new
 from wslgpud.store.series_ids import SeriesInUse, SeriesKey, find
@@ -131,23 +130,17 @@ class OpenBatch:
 
     def takes(self, ms: int) -> bool:
         """Tell whether a tick at ``ms`` may join."""
-        if not self.times:
-            return True
-        same = ms // PERIOD_MS == self.times[0] // PERIOD_MS
-        return same and ms > self.times[-1] and len(self.times) < MAX_BATCH
+        times = self.times
+        return not times or (ms // PERIOD_MS == times[0] // PERIOD_MS and ms > times[-1] and len(times) < MAX_BATCH)
 
     def add(self, ms: int, readings: dict[str, Number], processes: list[list[Any]] | None) -> None:
         """Let a tick join."""
         bit = 1 << len(self.times)
         self.times.append(ms)
-        columns = self.columns
         for name, value in readings.items():
-            column = columns.get(name)
-            if column is None:
-                columns[name] = [[value], bit]
-            else:
-                column[0].append(value)
-                column[1] |= bit
+            column = self.columns.setdefault(name, [[], 0])
+            column[0].append(value)
+            column[1] |= bit
         if processes:
             self.processes.append((ms - self.times[0], processes))
 
@@ -162,12 +155,12 @@ class OpenBatch:
             # of doubles 0.0 == -0.0, so they are written out
             same = type(first) is int and values.count(first) == len(values)
             groups.setdefault(bits, {})[name] = first if same else values
-        start, seen = self.times[0], dumps(self.processes) if self.processes else None
-        rows = []
+        start, rows = self.times[0], []
         for bits, readings in sorted(groups.items(), key=lambda g: -g[0].bit_count()):
             offsets = [ms - start for i, ms in enumerate(self.times) if bits >> i & 1]
-            rows.append({"ms": start, "offsets": dumps(offsets), "readings": dumps(readings), "processes": seen})
-            seen = None
+            rows.append({"ms": start, "offsets": dumps(offsets), "readings": dumps(readings), "processes": None})
+        if self.processes:
+            rows[0]["processes"] = dumps(self.processes)
         return tuple(rows)
 
 
@@ -224,7 +217,7 @@ class WriteBuffer:
             self._close_batch()
             self.host_id = host_id
             self._series.adopt(host_id)
-            free = max(last_row, schema.row_range(host_id)[0]) + 1
+            free = last_row + 1
             if self._next_row >= PROVISIONAL:
                 self._shift = free - PROVISIONAL
                 self._next_row += self._shift
@@ -258,15 +251,17 @@ class WriteBuffer:
         with self._lock:
             if not self.pending.size:  # of what is committed, too: it may have to be written again
                 self._series.turn(snapshot.mono)
-            for report in snapshot.reports:
-                if not report.fresh:
-                    continue
-                sample = report.sample
+            for sample in (report.sample for report in snapshot.reports if report.fresh):
                 self._scale(sample.readings, readings)
                 if sample.processes:
-                    processes = [*_process_rows(sample.processes, snapshot.gpus)]
+                    processes = [
+                        *([p.pid, p.start_ticks, p.name, *_kib(p.rss_bytes, p.swap_bytes)] for p in sample.processes),
+                        *([g.uuid, p.pid, p.name, *_kib(p.used_bytes)] for g in snapshot.gpus for p in g.processes),
+                    ]
                 for event in sample.events:
-                    self._keep_event(event)
+                    fields = json.dumps(dict(event.fields), ensure_ascii=False)
+                    row = {"ms": round(event.wall * 1000), "kind": event.kind, "text": event.text, "fields": fields}
+                    self.events.put({**row, "id": self._row_ids(1)})
             if readings or processes:
                 if urgent or not self._open.takes(ms):
                     self._close_batch()
@@ -278,11 +273,11 @@ class WriteBuffer:
     def waiting(self, ticks: int) -> Waiting:
         """Return about ``ticks`` ticks without removing them; while any series lacks an id, none."""
         with self._lock:
+            events, writes = self.events.waiting(), self.writes.waiting()
             if self._series.unnumbered():
-                return Waiting([], [], [], self.events.waiting(), self.writes.waiting())
+                return Waiting([], [], [], events, writes)
             self._close_batch()
-            pending, numbers = self.pending.waiting(), self._series.numbers()
-            series, events, writes = list(self._series.unsaved), self.events.waiting(), self.writes.waiting()
+            pending, numbers, series = self.pending.waiting(), self._series.numbers(), list(self._series.unsaved)
         before = accumulate((batch.ticks for batch in pending), initial=0)
         batches = [batch for batch, ticks_before in zip(pending, before, strict=False) if ticks_before < ticks]
         rows = [
@@ -369,10 +364,7 @@ class WriteBuffer:
         for spec, value, labels in readings:
             if not spec.stored:
                 continue
-            of_metric = known.get(spec.name)
-            found = of_metric.get(labels) if of_metric is not None else None
-            if found is None:
-                found = self._series.learn(spec, labels)
+            found = known.get(spec.name, {}).get(labels) or self._series.learn(spec, labels)
             name = found.name
             number = _scaled(value, found.divisor) if name else None
             if number is None:
@@ -381,11 +373,6 @@ class WriteBuffer:
                 into[name] += number
             else:
                 into[name] = number
-
-    def _keep_event(self, event: Event) -> None:
-        fields = json.dumps(dict(event.fields), ensure_ascii=False)
-        row = {"id": self._row_ids(1), "ms": round(event.wall * 1000), "kind": event.kind, "text": event.text}
-        self.events.put({**row, "fields": fields})
 
 
 def _scaled(value: float, divisor: int) -> int | float | None:
@@ -401,12 +388,8 @@ def _scaled(value: float, divisor: int) -> int | float | None:
     return number if -_INT64 <= number < _INT64 else None
 
 
-def _process_rows(processes: Iterable[ProcessSample], gpus: Iterable[GpuSample]) -> Iterator[list[Any]]:
-    for p in processes:
-        yield [p.pid, p.start_ticks, p.name, p.rss_bytes // 1024, p.swap_bytes // 1024]
-    for gpu in gpus:
-        for on in gpu.processes:
-            yield [gpu.uuid, on.pid, on.name, None if on.used_bytes is None else on.used_bytes // 1024]
+def _kib(*sizes: int | None) -> list[int | None]:
+    return [size and size // 1024 for size in sizes]
 
 
 def _numbered(readings: str, numbers: Mapping[str, int]) -> str:

@@ -41,6 +41,10 @@ TICKS_A_COMMIT = 600
 SLICE_BYTES = 8 * wal.PAGE
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
+#: what ends the start, as waiting would not help
+_REFUSED = (NewerSchemaError, ForeignDatabaseError, MissingDriverError, UnwritableError)
+#: instead of device and inode while nothing was opened yet
+_NO_FILE = (0, 0)
 #: of a series that is there already and is declared as another kind now
 _KIND = update(schema.series).where(schema.series.c.id == bindparam("number")).values(kind=bindparam("now"))
 
@@ -68,19 +72,14 @@ class Writer:
         self._engine: Engine | None = None
         self._aside: Path | None = None
         self._salvage: Iterator[int] | None = None
-        self._opened = False
-        self._inode: tuple[int, int] | None = None
+        self._inode: tuple[int, int] | None = _NO_FILE
         self._wal: wal.Wal | None = None
         self._wake = threading.Condition()
-        self._stopping = False
-        self._urgent = False
-        self._asked = 0
-        self._answered = 0
-        self._failures_in_a_row = 0
+        self._stopping = self._urgent = False
+        self._asked = self._answered = 0
+        self._failures_in_a_row = self._last_row = 0
         self._thread = threading.Thread(target=self._loop, name="wslgpud-store", daemon=True)
-        self._last_row = 0
-        self._unsynced = False
-        self._suspect = False
+        self._unsynced = self._suspect = False
         self._damage: tuple[str, tuple[int, int] | None] = ("", None)
         self.last_commit_mono: float | None = None
 
@@ -95,10 +94,8 @@ class Writer:
         try:
             with explained(self._target):
                 self._open()
-        except (NewerSchemaError, ForeignDatabaseError, MissingDriverError, UnwritableError):
-            raise
         except StoreError as error:
-            if isinstance(error, NotADatabaseError) and not ours:
+            if isinstance(error, _REFUSED) or (isinstance(error, NotADatabaseError) and not ours):
                 raise
             # full, locked, damaged: samples wait in memory, and alerts must go out meanwhile
             self._failed(error)
@@ -243,8 +240,7 @@ class Writer:
         if self._path is not None and recovery.is_damage(said):
             if self._salvage is None:
                 self._set_aside(self._path)
-            # one of both files is worse than the search for what can be read can cope with
-            else:
+            else:  # one of both files is worse than the search for what can be read can cope with
                 self._salvage = self._aside = None
 
     def _set_aside(self, path: Path) -> None:
@@ -253,7 +249,7 @@ class Writer:
         except OSError as error:
             log.error("%s is damaged and cannot be set aside: %s", path, error.strerror)  # noqa: TRY400
             return
-        self._inode = None
+        self._inode = _NO_FILE
         self._stats.set_aside = str(self._aside)
         log.error("%s was damaged; it is kept as %s and a new one begun", path, self._aside)
 
@@ -266,14 +262,13 @@ class Writer:
             try:
                 if self._aside is not None:
                     self._begin_salvage(opened.connection, self._aside)
-                same = self._opened and self._inode == self._stat()
-                self._attach(opened.connection, self._last_row, same_file=same)
+                self._attach(opened.connection, self._last_row, same_file=self._inode == self._stat())
                 # that this run has begun must be known even if the power goes in the next second
                 opened.sync()
             except BaseException:
                 opened.close()
                 raise
-            self._wal, self._inode, self._opened = opened, self._stat(), True
+            self._wal, self._inode = opened, self._stat()
             if self._suspect:
                 self._suspect = False
                 self._check.soon()

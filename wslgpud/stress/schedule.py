@@ -23,7 +23,7 @@ from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import Store, StoreError
-from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import stress_metrics
 from wslgpud.stress.comparison import level_of
 from wslgpud.stress.conditions import Recent
@@ -96,7 +96,7 @@ def leave(state_folder: Path, result: StressResult) -> None:
     """Leave a run for the daemon."""
     name = f"{result.wall:.3f}-{result.uuid.replace('/', '-')}.json"
     with safe_files.Folder.made(inbox(state_folder)) as folder:
-        folder.put(name, json.dumps(to_json(result)), mode=0o644)  # the daemon is another user
+        folder.put(name, json.dumps(stress_to_json(result)), mode=0o644)  # the daemon is another user
 
 
 class Nightly:
@@ -260,7 +260,7 @@ class Nightly:
         taken, kept = ({(run.wall, run.uuid) for run in runs} for runs in (self.runs(), self._kept().values()))
         for name in names:
             try:
-                run = from_json(safe_files.parsed(folder.contents(name, MOST_ANSWER_BYTES)))
+                run = stress_from_json(safe_files.parsed(folder.contents(name, MOST_ANSWER_BYTES)))
             except (OSError, ValueError) as error:
                 log.warning("%s is no stress run: %s", folder.path / name, error)
             else:

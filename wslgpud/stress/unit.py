@@ -18,7 +18,7 @@ from wslgpud.host import Clock
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import said
-from wslgpud.store import stress_rows
+from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress.plan import Mode
 from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
 
@@ -82,7 +82,7 @@ class Asker:
             if not said(document["fault"]):
                 raise ValueError(f"{file.name} holds no answer")
             raise MessageError(from_json(document["fault"]))
-        return stress_rows.from_json(document)
+        return stress_from_json(document)
 
 
 def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResult:
@@ -101,7 +101,7 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
     except Exception as error:
         _put(folder / ANSWER, {"fault": to_json(cause(error))})
         raise
-    _put(folder / ANSWER, stress_rows.to_json(result))
+    _put(folder / ANSWER, stress_to_json(result))
     return result
 
 
