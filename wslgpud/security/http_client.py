@@ -110,7 +110,9 @@ def exchange(
             status, body, whole = _answer(sock, wire, until, most_bytes)
     except TimeoutError as error:
         raise Unreachable("no whole answer within {limit_seconds}", limit_seconds=deadline_seconds) from error
-    except h11.ProtocolError as error:  # not in its words: they quote what was sent
+    except h11.LocalProtocolError as error:  # not in its words: they quote what was to be sent
+        raise Unreachable(say("a header or the path has characters that HTTP does not allow")) from error
+    except h11.RemoteProtocolError as error:
         raise Unreachable(say("its answer is not HTTP")) from error
     except (OSError, ValueError) as error:
         raise Unreachable(cause(error) or type(error).__name__) from error
