@@ -105,17 +105,12 @@ class Reader(AbstractContextManager["Reader"]):
             yield connection
 
     def _follow(self) -> None:
-        if self.path is None:
-            return
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return
-        if (found.st_dev, found.st_ino) != self.identity:
+        found = engines.identity(self.path)
+        if found not in (None, self.identity):
             if self.identity is not None:
                 self._engine.dispose()
                 self._engine = engines.reader_engine(self._target)
-            self.identity = (found.st_dev, found.st_ino)
+            self.identity = found
 
     def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
         """Return the series that a pattern means (see ``records.matcher``), of one machine if it is named."""
