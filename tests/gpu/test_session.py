@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
 
+from wslgpud.probes import nvml_probe
 from wslgpud.probes.nvml_backend import Failed, Recorded
 from wslgpud.probes.nvml_calls import CALLS
 from wslgpud.probes.nvml_probe import Session
@@ -71,6 +73,17 @@ def test_what_is_dear_is_asked_rarely(session):
     assert len(read_at["gpu_utilization_ratio"]) == 121
     assert read_at["gpu_fan_speed_ratio"] == list(range(0, 121, 5))
     assert read_at["gpu_energy_joules"] == [0, 60, 120]
+
+
+@pytest.mark.parametrize(("took_seconds", "read_at"), [(0.0001, list(range(11))), (0.001, [0, 5, 10])])
+def test_who_is_on_the_card_is_read_with_every_sample_where_that_costs_next_to_nothing(
+    session, backend, monkeypatch, took_seconds, read_at
+):
+    backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [{"pid": 1, "usedGpuMemory": 5}]
+    clock = itertools.count(0.0, took_seconds)
+    monkeypatch.setattr(nvml_probe.time, "perf_counter", lambda: next(clock))
+
+    assert [second for second in range(11) if "compute_processes" in sample(session, float(second))] == read_at
 
 
 def test_extra_samples_in_between_ask_only_what_is_cheap(session, backend):

@@ -261,6 +261,15 @@ def test_requests_far_ahead_of_their_answers_are_not_kept(serve):
     release.set()
 
 
+def test_of_who_takes_no_answer_nothing_more_is_listened_to(serve):
+    running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, b"x" * 10_000_000))])
+    with running.connect() as deaf, pytest.raises(ConnectionError):  # noqa: PT012 - until it is cut
+        deaf.sendall(b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_until(lambda: running.server._app._counts["/big", 200])
+        while True:
+            deaf.sendall(GET + b"\r\n" + b"x" * 1000)
+
+
 def test_while_all_are_being_answered_who_comes_waits(serve):
     release = threading.Event()
     slow = Route("/slow", lambda _: release.wait(60) and Response(200, b"done"), waits=True)

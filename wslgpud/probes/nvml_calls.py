@@ -66,7 +66,8 @@ class Call:
     """One question to NVML about a GPU, in the forms that drivers of different ages understand.
 
     ``forms`` are functions with further arguments; the first that answers is kept. ``every_seconds`` 0 means at
-    every sample. A call for a list of processes has no outputs: the probe handles it separately.
+    every sample. A call for a list of processes has no outputs: the probe handles it separately, and makes it at every
+    sample where that costs next to nothing.
     """
 
     def __init__(self, name: str, every_seconds: float, *forms: Form, outputs: Sequence[Output] = ()) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -14,12 +13,10 @@ from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.headroom import Ceilings, Failure, Room, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
 from wslgpud.risk.pressure import Pressure, PressureMeter
+from wslgpud.risk.probability import probabilities
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.tracker import RATE_SECONDS, Circumstances, Tracker, View
 
-HORIZONS = (60, 300, 900, 3600)
-ETA_SPREAD = 0.6
-"""Spread (standard deviation of the logarithm) of the real time to exhaustion about the middle estimate."""
 MOST_RESOURCES = 256
 FORGET_SECONDS = 600.0
 CULPRIT_SECONDS = 5.0
@@ -36,21 +33,6 @@ class Assessment:
     forecasts: tuple[Forecast, ...]
     changes: tuple[Transition, ...]
     failures: tuple[Failure, ...] = ()
-
-
-def probabilities(danger: Danger | None, *, known: bool = True) -> dict[int, float]:
-    """Return the probability of exhaustion within each horizon (seconds); empty if too little was seen.
-
-    The danger's own probability is that of its happening at all; the time to it is log-normal about the
-    middle estimate.
-    """
-    if danger is None:
-        return dict.fromkeys(HORIZONS, 0.0) if known else {}
-    eta = max(danger.eta_seconds, 0.5)
-    return {
-        horizon: danger.probability * 0.5 * (1.0 + math.erf(math.log(horizon / eta) / (ETA_SPREAD * math.sqrt(2.0))))
-        for horizon in HORIZONS
-    }
 
 
 class _Last(NamedTuple):

@@ -86,17 +86,14 @@ class Connection(asyncio.Protocol):
 
     async def converse(self, transport: asyncio.Transport) -> None:
         """Answer requests until either side ends the connection; return when it is gone."""
-        seconds = self._deadlines.answer_seconds
         try:
             request = await self._request(transport, idle=False)
             while request is not None and await self._answer(transport, request):
-                self._expire_in(seconds)
-                await self._taken.wait()
                 await asyncio.sleep(0)  # others have their turn, however many requests lie here already
                 request = await self._request(transport, idle=True)
         except h11.RemoteProtocolError as error:
             self._send(transport, *self._app.refuse(error.error_status_hint))
-        self._expire_in(seconds)
+        self._expire_in(self._deadlines.answer_seconds)
         transport.close()
         await self._lost.wait()
 
@@ -132,6 +129,9 @@ class Connection(asyncio.Protocol):
         self._send(transport, response, headers, empty=request.method == "HEAD")
         if self._last or self._wire.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
             return False
+        # An answer that has filled the buffers is to be taken before there is another one, or is asked for.
+        self._expire_in(self._deadlines.answer_seconds)
+        await self._taken.wait()
         self._wire.start_next_cycle()
         return True
 

@@ -1,0 +1,163 @@
+"""Does what the forecasts say come true? Probabilities beside outcomes, by tenths, before and after calibration.
+
+    python -m tests.bench.bench_reliability [--fit] [FILE or FOLDER]...
+
+Every recording counts the same, whatever its length. "Held out": each family of recordings (those of one program) by a
+calibration that was fitted without it (and a tenth of the other families). ``--fit`` prints the calibration fitted to
+all, for ``wslgpud/risk/probability.py``. Without names: all of ``tests/traces``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.bench.scoring import truth_beside
+from wslgpud.risk import engine
+from wslgpud.risk.levels import Danger
+from wslgpud.risk.probability import CALIBRATION, HORIZONS, Calibration, within
+from wslgpud.risk.replay import replay
+from wslgpud.risk.trace import read_trace
+
+TRACES = Path(__file__).parents[1] / "traces"
+#: as the engine is certain, with the spread of times that was told before
+AS_DECIDED = Calibration(0.0, 1.0, 0.6, 0.0)
+#: where nothing is in sight there is nothing to be judged
+LEAST = 0.01
+_FINEST = 0.02
+FOLDS = 10
+
+Vector = NDArray[np.float64]
+
+
+class Said(NamedTuple):
+    """One forecast: what it came from, and in how many seconds the end came (infinity: it did not)."""
+
+    family: str
+    weight: float
+    certainty: float
+    eta_seconds: float
+    came_seconds: float
+
+
+def family(name: str) -> str:
+    """Return of which program a recording is: all that differ by a number, or by what they were recorded on."""
+    return re.sub(r"^(ram|gpu|real|vm)-", "", re.sub(r"[-_]?\d+$", "", name))
+
+
+def said(path: Path) -> Iterator[Said]:
+    """Yield each forecast of a danger in a recording, before its event."""
+    truth = truth_beside(path)
+    if truth is None:
+        sys.exit(f"no .truth.json beside {path}")
+
+    def as_it_is(danger: Danger | None, *, known: bool = True) -> dict[int, float]:
+        return {0: danger.probability, 1: danger.eta_seconds} if danger is not None else {}
+
+    with mock.patch.object(engine, "probabilities", as_it_is):
+        forecasts = replay(truth.name, read_trace(path)).forecasts
+    rows = [
+        (f.probabilities[0], f.probabilities[1], math.inf if event is None else event - t)
+        for resource, each in forecasts.items()
+        for t, f in each
+        for event in [truth.events.get(resource)]
+        if f.probabilities and f.probabilities[0] > LEAST / 2 and (event is None or t < event)
+    ]
+    yield from (Said(family(truth.name), 1.0 / len(rows), *row) for row in rows)
+
+
+def chances(rows: Sequence[Said], seconds: float, calibration: Calibration) -> Vector:
+    return np.array([within(seconds, row.certainty, row.eta_seconds, calibration) for row in rows])
+
+
+def came(rows: Sequence[Said], seconds: float) -> Vector:
+    return np.array([row.came_seconds <= seconds for row in rows], float)
+
+
+def logarithmic_loss(rows: Sequence[Said], calibration: Calibration) -> float:
+    """Return how much the outcomes surprise, on average over all horizons; 0 is best."""
+    weights, losses = np.array([row.weight for row in rows]), []
+    for horizon in HORIZONS:
+        chance = np.clip(chances(rows, horizon, calibration), 1e-4, 1.0 - 1e-4)
+        right = np.where(came(rows, horizon) > 0, chance, 1.0 - chance)
+        losses.append(-np.average(np.log(right), weights=weights))
+    return float(np.mean(losses))
+
+
+def fitted(rows: Sequence[Said], start: Calibration = CALIBRATION) -> Calibration:
+    """Return the calibration of the least loss, by a search along its four numbers."""
+    best, step = start, 0.2
+    least = logarithmic_loss(rows, best)
+    while step > _FINEST:
+        moved = False
+        for number, sign in itertools.product(range(4), (step, -step)):
+            values = list(best)
+            values[number] += sign
+            tried = Calibration(*values)
+            if min(tried.slope, tried.spread) > 0.1 and (loss := logarithmic_loss(rows, tried)) < least - 1e-6:
+                best, least, moved = tried, loss, True
+        step = step if moved else step / 2
+    return best
+
+
+def tenths(said: Vector, true: Vector, weights: Vector) -> dict[int, tuple[float, float, float]]:
+    """Return, for each tenth of the probabilities, what was said, how much of it came true, and its weight."""
+    meant = said > LEAST
+    said, true, weights = said[meant], true[meant], weights[meant]
+    where = np.minimum(9, (said * 10).astype(int))
+    return {
+        int(tenth): (
+            float(np.average(said[where == tenth], weights=weights[where == tenth])),
+            float(np.average(true[where == tenth], weights=weights[where == tenth])),
+            float(weights[where == tenth].sum()),
+        )
+        for tenth in np.unique(where)
+    }
+
+
+def off_by(found: Mapping[int, tuple[float, float, float]]) -> float:
+    """Return the mean distance between what was said and what came true."""
+    return sum(abs(said - true) * weight for said, true, weight in found.values()) / sum(
+        w for _, _, w in found.values()
+    )
+
+
+def line(name: str, found: Mapping[int, tuple[float, float, float]]) -> str:
+    cells = (f"{found[n][0]:4.0%} > {found[n][1]:4.0%}" if n in found else f"{'':>11}" for n in range(10))
+    return f"{name:<24} {off_by(found):5.1%}  " + "  ".join(cells)
+
+
+def main(arguments: Sequence[str]) -> int:
+    named = [Path(argument) for argument in arguments if argument != "--fit"] or [TRACES]
+    paths = [path for one in named for path in (sorted(one.rglob("*.jsonl.gz")) if one.is_dir() else [one])]
+    rows = [row for path in paths for row in said(path)]
+    families = sorted({row.family for row in rows})
+    print(f"{len(paths)} recordings, {len(families)} families with a danger in sight, {len(rows)} forecasts of it\n")
+    folds = [[row for row in rows if families.index(row.family) % FOLDS == fold] for fold in range(FOLDS)]
+    learned = [fitted([row for other in folds if other is not fold for row in other]) for fold in folds]
+    shuffled = [row for fold in folds for row in fold]
+    weights = np.array([row.weight for row in shuffled])
+    print(f"{'':<24} {'off by':>6}  said > came true, by tenths")
+    for horizon in HORIZONS:
+        true = came(shuffled, horizon)
+        held_out = np.concatenate([chances(*both) for both in zip(folds, itertools.repeat(horizon), learned)])
+        print(f"within {horizon} s")
+        print(line("  as the engine decides", tenths(chances(shuffled, horizon, AS_DECIDED), true, weights)))
+        print(line("  calibrated", tenths(chances(shuffled, horizon, CALIBRATION), true, weights)))
+        print(line("  calibrated, held out", tenths(held_out, true, weights)))
+    if "--fit" in arguments:
+        print("\n" + repr(fitted(rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""What is told as a probability is one: it grows with time and certainty, and comes true as often as it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.bench import bench_reliability
+from tests.bench.bench_reliability import AS_DECIDED, TRACES, came, chances, off_by, said, tenths
+from wslgpud.risk.probability import CALIBRATION, HORIZONS, within
+
+certainties = st.floats(0.0, 1.0)
+times = st.floats(0.0, 1e5)
+
+
+@given(certainties, certainties, times, times, st.floats(0.1, 1e5))
+def test_more_certainty_and_more_time_never_make_it_less_likely(one, other, early, late, eta):
+    low, high = sorted((one, other))
+    short, long = sorted((max(early, 0.1), max(late, 0.1)))
+
+    assert 0.0 <= within(short, low, eta) <= within(long, low, eta) <= 1.0
+    assert within(short, low, eta) <= within(short, high, eta)
+
+
+def test_what_is_certain_stays_so_and_what_is_out_of_the_question_too():
+    assert within(3600, 1.0, 1.0) == pytest.approx(1.0, abs=1e-3)
+    assert within(3600, 0.0, 1.0) == 0.0
+
+
+def test_what_is_told_of_the_recordings_comes_true_within_seven_percent_at_half_the_distance_of_what_decides():
+    rows = [row for path in sorted(TRACES.rglob("*.jsonl.gz")) for row in said(path)]
+    weights = np.array([row.weight for row in rows])
+
+    for horizon in HORIZONS:
+        true = came(rows, horizon)
+        told, decided = (
+            off_by(tenths(chances(rows, horizon, way), true, weights)) for way in (CALIBRATION, AS_DECIDED)
+        )
+        assert told < 0.07
+        assert told < decided * (0.7 if horizon == 60 else 0.5)
+
+
+def test_the_command_prints_what_was_said_beside_what_came_true(capsys):
+    names = [str(path) for path in sorted(TRACES.glob("*-1.jsonl.gz"))]
+
+    assert bench_reliability.main(names) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{len(names)} recordings")
+    assert printed.count("calibrated, held out") == len(HORIZONS)
