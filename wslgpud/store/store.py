@@ -114,10 +114,9 @@ class Outbox:
             if done:
                 del self._unsent[delivery_id]
         done_ms = round(self._wall() * 1000) if done else None
-        values = {"attempts": delivery.attempts, "error": to_text(error), "done_ms": done_ms}
-        mine = update(schema.outbox).values(values)
+        tried = update(schema.outbox).values(attempts=delivery.attempts, error=to_text(error), done_ms=done_ms)
         final = self._buffer.final_row
-        self._buffer.write(lambda on: on.execute(mine.where(schema.outbox.c.id == final(delivery_id))))
+        self._buffer.write(lambda on: on.execute(tried.where(schema.outbox.c.id == final(delivery_id))))
         if done:
             self._wake()
 
