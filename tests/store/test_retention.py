@@ -122,7 +122,7 @@ def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, set
         stores.append(store)
     (small, big), reader = stores, stores[0].reader
     with reader.connected() as connection:
-        sizes = [upkeep._measured(connection, host)[1] for host in (0, 1)]
+        sizes = [store._writer._upkeep._used(connection) for store in stores]
     assert sizes[0] <= limit < 500_000 < sizes[1]
     assert small.stats().purged_rows_total > 0 == big.stats().purged_rows_total
     for store in stores:

@@ -98,31 +98,22 @@ def rises(block: bytes) -> bool:
     return not block or (block[0] in _TYPECODES and unpack_numbers(block, 3, 1)[0][2] >= 0)
 
 
-class _Head(NamedTuple):
-    """How whole numbers follow: each is the one before + (``width`` bytes + ``low``) * ``unit``."""
-
-    width: int
-    first: int
-    unit: int
-    low: int
-
-
 def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
     kind = block[0]
     if kind == _DOUBLES:
         return list(_little(array("d", _lines(inflate(block[1:], 8 * count, raw=True), 8))))
     if kind == _TEXT:
         return _divided(map(int, inflate(block[1:], _DIGITS * count, raw=True).split(b",")), divisor)
-    numbers, begin = unpack_numbers(block, 3, 1)
-    head, planes = _Head(kind, *numbers), inflate(block[begin:], kind * count, raw=True)
-    furthest = abs(head.first) + count * head.unit * (abs(head.low) + (1 << 8 * kind))
-    if divisor > 1 and furthest <= _EXACT:
-        return _floats(head, planes, float(divisor))
-    return _divided(_integers(head, planes), divisor)
+    head, begin = unpack_numbers(block, 3, 1)
+    planes, (first, unit, low) = inflate(block[begin:], kind * count, raw=True), head
+    if divisor > 1 and abs(first) + count * unit * (abs(low) + (1 << 8 * kind)) <= _EXACT:
+        return _floats(kind, head, planes, float(divisor))
+    return _divided(_integers(kind, head, planes), divisor)
 
 
-def _integers(head: _Head, planes: bytes) -> list[Number]:
-    width, at, unit, low = head
+def _integers(width: int, head: Sequence[int], planes: bytes) -> list[Number]:
+    """Return whole numbers: each is the one before + (``width`` bytes + ``low``) * ``unit``."""
+    at, unit, low = head
     if width == 1:
         # the common case by far: looking a step up is quicker than working it out
         steps = _steps(low, unit, int)
@@ -131,22 +122,19 @@ def _integers(head: _Head, planes: bytes) -> list[Number]:
     return [at, *[at := at + (least + n * unit) for n in differences]]
 
 
-def _floats(head: _Head, planes: bytes, divisor: float) -> list[Number]:
+def _floats(width: int, head: Sequence[int], planes: bytes, divisor: float) -> list[Number]:
     """Return the same divided, where floats hold all that there can be: mixed with integers they are slow."""
-    width, first, unit, low = head
+    first, unit, low = head
     at = float(first)
     if width == 1:
         steps = _steps(low, unit, float)
         return [at / divisor, *[(at := at + steps[n]) / divisor for n in planes]]
-    differences, least = _doubles(planes, width), float(low - _ABOVE)
+    # numbers below 2**52, each 2**52 more: as such they are doubles without being converted
+    differences = _little(array("d", _lines(planes, width, struct.pack("<d", _ABOVE))))
+    least = float(low - _ABOVE)
     if unit == 1:
         return [at / divisor, *[(at := at + (n + least)) / divisor for n in differences]]
     return [at / divisor, *[(at := at + (n + least) * unit) / divisor for n in differences]]
-
-
-def _doubles(planes: bytes, width: int) -> array[float]:
-    """Return numbers below 2**52, each 2**52 more: as such they are doubles without being converted."""
-    return _little(array("d", _lines(planes, width, struct.pack("<d", _ABOVE))))
 
 
 def _divided(values: Iterable[Number], divisor: int) -> list[Number]:

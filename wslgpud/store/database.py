@@ -1,18 +1,20 @@
-"""What a new database is made of besides the tables of ``schema``: views, its version, hypertables."""
+"""What a database is made of besides the tables of ``schema``: views, its version, hypertables, its machines."""
 
 from __future__ import annotations
 
 import logging
 import time
 
-from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy import ColumnElement, Connection, Integer, func, inspect, literal_column, select, text
 
 from wslgpud.store import engine, schema
-from wslgpud.store.errors import NewerSchemaError
+from wslgpud.store.errors import ForeignDatabaseError, LockedError, NewerSchemaError
 from wslgpud.store.rollup import DAY
 
 log = logging.getLogger(__name__)
 
+#: each schema of a server's database is a history of its own
+_OUR_SCHEMA: ColumnElement[int] = literal_column("CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer)
 #: what anyone may query, by name; words in braces differ by engine
 _VIEWS = {
     "minute": """
@@ -118,7 +120,8 @@ def version_of(connection: Connection, target: str) -> int:
 
 def create(connection: Connection, target: str) -> None:
     """Make the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
-    engine.serialise(connection)
+    if connection.dialect.name == "postgresql":  # only one daemon at a time, until the transaction ends
+        connection.execute(select(func.pg_advisory_xact_lock(engine.APPLICATION_ID, _OUR_SCHEMA)))
     if version_of(connection, target):
         return
     schema.metadata.create_all(connection)
@@ -161,3 +164,33 @@ def make_hypertables(connection: Connection) -> None:
         if table.name not in made:
             connection.execute(make, {"name": table.name, "seconds": seconds})
             log.info("%s is a hypertable of TimescaleDB now", table.name)
+
+
+def prepare(connection: Connection, target: str, host_name: str) -> int:
+    """Make what an opened database lacks; return a machine's number, for which nobody else writes while it is open.
+
+    Raises:
+        NewerSchemaError: a newer wslgpud wrote it.
+        ForeignDatabaseError: the file is another program's.
+        LockedError: another daemon writes for this machine.
+    """
+    name, host = engine.shown(target), schema.host
+    if connection.dialect.name == "sqlite":
+        mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
+        if mark != engine.APPLICATION_ID and connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
+            raise ForeignDatabaseError("{name}: belongs to another program; name another file in store.path", name=name)
+    create(connection, name)
+    make_hypertables(connection)
+    number: int | None = connection.scalar(select(host.c.id).where(host.c.name == host_name))
+    if number is None:
+        number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
+        connection.execute(host.insert(), {"id": number, "name": host_name})
+    if connection.dialect.name == "postgresql":
+        lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(engine.APPLICATION_ID), number)
+        if not connection.scalar(select(lock)):
+            raise LockedError(
+                "{database}: another wslgpud writes for the host {host_name}; give each its own name",
+                database=name,
+                host_name=host_name,
+            )
+    return number

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import ColumnElement, Connection, Engine, Integer, create_engine, event, func, literal_column, select
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
@@ -63,8 +63,6 @@ _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
 _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"  # noqa: S608 - our own names
 #: how long a statement may take on a server
 STATEMENT_SECONDS = 300
-#: each schema of a database is a history of its own
-_OUR_SCHEMA: ColumnElement[int] = literal_column("CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer)
 
 
 def sqlite_path(target: str) -> Path | None:
@@ -163,6 +161,15 @@ def size_of(path: Path | None) -> int | None:
     """Return the size of a file, None where it cannot be told."""
     with suppress(OSError):
         return None if path is None else path.stat().st_size
+    return None
+
+
+def identity(path: Path | None) -> tuple[int, int] | None:
+    """Return device and inode of a file, None where there is none."""
+    with suppress(FileNotFoundError):
+        if path is not None:
+            found = path.stat()
+            return found.st_dev, found.st_ino
     return None
 
 
@@ -290,25 +297,6 @@ def _made() -> dict[str, str]:
     return {name: " ".join(sql.split()) for name, sql in made.items()}
 
 
-def serialise(connection: Connection) -> None:
-    """Let only one daemon at a time make tables or take a host's number, until the transaction ends."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID, _OUR_SCHEMA)))
-
-
-def claim_host(connection: Connection, host_id: int, host_name: str, target: str) -> None:
-    """Raise LockedError if another daemon writes for this host; none can as long as the connection lasts."""
-    if connection.dialect.name != "postgresql":
-        return
-    lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(APPLICATION_ID), host_id)
-    if not connection.scalar(select(lock)):
-        raise LockedError(
-            "{database}: another wslgpud writes for the host {host_name}; give each its own name",
-            database=shown(target),
-            host_name=host_name,
-        )
-
-
 def manual_transactions(engine: Engine, begin: str) -> None:
     """Let SQLAlchemy, not the driver, begin transactions: the driver commits before DDL and begins late."""
     event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
@@ -346,12 +334,3 @@ def page_counts(connection: Connection) -> tuple[int, int, int]:
         for name in ("page_count", "freelist_count", "page_size")
     )
     return pages, free, size
-
-
-def belongs_to_us(connection: Connection) -> bool:
-    """Tell whether the open SQLite file is empty or carries our mark."""
-    if connection.dialect.name != "sqlite":
-        return True
-    mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
-    tables = connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar()
-    return mark == APPLICATION_ID or not tables

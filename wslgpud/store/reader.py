@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from itertools import repeat
+from itertools import groupby, islice, repeat
 from operator import itemgetter, truediv
 from typing import Any, TypeVar, final
 
@@ -105,17 +104,12 @@ class Reader(AbstractContextManager["Reader"]):
             yield connection
 
     def _follow(self) -> None:
-        if self.path is None:
-            return
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return
-        if (found.st_dev, found.st_ino) != self.identity:
+        found = engines.identity(self.path)
+        if found not in (None, self.identity):
             if self.identity is not None:
                 self._engine.dispose()
                 self._engine = engines.reader_engine(self._target)
-            self.identity = (found.st_dev, found.st_ino)
+            self.identity = found
 
     def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
         """Return the series that a pattern means (see ``records.matcher``), of one machine if it is named."""
@@ -129,17 +123,13 @@ class Reader(AbstractContextManager["Reader"]):
         """
         wanted = matcher(pattern)
         found: dict[SeriesRef, str] = {}
-        of_metric: Counter[tuple[str, str]] = Counter()
         with self.connected() as connection:
             # of a pattern the first that match may be any
             most = MOST_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
-            for ref, kind in series_reader.listed(connection, host, most):
-                if not wanted(ref):
-                    continue
-                of_metric[ref.host, ref.metric] += 1
-                if of_metric[ref.host, ref.metric] <= MOST_LISTED_OF_A_METRIC:
-                    found[ref] = kind
-                if len(found) >= MOST_LISTED:
+            matching = (row for row in series_reader.listed(connection, host, most) if wanted(row[0]))
+            for _, of_metric in groupby(matching, key=lambda row: (row[0].host, row[0].metric)):
+                found.update(islice(of_metric, min(MOST_LISTED_OF_A_METRIC, MOST_LISTED - len(found))))
+                if len(found) == MOST_LISTED:
                     break
         return found
 
@@ -152,8 +142,8 @@ class Reader(AbstractContextManager["Reader"]):
         """Return since when there are samples, minutes and hours, of whichever host has them longest."""
         with self.connected() as connection:
             hosts = connection.scalars(select(schema.host.c.id)).all()
-            begins = [series_reader.oldest(connection, host) for host in hosts]
-        known = ([ms / 1000 for ms in of if ms is not None] for of in zip(*begins, strict=True))
+            begins = zip(*(series_reader.oldest(connection, host) for host in hosts), strict=True)
+            known = [[ms / 1000 for ms in of if ms is not None] for of in begins]
         return Oldest(*(min(walls, default=None) for walls in known))
 
     def read(self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None) -> list[Point]:

@@ -59,22 +59,19 @@ def set_aside(path: Path, wall: float) -> Path:
     return aside
 
 
-def take_over_identity(connection: Connection, aside: Path) -> int:
-    """Copy what all else refers to and what is still to be sent; return the highest row id in use."""
-    newest = 0
-    with connection.begin(), closing(_open(aside)) as old:
-        for table in _IDENTITY:
-            for rows in _rows(old, table):
-                _insert(connection, table, rows)
-        for table in schema.NUMBERED:
-            newest = max(newest, _greatest_id(old, table))
-    return newest
-
-
 def take_over(connection: Connection, aside: Path) -> Iterator[int]:
-    """Copy everything else, a slice each time the iterator is advanced; give the number of its rows."""
+    """Copy what can be read, a slice each time the iterator is advanced.
+
+    First comes what all else refers to and what is still to be sent, and the highest row id in use is given; then
+    the number of rows of each slice.
+    """
     total = 0
     with closing(_open(aside)) as old:
+        with connection.begin():
+            for table in _IDENTITY:
+                for rows in _rows(old, table):
+                    _insert(connection, table, rows)
+        yield max(_greatest_id(old, table) for table in schema.NUMBERED)
         for table in _CONTENT:
             for rows in _rows(old, table):
                 with connection.begin():
@@ -119,7 +116,7 @@ def _rows(
     old: sqlite3.Connection, table: Table, low: int = -_FAR, high: int = _FAR, depth: int = _DEPTH
 ) -> Iterator[list[dict[str, Any]]]:
     """Return the rows with keys in between: from both ends up to the damage, then of its halves."""
-    keys = _keys(table)
+    keys = table.primary_key.columns.keys()
     step = len(keys) == 1  # else rows share the first of their keys
     for backwards in (False, True):
         for rows in _onwards(old, table, low, high, backwards=backwards):
@@ -140,7 +137,7 @@ def _onwards(
     old: sqlite3.Connection, table: Table, low: int, high: int, *, backwards: bool
 ) -> Iterator[list[dict[str, Any]] | None]:
     """Return rows from one end, some at a time; None, and no more, where they cannot be read."""
-    keys = _keys(table)
+    keys = table.primary_key.columns.keys()
     sign, order = ("<", " DESC") if backwards else (">", "")
     query = (
         f"SELECT {', '.join(table.columns.keys())} FROM {table.name}"  # noqa: S608 - our own names
@@ -164,7 +161,3 @@ def _onwards(
             return
         yield rows
         last, limit = [rows[-1][key] for key in keys], min(SLICE_ROWS, limit * 8)
-
-
-def _keys(table: Table) -> list[str]:
-    return [column.name for column in table.primary_key.columns]

@@ -10,7 +10,7 @@ from math import copysign, gcd, isfinite
 from operator import truediv
 from struct import Struct
 from sys import float_info
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, select
 
@@ -25,6 +25,8 @@ _MINUTES = MINUTE_PART // MINUTE
 _INT64_MAX = (1 << 63) - 1
 #: 15 numbers of so many bytes, as the next wider that ``struct`` knows
 _WORDS = [Struct(f">{_MINUTES}{code}") for code in "BBHIIQQQQ"]
+
+_K = TypeVar("_K", int, tuple[int, int])
 
 dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
@@ -45,15 +47,11 @@ class Summary(NamedTuple):
         )
 
 
-#: (beginning of the step in seconds, series) -> what is known of it
-Summaries = Mapping[tuple[int, int], Summary]
-
-
 class Steps(NamedTuple):
     """Summaries by time, column by column: a year has 9,000 hours, and no call is made for each."""
 
-    times: Sequence[int]
-    n: Sequence[int]
+    times: Sequence[Any]
+    n: Sequence[Any]
     low: Sequence[Number]
     high: Sequence[Number]
     total: Sequence[Number]
@@ -74,7 +72,7 @@ class Steps(NamedTuple):
         first, last = bisect_left(self.times, start), bisect_right(self.times, end)
         if (first, last) == (0, len(self.times)):
             return self
-        return Steps(self.times[first:last], self.n[first:last], *(c[first:last] for c in self[2:]))
+        return Steps(*(column[first:last] for column in self))
 
     def then(self, later: Steps) -> Steps:
         """Return these and what arrived later, which may belong to the same steps."""
@@ -83,11 +81,9 @@ class Steps(NamedTuple):
         place = bisect_left(self.times, later.times[0])
         end = dict(self.between(later.times[0], self.times[-1]).rows())
         for time, known in later.rows() if end else ():
-            end[time] = end[time].then(known) if time in end else known
-        end_columns = columns(end) if end else later
-        before = Steps(self.times[:place], self.n[:place], *(column[:place] for column in self[2:]))
-        values = ([*mine, *theirs] for mine, theirs in zip(before[2:], end_columns[2:], strict=True))
-        return Steps([*before.times, *end_columns.times], [*before.n, *end_columns.n], *values)
+            _add(end, time, known)
+        pairs = zip(self, columns(end) if end else later, strict=True)
+        return Steps(*([*mine[:place], *theirs] for mine, theirs in pairs))
 
 
 def columns(known: Mapping[int, Summary]) -> Steps:
@@ -108,9 +104,12 @@ def summarise(times: Sequence[int], values: Sequence[Number], step: int) -> dict
     """Return a summary for each clock-aligned ``step`` that has values; ``times`` are in order of arrival."""
     found: dict[int, Summary] = {}
     for begin, first, end in stretches(times, step):
-        part = summary(values[first:end])
-        found[begin] = found[begin].then(part) if begin in found else part
+        _add(found, begin, summary(values[first:end]))
     return found
+
+
+def _add(found: dict[_K, Summary], key: _K, later: Summary) -> None:
+    found[key] = found[key].then(later) if key in found else later
 
 
 def stretches(times: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]:
@@ -139,8 +138,8 @@ def merge(steps: Steps, step: int) -> Steps:
     )
 
 
-def write_summaries(connection: Connection, minutes: Summaries) -> None:
-    """Add newly sealed minutes, joining those that are there already, and renew the hours they belong to.
+def write_summaries(connection: Connection, minutes: Mapping[tuple[int, int], Summary]) -> None:
+    """Add newly sealed minutes, by beginning (s) and series, to those there already, and renew their hours.
 
     A minute is there already when a clock went back or a chunk was closed within it.
     """
@@ -155,7 +154,7 @@ def write_summaries(connection: Connection, minutes: Summaries) -> None:
     if all_minutes:
         connection.execute(delete(table).where(these))
     for key, new in minutes.items():
-        all_minutes[key] = all_minutes[key].then(new) if key in all_minutes else new
+        _add(all_minutes, key, new)
     by_row: dict[tuple[int, int], dict[int, Summary]] = {}
     for (time, number), known in all_minutes.items():
         part = time // MINUTE_PART * MINUTE_PART
@@ -172,7 +171,7 @@ def _renew_hours(connection: Connection, parts: Iterable[int], low: int, high: i
         within = range(begin, begin + HOUR, MINUTE_PART)
         of_hour = and_(minute.c.part.in_(within), minute.c.series.between(low, high))
         for _, number, known in minute_rows(connection, of_hour):
-            found[number] = found[number].then(known) if number in found else known
+            _add(found, number, known)
         day, hour = begin // DAY * DAY, begin % DAY // HOUR
         connection.execute(
             delete(table).where(table.c.part == day, table.c.series.between(low, high), table.c.hour == hour)
@@ -193,33 +192,24 @@ def minute_rows(connection: Connection, where: ColumnElement[bool]) -> Iterator[
 
 def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
     """Return the minutes (0 to 14) of one series and part as columns of a row, see ``schema``."""
-    numbers: dict[int, Sequence[Number]] = {}
-    unit = base = 0
     names = ("n", "last", "below", "above", "over")
-    whole = isinstance(next(iter(minutes.values())).last, int)
-    if whole:
-        base = min(int(s.last) for s in minutes.values())
-        distances = {
-            m: [int(v) for v in (s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low)]
-            for m, s in minutes.items()
-        }
-        whole = max(map(max, distances.values())) <= _INT64_MAX
-    if not whole:
+    base = min(s.last for s in minutes.values())
+    distances: dict[int, list[Any]] = {
+        m: [s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low] for m, s in minutes.items()
+    }
+    if isinstance(base, float) or max(map(max, distances.values())) > _INT64_MAX:
         numbers = {m: (s.n, s.last, s.low, s.high, _finite(s)) for m, s in minutes.items()}
         columns = [[numbers[m][i] if m in numbers else None for m in range(_MINUTES)] for i in range(len(names))]
         return {"unit": 0, "base": 0, "data": dumps(columns), **dict.fromkeys(names)}
     unit = gcd(*(v for values in distances.values() for v in values)) or 1
     none = (0,) * len(names)
     rows = [(minutes[m].n, *(v // unit for v in distances[m])) if m in minutes else none for m in range(_MINUTES)]
-    blobs = map(_bytes_of, zip(*rows, strict=True))
-    return {"unit": unit, "base": base, "data": "", **dict(zip(names, blobs, strict=True))}
-
-
-def _bytes_of(column: Sequence[int]) -> bytes:
-    """Return 15 numbers in as few bytes as the largest needs, one after the other, or one for all."""
-    width = (max(column).bit_length() + 7) // 8
-    alike = column.count(column[0]) == _MINUTES
-    return b"".join(number.to_bytes(width, "big") for number in (column[:1] if alike else column))
+    row: dict[str, Any] = {"unit": unit, "base": base, "data": ""}
+    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+        width = (max(column).bit_length() + 7) // 8
+        alike = column.count(column[0]) == _MINUTES
+        row[name] = b"".join(number.to_bytes(width, "big") for number in (column[:1] if alike else column))
+    return row
 
 
 def _numbers_of(blob: bytes) -> Sequence[int]:
@@ -228,12 +218,12 @@ def _numbers_of(blob: bytes) -> Sequence[int]:
     width = len(blob) // _MINUTES
     words = _WORDS[width]
     wide = words.size // _MINUTES
-    if wide > width:
-        filled = bytearray(words.size)
-        for i in range(width):
-            filled[wide - width + i :: wide] = blob[i::width]
-        return words.unpack(filled)
-    return words.unpack(blob)
+    if wide == width:
+        return words.unpack(blob)
+    filled = bytearray(words.size)
+    for i in range(width):
+        filled[wide - width + i :: wide] = blob[i::width]
+    return words.unpack(filled)
 
 
 def minutes_of(part: int, series: int, unit: int, base: int, data: str, *blobs: bytes | None) -> Steps:

@@ -82,7 +82,6 @@ class Series:
     """One series in use. What waits to be written refers to it by ``name``, which is empty where nothing is kept."""
 
     name: str
-    divisor: int
     key: SeriesKey
     spec: MetricSpec
     labels: tuple[str, ...]
@@ -119,7 +118,7 @@ class SeriesInUse:
             divisor = 0 if spec.decimals is None else 10**spec.decimals
             key = SeriesKey(spec.name, spec.kind, dumps(dict(zip(spec.labels, labels, strict=False))), divisor)
             self._learned += 1
-            found = Series(str(self._learned), divisor, key, spec, labels)
+            found = Series(str(self._learned), key, spec, labels)
         self.known.setdefault(spec.name, {})[labels] = found
         return found
 

@@ -40,8 +40,6 @@ _MOST_ROWS = 250_000
 
 #: whether time only grows, times (ms, or seconds), values
 Piece = tuple[bool, Iterable[Any], Iterable[Number]]
-#: gives the summaries of a series, by their beginning in ms
-Tier = Callable[[Connection, "Asked"], Steps]
 
 
 class Asked(NamedTuple):
@@ -185,7 +183,7 @@ def best(connection: Connection, asked: Asked) -> tuple[list[float], list[Number
     That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are
     seconds, and the values are those that were measured.
     """
-    before = _coarser(connection, asked, _minutes, _hours)
+    before = _coarser(connection, asked, minutes=True)
     times, values = _joined(_pieces(connection, asked, 1000, asked.divisor))
     if not before.times:
         return times, values
@@ -198,22 +196,20 @@ def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
     return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
 
 
-def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
-    """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
+def _coarser(connection: Connection, asked: Asked, *, minutes: bool) -> Steps:
+    """Return what hours, and perhaps minutes, know of times from before the finer tiers, which is not kept there."""
     host = asked.number >> schema.SERIES_BITS
     raw_from = _first_sample(connection, host)
     if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
         return NONE
     minute_from = _first_part(connection, schema.rollup_minute, host)
-    begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
     found = NONE
-    for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
-        if tier in tiers:
-            # a step that reaches into the finer tier is that one's
-            known = [begin - width * 1000 for begin in begins[tier] if begin is not None]
-            end = min((asked.end_ms, *known))
-            if asked.start_ms <= end:
-                found = found.then(tier(connection, asked._replace(end_ms=end)))
+    tiers = (_hours, HOUR, (raw_from, minute_from)), (_minutes, MINUTE, (raw_from,))
+    for tier, width, finer in tiers[: 1 + minutes]:
+        # a step that reaches into the finer tier is that one's
+        end = min((asked.end_ms, *(begin - width * 1000 for begin in finer if begin is not None)))
+        if asked.start_ms <= end:
+            found = found.then(tier(connection, asked._replace(end_ms=end)))
     return found
 
 
@@ -288,14 +284,11 @@ def _newest(connection: Connection, asked: Asked) -> tuple[list[int], list[Numbe
     parse: Callable[[str], Number] = int if asked.whole else float
     points: list[tuple[int, Number]] = []
     for first, offsets, text in connection.execute(query, {**words, "low": low, "high": high}):
-        found: list[tuple[int, Number]] = []
         with gap("ticks from %d on, series %d", first, asked.number):
             many = text[0] == "["
             texts = text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
-            for offset, number in zip(json.loads(offsets), texts, strict=False):
-                if asked.start_ms <= first + offset <= asked.end_ms:
-                    found.append((first + offset, parse(number)))
-        points += found
+            given = zip((first + offset for offset in json.loads(offsets)), texts, strict=False)
+            points += [(ms, parse(number)) for ms, number in given if asked.start_ms <= ms <= asked.end_ms]
     return [ms for ms, _ in points], [value for _, value in points]
 
 
@@ -307,11 +300,11 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
     begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
     asked = asked._replace(start_ms=begin, end_ms=end)
     if step_ms % (MINUTE * 1000):
-        found = merge(_coarser(connection, asked, _minutes, _hours), step_ms)
+        found = merge(_coarser(connection, asked, minutes=True), step_ms)
         newest = _joined(_pieces(connection, asked, 1, 1))
     else:
         tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
-        found = NONE if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
+        found = NONE if tier is _hours else merge(_coarser(connection, asked, minutes=False), step_ms)
         table = schema.rollup_minute if tier is _minutes else schema.rollup_hour
         kept_from = _first_part(connection, table, asked.number >> schema.SERIES_BITS)
         if kept_from is not None and asked.start_ms < kept_from:

@@ -22,7 +22,7 @@ from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import database, schema
 from wslgpud.store import engine as engines
-from wslgpud.store.errors import ForeignDatabaseError, gap
+from wslgpud.store.errors import gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Delivery, Learned, delivery_of, stress_to_json, transition_row
 from wslgpud.store.schema import insert_new
@@ -114,10 +114,9 @@ class Outbox:
             if done:
                 del self._unsent[delivery_id]
         done_ms = round(self._wall() * 1000) if done else None
-        values = {"attempts": delivery.attempts, "error": to_text(error), "done_ms": done_ms}
-        mine = update(schema.outbox).values(values)
+        tried = update(schema.outbox).values(attempts=delivery.attempts, error=to_text(error), done_ms=done_ms)
         final = self._buffer.final_row
-        self._buffer.write(lambda on: on.execute(mine.where(schema.outbox.c.id == final(delivery_id))))
+        self._buffer.write(lambda on: on.execute(tried.where(schema.outbox.c.id == final(delivery_id))))
         if done:
             self._wake()
 
@@ -237,16 +236,8 @@ class Store(AbstractContextManager["Store"]):
         ``last_row`` is the highest row id of a damaged file whose rows are still to be taken over;
         ``same_file`` tells that it is the one we have written to before.
         """
-        name = engines.shown(self._target)
         with connection.begin():
-            if not engines.belongs_to_us(connection):
-                raise ForeignDatabaseError(
-                    "{name}: belongs to another program; name another file in store.path", name=name
-                )
-            database.create(connection, name)
-            database.make_hypertables(connection)
-            host_id = _host_id(connection, self.host)
-            engines.claim_host(connection, host_id, self.host, self._target)
+            host_id = database.prepare(connection, self._target, self.host)
             low, high = schema.row_range(host_id)
             of_host = (select(func.max(t.c.id)).where(t.c.id.between(low, high)) for t in schema.NUMBERED)
             last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
@@ -300,13 +291,3 @@ class Store(AbstractContextManager["Store"]):
             rejected_values_total=self._buffer.rejected_values,
             last_commit_age_seconds=None if committed is None else time.monotonic() - committed,
         )
-
-
-def _host_id(connection: Connection, name: str) -> int:
-    table = schema.host
-    found: int | None = connection.scalar(select(table.c.id).where(table.c.name == name))
-    if found is not None:
-        return found
-    number = connection.scalar(select(func.coalesce(func.max(table.c.id) + 1, 0))) or 0
-    connection.execute(table.insert(), {"id": number, "name": name})
-    return number

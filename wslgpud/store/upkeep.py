@@ -149,8 +149,12 @@ class Upkeep:
             return (pages - free) * size
         if time.monotonic() >= self._measure_due_mono:
             self._measure_due_mono = time.monotonic() + MEASURE_SECONDS
-            rows, self._used_bytes = _measured(connection, self._buffer.host_id)
-            self._bytes_a_row = self._used_bytes / max(rows, 1)
+            rows = taken = 0
+            for table in _MEASURED:
+                sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
+                count, data = connection.execute(sizes.select_from(table).where(self._ours(connection, table))).one()
+                rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
+            self._used_bytes, self._bytes_a_row = taken, taken / max(rows, 1)
         return self._used_bytes
 
     def _purge_excess(self, connection: Connection) -> int:
@@ -239,16 +243,6 @@ class Upkeep:
             if connection.dialect.name == "sqlite":
                 _, free, size = engines.page_counts(connection)
                 self._stats.free_bytes = free * size
-
-
-def _measured(connection: Connection, host: int) -> tuple[int, float]:
-    """Return the rows of a machine in PostgreSQL and the bytes that they take."""
-    rows, taken = 0, 0
-    for table in _MEASURED:
-        sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
-        count, data = connection.execute(sizes.select_from(table).where(schema.of_host(table, host))).one()
-        rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
-    return rows, float(taken)
 
 
 def _adapted(size: int, seconds: float, most: int) -> int:

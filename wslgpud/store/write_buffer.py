@@ -366,7 +366,7 @@ class WriteBuffer:
                 continue
             found = known.get(spec.name, {}).get(labels) or self._series.learn(spec, labels)
             name = found.name
-            number = _scaled(value, found.divisor) if name else None
+            number = _scaled(value, found.key.divisor) if name else None
             if number is None:
                 self.rejected_values += 1
             elif spec.names and name in into:

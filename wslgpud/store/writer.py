@@ -7,7 +7,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, bindparam, update
@@ -256,19 +255,19 @@ class Writer:
     def _open(self) -> wal.Wal:
         if self._wal is None:
             self._engine = self._engine or engines.writer_engine(self._target)
-            if self._suspect and self._path is not None and self._stat() == self._inode:
+            if self._suspect and self._path is not None and engines.identity(self._path) == self._inode:
                 wal.write_again(self._path)
             opened = wal.Wal(self._engine.connect(), self._path)
             try:
                 if self._aside is not None:
                     self._begin_salvage(opened.connection, self._aside)
-                self._attach(opened.connection, self._last_row, same_file=self._inode == self._stat())
+                self._attach(opened.connection, self._last_row, same_file=self._inode == engines.identity(self._path))
                 # that this run has begun must be known even if the power goes in the next second
                 opened.sync()
             except BaseException:
                 opened.close()
                 raise
-            self._wal, self._inode = opened, self._stat()
+            self._wal, self._inode = opened, engines.identity(self._path)
             if self._suspect:
                 self._suspect = False
                 self._check.soon()
@@ -278,13 +277,14 @@ class Writer:
         """Take over from a damaged file what all else refers to; the rest follows in slices."""
         with connection.begin():
             database.create(connection, self._target)
+        salvage = recovery.take_over(connection, aside)
         try:
-            self._last_row = recovery.take_over_identity(connection, aside)
+            self._last_row = next(salvage)
         except sqlite3.Error as error:
             log.error("%s: nothing can be read any more: %s", aside, error)  # noqa: TRY400
             self._aside = None
-            return
-        self._salvage = recovery.take_over(connection, aside)
+        else:
+            self._salvage = salvage
 
     def _close_connection(self) -> None:
         if self._wal is not None:
@@ -292,22 +292,15 @@ class Writer:
             self._wal = None
         self._buffer.again()
 
-    def _stat(self, suffix: str = "") -> tuple[int, int] | None:
-        with suppress(FileNotFoundError):
-            if self._path is not None:
-                found = Path(f"{self._path}{suffix}").stat()
-                return found.st_dev, found.st_ino
-        return None
-
     def _reopen_if_replaced(self) -> None:
         """Leave a file that was deleted or replaced: writes to it would succeed and be lost.
 
         Its log is left behind under the name of the new file's log and would be played into that.
         """
-        if self._path is None or self._wal is None or self._stat() == self._inode:
+        if self._path is None or self._wal is None or engines.identity(self._path) == self._inode:
             return
         log.warning("%s was deleted or replaced; going on with the file of that name", self._path)
-        ours = self._stat("-wal") == self._wal.inode
+        ours = engines.identity(engines.log_path(self._path)) == self._wal.inode
         self._close_connection()
         if ours:
             for suffix in ("-wal", "-shm"):
