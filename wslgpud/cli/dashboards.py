@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from wslgpud.cli import shipped
+from wslgpud.cli import common, shipped
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import argument, flag
+from wslgpud.cli.common import argument
 from wslgpud.words import t
 
 app = App()
 
 FolderArgument = Annotated[Path, argument("DIR", "folder to write to; made if need be")]
-ForceOption = Annotated[bool, flag("--force", "replace files that differ")]
 
 
 @app.callback()
@@ -22,7 +21,7 @@ def dashboards() -> None:
 
 
 @app.command()
-def export(folder: FolderArgument, force: ForceOption = False) -> None:
+def export(folder: FolderArgument, force: common.Force = False) -> None:
     """Write dashboards, provisioning files and a compose file.
 
     Examples:

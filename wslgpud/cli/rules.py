@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from wslgpud.cli import shipped
+from wslgpud.cli import common, shipped
 from wslgpud.cli.commands import App
 from wslgpud.cli.common import option
-from wslgpud.cli.dashboards import FolderArgument, ForceOption
+from wslgpud.cli.dashboards import FolderArgument
 from wslgpud.words import t
 
 app = App()
@@ -28,7 +28,7 @@ def export(
     folder: FolderArgument,
     grafana: Annotated[str, option("--grafana", "URL", "where people reach Grafana, for links in alerts")] = GRAFANA,
     daemon: Annotated[str, option("--daemon", "URL", "where people reach the daemon's page, for the same")] = DAEMON,
-    force: ForceOption = False,
+    force: common.Force = False,
 ) -> None:
     """Write rules, a scrape configuration and an example for Alertmanager.
 
