@@ -72,7 +72,7 @@ def noted(folders: Iterable[Path]) -> Iterator[Daemon]:
     """Yield the daemons that have left a note in one of their state folders."""
     for folder in folders:
         try:
-            note = safe_files.parsed(safe_files.read(folder / NOTE))
+            note = safe_files.parsed(safe_files.contents(folder / NOTE))
             url = str(note["url"])
         except (OSError, ValueError, KeyError):
             continue

@@ -71,6 +71,6 @@ class ControlFile:
         safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # the daemon is another user
 
     def _read(self) -> Control:
-        document = safe_files.parsed(safe_files.read(self.path))
+        document = safe_files.parsed(safe_files.contents(self.path))
         silences = ((str(s["rule"]), str(s["resource"]), float(s["until_wall"])) for s in document["silences"])
         return Control(tuple(Silence(*s) for s in silences), tuple(int(number) for number in document["acknowledged"]))

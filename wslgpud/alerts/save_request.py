@@ -52,7 +52,7 @@ class StoppedFile:
         Start times count from the boot: those of an earlier one could name somebody else now.
         """
         try:
-            document = safe_files.parsed(safe_files.read(self.path))
+            document = safe_files.parsed(safe_files.contents(self.path))
             if document["boot_id"] != _boot_id():
                 return set()
             return {Stopped(*(int(number) for number in entry)) for entry in document["stopped"]}

@@ -68,11 +68,6 @@ def contents(
     return found
 
 
-def read(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, folder: int | None = None) -> str:
-    """Return the text of a small plain file. Raises OSError: as ``contents``; ValueError: it is not UTF-8."""
-    return contents(path, most_bytes, folder=folder).decode()
-
-
 class Folder:
     """A folder held open: whatever becomes of its path, nothing here leads elsewhere.
 
@@ -128,9 +123,9 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def read(self, name: str, most_bytes: int = MOST_BYTES) -> str:
-        """Return the text of a small file; see ``read``."""
-        return read(name, most_bytes, folder=self._descriptor)
+    def contents(self, name: str, most_bytes: int) -> bytes:
+        """Return all of a small file; see ``contents``."""
+        return contents(name, most_bytes, folder=self._descriptor)
 
     def create(self, name: str) -> BinaryIO:
         """Begin a new file, to be written without a buffer. Raises OSError: it is there already, or cannot be made."""

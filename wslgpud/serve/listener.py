@@ -36,55 +36,54 @@ class Deadlines:
 class Connection(asyncio.Protocol):
     """Answers a client's requests one after another; while it is the client's turn, a deadline runs."""
 
-    def __init__(self, app: App, network: str, deadlines: Deadlines, unread: Callable[[], None]) -> None:
-        """Serve ``app`` to a client in ``network`` (see ``access.network_of``); ``unread`` hears of answers left."""
+    def __init__(self, app: App, network: str, deadlines: Deadlines, on_backlog: Callable[[], None]) -> None:
+        """Prepare for a client in ``network``, see ``access.network_of``; ``on_backlog``: it does not read."""
         self.network = network
-        self._app, self._deadlines, self._unread = app, deadlines, unread
+        self._app, self._deadlines, self._on_backlog = app, deadlines, on_backlog
         self._loop = asyncio.get_running_loop()
         self.since = self._loop.time()
         #: whether it is the client's turn: to agree on TLS, to ask, or to take what was answered
         self.waits_for_client = True
-        #: agrees on TLS, if that is spoken, and converses; kept, for the loop itself holds tasks only weakly
+        #: agrees on TLS, if that is spoken, and serves; kept, for the loop itself holds tasks only weakly
         self.task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-        # The client has said something, has room for more, is gone.
-        self._heard, self._taken, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._taken.set()
+        self._readable, self._writable, self._closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._writable.set()
         self._timer: asyncio.TimerHandle | None = None
-        self._idle = self._last = False
+        self._idle = self._final = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # what asyncio gives
         """Begin: TLS, if any, is agreed on."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes."""
+        """Hand bytes to the parser."""
         self._wire.receive_data(data)
-        self._heard.set()
+        self._readable.set()
         if self._wire.their_state is not h11.IDLE:
-            self._bound()
+            self._limit_pipelining()
 
-    def _bound(self) -> None:
+    def _limit_pipelining(self) -> None:
         """Cut who has asked further ahead than anybody has to remember."""
         if len(self._wire.trailing_data[0]) > HEAD_BYTES:
             self.abort()
 
     def pause_writing(self) -> None:
         """Begin no other answer: the client has let all buffers fill up."""
-        self._taken.clear()
-        self._unread()
+        self._writable.clear()
+        self._on_backlog()
 
     def resume_writing(self) -> None:
         """Go on: there is room again."""
-        self._taken.set()
+        self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """Wake up what waits for the client."""
-        for event in (self._lost, self._heard, self._taken):
+        for event in (self._closed, self._readable, self._writable):
             event.set()
 
-    async def converse(self, transport: asyncio.Transport) -> None:
+    async def serve(self, transport: asyncio.Transport) -> None:
         """Answer requests until either side ends the connection; return when it is gone."""
         try:
             request = await self._request(transport, idle=False)
@@ -93,21 +92,21 @@ class Connection(asyncio.Protocol):
                 request = await self._request(transport, idle=True)
         except h11.RemoteProtocolError as error:
             self._send(transport, *self._app.refuse(error.error_status_hint))
-        self._expire_in(self._deadlines.answer_seconds)
+        self._set_deadline(self._deadlines.answer_seconds)
         transport.close()
-        await self._lost.wait()
+        await self._closed.wait()
 
     async def _request(self, transport: asyncio.Transport, *, idle: bool) -> Request | None:
         """Return the next request; None where there is none to come. After an ``idle`` time its head is due."""
         self._idle, head_seconds = idle, self._deadlines.head_seconds
-        self._expire_in(self._deadlines.idle_seconds if idle else head_seconds)
+        self._set_deadline(self._deadlines.idle_seconds if idle else head_seconds)
         while (event := self._wire.next_event()) is h11.NEED_DATA and not transport.is_closing():
             if self._idle and self._wire.trailing_data[0]:
                 self._idle = False
-                self._expire_in(head_seconds)
-            self._heard.clear()
-            await self._heard.wait()
-        self._expire_in(None)
+                self._set_deadline(head_seconds)
+            self._readable.clear()
+            await self._readable.wait()
+        self._set_deadline(None)
         self._idle = False
         if not isinstance(event, h11.Request):
             return None
@@ -118,7 +117,7 @@ class Connection(asyncio.Protocol):
         request = Request(*asked, headers, size, version, self.network)
         if not request.has_body:
             self._wire.next_event()  # its end
-            self._bound()
+            self._limit_pipelining()
         return request
 
     async def _answer(self, transport: asyncio.Transport, request: Request) -> bool:
@@ -127,11 +126,11 @@ class Connection(asyncio.Protocol):
         response, headers = await self._app.respond(request)
         self.since, self.waits_for_client = self._loop.time(), True
         self._send(transport, response, headers, empty=request.method == "HEAD")
-        if self._last or self._wire.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
+        if self._final or self._wire.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
             return False
         # An answer that has filled the buffers is to be taken before there is another one, or is asked for.
-        self._expire_in(self._deadlines.answer_seconds)
-        await self._taken.wait()
+        self._set_deadline(self._deadlines.answer_seconds)
+        await self._writable.wait()
         self._wire.start_next_cycle()
         return True
 
@@ -144,13 +143,13 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Close after the current answer, at once if there is none."""
-        self._last = True
+        self._final = True
         if self._transport is not None and self.waits_for_client:
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once, even during the handshake."""
-        self._expire_in(None)
+        self._set_deadline(None)
         if self._transport is not None:
             with suppress(AttributeError):  # 3.11.2's TLS transport, once lost, has nothing left to abort
                 self._transport.abort()
@@ -162,13 +161,13 @@ class Connection(asyncio.Protocol):
         """What was answered and waits in memory until the client takes it."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def _expire_in(self, seconds: float | None) -> None:
+    def _set_deadline(self, seconds: float | None) -> None:
         """Set the client's deadline anew; None takes it back."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._on_deadline)
 
-    def _expire(self) -> None:
+    def _on_deadline(self) -> None:
         """Close in peace where nothing is under way in either direction; else that might never end."""
         if self._idle and not self.unread_bytes:
             self.finish()
@@ -274,7 +273,7 @@ class Listener:
                 evicted.abort()
             await self._fewer_than(CONNECTIONS_MAX)
             network = network_of(str(place[0])) if place else ""  # a Unix socket's has no name
-            connection = Connection(self._app, network, self._deadlines, self._unread)
+            connection = Connection(self._app, network, self._deadlines, self._limit_backlog)
             self._connections.add(connection)
             connection.task = asyncio.create_task(self._begin(client, connection))
             # One per turn of the loop: otherwise a burst would fill all slots and push out its own first clients
@@ -286,7 +285,7 @@ class Listener:
             self._left.clear()
             await self._left.wait()
 
-    def _unread(self) -> None:
+    def _limit_backlog(self) -> None:
         """Close connections of clients that do not read, until the unread responses are small enough."""
         stalled = {connection for connection in self._connections if connection.unread_bytes}
         while sum(connection.unread_bytes for connection in stalled) > UNREAD_BYTES_MAX and (
@@ -309,7 +308,7 @@ class Listener:
             if web.client_allowed_sans and names.isdisjoint(web.client_allowed_sans):
                 transport.abort()
             else:
-                await connection.converse(transport)
+                await connection.serve(transport)
         except OSError as error:  # a client that gave up, or a failed TLS handshake
             _log.debug("no connection: %s", error)
         finally:

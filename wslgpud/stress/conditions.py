@@ -188,7 +188,7 @@ def still_hung(state_folder: Path, host: Host) -> bool:
     """Tell whether a worker noted earlier still hangs; a note of an earlier boot or an ended process is dropped."""
     file = state_folder / _HUNG
     with contextlib.suppress(OSError, ValueError, KeyError):
-        note = safe_files.parsed(safe_files.read(file, _MOST_NOTE_BYTES))
+        note = safe_files.parsed(safe_files.contents(file, _MOST_NOTE_BYTES))
         if note["boot"] == host.read(_BOOT_ID).strip() and host.exists(f"/proc/{note['pid']}"):
             return True
         file.unlink()

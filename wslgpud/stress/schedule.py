@@ -260,7 +260,7 @@ class Nightly:
         taken, kept = ({(run.wall, run.uuid) for run in runs} for runs in (self.runs(), self._kept().values()))
         for name in names:
             try:
-                run = stress_from_json(safe_files.parsed(folder.read(name, MOST_ANSWER_BYTES)))
+                run = stress_from_json(safe_files.parsed(folder.contents(name, MOST_ANSWER_BYTES)))
             except (OSError, ValueError) as error:
                 log.warning("%s is no stress run: %s", folder.path / name, error)
             else:

@@ -74,7 +74,7 @@ class Asker:
     def _answer(self) -> StressResult | None:
         file = self.folder / ANSWER
         try:
-            document = safe_files.parsed(safe_files.read(file, MOST_ANSWER_BYTES))
+            document = safe_files.parsed(safe_files.contents(file, MOST_ANSWER_BYTES))
         except FileNotFoundError:
             return None
         file.unlink()
@@ -89,7 +89,7 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
     """Do what the request asks for, and leave the answer: the unit's side. Raises NoRequestError: there is none."""
     file = folder / REQUEST
     try:
-        document = safe_files.parsed(safe_files.read(file, MOST_REQUEST_BYTES))
+        document = safe_files.parsed(safe_files.contents(file, MOST_REQUEST_BYTES))
         gpu, mode = int(document["gpu"]), document["mode"]
         file.unlink()  # while it lies there systemd starts us again
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:

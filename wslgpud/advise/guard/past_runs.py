@@ -62,7 +62,7 @@ class PastRuns:
 def load(folder: Path) -> PastRuns:
     """Return what is remembered; nothing where the file is missing or was spoiled."""
     try:
-        document = safe_files.parsed(safe_files.read(folder / NAME))
+        document = safe_files.parsed(safe_files.contents(folder / NAME))
         commands = {str(k): dict(v) for k, v in document["commands"].items()}
         return PastRuns(commands, {str(k): int(v) for k, v in document["compilers"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
