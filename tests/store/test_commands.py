@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import tempfile
@@ -321,6 +322,20 @@ def test_a_backup_beside_the_daemon_is_a_whole_history(run, tmp_path):
     run("db", "backup", str(tmp_path / "wslgpud.db"), "--force")
     assert "cannot be made" in run("db", "backup", "/dev/null/x", code=2)
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
+
+
+def test_a_backup_is_open_to_nobody_to_whom_the_history_is_not(recorded, tmp_path):
+    """Root's own mask would show the names of everybody's programs to all."""
+    file = tmp_path / "wslgpud.db"
+    shutil.copy(recorded / "wslgpud.db", file)
+    file.chmod(0o640)
+    before = os.umask(0o022)
+    try:
+        maintenance.backup(str(file), tmp_path / "copy.db", lambda *_: None)
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to write into another user's folder")

@@ -28,15 +28,7 @@ from sqlalchemy.schema import CreateTable
 from wslgpud import optional_packages
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
-from wslgpud.store import schema
-from wslgpud.store.errors import (
-    ForeignDatabaseError,
-    LockedError,
-    MissingDriverError,
-    NotADatabaseError,
-    StoreError,
-    UnwritableError,
-)
+from wslgpud.store import errors, schema
 from wslgpud.words import cause, say
 
 #: marks the file as ours (``file`` and ``PRAGMA application_id`` show it): "WGPU"
@@ -96,7 +88,7 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
     mount = disk.holder(disk.mounts(mounts), os.path.realpath(folder))
     kind = mount.type if mount is not None else ""
     if kind in _REMOTE:
-        raise UnwritableError(
+        raise errors.UnwritableError(
             "{folder}: lies on {kind}, where SQLite cannot lock safely; choose a folder of "
             "the Linux file system, such as /var/lib/wslgpud",
             folder=str(folder),
@@ -113,27 +105,27 @@ def prepare_folder(path: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UnwritableError(
+        raise errors.UnwritableError(
             "{folder}: cannot be created ({reason}); name another folder in store.path",
             folder=str(folder),
             reason=cause(error),
         ) from error
     existing = path if path.exists() else folder
     if not os.access(existing, os.W_OK) or not os.access(folder, os.W_OK):
-        raise UnwritableError(
+        raise errors.UnwritableError(
             "{existing}: cannot be written by user {user}; change its owner, or name another file in store.path",
             existing=str(existing),
             user=os.geteuid(),
         )
     if path.is_dir():
-        raise NotADatabaseError("{path}: is a folder; name a file in store.path", path=str(path))
+        raise errors.NotADatabaseError("{path}: is a folder; name a file in store.path", path=str(path))
     refuse_odd_files(path)
 
 
 def existing_file(path: Path) -> Path:
     """Return the path of a database, or raise StoreError: there is none, or what lies beside it is none of SQLite's."""
     if not path.is_file():
-        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
+        raise errors.StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
     refuse_odd_files(path)
     return path
 
@@ -143,7 +135,7 @@ def refuse_odd_files(path: Path) -> None:
     for suffix in ("-wal", "-shm", "-journal"):
         beside = Path(f"{path}{suffix}")
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
-            raise NotADatabaseError("{beside}: is not a plain file; remove it", beside=str(beside))
+            raise errors.NotADatabaseError("{beside}: is not a plain file; remove it", beside=str(beside))
 
 
 def lock_path(path: Path) -> Path:
@@ -179,14 +171,14 @@ def lock_for_writing(path: Path) -> int:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise UnwritableError(
+        raise errors.UnwritableError(
             "{path}: {reason}; make the folder writable", path=str(lock), reason=cause(error)
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise LockedError(
+        raise errors.LockedError(
             "{path}: another wslgpud is writing into it; stop that one, or give this one another file in store.path",
             path=str(path),
         ) from error
@@ -210,7 +202,7 @@ def server_engine(target: str, **options: Any) -> Engine:
     try:
         engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
-        raise MissingDriverError(
+        raise errors.MissingDriverError(
             "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
             database=shown(target),
             error=cause(error),
@@ -230,7 +222,7 @@ def _pin_schema(connection: Any, _: object) -> None:
         cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
         (ours,) = cursor.fetchone()
         if ours is None:
-            raise StoreError(say("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role"))
+            raise errors.StoreError("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role")
         cursor.execute(f"SET search_path = {ours}, pg_temp")
         cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
     connection.commit()
@@ -280,7 +272,7 @@ def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
     for names in ((record,), tuple(made)) if found else ():  # else the daemon is about to make them
         for name in names:
             if found.get(name) != made[name]:
-                raise ForeignDatabaseError(
+                raise errors.ForeignDatabaseError(
                     "{target}: its {name} is not the table that wslgpud makes; move the file away, or name another one",
                     target=target,
                     name=repr(name),

@@ -52,7 +52,8 @@ def file_of(target: str) -> Path:
 def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int:
     """Copy a history as it is at this moment, beside a daemon that writes; return the bytes of the copy.
 
-    ``copy`` is there whole, or not at all. ``progress`` is told (pages done, pages).
+    ``copy`` is there whole, or not at all, and open to nobody to whom the history is not. ``progress`` is told
+    (pages done, pages).
 
     Raises:
         StoreError: it cannot be read or written, or is damaged.
@@ -64,9 +65,10 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
             source.isolation_level = None
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            mode = path.stat().st_mode & 0o777
             # In another user's folder a link may take the place of any file, whenever: it leads where they may write.
             with _as_its_owner(copy.parent):
-                _copy(source, path, copy, progress)
+                _copy(source, path, copy, mode, progress)
     except (sqlite3.Error, OSError) as error:
         why = cause(error)
         raise UnwritableError(
@@ -75,10 +77,11 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
     return copy.stat().st_size
 
 
-def _copy(source: sqlite3.Connection, path: Path, copy: Path, progress: Callable[[int, int], None]) -> None:
+def _copy(source: sqlite3.Connection, path: Path, copy: Path, mode: int, progress: Callable[[int, int], None]) -> None:
     # In a folder like /tmp, which is root's own, anybody may put a link by a name that can be foretold.
     part = copy.with_name(f".{copy.name}.{secrets.token_hex(8)}.part")
     try:
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
         with closing(sqlite3.connect(part)) as made:
             source.backup(made, pages=SLICE_PAGES, progress=lambda _, left, total: progress(total - left, total))
             problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]

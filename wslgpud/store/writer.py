@@ -13,19 +13,8 @@ from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import database, recovery, schema, wal
+from wslgpud.store import database, errors, recovery, schema, wal
 from wslgpud.store import engine as engines
-from wslgpud.store.errors import (
-    ForeignDatabaseError,
-    MissingDriverError,
-    NewerSchemaError,
-    NotADatabaseError,
-    StoreError,
-    UnkeptError,
-    UnwritableError,
-    explain,
-    explained,
-)
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
@@ -41,7 +30,7 @@ SLICE_BYTES = 8 * wal.PAGE
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 #: what ends the start, as waiting would not help
-_REFUSED = (NewerSchemaError, ForeignDatabaseError, MissingDriverError, UnwritableError)
+_REFUSED = (errors.NewerSchemaError, errors.ForeignDatabaseError, errors.MissingDriverError, errors.UnwritableError)
 #: instead of device and inode while nothing was opened yet
 _NO_FILE = (0, 0)
 #: of a series that is there already and is declared as another kind now
@@ -91,10 +80,10 @@ class Writer:
             StoreError: it cannot be opened.
         """
         try:
-            with explained(self._target):
+            with errors.explained(self._target):
                 self._open()
-        except StoreError as error:
-            if isinstance(error, _REFUSED) or (isinstance(error, NotADatabaseError) and not ours):
+        except errors.StoreError as error:
+            if isinstance(error, _REFUSED) or (isinstance(error, errors.NotADatabaseError) and not ours):
                 raise
             # full, locked, damaged: samples wait in memory, and alerts must go out meanwhile
             self._failed(error)
@@ -142,7 +131,7 @@ class Writer:
                 self._succeeded(ticket)
                 more = not stopping and self._upkeep_slice()
             except Exception as error:
-                if not isinstance(error, (SQLAlchemyError, sqlite3.Error, StoreError, OSError)):
+                if not isinstance(error, (SQLAlchemyError, sqlite3.Error, errors.StoreError, OSError)):
                     # a fault of ours in sealing or purging must not end the writing
                     log.exception("please report this")
                 self._failed(error)
@@ -157,7 +146,7 @@ class Writer:
         self._reopen_if_replaced()
         (problem, damaged), self._damage = self._damage, ("", None)
         if problem and damaged is not None and damaged == self._inode:
-            raise StoreError("{path}: is damaged ({problem})", path=str(self._target), problem=problem)
+            raise errors.StoreError("{path}: is damaged ({problem})", path=str(self._target), problem=problem)
         # before anything is taken to be written: a new file may need other numbers
         log_file = self._open()
         started, some = time.monotonic(), False
@@ -220,8 +209,8 @@ class Writer:
     def _failed(self, error: Exception) -> None:
         self._stats.write_errors_total += 1
         self._failures_in_a_row += 1
-        why = cause(explain(error, self._target) if isinstance(error, DBAPIError) else error)
-        unkept = isinstance(error, UnkeptError) or "I/O error" in str(why)
+        why = cause(errors.explain(error, self._target) if isinstance(error, DBAPIError) else error)
+        unkept = isinstance(error, errors.UnkeptError) or "I/O error" in str(why)
         # what SQLite was told of the disk nobody tells us again
         self._suspect = self._suspect or unkept
         # before the error is known: with it, what is to be written again waits
