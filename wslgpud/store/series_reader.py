@@ -101,7 +101,7 @@ _FIRST_NEWEST = select(_batch.ms).where(_batch.id.between(_low, _high)).order_by
 
 
 def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_wall: float) -> list[Asked]:
-    """Return the numbers of a series, the oldest first; none of one that is not known."""
+    """Return what is asked of each id of a series, the oldest first; nothing of one that is not known."""
     words = {"host": series.host, "metric": series.metric, "labels": dumps(dict(series.labels))}
     start, end = round(start_wall * 1000), round(end_wall * 1000)
     return [Asked(*row, start, end) for row in connection.execute(_OF, words)]
