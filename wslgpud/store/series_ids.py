@@ -14,7 +14,6 @@ from sqlalchemy import Connection, func, select, tuple_
 
 from wslgpud.metrics import MOST_SERIES_OF_NAMES, OTHER, MetricSpec
 from wslgpud.store import schema
-from wslgpud.store.rollup import dumps
 
 #: a series that is not read any more is forgotten after one to two times this
 TURN_SECONDS = 3600.0
@@ -116,7 +115,7 @@ class SeriesInUse:
         found = self._before.get(spec.name, {}).get(labels)
         if found is None:
             divisor = 0 if spec.decimals is None else 10**spec.decimals
-            key = SeriesKey(spec.name, spec.kind, dumps(dict(zip(spec.labels, labels, strict=False))), divisor)
+            key = SeriesKey(spec.name, spec.kind, schema.dumps(dict(zip(spec.labels, labels, strict=False))), divisor)
             self._learned += 1
             found = Series(str(self._learned), key, spec, labels)
         self.known.setdefault(spec.name, {})[labels] = found
