@@ -363,7 +363,7 @@ class WriteBuffer:
         for spec, value, labels in readings:
             if not spec.stored:
                 continue
-            found = known.get(spec.name, {}).get(labels) or self._series.learn(spec, labels)
+            found = known.get((spec.name, labels)) or self._series.learn(spec, labels)
             name = found.name
             number = _scaled(value, found.key.divisor) if name else None
             if number is None:
