@@ -158,7 +158,7 @@ release_of() {
         cd "$1" && {
             "$python" -VV
             echo "$2"
-            find pyproject.toml deploy/requirements.txt deploy/build.txt deploy/extras wslgpud \
+            find pyproject.toml deploy/requirements.txt deploy/build.txt deploy/extras deploy/prometheus grafana wslgpud \
                 -type f ! -name '*.pyc' -exec sha256sum {} + | LC_ALL=C sort
         } | sha256sum | cut -c1-12
     )"

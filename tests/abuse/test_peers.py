@@ -267,6 +267,17 @@ def test_an_unusual_server_that_is_honest_is_understood():
             assert [r.value for r in exporter(server.url, PATIENT).readings] == [5]
 
 
+@pytest.mark.parametrize("value", [f"{SECRET}\r\nX: y", f"{SECRET}\0"])
+def test_a_header_that_http_cannot_carry_is_refused_without_being_quoted(value):
+    with hostile(answers("200 OK", b"")) as server, pytest.raises(http_client.Unreachable) as caught:
+        http_client.exchange(
+            http_client.parsed(server.url), b"", {"X": value}, deadline_seconds=PATIENT, most_bytes=100
+        )
+
+    assert str(caught.value) == "a header or the path has characters that HTTP does not allow"
+    assert not server.asked
+
+
 def test_an_address_keeps_its_password_to_itself():
     address = http_client.parsed(f"http://me:{SECRET}@[::1]:9093/am?x=1")
 

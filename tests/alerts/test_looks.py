@@ -23,7 +23,7 @@ from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.series import plots
 from wslgpud.series.incident_plot import Story, plot_incident
 from wslgpud.series.plots import PlotError
-from wslgpud.serve.status import status
+from wslgpud.serve.status import Moment, status
 from wslgpud.sources import windows
 from wslgpud.verdict import decide
 from wslgpud.words import ENGLISH, use
@@ -101,7 +101,7 @@ def snapshot() -> Snapshot:
 
 
 def document_of(seen: Snapshot) -> dict[str, Any]:
-    return status(PipelineState(seen, observe(seen), ()), decide((), ()), ENGLISH)
+    return status(Moment(PipelineState(seen, observe(seen), ()), decide((), ())), ENGLISH)
 
 
 def test_status_tells_what_windows_tells() -> None:

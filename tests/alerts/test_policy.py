@@ -33,6 +33,11 @@ def test_quiet_hours_end_when_they_say(second: int, start: int, end: int) -> Non
     assert policy.wait(Level.WARNING, second + left, 0.0) == 0
 
 
+def test_quiet_hours_are_read_to_the_minute() -> None:
+    assert quiet_hours("22:30-07:15") == (22.5 * 3600, 7.25 * 3600)
+    assert quiet_hours("") is None
+
+
 @pytest.mark.parametrize("text", ["22-7", "25:00-07:00", "22:00-07:60", "night"])
 def test_hours_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="like 22:00-07:00"):

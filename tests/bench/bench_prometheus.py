@@ -59,9 +59,9 @@ def handed_over(folder: Path, series: int, hours: float) -> None:
         pass
     with Reader(str(file)) as reader:
         found = info(reader)
-        wanted = Wanted(reader.kinds(), end - hours * 3600 - DAY, end)
+        wanted = Wanted(reader, reader.kinds(), end - hours * 3600 - DAY, end)
         with text.open("w") as out:
-            openmetrics(reader, wanted, out, lambda: None, catalogue(), {"job": "wslgpud"})
+            openmetrics(wanted, out, catalogue(), {"job": "wslgpud"})
     print(f"{found.samples:,} samples of {series} series, {hours:g} h")
     line("wslgpud, samples", found.tiers["samples, sealed"], found.samples)
     ours = line("wslgpud, whole file with summaries", found.file_bytes + found.wal_bytes, found.samples)

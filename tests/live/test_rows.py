@@ -176,6 +176,8 @@ def test_growth_of_vram_is_shown_of_each_program_where_it_is_told() -> None:
 
     assert "+60 MiB/min" in line
     assert "+1.0 GiB/min" in line
+    assert "VRAM grows" in drawn(looked(leak()), trail)
+    assert "VRAM grows" not in drawn(looked(leak()))  # no empty column where it is not told
 
 
 def test_the_forecast_is_drawn_to_its_end_where_there_is_room() -> None:

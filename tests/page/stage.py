@@ -42,7 +42,7 @@ from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher, Server, api, api_history, routes
-from wslgpud.serve.status import status, waiting
+from wslgpud.serve.status import Moment, status
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary, packed
@@ -156,7 +156,7 @@ class Stage:
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:
-            return waiting(translator(language))
+            return status(None, translator(language))
         document = self.known(language)
         if language in self.verdict:
             document |= {"verdict": self.verdict[language], "level": self.verdict[language]["level"]}
@@ -175,9 +175,8 @@ class Stage:
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.reader.stress_runs()]
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
         verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
-        self.known = lambda language: status(
-            state, verdict, translator(language), recent=recent, incidents=standing, stress=stress
-        )
+        moment = Moment(state, verdict, standing, stress)
+        self.known = lambda language: status(moment, translator(language), recent)
         self.publisher.publish(snapshot)
         if keep:
             self.store.append(snapshot)

@@ -16,7 +16,7 @@ from wslgpud.sampling.observation import observe
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve import Publisher, Server, exposition
 from wslgpud.serve.listener import Deadlines
-from wslgpud.serve.status import status, waiting
+from wslgpud.serve.status import Moment, status
 from wslgpud.verdict import decide
 from wslgpud.words import translator
 
@@ -27,14 +27,12 @@ GPU = MetricSpec("gpu", "info", "", "Which card it is.", ("gpu", "uuid", "name")
 CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *exposition.METRICS)
 
 
-def document_of(latest, language="en", **more):
+def document_of(latest, language="en", forecasts=(), incidents=()):
     """Return the status document of a snapshot, as the daemon words it."""
     if latest is None:
-        return waiting(translator(language))
-    forecasts = more.pop("forecasts", ())
-    standing = more.get("incidents", ())
-    verdict = decide(forecasts, standing)
-    return status(PipelineState(latest, observe(latest), forecasts), verdict, translator(language), **more)
+        return status(None, translator(language))
+    state = PipelineState(latest, observe(latest), forecasts)
+    return status(Moment(state, decide(forecasts, incidents), incidents), translator(language))
 
 
 class HandClock:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from wslgpud.alerts.alert_metrics import Tally
-from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
 from wslgpud.app import systemd
-from wslgpud.model import Level, StressResult, Transition
+from wslgpud.model import Level, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
-from wslgpud.serve.status import in_one_line, judged, status, waiting
+from wslgpud.serve.status import Moment, in_one_line, judged, status
 from wslgpud.store import Store, StoreError
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
@@ -29,16 +27,6 @@ log = logging.getLogger(__name__)
 RECENT_SECONDS, MOST_RECENT = 24 * 3600.0, 10
 
 
-class Moment(NamedTuple):
-    """How things stood after a tick."""
-
-    state: PipelineState
-    verdict: Verdict
-    incidents: Sequence[OpenIncident]
-    tally: Tally
-    stress: Sequence[StressResult]
-
-
 class Answers:
     """Answers from ``latest``, which each tick replaces; the server's threads ask."""
 
@@ -48,13 +36,7 @@ class Answers:
 
     def now(self, language: str, recent: Sequence[Transition] = ()) -> dict[str, Any]:
         """Return the state of things as JSON, worded in a language; it waits for nothing."""
-        if (latest := self.latest) is None:
-            return waiting(translator(language))
-        state, verdict, incidents, tally, stress = latest
-        told = tally.message
-        return status(
-            state, verdict, translator(language), recent=recent, incidents=incidents, stress=stress, tally=told
-        )
+        return status(self.latest, translator(language), recent)
 
     def status(self, language: str) -> dict[str, Any]:
         """Return the same with what was announced lately, the newest first; it looks into the database."""
@@ -102,7 +84,7 @@ class Loop:
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
         verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
         self.verdicts.note(verdict)
-        self.answers.latest = Moment(state, verdict, standing, self.alerts.tally(), runs)
+        self.answers.latest = Moment(state, verdict, standing, runs, self.alerts.tally().message)
         self.publisher.publish(state.snapshot)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self.store.append(state.snapshot, urgent=worst >= Level.WARNING)

@@ -19,7 +19,7 @@ from wslgpud.cli.commands import App, Commands
 #: in the order of the help; each names its module, which has an ``app`` of several or a function of that name
 NAMES = (
     *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents", "guard", "fit", "sweep"),
-    *("history", "export", "config", "alerts", "stress", "wslconfig", "db"),
+    *("history", "export", "config", "alerts", "stress", "wslconfig", "db", "dashboards", "rules"),
 )
 #: commands that stand in the module of another
 _BESIDE = {"monitor": "status", "capture": "record", "export": "history"}

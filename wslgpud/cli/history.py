@@ -85,11 +85,11 @@ def history(
         if not series:
             _list(reader, found, as_json=as_json)
             return
-        wanted = Wanted(found, start, end, width)
+        wanted = Wanted(reader, found, start, end, width)
         if as_csv or as_json or parquet is not None:
-            _print(reader, wanted, across, rate=bool(rate), csv=as_csv, file=parquet)
+            _print(wanted, across, rate=bool(rate), csv=as_csv, file=parquet)
         else:
-            _draw(reader, wanted, across, rate=rate is not False, file=file)
+            _draw(wanted, across, rate=rate is not False, file=file)
 
 
 def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> None:
@@ -105,13 +105,13 @@ def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> N
         _print_list(rows)
 
 
-def _print(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None) -> None:
+def _print(wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None) -> None:
     """Write values for programs: every sample, or in steps."""
-    pieces = exports.by_window(reader, wanted, lambda: None)
+    pieces = wanted.pieces()
     if across or rate:
         if wanted.step_seconds is None:
             raise Fault("--across and --rate need --step: samples of several series are not of one moment")
-        curves = _curves(reader, wanted, wanted.step_seconds, across, rate=rate)
+        curves = _curves(wanted, wanted.step_seconds, across, rate=rate)
         pieces = iter([[Piece(c.ref, [p[0] for p in c.points], [p[2] for p in c.points]) for c in curves]])
     try:
         if csv:
@@ -137,27 +137,27 @@ def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
     print(json.dumps({"since": since, "until": until, "step_seconds": wanted.step_seconds, "series": series}))
 
 
-def _curves(reader: Reader, wanted: Wanted, step: float, across: str | None, *, rate: bool) -> list[Curve]:
+def _curves(wanted: Wanted, step: float, across: str | None, *, rate: bool) -> list[Curve]:
     """Read the series in steps; ``across`` makes one of all of a metric."""
     found: dict[str, list[Curve]] = {}
     walls = wanted.start_wall, wanted.end_wall
     for ref, kind in wanted.series.items():
-        one = curve(reader, ref, walls, step, unit_of(ref.metric), rate=rate and kind == "counter")
+        one = curve(wanted.reader, ref, walls, step, unit_of(ref.metric), rate=rate and kind == "counter")
         if one.points:
             found.setdefault(ref.metric, []).append(one)
     return [one for curves in found.values() for one in ([joined(curves, across)] if across else curves)]
 
 
-def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) -> None:
+def _draw(wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) -> None:
     points = max(40, (Console().picture_width - _MARGIN) * 2) if file is None else _PICTURE_POINTS
     start, end = wanted.start_wall, wanted.end_wall
     step = wanted.step_seconds or step_for(end - start, points)
-    curves = _curves(reader, wanted, step, across, rate=rate)
+    curves = _curves(wanted, step, across, rate=rate)
     if not curves:
         raise Fault("nothing of that was recorded between {start_wall} and {end_wall}", start_wall=start, end_wall=end)
     if file is None:
         _print_curves(curves, start, end, step)
-        _say_tiers(reader, start, step)
+        _say_tiers(wanted.reader, start, step)
     else:
         plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
 
@@ -277,31 +277,30 @@ def export(
         end = moment(until, now)
         if start > end:
             raise Fault("there is no history from before {when}", when=until)
-        wanted = Wanted(found, start, end, seconds(step) if step else None)
-        done = iter(range(1, wanted.size + 1))
+        done = itertools.count(1)
+        steps = seconds(step) if step else None
+        wanted = Wanted(reader, found, start, end, steps, lambda: shown(next(done), wanted.size))
         if not piped and file.exists() and not force:
             raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
         with nullcontext() if piped else safe_files.draft(file) as path:
-            _write(reader, wanted, chosen, path, extra, lambda: shown(next(done), wanted.size))
+            _write(wanted, chosen, path, extra)
     if not piped:
         written, count = file.stat().st_size, len(found)
         print(t("{file}: {size_bytes}, {count} series", file=str(file), size_bytes=written, count=count))
 
 
-def _write(
-    reader: Reader, wanted: Wanted, form: str, path: Path | None, extra: dict[str, str], progress: exports.Progress
-) -> None:
+def _write(wanted: Wanted, form: str, path: Path | None, extra: dict[str, str]) -> None:
     """Write into ``path``, else to standard output."""
     if form == "parquet":
         if path is None:
             raise Fault("Parquet needs a file: it cannot be written to a pipe")
-        exports.parquet(exports.by_window(reader, wanted, progress), wanted.series, catalogue(), path)
+        exports.parquet(wanted.pieces(), wanted.series, catalogue(), path)
         return
     with path.open("w", encoding="utf-8") if path is not None else nullcontext(sys.stdout) as out:
         if form == "csv":
-            exports.long_csv(reader, wanted, out, progress)
+            exports.long_csv(wanted, out)
         else:
-            exports.openmetrics(reader, wanted, out, progress, catalogue(), extra)
+            exports.openmetrics(wanted, out, catalogue(), extra)
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -103,14 +103,14 @@ def exchange(
         fields = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
         request = h11.Request(method="GET" if data is None else "POST", target=address.target, headers=fields)
         parts = (wire.send(part) or b"" for part in (request, h11.Data(data=data or b""), h11.EndOfMessage()))
-        left = memoryview(b"".join(parts))
+        data = b"".join(parts)
         with contextlib.closing(_connected(address, until)) as sock:
-            while left:
-                left = left[_until(sock, until).send(left) :]
-            status, body, whole = _answer(sock, wire, until, most_bytes)
+            status, body, whole = _answer(sock, data, wire, until, most_bytes)
     except TimeoutError as error:
         raise Unreachable("no whole answer within {limit_seconds}", limit_seconds=deadline_seconds) from error
-    except h11.ProtocolError as error:  # not in its words: they quote what was sent
+    except h11.LocalProtocolError as error:  # not in its words: they quote what was to be sent
+        raise Unreachable(say("a header or the path has characters that HTTP does not allow")) from error
+    except h11.RemoteProtocolError as error:
         raise Unreachable(say("its answer is not HTTP")) from error
     except (OSError, ValueError) as error:
         raise Unreachable(cause(error) or type(error).__name__) from error
@@ -147,8 +147,13 @@ def _connected(address: Address, until_mono: float) -> socket.socket:
     raise failure
 
 
-def _answer(sock: socket.socket, wire: h11.Connection, until_mono: float, most_bytes: int) -> tuple[int, bytes, bool]:
-    """Return the status, at most a little more than ``most_bytes`` of the body, and whether that is all of it."""
+def _answer(
+    sock: socket.socket, request: bytes, wire: h11.Connection, until_mono: float, most_bytes: int
+) -> tuple[int, bytes, bool]:
+    """Send a request; return the status, little more than ``most_bytes`` of the body, and whether that is all of it."""
+    left = memoryview(request)
+    while left:
+        left = left[_until(sock, until_mono).send(left) :]
     status, body, bytes_left = 0, bytearray(), _HEAD_BYTES
     while len(body) <= most_bytes:
         try:

@@ -25,21 +25,32 @@ WINDOW_STEPS = 20_000
 #: rows of a Parquet file that lie together
 ROW_GROUP = 500_000
 
-Progress = Callable[[], None]
-
 
 class ExportError(MessageError):
     """A file that cannot be made; the text says what to do."""
 
 
+class Piece(NamedTuple):
+    """Values of one series within one window, by time; times are seconds since the epoch."""
+
+    ref: SeriesRef
+    times: Sequence[float]
+    values: Sequence[Number]
+
+
 @dataclass(frozen=True)
 class Wanted:
-    """Series between two moments; ``step_seconds`` of None means every sample."""
+    """Series between two moments; ``step_seconds`` of None means every sample.
 
+    ``progress`` is called as often as ``size`` says.
+    """
+
+    reader: Reader
     series: Mapping[SeriesRef, str]
     start_wall: float
     end_wall: float
     step_seconds: float | None = None
+    progress: Callable[[], None] = lambda: None
 
     @property
     def windows(self) -> list[tuple[float, float]]:
@@ -53,42 +64,29 @@ class Wanted:
 
     @property
     def size(self) -> int:
-        """How often ``Progress`` is called."""
+        """How many pieces there are."""
         return len(self.windows) * len(self.series)
 
+    def pieces(self) -> Iterator[list[Piece]]:
+        """Yield all series of one window after the other."""
+        for window in self.windows:
+            yield [self.piece(ref, window) for ref in self.series]
 
-class Piece(NamedTuple):
-    """Values of one series within one window, by time; times are seconds since the epoch."""
-
-    ref: SeriesRef
-    times: Sequence[float]
-    values: Sequence[Number]
-
-
-def read(reader: Reader, wanted: Wanted, ref: SeriesRef, window: tuple[float, float]) -> Piece:
-    """Read one series within one window; of several values at the same moment the last one counts."""
-    if wanted.step_seconds is None:
-        times, values = reader.columns(ref, *window)
-        if len(set(times)) < len(times):
-            times, values = map(list, zip(*dict(zip(times, values, strict=True)).items(), strict=True))
-        return Piece(ref, times, values)
-    points = reader.read(ref, *window, wanted.step_seconds)
-    return Piece(ref, [p.wall for p in points], [p.value for p in points])
-
-
-def by_window(reader: Reader, wanted: Wanted, progress: Progress) -> Iterator[list[Piece]]:
-    """Yield all series of one window after the other."""
-    for window in wanted.windows:
-        pieces = []
-        for ref in wanted.series:
-            pieces.append(read(reader, wanted, ref, window))
-            progress()
-        yield pieces
+    def piece(self, ref: SeriesRef, window: tuple[float, float]) -> Piece:
+        """Read one series within one window; of several values at the same moment the last one counts."""
+        if self.step_seconds is None:
+            times, values = self.reader.columns(ref, *window)
+            if len(set(times)) < len(times):
+                times, values = map(list, zip(*dict(zip(times, values, strict=True)).items(), strict=True))
+            found = Piece(ref, times, values)
+        else:
+            points = self.reader.read(ref, *window, self.step_seconds)
+            found = Piece(ref, [p.wall for p in points], [p.value for p in points])
+        self.progress()
+        return found
 
 
-def openmetrics(  # noqa: PLR0913, PLR0917 - its sources
-    reader: Reader, wanted: Wanted, out: IO[str], progress: Progress, catalogue: Catalogue, extra: Mapping[str, str]
-) -> None:
+def openmetrics(wanted: Wanted, out: IO[str], catalogue: Catalogue, extra: Mapping[str, str]) -> None:
     """Write what ``promtool tsdb create-blocks-from openmetrics`` reads: each family with all its samples.
 
     ``extra`` are labels for every series, such as the job and instance under which it was scraped.
@@ -109,11 +107,8 @@ def openmetrics(  # noqa: PLR0913, PLR0917 - its sources
             labels = {**extra, **({"host": ref.host} if several else {}), **dict(ref.labels)}
             name = name_of(sample_name(metric, kind), labels.items())
             for window in wanted.windows:
-                piece = read(reader, wanted, ref, window)
-                out.writelines(
-                    f"{name} {value} {time:.3f}\n" for time, value in zip(piece.times, piece.values, strict=True)
-                )
-                progress()
+                _, times, values = wanted.piece(ref, window)
+                out.writelines(f"{name} {value} {time:.3f}\n" for time, value in zip(times, values, strict=True))
     out.write("# EOF\n")
 
 
@@ -122,11 +117,11 @@ def sample_name(metric: str, kind: str) -> str:
     return f"{PREFIX}{metric}{'_total' if kind == 'counter' else ''}"
 
 
-def long_csv(reader: Reader, wanted: Wanted, out: IO[str], progress: Progress) -> None:
+def long_csv(wanted: Wanted, out: IO[str]) -> None:
     """Write a line a value (time, host, metric, labels, value): day by day, and series by series in each."""
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["time", "host", "metric", "labels", "value"])
-    for pieces in by_window(reader, wanted, progress):
+    for pieces in wanted.pieces():
         for ref, times, values in pieces:
             name = sample_name(ref.metric, wanted.series[ref])
             labels = json.dumps(dict(ref.labels)) if ref.labels else ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from wslgpud import __version__
 from wslgpud.active_runs import headline as running_headline
@@ -34,21 +34,28 @@ _WINDOWS_GPU = {
 }
 
 
-def status(  # noqa: PLR0913 - what a document is made of
-    state: PipelineState,
-    verdict: Verdict,
-    translator: Translator,
-    *,
-    recent: Iterable[Transition] = (),
-    incidents: Iterable[OpenIncident] = (),
-    stress: Iterable[StressResult] = (),
-    tally: Message | None = None,
-) -> dict[str, Any]:
-    """Return all that is known at a tick, in a language's words; keys whose value is not known are absent.
+class Moment(NamedTuple):
+    """How things stand after a tick.
 
-    ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first; ``tally``
-    says how often it was warned, and how often about nothing.
+    ``stress`` are the runs kept, oldest first; ``tally`` says how often it was warned, and how often about nothing.
     """
+
+    state: PipelineState
+    verdict: Verdict
+    incidents: Sequence[OpenIncident] = ()
+    stress: Sequence[StressResult] = ()
+    tally: Message | None = None
+
+
+def status(moment: Moment | None, translator: Translator, recent: Iterable[Transition] = ()) -> dict[str, Any]:
+    """Return all that is known after a tick (None: before the first), in a language's words.
+
+    Keys whose value is not known are absent. ``recent`` is what was announced lately, the newest first.
+    """
+    if moment is None:
+        started = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING, translator)}
+        return translator.document(started)
+    state, verdict, incidents, stress, tally = moment
     snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
     names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
@@ -89,13 +96,6 @@ def status(  # noqa: PLR0913 - what a document is made of
             "stress": [_stress(run, translator) for run in {run.uuid: run for run in stress}.values()],
             "recent": [{**row_facts(row), "previous_level": row.old.label} for row in recent],
         }
-    )
-
-
-def waiting(translator: Translator) -> dict[str, Any]:
-    """Return what is known before the first tick."""
-    return translator.document(
-        {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING, translator)}
     )
 
 

@@ -1,0 +1,34 @@
+"""``wslgpud dashboards export``: Grafana's dashboards, without a clone of the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from wslgpud.cli import common, shipped
+from wslgpud.cli.commands import App
+from wslgpud.cli.common import argument
+from wslgpud.words import t
+
+app = App()
+
+FolderArgument = Annotated[Path, argument("DIR", "folder to write to; made if need be")]
+
+
+@app.callback()
+def dashboards() -> None:
+    """Write the dashboards for Grafana that this version brings."""
+
+
+@app.command()
+def export(folder: FolderArgument, force: common.Force = False) -> None:
+    """Write dashboards, provisioning files and a compose file.
+
+    Examples:
+        wslgpud dashboards export monitoring
+        wslgpud rules export monitoring && docker compose -f monitoring/grafana/compose.yml up -d
+    """
+    files = shipped.texts(("grafana/dashboards", "grafana/provisioning", "grafana/compose.yml"))
+    shipped.put(files, folder, force=force)
+    told = t("{count} files in {folder}: import those of grafana/dashboards, or:", count=len(files), folder=str(folder))
+    print(f"{told}\n  wslgpud rules export {folder} && docker compose -f {folder}/grafana/compose.yml up -d")

@@ -1,0 +1,48 @@
+"""``wslgpud rules export``: Prometheus' rules and examples, without a clone of the repository."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from wslgpud.cli import common, shipped
+from wslgpud.cli.commands import App
+from wslgpud.cli.common import option
+from wslgpud.cli.dashboards import FolderArgument
+from wslgpud.words import t
+
+app = App()
+
+_FOLDER = "deploy/prometheus"
+_RULES = f"{_FOLDER}/wslgpud.rules.yml"
+#: what the rules' links lead to as they are committed, see deploy/prometheus/generate.py
+GRAFANA, DAEMON = "http://localhost:3000", "http://{{ $labels.instance }}"
+
+
+@app.callback()
+def rules() -> None:
+    """Write the alert rules for Prometheus that this version brings."""
+
+
+@app.command()
+def export(
+    folder: FolderArgument,
+    grafana: Annotated[str, option("--grafana", "URL", "where people reach Grafana, for links in alerts")] = GRAFANA,
+    daemon: Annotated[str, option("--daemon", "URL", "where people reach the daemon's page, for the same")] = DAEMON,
+    force: common.Force = False,
+) -> None:
+    """Write rules, a scrape configuration and an example for Alertmanager.
+
+    Examples:
+        wslgpud rules export monitoring
+        wslgpud rules export /etc/prometheus --grafana https://grafana.example
+    """
+    files = shipped.texts(f"{_FOLDER}/{name}.yml" for name in ("wslgpud.rules", "scrape", "alertmanager"))
+    for before, after in ((GRAFANA, grafana), (DAEMON, daemon)):
+        files[_RULES] = files[_RULES].replace(before, after.rstrip("/"))
+    shipped.put(files, folder, force=force)
+    told = t(
+        "{count} files in {folder}: name the rules under rule_files in prometheus.yml, then:",
+        count=len(files),
+        folder=str(folder / _FOLDER),
+    )
+    print(f"{told}\n  promtool check rules {folder / _RULES}")
