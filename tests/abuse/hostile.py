@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hosts.machines import HERE as HOSTS
-from wslgpud.store.rollup import dumps
+from wslgpud.store.schema import dumps
 
 #: Harmless letters that come with it: where they are shown, the attack was, too.
 MARK = "PWN"

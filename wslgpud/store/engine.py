@@ -222,7 +222,7 @@ def _pin_schema(connection: Any, _: object) -> None:
         cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
         (ours,) = cursor.fetchone()
         if ours is None:
-            raise errors.StoreError("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role")
+            raise errors.StoreError(say("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role"))
         cursor.execute(f"SET search_path = {ours}, pg_temp")
         cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
     connection.commit()

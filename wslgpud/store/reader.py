@@ -16,24 +16,10 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
-from wslgpud.store import database, schema, series_reader
+from wslgpud.store import database, records, schema, series_reader
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import explained, gap
-from wslgpud.store.records import (
-    Bucket,
-    Delivery,
-    GpuProcessPoint,
-    Oldest,
-    Point,
-    ProcessPoint,
-    SeriesRef,
-    delivery_of,
-    matcher,
-    new_bucket,
-    new_point,
-    stress_from_json,
-    transition_of,
-)
+from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Point, ProcessPoint, SeriesRef
 from wslgpud.store.rollup import Steps
 from wslgpud.store.series_reader import Asked, unscaled
 
@@ -121,7 +107,7 @@ class Reader(AbstractContextManager["Reader"]):
         At most ``MOST_LISTED_OF_A_METRIC`` of each metric and machine, and ``MOST_LISTED`` in all; one that
         is not listed can still be read.
         """
-        wanted = matcher(pattern)
+        wanted = records.matcher(pattern)
         found: dict[SeriesRef, str] = {}
         with self.connected() as connection:
             # of a pattern the first that match may be any
@@ -154,11 +140,11 @@ class Reader(AbstractContextManager["Reader"]):
         ``step`` for times whose samples are not kept any more: then a step is a minute, or an hour.
         """
         if step is None:
-            return list(map(new_point, zip(*self.columns(series, start_wall, end_wall), strict=True)))
+            return list(map(records.new_point, zip(*self.columns(series, start_wall, end_wall), strict=True)))
         points: list[list[Point]] = []
         for one, steps in self._stepped(series, start_wall, end_wall, step):
             values = unscaled(steps.last if one.kind == "counter" else steps.means, one.divisor)
-            points.append(list(map(new_point, zip(_walls(steps), values, strict=True))))
+            points.append(list(map(records.new_point, zip(_walls(steps), values, strict=True))))
         return _one_each(points)
 
     def columns(self, series: SeriesRef, start_wall: float, end_wall: float) -> tuple[list[float], list[Number]]:
@@ -180,7 +166,7 @@ class Reader(AbstractContextManager["Reader"]):
         buckets: list[list[Bucket]] = []
         for one, steps in self._stepped(series, start_wall, end_wall, step):
             columns = (unscaled(column, one.divisor) for column in steps[2:])
-            buckets.append(list(map(new_bucket, zip(_walls(steps), steps.n, *columns, strict=True))))
+            buckets.append(list(map(records.new_bucket, zip(_walls(steps), steps.n, *columns, strict=True))))
         return _one_each(buckets)
 
     def _stepped(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[tuple[Asked, Steps]]:
@@ -263,7 +249,7 @@ class Reader(AbstractContextManager["Reader"]):
         query = select(schema.outbox).where(of.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
         for row in self._rows(query.order_by(of.id), schema.outbox):
             with gap("delivery %d", row.id):
-                yield delivery_of(row)
+                yield records.delivery_of(row)
 
     def transitions(self, since_wall: float = 0.0, *, newest: int = MOST_TRANSITIONS) -> list[tuple[int, Transition]]:
         """Return the ``newest`` changes of level since a moment with their ids, by time."""
@@ -298,7 +284,7 @@ class Reader(AbstractContextManager["Reader"]):
     def _changes(self, query: Select[Any]) -> Iterator[tuple[int, Transition]]:
         for row in self._rows(query, schema.transition):
             with gap("transition %d", row.id):
-                yield row.id, transition_of(row)
+                yield row.id, records.transition_of(row)
 
     def stress_runs(
         self, *, brief: bool = False, before: int | None = None, newest: int | None = None
@@ -324,7 +310,7 @@ class Reader(AbstractContextManager["Reader"]):
     def _stress_runs(self, query: Select[Any]) -> Iterator[tuple[int, StressResult]]:
         for row in self._rows(query, schema.stress_run, most_buffered=8):
             with gap("stress run %d", row.id):
-                yield row.id, stress_from_json(safe_files.parsed(row.document))
+                yield row.id, records.stress_from_json(safe_files.parsed(row.document))
 
     def count_stress_runs(self) -> int:
         """Return how many stress runs are kept."""

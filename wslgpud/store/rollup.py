@@ -28,8 +28,6 @@ _WORDS = [Struct(f">{_MINUTES}{code}") for code in "BBHIIQQQQ"]
 
 _K = TypeVar("_K", int, tuple[int, int])
 
-dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-
 
 class Summary(NamedTuple):
     """What is known of one series over one step of time; ``last`` is the latest to arrive."""
@@ -200,7 +198,7 @@ def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
     if isinstance(base, float) or max(map(max, distances.values())) > _INT64_MAX:
         numbers = {m: (s.n, s.last, s.low, s.high, _finite(s)) for m, s in minutes.items()}
         columns = [[numbers[m][i] if m in numbers else None for m in range(_MINUTES)] for i in range(len(names))]
-        return {"unit": 0, "base": 0, "data": dumps(columns), **dict.fromkeys(names)}
+        return {"unit": 0, "base": 0, "data": schema.dumps(columns), **dict.fromkeys(names)}
     unit = gcd(*(v for values in distances.values() for v in values)) or 1
     none = (0,) * len(names)
     rows = [(minutes[m].n, *(v // unit for v in distances[m])) if m in minutes else none for m in range(_MINUTES)]

@@ -13,6 +13,7 @@ deleted row (home-assistant/core#117263).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -50,6 +51,10 @@ MOST_VALUES = 10_000_000
 MOST_IDENTITIES = 200
 #: bytes of a row that readers take from an SQLite file
 MOST_ROW_BYTES = 64 << 20
+
+
+#: JSON as columns hold it
+dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 class Exact(UserDefinedType[Any]):

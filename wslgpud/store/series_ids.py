@@ -14,7 +14,6 @@ from sqlalchemy import Connection, func, select, tuple_
 
 from wslgpud.metrics import MOST_SERIES_OF_NAMES, OTHER, MetricSpec
 from wslgpud.store import schema
-from wslgpud.store.rollup import dumps
 
 #: a series that is not read any more is forgotten after one to two times this
 TURN_SECONDS = 3600.0
@@ -91,8 +90,8 @@ class Series:
     before: int | None = None
 
 
-#: metric -> label values -> series
-_Generation = dict[str, dict[tuple[str, ...], Series]]
+#: metric and label values -> series
+_Generation = dict[tuple[str, tuple[str, ...]], Series]
 
 
 class SeriesInUse:
@@ -105,21 +104,19 @@ class SeriesInUse:
         self.known: _Generation = {}
         self._before: _Generation = {}
         self._turned_mono = 0.0
-        self._learned = 0
-        self._host_id = 0
-        self._newest = 0
+        self._learned = self._host_id = self._newest = 0
         #: those whose rows are to be written
         self.unsaved: list[tuple[int, SeriesKey]] = []
 
     def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
         """Return a series that was not read since the last turn."""
-        found = self._before.get(spec.name, {}).get(labels)
+        found = self._before.get((spec.name, labels))
         if found is None:
             divisor = 0 if spec.decimals is None else 10**spec.decimals
-            key = SeriesKey(spec.name, spec.kind, dumps(dict(zip(spec.labels, labels, strict=False))), divisor)
+            key = SeriesKey(spec.name, spec.kind, schema.dumps(dict(zip(spec.labels, labels, strict=False))), divisor)
             self._learned += 1
             found = Series(str(self._learned), key, spec, labels)
-        self.known.setdefault(spec.name, {})[labels] = found
+        self.known[spec.name, labels] = found
         return found
 
     def turn(self, now_mono: float) -> None:
@@ -164,8 +161,7 @@ class SeriesInUse:
             series.before, series.number = series.number or series.before, None
 
     def _all(self) -> Collection[Series]:
-        named = [*self._before.values(), *self.known.values()]
-        return {series.name: series for of in named for series in of.values()}.values()
+        return {series.name: series for series in (*self._before.values(), *self.known.values())}.values()
 
     def _keep(self, series: Series, number: int | None, kind: str | None = None) -> None:
         series.number = number
@@ -176,17 +172,17 @@ class SeriesInUse:
 
     def _replace(self, series: Series) -> None:
         """Let a series without a number of its own count as that of all others, or not at all."""
-        spec, labels = series.spec, list(series.labels)
-        for names in spec.names:
-            labels[spec.labels.index(names.label)] = OTHER
-        other = tuple(labels)
+        spec, chosen = series.spec, {names.label for names in series.spec.names}
+        other = tuple(
+            OTHER if label in chosen else value for label, value in zip(spec.labels, series.labels, strict=False)
+        )
         if other == series.labels or not all(names.summed for names in spec.names):
             series.name = ""
             return
-        instead = self.known.get(spec.name, {}).get(other) or self.learn(spec, other)
+        instead = self.known.get((spec.name, other)) or self.learn(spec, other)
         for generation in (self._before, self.known):
-            if series.labels in generation.get(spec.name, {}):
-                generation[spec.name][series.labels] = instead
+            if (spec.name, series.labels) in generation:
+                generation[spec.name, series.labels] = instead
 
 
 def _is_room(series: Series, room: dict[str, int]) -> bool:

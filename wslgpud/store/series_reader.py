@@ -17,19 +17,7 @@ from wslgpud.store import schema
 from wslgpud.store.codec import Block, decode, find_block, inflate, rises, unpack_sheet
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.records import SeriesRef
-from wslgpud.store.rollup import (
-    DAY,
-    HOUR,
-    MINUTE,
-    MINUTE_PART,
-    NONE,
-    Steps,
-    columns,
-    dumps,
-    merge,
-    minutes_of,
-    summarise,
-)
+from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
 from wslgpud.store.schema import MAX_BATCH, MOST_IDENTITIES, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
@@ -101,8 +89,8 @@ _FIRST_NEWEST = select(_batch.ms).where(_batch.id.between(_low, _high)).order_by
 
 
 def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_wall: float) -> list[Asked]:
-    """Return the numbers of a series, the oldest first; none of one that is not known."""
-    words = {"host": series.host, "metric": series.metric, "labels": dumps(dict(series.labels))}
+    """Return what is asked of each id of a series, the oldest first; nothing of one that is not known."""
+    words = {"host": series.host, "metric": series.metric, "labels": schema.dumps(dict(series.labels))}
     start, end = round(start_wall * 1000), round(end_wall * 1000)
     return [Asked(*row, start, end) for row in connection.execute(_OF, words)]
 

@@ -14,8 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from sqlalchemy import Connection, Table
 
 from wslgpud.model import Number, Reading, Snapshot
-from wslgpud.store.rollup import dumps
-from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, insert_new
+from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, dumps, insert_new
 from wslgpud.store.series_ids import SeriesInUse, SeriesKey, find
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
@@ -364,7 +363,7 @@ class WriteBuffer:
         for spec, value, labels in readings:
             if not spec.stored:
                 continue
-            found = known.get(spec.name, {}).get(labels) or self._series.learn(spec, labels)
+            found = known.get((spec.name, labels)) or self._series.learn(spec, labels)
             name = found.name
             number = _scaled(value, found.key.divisor) if name else None
             if number is None:
