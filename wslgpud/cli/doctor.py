@@ -111,7 +111,10 @@ def print_findings(
         *([says("{count} note", "{count} notes", count=notes)] if notes else ()),
     )
     end = t("{counts}.", counts=counts) if counts else t("Nothing to fix.")
-    end = end if everything else "\n" + current().text(sentences((end, say("--all shows everything."))))
+    if not everything:
+        asks = any(finding.id == "wsl.interop" and finding.state == "good" for finding in findings)
+        more = (say("--windows tries the Windows side."),) if asks else ()
+        end = "\n" + current().text(sentences((end, say("--all shows everything."), *more)))
     console.print(Text(end, "bold"))
 
 

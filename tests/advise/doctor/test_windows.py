@@ -16,6 +16,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tests.hosts.machines import HERE
 from tests.probes.test_windows import ANSWER, CARD
 from wslgpud.advise.doctor import checks_windows, run
 from wslgpud.cli import app
@@ -270,6 +271,14 @@ def test_the_command_shows_all_and_ends_with_1_where_something_failed(pc: Pc, ty
     pc.says(TEN_IN_GERMAN)
     assert typed().exit_code == 1
     assert {f["state"] for f in json.loads(typed("--json").output)} >= {"good", "problem"}
+
+
+def test_the_doctor_names_this_way_where_windows_can_be_asked_and_nowhere_else() -> None:
+    def ends(machine: str) -> str:
+        return CliRunner().invoke(app, ["doctor", "--host-root", str(HERE / machine)]).output.splitlines()[-1]
+
+    assert ends("wsl2-idle").endswith("--windows tries the Windows side.")
+    assert "--windows" not in ends("bare-linux")
 
 
 def test_the_probe_that_is_switched_off_is_said(pc: Pc) -> None:
