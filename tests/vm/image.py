@@ -201,7 +201,7 @@ def _build_tree(tree: Path, packages: tuple[str, ...]) -> None:
 def _install(tree: Path) -> None:
     wheels = tree / "opt/wheels"
     source = Path(f"{tree}{SOURCE}")
-    for name in ("wslgpud", "deploy"):
+    for name in ("wslgpud", "deploy", "grafana"):
         shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_shipped import SHIPPED
 from tests.support.daemons import Running, eventually
 
 from .conftest import REPOSITORY
@@ -62,7 +63,7 @@ class Newcomer:
 def newcomer(able_to_boot: None, tmp_path: Path) -> Newcomer:
     tree = image().kernel.parents[1]
     one = Newcomer(tmp_path, tree)
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "wslgpud", "deploy"]
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "wslgpud", "deploy", "grafana"]
     files = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
     for name in ["pyproject.toml", "README.md", "LICENSE", *filter(None, files.split("\0"))]:
         target = tmp_path / f"upper{CLONE}" / name
@@ -99,7 +100,7 @@ def test_without_a_network_the_first_time_the_last_line_says_so(newcomer: Newcom
     assert "the first run needs the network" in errors.splitlines()[-1]
 
 
-def test_the_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_carries_the_package_and_what_it_writes_out_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     source = {
         str(path.relative_to(REPOSITORY))
@@ -107,5 +108,6 @@ def test_the_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
         if path.is_file() and path.suffix != ".pyc"
     }
 
-    assert {name for name in names if ".dist-info/" not in name} == source
+    shipped = {f"wslgpud/shipped/{name}" for name in SHIPPED}
+    assert {name for name in names if ".dist-info/" not in name} == source | shipped
     assert "wslgpud/py.typed" in names
