@@ -85,11 +85,8 @@ class Upkeep:
         self, settings: StoreSettings, wall: Callable[[], float], buffer: WriteBuffer, stats: StoreStats
     ) -> None:
         self._settings, self._wall, self._buffer, self._stats = settings, wall, buffer, stats
-        self._due_mono = 0.0
-        self._rows = 50
-        self._pages = VACUUM_PAGES
-        self._measure_due_mono = 0.0
-        self._used_bytes = self._bytes_a_row = 0.0
+        self._rows, self._pages = 50, VACUUM_PAGES
+        self._due_mono = self._measure_due_mono = self._used_bytes = self._bytes_a_row = 0.0
         self._forget = Forgetter(settings, buffer, stats)
         self._offset: float | None = None
         self._even_since = 0.0
