@@ -429,6 +429,24 @@ def test_a_windows_that_can_promise_no_more_is_told_of_although_ram_is_left() ->
     assert "holds 48 GiB" in str(text.evidence[0])
 
 
+def test_when_windows_runs_out_is_told_while_its_memory_falls_and_not_where_it_only_is_low() -> None:
+    def headline(snapshots: list[Snapshot]) -> str:
+        engine = RuleEngine()
+        (change,) = [c for snapshot in snapshots for c in engine.observe(snapshot)]
+        row = Transition(START, 0, "windows", change.rule, change.old, change.new, facts=change.facts)
+        return str(compose(row).headline)
+
+    # 3.8 GiB when it falls below 6 %, half a minute later 2.3, which 50 MiB/s use up in 46 s
+    falling = [windows_memory(t, 6 - 0.05 * t) for t in range(75)]
+    assert headline(falling) == (
+        "Windows is short of memory: 2.3 GiB left of 64 GiB (about 46 s at this rate); WSL holds 48 GiB"
+    )
+    low = [windows_memory(t, 3.0) for t in range(60)]
+    assert headline(low) == "Windows is short of memory: 3.0 GiB left of 64 GiB; WSL holds 48 GiB"
+    promises = [windows_memory(t, 20, 5 - 0.02 * t) for t in range(80)]
+    assert "GiB (about " in headline(promises)
+
+
 def test_the_disk_of_the_state_folder_and_windows_disks_have_limits_of_their_own() -> None:
     def space(t: int, root: float, home: float, c: float) -> Snapshot:
         places = (("/", "ext4", root), ("/home", "ext4", home), ("/mnt/c", "9p", c))

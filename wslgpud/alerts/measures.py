@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -22,6 +23,8 @@ SWAP_BYTES_PER_SECOND = 20 << 20
 ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"})
 #: what slows a card down against its owner's wish; a power cap is normal under full load
 HARMFUL_REASONS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
+#: a trend of Windows' memory, which is asked for every few seconds; by less it has hardly moved
+TREND_SECONDS, FELL_RATIO = 120.0, 0.1
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
 _NO_TICK = Snapshot(0.0, 0.0, 0, ())
@@ -83,6 +86,24 @@ class KillCounters:
 
 
 @dataclass(slots=True)
+class Trend:
+    """What was left of something over the last two minutes, to tell how long the rest lasts if it goes on like that."""
+
+    points: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def lasts_seconds(self, mono: float, left: float) -> float | None:
+        """Take note of what is left now; None while too little was seen, or where it has not fallen by a tenth."""
+        while self.points and mono - self.points[0][0] > TREND_SECONDS:
+            self.points.popleft()
+        self.points.append((mono, left))
+        began, before = self.points[0]
+        fell = before - left
+        if mono - began < TREND_SECONDS / 4 or fell < before * FELL_RATIO:
+            return None
+        return left * (mono - began) / fell
+
+
+@dataclass(slots=True)
 class Measured:
     """One tick, as the measures see it, and what they remember of those before it."""
 
@@ -101,6 +122,8 @@ class Measured:
     kills: KillCounters = field(default_factory=KillCounters)
     #: processes of the last two lists of them, by pid: the kernel's log may be a tick late
     processes: dict[int, ProcessSample] = field(default_factory=dict)
+    #: what Windows has left, of RAM or of what it can promise
+    windows: Trend = field(default_factory=Trend)
     #: what Windows has moved into RAM of each card that only it shows
     spills: dict[str, Spill] = field(default_factory=dict)
 
@@ -241,21 +264,23 @@ def windows_memory(look: Measured) -> Iterator[Signal]:
     value = look.snapshot.value
     total, available = value(windows.TOTAL), value(windows.AVAILABLE)
     limit, committed = value(windows.COMMIT_LIMIT), value(windows.COMMITTED)
-    shares: list[float] = []
-    facts: dict[str, Fact] = {}
+    share: float | None = None
+    left, facts = 0.0, dict[str, Fact]()
     if total and available is not None:
-        shares.append(available / total)
+        left, share = available, available / total
         facts |= {"available_bytes": available, "total_bytes": total}
     if limit and committed is not None:
-        left = max(0, limit - committed)
-        if not shares or left / limit < shares[0]:
-            facts |= {"commit_left_bytes": left, "commit_limit_bytes": limit}
-        shares.append(left / limit)
+        promised = max(0, limit - committed)
+        if share is None or promised / limit < share:
+            left, share = promised, promised / limit
+            facts |= {"commit_left_bytes": promised, "commit_limit_bytes": limit}
     for name, spec in (("vm_bytes", windows.VM), ("unreturned_bytes", windows.VM_UNRETURNED)):
         if (held := value(spec)) is not None:
             facts[name] = held
-    if shares:
-        yield Signal("windows", min(shares), facts)
+    if share is not None:
+        if (eta_seconds := look.windows.lasts_seconds(look.snapshot.mono, left)) is not None:
+            facts["eta_seconds"] = eta_seconds
+        yield Signal("windows", share, facts)
 
 
 def state_space(look: Measured) -> Iterator[Signal]:

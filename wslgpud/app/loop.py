@@ -68,7 +68,7 @@ class Loop:
     _alerts_error: str = field(default="", init=False)
 
     def tick(self) -> None:
-        """Take one sample; ``monitor.delay_seconds`` says when the next is due."""
+        """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
         first = self.answers.latest is None
         state, transitions = self.pipeline.tick()
         # The warning leaves first: under memory pressure any later step may take seconds.

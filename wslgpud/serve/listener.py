@@ -83,24 +83,24 @@ class Connection(asyncio.Protocol):
         for event in (self._closed, self._readable, self._writable):
             event.set()
 
-    async def serve(self, transport: asyncio.Transport) -> None:
+    async def serve(self) -> None:
         """Answer requests until either side ends the connection; return when it is gone."""
         try:
-            request = await self._request(transport, idle=False)
-            while request is not None and await self._answer(transport, request):
+            request = await self._request(idle=False)
+            while request is not None and await self._answer(request):
                 await asyncio.sleep(0)  # others have their turn, however many requests lie here already
-                request = await self._request(transport, idle=True)
+                request = await self._request(idle=True)
         except h11.RemoteProtocolError as error:
-            self._send(transport, *self._app.refuse(error.error_status_hint))
+            self._send(*self._app.refuse(error.error_status_hint))
         self._set_deadline(self._deadlines.answer_seconds)
-        transport.close()
+        self.finish()
         await self._closed.wait()
 
-    async def _request(self, transport: asyncio.Transport, *, idle: bool) -> Request | None:
+    async def _request(self, *, idle: bool) -> Request | None:
         """Return the next request; None where there is none to come. After an ``idle`` time its head is due."""
         self._idle, head_seconds = idle, self._deadlines.head_seconds
         self._set_deadline(self._deadlines.idle_seconds if idle else head_seconds)
-        while (event := self._wire.next_event()) is h11.NEED_DATA and not transport.is_closing():
+        while (event := self._wire.next_event()) is h11.NEED_DATA and not self._closing:
             if self._idle and self._wire.trailing_data[0]:
                 self._idle = False
                 self._set_deadline(head_seconds)
@@ -120,12 +120,12 @@ class Connection(asyncio.Protocol):
             self._limit_pipelining()
         return request
 
-    async def _answer(self, transport: asyncio.Transport, request: Request) -> bool:
+    async def _answer(self, request: Request) -> bool:
         """Answer a request; False where it was the last one."""
         self.waits_for_client = False
         response, headers = await self._app.respond(request)
         self.since, self.waits_for_client = self._loop.time(), True
-        self._send(transport, response, headers, empty=request.method == "HEAD")
+        self._send(response, headers, empty=request.method == "HEAD")
         if self._final or self._wire.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
             return False
         # An answer that has filled the buffers is to be taken before there is another one, or is asked for.
@@ -134,12 +134,12 @@ class Connection(asyncio.Protocol):
         self._wire.start_next_cycle()
         return True
 
-    def _send(self, transport: asyncio.Transport, answer: Response, headers: Headers, *, empty: bool = False) -> None:
-        if transport.is_closing():
+    def _send(self, answer: Response, headers: Headers, *, empty: bool = False) -> None:
+        if self._transport is None or self._closing:
             return
         head = h11.Response(status_code=answer.status, reason=HTTPStatus(answer.status).phrase, headers=headers)
         for event in (head, h11.Data(data=b"" if empty else answer.body), h11.EndOfMessage()):
-            transport.write(self._wire.send(event) or b"")
+            self._transport.write(self._wire.send(event) or b"")
 
     def finish(self) -> None:
         """Close after the current answer, at once if there is none."""
@@ -159,7 +159,16 @@ class Connection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """What was answered and waits in memory until the client takes it."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        with suppress(AttributeError):  # as below
+            return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return 0
+
+    @property
+    def _closing(self) -> bool:
+        """Whether nothing can be sent any more."""
+        with suppress(AttributeError):  # 3.10's TLS transport, once lost, has nothing left to ask
+            return self._closed.is_set() or self._transport is None or self._transport.is_closing()
+        return True
 
     def _set_deadline(self, seconds: float | None) -> None:
         """Set the client's deadline anew; None takes it back."""
@@ -306,9 +315,9 @@ class Listener:
             certificate = transport.get_extra_info("peercert") or {}
             names = {value for _, value in certificate.get("subjectAltName", ())}
             if web.client_allowed_sans and names.isdisjoint(web.client_allowed_sans):
-                transport.abort()
+                connection.abort()
             else:
-                await connection.serve(transport)
+                await connection.serve()
         except OSError as error:  # a client that gave up, or a failed TLS handshake
             _log.debug("no connection: %s", error)
         finally:

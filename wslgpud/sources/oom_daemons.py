@@ -18,7 +18,7 @@ from wslgpud.model import Event, Reading, Sample
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source
-from wslgpud.words import cause, template
+from wslgpud.words import cause, say, template
 from wslgpud.words.units import one_line
 
 #: how often to look for a daemon, and to start a child that ended anew
@@ -45,6 +45,8 @@ class OomDaemonSource(Source):
     """Follows what the daemons say from now on; journald itself vouches for who said it (``_SYSTEMD_UNIT``)."""
 
     name = "oom_daemons"
+    # To start a program may wait for memory, and RAM must not wait for that.
+    lane = "oom_daemons"
     metrics = (KILLS,)
 
     def _prepare(self) -> None:
@@ -55,9 +57,8 @@ class OomDaemonSource(Source):
 
     def read(self) -> Sample:
         """Return kills since the last look; NoData where neither daemon runs."""
-        if self._child is None:
-            self._start()
-        events = [event for line in self._lines() if (event := self._event(line)) is not None]
+        lines = self._lines(self._child or self._start())
+        events = [event for line in lines if (event := self._event(line)) is not None]
         return Sample(tuple(Reading(KILLS, n, (daemon,)) for daemon, n in self._kills.items()), events=tuple(events))
 
     def close(self) -> None:
@@ -68,14 +69,13 @@ class OomDaemonSource(Source):
             child.wait()
             cast("IO[bytes]", child.stdout).close()
 
-    def _start(self) -> None:
-        now = self.host.clock.mono()
-        if self.host.recorded or now < self._look_at:
-            raise NoData("neither systemd-oomd nor earlyoom runs")
-        self._look_at = now + LOOK_AGAIN_SECONDS
-        units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
+    def _start(self) -> subprocess.Popen[bytes]:
+        units, now = list[str](), self.host.clock.mono()
+        if not self.host.recorded and now >= self._look_at:
+            self._look_at = now + LOOK_AGAIN_SECONDS
+            units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
         if not units:
-            raise NoData("neither systemd-oomd nor earlyoom runs")
+            raise NoData(say("neither systemd-oomd nor earlyoom runs"))
         self._kills.update(dict.fromkeys((unit.removesuffix(".service") for unit in units), 0))
         # Whatever ends us, the child must not stay behind: it would wait for the next kill.
         child = ["setpriv", "--pdeathsig", "KILL", "journalctl"]
@@ -83,25 +83,23 @@ class OomDaemonSource(Source):
         matches = " + ".join(f"_SYSTEMD_UNIT={unit}" for unit in units).split()
         null = subprocess.DEVNULL
         try:
-            self._child = subprocess.Popen(
+            self._child = started = subprocess.Popen(
                 unprotected([*child, *options, *matches]), stdin=null, stdout=subprocess.PIPE, stderr=null, cwd="/"
             )
         except OSError as error:
             raise SourceError("cannot start {program}: {why}", program="journalctl", why=cause(error)) from error
-        os.set_blocking(cast("IO[bytes]", self._child.stdout).fileno(), False)
+        os.set_blocking(cast("IO[bytes]", started.stdout).fileno(), False)
         self._rest = b""
+        return started
 
-    def _lines(self) -> list[bytes]:
-        child = self._child
-        if child is None:
-            return []
+    def _lines(self, child: subprocess.Popen[bytes]) -> list[bytes]:
         try:
             data = os.read(cast("IO[bytes]", child.stdout).fileno(), _MOST_BYTES)
         except BlockingIOError:
             return []
         if not data:
             self.close()
-            raise SourceError("journalctl ended: may this user read the journal?")
+            raise SourceError(say("journalctl ended: may this user read the journal?"))
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[:_LONGEST_LINE]
         return lines

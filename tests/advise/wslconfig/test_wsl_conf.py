@@ -54,6 +54,37 @@ def test_settings_of_the_other_file_are_sent_there():
         "move it there: wslgpud wslconfig set wsl2.memory=16G",
     )
 
+    # https://github.com/microsoft/WSL/issues/10892
+    ((line, _, _, fix),) = said(parse("# Network host settings\n[network]\ngenerateResolvConf = false\n"))
+    assert (line, fix) == (3, "move it there: sudo wslgpud wslconfig set network.generateResolvConf=false")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # https://github.com/microsoft/WSL/issues/13531, 7837, 12307, 9074, 8030
+        '[boot]\nsystemd=true\n\n[automount]\nenabled = true\noptions = "metadata"\nmountFsTab = true\n\n'
+        "[network]\ngenerateResolvConf = false\n",
+        "[boot]\ncommand = eval keychain --eval --agents ssh id_rsa\n\n[user]\ndefault=root/user\n",
+        "[boot]\ncommand=service docker start\nsystemd=true\n",
+        "[network]\ngenerateResolvConf = false\n",
+    ],
+)
+def test_what_wsl_reads_as_its_writer_meant_it_gets_no_remark(text):
+    assert said(conf(text)) == []
+
+
+def test_a_misspelt_key_and_a_section_of_wslg_are_told_as_what_was_meant():
+    # https://github.com/microsoft/WSL/issues/10225
+    text = "[wsl2]\nmemory=6GB # Limits VM memory in WSL 2 to 6 GB\nlocahostForwarding=true\n"
+    assert [(line, fix) for line, *_, fix in said(parse(text))] == [
+        (3, "did you mean localhostForwarding (below [wsl2])?")
+    ]
+    # https://github.com/WhitewaterFoundry/Fedora-Remix-for-WSL/issues/210
+    first, *rest = said(parse("[wsl2]\n[system-distro-env]\n; hi-dpi\nWESTON_RDP_HI_DPI_SCALING = true\n"))
+    assert (first[0], first[3]) == (2, "move it with its lines to .wslgconfig, which WSLg reads")
+    assert [line for line, *_ in rest] == [3, 4]
+
 
 def test_a_command_to_paste_runs_nothing_that_the_file_says():
     ((*_, fix),) = said(parse("[boot]\ncommand=x; $(reboot) 'a'\n"))
@@ -94,7 +125,8 @@ def test_windows_line_ends_are_a_remark_of_which_wsl_says_nothing():
     [
         ("; a comment of other files", "start comments with # (never with ;) and keys with a letter"),
         ("systemd: true", "write key=value"),
-        ("[system-distro-env]", "write it like [boot]"),
+        ("[system-distro-env]", "move it with its lines to .wslgconfig, which WSLg reads"),
+        ("[boot-up]", "write it like [boot]"),
         ('command="echo', 'close the "'),
     ],
 )

@@ -70,8 +70,11 @@ def swap(machine: Evidence) -> Outcome:
         return unknown(say("{path} does not say", path="/proc/meminfo"))
     if total >= LEAST_SWAP_RATIO * ram:
         return good(size(total))
+    # The last line has it come back after a reboot; it begins anew, for the file may end in the middle of one.
     make = (
         "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile && sudo swapon /swapfile"
+        "\n"
+        r"printf '\n/swapfile none swap sw 0 0\n' | sudo tee -a /etc/fstab"
     )
     remedy = in_wslconfig(f"swap={max(4, round(ram * 0.4 / GIB))}GB") if machine.wsl else make
     if total:

@@ -223,6 +223,10 @@ def _meaning(entry: Entry, key: WslKey) -> Iterator[Advice]:
         yield why, say("move the line below a line [{section}]", section=key.section)
 
 
+#: https://github.com/microsoft/wslg/wiki/Controlling-WSLg-frequently-used-settings
+_OF_WSLG = "[system-distro-env]"
+
+
 def _unreadable(entry: Entry, file: WslFile) -> Advice:
     warning = entry.warnings[0]
     if warning.startswith(("Expected ']'", "Invalid section", "Expected ' '")):
@@ -231,6 +235,8 @@ def _unreadable(entry: Entry, file: WslFile) -> Advice:
         if found and "=" in setting:
             facts = {"setting": setting.strip(), "header": f"{name}]"}
             return why, say("write {setting} on a line of its own below {header}", **facts)
+        if entry.value.strip() == _OF_WSLG:
+            return why, say("move it with its lines to {file}, which WSLg reads", file=".wslgconfig")
         return why, say("write it like {header}", header=f"[{file.keys[0].section}]")
     fix = say('close the "')
     if warning.startswith("Invalid key name"):
