@@ -73,6 +73,11 @@ class ProcessSample:
         """Identity that survives the reuse of a pid."""
         return self.pid, self.start_ticks
 
+    @property
+    def held_bytes(self) -> int:
+        """What it holds of RAM and swap."""
+        return self.rss_bytes + self.swap_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:

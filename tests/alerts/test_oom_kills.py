@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.alerts.measures import GroupCount, KillCounters, UnnamedKill
-from wslgpud.alerts.oom_kills import LEAST_BYTES, held, kills_by_group, victim
+from wslgpud.alerts.oom_kills import LEAST_BYTES, kills_by_group, victim
 from wslgpud.model import ProcessSample
 
 GROUPS = ("/a", "/a/b", "/c", "")
@@ -37,19 +37,19 @@ def test_a_victim_was_there_is_gone_took_its_memory_along_and_was_in_the_group(
         p
         for p in before
         if p not in now
-        and held(p) >= LEAST_BYTES
+        and p.held_bytes >= LEAST_BYTES
         and (not group or not p.cgroup or p.within(group))
-        and (freed is None or 2 * freed >= held(p))
+        and (freed is None or 2 * freed >= p.held_bytes)
     ]
     assert (found is None) == (not fits)
-    assert found is None or (found in fits and held(found) == max(map(held, fits)))
+    assert found is None or (found in fits and found.held_bytes == max(p.held_bytes for p in fits))
 
 
 @given(processes, st.data())
 def test_of_those_that_are_gone_the_one_that_was_known_to_grow_is_the_victim(
     before: list[ProcessSample], data: st.DataObject
 ) -> None:
-    gone = [p for p in before if held(p) >= LEAST_BYTES]
+    gone = [p for p in before if p.held_bytes >= LEAST_BYTES]
     if gone:
         grower = data.draw(st.sampled_from(gone))
         kill = UnnamedKill(0, 0, 1, tuple(before), growing=grower.pid)

@@ -5,13 +5,12 @@ The score: how many exhaustions it warned of in time, and how often it cried wol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
-from wslgpud.metrics import MetricSpec
+from wslgpud.metrics import counter, gauge
 from wslgpud.model import MEMORY, Level, Reading
 from wslgpud.words import Message, says
 
@@ -22,48 +21,44 @@ IN_TIME_SECONDS = 5.0
 #: of less it is no use to count warnings a day
 LEAST_WATCHED_SECONDS = 86400.0
 
-_own = partial(MetricSpec, stored=False)  # rows and outbox keep what they are made of
-LEVEL = _own(
+# Not stored as samples: rows and outbox keep what they are made of.
+LEVEL = gauge(
     "alert_level",
-    "gauge",
-    "",
     "Level of each open incident: 1 info, 2 warning, 3 critical, 4 emergency; absent when it is closed.",
-    ("rule", "resource"),
+    "rule",
+    "resource",
+    stored=False,
 )
-DELIVERIES = _own(
+DELIVERIES = counter(
     "alert_deliveries",
-    "counter",
-    "",
     "Messages by channel and outcome: sent, failed (tried again); given up: refused, "
     "expired, or dropped (too many waited).",
-    ("channel", "outcome"),
+    "channel",
+    "outcome",
+    stored=False,
 )
-WAITING = _own(
+WAITING = gauge(
     "alert_deliveries_waiting",
-    "gauge",
-    "",
     "Messages that wait for a channel; many of them: it is down, or quiet hours.",
-    ("channel",),
+    "channel",
+    stored=False,
 )
-EXHAUSTIONS = _own(
+EXHAUSTIONS = counter(
     "exhaustions",
-    "counter",
-    "",
     "Processes killed for lack of memory, by whether a warning of that resource came at least 5 s before.",
-    ("warned",),
+    "warned",
+    stored=False,
 )
-FALSE_ALARMS = _own(
+FALSE_ALARMS = counter(
     "false_alarms",
-    "counter",
-    "",
     "Memory warnings that ended without a kill and with more than 10 % of the memory left all the time.",
+    stored=False,
 )
-LEAD = _own(
+LEAD = gauge(
     "warning_lead_seconds",
-    "gauge",
-    "seconds",
     "How long before the last kill the warning came; absent while there was none.",
     decimals=1,
+    stored=False,
 )
 METRICS = (LEVEL, DELIVERIES, WAITING, EXHAUSTIONS, FALSE_ALARMS, LEAD)
 
@@ -111,22 +106,23 @@ class Tally(NamedTuple):
         )
 
 
-def tally(incidents: Iterable[Incident], since_wall: float, watched_seconds: float) -> Tally:
+def tally(incidents: Sequence[Incident], since_wall: float, watched_seconds: float) -> Tally:
     """Return the tally of the warnings since a moment."""
-    known = list(incidents)
-    warned = [i for i in known if i.rule == MEMORY and i.warned_wall is not None and i.opened_wall >= since_wall]
-    ends = [incident for incident in known if incident.rule == UNCLEAN_END]
-    return Tally(watched_seconds, len(warned), sum(false_alarm(incident, ends) for incident in warned))
+    warned = [i for i in incidents if i.rule == MEMORY and i.warned_wall is not None and i.opened_wall >= since_wall]
+    return Tally(watched_seconds, len(warned), _needless(warned, incidents))
 
 
-def score(incidents: Iterable[Incident]) -> Iterator[Reading]:
+def score(incidents: Sequence[Incident]) -> Iterator[Reading]:
     """Turn incidents into the score."""
-    incidents = list(incidents)
     leads = [incident.lead_seconds for incident in incidents if incident.kill is not None]
     in_time = sum(lead is not None and lead >= IN_TIME_SECONDS for lead in leads)
     yield Reading(EXHAUSTIONS, in_time, ("yes",))
     yield Reading(EXHAUSTIONS, len(leads) - in_time, ("no",))
-    ends = [incident for incident in incidents if incident.rule == UNCLEAN_END]
-    yield Reading(FALSE_ALARMS, sum(false_alarm(incident, ends) for incident in incidents))
+    yield Reading(FALSE_ALARMS, _needless(incidents, incidents))
     if leads and leads[-1] is not None:
         yield Reading(LEAD, round(leads[-1], 1))
+
+
+def _needless(warned: Iterable[Incident], known: Iterable[Incident]) -> int:
+    ends = [incident for incident in known if incident.rule == UNCLEAN_END]
+    return sum(false_alarm(incident, ends) for incident in warned)

@@ -327,7 +327,7 @@ def jobs_that_fit(forecast: Forecast, processes: Iterable[ProcessSample]) -> int
     """
     program = group_name(forecast.who).partition(" ")[0] if forecast.who_kind == "group" else ""
     names = ((p, p.command.partition(" ")[0].rpartition("/")[2]) for p in processes)
-    held = [p.rss_bytes + p.swap_bytes for p, command in names if program and program in (p.name, command)]
+    held = [p.held_bytes for p, command in names if program and program in (p.name, command)]
     if len(held) < 2 or not max(held):
         return None
     fit = max(1, int(_ROOM * (sum(held) + max(0, forecast.headroom_bytes)) / max(held)))

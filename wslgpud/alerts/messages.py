@@ -14,7 +14,6 @@ from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
 from wslgpud import words
-from wslgpud.alerts import runbook
 from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
@@ -162,7 +161,7 @@ def payload(transition: Transition, text: Text, *, incident: Incident | None = N
         "message": text.headline,
         "evidence": words.sentences(text.evidence) or None,
         "advice": text.advice or None,
-        "runbook": runbook.command(transition.rule),
+        "runbook": f"wslgpud alerts explain {transition.rule}",  # works offline and fits the version
         "facts": transition.facts or None,
         **(forecast_facts(transition.forecast) if transition.forecast is not None else {}),
     }

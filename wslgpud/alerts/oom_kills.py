@@ -134,7 +134,7 @@ def _named(look: Measured) -> Iterator[Signal]:
         del unnamed[resource]
         facts: dict[str, Fact] = {"kills_per_second": kill.kills_per_second, "killed_wall": kill.wall}
         if gone is not None:
-            facts |= {"likely": full_name(short_name(gone), gone.pid), "pid": gone.pid, "size_bytes": held(gone)}
+            facts |= {"likely": full_name(short_name(gone), gone.pid), "pid": gone.pid, "size_bytes": gone.held_bytes}
         yield Signal(resource, 1.0, facts)
 
 
@@ -179,14 +179,9 @@ def victim(
         process
         for process in kill.processes
         if process.key not in alive
-        and held(process) >= LEAST_BYTES
+        and process.held_bytes >= LEAST_BYTES
         and (not group or not process.cgroup or process.within(group))
-        and (freed_bytes is None or freed_bytes >= LEAST_BACK * held(process))
+        and (freed_bytes is None or freed_bytes >= LEAST_BACK * process.held_bytes)
     ]
     culprits = [process for process in gone if process.pid == kill.growing]
-    return max(culprits or gone, key=held, default=None)
-
-
-def held(process: ProcessSample) -> int:
-    """Return what a process holds of RAM and swap."""
-    return process.rss_bytes + process.swap_bytes
+    return max(culprits or gone, key=lambda process: process.held_bytes, default=None)

@@ -17,8 +17,3 @@ def sections(translator: Translator = ENGLISH, page: Path = PATH) -> dict[str, s
         name: "\n\n".join(translator.template(" ".join(part.split())) for part in text.strip().split("\n\n"))
         for name, text in zip(parts[::2], parts[1::2], strict=True)
     }
-
-
-def command(rule: str) -> str:
-    """Return what shows a rule's paragraph, for messages: it works offline and fits the version."""
-    return f"wslgpud alerts explain {rule}"

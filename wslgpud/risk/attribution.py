@@ -115,7 +115,7 @@ class Attribution:
             return
         if not observation.processes and observation.ram is None:
             return
-        held = {p.key: p.rss_bytes + p.swap_bytes for p in observation.processes}
+        held = {p.key: p.held_bytes for p in observation.processes}
         snapshots.append(_Snapshot(t, held, _pools(observation.ram)))
         if len(snapshots) > MOST_SNAPSHOTS:
             del snapshots[_dispensable([snapshot.t for snapshot in snapshots])]
@@ -131,7 +131,7 @@ class Attribution:
         lost = lost_rate * seconds
         groups: dict[str, list[tuple[int, ProcessSample]]] = {}
         for process in now.processes:
-            grown = process.rss_bytes + process.swap_bytes - before.held.get(process.key, 0)
+            grown = process.held_bytes - before.held.get(process.key, 0)
             if grown > 0:
                 groups.setdefault(short_name(process), []).append((grown, process))
         sums = Counter({name: sum(grown for grown, _ in members) for name, members in groups.items()})

@@ -122,7 +122,7 @@ class Commands:
             if command:
                 by_pid[process.pid] = command
                 first[command] = min(process.pid, first.get(command, process.pid))
-                sums[command]["ram"] += process.rss_bytes + process.swap_bytes
+                sums[command]["ram"] += process.held_bytes
         for gpu in observation.gpus:
             for user in gpu.processes:
                 if user.used_bytes is not None and user.pid in by_pid:

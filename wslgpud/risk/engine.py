@@ -20,7 +20,6 @@ from wslgpud.risk.tracker import RATE_SECONDS, Circumstances, Tracker, View
 MOST_RESOURCES = 256
 FORGET_SECONDS = 600.0
 CULPRIT_SECONDS = 5.0
-NO_PRESSURE = Pressure()
 ETAS = ("eta_early_seconds", "eta_seconds", "eta_late_seconds")
 COMMANDS = "commands"
 """Key under which the peaks of commands are kept, beside the resources' own lessons."""
@@ -80,7 +79,7 @@ class RiskEngine:
         pressure = self._pressure.push(observation)
         ram = self._ram = observation.ram or self._ram
         if ram is None or ram.available >= self.settings.pressure_available * ram.total:
-            pressure = NO_PRESSURE
+            pressure = Pressure()
         self._attribution.push(observation)
         refused, killed = set(self._refused(observation)), set(self._killed(observation))
         exhausted = refused | killed
@@ -96,7 +95,7 @@ class RiskEngine:
             wish = self._commands.wish(t, room, observation.expected)
             over = tracker.suspect.just_ended(room, observation, self.settings)
             around = Circumstances(
-                pressure if room.key == "ram" else NO_PRESSURE,
+                pressure if room.key == "ram" else Pressure(),
                 "killed" if room.key in killed else "refused" if room.key in refused else "",
                 "refused" if room.key in failed else "freed" if over else "",
                 observation.gap_expected,

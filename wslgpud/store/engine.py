@@ -301,14 +301,8 @@ def _writer_pragmas(connection: Any, _: object) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     # what SQLite hears from the disk while it copies its log by itself it tells nobody
-    for setting in (
-        "journal_mode = WAL",
-        "synchronous = NORMAL",
-        "wal_autocheckpoint = 0",
-        "journal_size_limit = 131072",
-        "cache_size = -2048",
-        "temp_store = MEMORY",
-    ):
+    settings = ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0", "journal_size_limit = 131072")
+    for setting in (*settings, "cache_size = -2048", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {setting}")
 
 
@@ -321,8 +315,6 @@ def run_outside(connection: Connection, script: str) -> None:
 
 def page_counts(connection: Connection) -> tuple[int, int, int]:
     """Return (pages, free pages, bytes a page) of an SQLite file."""
-    pages, free, size = (
-        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
-        for name in ("page_count", "freelist_count", "page_size")
-    )
+    names = ("page_count", "freelist_count", "page_size")
+    pages, free, size = (int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0) for name in names)
     return pages, free, size

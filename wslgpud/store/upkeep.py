@@ -62,6 +62,8 @@ ROOMY = MOST_SERIES_OF_NAMES * 7 // 8
 FIRST_CHECK_SECONDS = 900.0
 #: local hour of the others
 CHECK_HOUR = 4
+#: is told of damage, and of device and inode of the file
+Report = Callable[[str, tuple[int, int] | None], None]
 
 _series = schema.series.c
 # The days that a summary has, the newest first, each sought by the key: an index by series would cost more
@@ -85,11 +87,8 @@ class Upkeep:
         self, settings: StoreSettings, wall: Callable[[], float], buffer: WriteBuffer, stats: StoreStats
     ) -> None:
         self._settings, self._wall, self._buffer, self._stats = settings, wall, buffer, stats
-        self._due_mono = 0.0
-        self._rows = 50
-        self._pages = VACUUM_PAGES
-        self._measure_due_mono = 0.0
-        self._used_bytes = self._bytes_a_row = 0.0
+        self._rows, self._pages = 50, VACUUM_PAGES
+        self._due_mono = self._measure_due_mono = self._used_bytes = self._bytes_a_row = 0.0
         self._forget = Forgetter(settings, buffer, stats)
         self._offset: float | None = None
         self._even_since = 0.0
@@ -328,15 +327,9 @@ def next_check(last_wall: float) -> float:
 
 
 class NightlyCheck:
-    """Looks through the file when its time has come; ``report`` is told of damage and of which file."""
+    """Looks through the file when its time has come."""
 
-    def __init__(
-        self,
-        target: str,
-        wall: Callable[[], float],
-        stats: StoreStats,
-        report: Callable[[str, tuple[int, int] | None], None],
-    ) -> None:
+    def __init__(self, target: str, wall: Callable[[], float], stats: StoreStats, report: Report) -> None:
         self._target, self._wall, self._stats, self._report = target, wall, stats, report
         self._due_wall = wall() + FIRST_CHECK_SECONDS
         self._thread: threading.Thread | None = None

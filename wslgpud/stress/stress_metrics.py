@@ -66,13 +66,9 @@ RUNS = counter("vram_stress_runs", "Runs kept, by verdict.", *_GPU, "verdict", s
 
 METRICS = tuple(spec for spec in [*vars().values()] if isinstance(spec, MetricSpec))
 #: figures in bytes: what there is of a card, and what became of the free ones
-BYTES = tuple(
-    f"{kind}_bytes"
-    for kinds in (
-        "spec total visible reserved foreign context free",
-        "allocated verified usable spilled spill_start leak",
-    )
-    for kind in kinds.split()
+BYTES = (
+    *("spec_bytes", "total_bytes", "visible_bytes", "reserved_bytes", "foreign_bytes", "context_bytes", "free_bytes"),
+    *("allocated_bytes", "verified_bytes", "usable_bytes", "spilled_bytes", "spill_start_bytes", "leak_bytes"),
 )
 #: values of the runs that are series, each with the rest of its labels
 FIGURES: Sequence[tuple[MetricSpec, str, tuple[str, ...]]] = (

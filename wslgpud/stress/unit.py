@@ -19,7 +19,7 @@ from wslgpud.model import GpuSample, StressResult
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import said
 from wslgpud.store.records import stress_from_json, stress_to_json
-from wslgpud.stress.plan import Mode
+from wslgpud.stress.plan import MODES, Mode
 from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
 
 #: "yes" where the unit is there to be asked; set by wslgpud.service
@@ -94,7 +94,7 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
         file.unlink()  # while it lies there systemd starts us again
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise NoRequestError("{file} holds no request: {why}", file=str(file), why=cause(error)) from error
-    if mode not in ("quick", "nightly", "full"):
+    if mode not in MODES:
         raise NoRequestError("{file}: there is no mode {mode}", file=str(file), mode=repr(mode))
     try:
         result = run(gpu, mode)
