@@ -72,10 +72,10 @@ def poison_database(file: Path) -> int:
             for column in (name for name, kind in columns if kind.upper() == "TEXT"):
                 if (table, column) in _KEPT_COLUMNS or table in _FIGURES:
                     continue
-                rows = database.execute(f"SELECT rowid, {column} FROM {table}").fetchall()  # noqa: S608
+                rows = database.execute(f"SELECT rowid, {column} FROM {table}").fetchall()
                 for row, text in rows:
                     if isinstance(text, str) and (new := _poisoned_text(text)) != text:
-                        change = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"  # noqa: S608
+                        change = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"
                         database.execute(change, (new, row))
                         count += 1
     return count

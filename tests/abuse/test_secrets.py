@@ -141,7 +141,7 @@ def test_none_of_them_is_anywhere(tmp_path: Path, settings: dict[str, str], trai
         outputs["greeting"] = "".join(running.said)
         eventually(lambda: "200\n" in body(running, "/-/ready", f"{MARK}-b"), "readiness")
         for pid in training[:2]:
-            eventually(lambda: str(pid) in body(running, "/api/v1/processes", f"{MARK}-b"), "its row")  # noqa: B023
+            eventually(lambda: str(pid) in body(running, "/api/v1/processes", f"{MARK}-b"), "its row")  # noqa: B023 - called at once
         eventually(lambda: "guarded.py" in body(running, "/api/v1/status", f"{MARK}-b"), "what runs")
         for path in PAGES:
             outputs[path] = body(running, path, f"{MARK}-b")

@@ -138,7 +138,7 @@ def test_a_run_is_left_alone_for_as_long_as_it_may_take_and_no_longer(host: Else
 
 def test_its_memory_may_take_a_while_to_come_back_after_the_worker_has_ended(host: Elsewhere) -> None:
     tests = CardsUnderTest(host, SETTINGS, RunNotes(host))
-    stop = host.path("/dev/shm") + "/stop"  # noqa: S108 - not the real one
+    stop = host.path("/dev/shm") + "/stop"
 
     def act() -> None:
         run(host, worker="none")()
@@ -482,10 +482,7 @@ def test_another_users_lock_file_serves_as_well(runner: Runner) -> None:
 
 
 @pytest.mark.xdist_group("torch")  # whose tests take this card, too
-def test_the_whole_daemon_warns_of_a_locked_card_and_shows_by_whom(
-    tmp_path: Path,
-    built_library: Path,  # noqa: F811
-) -> None:
+def test_the_whole_daemon_warns_of_a_locked_card_and_shows_by_whom(tmp_path: Path, built_library: Path) -> None:
     library = tmp_path / "libnvidia-ml.so.1"
     library.write_bytes(built_library.read_bytes())
     facts = library.with_name(f"{library.name}.settings")

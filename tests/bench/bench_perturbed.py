@@ -6,8 +6,6 @@ Each folder holds traces with truths beside them. Prints the table of wslgpud/ri
 was fitted to seconds, bytes or one sampling interval would lose.
 """
 
-# ruff: noqa: S311 - made-up noise is no secret
-
 from __future__ import annotations
 
 import random

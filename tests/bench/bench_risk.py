@@ -3,8 +3,6 @@
 Run by hand: ``python -m tests.bench.bench_risk`` (the goal is 100 us; wall-clock limits are no test).
 """
 
-# ruff: noqa: S311 - made-up memory is no secret
-
 from __future__ import annotations
 
 import platform

@@ -44,7 +44,7 @@ class Machine:
     """A machine in front of which somebody trains, builds and goes to bed."""
 
     def __init__(self, series: int, seed: int = 1) -> None:
-        self._chance = random.Random(seed)  # noqa: S311 - a plausible day, not a secret
+        self._chance = random.Random(seed)
         self._specs = [MIX[i % len(MIX)] for i in range(series)]
         self._state: list[float] = [2.0**34 if s is LEVEL else 2.0**35 if s is FIXED else 40.0 for s in self._specs]
 
@@ -169,9 +169,7 @@ def shares(file: Path) -> None:
     with sqlite3.connect(file) as database:
         sys.stdout.write("  ")
         for table in ("chunk", "block", "rollup_minute", "rollup_hour", "batch"):
-            sys.stdout.write(
-                f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, "  # noqa: S608
-            )
+            sys.stdout.write(f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, ")
         data = database.execute("SELECT sum(length(data)) FROM block").fetchone()[0]
         sys.stdout.write(f"{data:,} bytes in blocks\n")
         try:

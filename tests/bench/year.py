@@ -214,7 +214,7 @@ def _repeat(connection: Connection, grown: dict[int, int], start: int, end: int,
             ("rollup_hour", "hour, n, last - :copy * by, below, above, extra"),
         ):
             again = (
-                f"INSERT OR REPLACE INTO {table} SELECT part - :back, old.series, {columns}"  # noqa: S608 - ours
+                f"INSERT OR REPLACE INTO {table} SELECT part - :back, old.series, {columns}"
                 f" FROM {table} old JOIN grown ON grown.series = old.series"
                 " WHERE part >= :start AND part - :back >= :first ORDER BY part, old.series"
             )

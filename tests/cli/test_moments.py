@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wslgpud.cli.common import Fault, moment, seconds, span
 
-NOW = datetime(2026, 11, 20, 15, 30).timestamp()  # noqa: DTZ001 - local, as people type
+NOW = datetime(2026, 11, 20, 15, 30).timestamp()
 LENGTHS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -86,7 +86,7 @@ def test_so_long_ago_is_that_much_before_now(count, unit):
     assert moment(f"{count}{unit}", NOW) == NOW - seconds(f"{count}{unit}") == NOW - count * LENGTHS[unit]
 
 
-@given(st.datetimes(datetime(1990, 1, 1), datetime(2060, 1, 1)))  # noqa: DTZ001 - local, as people type
+@given(st.datetimes(datetime(1990, 1, 1), datetime(2060, 1, 1)))
 def test_a_date_with_a_time_means_that_second_with_a_space_or_a_t(when):
     when = when.replace(microsecond=0)
 

@@ -64,4 +64,4 @@ def typed() -> list[str]:
 
 if __name__ == "__main__":
     for page in PAGES:
-        print(page, *commands(page), sep="\n    ")  # noqa: T201 - what there is, for who writes the tables above
+        print(page, *commands(page), sep="\n    ")

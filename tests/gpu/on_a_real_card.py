@@ -174,7 +174,7 @@ def main() -> None:
         else [],
     }
     (out / "result.json").write_text(json.dumps(result, indent=1))
-    print(json.dumps(result, indent=1))  # noqa: T201 - for who runs it by hand
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ Part = Iterable[tuple[str, Iterable[tuple[float, list[Reading]]]]]
 Values = dict[tuple[str, tuple[str, ...]], Number]
 
 
-_NOISE = random.Random(3)  # noqa: S311 - noise, not secrets
+_NOISE = random.Random(3)
 
 
 def _of(host: str) -> Snapshot:
@@ -65,7 +65,7 @@ class Evening:
     """What is invented: a desktop; from 0:40 on a training; in the last half hour its data loaders leak."""
 
     def __init__(self, seed: int, *, leaks: bool, card_bytes: float, ram_bytes: float) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - noise, not secrets
+        self._random = random.Random(seed)
         self._leaks, self._card, self._ram = leaks, card_bytes, ram_bytes
         self.counters: dict[str, float] = {}
 
@@ -301,7 +301,7 @@ def evening(
 
 def nights(uuid: str, end: float) -> Iterator[tuple[float, list[Reading]]]:
     """Yield a month of stress runs, every ten minutes: a driver that costs 4 %, and a region that gets slow."""
-    runs, chance = [], random.Random(7)  # noqa: S311 - noise, not secrets
+    runs, chance = [], random.Random(7)
     for number in range(NIGHTS):
         new = number >= 17
         factor = (0.96 if new else 1.0) * (1 + chance.gauss(0, 0.002))

@@ -54,9 +54,9 @@ class Machine(NamedTuple):
     origin: list[str]
     files: Files
     nvml: dict[str, Any] | None = None
-    links: dict[str, str] = {}  # noqa: RUF012 - never changed
-    commands: dict[str, str] = {}  # noqa: RUF012 - never changed
-    disks: dict[str, list[int]] = {}  # noqa: RUF012 - never changed
+    links: dict[str, str] = {}
+    commands: dict[str, str] = {}
+    disks: dict[str, list[int]] = {}
     ticks: int = 1
     windows: dict[str, Any] | None = None
 

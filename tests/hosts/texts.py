@@ -28,7 +28,7 @@ def kernel(release: str, boot: int, uptime: float = 5000.0) -> Files:
     }
 
 
-def memory(  # noqa: PLR0917 - one machine's figures in the order of the file
+def memory(
     total: int, free: int, available: int, cached: int, anon: int, swap_total: int, swap_free: int, shmem: int = 0
 ) -> Files:
     """Return /proc/meminfo; fields and order of Linux 6.6, fs/proc/meminfo.c."""
@@ -233,9 +233,7 @@ def wsl_commands(version: str, networking: str = "nat", distro: str = "Ubuntu-24
     }
 
 
-def process(  # noqa: PLR0917 - one process, all its facts
-    pid: int, name: str, rss: int, command: str, swap: int = 0, framework: str = ""
-) -> Files:
+def process(pid: int, name: str, rss: int, command: str, swap: int = 0, framework: str = "") -> Files:
     """Return the files of one process (man proc_pid_stat)."""
     numbers = f"S 1 {pid} {pid} 0 -1 4194560 1000 0 0 0 500 100 0 0 20 0 8 0 {pid * 10} {rss + swap + GIB}"
     files = {
@@ -252,9 +250,7 @@ def process(  # noqa: PLR0917 - one process, all its facts
 TORCH = "/site-packages/torch/lib/libtorch_cpu.so"
 
 
-def cgroup(  # noqa: PLR0917 - one cgroup, all its facts
-    path: str, limit: int | None, current: int, file: int = 0, hits: int = 0, kills: int = 0
-) -> Files:
+def cgroup(path: str, limit: int | None, current: int, file: int = 0, hits: int = 0, kills: int = 0) -> Files:
     """Return the files of a cgroup of v2 (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
     folder = f"/sys/fs/cgroup{path}"
     return {
@@ -284,7 +280,7 @@ def nvml(*gpus: dict[str, Any], driver: str, cuda: int, names: dict[int, str] | 
     return {"system": system, "gpus": list(gpus)}
 
 
-def gpu(  # noqa: PLR0917 - one card, all its facts
+def gpu(
     number: int, name: str, total: int, used: int, busy: int, watts: int, processes: dict[int, int] | None = None
 ) -> dict[str, Any]:
     """Return a GeForce card under Linux; ``processes`` maps pid to bytes."""

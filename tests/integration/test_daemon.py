@@ -68,7 +68,7 @@ def test_a_database_on_a_server_is_no_file_and_its_password_is_told_to_nobody(tm
 
 
 def test_the_disk_that_the_state_lies_on_is_watched(tmp_path: Path) -> None:
-    shared_memory = Path("/dev/shm") / f"wslgpud-{os.getpid()}"  # noqa: S108 - surely another file system
+    shared_memory = Path("/dev/shm") / f"wslgpud-{os.getpid()}"
     try:
         with daemon(shared_memory) as running:
             eventually(lambda: any('mountpoint="/dev/shm"' in name for name in running.samples()), "the disk")

@@ -15,7 +15,7 @@ RAM = "wslgpud_memory_available_bytes"
 
 
 @pytest.fixture
-def two(server_target, tmp_path):  # noqa: F811 - a fixture
+def two(server_target, tmp_path):
     """Two daemons, ``pc`` and ``trainer``, of which only the second has had trouble."""
     made = [Stage(tmp_path, database=server_target, name=name) for name in ("pc", "trainer")]
     pc, trainer = made

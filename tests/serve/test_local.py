@@ -54,7 +54,7 @@ def test_status_needs_neither_password_nor_certificate(tmp_path: Path, guarded: 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 def test_another_user_is_told_whom_to_ask() -> None:
     # The folders of pytest are closed to other users, and so may be this Python: it is forked, not started.
-    state = Path("/dev/shm") / f"wslgpud-local-{os.getpid()}"  # noqa: S108 - where others may look
+    state = Path("/dev/shm") / f"wslgpud-local-{os.getpid()}"
     state.mkdir()
     local = LocalApi(state, ())
     assert local.start()

@@ -21,7 +21,7 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_confirmed(made, file, s
 
     What it had confirmed must be there, each tick whole and once.
     """
-    chance = random.Random(7)  # noqa: S311 - moments, not secrets
+    chance = random.Random(7)
     confirmed: set[int] = set()
     sent = 0
     with subprocess.Popen(

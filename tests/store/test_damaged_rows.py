@@ -68,9 +68,9 @@ def _everything(reader, made):
 def test_the_rest_is_read_and_goes_on_being_sealed(begun, file, made, damage, left):
     table, change, which = damage
     key = "part" if table == "rollup_minute" else "id"
-    row = f"WHERE {key} = (SELECT {which}({key}) FROM {table})" if which else ""  # noqa: S608 - see below
+    row = f"WHERE {key} = (SELECT {which}({key}) FROM {table})" if which else ""
     with closing(sqlite3.connect(file)) as other, other:
-        assert other.execute(f"UPDATE {table} SET {change} {row}").rowcount  # noqa: S608 - our own words
+        assert other.execute(f"UPDATE {table} SET {change} {row}").rowcount
     with Reader(str(file)) as reader:
         assert _everything(reader, made) == left
     with begun() as store:

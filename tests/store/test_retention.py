@@ -34,7 +34,7 @@ def test_samples_beyond_their_age_go_and_transitions_stay(file, settings, clock,
 
 def test_beyond_its_size_the_oldest_samples_go_first_and_the_file_stops_growing(file, settings, clock, made):
     limit = 2_000_000
-    noise = random.Random(1)  # noqa: S311 - what cannot be compressed
+    noise = random.Random(1)
     with Store(file, replace(settings, max_bytes=limit), host_name="pc", clock=clock) as store:
         sizes = []
         for second in range(12_000):
@@ -99,7 +99,7 @@ def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, m
         assert store.flush()
         made.settle(store, clock)
         made.settle(store, clock)
-        assert made.query(target, f"SELECT count(*) FROM {table}") == [(40,)]  # noqa: S608 - one of two
+        assert made.query(target, f"SELECT count(*) FROM {table}") == [(40,)]
         assert [t.wall for _, t in store.reader.transitions()] == [made.T0 + n for n in range(60, 100)]
 
 
@@ -108,7 +108,7 @@ def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, set
     """PostgreSQL's tables do not shrink when rows go, so what counts is what the rows themselves take."""
     monkeypatch.setattr(upkeep, "MEASURE_SECONDS", 0.0)
     limit = 300_000
-    noise = random.Random(1)  # noqa: S311 - what cannot be compressed
+    noise = random.Random(1)
     stores = []
     for name, most in (("small", limit), ("big", 10**9)):
         clock = made.FakeClock(made.T0)

@@ -28,11 +28,11 @@ worker = importlib.util.module_from_spec(spec)
 sys.modules["worker"] = worker
 spec.loader.exec_module(worker)
 
-import torch  # noqa: E402
+import torch  # noqa: E402 - the stand-in is set up above
 
 
 class Faulty(worker.Worker):
-    faults: dict = {}  # noqa: RUF012 - one worker a process
+    faults: dict = {}
     foreign = 0
 
     def allocate(self, size):
@@ -96,7 +96,7 @@ def pinned(size):
     memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     class Mapped:
-        __cuda_array_interface__ = {  # noqa: RUF012
+        __cuda_array_interface__ = {
             "shape": (size // 8,),
             "typestr": "<i8",
             "data": (memory.data_ptr(), False),

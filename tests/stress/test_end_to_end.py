@@ -33,7 +33,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def card(public, tmp_path, built_library):  # noqa: F811
+def card(public, tmp_path, built_library):
     """Return the settings under which a card seems to be there."""
     library = tmp_path / "libnvidia-ml.so.1"
     library.write_bytes(built_library.read_bytes())

@@ -4,8 +4,6 @@ A family draws a path of the used share over time and says how it ends. Two list
 that thresholds were chosen on (``DEVELOPED_ON``) apart from those that came later (``HELD_OUT``).
 """
 
-# ruff: noqa: S311 - made-up memory is no secret
-
 from __future__ import annotations
 
 import math

@@ -20,7 +20,7 @@ NAME, CARD, SECONDS = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 LEFT = 16 << 30
 DEVICE = f"cuda:{CARD}"
 WIDTH, DEPTH, LENGTH = 1024, 8, 512
-rng = random.Random(1)  # noqa: S311 - no secret
+rng = random.Random(1)
 began = 0.0
 
 
@@ -113,7 +113,7 @@ def calm():
 def ballast():
     """Takes all of the card but LEFT bytes, so that what is left is a smaller one."""
     _kept = torch.empty(free() - LEFT, dtype=torch.uint8, device=DEVICE)
-    print("taken", flush=True)  # noqa: T201 - what record_on_gpus.py waits for
+    print("taken", flush=True)
     time.sleep(1e6)
 
 
@@ -208,15 +208,15 @@ def desktop():
 
 
 def main():
-    global began  # noqa: PLW0603 - the program's own clock
-    print("ready", flush=True)  # noqa: T201
+    global began
+    print("ready", flush=True)
     sys.stdin.readline()
     began = time.monotonic()
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
         globals()[NAME]()
     except torch.cuda.OutOfMemoryError:
-        print("failed", time.monotonic(), flush=True)  # noqa: T201
+        print("failed", time.monotonic(), flush=True)
 
 
 if __name__ == "__main__":

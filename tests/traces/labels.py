@@ -55,7 +55,7 @@ def main():
         beside.write_text(json.dumps(after) + "\n")
         changed = {k: (before.get(k), after[k]) for k in ("verdict", "onset", "tolerated") if before.get(k) != after[k]}
         if changed:
-            print(f"{before['name']}: {changed}")  # noqa: T201 - what changes, for who looks
+            print(f"{before['name']}: {changed}")
 
 
 if __name__ == "__main__":

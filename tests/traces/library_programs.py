@@ -20,12 +20,12 @@ CARD_BYTES = 16 << 30
 CONTEXT_BYTES = 560 << 20
 NAME = sys.argv[1] if len(sys.argv) > 1 else ""
 DEVICE = "cuda"
-rng = random.Random(NAME)  # noqa: S311 - no secret
+rng = random.Random(NAME)
 
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
-import torch  # noqa: E402 - what it reads is set above
-from torch import nn  # noqa: E402
+import torch
+from torch import nn
 
 began = time.monotonic()
 PROGRAMS = {}
@@ -535,8 +535,8 @@ def evaluates_larger():
 
 
 def main():
-    global began  # noqa: PLW0603 - the program's own clock
-    print("ready", flush=True)  # noqa: T201
+    global began
+    print("ready", flush=True)
     sys.stdin.readline()
     began = time.monotonic()
     total = torch.cuda.get_device_properties(0).total_memory
@@ -548,7 +548,7 @@ def main():
     except Exception as error:  # each library has its own
         if "memory" not in f"{type(error).__name__} {error}".lower():
             raise
-        print("failed", time.monotonic(), flush=True)  # noqa: T201
+        print("failed", time.monotonic(), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import sys
 import time
 
 LIMIT_KIB = 512 << 10
-rng = random.Random(int.from_bytes(sys.argv[1].encode()[:8], "little"))  # noqa: S311 - no secret
+rng = random.Random(int.from_bytes(sys.argv[1].encode()[:8], "little"))
 began = time.monotonic()
 
 

@@ -26,7 +26,7 @@ import numpy as np
 SECONDS = 120.0
 LIMIT_BYTES = 3 << 30
 NAME = sys.argv[1] if len(sys.argv) > 1 else ""
-rng = random.Random(NAME)  # noqa: S311 - no secret
+rng = random.Random(NAME)
 noise = np.random.default_rng(len(NAME))
 began = time.monotonic()
 PROGRAMS = {}

@@ -117,7 +117,7 @@ def main():
     name = out.name.split(".")[0]
     told = label(name, observations, kill(observations))
     out.with_name(f"{name}.truth.json").write_text(json.dumps(told) + "\n")
-    print(told)  # noqa: T201 - a tool run by hand
+    print(told)
 
 
 if __name__ == "__main__":

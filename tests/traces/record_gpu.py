@@ -164,7 +164,7 @@ def write(folder: Path, name: str, pid: int, rows: list[tuple[float, int]], fail
             print(json.dumps({"t": round(t, 2), "gpus": [card]}, separators=(",", ":")), file=file)
     label = truth(name, rows, failed_at)
     (folder / f"{name}.truth.json").write_text(json.dumps(label, indent=1) + "\n")
-    print(label)  # noqa: T201 - for who runs it by hand
+    print(label)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def save(folder, name, observations, shares, events):
     host = {"recorded": "record_on_gpus.py"}
     write_trace(folder / f"{name}.jsonl.gz", observations, interval_seconds=INTERVAL_SECONDS, host=host)
     (folder / f"{name}.truth.json").write_text(json.dumps(label) + "\n")
-    print(label, flush=True)  # noqa: T201 - for who runs it by hand
+    print(label, flush=True)
 
 
 def save_crowd(folder, name, seen):

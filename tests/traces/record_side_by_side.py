@@ -231,7 +231,7 @@ def save(folder, name, observations, shares, event):
     host = {"recorded": "record_side_by_side.py"}
     write_trace(folder / f"{name}.jsonl.gz", observations, interval_seconds=INTERVAL_SECONDS, host=host)
     (folder / f"{name}.truth.json").write_text(json.dumps(label) + "\n")
-    print(label, flush=True)  # noqa: T201 - for who runs it by hand
+    print(label, flush=True)
 
 
 def record(folder, options):

@@ -65,7 +65,7 @@ class Slice:
         """Write trace and truth; a program that ended for another reason is left out."""
         failed = None if self.failed_at is None else round(self.failed_at - began, 2)
         if failed is None and self.child.returncode != -signal.SIGKILL:
-            print(f"{self.name}: ended with {self.child.returncode}", flush=True)  # noqa: T201 - for who runs it
+            print(f"{self.name}: ended with {self.child.returncode}", flush=True)
             return
         name, pid = f"slice-{self.name}", self.child.pid
         rows = [(t, min(used, CARD_BYTES)) for t, used in self.rows if failed is None or t <= failed + 5]
@@ -75,7 +75,7 @@ class Slice:
         events = [] if failed is None else [{"t": failed, "resource": "gpu0", "kind": "gpu_oom"}]
         truth = label(name, seen, events)
         (folder / f"{name}.truth.json").write_text(json.dumps(truth) + "\n")
-        print(truth, flush=True)  # noqa: T201 - for who runs it by hand
+        print(truth, flush=True)
 
 
 def _card(pid, used):

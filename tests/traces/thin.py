@@ -28,7 +28,7 @@ def thin(observations: Iterable[Observation], seconds: float) -> Iterator[Observ
 
 def main() -> None:
     source, target, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
-    kept = thin(read_trace(source, on_cut=lambda cut: print(cut, file=sys.stderr)), seconds)  # noqa: T201
+    kept = thin(read_trace(source, on_cut=lambda cut: print(cut, file=sys.stderr)), seconds)
     write_trace(target, kept, interval_seconds=seconds, host={"thinned": True})
 
 

@@ -6,8 +6,6 @@ to the end 15 s to 10 h; ``FAST`` ones less), the noise of a desktop, PSI or not
 No threshold of the engine was fitted to single seeds: ``python -m tests.bench.bench_wide`` tells by scenario.
 """
 
-# ruff: noqa: S311 - made-up memory is no secret
-
 from __future__ import annotations
 
 import random

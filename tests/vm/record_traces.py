@@ -6,8 +6,6 @@ writes ``NAME.jsonl.gz`` and ``NAME.truth.json`` for each scenario named (all by
 at a time. Run by hand; a recording takes as long as its program does.
 """
 
-# ruff: noqa: T201 -- a program that reports as it goes
-
 from __future__ import annotations
 
 import argparse

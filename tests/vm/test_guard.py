@@ -103,4 +103,4 @@ def test_a_build_that_dies_alone_ends_whole_under_guard(machine: BootMachine, to
     assert guarded.returncode == 0, guarded.stderr
     assert "compilers had to wait" in guarded.stderr
     assert "Killed process" not in debian.kernel_log()
-    print(guarded.stderr)  # noqa: T201 - how it went, for who runs this by hand
+    print(guarded.stderr)

@@ -37,7 +37,7 @@ def test_what_follows_a_forced_write_is_on_no_disk_that_lacks_it_and_all_else_ma
     )
     seen = set()
     for seed in range(100):
-        for cut in cuts(log, 3 * 512, 7, random.Random(seed), after="begin"):  # noqa: S311 - moments
+        for cut in cuts(log, 3 * 512, 7, random.Random(seed), after="begin"):
             seen.add(tuple(cut.disk[512 * place] > 0 for place in (DATA, COMMIT, NEXT)))
 
     assert seen == {(False, False, False), (True, False, False), (True, True, False), (True, True, True)}

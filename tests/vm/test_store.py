@@ -89,7 +89,7 @@ def test_after_a_power_cut_at_any_moment_all_that_was_confirmed_is_there(debian,
     debian.copy_out("/srv/log.gz", tmp_path)
     subprocess.run(["gzip", "-d", tmp_path / "log.gz"], check=True)
 
-    chance, seen = random.Random(CUTS), []  # noqa: S311 - moments, not secrets
+    chance, seen = random.Random(CUTS), []
     for number, cut in enumerate(cuts(tmp_path / "log", DISK_BYTES, CUTS, chance, after="begin")):
         file = file_after(cut.disk, tmp_path / str(number))
         confirmed = int(cut.mark.partition("-")[2] or -1)

@@ -68,7 +68,7 @@ class Live:
 
 def _where_mapped(name: str) -> str:
     """Return the path that the loader chose; the bare name when the kernel does not tell."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 - as below
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             path = line.split(maxsplit=5)[-1].strip()
             if path.startswith("/") and name.removesuffix(".1") in path:
@@ -88,7 +88,7 @@ class Recorded:
     """A recording in place of the library."""
 
     def __init__(self, path: str) -> None:
-        with open(path, encoding="utf-8") as stream:  # noqa: PTH123 - pathlib would stay resident
+        with open(path, encoding="utf-8") as stream:
             recording = json.load(stream)
         self.api: Any = self
         self.Error: type[Exception] = RecordedError

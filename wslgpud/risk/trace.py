@@ -85,7 +85,7 @@ def _value(row: Row, key: str, convert: Callable[[Any], Any]) -> Any:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(say("{key} must be a number, not {value}", key=repr(key), value=repr(value)))  # noqa: TRY004 - a file's content
+        raise ValueError(say("{key} must be a number, not {value}", key=repr(key), value=repr(value)))
     return convert(value) if -1e300 < value < 1e300 else None
 
 

@@ -199,5 +199,5 @@ def parsed(text: str | bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(document, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - one error for all that is wrong with a text
+        raise ValueError("not a JSON object")
     return document

@@ -52,7 +52,7 @@ _STEPS_A_LOOK = 1_000_000
 _CACHE_KIB = 512
 
 _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
-_TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"  # noqa: S608 - our own names
+_TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"
 #: how long a statement may take on a server
 STATEMENT_SECONDS = 300
 
@@ -277,7 +277,7 @@ def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
                     target=target,
                     name=repr(name),
                 )
-        (version,) = connection.execute(f"SELECT max(version) FROM {record}").fetchone()  # noqa: S608 - our own name
+        (version,) = connection.execute(f"SELECT max(version) FROM {record}").fetchone()
         if (version or 0) > schema.VERSION:
             return  # refused later, as the file of a newer program
 

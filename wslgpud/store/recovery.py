@@ -95,7 +95,7 @@ def _open(aside: Path) -> sqlite3.Connection:
 
 def _greatest_id(old: sqlite3.Connection, table: Table) -> int:
     try:
-        (newest,) = old.execute(f"SELECT max(id) FROM {table.name}").fetchone()  # noqa: S608 - our own name
+        (newest,) = old.execute(f"SELECT max(id) FROM {table.name}").fetchone()
     except sqlite3.DatabaseError:
         # unreadable: half the range lies between, so that no id is given twice
         return 1 << (schema.ROW_BITS - 1)
@@ -140,7 +140,7 @@ def _onwards(
     keys = table.primary_key.columns.keys()
     sign, order = ("<", " DESC") if backwards else (">", "")
     query = (
-        f"SELECT {', '.join(table.columns.keys())} FROM {table.name}"  # noqa: S608 - our own names
+        f"SELECT {', '.join(table.columns.keys())} FROM {table.name}"
         f" WHERE {keys[0]} BETWEEN ? AND ? AND ({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})"
         f" ORDER BY {', '.join(key + order for key in keys)} LIMIT ?"
     )

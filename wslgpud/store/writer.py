@@ -235,7 +235,7 @@ class Writer:
         try:
             self._aside = recovery.set_aside(path, self._wall())
         except OSError as error:
-            log.error("%s is damaged and cannot be set aside: %s", path, error.strerror)  # noqa: TRY400
+            log.error("%s is damaged and cannot be set aside: %s", path, error.strerror)  # noqa: TRY400 - one line says it
             return
         self._inode = _NO_FILE
         self._stats.set_aside = str(self._aside)
@@ -270,7 +270,7 @@ class Writer:
         try:
             self._last_row = next(salvage)
         except sqlite3.Error as error:
-            log.error("%s: nothing can be read any more: %s", aside, error)  # noqa: TRY400
+            log.error("%s: nothing can be read any more: %s", aside, error)  # noqa: TRY400 - one line says it
             self._aside = None
         else:
             self._salvage = salvage

@@ -225,7 +225,7 @@ class Nightly:
         APScheduler's own jitter adds to the time on the wall, where an hour comes twice in autumn: then it
         finds the next run in the past, and the next, without end.
         """
-        self._later(random.uniform(0, 60 * self._settings.jitter_minutes), 0)  # noqa: S311 - no secret
+        self._later(random.uniform(0, 60 * self._settings.jitter_minutes), 0)
 
     def _night(self, attempt: int = 0, cards: Container[str] | None = None) -> None:
         """Test each GPU, or these alone; those that were busy, once more later in the night."""

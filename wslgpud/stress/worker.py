@@ -409,7 +409,7 @@ class Worker:
 
     def patterns(self) -> None:
         """Write patterns, check them, and say what was checked."""
-        generator = random.Random(self.job.seed)  # noqa: S311 - patterns, not secrets
+        generator = random.Random(self.job.seed)
         for name in self.job.passes:
             before, start = self.verified, time.perf_counter()
             pattern = Patterns(self, name, generator)
@@ -440,7 +440,7 @@ class Worker:
         """
         if not self.job.soak_seconds:
             return
-        generator = random.Random(self.job.seed + 1)  # noqa: S311 - patterns, not secrets
+        generator = random.Random(self.job.seed + 1)
         generator.shuffle(self.chunks)
         del self.chunks[max(1, int(SOAK_RATIO * len(self.chunks))) :]
         if self.cuda:

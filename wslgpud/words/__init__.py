@@ -137,7 +137,7 @@ def from_json(document: Any) -> MessageLike:
     if isinstance(document, str):
         return document
     if not isinstance(document, Mapping) or not isinstance(document.get("template"), str):
-        raise ValueError("not a message")  # noqa: TRY004 - of the document, as any other fault in it
+        raise ValueError("not a message")
     facts = facts_from_json(document.get("facts", {}))
     return Message(document["template"], facts, str(document.get("plural", "")))
 

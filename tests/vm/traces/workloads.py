@@ -4,8 +4,6 @@ Sizes are shares of the machine's RAM, or of RAM and swap together (``all``), so
 machine. Where a program turns fatal it says so, which gives a recording its ground truth.
 """
 
-# ruff: noqa: S108, S311 -- fills the machine's own folders; noise needs no cryptography
-
 from __future__ import annotations
 
 import argparse

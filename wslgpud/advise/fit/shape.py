@@ -206,7 +206,7 @@ def _weights(folder: Path) -> tuple[list[Path], bool]:
         return files, True
     names = _document(folder / _INDEX).get("weight_map")
     if not isinstance(names, dict):
-        raise ValueError(say("{file} names no files", file=_INDEX))  # noqa: TRY004 - as all that is wrong with a text
+        raise ValueError(say("{file} names no files", file=_INDEX))
     pieces = {str(name) for name in names.values()}
     return [file for file in files if file.name in pieces], pieces <= {file.name for file in files}
 
