@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -220,6 +221,19 @@ class TestApprise:
         sender._command = python_command(worker.__name__)
 
         assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
+
+    @pytest.mark.parametrize("words", ["a plugin prints", "0 0\\n0 0"], ids=["no status", "two for one request"])
+    def test_a_process_that_writes_what_is_no_status_is_ended_and_replaced(self, words):
+        """Unheard, it would go on sending what is then tried again."""
+        script = f"import sys; sys.stdin.readline(); print('{words}', flush=True); sys.stdin.readline()"
+        sender = AppriseProcess([sys.executable, "-c", script])
+        sender.keep_warm(needed=True)
+        process = sender._process
+        with suppress(DeliveryError):
+            assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
+
+        eventually(lambda: sender._process is not process, "it to be given up")
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
     def test_a_process_that_reads_nothing_is_a_failure_and_holds_up_nobody(self):
         sender = AppriseProcess(["/bin/sleep", "600"])

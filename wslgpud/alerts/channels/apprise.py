@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import re
 import subprocess
@@ -34,6 +35,8 @@ from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.security import safe_files
 from wslgpud.words import MOST_CHARACTERS, cause, say
 from wslgpud.words.units import one_line
+
+log = logging.getLogger(__name__)
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
 TIMEOUT_SECONDS = 60.0
@@ -148,12 +151,17 @@ class AppriseProcess:
             self._process = None
 
     def _read(self, process: subprocess.Popen[bytes], waiting: _Waiting) -> None:
-        with cast("IO[bytes]", process.stdout) as statuses:
-            # Lines of a few bytes, which a pipe takes as a whole, whoever of the forked ones writes.
-            for line in iter(lambda: statuses.readline(64), b""):
-                number, _, status = line.partition(b" ")
-                if (answer := waiting.get(int(number))) is not None:
-                    answer.set_result(int(status))
+        try:
+            with cast("IO[bytes]", process.stdout) as statuses:
+                # Lines of a few bytes, which a pipe takes as a whole, whoever of the forked ones writes.
+                for line in iter(lambda: statuses.readline(64), b""):
+                    number, _, status = line.partition(b" ")
+                    if (answer := waiting.get(int(number))) is not None:
+                        answer.set_result(int(status))
+        except (ValueError, futures.InvalidStateError) as error:
+            # A plugin printed, or answered twice. Unheard, the process would go on sending what is then sent again.
+            log.warning("the process that sends wrote what is no status: %s", type(error).__name__)
+            process.kill()
         process.wait()
         with self._lock:
             self._forget(process)
