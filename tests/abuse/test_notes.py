@@ -191,6 +191,10 @@ RUN = StressResult(1.7e9, "GPU-1", 0, "a card", "passed")
 class Kept:
     """A history that keeps nothing."""
 
+    @property
+    def reader(self) -> Kept:
+        return self
+
     def record_stress(self, _: StressResult) -> int:
         return 1
 

@@ -19,7 +19,10 @@ GROWTH = "a recorded machine stands still, so nothing grows"
 NO_FAILURE = "no allocation has failed yet"
 NO_GPU = "this machine has no GPU"
 #: (dashboard, panel, query; "" stands for all) that have nothing to show, and why
-STILL = {("wslgpud-overview", "Chance of exhaustion", ""): GROWTH}
+STILL = {
+    ("wslgpud-overview", "Chance of exhaustion", ""): GROWTH,
+    ("wslgpud-overview", "Kills", "C"): "neither systemd-oomd nor earlyoom runs on these machines",
+}
 EMPTY = STILL | {
     (board, "VRAM by layer", ref): why
     for board in ("wslgpud-overview", "wslgpud-gpu")

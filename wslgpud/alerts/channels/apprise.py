@@ -65,8 +65,8 @@ _PASSED = frozenset(
 _RESTART_SECONDS = 30.0
 #: of requests that wait for a process that has just started; one has 20 kB at most
 _PIPE_BYTES = 1 << 20
-#: where each answer goes, by the number of its request
-_Waiting = dict[int, "futures.Future[int]"]
+#: where each answer goes, by the number of its request; None: nobody waits for it any more
+_Waiting = dict[int, "futures.Future[int] | None"]
 
 
 class AppriseProcess:
@@ -114,7 +114,8 @@ class AppriseProcess:
             raise DeliveryError(say("no answer within {limit_seconds}", limit_seconds=timeout_seconds)) from None
         finally:
             with self._lock:
-                waiting.pop(number, None)
+                if number in waiting:
+                    waiting[number] = None
                 self._end_if_idle()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -142,7 +143,7 @@ class AppriseProcess:
         return process
 
     def _end_if_idle(self) -> None:
-        if self._process is not None and not self._waiting and not self._warm:
+        if self._process is not None and not any(self._waiting.values()) and not self._warm:
             self._forget(self._process)
 
     def _forget(self, process: subprocess.Popen[bytes]) -> None:
@@ -156,9 +157,11 @@ class AppriseProcess:
                 # Lines of a few bytes, which a pipe takes as a whole, whoever of the forked ones writes.
                 for line in iter(lambda: statuses.readline(64), b""):
                     number, _, status = line.partition(b" ")
-                    if (answer := waiting.get(int(number))) is not None:
+                    with self._lock:
+                        answer = waiting.pop(int(number))
+                    if answer is not None:
                         answer.set_result(int(status))
-        except (ValueError, futures.InvalidStateError) as error:
+        except (ValueError, KeyError) as error:
             # A plugin printed, or answered twice. Unheard, the process would go on sending what is then sent again.
             log.warning("the process that sends wrote what is no status: %s", type(error).__name__)
             process.kill()
@@ -166,7 +169,7 @@ class AppriseProcess:
         with self._lock:
             self._forget(process)
             for answer in waiting.values():
-                if not answer.done():
+                if answer is not None:
                     answer.set_exception(DeliveryError(say("the process that sends has died")))
 
 
