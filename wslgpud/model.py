@@ -51,7 +51,9 @@ class Reading(NamedTuple):
 class ProcessSample:
     """A process that matters; its identity is (pid, start_ticks).
 
-    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known.
+    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known. Counted since
+    its start are ``cpu_seconds``, ``faults_total`` (pages that it was given) and ``major_faults_total`` (those read
+    from a disk); ``pinned_bytes`` cannot be moved: what it has locked, and what devices read and write.
     """
 
     pid: int
@@ -63,6 +65,10 @@ class ProcessSample:
     roles: frozenset[str] = frozenset()
     command: str = ""
     cgroup: str = ""
+    cpu_seconds: float | None = None
+    faults_total: int | None = None
+    major_faults_total: int | None = None
+    pinned_bytes: int | None = None
 
     def within(self, group: str) -> bool:
         """Tell whether it is known to be in a cgroup or in one below it."""
