@@ -46,7 +46,6 @@ class ControlFile:
         self._known = Control()
 
     def now(self) -> Control:
-        """Return what holds."""
         try:
             found = self.path.lstat()
             stamp = (found.st_mtime_ns, found.st_ino)

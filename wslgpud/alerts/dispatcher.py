@@ -79,7 +79,6 @@ class SendPolicy:
         return left
 
     def sent(self, mono: float) -> None:
-        """Note that a message went out."""
         self._sent.append(mono)
 
 
@@ -108,7 +107,6 @@ class Dispatcher:
             worker.thread.start()
 
     def wake(self) -> None:
-        """Say that the outbox has more."""
         for worker in self._workers:
             worker.wake.set()
 
@@ -122,13 +120,10 @@ class Dispatcher:
                 worker.thread.join(timeout_seconds / len(self._workers))
 
     def waiting(self) -> dict[str, int]:
-        """Return how many messages wait for each channel."""
         return {channel.name: len(self.outbox.unsent(channel.name)) for channel in self.channels}
 
 
 class _ChannelWorker:
-    """A channel, its thread, and how it fares."""
-
     def __init__(self, channel: Channel, owner: Dispatcher) -> None:
         self.wake = threading.Event()
         self.stopping = False

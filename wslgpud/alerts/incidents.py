@@ -72,7 +72,6 @@ class Incident:
 
     @property
     def levels(self) -> Mapping[str, Level]:
-        """By rule, what holds now."""
         return {rule: row.new for rule, row in self.held.items()}
 
     @property
@@ -97,8 +96,6 @@ class Incident:
 
 
 class OpenIncident(NamedTuple):
-    """An open incident and what people have said to it."""
-
     incident: Incident
     acknowledged: bool
     silenced_until_wall: float | None
@@ -127,7 +124,6 @@ class Fold:
     """
 
     def __init__(self, open_ones: Iterable[Incident] = ()) -> None:
-        """Go on with what is open."""
         self.open: dict[Key, Incident] = {i.key: i for i in open_ones if i.closed_wall is None}
         #: over, but news of a kill that ended it may still come
         self.lately: dict[Key, Incident] = {}

@@ -48,8 +48,6 @@ _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, loggi
 
 @dataclass(frozen=True)
 class Installation:
-    """Where this runs."""
-
     host: str
     state_folder: Path
     data_folder: Path

@@ -151,7 +151,6 @@ class Measured:
                 yield event
 
     def report(self, name: str) -> SourceReport | None:
-        """Return how a source fared."""
         return next((r for r in self.snapshot.reports if r.name == name), None)
 
     def rate(self, spec: MetricSpec) -> float | None:

@@ -35,8 +35,6 @@ Payload = Mapping[str, Any]
 
 
 class Text(NamedTuple):
-    """What an alert says."""
-
     headline: Message
     evidence: tuple[Message, ...] = ()
     advice: Message = NOTHING_SAID
@@ -53,7 +51,6 @@ MOST_LINES = 12
 
 
 def compose(row: Transition) -> Text:
-    """Return what a change of level says."""
     kind, known = kind_of(row), RULES.get(row.rule)
     if row.rule == MEMORY and row.forecast is not None:
         text = _memory(row.forecast, row)
@@ -227,7 +224,6 @@ def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any
 
 
 def iso(wall: float) -> str:
-    """Write a moment in UTC."""
     return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
 
 

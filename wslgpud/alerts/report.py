@@ -89,7 +89,6 @@ def _summary(incident: Incident, translator: Translator) -> dict[str, Any]:
 
 
 def report(history: Reader, number: int, translator: Translator) -> Report | None:
-    """Return the report of an incident; None when there is none of that number."""
     known = next((i for i in grouped(history.changes(brief=True)) if i.id == number), None)
     if known is None:
         return None

@@ -33,8 +33,6 @@ SLICE_PAGES = 2048
 
 
 class Compaction(NamedTuple):
-    """What compacting frees, or has freed."""
-
     file_bytes: int
     free_bytes: int
 
@@ -99,7 +97,6 @@ def _copy(source: sqlite3.Connection, path: Path, copy: Path, mode: int, progres
 
 
 def would_free(target: str) -> Compaction:
-    """Return what ``compact`` would free, or raise StoreError: there is no file that can be read."""
     path = file_of(target)
     with explained(target), closing(_reading(path)) as database:
         free, page = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size"))
@@ -207,7 +204,6 @@ class Info:
 
     @property
     def bytes_a_day(self) -> float | None:
-        """How fast the samples grow."""
         if self.newest_wall is None or self.oldest.raw_wall is None or not self.tiers:
             return None
         span = self.newest_wall - self.oldest.raw_wall

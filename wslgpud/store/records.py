@@ -89,7 +89,6 @@ class Bucket(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Mean of the values."""
         return self.total / self.n
 
 
@@ -107,8 +106,6 @@ class Oldest(NamedTuple):
 
 
 class ProcessPoint(NamedTuple):
-    """One process as seen at ``wall``."""
-
     wall: float
     pid: int
     start_ticks: int
@@ -128,8 +125,6 @@ class GpuProcessPoint(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What was found out about a subject, at ``wall``."""
-
     wall: float
     document: dict[str, Any]
 

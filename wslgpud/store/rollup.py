@@ -62,7 +62,6 @@ class Steps(NamedTuple):
 
     @property
     def means(self) -> Iterable[float]:
-        """Return the mean of each."""
         return map(truediv, self.total, self.n)
 
     def between(self, start: int, end: int) -> Steps:
@@ -94,7 +93,6 @@ NONE = Steps([], [], [], [], [], [])
 
 
 def summary(values: Sequence[Number]) -> Summary:
-    """Summarise values (at least one) in order of arrival."""
     return Summary(len(values), min(values), max(values), sum(values), values[-1])
 
 

@@ -50,7 +50,6 @@ class Found(NamedTuple):
 
 
 def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Found:
-    """Look up some series of a host."""
     first, last = schema.series_range(host)
     mine = _series.id.between(first, last)
     newest: int = connection.scalar(select(func.max(_series.id)).where(mine)) or first

@@ -51,7 +51,6 @@ class Wal:
 
     @property
     def inode(self) -> tuple[int, int] | None:
-        """Device and inode of its file."""
         if self._descriptor is None:
             return None
         found = os.fstat(self._descriptor)
@@ -79,7 +78,6 @@ class Wal:
         self._pages = 0
 
     def close(self) -> None:
-        """Let both go."""
         with suppress(SQLAlchemyError):
             self.connection.close()
         if self._descriptor is not None:

@@ -32,8 +32,6 @@ SAY_AGAIN_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Holding:
-    """A lock that is held alone."""
-
     pid: int  # of who took it; that process may have ended and left it to another
     run: Identity | None = None  # that process, where it is there
     trusted: bool = False  # runs of its user count
@@ -42,7 +40,6 @@ class Holding:
 
     @property
     def ours(self) -> bool:
-        """Whether a run of ours holds it."""
         return self.trusted and self.noted
 
 
@@ -113,7 +110,6 @@ class CardsUnderTest:
         return [seen.complaint for seen in self._seen.values() if seen.complaint]
 
     def untested(self, observation: Observation) -> Observation:
-        """Leave out the cards that are tested now."""
         if self._host.recorded or not observation.gpus:
             return observation
         tested = self.look(card.index for card in observation.gpus)

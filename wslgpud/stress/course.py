@@ -88,7 +88,6 @@ class Course:
         return {name: value for name, value in known.items() if value is not None}
 
     def findings(self) -> Iterator[StressFinding]:
-        """Yield the faults that the card itself reports."""
         values = self.values()
         if count := values.get("ecc_uncorrected"):
             said = says(
@@ -106,7 +105,6 @@ class Course:
             yield StressFinding("errors", said)
 
     def detail(self) -> dict[str, Any]:
-        """Return the rows behind the figures."""
         reasons = [n.partition(":")[2] for n, v in self.high.items() if v and n.startswith("gpu_throttle")]
         extremes = {"first": dict(self.first), "last": self.last, "low": self.low, "high": self.high}
         return {"samples": self.samples, **extremes, "throttle_reasons": sorted(reasons)}

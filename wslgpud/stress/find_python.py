@@ -73,7 +73,6 @@ def _folders(folder: Path, budget: Iterator[int]) -> list[str]:
 
 
 def home_folders() -> list[Path]:
-    """Return the homes to look into: our own, and as root those of people."""
     if os.geteuid() != 0:
         return [Path.home()]
     people = [entry for entry in pwd.getpwall() if entry.pw_uid == 0 or 1000 <= entry.pw_uid < 60000]
@@ -114,7 +113,6 @@ def find_python(setting: str, environ: Mapping[str, str]) -> Python:
 
 
 def command(python: Python, uuid: str, environ: Mapping[str, str]) -> Command:
-    """Return how to run the worker on one GPU."""
     kept = {k: environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in environ}
     variables = environment(python.account, kept) | {"LANG": "C.UTF-8", "PYTHONSAFEPATH": "1"}
     variables |= {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuid}

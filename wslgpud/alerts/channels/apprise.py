@@ -168,7 +168,6 @@ class AppriseChannel(Channel):
         self.name = f"{_kind(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Hand it over; fails where the service cannot be reached or refuses it."""
         headline = inert(one_line(str(message.get("headline", ""))))
         request = {
             "url": self._url,
@@ -180,7 +179,6 @@ class AppriseChannel(Channel):
             raise DeliveryError(_PROBLEMS.get(status, _PROBLEMS[worker.REFUSED]))
 
     def keep_warm(self, *, needed: bool) -> None:
-        """Have the process that sends ready before there is a message, or no longer."""
         PROCESS.keep_warm(needed=needed)
 
 
