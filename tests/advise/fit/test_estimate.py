@@ -80,7 +80,7 @@ def test_a_layer_keeps_of_a_token_what_pytorch_was_seen_to_keep(shape, mode, pre
     ],
 )
 def test_layers_with_layer_norm_and_relu_keep_less(kind, sizes, kept):
-    """As above; of OPT without its dropout's masks, of StableLM's rotation of a quarter of each head 5 % are missing."""
+    """As above; of OPT without the masks of its dropout; StableLM rotates a quarter of each head, 5 % more."""
     config = {"model_type": kind, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
     shape = of_config({**config, "vocab_size": 1000, **sizes})
 
