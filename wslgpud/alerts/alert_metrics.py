@@ -74,7 +74,6 @@ def readings(
 
 
 def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
-    """Tell whether a closed memory warning was about nothing."""
     end = incident.closed_wall
     if incident.rule != MEMORY or incident.worst < Level.WARNING or end is None or incident.kill is not None:
         return False

@@ -56,8 +56,6 @@ def second_of_day(wall: float) -> float:
 
 
 class SendPolicy:
-    """What one channel for people may do now."""
-
     def __init__(self, settings: Alerts, day: Callable[[float], float] = second_of_day) -> None:
         """Begin with nothing sent; raises what ``quiet_hours`` does."""
         self._quiet, self._quiet_level = quiet_hours(settings.quiet_hours), Level[settings.quiet_level.upper()]
@@ -102,7 +100,6 @@ class Dispatcher:
         self._workers = [_ChannelWorker(channel, self) for channel in self.channels]
 
     def start(self) -> None:
-        """Start sending, first what an earlier run left."""
         for worker in self._workers:
             worker.thread.start()
 

@@ -76,12 +76,10 @@ class Incident:
 
     @property
     def close_call(self) -> bool:
-        """Whether so little was left that the alarm was worth it."""
         return self.least_bytes is not None and self.least_bytes[0] < CLOSE_CALL_SHARE * self.least_bytes[1]
 
     @property
     def killed_wall(self) -> float | None:
-        """When its first victim was killed."""
         if self.kill is None:
             return None
         told = self.kill.facts.get("killed_wall")
@@ -107,7 +105,6 @@ def story(rule: str) -> str:
 
 
 def kind_of(transition: Transition) -> Kind:
-    """Return what a transition does to its incident."""
     if Level.OK in (transition.new, transition.old):
         return "closed" if transition.new == Level.OK else "opened"
     if transition.new == transition.old:

@@ -205,7 +205,6 @@ def trial(wall: float, command: str) -> Payload:
 
 
 def body(message: Payload) -> str:
-    """Return what stands below the first line, for people."""
     where = ", ".join(filter(None, (message.get("host"), local_time(message.get("at", "")))))
     return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MOST_CHARACTERS]
 
@@ -234,7 +233,6 @@ def local_time(at: str) -> str:
 
 
 def row_facts(row: Transition) -> dict[str, Any]:
-    """Return a change of level in brief as JSON may tell it, with its message."""
     return {"at": iso(row.wall), "resource": row.resource, "level": row.new.label, "headline": row.message}
 
 

@@ -121,7 +121,6 @@ def stretches(times: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]
 
 
 def merge(steps: Steps, step: int) -> Steps:
-    """Return the summaries of longer steps from those of shorter ones."""
     times, n, low, high, total, last = steps
     runs = list(stretches(times, step))
     return Steps(

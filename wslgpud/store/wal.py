@@ -57,7 +57,6 @@ class Wal:
         return found.st_dev, found.st_ino
 
     def grew(self, row_bytes: int) -> None:
-        """Count a commit of so many bytes."""
         self._pages += _COMMIT_PAGES + row_bytes // PAGE
 
     def sync(self) -> None:

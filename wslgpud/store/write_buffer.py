@@ -160,8 +160,6 @@ class OpenBatch:
 
 
 class Waiting(NamedTuple):
-    """What one transaction will write."""
-
     series: list[tuple[int, SeriesKey]]
     batches: list[Batch]
     #: those of ``schema.batch`` that the batches are
@@ -234,12 +232,10 @@ class WriteBuffer:
         return bool(keys)
 
     def in_use(self) -> set[int]:
-        """Return the numbers of the series whose readings came lately."""
         with self._lock:
             return {*self._series.numbers().values()}
 
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
-        """Keep the fresh, stored readings, the processes and the events of a tick."""
         ms = round(snapshot.wall * 1000)
         readings: dict[str, Number] = {}
         processes: list[list[Any]] | None = None

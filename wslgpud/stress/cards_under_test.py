@@ -56,7 +56,6 @@ class LockHolder:
 
 
 def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: float) -> LockHolder:
-    """Say that a lock is held by no test that counts."""
     program = holding.run.name if holding.run else ""
     who = say("{program} (pid {pid}, user {user})", program=program, pid=holding.pid, user=user)
     lock: dict[str, Fact] = {"gpu": gpu, "path": path, "who": who if program else ended(holding.pid)}
@@ -147,7 +146,6 @@ class CardsUnderTest:
         return seen
 
     def _holdings(self, gpus: Iterable[int]) -> Iterator[tuple[int, str, Holding]]:
-        """Yield the locks of these cards that somebody holds alone."""
         files = [(gpu, GpuLock(gpu, self._host.path(place))) for gpu in gpus for place in PLACES]
         text = locks(self._host) if any(lock.file() for _, lock in files) else ""
         for gpu, lock in files:

@@ -34,7 +34,6 @@ NEW_RUNS, OLD_RUNS = 3, 7
 
 
 def comparable(one: StressResult, other: StressResult) -> bool:
-    """Tell whether two runs measured the same card with the same driver, torch and kind of run."""
     return one.uuid == other.uuid and dict(one.key) == dict(other.key)
 
 

@@ -158,7 +158,6 @@ def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
 
 
 def on_battery(host: Host) -> bool | None:
-    """Tell whether the machine runs on battery; None where nothing tells."""
     folder, names, facts = "/sys/class/power_supply", [], ("type", "online", "status", "scope")
     with contextlib.suppress(NoData, SourceError):
         names = host.names(folder)

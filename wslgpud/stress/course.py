@@ -64,12 +64,10 @@ class Course:
             self.high[name] = max(value, self.high.get(name, value))
 
     def grown(self, name: str) -> Number | None:
-        """Return by how much a counter has grown; None where the card has none."""
         before, after = self.first.get(name), self.last.get(name)
         return None if before is None or after is None else max(0, after - before)
 
     def values(self) -> dict[str, Number]:
-        """Return the figures of the run; values that the card does not report are absent."""
         # By how much Windows moved more of a card's memory into RAM than before the run.
         adapters = [name for name in self.high if name.startswith(SHARED) and name in self.first]
         shared = [self.high[name] - self.first[name] for name in adapters]

@@ -29,7 +29,6 @@ class NoTorch(MessageError):
 
 
 def has_torch(python: Path) -> bool:
-    """Tell whether torch is installed beside ``python``, by its files."""
     try:
         return survey(python).torch
     except (OSError, Refused):
@@ -61,7 +60,6 @@ def candidates(environ: Mapping[str, str], homes: Iterable[Path]) -> Iterator[Pa
 
 
 def _folders(folder: Path, budget: Iterator[int]) -> list[str]:
-    """Return the names of the folders in a folder, as long as the budget lets us look."""
     names = []
     # Not there, or not ours to look into.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

@@ -35,8 +35,6 @@ _SURE_SHARE = 0.05
 
 @dataclass
 class Runner:
-    """Runs the stress test on GPUs of this machine, one at a time."""
-
     host: Host
     settings: Stress
     state_folder: Path
@@ -52,7 +50,6 @@ class Runner:
     def run(
         self, sample: GpuSample, mode: plan.Mode, progress: Callable[[Line], None] = lambda _: None
     ) -> StressResult:
-        """Test the memory of one GPU, if nothing speaks against it now."""
         lock = GpuLock(sample.index, self.lock_folder)
         try:
             with self.recent.following(sample.uuid) as course:

@@ -132,7 +132,6 @@ class Worker:
         return self.job.cpu_bytes - self.own_bytes()
 
     def own_bytes(self) -> int:
-        """Return what this process has taken for tensors."""
         return int(torch.cuda.memory_reserved(self.device)) if self.cuda else sum(x.nbytes for x in self.chunks)
 
     def written(self, name: str) -> None:
