@@ -75,10 +75,7 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
 
     SQLite's write-ahead log needs shared memory and locks that work: on 9p and its like it fails with
     "disk I/O error" or "locking protocol" (gastownhall/beads#920) and does not lock against Windows
-    (microsoft/WSL#2395). ``mounts`` is the text of /proc/self/mounts.
-
-    Raises:
-        UnwritableError: a database there would fail or be damaged.
+    (microsoft/WSL#2395): UnwritableError. ``mounts`` is the text of /proc/self/mounts.
     """
     if mounts is None:
         try:

@@ -237,10 +237,9 @@ def stress_to_json(result: StressResult, write: Callable[[MessageLike], Any] = t
 
 
 def stress_from_json(document: dict[str, Any]) -> StressResult:
-    """Return the result of its JSON, checked field by field; those of other versions are ignored.
+    """Return the result of its JSON; fields of other versions are ignored.
 
-    Raises:
-        ShapeError: a field is missing, or of another shape; it names the field.
+    ShapeError: one is missing or of another shape; it names the field.
     """
     for name, shape in {**_NEEDED, **_OPTIONAL}.items():
         if name not in document and name in _NEEDED:
