@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,15 +32,14 @@ from tests.support.hostile import (
 )
 from tests.support.receivers import smtp, webhook
 from wslgpud.alerts import journald
-from wslgpud.alerts.channels import Channel, DeliveryError, apprise, programs
+from wslgpud.alerts.channels import Channel, DeliveryError, apprise
 from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.channels.apprise import AppriseChannel, AppriseProcess, inert, understood
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.messages import Text, digest, payload, worded
 from wslgpud.host import SystemClock
 from wslgpud.model import Level, Transition
-from wslgpud.probes.supervisor import clean_environment, python_command
-from wslgpud.security.run_as import Command
+from wslgpud.probes.supervisor import python_command
 from wslgpud.words import ENGLISH, Message
 
 SECRET = "hunter2-hunter2"
@@ -188,12 +185,14 @@ class TestApprise:
         assert seen
         assert SECRET not in "".join(seen)
 
-    def test_what_sends_ends_by_itself_when_nobody_is_left_to_end_it(self, tmp_path):
+    def test_what_sends_ends_by_itself_when_nobody_is_left_to_end_it(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        sender = AppriseProcess()
         with hostile(ENDLESS["silence"]) as server:
             letter = {"url": webhook_url(server.place), "title": "", "body": "x", "type": "info"}
-            line = json.dumps({**letter, "seconds": 0.1, "number": 0}) + "\n"
-            command = Command(python_command(worker.__name__), {**clean_environment(), "HOME": str(tmp_path)})
-            programs.run(command, line, PATIENCE_SECONDS, guarded=False)  # no more letters
+            with pytest.raises(DeliveryError, match="no answer"):
+                sender.ask(letter, HASTY)
+            assert sender._running is None  # no more letters
             eventually(lambda: not living_in(tmp_path), "the end of the one that hangs")
 
     def test_ten_that_hang_at_the_same_time_hold_up_no_other_and_share_their_memory(self, tmp_path, monkeypatch):
@@ -222,45 +221,65 @@ class TestApprise:
 
         assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
 
-    @pytest.mark.parametrize("words", ["a plugin prints", "0 0\\n0 0"], ids=["no status", "two for one request"])
-    def test_a_process_that_writes_what_is_no_status_is_ended_and_replaced(self, words):
-        """Unheard, it would go on sending what is then tried again."""
-        script = f"import sys; sys.stdin.readline(); print('{words}', flush=True); sys.stdin.readline()"
-        sender = AppriseProcess([sys.executable, "-c", script])
+    def test_a_fork_that_dies_is_a_failure_at_once_and_costs_no_other_its_answer(self, tmp_path, monkeypatch):
+        """The kernel may end it for lack of memory."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        sender = AppriseProcess()
         sender.keep_warm(needed=True)
-        process = sender._process
-        with suppress(DeliveryError):
-            assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
+        running = sender._running
+        with hostile(ENDLESS["silence"]) as server:
+            letter = {"url": webhook_url(server.place), "title": "", "body": "x", "type": "info"}
+            said: list[str] = []
 
-        eventually(lambda: sender._process is not process, "it to be given up")
-        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+            def ask() -> None:
+                with pytest.raises(DeliveryError) as caught:
+                    sender.ask(letter, 3 * PATIENCE_SECONDS)
+                said.append(str(caught.value))
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            eventually(lambda: len(server.asked) == 1, "it to hang")
+            for pid in living_in(tmp_path):
+                if pid != running[0].pid:
+                    os.kill(pid, signal.SIGKILL)
+            asking.join(PATIENCE_SECONDS)
+
+        assert said == ["the process that sends has died"]
+        assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
+        assert sender._running is running
+        sender.keep_warm(needed=False)
+
+    def test_what_is_printed_is_no_answer(self):
+        """By Apprise, or by a plugin of somebody's."""
+        sender = AppriseProcess(["/bin/sh", "-c", "echo 0; sleep 0.1"])
+        with pytest.raises(DeliveryError, match="has died"):
+            sender.ask({"urls": []}, PATIENCE_SECONDS)
 
     def test_a_process_that_reads_nothing_is_a_failure_and_holds_up_nobody(self):
         sender = AppriseProcess(["/bin/sleep", "600"])
-        with pytest.raises(DeliveryError, match="has died"):
-            sender.ask({"title": "x" * (2 << 20)}, PATIENCE_SECONDS)
+        with pytest.raises(DeliveryError, match="no answer within"):
+            sender.ask({"title": "x" * (2 << 20)}, 0.1)
 
     def test_it_stands_by_while_a_message_is_likely_and_no_longer(self):
         """A start takes a second, and far longer once memory is short."""
         sender = AppriseProcess()
         sender.keep_warm(needed=True)
-        process = sender._process
+        running = sender._running
         for _ in range(2):
             assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
-            assert sender._process is process
-            assert process.poll() is None
+            assert sender._running is running
+            assert running[0].poll() is None
         sender.keep_warm(needed=False)
 
-        assert process.wait(PATIENCE_SECONDS) == 0
+        assert running[0].wait(PATIENCE_SECONDS) == 0
 
     def test_one_that_dies_while_it_stands_by_is_not_started_again_and_again(self):
         sender = AppriseProcess(["/bin/false"])
         sender.keep_warm(needed=True)
-        assert sender._process is not None
-        eventually(lambda: sender._process is None, "its end")
+        assert sender._running[0].wait(PATIENCE_SECONDS) == 1
         sender.keep_warm(needed=True)
 
-        assert sender._process is None
+        assert sender._running is None
 
     def test_many_urls_of_which_one_is_nonsense_are_told_apart(self):
         understood([webhook_url("127.0.0.1:1"), "mailto://u:p@example.org"])

@@ -49,7 +49,7 @@ def test_the_script_handed_over_becomes_no_file_of_roots_with_a_users_words(publ
     give(forged.parent, ALICE)
 
     order = Command([str(python), str(forged)], {}, Account("alice", ALICE, ALICE))
-    _, said, complaints = run(order, script, 60.0)
+    _, said, complaints = run(order, 60.0, script=script)
 
     assert said.split() == ["written", "shortened", "reopened", "linked"], complaints
     assert not forged.exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -101,21 +103,32 @@ def test_annotations_can_be_asked_for(seen):
 )
 def test_a_restart_is_drawn_and_a_clock_that_is_set_is_not(tmp_path, uptime, boot, told):
     of_one = '{job="wslgpud", instance="pc"}'
-    series = {"uptime": uptime, "boot_time": boot}
+    series = {f"uptime_seconds{of_one}": uptime, f"boot_time_seconds{of_one}": boot}
     expressions = {q.asked("pc", step="1m") for q in ANNOTATIONS if q.ref == "Restarts of the machine"}
-    test = {
-        "interval": "15s",
-        "input_series": [{"series": f"wslgpud_{n}_seconds{of_one}", "values": v} for n, v in series.items()],
-        "promql_expr_test": [
-            {"expr": expression, "eval_time": "1m", "exp_samples": [{"labels": of_one, "value": 1}] * told}
-            for expression in expressions
-        ],
-    }
-    (tmp_path / "tests.yml").write_text(json.dumps({"tests": [test]}))
-    promtool = [program("prometheus", "promtool"), "test", "rules", "tests.yml"]
-    done = subprocess.run(promtool, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert expressions
+    for expression in expressions:
+        computes(tmp_path, series, expression, "1m", [{"labels": of_one, "value": 1}] * told)
+
+
+def test_a_kill_by_a_daemon_is_drawn_beside_the_kernels(tmp_path):
+    kills = f'oom_daemon_kills_total{{job="wslgpud", instance="{history.PC}", daemon="earlyoom"}}'
+    expression = of("wslgpud-overview", "Kills", "C")
+
+    computes(tmp_path, {kills: "0 0 1 1 1"}, expression, "1m", [{"labels": '{daemon="earlyoom"}', "value": 1}])
+
+
+def computes(folder: Path, series: Mapping[str, str], expression: str, when: str, answer: list[dict[str, object]]):
+    """Let promtool compute an expression over made-up series of samples every 15 s."""
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": f"wslgpud_{name}", "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": expression, "eval_time": when, "exp_samples": answer}],
+    }
+    (folder / "tests.yml").write_text(json.dumps({"tests": [test]}))
+    promtool = [program("prometheus", "promtool"), "test", "rules", "tests.yml"]
+    done = subprocess.run(promtool, cwd=folder, capture_output=True, text=True, check=False)
+
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -164,6 +177,6 @@ def test_the_chance_of_exhaustion_rises_while_a_model_fills_the_card(grown):
 
 
 def test_every_query_that_recorded_machines_cannot_fill_is_tried_above():
-    tried = {("VRAM by layer", "E"), ("VRAM by layer", "F"), ("Chance of exhaustion", "")}
+    tried = {("VRAM by layer", "E"), ("VRAM by layer", "F"), ("Chance of exhaustion", ""), ("Kills", "C")}
 
     assert {(panel, ref) for _, panel, ref in EMPTY} == tried

@@ -66,7 +66,6 @@ METRICS = (LEVEL, DELIVERIES, WAITING, EXHAUSTIONS, FALSE_ALARMS, LEAD)
 def readings(
     open_ones: Iterable[Incident], counts: Mapping[tuple[str, str], int], waiting: Mapping[str, int]
 ) -> Iterator[Reading]:
-    """Turn open incidents and the state of delivery into readings."""
     for incident in open_ones:
         for rule, level in incident.levels.items():
             yield Reading(LEVEL, int(level), (rule, incident.resource))
@@ -75,7 +74,6 @@ def readings(
 
 
 def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
-    """Tell whether a closed memory warning was about nothing."""
     end = incident.closed_wall
     if incident.rule != MEMORY or incident.worst < Level.WARNING or end is None or incident.kill is not None:
         return False
@@ -107,13 +105,11 @@ class Tally(NamedTuple):
 
 
 def tally(incidents: Sequence[Incident], since_wall: float, watched_seconds: float) -> Tally:
-    """Return the tally of the warnings since a moment."""
     warned = [i for i in incidents if i.rule == MEMORY and i.warned_wall is not None and i.opened_wall >= since_wall]
     return Tally(watched_seconds, len(warned), _needless(warned, incidents))
 
 
 def score(incidents: Sequence[Incident]) -> Iterator[Reading]:
-    """Turn incidents into the score."""
     leads = [incident.lead_seconds for incident in incidents if incident.kill is not None]
     in_time = sum(lead is not None and lead >= IN_TIME_SECONDS for lead in leads)
     yield Reading(EXHAUSTIONS, in_time, ("yes",))

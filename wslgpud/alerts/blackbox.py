@@ -53,8 +53,6 @@ _FATAL = re.compile(r"(?<!TCP: )out of memory|killed process|kernel panic|BUG:|r
 
 
 class Growth(NamedTuple):
-    """How much a process grew, in bytes over seconds."""
-
     name: str
     pid: int
     grown_bytes: int
@@ -62,7 +60,6 @@ class Growth(NamedTuple):
 
 
 def by_process(points: Iterable[ProcessPoint]) -> list[list[ProcessPoint]]:
-    """Return the recorded points of each process."""
     seen: dict[tuple[int, int], list[ProcessPoint]] = {}
     for point in points:
         seen.setdefault((point.pid, point.start_ticks), []).append(point)

@@ -25,13 +25,10 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """All that was asked for: silences, and the numbers of acknowledged incidents."""
-
     silences: tuple[Silence, ...] = ()
     acknowledged: tuple[int, ...] = ()
 
     def silenced_until(self, rule: str, resource: str, wall: float) -> float | None:
-        """Return the moment until which an incident is silenced; None where it is not."""
         covering = (s for s in self.silences if s.rule in ("*", rule) and s.resource in ("*", resource))
         return max((s.until_wall for s in covering if wall < s.until_wall), default=None)
 
@@ -46,7 +43,6 @@ class ControlFile:
         self._known = Control()
 
     def now(self) -> Control:
-        """Return what holds."""
         try:
             found = self.path.lstat()
             stamp = (found.st_mtime_ns, found.st_ino)

@@ -56,8 +56,6 @@ def second_of_day(wall: float) -> float:
 
 
 class SendPolicy:
-    """What one channel for people may do now."""
-
     def __init__(self, settings: Alerts, day: Callable[[float], float] = second_of_day) -> None:
         """Begin with nothing sent; raises what ``quiet_hours`` does."""
         self._quiet, self._quiet_level = quiet_hours(settings.quiet_hours), Level[settings.quiet_level.upper()]
@@ -79,7 +77,6 @@ class SendPolicy:
         return left
 
     def sent(self, mono: float) -> None:
-        """Note that a message went out."""
         self._sent.append(mono)
 
 
@@ -103,12 +100,10 @@ class Dispatcher:
         self._workers = [_ChannelWorker(channel, self) for channel in self.channels]
 
     def start(self) -> None:
-        """Start sending, first what an earlier run left."""
         for worker in self._workers:
             worker.thread.start()
 
     def wake(self) -> None:
-        """Say that the outbox has more."""
         for worker in self._workers:
             worker.wake.set()
 
@@ -122,13 +117,10 @@ class Dispatcher:
                 worker.thread.join(timeout_seconds / len(self._workers))
 
     def waiting(self) -> dict[str, int]:
-        """Return how many messages wait for each channel."""
         return {channel.name: len(self.outbox.unsent(channel.name)) for channel in self.channels}
 
 
 class _ChannelWorker:
-    """A channel, its thread, and how it fares."""
-
     def __init__(self, channel: Channel, owner: Dispatcher) -> None:
         self.wake = threading.Event()
         self.stopping = False

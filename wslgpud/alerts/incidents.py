@@ -72,17 +72,14 @@ class Incident:
 
     @property
     def levels(self) -> Mapping[str, Level]:
-        """By rule, what holds now."""
         return {rule: row.new for rule, row in self.held.items()}
 
     @property
     def close_call(self) -> bool:
-        """Whether so little was left that the alarm was worth it."""
         return self.least_bytes is not None and self.least_bytes[0] < CLOSE_CALL_SHARE * self.least_bytes[1]
 
     @property
     def killed_wall(self) -> float | None:
-        """When its first victim was killed."""
         if self.kill is None:
             return None
         told = self.kill.facts.get("killed_wall")
@@ -97,8 +94,6 @@ class Incident:
 
 
 class OpenIncident(NamedTuple):
-    """An open incident and what people have said to it."""
-
     incident: Incident
     acknowledged: bool
     silenced_until_wall: float | None
@@ -110,7 +105,6 @@ def story(rule: str) -> str:
 
 
 def kind_of(transition: Transition) -> Kind:
-    """Return what a transition does to its incident."""
     if Level.OK in (transition.new, transition.old):
         return "closed" if transition.new == Level.OK else "opened"
     if transition.new == transition.old:
@@ -127,7 +121,6 @@ class Fold:
     """
 
     def __init__(self, open_ones: Iterable[Incident] = ()) -> None:
-        """Go on with what is open."""
         self.open: dict[Key, Incident] = {i.key: i for i in open_ones if i.closed_wall is None}
         #: over, but news of a kill that ended it may still come
         self.lately: dict[Key, Incident] = {}

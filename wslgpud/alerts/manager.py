@@ -48,8 +48,6 @@ _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, loggi
 
 @dataclass(frozen=True)
 class Installation:
-    """Where this runs."""
-
     host: str
     state_folder: Path
     data_folder: Path
@@ -129,13 +127,11 @@ class AlertManager:
         ]
 
     def tally(self) -> alert_metrics.Tally:
-        """Return how often it was warned while this machine was watched, and how often about nothing."""
         now, ran = self._clock.wall(), self._clock.mono() - self._began
         watched = min(HISTORY_SECONDS, self._store.watched_seconds + ran)
         return alert_metrics.tally(self._known, now - HISTORY_SECONDS, watched)
 
     def lately(self, seconds: float) -> list[Transition]:
-        """Return what was announced in the last seconds, the newest last."""
         since = self._clock.mono() - seconds
         return [row for row in self._lately if row.mono >= since]
 
@@ -176,7 +172,6 @@ class AlertManager:
             self._store.flush(SYNC_SECONDS)
 
     def close(self, timeout_seconds: float) -> None:
-        """Stop sending; what waits is sent by the next run."""
         self._save_requests.close()
         self.dispatcher.close(timeout_seconds)
 

@@ -151,7 +151,6 @@ class Measured:
                 yield event
 
     def report(self, name: str) -> SourceReport | None:
-        """Return how a source fared."""
         return next((r for r in self.snapshot.reports if r.name == name), None)
 
     def rate(self, spec: MetricSpec) -> float | None:
@@ -198,7 +197,6 @@ def xids(look: Measured) -> Iterator[Signal]:
 
 
 def lost_gpus(look: Measured) -> Iterator[Signal]:
-    """A card that was there does not answer."""
     # Without the lost one the others move up: of two cards of one number it is the one that counts.
     for (card, uuid), up in sorted(look.snapshot.family(gpu.UP).items(), key=lambda item: -item[1]):
         yield Signal(f"gpu{card}", 1.0 - up, {"uuid": uuid})
@@ -227,7 +225,6 @@ def thrashing(look: Measured) -> Iterator[Signal]:
 
 
 def throttling(look: Measured) -> Iterator[Signal]:
-    """A card is slowed down by heat or its power supply."""
     reasons: dict[str, list[str]] = {}
     for (card, _, reason), active in look.snapshot.family(gpu.THROTTLED).items():
         found = reasons.setdefault(card, [])
@@ -284,12 +281,10 @@ def windows_memory(look: Measured) -> Iterator[Signal]:
 
 
 def state_space(look: Measured) -> Iterator[Signal]:
-    """Return the space left where our own data lies."""
     yield from (Signal(place, left, {"bytes": left}) for place, left in _holder(look, disk.AVAILABLE))
 
 
 def windows_space(look: Measured) -> Iterator[Signal]:
-    """Return the space left on each drive of Windows."""
     for (place, kind), left in look.snapshot.family(disk.AVAILABLE).items():
         if kind in disk.WINDOWS_TYPES:
             yield Signal(f"disk:{place}", left, {"bytes": left})
@@ -314,12 +309,10 @@ def clock_jumps(look: Measured) -> Iterator[Signal]:
 
 
 def failing_store(look: Measured) -> Iterator[Signal]:
-    """The database takes nothing."""
     yield Signal("store", float(bool(look.store_error)), {"error": look.store_error} if look.store_error else {})
 
 
 def damaged_store(look: Measured) -> Iterator[Signal]:
-    """The database was found damaged."""
     yield Signal("store", float(bool(look.store_damage)), {"damage": look.store_damage} if look.store_damage else {})
 
 

@@ -35,8 +35,6 @@ Payload = Mapping[str, Any]
 
 
 class Text(NamedTuple):
-    """What an alert says."""
-
     headline: Message
     evidence: tuple[Message, ...] = ()
     advice: Message = NOTHING_SAID
@@ -53,7 +51,6 @@ MOST_LINES = 12
 
 
 def compose(row: Transition) -> Text:
-    """Return what a change of level says."""
     kind, known = kind_of(row), RULES.get(row.rule)
     if row.rule == MEMORY and row.forecast is not None:
         text = _memory(row.forecast, row)
@@ -208,7 +205,6 @@ def trial(wall: float, command: str) -> Payload:
 
 
 def body(message: Payload) -> str:
-    """Return what stands below the first line, for people."""
     where = ", ".join(filter(None, (message.get("host"), local_time(message.get("at", "")))))
     return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MOST_CHARACTERS]
 
@@ -227,7 +223,6 @@ def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any
 
 
 def iso(wall: float) -> str:
-    """Write a moment in UTC."""
     return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
 
 
@@ -238,7 +233,6 @@ def local_time(at: str) -> str:
 
 
 def row_facts(row: Transition) -> dict[str, Any]:
-    """Return a change of level in brief as JSON may tell it, with its message."""
     return {"at": iso(row.wall), "resource": row.resource, "level": row.new.label, "headline": row.message}
 
 

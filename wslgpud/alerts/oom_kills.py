@@ -42,7 +42,6 @@ def oom_kills(look: Measured) -> Iterator[Signal]:
 
 
 def resource_of(kill: Event) -> str:
-    """Return the resource that a process was killed for."""
     # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
     group = str(kill.fields.get("cgroup", ""))
     limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", "/wsl-user")

@@ -23,8 +23,6 @@ BEFORE_SECONDS = (120.0, 600.0)
 AFTER_SECONDS = (20.0, 60.0)
 #: no more than so much is shown; of a longer one its end
 MOST_SECONDS = 6 * 3600.0
-#: of one that is open, the newest sample is looked for within this of its beginning, and in steps of that
-_LONGEST_SECONDS, _LOOK_SECONDS = 366 * 86400.0, 10.0
 #: points of a curve; more than a screen or a picture shows
 _MOST_POINTS = 300
 _MOST_GROWTHS = 5
@@ -89,7 +87,6 @@ def _summary(incident: Incident, translator: Translator) -> dict[str, Any]:
 
 
 def report(history: Reader, number: int, translator: Translator) -> Report | None:
-    """Return the report of an incident; None when there is none of that number."""
     known = next((i for i in grouped(history.changes(brief=True)) if i.id == number), None)
     if known is None:
         return None
@@ -171,7 +168,9 @@ def _span(history: Reader, incident: Incident, box: Event | None) -> tuple[float
     elif story(incident.rule) != MEMORY:
         ended = max(opened, min(ended or opened, opened + BEFORE_SECONDS[1]))
     if ended is None:
-        ended = max(incident.changed_wall, _newest(history, incident))
+        subject = _by_resource(history, "headroom_bytes").get(incident.resource)
+        seen = None if subject is None else history.latest().get(subject)
+        ended = max(incident.changed_wall, opened if seen is None else seen.wall)
     ended = max(ended, opened)  # the clock may have been set back meanwhile
     before, more = (min(most, max(least, ended - opened)) for least, most in (BEFORE_SECONDS, AFTER_SECONDS))
     more = more if incident.closed_wall is not None or incident.kill is not None else 0.0
@@ -279,17 +278,6 @@ def _deliveries(
 
 def _by_resource(history: Reader, metric: str) -> dict[str, SeriesRef]:
     return {dict(series.labels)["resource"]: series for series in history.series(metric)}
-
-
-def _newest(history: Reader, incident: Incident) -> float:
-    """Return when the subject of an open incident was last seen: in which hour, and then when in it."""
-    newest, series = incident.opened_wall, _by_resource(history, "headroom_bytes").get(incident.resource)
-    if series is None:
-        return newest
-    for span, step in ((_LONGEST_SECONDS, 3600.0), (3600.0, _LOOK_SECONDS)):
-        points = history.read(series, newest, newest + span, step)
-        newest = max(newest, points[-1].wall) if points else newest
-    return newest + _LOOK_SECONDS
 
 
 def _curves(history: Reader, start: float, end: float, resource: str) -> list[Curve]:

@@ -65,7 +65,6 @@ class Rule:
         return self.clear > self.steps[0].value
 
     def beyond(self, value: float | None, threshold: float) -> bool:
-        """Tell whether ``value`` is known, and as bad as ``threshold`` or worse."""
         return value is not None and (value <= threshold if self.falling else value >= threshold)
 
 
@@ -228,6 +227,5 @@ def rule_named(name: str) -> Rule | None:
 
 
 def is_momentary(name: str) -> bool:
-    """Tell whether this is a rule of something that happens and is over."""
     rule = rule_named(name)
     return rule is not None and rule.momentary

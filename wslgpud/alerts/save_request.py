@@ -33,8 +33,6 @@ _HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
 class Stopped(NamedTuple):
-    """A stopped process: its identity, and whose it is."""
-
     pid: int
     start_ticks: int
     uid: int

@@ -199,31 +199,41 @@ def start(
         return _without_new_privileges(begin) if account else begin()
 
 
-def run(command: Command, script: Path, seconds: float) -> tuple[int, str, str]:
-    """Run a script of ours to its end; return exit status, output and complaints, of much only the end.
+def run(
+    command: Command, seconds: float, *, script: Path | None = None, text: str = "", spare_children: bool = False
+) -> tuple[int, str, str]:
+    """Run a program to its end; return exit status, output and complaints, of much only the end.
 
-    Whatever it has started ends with it, and is not waited for.
+    It gets ``text`` to read. What it has started ends with it and is not waited for; ``spare_children`` lets that go
+    on where the program itself ended in time, and drops the output.
 
     Raises:
         OSError: it cannot be started.
         TimeoutError: it did not end within ``seconds``, and was killed.
     """
-    pipe = subprocess.PIPE
-    process = start(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, script=script)
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    in_time, stdin = False, null
     with contextlib.ExitStack() as stack:
+        if text:  # a file in memory: unlike with a pipe, nobody waits for its reader
+            file = stack.enter_context(os.fdopen(os.memfd_create("text"), "w+b", buffering=0))
+            file.write(text.encode())
+            file.seek(0)
+            stdin = file.fileno()
+        process = start(command, stdin=stdin, stdout=null if spare_children else pipe, stderr=pipe, script=script)
         streams = [stack.enter_context(stream).fileno() for stream in (process.stdout, process.stderr) if stream]
         try:
             in_time, said = listen(process.pid, streams, time.monotonic() + seconds)
         finally:
-            # Not reaped yet: its number is nobody else's.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if not (in_time and spare_children):
+                # Not reaped yet: its number is nobody else's. The group may have become another user's (sudo).
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in a driver: nothing can end it
                 process.wait(_KILL_SECONDS)
     if not in_time:
         raise TimeoutError(f"{command.arguments[0]} did not end within {seconds:.0f} s")
-    output, complaints = (part.decode("utf-8", "replace") for part in said)
-    return process.returncode, output, complaints
+    *output, complaints = (part.decode("utf-8", "replace") for part in said)
+    return process.returncode, "".join(output), complaints
 
 
 def listen(pid: int, streams: Iterable[int], until_mono: float) -> tuple[bool, list[bytes]]:

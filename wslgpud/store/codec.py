@@ -70,10 +70,7 @@ def encode(values: Sequence[Number], *, whole: bool) -> bytes:
 def decode(block: bytes, count: int, last: Number, *, whole: bool, divisor: int = 1) -> list[Number]:
     """Return the ``count`` values of a block that ends in ``last``, whole ones divided by ``divisor``.
 
-    Each is divided as it is made, which is quicker than a second pass over all of them.
-
-    Raises:
-        ValueError: the block is damaged.
+    Each is divided as it is made, which is quicker than a second pass over all. ValueError: the block is damaged.
     """
     if not 0 <= count <= MOST_TICKS:
         raise ValueError(
@@ -202,11 +199,9 @@ def _stream(data: bytes, strategy: int, flush: int) -> bytes:
 
 
 def inflate(data: bytes, most: int, *, raw: bool = False) -> bytes:
-    """Return what ``data`` inflates to; ``raw`` is without the head of zlib's format.
+    """Return what ``data`` inflates to; ``raw`` is without the head of zlib's format. zlib.error: it is damaged.
 
-    Raises:
-        ValueError: that is more than ``most`` bytes; no more than those were ever in memory.
-        zlib.error: it is damaged.
+    ValueError: that is more than ``most`` bytes; no more than those were ever in memory.
     """
     engine = zlib.decompressobj(-15 if raw else 15)
     found = engine.decompress(data, most + 1)

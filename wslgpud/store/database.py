@@ -66,7 +66,6 @@ _VALUE = "CASE WHEN s.divisor > 1 THEN CAST(r.{0} AS DOUBLE PRECISION) / s.divis
 
 
 def _text(column: int, dialect: str) -> str:
-    """Return SQL for what a list of 15 minutes holds for one of them."""
     if dialect == "sqlite":
         return f"json_extract(m.data, '$[{column}][' || k.minute || ']')"
     return f"CAST(m.data::json -> {column} ->> k.minute::int AS NUMERIC)"
@@ -88,7 +87,6 @@ def _number(column: str, dialect: str) -> str:
 
 
 def views(dialect: str) -> dict[str, str]:
-    """Return SQL of the views by name."""
     shown = (("low", "min"), ("high", "max"), ("total", "sum"), ("last", "last"))
     words = {
         "values": ", ".join(_VALUE.format(*pair) for pair in shown),

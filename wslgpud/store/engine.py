@@ -75,10 +75,7 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
 
     SQLite's write-ahead log needs shared memory and locks that work: on 9p and its like it fails with
     "disk I/O error" or "locking protocol" (gastownhall/beads#920) and does not lock against Windows
-    (microsoft/WSL#2395). ``mounts`` is the text of /proc/self/mounts.
-
-    Raises:
-        UnwritableError: a database there would fail or be damaged.
+    (microsoft/WSL#2395): UnwritableError. ``mounts`` is the text of /proc/self/mounts.
     """
     if mounts is None:
         try:
@@ -139,25 +136,21 @@ def refuse_odd_files(path: Path) -> None:
 
 
 def lock_path(path: Path) -> Path:
-    """Return the file beside the database by which its writer locks it."""
     # a file of its own: closing any descriptor of the database would drop SQLite's own locks
     return path.with_name(path.name + ".lock")
 
 
 def log_path(path: Path) -> Path:
-    """Return SQLite's write-ahead log of the database."""
     return path.with_name(f"{path.name}-wal")
 
 
 def size_of(path: Path | None) -> int | None:
-    """Return the size of a file, None where it cannot be told."""
     with suppress(OSError):
         return None if path is None else path.stat().st_size
     return None
 
 
 def identity(path: Path | None) -> tuple[int, int] | None:
-    """Return device and inode of a file, None where there is none."""
     with suppress(FileNotFoundError):
         if path is not None:
             found = path.stat()
@@ -314,7 +307,6 @@ def run_outside(connection: Connection, script: str) -> None:
 
 
 def page_counts(connection: Connection) -> tuple[int, int, int]:
-    """Return (pages, free pages, bytes a page) of an SQLite file."""
     names = ("page_count", "freelist_count", "page_size")
     pages, free, size = (int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0) for name in names)
     return pages, free, size

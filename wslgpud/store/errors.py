@@ -79,7 +79,6 @@ def explained(target: str) -> Iterator[None]:
 
 
 def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
-    """Return ``error`` as a StoreError of the right kind."""
     # PostgreSQL explains itself over several lines; whoever reads a log or a terminal is promised one.
     said = error.orig if isinstance(error, DBAPIError) else error
     text, name = " ".join(str(said).split()), address(target, path=True)

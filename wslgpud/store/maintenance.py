@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import sqlite3
 from collections import Counter
@@ -18,6 +17,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, and_, func, select
 
+from wslgpud.security.safe_files import Folder
 from wslgpud.store import engine as engines
 from wslgpud.store import schema
 from wslgpud.store.codec import decode
@@ -33,8 +33,6 @@ SLICE_PAGES = 2048
 
 
 class Compaction(NamedTuple):
-    """What compacting frees, or has freed."""
-
     file_bytes: int
     free_bytes: int
 
@@ -78,28 +76,18 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
 
 
 def _copy(source: sqlite3.Connection, path: Path, copy: Path, mode: int, progress: Callable[[int, int], None]) -> None:
-    # In a folder like /tmp, which is root's own, anybody may put a link by a name that can be foretold.
-    part = copy.with_name(f".{copy.name}.{secrets.token_hex(8)}.part")
-    try:
-        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-        with closing(sqlite3.connect(part)) as made:
+    with Folder(copy.parent.resolve()) as folder, folder.replacing(copy.name, mode) as descriptor:
+        with closing(sqlite3.connect(f"/proc/self/fd/{descriptor}")) as made:
             source.backup(made, pages=SLICE_PAGES, progress=lambda _, left, total: progress(total - left, total))
             problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]
         if problems:
             raise StoreError(
                 "{path}: is damaged ({problem}); no copy was kept", path=str(path), problem=str(problems[0])
             )
-        with part.open("rb+") as written:
-            os.fsync(written.fileno())
-        part.rename(copy)
-    finally:
-        with suppress(OSError):
-            for suffix in ("", "-wal", "-shm", "-journal"):
-                Path(f"{part}{suffix}").unlink(missing_ok=True)
+        os.fsync(descriptor)
 
 
 def would_free(target: str) -> Compaction:
-    """Return what ``compact`` would free, or raise StoreError: there is no file that can be read."""
     path = file_of(target)
     with explained(target), closing(_reading(path)) as database:
         free, page = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size"))
@@ -207,7 +195,6 @@ class Info:
 
     @property
     def bytes_a_day(self) -> float | None:
-        """How fast the samples grow."""
         if self.newest_wall is None or self.oldest.raw_wall is None or not self.tiers:
             return None
         span = self.newest_wall - self.oldest.raw_wall

@@ -67,7 +67,6 @@ class Reader(AbstractContextManager["Reader"]):
         self.close()
 
     def close(self) -> None:
-        """Let the connections go."""
         self._engine.dispose()
 
     def check(self) -> list[str]:
@@ -120,7 +119,6 @@ class Reader(AbstractContextManager["Reader"]):
         return found
 
     def hosts(self) -> list[str]:
-        """Return the machines whose history lies here."""
         with self.connected() as connection:
             return list(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.name)))
 
@@ -214,7 +212,6 @@ class Reader(AbstractContextManager["Reader"]):
         ]
 
     def gpu_processes(self, start_wall: float, end_wall: float) -> list[GpuProcessPoint]:
-        """Return the programs that used a GPU between two moments, by time."""
         return [
             GpuProcessPoint(wall, uuid, pid, name, None if used is None else used * 1024)
             for wall, (uuid, pid, name, used) in self._processes(start_wall, end_wall, str)
@@ -303,7 +300,6 @@ class Reader(AbstractContextManager["Reader"]):
         return found if newest is None else found[::-1]
 
     def stress_run(self, number: int) -> StressResult | None:
-        """Return one stress run; None when there is none of that id."""
         of = schema.stress_run.c
         return dict(self._stress_runs(select(of.id, of.document).where(of.id == number))).get(number)
 
@@ -313,7 +309,6 @@ class Reader(AbstractContextManager["Reader"]):
                 yield row.id, records.stress_from_json(safe_files.parsed(row.document))
 
     def count_stress_runs(self) -> int:
-        """Return how many stress runs are kept."""
         (row,) = self._rows(select(func.count()).select_from(schema.stress_run), schema.stress_run)
         return int(row[0])
 

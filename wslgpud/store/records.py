@@ -89,7 +89,6 @@ class Bucket(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Mean of the values."""
         return self.total / self.n
 
 
@@ -107,8 +106,6 @@ class Oldest(NamedTuple):
 
 
 class ProcessPoint(NamedTuple):
-    """One process as seen at ``wall``."""
-
     wall: float
     pid: int
     start_ticks: int
@@ -128,8 +125,6 @@ class GpuProcessPoint(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What was found out about a subject, at ``wall``."""
-
     wall: float
     document: dict[str, Any]
 
@@ -242,10 +237,9 @@ def stress_to_json(result: StressResult, write: Callable[[MessageLike], Any] = t
 
 
 def stress_from_json(document: dict[str, Any]) -> StressResult:
-    """Return the result of its JSON, checked field by field; those of other versions are ignored.
+    """Return the result of its JSON; fields of other versions are ignored.
 
-    Raises:
-        ShapeError: a field is missing, or of another shape; it names the field.
+    ShapeError: one is missing or of another shape; it names the field.
     """
     for name, shape in {**_NEEDED, **_OPTIONAL}.items():
         if name not in document and name in _NEEDED:

@@ -40,7 +40,6 @@ _SIDE_FILES = ("", "-wal", "-shm")
 
 
 def is_damage(text: str) -> bool:
-    """Tell whether SQLite's words mean that the file itself is damaged."""
     return "malformed" in text or "not a database" in text or "is damaged" in text
 
 

@@ -62,7 +62,6 @@ class Steps(NamedTuple):
 
     @property
     def means(self) -> Iterable[float]:
-        """Return the mean of each."""
         return map(truediv, self.total, self.n)
 
     def between(self, start: int, end: int) -> Steps:
@@ -94,7 +93,6 @@ NONE = Steps([], [], [], [], [], [])
 
 
 def summary(values: Sequence[Number]) -> Summary:
-    """Summarise values (at least one) in order of arrival."""
     return Summary(len(values), min(values), max(values), sum(values), values[-1])
 
 
@@ -123,7 +121,6 @@ def stretches(times: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]
 
 
 def merge(steps: Steps, step: int) -> Steps:
-    """Return the summaries of longer steps from those of shorter ones."""
     times, n, low, high, total, last = steps
     runs = list(stretches(times, step))
     return Steps(

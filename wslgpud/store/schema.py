@@ -255,7 +255,6 @@ def series_range(host_id: int) -> tuple[int, int]:
 
 
 def of_host(table: sa.Table, host_id: int) -> sa.ColumnElement[bool]:
-    """Return what is true of a host's rows."""
     if "series" in table.c:
         return table.c.series.between(*series_range(host_id))
     return table.c.id.between(*row_range(host_id))

@@ -59,7 +59,6 @@ def due(connection: Connection, low: int, high: int) -> tuple[int, int] | None:
 
 
 def seal(connection: Connection, stretch: tuple[int, int], number: int) -> None:
-    """Seal the ticks of the batches with ids of ``stretch`` as chunk ``number``."""
     with connection.begin():
         times, columns, processes = _columns(connection, stretch)
     # the work is done outside of a transaction: nobody waits for it

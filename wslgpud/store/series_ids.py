@@ -50,7 +50,6 @@ class Found(NamedTuple):
 
 
 def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Found:
-    """Look up some series of a host."""
     first, last = schema.series_range(host)
     mine = _series.id.between(first, last)
     newest: int = connection.scalar(select(func.max(_series.id)).where(mine)) or first
@@ -125,11 +124,9 @@ class SeriesInUse:
             self._turned_mono, self._before, self.known = now_mono, self.known, {}
 
     def unnumbered(self) -> list[Series]:
-        """Return those that wait for ``number``."""
         return [series for series in self._all() if series.number is None and series.name]
 
     def numbers(self) -> dict[str, int]:
-        """Return the numbers by the names of the series."""
         return {series.name: series.number for series in self._all() if series.number is not None}
 
     def number(self, keys: Collection[SeriesKey], found: Found) -> int:

@@ -49,7 +49,6 @@ class Asked(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, int]:
-        """First and last id of the rows of its host."""
         return schema.row_range(self.number >> schema.SERIES_BITS)
 
 
@@ -107,7 +106,6 @@ def listed(connection: Connection, host: str, most: int) -> Iterator[tuple[Serie
 
 
 def refs(connection: Connection, wanted: Sequence[int]) -> Iterator[tuple[int, SeriesRef, int]]:
-    """Return the series with these numbers, and their divisors."""
     for at in range(0, len(wanted), MOST_IDENTITIES):
         words = {"numbers": wanted[at : at + MOST_IDENTITIES]}
         for number, divisor, metric, labels, host in connection.execute(_REFS, words):

@@ -201,7 +201,6 @@ class Store(AbstractContextManager["Store"]):
         return clean
 
     def record_stress(self, result: StressResult) -> int:
-        """Keep a stress run; return its id."""
         document = json.dumps(stress_to_json(result), ensure_ascii=False)
         row = {"ms": round(result.wall * 1000), "gpu": result.uuid, "verdict": result.verdict, "document": document}
         number = self._buffer.insert(schema.stress_run, row)

@@ -346,7 +346,6 @@ class NightlyCheck:
         self._thread.start()
 
     def soon(self) -> None:
-        """Let it be time for a look: there is a reason for doubt."""
         self._due_wall = self._wall()
 
     def _look(self) -> None:

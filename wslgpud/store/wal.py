@@ -51,14 +51,12 @@ class Wal:
 
     @property
     def inode(self) -> tuple[int, int] | None:
-        """Device and inode of its file."""
         if self._descriptor is None:
             return None
         found = os.fstat(self._descriptor)
         return found.st_dev, found.st_ino
 
     def grew(self, row_bytes: int) -> None:
-        """Count a commit of so many bytes."""
         self._pages += _COMMIT_PAGES + row_bytes // PAGE
 
     def sync(self) -> None:
@@ -79,7 +77,6 @@ class Wal:
         self._pages = 0
 
     def close(self) -> None:
-        """Let both go."""
         with suppress(SQLAlchemyError):
             self.connection.close()
         if self._descriptor is not None:

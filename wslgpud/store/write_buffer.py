@@ -63,7 +63,6 @@ class Backlog(Generic[_T]):
         return len(self._items) - self._committed
 
     def waiting(self) -> list[_T]:
-        """Return the items that wait, without taking them away."""
         return [*islice(self._items, self._committed, None)]
 
     def put(self, item: _T) -> None:
@@ -113,7 +112,6 @@ class Batch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes it takes in memory, about."""
         return sum(len(r["readings"]) + len(r["processes"] or "") + _ROW_OVERHEAD for r in self.rows)
 
 
@@ -128,12 +126,10 @@ class OpenBatch:
     urgent: bool = False
 
     def takes(self, ms: int) -> bool:
-        """Tell whether a tick at ``ms`` may join."""
         times = self.times
         return not times or (ms // PERIOD_MS == times[0] // PERIOD_MS and ms > times[-1] and len(times) < MAX_BATCH)
 
     def add(self, ms: int, readings: dict[str, Number], processes: list[list[Any]] | None) -> None:
-        """Let a tick join."""
         bit = 1 << len(self.times)
         self.times.append(ms)
         for name, value in readings.items():
@@ -164,8 +160,6 @@ class OpenBatch:
 
 
 class Waiting(NamedTuple):
-    """What one transaction will write."""
-
     series: list[tuple[int, SeriesKey]]
     batches: list[Batch]
     #: those of ``schema.batch`` that the batches are
@@ -238,12 +232,10 @@ class WriteBuffer:
         return bool(keys)
 
     def in_use(self) -> set[int]:
-        """Return the numbers of the series whose readings came lately."""
         with self._lock:
             return {*self._series.numbers().values()}
 
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
-        """Keep the fresh, stored readings, the processes and the events of a tick."""
         ms = round(snapshot.wall * 1000)
         readings: dict[str, Number] = {}
         processes: list[list[Any]] | None = None
@@ -287,7 +279,6 @@ class WriteBuffer:
         return Waiting(series, batches, rows, events, writes)
 
     def committed(self, done: Waiting) -> None:
-        """Note what was committed."""
         with self._lock:
             del self._series.unsaved[: len(done.series)]
             self.pending.committed(done.batches)
@@ -318,7 +309,6 @@ class WriteBuffer:
 
     @property
     def empty(self) -> bool:
-        """Tell whether everything is written."""
         return not (self._open.times or self._series.unsaved or any(self._backlogs))
 
     def insert(self, table: Table, row: Mapping[str, Any], **references: int | None) -> int:
@@ -333,12 +323,10 @@ class WriteBuffer:
         return number
 
     def write(self, write: Write) -> None:
-        """Have any other statement executed, in its turn."""
         with self._lock:
             self.writes.put(write)
 
     def next_row(self) -> int:
-        """Return a row id nobody has."""
         with self._lock:
             return self._row_ids(1)
 

@@ -72,12 +72,9 @@ class Writer:
         self.last_commit_mono: float | None = None
 
     def start(self, *, ours: bool) -> None:
-        """Open the database in the caller's thread, so that its errors are the caller's; then write.
+        """Open the database in the caller's thread, so that its errors (StoreError) are the caller's; then write.
 
         ``ours``: we created this file, so if it is not a valid database it is damaged, and not refused as foreign.
-
-        Raises:
-            StoreError: it cannot be opened.
         """
         try:
             with errors.explained(self._target):

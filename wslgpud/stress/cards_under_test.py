@@ -32,8 +32,6 @@ SAY_AGAIN_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Holding:
-    """A lock that is held alone."""
-
     pid: int  # of who took it; that process may have ended and left it to another
     run: Identity | None = None  # that process, where it is there
     trusted: bool = False  # runs of its user count
@@ -42,7 +40,6 @@ class Holding:
 
     @property
     def ours(self) -> bool:
-        """Whether a run of ours holds it."""
         return self.trusted and self.noted
 
 
@@ -59,7 +56,6 @@ class LockHolder:
 
 
 def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: float) -> LockHolder:
-    """Say that a lock is held by no test that counts."""
     program = holding.run.name if holding.run else ""
     who = say("{program} (pid {pid}, user {user})", program=program, pid=holding.pid, user=user)
     lock: dict[str, Fact] = {"gpu": gpu, "path": path, "who": who if program else ended(holding.pid)}
@@ -113,7 +109,6 @@ class CardsUnderTest:
         return [seen.complaint for seen in self._seen.values() if seen.complaint]
 
     def untested(self, observation: Observation) -> Observation:
-        """Leave out the cards that are tested now."""
         if self._host.recorded or not observation.gpus:
             return observation
         tested = self.look(card.index for card in observation.gpus)
@@ -151,7 +146,6 @@ class CardsUnderTest:
         return seen
 
     def _holdings(self, gpus: Iterable[int]) -> Iterator[tuple[int, str, Holding]]:
-        """Yield the locks of these cards that somebody holds alone."""
         files = [(gpu, GpuLock(gpu, self._host.path(place))) for gpu in gpus for place in PLACES]
         text = locks(self._host) if any(lock.file() for _, lock in files) else ""
         for gpu, lock in files:

@@ -34,7 +34,6 @@ NEW_RUNS, OLD_RUNS = 3, 7
 
 
 def comparable(one: StressResult, other: StressResult) -> bool:
-    """Tell whether two runs measured the same card with the same driver, torch and kind of run."""
     return one.uuid == other.uuid and dict(one.key) == dict(other.key)
 
 
@@ -128,12 +127,10 @@ def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> S
 
 
 def named(key: str) -> MessageLike:
-    """Name a part of a run's key."""
     return say("driver") if key == "driver" else {"cuda": "CUDA", "wsl": "WSL"}.get(key, key)
 
 
 def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResult:
-    """Return ``result`` with the findings of a comparison with other nights."""
     found, change = tuple(regressions(result, earlier)), change_of_driver(result, earlier)
     findings = (*result.findings, *found, *filter(None, (change,)))
     return replace(result, findings=findings, verdict="findings" if found else result.verdict)
@@ -145,7 +142,6 @@ def note(result: StressResult) -> MessageLike:
 
 
 def night(result: StressResult) -> MessageLike:
-    """Return how a run went, in one line."""
     usable, verdict = result.values.get("usable_bytes"), Message(VERDICTS[result.verdict])
     facts: dict[str, Fact] = {"gpu": result.gpu, "verdict": verdict, "began_wall": result.wall}
     brief = (

@@ -54,7 +54,6 @@ class Recent:
     def note(
         self, mono: float, gpus: Iterable[GpuSample], readings: Iterable[Reading] = (), events: Iterable[Event] = ()
     ) -> None:
-        """Take over one tick."""
         readings = tuple(readings)
         with self._lock:
             for sample in gpus:
@@ -74,19 +73,16 @@ class Recent:
                 self.drivers[card["uuid"]] = card["driver_version"]
 
     def since(self, uuid: str, mono: float) -> list[GpuSample]:
-        """Return the samples taken from ``mono`` on, oldest first."""
         with self._lock:
             return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
 
     def last(self, uuid: str) -> tuple[float, GpuSample] | None:
-        """Return the newest sample and when it was taken."""
         with self._lock:
             known = self._samples.get(uuid)
             return known[-1] if known else None
 
     @contextlib.contextmanager
     def following(self, uuid: str) -> Iterator[Course]:
-        """Follow what a GPU does from now on."""
         with self._lock:
             course = self._courses[uuid] = Course(first=dict(self._facts.get(uuid, {})))
         try:
@@ -96,7 +92,6 @@ class Recent:
                 del self._courses[uuid]
 
     def gpus(self) -> list[GpuSample]:
-        """Return the newest sample of every GPU."""
         with self._lock:
             return sorted((known[-1][1] for known in self._samples.values()), key=lambda s: s.index)
 
@@ -163,7 +158,6 @@ def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
 
 
 def on_battery(host: Host) -> bool | None:
-    """Tell whether the machine runs on battery; None where nothing tells."""
     folder, names, facts = "/sys/class/power_supply", [], ("type", "online", "status", "scope")
     with contextlib.suppress(NoData, SourceError):
         names = host.names(folder)

@@ -64,12 +64,10 @@ class Course:
             self.high[name] = max(value, self.high.get(name, value))
 
     def grown(self, name: str) -> Number | None:
-        """Return by how much a counter has grown; None where the card has none."""
         before, after = self.first.get(name), self.last.get(name)
         return None if before is None or after is None else max(0, after - before)
 
     def values(self) -> dict[str, Number]:
-        """Return the figures of the run; values that the card does not report are absent."""
         # By how much Windows moved more of a card's memory into RAM than before the run.
         adapters = [name for name in self.high if name.startswith(SHARED) and name in self.first]
         shared = [self.high[name] - self.first[name] for name in adapters]
@@ -88,7 +86,6 @@ class Course:
         return {name: value for name, value in known.items() if value is not None}
 
     def findings(self) -> Iterator[StressFinding]:
-        """Yield the faults that the card itself reports."""
         values = self.values()
         if count := values.get("ecc_uncorrected"):
             said = says(
@@ -106,7 +103,6 @@ class Course:
             yield StressFinding("errors", said)
 
     def detail(self) -> dict[str, Any]:
-        """Return the rows behind the figures."""
         reasons = [n.partition(":")[2] for n, v in self.high.items() if v and n.startswith("gpu_throttle")]
         extremes = {"first": dict(self.first), "last": self.last, "low": self.low, "high": self.high}
         return {"samples": self.samples, **extremes, "throttle_reasons": sorted(reasons)}

@@ -29,7 +29,6 @@ class NoTorch(MessageError):
 
 
 def has_torch(python: Path) -> bool:
-    """Tell whether torch is installed beside ``python``, by its files."""
     try:
         return survey(python).torch
     except (OSError, Refused):
@@ -61,7 +60,6 @@ def candidates(environ: Mapping[str, str], homes: Iterable[Path]) -> Iterator[Pa
 
 
 def _folders(folder: Path, budget: Iterator[int]) -> list[str]:
-    """Return the names of the folders in a folder, as long as the budget lets us look."""
     names = []
     # Not there, or not ours to look into.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -73,7 +71,6 @@ def _folders(folder: Path, budget: Iterator[int]) -> list[str]:
 
 
 def home_folders() -> list[Path]:
-    """Return the homes to look into: our own, and as root those of people."""
     if os.geteuid() != 0:
         return [Path.home()]
     people = [entry for entry in pwd.getpwall() if entry.pw_uid == 0 or 1000 <= entry.pw_uid < 60000]
@@ -114,7 +111,6 @@ def find_python(setting: str, environ: Mapping[str, str]) -> Python:
 
 
 def command(python: Python, uuid: str, environ: Mapping[str, str]) -> Command:
-    """Return how to run the worker on one GPU."""
     kept = {k: environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in environ}
     variables = environment(python.account, kept) | {"LANG": "C.UTF-8", "PYTHONSAFEPATH": "1"}
     variables |= {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuid}

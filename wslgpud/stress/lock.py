@@ -93,7 +93,6 @@ class GpuLock:
         return descriptor
 
     def wanted(self, host: Host) -> bool:
-        """Tell whether somebody waits for it."""
         return any(claim.waits for claim in self.claims(locks(host)))
 
     def holders(self, host: Host) -> list[MessageLike]:
@@ -102,7 +101,6 @@ class GpuLock:
         return [f"{who.name} (pid {pid})" if (who := identity(host, pid)) else ended(pid) for pid in pids]
 
     def claims(self, text: str) -> Sequence[Claim]:
-        """Return who holds it or waits for it, from the text of /proc/locks."""
         found = self.file()
         return () if found is None else claims(text, found.st_dev, found.st_ino)
 
@@ -115,12 +113,10 @@ class GpuLock:
 
 
 def locks(host: Host) -> str:
-    """Return the text of /proc/locks, up to a bound; empty where there is none."""
     with contextlib.suppress(NoData, SourceError):
         return host.head("/proc/locks", _MOST_BYTES)
     return ""
 
 
 def ended(pid: int) -> Message:
-    """Name a process that has ended and left its lock to another."""
     return say("a process that has ended (pid {pid})", pid=pid)

@@ -90,8 +90,6 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
 
 
 class _Conversation:
-    """Lines from the worker, and the one word it understands."""
-
     def __init__(self, process: subprocess.Popen[bytes], outcome: Outcome, progress: Callable[[Line], None]) -> None:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - for mypy; asked for above
         self._process, self._outcome, self._progress = process, outcome, progress

@@ -58,7 +58,6 @@ def ladder(total_bytes: int) -> list[int]:
 
 
 def job(sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool) -> dict[str, Any]:
-    """Return the worker's job for the GPU that it sees as its only one."""
     total = sample.total_bytes or 0
     return {
         "device": "cuda:0",

@@ -76,8 +76,6 @@ def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> Error
 
 @dataclass
 class Outcome:
-    """How the worker fared."""
-
     lines: list[dict[str, Any]] = field(default_factory=list)
     failure: MessageLike = ""  # empty when it ended by itself and in order
     left: MessageLike = ""  # why it was asked to leave, where it then did
@@ -87,8 +85,6 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Frame:
-    """Facts about a run besides the worker's lines."""
-
     wall: float
     before: GpuSample  # NVML's view
     key: Mapping[str, str]

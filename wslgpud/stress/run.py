@@ -35,8 +35,6 @@ _SURE_SHARE = 0.05
 
 @dataclass
 class Runner:
-    """Runs the stress test on GPUs of this machine, one at a time."""
-
     host: Host
     settings: Stress
     state_folder: Path
@@ -52,7 +50,6 @@ class Runner:
     def run(
         self, sample: GpuSample, mode: plan.Mode, progress: Callable[[Line], None] = lambda _: None
     ) -> StressResult:
-        """Test the memory of one GPU, if nothing speaks against it now."""
         lock = GpuLock(sample.index, self.lock_folder)
         try:
             with self.recent.following(sample.uuid) as course:
@@ -175,33 +172,30 @@ class WorkerPace:
     done_ratio: float | None = None
     left_seconds: float | None = None
     _traversed: int = 0
+    _moved_seconds: float = 0.0
+    _soak_end: float | None = None
     _last: float = 0.0
-    _waited: float = 0.0
-    _moving_since: float | None = None
-    _soaking_since: float | None = None
 
     def note(self, said: Mapping[str, Any], now: float) -> None:
         """Take a line of the worker; a worker of another version may say less."""
+        passed, self._last = now - self._last, now
         if said["event"] == "filled":
-            self.planned, self._moving_since = said.get("planned", 0), now
-        elif said["event"] == "beat" and self.planned and self._moving_since is not None:
-            self._beat(said.get("traversed", 0), said.get("phase", ""), now, now - self._moving_since)
-        self._last = now
+            self.planned = said.get("planned", 0)
+        elif said["event"] == "beat" and self.planned:
+            self._beat(said.get("traversed", 0), said.get("phase", ""), now, passed)
 
-    def _beat(self, traversed: int, phase: str, now: float, moving: float) -> None:
-        if phase == "soak" and self._soaking_since is None:
-            self._soaking_since = now
-        elif phase != "soak" and traversed and traversed == self._traversed:
-            self._waited = min(self.pause_seconds, self._waited + now - self._last)
-        self._traversed = traversed
+    def _beat(self, traversed: int, phase: str, now: float, passed: float) -> None:
+        if phase == "soak":
+            self._soak_end = self._soak_end or now + self.soak_seconds
+        elif traversed and traversed == self._traversed:
+            waited = min(passed, self.pause_seconds)
+            self.pause_seconds, passed = self.pause_seconds - waited, passed - waited
+        self._traversed, self._moved_seconds = traversed, self._moved_seconds + passed
         if traversed < _SURE_SHARE * self.planned:
             return
-        bytes_left = max(0, self.planned - traversed)
-        left = bytes_left * (moving - self._waited) / traversed + self.soak_seconds
-        if self._soaking_since is not None:
-            left = max(0.0, self._soaking_since + self.soak_seconds - now)
-        elif bytes_left:
-            left += self.pause_seconds - self._waited
+        left = self.soak_seconds if self._soak_end is None else max(0.0, self._soak_end - now)
+        if self._soak_end is None and traversed < self.planned:
+            left += (self.planned - traversed) * self._moved_seconds / traversed + self.pause_seconds
         self.left_seconds = left
         share = (now - self.began) / max(now - self.began + left, 1e-9)
         self.done_ratio = max(self.done_ratio or 0.0, share)  # a bar that goes back looks broken

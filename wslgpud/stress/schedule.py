@@ -93,7 +93,6 @@ def inbox(state_folder: Path) -> Path:
 
 
 def leave(state_folder: Path, result: StressResult) -> None:
-    """Leave a run for the daemon."""
     name = f"{result.wall:.3f}-{result.uuid.replace('/', '-')}.json"
     with safe_files.Folder.made(inbox(state_folder)) as folder:
         folder.put(name, json.dumps(stress_to_json(result)), mode=0o644)  # the daemon is another user
@@ -139,7 +138,6 @@ class Nightly:
         return runs
 
     def readings(self) -> Iterable[Reading]:
-        """Return the runs as metrics."""
         return stress_metrics.readings(self.runs())
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -177,7 +175,6 @@ class Nightly:
         return changes
 
     def close(self) -> None:
-        """End a run under way and the scheduler."""
         self._runner.stop.set()
         if self._scheduler is not None:
             self._scheduler.shutdown(wait=False)

@@ -47,7 +47,6 @@ class Asker:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, sample: GpuSample, mode: Mode) -> StressResult:
-        """Have one GPU tested, and return the result once it is there."""
         asked_wall, asked = self.clock.wall(), self.clock.mono()
 
         def without(verdict: Any, reason: MessageLike) -> StressResult:

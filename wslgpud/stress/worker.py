@@ -132,19 +132,16 @@ class Worker:
         return self.job.cpu_bytes - self.own_bytes()
 
     def own_bytes(self) -> int:
-        """Return what this process has taken for tensors."""
         return int(torch.cuda.memory_reserved(self.device)) if self.cuda else sum(x.nbytes for x in self.chunks)
 
     def written(self, name: str) -> None:
         """Do nothing: where a test changes memory behind our back, between writing and checking."""
 
     def settle(self) -> None:
-        """Wait until the GPU has done all it was told."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
     def let_go(self) -> None:
-        """Give the memory of all tensors back to the driver."""
         self.chunks.clear()
         if self.cuda:
             torch.cuda.empty_cache()
@@ -462,7 +459,6 @@ class Worker:
         self.send("pattern", name="soak", verified=self.verified - before, bad_words=found, **facts)
 
     def rest(self, seconds: float) -> None:
-        """Do nothing, but look around."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(LOOK_SECONDS)
@@ -487,7 +483,6 @@ def filled(x: Tensor, word: int) -> Tensor:
 
 
 def inverted(x: Tensor) -> Tensor:
-    """Invert a chunk in place."""
     return x.view(torch.int32).bitwise_not_()
 
 
@@ -733,7 +728,6 @@ class Patterns:
 
 
 def obedient(make_worker: Callable[[Job, Callable[..., None], threading.Event], Worker]) -> int:
-    """Do the job on standard input, speak on standard output; return the exit status."""
     # Whatever torch or the driver print must not end up between our lines.
     speech = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

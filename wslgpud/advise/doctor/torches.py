@@ -65,7 +65,7 @@ def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts
         account = account_for(python)
         kept = {k: v for k, v in environ.items() if not k.startswith("PYTHON")}
         variables = {**environment(account, kept), "PYTHONDONTWRITEBYTECODE": "1"}
-        code, output, complaints = run(Command([str(python)], variables, account), PROBE, seconds)
+        code, output, complaints = run(Command([str(python)], variables, account), seconds, script=PROBE)
     except TimeoutError:
         return TorchFacts(str(python), failure=say("did not answer within {limit_seconds}", limit_seconds=seconds))
     except Refused as refused:

@@ -260,10 +260,12 @@ def _layer_token_bytes(shape: Shape, plan: Plan) -> float:
     frozen = plan.mode == "lora"
     # A norm keeps its input in 32 bits, and where weights learn also what it made; LayerNorm input and outcome.
     learning = 4 if frozen else 12 if plan.precision == "fp32" else 8
-    norms = shape.layer_norms * shape.hidden * (learning if shape.gated else 2 * element)
+    norms = shape.layer_norms * shape.hidden * (2 * element if shape.native_norms else learning)
     norms += (shape.query_width + shape.kv_width) * learning if shape.head_norms else 0
-    # gate, silu(gate), up; and their product where a matrix behind it learns
-    pieces = (3 if frozen else 4) if shape.gated else (5.5 if shape.stepwise_gelu else 2)
+    if shape.gated:  # gate, silu(gate), up; and their product where a matrix behind it learns
+        pieces: float = 3 if frozen else 4
+    else:
+        pieces = 5.5 if shape.stepwise_gelu else 1 if shape.relu else 2
     inputs = 0.0
     if frozen:
         # Adapters are in 32 bits, and each takes a copy of its input so.

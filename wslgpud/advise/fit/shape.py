@@ -50,12 +50,13 @@ class Shape:
     """A decoder; ``parameters`` is what it really has, where a file tells, else it is counted from the rest.
 
     ``intermediate`` is the width of one expert, ``shared`` of those that every token passes; the first
-    ``dense_layers`` have no experts but a block of ``dense_width``. ``stepwise_gelu`` is an activation
-    computed in several steps, of which each leaves a tensor (GPT-2's). ``stored`` names how the files hold
-    the weights where they are quantized, ``stored_bytes`` what they take in it, where that is known.
-    ``windowed_layers`` see the last ``window`` tokens only, and ``linear_layers`` keep none. ``head_norms`` are
-    norms of queries and keys, ``soft_capped`` what becomes of the words' scores (Gemma 2), ``fused`` matrices
-    that make queries, keys and values (or gate and up) at once, ``eager`` attention whose scores are written out,
+    ``dense_layers`` have no experts but a block of ``dense_width``. ``stepwise_gelu`` is an activation computed
+    in several steps, of which each leaves a tensor (GPT-2's), ``relu`` one that needs its outcome only.
+    ``stored`` names how the files hold the weights where they are quantized, ``stored_bytes`` what they take in
+    it, where that is known. ``windowed_layers`` see the last ``window`` tokens only, and ``linear_layers`` keep
+    none. ``head_norms`` are norms of queries and keys, ``native_norms`` norms that torch computes in one step
+    (LayerNorm), ``soft_capped`` what becomes of the words' scores (Gemma 2), ``fused`` matrices that make
+    queries, keys and values (or gate and up) at once, ``eager`` attention whose scores are written out,
     ``attention_parameters`` those of one layer where they are not hidden x (queries, keys, values, outcome).
     """
 
@@ -87,6 +88,8 @@ class Shape:
     fused: bool = False
     eager: bool = False
     attention_parameters: int = 0
+    relu: bool = False
+    native_norms: bool = False
 
     def count(self) -> int:
         """Return the number of parameters: attention, feed-forward, norms, embeddings."""
@@ -262,6 +265,8 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     kv_heads = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "attention.head_count_kv")
     wides = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "feed_forward_length")
     kind = str(document.get("model_type", inner.get("model_type", "")))
+    gated = not _UNGATED.fullmatch(kind)
+    activation = str(inner.get("activation_function", inner.get("hidden_act", "")))
     wide = dense_width = _whole(inner, *wides, default=4 * hidden)
     experts = _whole(inner, "num_local_experts", "num_experts", "n_routed_experts", "expert_count", default=1)
     shared = dense_layers = 0
@@ -279,11 +284,11 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         _latent_head(inner) or _whole(inner, "head_dim", "attention.key_length", default=hidden // max(heads, 1)),
         wide,
         _whole(inner, "vocab_size"),
-        not _UNGATED.fullmatch(kind),
+        gated,
         bool(document.get("tie_word_embeddings", inner.get("tie_word_embeddings", kind == "gpt2"))),
         experts,
         _whole(inner, "num_experts_per_tok", "num_experts_per_token", "expert_used_count", default=1),
-        str(inner.get("activation_function", inner.get("hidden_act", ""))) in ("gelu_new", "gelu_fast"),
+        activation in ("gelu_new", "gelu_fast"),
         str(document.get("_name_or_path") or name or kind),
         shared=shared,
         dense_layers=dense_layers,
@@ -296,6 +301,8 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         soft_capped=bool(inner.get("final_logit_softcapping")),
         fused=kind.startswith("phi3"),
         eager=kind == "bloom",
+        relu=activation == "relu",
+        native_norms=not gated or kind == "stablelm",
     )
 
 

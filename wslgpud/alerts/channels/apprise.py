@@ -10,20 +10,17 @@ loading Apprise takes a second, and far longer once memory is short.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import json
-import logging
 import os
 import re
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent import futures
-from itertools import count
-from typing import IO, Any, cast
+from typing import Any
 
 from wslgpud import optional_packages
 from wslgpud.alerts.channels import Channel, DeliveryError
@@ -33,10 +30,9 @@ from wslgpud.config import ConfigError
 from wslgpud.host import unprotected
 from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.security import safe_files
+from wslgpud.security.run_as import Command, start
 from wslgpud.words import MOST_CHARACTERS, cause, say
 from wslgpud.words.units import one_line
-
-log = logging.getLogger(__name__)
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
 TIMEOUT_SECONDS = 60.0
@@ -63,25 +59,23 @@ _PASSED = frozenset(
 )
 #: a process that is kept warm and has died is started anew no sooner than this
 _RESTART_SECONDS = 30.0
-#: of requests that wait for a process that has just started; one has 20 kB at most
-_PIPE_BYTES = 1 << 20
-#: where each answer goes, by the number of its request; None: nobody waits for it any more
-_Waiting = dict[int, "futures.Future[int] | None"]
+#: how long a process whose last request has failed may take to be seen as dead
+_DEATH_SECONDS = 1.0
 
 
 class AppriseProcess:
-    """Hands requests over and waits for what became of them; from any thread.
+    """Hands requests over and waits for what becomes of them; from any thread.
 
-    The process lives from the first request until none is waiting and it need not be warm.
+    The process lives from the first request until none is waiting and it need not be warm. With each request goes
+    a socket of its own for the answer: once all who could answer have died, that ends.
     """
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
         """Start nothing yet; ``command`` is another worker."""
         self._command = list(command or python_command(worker.__name__))
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._waiting: _Waiting = {}
-        self._numbers = count()
+        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._asking = 0
         self._warm = False
         self._begun_mono = float("-inf")
 
@@ -89,88 +83,64 @@ class AppriseProcess:
         """Have the process ready before there is a request, or no longer."""
         with self._lock:
             self._warm = needed
-            if needed and self._process is None and time.monotonic() - self._begun_mono >= _RESTART_SECONDS:
+            self._end_if_done()
+            if needed and self._running is None and time.monotonic() - self._begun_mono >= _RESTART_SECONDS:
                 self._begun_mono = time.monotonic()
-                with contextlib.suppress(DeliveryError):  # the next request says so
+                with contextlib.suppress(OSError):  # the next request says so
                     self._start()
-            self._end_if_idle()
 
     def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int:
         """Return a request's status (see ``apprise_worker``); DeliveryError: too late, or the process has died."""
-        answer: futures.Future[int] = futures.Future()
         with self._lock:
-            process, waiting, number = self._process or self._start(), self._waiting, next(self._numbers)
-            waiting[number] = answer
-            line = json.dumps({**request, "seconds": timeout_seconds, "number": number}).encode() + b"\n"
-            try:
-                whole = cast("IO[bytes]", process.stdin).write(line) == len(line)
-            except OSError:
-                whole = False
-            if not whole:  # it does not read, or has died
-                process.kill()
+            self._asking += 1
         try:
-            return answer.result(timeout_seconds)
-        except futures.TimeoutError:
+            return self._ask(json.dumps({**request, "seconds": timeout_seconds}).encode(), timeout_seconds)
+        except TimeoutError:
             raise DeliveryError(say("no answer within {limit_seconds}", limit_seconds=timeout_seconds)) from None
-        finally:
-            with self._lock:
-                if number in waiting:
-                    waiting[number] = None
-                self._end_if_idle()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        kept = {name: value for name, value in os.environ.items() if name.lower() in _PASSED}
-        try:
-            process = subprocess.Popen(
-                unprotected(self._command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                cwd="/",
-                env={**clean_environment(), **kept},
-                start_new_session=True,
-            )
         except OSError as error:
             why = cause(error)
             raise DeliveryError(say("cannot start {program}: {why}", program=self._command[0], why=why)) from error
-        requests = cast("IO[bytes]", process.stdin).fileno()
-        with contextlib.suppress(OSError):  # beyond what a user may have; the usual 64 KiB must do then
-            fcntl.fcntl(requests, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        os.set_blocking(requests, False)
-        self._process, self._waiting = process, {}
-        threading.Thread(target=self._read, args=(process, self._waiting), name="alerts-apprise", daemon=True).start()
-        return process
+        finally:
+            with self._lock:
+                self._asking -= 1
+                self._end_if_done()
 
-    def _end_if_idle(self) -> None:
-        if self._process is not None and not any(self._waiting.values()) and not self._warm:
-            self._forget(self._process)
+    def _ask(self, request: bytes, timeout_seconds: float) -> int:
+        answer, answering = socket.socketpair()
+        with answer:
+            # A file in memory: unlike with a pipe, nobody waits for its reader, whatever its size.
+            with answering, os.fdopen(os.memfd_create("request"), "w+b", buffering=0) as file, self._lock:
+                file.write(request)
+                file.seek(0)
+                self._end_if_done()
+                process, requests = self._running or self._start()
+                with contextlib.suppress(OSError):  # it does not read, or has died
+                    socket.send_fds(requests, [b"\n"], [file.fileno(), answering.fileno()])
+            answer.settimeout(timeout_seconds)
+            if status := answer.recv(1):
+                return status[0]
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it was only the fork
+            process.wait(_DEATH_SECONDS)
+        raise DeliveryError(say("the process that sends has died"))
 
-    def _forget(self, process: subprocess.Popen[bytes]) -> None:
-        cast("IO[bytes]", process.stdin).close()
-        if self._process is process:
-            self._process = None
+    def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        kept = {name: value for name, value in os.environ.items() if name.lower() in _PASSED}
+        requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        requests.setblocking(False)
+        command, null = Command(unprotected(self._command), {**clean_environment(), **kept}), subprocess.DEVNULL
+        with theirs:
+            process = start(command, stdin=theirs.fileno(), stdout=null, stderr=null)
+        self._running = process, requests
+        return self._running
 
-    def _read(self, process: subprocess.Popen[bytes], waiting: _Waiting) -> None:
-        try:
-            with cast("IO[bytes]", process.stdout) as statuses:
-                # Lines of a few bytes, which a pipe takes as a whole, whoever of the forked ones writes.
-                for line in iter(lambda: statuses.readline(64), b""):
-                    number, _, status = line.partition(b" ")
-                    with self._lock:
-                        answer = waiting.pop(int(number))
-                    if answer is not None:
-                        answer.set_result(int(status))
-        except (ValueError, KeyError) as error:
-            # A plugin printed, or answered twice. Unheard, the process would go on sending what is then sent again.
-            log.warning("the process that sends wrote what is no status: %s", type(error).__name__)
-            process.kill()
-        process.wait()
-        with self._lock:
-            self._forget(process)
-            for answer in waiting.values():
-                if answer is not None:
-                    answer.set_exception(DeliveryError(say("the process that sends has died")))
+    def _end_if_done(self) -> None:
+        """Forget a process that has died, and let one end that nobody needs."""
+        if self._running is not None:
+            process, requests = self._running
+            if process.poll() is not None or not (self._asking or self._warm):
+                requests.close()
+                threading.Thread(target=process.wait, name="alerts-apprise", daemon=True).start()
+                self._running = None
 
 
 #: one for all channels
@@ -198,7 +168,6 @@ class AppriseChannel(Channel):
         self.name = f"{_kind(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Hand it over; fails where the service cannot be reached or refuses it."""
         headline = inert(one_line(str(message.get("headline", ""))))
         request = {
             "url": self._url,
@@ -210,7 +179,6 @@ class AppriseChannel(Channel):
             raise DeliveryError(_PROBLEMS.get(status, _PROBLEMS[worker.REFUSED]))
 
     def keep_warm(self, *, needed: bool) -> None:
-        """Have the process that sends ready before there is a message, or no longer."""
         PROCESS.keep_warm(needed=needed)
 
 

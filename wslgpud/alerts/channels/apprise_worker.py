@@ -1,8 +1,8 @@
 """Sends messages by Apprise, each in a fork of its own: a service that answers without end ends only that.
 
-Requests come as lines of JSON on standard input, so that no secret of a URL stands in a command line. For each
-goes a line to standard output: its number and how it went. Nothing else is said: what Apprise and the service
-say may repeat the secrets.
+Requests come by the socket that is standard input, so that no secret of a URL stands in a command line: each as two
+descriptors, of a file that holds it as JSON and of a socket, to which one byte tells how it went. Nothing else is
+said: what Apprise and the service say may repeat the secrets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import resource
 import signal
-import sys
+import socket
 from typing import Any, NoReturn
 
 #: Apprise with all it loads takes 46 MB; what an answer may add must fit into the unit's MemoryMax=
@@ -62,15 +62,18 @@ def deliver(request: dict[str, Any]) -> int:
     return REDIRECTED if any(redirects) else REFUSED
 
 
-def _deliver_and_end(request: dict[str, Any]) -> NoReturn:
+def _deliver_and_end(given: int, answer: int) -> NoReturn:
+    os.dup2(1, 0)  # further requests are not for this process
     try:
+        with os.fdopen(given, "rb") as file:
+            request = json.load(file)
         limited(request["seconds"])
         status = deliver(request)
     except MemoryError:
         status = TOO_LARGE
     except Exception:  # noqa: BLE001 - its text may hold a secret
         status = REFUSED
-    os.write(1, f"{request['number']} {status}\n".encode())
+    os.write(answer, bytes([status]))
     os._exit(0)
 
 
@@ -83,10 +86,12 @@ def main() -> None:
     apprise.Apprise.instantiate("json://127.0.0.1")  # loads all services, once
     gc.freeze()  # what the forks share stays shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody is to wait for them
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
+    requests = socket.socket(fileno=0)
+    while handed := socket.recv_fds(requests, 1, 2)[1]:
         if os.fork() == 0:
-            _deliver_and_end(request)
+            _deliver_and_end(*handed)
+        for descriptor in handed:
+            os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from wslgpud.alerts.channels import Channel, DeliveryError, programs
 from wslgpud.alerts.messages import body
-from wslgpud.security.provenance import Account
 from wslgpud.security.run_as import Command, account_of
 from wslgpud.words import say
 
@@ -22,10 +21,6 @@ _MOST_AT_ONCE = 16
 #: All of our environment that a user's session sees: /proc shows it to them, and ours may hold secrets.
 _PASSED = ("PATH", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
 _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
-
-
-#: a session's bus, and as whom to speak to it (None: as ourselves)
-_Session = tuple[str, Account | None]
 
 
 class DesktopChannel(Channel):
@@ -49,37 +44,32 @@ class DesktopChannel(Channel):
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Show it; fails where there is no session now, or none took it."""
-        sessions = self._sessions()
-        if not sessions:
-            raise DeliveryError(say("nobody has a desktop session now"))
         urgency = _URGENCY.get(str(message.get("level")), "critical")
         # The body may hold markup, the summary may not; -- ends the options: texts begin with anything.
         text = body(message).replace("&", "&amp;").replace("<", "&lt;")
         words = [f"--urgency={urgency}", "--app-name=wslgpud", "--", str(message.get("headline", "")), text]
         # At the same time: the bus is a program of that user's, which need not answer.
-        with ThreadPoolExecutor(min(len(sessions), _MOST_AT_ONCE)) as pool:
-            failures = [f for f in pool.map(lambda session: self._show(session, words), sessions) if f]
-        if len(failures) == len(sessions):
-            raise failures[0]
+        with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+            failures = [*pool.map(self._failure, self._commands(["notify-send", *words]))]
+        if None not in failures:
+            raise next(filter(None, failures), DeliveryError(say("nobody has a desktop session now")))
 
-    def _show(self, session: _Session, words: Sequence[str]) -> DeliveryError | None:
-        bus, account = session
-        own = {name: self._environ[name] for name in _PASSED if name in self._environ}
-        command = Command(["notify-send", *words], {**own, "DBUS_SESSION_BUS_ADDRESS": bus}, account)
+    def _failure(self, command: Command) -> DeliveryError | None:
         try:
             programs.run(command, "", self._timeout)
         except DeliveryError as error:
             return error
         return None
 
-    def _sessions(self) -> list[_Session]:
-        """Return each session we may speak to: a session's bus refuses even root."""
-        if own := self._environ.get("DBUS_SESSION_BUS_ADDRESS"):
-            return [(own, None)]
-        us, found = os.geteuid(), list[_Session]()
-        for bus in sorted(self._folders.glob("*/bus")):
-            number = bus.parent.name
+    def _commands(self, words: Sequence[str]) -> Iterator[Command]:
+        """Yield the command for each session we may speak to, as its user: a session's bus refuses even root."""
+        own = {name: self._environ[name] for name in _PASSED if name in self._environ}
+        if bus := self._environ.get("DBUS_SESSION_BUS_ADDRESS"):
+            yield Command(words, {**own, "DBUS_SESSION_BUS_ADDRESS": bus})
+            return
+        us = os.geteuid()
+        for socket in sorted(self._folders.glob("*/bus")):
+            number = socket.parent.name
             if number.isdecimal() and us in (0, int(number)):
                 account = account_of(int(number)) if us == 0 and int(number) else None
-                found.append((f"unix:path={bus}", account))
-        return found
+                yield Command(words, {**own, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={socket}"}, account)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.host import unprotected
+from wslgpud.security import run_as
 from wslgpud.security.redaction import parts, without
-from wslgpud.security.run_as import Command, listen, program, replaceable, start
+from wslgpud.security.run_as import Command, program, replaceable
 from wslgpud.words import cause, say
-
-#: for a killed process to be gone; one that hangs in the kernel is left to itself
-_DEATH_SECONDS = 2.0
 
 
 def run(command: Command, text: str, timeout_seconds: float, *, guarded: bool = True) -> None:
@@ -36,33 +30,19 @@ def run(command: Command, text: str, timeout_seconds: float, *, guarded: bool = 
     """
     name, *arguments = command.arguments
     found = _found(name, command.environment.get("PATH"), guarded=guarded)
+    child = replace(command, arguments=unprotected([found, *arguments]))
     try:
-        # A file in memory: unlike with a pipe, nobody waits for its reader.
-        with os.fdopen(os.memfd_create("message"), "w+b") as stdin:
-            stdin.write(text.encode())
-            stdin.seek(0)
-            child = replace(command, arguments=unprotected([found, *arguments]))
-            null, pipe = subprocess.DEVNULL, subprocess.PIPE
-            process = start(child, stdin=stdin.fileno(), stdout=null, stderr=pipe)
-    except OSError as error:
-        raise DeliveryError(say("cannot start {program}: {why}", program=found, why=cause(error))) from error
-    with cast("IO[bytes]", process.stderr) as stderr:
-        in_time, (said,) = listen(process.pid, [stderr.fileno()], time.monotonic() + timeout_seconds)
-        if not in_time:
-            # The whole group. It may have become another user's (sudo) and beyond our reach.
-            with contextlib.suppress(PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_DEATH_SECONDS)
-    if not in_time:
+        status, _, told = run_as.run(child, timeout_seconds, text=text, spare_children=True)
+    except TimeoutError:
         late = say(
             "{program} did not end within {limit_seconds} and was stopped", program=name, limit_seconds=timeout_seconds
         )
-        raise DeliveryError(late)
-    if status := process.returncode:
+        raise DeliveryError(late) from None
+    except OSError as error:
+        raise DeliveryError(say("cannot start {program}: {why}", program=found, why=cause(error))) from error
+    if status:
         # It may quote its arguments, and a token among them.
-        secrets = (part for word in arguments for part in parts(word))
-        told = without(said.decode("utf-8", "replace").strip()[-200:], secrets)
+        told = without(told.strip()[-200:], (part for word in arguments for part in parts(word)))
         if not told:
             raise DeliveryError(say("{probe} ended with status {status}", probe=name, status=status))
         raise DeliveryError(say("{program} failed ({status}): {told}", program=name, status=status, told=told))

@@ -56,7 +56,6 @@ class ToastChannel(Channel):
         self._host, self._environ, self._timeout = host, environ, timeout_seconds
 
     def available(self) -> bool:
-        """Tell whether this is WSL 2 and a program of Windows can be started."""
         return generation(self._host) == 2 and self._host.exists(interop.powershell(self._host))
 
     def send(self, message: Mapping[str, Any]) -> None:
