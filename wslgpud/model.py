@@ -258,10 +258,7 @@ MEMORY = "memory_exhaustion"
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of level of one resource under one rule, with its headline and what the rule saw.
-
-    The one record of it: the risk engine and the rules make it, an incident takes it up, the store keeps it.
-    """
+    """A change of level of one resource under one rule; the only record of it, from the engine to the store."""
 
     wall: float
     mono: float
@@ -274,8 +271,7 @@ class Transition:
     facts: Mapping[str, Fact] = field(default_factory=lambda: _NOTHING)
 
 
-# What the risk engine observes: the same record whether it comes from a live tick or a recorded trace
-# (``wslgpud record``), so that ``wslgpud replay`` runs the daemon's own engine.
+# What the risk engine observes, be it of a live tick or of a trace: ``wslgpud replay`` runs the daemon's own engine.
 
 
 @dataclass(frozen=True, slots=True)
