@@ -51,7 +51,9 @@ class Reading(NamedTuple):
 class ProcessSample:
     """A process that matters; its identity is (pid, start_ticks).
 
-    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known.
+    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known. Counted since
+    its start are ``cpu_seconds``, ``faults_total`` (pages that it was given) and ``major_faults_total`` (those read
+    from a disk); ``pinned_bytes`` cannot be moved: what it has locked, and what devices read and write.
     """
 
     pid: int
@@ -63,6 +65,10 @@ class ProcessSample:
     roles: frozenset[str] = frozenset()
     command: str = ""
     cgroup: str = ""
+    cpu_seconds: float | None = None
+    faults_total: int | None = None
+    major_faults_total: int | None = None
+    pinned_bytes: int | None = None
 
     def within(self, group: str) -> bool:
         """Tell whether it is known to be in a cgroup or in one below it."""
@@ -252,10 +258,7 @@ MEMORY = "memory_exhaustion"
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of level of one resource under one rule, with its headline and what the rule saw.
-
-    The one record of it: the risk engine and the rules make it, an incident takes it up, the store keeps it.
-    """
+    """A change of level of one resource under one rule; the only record of it, from the engine to the store."""
 
     wall: float
     mono: float
@@ -268,8 +271,7 @@ class Transition:
     facts: Mapping[str, Fact] = field(default_factory=lambda: _NOTHING)
 
 
-# What the risk engine observes: the same record whether it comes from a live tick or a recorded trace
-# (``wslgpud record``), so that ``wslgpud replay`` runs the daemon's own engine.
+# What the risk engine observes, be it of a live tick or of a trace: ``wslgpud replay`` runs the daemon's own engine.
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,10 @@ def test_what_is_written_is_what_is_read(tmp_path):
             ram=RamState(100, 60, shmem=5),
             psi={"memory": PsiState(1, 2, 0.5, 0.25)},
             gpus=(gpu,),
-            processes=(ProcessSample(7, 99, "python", 30, 2, command="python a.py"),),
+            processes=(
+                ProcessSample(7, 99, "python", 30, 2, command="python a.py"),
+                ProcessSample(8, 99, "python", 3, 2, None, frozenset({"gpu"}), "", "", 1.5, 900, 2, 4096),
+            ),
             cgroups=(CgroupState("/a", 50, 20, inactive_file=3),),
         ),
         Observation(t=2.0, gap_expected=True, exhausted=("gpu1",)),

@@ -75,15 +75,19 @@ class Machine:
         cpus: int = 2,
         swap_mib: int = 0,
         drives: Sequence[Path] = (),
+        launcher: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> None:
         """Make the disks in ``folder``; nothing runs before :meth:`boot`.
 
-        ``drives`` are raw disks of the caller's, /dev/vdb first where there is no swap.
+        ``drives`` are raw disks of the caller's, /dev/vdb first where there is no swap. ``launcher`` starts qemu
+        (a command that runs its arguments in its own place), ``options`` are added to qemu's own.
         """
         self._image = image
         self._folder = folder
         self._memory_mib = memory_mib
         self._cpus = cpus
+        self._launcher, self._options = launcher, options
         self._drives = [folder / "root.qcow2"]
         # qcow2 holds back its own tables until the guest flushes. A cut loses what was written since, as
         # the volatile cache of a real drive would; a raw file would keep it in the host's page cache.
@@ -228,6 +232,7 @@ class Machine:
 
     def _command(self, agent_fd: int) -> list[str]:
         command = [
+            *self._launcher,
             # qemu must not outlive a test run that is itself killed.
             "setpriv",
             "--pdeathsig",
@@ -267,7 +272,7 @@ class Machine:
         ]
         for drive in self._drives:
             command += ["-drive", f"file={drive},format={drive.suffix[1:]},if=virtio,discard=unmap"]
-        return command
+        return [*command, *self._options]
 
     def _checked(self, *argv: str) -> bytes:
         returncode, stdout, stderr = self._ask(argv, b"", NO_VARIABLES, COMMAND_SECONDS)

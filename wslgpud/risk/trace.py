@@ -54,6 +54,10 @@ _KEYS = {
     "power_watts": "power_w",
     "temperature_celsius": "temp_c",
     "start_ticks": "start",
+    "cpu_seconds": "cpu",
+    "faults_total": "faults",
+    "major_faults_total": "major_faults",
+    "pinned_bytes": "pinned",
 }
 #: left out of a row where they are empty
 _RARE = frozenset({"uuid", "start", "command", "cgroup"})
@@ -159,7 +163,7 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
         vm=_record(VmState, _object(row, "vm")),
         psi={name: state for name, state in psi if state is not None},
         gpus=tuple(filter(None, gpus)),
-        processes=_records(ProcessSample, _list(row, "procs", dict), start_ticks=0, swap_bytes=0),
+        processes=tuple(_processes(_list(row, "procs", dict))),
         cgroups=_records(CgroupState, _list(row, "cgroups", dict)),
         wsl=wsl,
         gap_expected=bool(row.get("gap_expected", False)),
@@ -167,6 +171,13 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
         late=tuple(_list(row, "late", str)),
         expected=tuple(filter(None, expected)),
     )
+
+
+def _processes(rows: Iterable[Row]) -> Iterator[ProcessSample]:
+    for row in rows:
+        roles = frozenset(_list(row, "roles", str))
+        if (process := _record(ProcessSample, row, start_ticks=0, swap_bytes=0, roles=roles)) is not None:
+            yield process
 
 
 def _pids(value: Any) -> tuple[int, ...]:
@@ -189,7 +200,7 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "psi": {name: _row(state) for name, state in o.psi.items()},
         "gpus": [_row(gpu) | {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]} for gpu in o.gpus],
-        "procs": [_row(process) for process in o.processes],
+        "procs": [_row(p) | ({"roles": sorted(p.roles)} if p.roles else {}) for p in o.processes],
         "cgroups": [_row(group) for group in o.cgroups],
         "gap_expected": o.gap_expected,
         "exhausted": list(o.exhausted),

@@ -130,6 +130,9 @@ _FORGET_EMPTY_SCANS = 12
 
 #: the owner of a process and its swapped memory
 _UID, _SWAP = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE), re.compile(r"^VmSwap:\s+(\d+) kB", re.MULTILINE)
+#: memory that cannot be moved: locked by the program, pinned for a device
+_PINNED = re.compile(r"^Vm(?:Lck|Pin):\s+(\d+) kB", re.MULTILINE)
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 PROCESSES = gauge("processes", "Processes seen, kernel threads left out.")
 ROLE_PROCESSES = gauge(
@@ -154,6 +157,9 @@ class Row(NamedTuple):
     name: str
     virtual_bytes: int
     rss_bytes: int
+    cpu_seconds: float | None = None
+    faults_total: int | None = None
+    major_faults_total: int | None = None
 
 
 @dataclass(slots=True)
@@ -268,10 +274,37 @@ class ProcessSource(Source):
         return whole(match[1]) if match else None
 
     def _sample(self, row: Row, swap_bytes: int) -> ProcessSample:
-        pid, start, name, _, rss = row
-        cgroup = memory_cgroup(self.host.read_optional(f"/proc/{pid}/cgroup"))
-        facts = (self._status(pid, _UID), frozenset(self._known[pid].roles), self._command(pid), cgroup)
-        return ProcessSample(pid, start, name, rss, swap_bytes, *facts)
+        return _sample(self.host, row, swap_bytes, frozenset(self._known[row.pid].roles), self._command(row.pid))
+
+
+def sampled(host: Host, pid: int) -> ProcessSample | None:
+    """Return one process as it is now, all looked up anew; None where it has ended or hides itself."""
+    row = parse_stat(host.read_optional(f"/proc/{pid}/stat"))
+    if row is None:
+        return None
+    command = short_command(host, pid)
+    return _sample(host, row, 0, inspect(host, pid, row.name, command, frozenset()), command)
+
+
+def _sample(host: Host, row: Row, swap_bytes: int, roles: frozenset[str], command: str) -> ProcessSample:
+    cgroup = memory_cgroup(host.read_optional(f"/proc/{row.pid}/cgroup"))
+    status = host.read_optional(f"/proc/{row.pid}/status")
+    uid, pinned = _UID.search(status), [whole(size) for size in _PINNED.findall(status)]
+    return ProcessSample(
+        row.pid,
+        row.start_ticks,
+        row.name,
+        row.rss_bytes,
+        swap_bytes,
+        whole(uid[1]) if uid else None,
+        roles,
+        command,
+        cgroup,
+        row.cpu_seconds,
+        row.faults_total,
+        row.major_faults_total,
+        sum(size for size in pinned if size is not None) * 1024 if pinned else None,
+    )
 
 
 def memory_cgroup(text: str) -> str:
@@ -305,7 +338,9 @@ def parse_stat(text: str) -> Row | None:
     number, start, virtual, pages = map(whole, (pid, *words[19:22]))
     if number is None or start is None or virtual is None or pages is None:
         return None
-    return Row(number, start, named(name), virtual, pages * _PAGE_BYTES)
+    faults, major, user, system = map(whole, (words[7], words[9], *words[11:13]))
+    cpu = None if user is None or system is None else (user + system) / _TICKS_PER_SECOND
+    return Row(number, start, named(name), virtual, pages * _PAGE_BYTES, cpu, faults, major)
 
 
 def choose(rows: Iterable[Row], swap: dict[int, int], roles: dict[int, frozenset[Role]], most: int) -> list[Row]:

@@ -1,6 +1,7 @@
 """Records the memory of a machine while one workload runs in it; runs inside, prints a trace and its truth.
 
-Output: the lines of a trace (format: tests of the risk engine), then one line with what happened.
+Output: the lines of a trace (format: tests of the risk engine), then one line with what happened. With
+``--to DEVICE`` each sample is written there at once, in a block of its own, for machines that may not live to tell.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ INTERVAL_SECONDS = 0.5
 LEAD_IN_SECONDS = 15.0
 LEAD_OUT_SECONDS = 20.0
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+BLOCK_BYTES = 8192  # one sample on a device
 TOLERATED_BELOW = 0.22  # of RAM and swap left: a warning is fair there, though nothing came of it
 
 RAM = {
@@ -151,14 +153,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("limit", type=float, help="seconds")
     parser.add_argument("workload", nargs="+", help="command line")
+    parser.add_argument("--to", default="", help="block device")
     arguments = parser.parse_args()
     Path("/proc/self/oom_score_adj").write_text("-1000", encoding="ascii")
     ctypes.CDLL(None).mlockall(3)
+    device = os.open(arguments.to, os.O_WRONLY | os.O_SYNC) if arguments.to else None
     start, rows, child, finish = time.monotonic(), [], None, arguments.limit
     kernel_threads: set[str] = set()
     workload_start = workload_end = exit_code = None
     while (t := time.monotonic() - start) < finish:
         rows.append(sample(t, kernel_threads))
+        if device is not None:
+            os.write(device, json.dumps(rows[-1], separators=(",", ":")).encode().ljust(BLOCK_BYTES))
         if child is None and t >= LEAD_IN_SECONDS:
             workload_start = t
             child = subprocess.Popen(["choom", "-n", "0", "--", *arguments.workload], start_new_session=True)
