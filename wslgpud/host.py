@@ -70,8 +70,6 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
-
     wall = staticmethod(time.time)
     mono = staticmethod(time.monotonic)
 
@@ -186,7 +184,6 @@ class Host:
         return b"".join(chunks)
 
     def exists(self, path: str) -> bool:
-        """Tell whether ``path`` is there."""
         return os.path.lexists(self.root + path)
 
     def names(self, path: str, most: int | None = None) -> list[str]:
@@ -286,11 +283,9 @@ class RecordedHost(Host):
         return sorted(links)[:most]
 
     def link(self, path: str) -> str | None:
-        """Return where a symbolic link points, or None when there is none to see."""
         return self._links.get(path) or super().link(path)
 
     def disk_space(self, path: str) -> DiskSpace:
-        """Return the recorded size and free space."""
         if path not in self._disks:
             raise NoData("there is no {path}", path=path)
         return DiskSpace(*self._disks[path])

@@ -60,7 +60,7 @@ class MetricSpec:
     """One metric family.
 
     ``name`` carries neither the prefix nor the ``_total``/``_info`` suffix, which follow from ``kind``.
-    ``decimals`` is the precision to which the store keeps a value exactly; None keeps every bit.
+    ``decimals`` is the precision to which the store keeps a value.
     ``stored`` is False for what only makes sense as of now (identity, own health).
     ``names`` are the labels whose values people other than the administrator choose.
     Sources declare theirs with ``gauge``, ``counter`` and ``info``.
@@ -71,7 +71,7 @@ class MetricSpec:
     unit: Unit
     help: str
     labels: tuple[str, ...] = ()
-    decimals: int | None = 0
+    decimals: int = 0
     stored: bool = True
     names: tuple[NameLimit, ...] = ()
 
@@ -102,7 +102,7 @@ def _declare(  # noqa: PLR0913 - a metric has that many facets
     name: str,
     text: str,
     *labels: str,
-    decimals: int | None = 0,
+    decimals: int = 0,
     stored: bool = True,
     names: tuple[NameLimit, ...] = (),
 ) -> MetricSpec:

@@ -109,13 +109,15 @@ def test_how_an_exhaustion_ended_is_told_by_who_still_runs_and_what_is_left() ->
     (incident,) = fold([(1, short(1, OK, WARNING, 5))])
     python, other = (ProcessSample(pid, 1, "python3", 1, 0) for pid in (7, 8))
 
-    def end(left: int, *running: ProcessSample, there: bool = True) -> object:
-        return end_facts(incident, short(60, WARNING, OK, left), running, there=there).get("end")
+    def end(left: int, *running: ProcessSample, cause: str = "") -> object:
+        row = short(60, WARNING, OK, left)
+        assert row.forecast is not None
+        return end_facts(incident, replace(row, forecast=replace(row.forecast, cause=cause)), running).get("end")
 
     assert end(90, other) == "exited"
     assert end(90, python, other) == "freed"
     assert end(6, python) == "stopped"
-    assert end(6, python, there=False) == "gone"
+    assert end(6, python, cause="gone") == "gone"
     assert end(90) == "freed", "an empty list of processes tells nothing"
 
 

@@ -92,7 +92,7 @@ def scraped(folder: Path, series: int, seconds: int) -> None:
     """Have Prometheus scrape a machine whose ticks we keep, too."""
     machine = Machine(series, 2)
     columns = machine.stretch(int(time.time()), seconds)
-    scales = [10 ** (one.spec.decimals or 0) for one in machine.lines]
+    scales = [10**one.spec.decimals for one in machine.lines]
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     database = folder / "scraped.db"

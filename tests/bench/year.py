@@ -116,7 +116,7 @@ class Machine:
             grows = busy | (chance.random(count) < 0.02)
             scale = PAGE * 200 if spec.unit == "bytes" else 0.5 if spec.unit == "seconds" else 40
             rise = np.where(grows, np.maximum(0, scale * (1 + noise / 3)), 0)
-            values = line.value + np.cumsum(np.round(rise, spec.decimals or 0))
+            values = line.value + np.cumsum(np.round(rise, spec.decimals))
             line.value = float(values[-1])
         elif spec.unit == "bytes":
             if "total" in spec.name or "limit" in spec.name:
@@ -138,8 +138,6 @@ class Machine:
             values = np.where(busy, 2_400_000_000, 210_000_000)
         else:
             values = np.where(busy, 4 + noise, 0.2 + noise * 0.05).clip(0)
-        if spec.decimals is None:
-            return [float(v) for v in values.tolist()]
         return [round(v) for v in (values * 10**spec.decimals).tolist()]
 
 
@@ -157,7 +155,7 @@ def make(file: Path, *, end: int, days: float, raw_days: float, series: int, see
             _seal(connection, done + 1, start, numbers, machine.stretch(start, PERIOD_SECONDS))
             yield done / len(periods)
         grown = {
-            number: round(line.value * 10 ** (line.spec.decimals or 0)) * (line.spec.kind == "counter")
+            number: round(line.value * 10 ** (line.spec.decimals)) * (line.spec.kind == "counter")
             for number, line in zip(numbers, machine.lines, strict=True)
         }
         _repeat(connection, grown, raw_start, end, end - round(days * DAY))

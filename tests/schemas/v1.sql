@@ -15,8 +15,8 @@ CREATE TABLE batch (
 
 ;
 INSERT INTO "batch" VALUES(6,6,1749945599000,'[0]','{}','[[0,[[42,123,"python",1048576,0]]]]');
-INSERT INTO "batch" VALUES(13,13,1749945600000,'[0,1000,2000,3000,4000]','{"6":[17179869184,17179873280,17179877376,17179881472,17179885568],"3":[0,125,250,375,500],"4":[0.0,0.3333333333333333,0.6666666666666666,1.0,1.3333333333333333]}','[[0,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[1000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[2000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[3000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[4000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]]]');
-INSERT INTO "batch" VALUES(17,17,1749946500000,'[0]','{"5":7}',NULL);
+INSERT INTO "batch" VALUES(13,13,1749945600000,'[0,1000,2000,3000,4000]','{"5":[17179869184,17179873280,17179877376,17179881472,17179885568],"3":[0,125,250,375,500]}','[[0,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[1000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[2000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[3000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[4000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]]]');
+INSERT INTO "batch" VALUES(18,18,1749946500000,'[0]','{"4":7}',NULL);
 CREATE TABLE block (
 	id INTEGER NOT NULL,
 	data BLOB NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE block (
  STRICT
 
 ;
-INSERT INTO "block" VALUES(7,X'050001000200030004000500550000005C000000760000004B0100005F01000001000500400400040105000000000402001001B0CB9CCD3C8B6926E30C86E92986C90649FA897A09BAF113E3B463B56234A37BA3D423D522BAC255C29443DB4314835B83E4039B0364FD1BFDA47DEB7D64C9D0040001000400000040010002F401010100017D01FE63676060670063922926323402000101080000000000907040106358BD9A0188428164280C81B96808218B8442579380205A1856AD02A15020190A43602E1A42C822A1D0552420889651FBE8605F43A816C35514D2619568C3ABD0035A5319B2AEC2D90D5B5F2984761DF8AA9530F5148369D682AB5C0EA5AB1E887A6117E75275882A9DC0F08B4B444A41455D4BCFC0C8C4D4DCD2CAC6CEDEC1D1C9D9C5C5D5CDDDC3D3D3CBDBC7D7CFCF3F20203030302828383824242434342C2C2C3C3C22222D2D2D1D043280201304B240201B047240201708F240201F040AC080C1DE81AE0000010202070301010001190101636080032E380B00');
+INSERT INTO "block" VALUES(7,X'04000100020003000400550000005C000000760000008A00000001000500400400040105000000000402001001B0CB9CCD3C8B6926E30C86E92986C90649FA897A09BAF113E3B463B56234A37BA3D423D522BAC255C29443DB4314835B83E4039B0364FD1BFDA47DEB7D64C9D0040001000400000040010002F401010100017D01FE6367606067006392292632340200010202070301010001190101636080032E380B00');
 CREATE TABLE chunk (
 	id INTEGER NOT NULL,
 	ticks INTEGER NOT NULL,
@@ -90,7 +90,7 @@ CREATE TABLE learned (
  STRICT
 
 ;
-INSERT INTO "learned" VALUES(18,1749945600000,'GPU-1','{"ceiling_bytes": 8589934592, "ceiling": "seen"}');
+INSERT INTO "learned" VALUES(17,1749945600000,'GPU-1','{"ceiling_bytes": 8589934592, "ceiling": "seen"}');
 CREATE TABLE outbox (
 	id INTEGER NOT NULL,
 	channel TEXT NOT NULL,
@@ -125,8 +125,7 @@ CREATE TABLE rollup_hour (
 INSERT INTO "rollup_hour" VALUES(1749859200,1,23,112,17180147712,278528,131072,-8331264);
 INSERT INTO "rollup_hour" VALUES(1749859200,2,23,112,1073741824,0,0,0);
 INSERT INTO "rollup_hour" VALUES(1749859200,3,23,112,500,500,250,-14125);
-INSERT INTO "rollup_hour" VALUES(1749859200,4,23,112,265.0,0.0,265.0,14520.0);
-INSERT INTO "rollup_hour" VALUES(1749859200,5,23,22,775,775,0,-8775);
+INSERT INTO "rollup_hour" VALUES(1749859200,4,23,22,775,775,0,-8775);
 CREATE TABLE rollup_minute (
 	part INTEGER NOT NULL,
 	series INTEGER NOT NULL,
@@ -147,8 +146,7 @@ CREATE TABLE rollup_minute (
 INSERT INTO "rollup_minute" VALUES(1749942900,1,4096,17179951104,'',X'0C0C0C0C0C000000000C0C0C0C0400',X'4C4B023B2C00000000003A2C3B3000',X'605E104B2B000000000F4D3C3A2F00',X'0400420812000000004C1118030900',X'0277025701CF022D016F00000000000000000255020D0203017E006A0000');
 INSERT INTO "rollup_minute" VALUES(1749942900,2,1,1073741824,'',X'0C0C0C0C0C000000000C0C0C0C0400',X'',X'',X'',X'');
 INSERT INTO "rollup_minute" VALUES(1749942900,3,125,0,'',X'0C0C0C0C0C000000000C0C0C0C0400',X'060300040100000000000401050400',X'060300040100000000000401050300',X'000306020500000000060205010200',X'242322282000000000222820260A00');
-INSERT INTO "rollup_minute" VALUES(1749942900,4,0,0,'[[12,12,12,12,12,null,null,null,null,12,12,12,12,4,null],[18.333333333333332,38.333333333333336,58.333333333333336,78.33333333333333,98.33333333333333,null,null,null,null,198.33333333333334,218.33333333333334,238.33333333333334,258.3333333333333,265.0,null],[0.0,20.0,40.0,60.0,80.0,null,null,null,null,180.0,200.0,220.0,240.0,260.0,null],[18.333333333333332,38.333333333333336,58.333333333333336,78.33333333333333,98.33333333333333,null,null,null,null,198.33333333333334,218.33333333333334,238.33333333333334,258.3333333333333,265.0,null],[110.0,350.0,590.0,830.0,1070.0,null,null,null,null,2270.0,2510.0,2750.0,2990.0,1050.0,null]]',NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "rollup_minute" VALUES(1749942900,5,25,50,'',X'030203020200000000020302030000',X'00020507090000000015181A1D0000',X'020102010100000000010201020000',X'',X'030103010100000000010301030000');
+INSERT INTO "rollup_minute" VALUES(1749942900,4,25,50,'',X'030203020200000000020302030000',X'00020507090000000015181A1D0000',X'020102010100000000010201020000',X'',X'030103010100000000010301030000');
 CREATE TABLE schema_migration (
 	version INTEGER NOT NULL,
 	name TEXT NOT NULL,
@@ -158,7 +156,7 @@ CREATE TABLE schema_migration (
  STRICT
 
 ;
-INSERT INTO "schema_migration" VALUES(1,'first tables',1795384365000);
+INSERT INTO "schema_migration" VALUES(1,'first tables',1795449805608);
 CREATE TABLE series (
 	id INTEGER NOT NULL,
 	host INTEGER NOT NULL,
@@ -175,9 +173,8 @@ CREATE TABLE series (
 INSERT INTO "series" VALUES(1,0,'made_bytes','gauge','{"kind":"sealed"}',1);
 INSERT INTO "series" VALUES(2,0,'made_bytes','gauge','{"kind":"still"}',1);
 INSERT INTO "series" VALUES(3,0,'made_ratio','gauge','{}',1000);
-INSERT INTO "series" VALUES(4,0,'made_double','gauge','{}',0);
-INSERT INTO "series" VALUES(5,0,'made_events','counter','{}',1);
-INSERT INTO "series" VALUES(6,0,'made_bytes','gauge','{"kind":"free"}',1);
+INSERT INTO "series" VALUES(4,0,'made_events','counter','{}',1);
+INSERT INTO "series" VALUES(5,0,'made_bytes','gauge','{"kind":"free"}',1);
 CREATE TABLE stress_run (
 	id INTEGER NOT NULL,
 	ms INTEGER NOT NULL,
@@ -213,7 +210,8 @@ CREATE VIEW minute AS
         FROM (
             SELECT time, series, n, last, below AS low, above AS high, over AS total
             FROM (SELECT m.part + k.minute * 60 AS time, m.series, json_extract(m.data, '$[0][' || k.minute || ']') AS n, json_extract(m.data, '$[1][' || k.minute || ']') AS last, json_extract(m.data, '$[2][' || k.minute || ']') AS below, json_extract(m.data, '$[3][' || k.minute || ']') AS above, json_extract(m.data, '$[4][' || k.minute || ']') AS over
-                FROM rollup_minute m CROSS JOIN (SELECT column1 AS minute FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14)) v) k WHERE m.data <> '') j
+                FROM rollup_minute m CROSS JOIN (SELECT column1 AS minute FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14)) v) k
+                WHERE m.data <> '') j
             WHERE n IS NOT NULL
             UNION ALL
             SELECT time, series, n, at AS last, at - below * unit AS low, at + above * unit AS high,
@@ -221,7 +219,8 @@ CREATE VIEW minute AS
             FROM (SELECT time, series, unit, n, base + last * unit AS at, below, above, over
                 FROM (SELECT time, series, unit, base, (((instr('0123456789ABCDEF', substr(hex(n), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(n), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(n), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(n), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(n), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(n), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(n), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(n), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(n), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(n), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(n), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(n), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(n), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(n), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(n), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(n), -16, 1)) - 1) << 60)) AS n, (((instr('0123456789ABCDEF', substr(hex(last), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(last), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(last), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(last), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(last), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(last), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(last), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(last), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(last), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(last), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(last), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(last), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(last), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(last), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(last), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(last), -16, 1)) - 1) << 60)) AS last, (((instr('0123456789ABCDEF', substr(hex(below), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(below), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(below), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(below), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(below), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(below), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(below), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(below), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(below), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(below), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(below), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(below), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(below), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(below), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(below), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(below), -16, 1)) - 1) << 60)) AS below, (((instr('0123456789ABCDEF', substr(hex(above), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(above), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(above), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(above), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(above), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(above), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(above), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(above), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(above), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(above), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(above), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(above), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(above), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(above), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(above), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(above), -16, 1)) - 1) << 60)) AS above, (((instr('0123456789ABCDEF', substr(hex(over), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(over), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(over), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(over), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(over), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(over), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(over), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(over), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(over), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(over), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(over), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(over), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(over), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(over), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(over), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(over), -16, 1)) - 1) << 60)) AS over
                     FROM (SELECT m.part + k.minute * 60 AS time, m.series, m.unit, m.base, CASE WHEN (length(m.n) / 15) = 0 THEN m.n ELSE substr(m.n, CAST(1 + k.minute * (length(m.n) / 15) AS INTEGER), (length(m.n) / 15)) END AS n, CASE WHEN (length(m.last) / 15) = 0 THEN m.last ELSE substr(m.last, CAST(1 + k.minute * (length(m.last) / 15) AS INTEGER), (length(m.last) / 15)) END AS last, CASE WHEN (length(m.below) / 15) = 0 THEN m.below ELSE substr(m.below, CAST(1 + k.minute * (length(m.below) / 15) AS INTEGER), (length(m.below) / 15)) END AS below, CASE WHEN (length(m.above) / 15) = 0 THEN m.above ELSE substr(m.above, CAST(1 + k.minute * (length(m.above) / 15) AS INTEGER), (length(m.above) / 15)) END AS above, CASE WHEN (length(m.over) / 15) = 0 THEN m.over ELSE substr(m.over, CAST(1 + k.minute * (length(m.over) / 15) AS INTEGER), (length(m.over) / 15)) END AS over
-                        FROM rollup_minute m CROSS JOIN (SELECT column1 AS minute FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14)) v) k WHERE m.data = '') p) b) c
+                        FROM rollup_minute m CROSS JOIN (SELECT column1 AS minute FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14)) v) k
+                        WHERE m.data = '') p) b) c
             WHERE n > 0
         ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host;
 CREATE VIEW hour AS

@@ -41,7 +41,6 @@ from wslgpud.words import Message
 
 BYTES = MetricSpec("made_bytes", "gauge", "bytes", "A level.", ("kind",))
 RATIO = MetricSpec("made_ratio", "gauge", "ratio", "A share.", decimals=3)
-DOUBLE = MetricSpec("made_double", "gauge", "", "A number of which every bit counts.", decimals=None)
 EVENTS = MetricSpec("made_events", "counter", "", "A counter.")
 PASSING = MetricSpec("made_passing", "gauge", "", "Of no interest tomorrow.", stored=False)
 
@@ -172,7 +171,6 @@ def sealed_values(second: int) -> dict[MetricSpec | tuple[MetricSpec, str], Numb
         (BYTES, "sealed"): 2**34 + 4096 * (second * second % 101),
         (BYTES, "still"): 2**30,
         RATIO: second % 7 / 8,
-        DOUBLE: second / 3,
     }
     return values | ({EVENTS: second} if second % 25 == 0 else {})
 
@@ -196,7 +194,7 @@ def freeze(folder: Path) -> None:
     with Store(file, host_name="pc", boot_id="5b1c", clock=FakeClock(T0)) as store:
         seal_some(store)
         for second in range(5):
-            values = {(BYTES, "free"): 2**34 + second * 4096, RATIO: second / 8, DOUBLE: second / 3}
+            values = {(BYTES, "free"): 2**34 + second * 4096, RATIO: second / 8}
             event = Event("clock_jump", T0 + second, "went back", {"seconds": -1})
             process = ProcessSample(42, 123, "python", 2**30, 0)
             gpu = GpuSample(0, "GPU-1", "card", processes=(GpuProcess(42, "python", 2**30),))

@@ -138,7 +138,6 @@ def _sealed_as_it_was(read_all):
         ('*"sealed"*', (made.BYTES, "sealed")),
         ('*"still"*', (made.BYTES, "still")),
         ("made_ratio", made.RATIO),
-        ("made_double", made.DOUBLE),
         ("made_events", made.EVENTS),
     ]:
         values = {second: made.sealed_values(second) for second in made.SEALED_SECONDS}

@@ -36,9 +36,9 @@ def store(target, settings, clock):
 
 def test_values_come_back_exactly_as_they_went_in(store, made):
     ticks = [
-        {(made.BYTES, "free"): 2**53 + 1, made.RATIO: 0.123, made.DOUBLE: 0.1 + 0.2, made.EVENTS: 7},
-        {(made.BYTES, "free"): -(2**63), made.RATIO: 1.0, made.DOUBLE: 5e-324, made.EVENTS: 8},
-        {(made.BYTES, "free"): 2**63 - 1, made.RATIO: 0, made.DOUBLE: -1.7976931348623157e308, made.EVENTS: 8},
+        {(made.BYTES, "free"): 2**53 + 1, made.RATIO: 0.123, made.EVENTS: 7},
+        {(made.BYTES, "free"): -(2**63), made.RATIO: 1.0, made.EVENTS: 8},
+        {(made.BYTES, "free"): 2**63 - 1, made.RATIO: 0, made.EVENTS: 8},
     ]
     for second, values in enumerate(ticks):
         store.append(made.snapshot(made.T0 + second + 0.125, values))
@@ -47,7 +47,6 @@ def test_values_come_back_exactly_as_they_went_in(store, made):
     for pattern, key in [
         ("made_bytes", (made.BYTES, "free")),
         ("made_ratio", made.RATIO),
-        ("made_double", made.DOUBLE),
         ("made_events", made.EVENTS),
     ]:
         assert made.read_all(store.reader, pattern) == [(s + 0.125, t[key]) for s, t in enumerate(ticks)]
@@ -61,11 +60,14 @@ def test_floats_are_kept_to_the_precision_of_their_metric(store, made):
 
 
 def test_what_is_not_known_is_not_stored(store, made):
-    store.append(made.snapshot(made.T0, {made.RATIO: float("nan"), made.DOUBLE: float("inf"), made.EVENTS: 2**63}))
+    store.append(
+        made.snapshot(made.T0, {made.RATIO: float("nan"), (made.BYTES, "x"): float("inf"), made.EVENTS: 2**63})
+    )
+    store.append(made.snapshot(made.T0, {made.RATIO: 1.7976931348623157e308, made.EVENTS: -(2**63) - 1}))
     store.append(made.snapshot(made.T0 + 1, {made.RATIO: 0.5}))
     assert store.flush()
     assert made.read_all(store.reader) == [(1, 0.5)]
-    assert store.stats().rejected_values_total == 3
+    assert store.stats().rejected_values_total == 5
 
 
 def test_only_fresh_readings_of_stored_metrics_are_kept(store, made):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from contextlib import closing
 
@@ -31,19 +30,6 @@ NUMBERS = st.integers(-(2**62), 2**62)
 def test_a_row_of_minutes_gives_back_what_was_put_into_it(minutes):
     known = {minute: summary(values) for minute, values in minutes.items()}
     assert dict(rollup.minutes_of(0, 0, *rollup.packed(known).values()).rows()) == known
-
-
-DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(st.dictionaries(st.integers(0, 14), st.lists(DOUBLES, min_size=1, max_size=5), min_size=1))
-def test_a_row_of_minutes_of_doubles_gives_back_what_was_put_into_it(minutes):
-    known = {minute: summary(values) for minute, values in minutes.items()}
-    back = dict(rollup.minutes_of(0, 0, *rollup.packed(known).values()).rows())
-    for minute, found in back.items():
-        assert found[:3] + found[4:] == known[minute][:3] + known[minute][4:]
-        assert found.total == known[minute].total or math.isinf(known[minute].total)
-    assert back.keys() == known.keys()
 
 
 @given(MOMENTS, st.data())
@@ -81,7 +67,6 @@ def _fill(store, made, seconds, clock):
             (made.BYTES, "moving"): 2**35 + 4096 * (second * second % 101),
             (made.BYTES, "steady"): 2**34,
             made.RATIO: second % 7 / 8,
-            made.DOUBLE: second / 3,
         }
         if second % 5 == 0:
             values[made.EVENTS] = second
@@ -107,7 +92,6 @@ def test_sealed_values_are_the_values_that_were_appended(file, settings, clock, 
             ('*"moving"*', (made.BYTES, "moving")),
             ('*"steady"*', (made.BYTES, "steady")),
             ("made_ratio", made.RATIO),
-            ("made_double", made.DOUBLE),
             ("made_events", made.EVENTS),
         ]:
             assert made.read_all(store.reader, pattern) == _expected(ticks, key)
@@ -119,7 +103,7 @@ def test_sealed_values_are_the_values_that_were_appended(file, settings, clock, 
 def test_summaries_join_what_is_sealed_with_what_is_not(target, settings, clock, made):
     with Store(target, settings, host_name="pc", clock=clock) as store:
         ticks = _fill(store, made, [*range(0, 1000, 2), *range(4000, 2 * HOUR + 700)], clock)
-        for pattern, key in [("made_ratio", made.RATIO), ("made_events", made.EVENTS), ("made_double", made.DOUBLE)]:
+        for pattern, key in [("made_ratio", made.RATIO), ("made_events", made.EVENTS)]:
             (ref,) = store.reader.series(pattern)
             points = _expected(ticks, key)
             for step in (10, 60, 300, HOUR, 2 * HOUR):
@@ -145,7 +129,6 @@ def test_anyone_can_query_minutes_and_hours_with_sql(target, settings, clock, ma
         ("made_bytes", "%moving%", (made.BYTES, "moving")),
         ("made_bytes", "%steady%", (made.BYTES, "steady")),
         ("made_ratio", "%", made.RATIO),
-        ("made_double", "%", made.DOUBLE),
     ]:
         for view, step in (("minute", 60), ("hour", HOUR)):
             rows = made.query(

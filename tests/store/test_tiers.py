@@ -80,7 +80,7 @@ def test_both_engines_know_what_they_hold_and_that_it_is_sound(target, clock, ma
     with Store(target, host_name="pc", clock=clock) as store:
         for second in range(1000):
             clock.now = made.T0 + second
-            values = {made.DOUBLE: second / 7, **({made.EVENTS: second} if second % 3 else {})}
+            values = {made.RATIO: second / 1000, **({made.EVENTS: second} if second % 3 else {})}
             store.append(made.snapshot(clock.now, values))
         made.settle(store, clock)
         with Reader(str(target)) as reader:

@@ -233,8 +233,7 @@ class AlertManager:
         if row.rule != MEMORY:
             return {}
         if row.new == Level.OK:
-            there = row.resource in self._forecasts
-            return end_facts(before, row, self._processes, there=there) if before is not None else {}
+            return end_facts(before, row, self._processes) if before is not None else {}
         jobs = jobs_that_fit(row.forecast, self._processes) if row.forecast is not None else None
         facts: dict[str, Fact] = {} if jobs is None else {"jobs": jobs}
         group = row.resource.removeprefix("cgroup:")

@@ -177,14 +177,12 @@ def refused_allocations(look: Measured) -> Iterator[Signal]:
             yield Signal("gpu", 1.0, {"text": event.text})
 
 
-def starved_connections(look: Measured) -> Iterator[Signal]:
-    """The kernel has no memory in one piece for another connection to Windows."""
-    yield from (Signal("machine", 1.0, {"order": e.fields.get("order", 0)}) for e in look.events("vmbus_starved"))
-
-
-def daemon_kills(look: Measured) -> Iterator[Signal]:
-    """systemd-oomd or earlyoom has ended something before the kernel had to."""
-    yield from (Signal("ram", 1.0, e.fields) for e in look.events("oom_daemon_kill"))
+def happened(kind: str, resource: str, *names: str) -> Measure:
+    """Measure events of a kind that is about one resource, with these facts of them."""
+    return lambda look: (
+        Signal(resource, 1.0, {name: event.fields[name] for name in names if name in event.fields})
+        for event in look.events(kind)
+    )
 
 
 def xids(look: Measured) -> Iterator[Signal]:
@@ -301,11 +299,6 @@ def silent_sources(look: Measured) -> Iterator[Signal]:
         answered = report.last_success_wall is not None or report.name in look.missed
         if report.name not in _OWN_RULE and answered:
             yield Signal(f"source:{report.name}", _silent_seconds(look, report), {"error": report.error})
-
-
-def clock_jumps(look: Measured) -> Iterator[Signal]:
-    """The wall clock was set, or the machine slept."""
-    yield from (Signal("clock", 1.0, {"seconds": e.fields.get("seconds", 0)}) for e in look.events("clock_jump"))
 
 
 def failing_store(look: Measured) -> Iterator[Signal]:

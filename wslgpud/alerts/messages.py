@@ -119,13 +119,8 @@ def closing(incident: Incident, row: Transition) -> Message:
     return filled(TEMPLATES["end"].get("killed" if kill is not None else str(row.facts.get("end")), ""), facts)
 
 
-def end_facts(
-    incident: Incident, row: Transition, processes: Iterable[ProcessSample], *, there: bool
-) -> Mapping[str, Fact]:
-    """Return what the row that ends an exhaustion keeps of how (a key of ``TEMPLATES["end"]``).
-
-    ``there`` is False where the resource itself, such as a container, has ended.
-    """
+def end_facts(incident: Incident, row: Transition, processes: Iterable[ProcessSample]) -> Mapping[str, Fact]:
+    """Return what the row that ends an exhaustion keeps of how (a key of ``TEMPLATES["end"]``)."""
     if row.forecast is None or incident.kill is not None:
         return {}
     alive = {process.pid for process in processes}
@@ -133,7 +128,7 @@ def end_facts(
     grower = next((f.who_pid for f in forecasts if f.who_pid is not None), None)
     if grower is not None and alive and grower not in alive:
         return {"end": "exited"}
-    if not there:
+    if row.forecast.cause == "gone":  # the resource itself, such as a container
         return {"end": "gone"}
     left, whole = row.forecast.headroom_bytes, row.forecast.capacity_bytes
     least = left if incident.least_bytes is None else incident.least_bytes[0]

@@ -76,6 +76,10 @@ _NEWS_SECONDS = 600.0
 _W, _C = Level.WARNING, Level.CRITICAL
 
 
+#: systemd-oomd or earlyoom has ended something before the kernel had to
+_DAEMON_KILL = measures.happened("oom_daemon_kill", "ram", "daemon", "victim", "reason", "pid")
+
+
 def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) -> Rule:
     """Declare something that happens at a moment and lasts no time."""
     return Rule(name, measure, (Step(level, 1.0),), 1.0, burst_seconds, momentary=True)
@@ -83,13 +87,13 @@ def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) ->
 
 RULES: tuple[Rule, ...] = (
     _happens(OOM_KILL, oom_kills.oom_kills, _C, BURST_SECONDS),
-    _happens("oom_daemon_kill", measures.daemon_kills, _C, BURST_SECONDS),
+    _happens("oom_daemon_kill", _DAEMON_KILL, _C, BURST_SECONDS),
     # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
     _happens("vram_residency_failed", measures.residency_failures, _C, BURST_SECONDS),
     _happens("gpu_allocation_refused", measures.refused_allocations, _W, _NEWS_SECONDS),
     # https://github.com/microsoft/WSL/issues/40795, https://github.com/microsoft/WSL/issues/11612
-    _happens("sessions_blocked", measures.starved_connections, _W, _NEWS_SECONDS),
+    _happens("sessions_blocked", measures.happened("vmbus_starved", "machine", "order"), _W, _NEWS_SECONDS),
     _happens("gpu_error", measures.xids, _W, _NEWS_SECONDS),
     Rule("gpu_lost", measures.lost_gpus, (Step(_C, 1, 5),), 1, 5),
     # Longer than a driver update or a reset by Windows (TDR) takes.
@@ -110,7 +114,7 @@ RULES: tuple[Rule, ...] = (
     Rule("windows_disk_full", measures.windows_space, (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)), 12 * _GIB, 60),
     Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10),
     Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5),
-    _happens("clock_jump", measures.clock_jumps, Level.INFO, _NEWS_SECONDS),
+    _happens("clock_jump", measures.happened("clock_jump", "clock", "seconds"), Level.INFO, _NEWS_SECONDS),
     Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10),
     Rule("store_damaged", measures.damaged_store, (Step(_W, 1),), 1, 10),
 )

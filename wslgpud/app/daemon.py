@@ -98,7 +98,6 @@ class Daemon:
         self._stop.put(None)
 
     def run(self) -> None:
-        """Tick until stopped."""
         delay = 0.0
         while True:
             with suppress(Empty):

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from wslgpud import config, words
+from wslgpud.alerts.journald import is_where_we_log
 from wslgpud.config import ConfigError, secret_files
 from wslgpud.host import Host, RecordedHost
 from wslgpud.security.redaction import masked
@@ -109,7 +110,7 @@ def log_from(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_one_line)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    handler.setFormatter(_JournalFormatter("%(message)s") if _to_journal() else plain)
+    handler.setFormatter(_JournalFormatter("%(message)s") if is_where_we_log(os.environ) else plain)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -119,13 +120,4 @@ def log_from(level: str) -> None:
 
 def journal_prefix(level: int) -> str:
     """Return what marks a line of this importance in the journal; nothing where a person reads."""
-    return f"<{_PRIORITY[level]}>" if _to_journal() else ""
-
-
-def _to_journal() -> bool:
-    """Tell whether standard error is the stream that systemd made (``device:inode``, systemd.exec(5))."""
-    try:
-        status = os.fstat(2)
-    except OSError:
-        return False
-    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+    return f"<{_PRIORITY[level]}>" if is_where_we_log(os.environ) else ""

@@ -76,6 +76,5 @@ def lack_of_protection(environ: Mapping[str, str], score: int | None) -> str:
 
 
 def readings() -> list[Reading]:
-    """Return the daemon's protection as a metric."""
     score = oom_score_adjust()
     return [] if score is None else [Reading(OOM_SCORE_ADJUST, score)]

@@ -259,7 +259,6 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the probe."""
     options = {"--library": "", "--recording": ""}
     todo = ""
     rest = iter(arguments)

@@ -82,7 +82,6 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child, if one runs."""
         child = self._child
         return child.process.pid if child else None
 

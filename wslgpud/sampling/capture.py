@@ -61,7 +61,6 @@ class Recorder(Host):
         return ""
 
     def read(self, path: str) -> str:
-        """Return and remember the text of a file."""
         if path == _KMSG and self._host.live:
             self.files[path] = "".join(_kernel_log(self._host))
         else:
@@ -69,7 +68,6 @@ class Recorder(Host):
         return self.files[path]
 
     def exists(self, path: str) -> bool:
-        """Tell, and remember if so, whether ``path`` is there."""
         there = self._host.exists(path)
         if there and path not in self.files:
             # Git keeps no empty folders.
@@ -84,19 +82,16 @@ class Recorder(Host):
         return names
 
     def link(self, path: str) -> str | None:
-        """Return and remember where a link points."""
         target = self._host.link(path)
         if target is not None:
             self.links[path] = target
         return target
 
     def disk_space(self, path: str) -> DiskSpace:
-        """Return and remember size and space of a file system."""
         self.disks[path] = space = self._host.disk_space(path)
         return space
 
     def run(self, command: Sequence[str], timeout_seconds: float) -> str:
-        """Return and remember what a command printed, or how it failed."""
         line = " ".join(command)
         try:
             answer = self._host.run(command, timeout_seconds)

@@ -143,5 +143,4 @@ class SamplingPipeline:
             self._lessons_mono = now
 
     def close(self) -> None:
-        """Give back what the sources hold."""
         self._sampler.close()

@@ -58,7 +58,6 @@ class Address:
 
     @property
     def place(self) -> str:
-        """Return host and port as the address has them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 

@@ -98,7 +98,6 @@ class Folder:
         self.close()
 
     def close(self) -> None:
-        """Let go of it."""
         os.close(self._descriptor)
 
     def changed_ns(self) -> int:
@@ -124,7 +123,6 @@ class Folder:
             os.close(descriptor)
 
     def contents(self, name: str, most_bytes: int) -> bytes:
-        """Return all of a small file; see ``contents``."""
         return contents(name, most_bytes, folder=self._descriptor)
 
     def create(self, name: str) -> BinaryIO:
@@ -157,7 +155,6 @@ class Folder:
             os.close(descriptor)
 
     def put(self, name: str, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
-        """Replace a file in one step; see ``put``."""
         with self.replacing(name) as descriptor:
             os.fchmod(descriptor, mode)
             with os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as file:

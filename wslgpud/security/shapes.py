@@ -76,12 +76,10 @@ def rows(shape: Shape) -> Shape:
 
 
 def pair(first: Shape, second: Shape) -> Shape:
-    """Return the shape of a list of two."""
     return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
 
 
 def table(keys: Shape, values: Shape) -> Shape:
-    """Return the shape of a mapping."""
     return lambda found: isinstance(found, dict) and all(keys(k) and values(v) for k, v in found.items())
 
 

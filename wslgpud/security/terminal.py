@@ -23,11 +23,9 @@ class Boundary(io.TextIOBase):
     """
 
     def __init__(self, beneath: TextIO) -> None:
-        """Write to ``beneath``."""
         self.beneath = beneath
 
     def writable(self) -> bool:
-        """Say yes."""
         return True
 
     def write(self, text: str) -> int:
@@ -36,7 +34,6 @@ class Boundary(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream beneath."""
         self.beneath.flush()
 
 

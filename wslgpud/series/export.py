@@ -64,7 +64,6 @@ class Wanted:
 
     @property
     def size(self) -> int:
-        """How many pieces there are."""
         return len(self.windows) * len(self.series)
 
     def pieces(self) -> Iterator[list[Piece]]:

@@ -40,7 +40,6 @@ def network_of(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether only this machine can reach ``address``."""
     parsed = _address(address)
     return parsed is not None and parsed.is_loopback
 

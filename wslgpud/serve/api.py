@@ -43,8 +43,6 @@ def language_of(request: Request) -> str:
 
 
 class Query:
-    """The parameters of one request."""
-
     def __init__(self, text: str, known: Sequence[str]) -> None:
         """Take a query apart. Raises Problem: it cannot be understood, or holds a parameter that is not ``known``."""
         try:
@@ -60,7 +58,6 @@ class Query:
             self._values.setdefault(name, []).append(value)
 
     def all(self, name: str) -> list[str]:
-        """Return each value of a parameter that may be repeated."""
         return self._values.get(name, [])
 
     def text(self, name: str) -> str | None:
@@ -86,7 +83,6 @@ class Query:
         return lambda series: bool(matches(series) or matches(series.partition("{")[0]))
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
-        """Return a parameter that has one of a few values."""
         given = self.text(name)
         if given is not None and given not in choices:
             raise Problem(400, f"{name} must be one of: {', '.join(choices)}")
@@ -206,7 +202,6 @@ def values(readings: Iterable[Reading]) -> dict[str, float]:
 
 
 def _latest(request: Request, publisher: Publisher) -> Response:
-    """Answer with every value of the last sample."""
     matches = Query(request.query, ("match",)).pattern("match")
     snapshot = publisher.latest
     if snapshot is None:

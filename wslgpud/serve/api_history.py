@@ -63,8 +63,6 @@ def routes(
 
 @dataclass(frozen=True)
 class _History:
-    """The handlers."""
-
     publisher: Publisher
     catalogue: Mapping[str, MetricSpec]
     reader: Callable[[], Reader]
@@ -235,7 +233,6 @@ def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, 
 
 
 def tier_of(step: int) -> str:
-    """Return from what a step is made: samples, minutes or hours."""
     return "hours" if step and step % 3600 == 0 else "minutes" if step and step % 60 == 0 else "samples"
 
 

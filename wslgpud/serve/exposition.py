@@ -58,7 +58,6 @@ _log = logging.getLogger(__name__)
 
 
 def build_reading() -> Reading:
-    """Say which version this is."""
     return Reading(BUILD, 1, (__version__, platform.python_version()))
 
 
@@ -107,7 +106,6 @@ class Publisher:
         self.started_mono = self._clock.mono()
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot`` the one that is served."""
         self.latest = snapshot
         self._published += 1
 
@@ -121,7 +119,6 @@ class Publisher:
         return self._clock.mono() - (self.started_mono if latest is None else latest.mono)
 
     def uptime_seconds(self) -> float:
-        """Return the time since the start."""
         return self._clock.mono() - self.started_mono
 
     def wall(self) -> float:
@@ -145,7 +142,6 @@ class Publisher:
         return _Text(published, now, plain, zipped)
 
     def readings(self) -> Iterator[Reading]:
-        """Yield all that is known now."""
         yield build_reading()
         yield Reading(TICKS, self._published)
         if self._render_seconds is not None:

@@ -80,8 +80,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is sent back."""
-
     status: int
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -270,12 +268,10 @@ class App:
         return response, response_headers(response, {})
 
     def readings(self) -> Iterator[Reading]:
-        """Return how many requests were answered."""
         for (path, status), count in sorted(self._counts.items()):
             yield Reading(HTTP_REQUESTS, count, (path, str(status)))
 
     def close(self) -> None:
-        """Let go of the threads."""
         for threads in (self._threads, self._heavy, self._bcrypt):
             threads.close()
 

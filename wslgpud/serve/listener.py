@@ -58,7 +58,6 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Hand bytes to the parser."""
         self._wire.receive_data(data)
         self._readable.set()
         if self._wire.their_state is not h11.IDLE:

@@ -73,7 +73,6 @@ class Push:
         self._thread = threading.Thread(target=self._loop, name="wslgpud-otlp", daemon=True)
 
     def start(self) -> None:
-        """Begin to push."""
         self._thread.start()
 
     def send(self) -> None:
@@ -82,7 +81,6 @@ class Push:
         http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
 
     def readings(self) -> list[Reading]:
-        """Return how the pushes went."""
         return [Reading(PUSHES, count, (outcome,)) for outcome, count in self.outcomes.items()]
 
     def close(self, timeout_seconds: float) -> None:
@@ -111,7 +109,6 @@ class Push:
 
 
 def message(readings: Iterable[Reading], wall: float) -> MetricsData:
-    """Return readings as OpenTelemetry's SDK hands them to an exporter."""
     from opentelemetry.sdk.metrics import export  # see above
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope

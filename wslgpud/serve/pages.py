@@ -26,8 +26,6 @@ _HEADERS = {
 
 
 class Html(str):
-    """An element, as markup."""
-
     __slots__ = ()
 
 

@@ -85,7 +85,6 @@ class Server:
         self._app.close()
 
     def readings(self) -> Iterator[Reading]:
-        """Return the server's own metrics."""
         if self._listener:
             yield Reading(exposition.HTTP_CONNECTIONS, self._listener.connections)
         yield from self._app.readings()
@@ -170,7 +169,6 @@ class LocalApi:
         return True
 
     def close(self) -> None:
-        """Stop listening and take the socket away."""
         if self._listener is not None:
             self._listener.stop(1.0)
             self._listener = None

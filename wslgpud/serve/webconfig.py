@@ -83,8 +83,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """A web configuration, checked and loaded."""
-
     tls: ssl.SSLContext | None = None
     client_allowed_sans: tuple[str, ...] = ()
     users: Mapping[str, str] = field(default_factory=dict)

@@ -103,7 +103,6 @@ class FilesystemSource(Source):
     metrics = (SIZE, AVAILABLE, FILES, FILES_FREE, READ_ONLY)
 
     def read(self) -> Sample:
-        """Return size and space of each."""
         found = _mounts(self.host)
         places = {m.point: m for path in ("/", self._state()) if (m := holder(found, path)) and not m.windows}
         return Sample(tuple(space(self.host, list(places.values()))))

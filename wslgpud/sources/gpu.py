@@ -154,7 +154,6 @@ class _Gpu:
         self.up, self.values, self.support, self.processes = False, {}, {}, ()
 
     def readings(self, system: Mapping[str, str]) -> Iterator[Reading]:
-        """Return all that is known now."""
         here = (self.index, self.uuid)
         yield Reading(UP, int(self.up), here)
         if not self.up:
@@ -247,7 +246,6 @@ class GpuSource(Source):
         return self._probe.pid
 
     def close(self) -> None:
-        """End the child."""
         self._probe.close()
 
     def _expect_gpu(self) -> None:

@@ -268,7 +268,6 @@ class KernelLogSource(Source):
         return Sample(tuple(self._readings()), events=events)
 
     def close(self) -> None:
-        """Close the kernel log."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -62,7 +62,6 @@ class OomDaemonSource(Source):
         return Sample(tuple(Reading(KILLS, n, (daemon,)) for daemon, n in self._kills.items()), events=tuple(events))
 
     def close(self) -> None:
-        """End the child."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()

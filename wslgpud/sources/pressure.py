@@ -61,7 +61,6 @@ class PressureSource(Source):
 
 
 def parse(resource: str, text: str) -> list[Reading]:
-    """Return the readings in one file of /proc/pressure."""
     readings: list[Reading] = []
     for line in text.splitlines():
         kind, *fields = line.split()[:5] or ("",)

@@ -107,8 +107,6 @@ class Adapter(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What is known of Windows."""
-
     sizes: Sizes
     adapters: tuple[Adapter, ...]
 
@@ -219,7 +217,6 @@ class WindowsSource(Source):
 
 
 def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:
-    """Turn what is known into readings."""
     yield from known([*facts.sizes.items(), (VM_UNRETURNED, unreturned_bytes(facts.sizes.get(VM), linux_used))])
     for name, adapter in labelled(facts.adapters):
         yield from known(adapter.sizes.items(), name)

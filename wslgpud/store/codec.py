@@ -24,7 +24,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import gcd
 from operator import sub
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from wslgpud.model import Number
 from wslgpud.store.schema import MOST_TICKS
@@ -35,8 +35,8 @@ _N = TypeVar("_N", int, float)
 
 #: width of a difference in bytes -> its type in ``array``
 _TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-#: instead of a width: doubles bit by bit, and numbers as text
-_DOUBLES, _TEXT = 16, 17
+#: instead of a width: numbers as text
+_TEXT = 17
 #: floats hold every whole number up to here
 _EXACT = 1 << 53
 #: from here to twice that the last bits of a double are those of a whole number
@@ -46,13 +46,8 @@ _DIGITS = 21
 _STRATEGIES = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
 
 
-def encode(values: Sequence[Number], *, whole: bool) -> bytes:
-    """Return ``values`` (64-bit integers if ``whole``, else doubles) as a block; empty when all are the same."""
-    if not whole:
-        planes = _planes(_little(array("d", values)).tobytes(), 8)
-        same = planes == b"".join(planes[i : i + 1] * len(values) for i in range(0, len(planes), len(values)))
-        return b"" if same else bytes([_DOUBLES]) + _deflate(planes, 8)
-    numbers = cast("Sequence[int]", values)
+def encode(numbers: Sequence[int]) -> bytes:
+    """Return 64-bit integers as a block; empty when all are the same."""
     deltas = list(map(sub, numbers[1:], numbers))
     unit = gcd(*deltas)
     if not unit:
@@ -67,8 +62,8 @@ def encode(values: Sequence[Number], *, whole: bool) -> bytes:
     return bytes([width]) + pack_numbers(numbers[0], unit, low) + _deflate(body, width)
 
 
-def decode(block: bytes, count: int, last: Number, *, whole: bool, divisor: int = 1) -> list[Number]:
-    """Return the ``count`` values of a block that ends in ``last``, whole ones divided by ``divisor``.
+def decode(block: bytes, count: int, last: int, divisor: int = 1) -> list[Any]:
+    """Return the ``count`` values of a block that ends in ``last``, divided by ``divisor``.
 
     Each is divided as it is made, which is quicker than a second pass over all. ValueError: the block is damaged.
     """
@@ -83,7 +78,7 @@ def decode(block: bytes, count: int, last: Number, *, whole: bool, divisor: int 
         values = _decode(block, count, divisor)
     except (zlib.error, LookupError, ArithmeticError, ValueError) as error:
         raise ValueError(say("damaged block: {why}", why=cause(error))) from error
-    if len(values) != count or values[-1] != wanted or whole == (block[0] == _DOUBLES):
+    if len(values) != count or values[-1] != wanted:
         raise ValueError(
             say("damaged block: {number} values instead of {count}, or not its own", number=len(values), count=count)
         )
@@ -97,8 +92,6 @@ def rises(block: bytes) -> bool:
 
 def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
     kind = block[0]
-    if kind == _DOUBLES:
-        return list(_little(array("d", _lines(inflate(block[1:], 8 * count, raw=True), 8))))
     if kind == _TEXT:
         return _divided(map(int, inflate(block[1:], _DIGITS * count, raw=True).split(b",")), divisor)
     head, begin = unpack_numbers(block, 3, 1)
@@ -216,7 +209,7 @@ class Block(NamedTuple):
     """One series in one chunk; ``mask`` is the number of its mask there, 0 where it has all ticks."""
 
     mask: int
-    last: Number
+    last: int
     data: bytes
 
 
@@ -257,17 +250,14 @@ def _directory(sheet: bytes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 
 
 def _body(block: Block) -> bytes:
-    if isinstance(block.last, float):
-        (bits,) = struct.unpack("<q", struct.pack("<d", block.last))
-        return pack_numbers(2 * block.mask + 1, bits) + block.data
+    # Twice the mask: what is odd says that another kind of values follows.
     return pack_numbers(2 * block.mask, block.last) + block.data
 
 
 def _block(body: bytes) -> Block:
     try:
         (head, last), begin = unpack_numbers(body, 2)
-        bits = struct.pack("<q", last)  # whole or not, a value has 64
+        struct.pack("<q", last)  # a value has 64 bits
     except (IndexError, struct.error) as error:
         raise ValueError(say("damaged sheet: {why}", why=cause(error))) from error
-    mask, double = divmod(head, 2)
-    return Block(mask, struct.unpack("<d", bits)[0] if double else last, body[begin:])
+    return Block(head // 2, last, body[begin:])

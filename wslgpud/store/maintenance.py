@@ -280,10 +280,10 @@ def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageL
 
 def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[MessageLike]:
     chunk, block, series = schema.chunk, schema.block, schema.series
-    whole = {row.id: row.divisor > 0 for row in connection.execute(select(series.c.id, series.c.divisor))}
+    declared = {*connection.scalars(select(series.c.id))}
     numbers = connection.scalars(select(chunk.c.id).order_by(chunk.c.id)).all()
     known = {*connection.scalars(select(schema.host.c.id))}
-    orphans = {number >> schema.SERIES_BITS for number in whole} - known
+    orphans = {number >> schema.SERIES_BITS for number in declared} - known
     if orphans:
         yield say("series of {count} hosts that are not known", count=len(orphans))
     for done, number in enumerate(numbers):
@@ -298,14 +298,14 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
         minutes: _Minutes = {}
         for own, part in blocks.items():
             series_id = host | own
-            if series_id not in whole:
+            if series_id not in declared:
                 yield say(
                     "chunk {number}: belongs to a series {series} that is not known", number=number, series=series_id
                 )
                 continue
             try:
                 mine = list(compress(times, mask_of(row.masks, row.ticks, part.mask))) if part.mask else times
-                values = decode(part.data, len(mine), part.last, whole=whole[series_id])
+                values = decode(part.data, len(mine), part.last)
                 for ms, seen in summarise(mine, values, MINUTE * 1000).items():
                     minutes[ms // 1000, series_id] = seen
             except DAMAGE as error:

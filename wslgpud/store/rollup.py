@@ -6,15 +6,13 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from math import copysign, gcd, isfinite
+from math import gcd
 from operator import truediv
 from struct import Struct
-from sys import float_info
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, select
 
-from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.errors import gap
 
@@ -33,10 +31,10 @@ class Summary(NamedTuple):
     """What is known of one series over one step of time; ``last`` is the latest to arrive."""
 
     n: int
-    low: Number
-    high: Number
-    total: Number
-    last: Number
+    low: int
+    high: int
+    total: int
+    last: int
 
     def then(self, later: Summary) -> Summary:
         """Return the summary of both, ``later`` having arrived later."""
@@ -50,10 +48,10 @@ class Steps(NamedTuple):
 
     times: Sequence[Any]
     n: Sequence[Any]
-    low: Sequence[Number]
-    high: Sequence[Number]
-    total: Sequence[Number]
-    last: Sequence[Number]
+    low: Sequence[int]
+    high: Sequence[int]
+    total: Sequence[int]
+    last: Sequence[int]
 
     def rows(self) -> Iterable[tuple[int, Summary]]:
         """Return (beginning of the step, what is known of it)."""
@@ -92,11 +90,11 @@ def columns(known: Mapping[int, Summary]) -> Steps:
 NONE = Steps([], [], [], [], [], [])
 
 
-def summary(values: Sequence[Number]) -> Summary:
+def summary(values: Sequence[Any]) -> Summary:
     return Summary(len(values), min(values), max(values), sum(values), values[-1])
 
 
-def summarise(times: Sequence[int], values: Sequence[Number], step: int) -> dict[int, Summary]:
+def summarise(times: Sequence[int], values: Sequence[Any], step: int) -> dict[int, Summary]:
     """Return a summary for each clock-aligned ``step`` that has values; ``times`` are in order of arrival."""
     found: dict[int, Summary] = {}
     for begin, first, end in stretches(times, step):
@@ -189,11 +187,9 @@ def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
     """Return the minutes (0 to 14) of one series and part as columns of a row, see ``schema``."""
     names = ("n", "last", "below", "above", "over")
     base = min(s.last for s in minutes.values())
-    distances: dict[int, list[Any]] = {
-        m: [s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low] for m, s in minutes.items()
-    }
-    if isinstance(base, float) or max(map(max, distances.values())) > _INT64_MAX:
-        numbers = {m: (s.n, s.last, s.low, s.high, _finite(s)) for m, s in minutes.items()}
+    distances = {m: [s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low] for m, s in minutes.items()}
+    if max(map(max, distances.values())) > _INT64_MAX:
+        numbers = {m: (s.n, s.last, s.low, s.high, s.total) for m, s in minutes.items()}
         columns = [[numbers[m][i] if m in numbers else None for m in range(_MINUTES)] for i in range(len(names))]
         return {"unit": 0, "base": 0, "data": schema.dumps(columns), **dict.fromkeys(names)}
     unit = gcd(*(v for values in distances.values() for v in values)) or 1
@@ -241,18 +237,9 @@ def minutes_of(part: int, series: int, unit: int, base: int, data: str, *blobs: 
     return NONE
 
 
-def _kept(known: Summary) -> dict[str, Number]:
+def _kept(known: Summary) -> dict[str, int]:
     """Return a summary as the row of an hour keeps it; ``series_reader`` reads it back."""
-    if isinstance(known.last, float):
-        return {"n": known.n, "last": known.last, "below": known.low, "above": known.high, "extra": _finite(known)}
     distances = known.last - known.low, known.high - known.last, known.total - known.n * known.last
     # numbers near the ends of 64 bits: a bound instead of a distance is better than no row
     below, above, extra = (max(-_INT64_MAX, min(_INT64_MAX, distance)) for distance in distances)
     return {"n": known.n, "last": known.last, "below": below, "above": above, "extra": extra}
-
-
-def _finite(known: Summary) -> Number:
-    """Return the sum, bounded: neither JSON nor a database takes infinity."""
-    if isinstance(known.total, int) or isfinite(known.total):
-        return known.total
-    return copysign(float_info.max, known.last)

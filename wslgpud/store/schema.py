@@ -1,7 +1,7 @@
 """The tables: queries are made of them, and a new database is created from them.
 
 Every number of a series is kept as a whole number of its last decimal (``value * divisor``), so that sums
-are exact and blocks compress; a series whose metric declares no precision has divisor 0 and keeps doubles.
+are exact and blocks compress.
 
 Identifiers are made here, not by the database, because rows wait in memory while the disk is full and must
 refer to each other. Each host owns a range of them (``SERIES_BITS``, ``ROW_BITS``). The first host is 0,
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -57,35 +56,20 @@ MOST_ROW_BYTES = 64 << 20
 dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
-class Exact(UserDefinedType[Any]):
-    """A number that keeps all its bits, whole or not."""
+class Exact(UserDefinedType[int]):
+    """A whole number of any size."""
 
     cache_ok = True
 
-    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any] | None:
-        """Write a double for PostgreSQL so that it comes back as one: with digits behind the point."""
-        return None if dialect.name == "sqlite" else _to_decimal
-
-    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any] | None:
-        """Turn PostgreSQL's decimals into the int or float that was written."""
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], int] | None:
+        """Turn PostgreSQL's decimals into what was written."""
         _ = coltype
-        return None if dialect.name == "sqlite" else _from_decimal
+        return None if dialect.name == "sqlite" else int
 
 
 @compiles(Exact)
 def _exact(_type: Exact, compiler: Any, **_: object) -> str:
     return "ANY" if compiler.dialect.name == "sqlite" else "NUMERIC"
-
-
-def _to_decimal(value: Any) -> Decimal:
-    if isinstance(value, float):
-        text = f"{Decimal(repr(value)):f}"
-        return Decimal(text if "." in text else f"{text}.0")
-    return Decimal(value)
-
-
-def _from_decimal(value: Decimal) -> int | float:
-    return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
 
 
 # SQLite's STRICT tables know these types by these names alone.
@@ -164,7 +148,7 @@ rollup_minute = _table(
     {
         "unit": _Int,
         "base": _Int,
-        # JSON of doubles and of numbers too far apart: [n, last, min, max, sum], each a list with null for a
+        # JSON of numbers too far apart: [n, last, min, max, sum], each a list with null for a
         # minute that is missing; empty for all others, for which the columns below
         "data": _Text,
         # hold 15 numbers in as many bytes each as the largest needs, highest first, or one number for all; n of
@@ -179,7 +163,7 @@ rollup_minute = _table(
     optional="n last below above over",
 )
 
-# Of whole numbers the distances from ``last``, which are small; of doubles min, max and sum themselves.
+# The distances from ``last``, which are small.
 rollup_hour = _table(
     "rollup_hour",
     {"n": _Int, "last": _Exact, "below": _Exact, "above": _Exact, "extra": _Exact},

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, select
 
-from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Block, encode, pack_sheet
 from wslgpud.store.errors import gap
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 class Column(NamedTuple):
     """The values of one series over the ticks of a chunk; ``mask`` says which of the ticks have one."""
 
-    values: array[Any] | list[Number]
+    values: array[int]
     mask: bytearray
 
 
@@ -77,7 +76,7 @@ def chunk_writer(
     blocks = {}
     for series, (values, mask) in sorted(columns.items()):
         which = masks.setdefault(bytes(mask), len(masks) + 1) if len(values) < len(mask) else 0
-        data = encode(values, whole=isinstance(values, array))
+        data = encode(values)
         blocks[series & schema.OWN_SERIES] = Block(which, values[-1], data)
     row = {
         "id": number,
@@ -85,7 +84,7 @@ def chunk_writer(
         "low_ms": min(times),
         "high_ms": max(times),
         "last_ms": times[-1],
-        "times": encode(times, whole=True),
+        "times": encode(times),
         "masks": zlib.compress(b"".join(masks), 9) if masks else b"",
         "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
     }
@@ -123,10 +122,7 @@ def _columns(connection: Connection, stretch: tuple[int, int]) -> tuple[list[int
     for batch, own, readings, seen in rows:
         where = [places[batch, ms] for ms in own]
         for key, values in readings.items():
-            column = found.setdefault(key, Column(values[:0], bytearray(len(times))))
-            if type(values) is not type(column.values):
-                log.warning("ticks of series %d are damaged: whole numbers and others", key)
-                continue
+            column = found.setdefault(key, Column(array("q"), bytearray(len(times))))
             column.values.extend(values)
             for i in where:
                 column.mask[i] = 1
@@ -134,14 +130,14 @@ def _columns(connection: Connection, stretch: tuple[int, int]) -> tuple[list[int
     return times, found, processes
 
 
-def _parsed(row: Any) -> tuple[int, list[int], dict[int, array[Any] | list[Number]], list[Any]]:
+def _parsed(row: Any) -> tuple[int, list[int], dict[int, array[int]], list[Any]]:
     """Return the batch, times (ms), readings by series and processes of a row, or raise one of ``errors.DAMAGE``."""
     times = [row.ms + offset for offset in json.loads(row.offsets)]
-    readings: dict[int, array[Any] | list[Number]] = {}
+    readings: dict[int, array[int]] = {}
     for key, given in json.loads(row.readings).items():
         values = given if isinstance(given, list) else [given] * len(times)
-        if len(values) != len(times) or {*map(type, values)} not in ({int}, {float}):
+        if len(values) != len(times) or {*map(type, values)} != {int}:
             raise ValueError(f"values of series {key}")
-        readings[int(key)] = array("q", values) if type(values[0]) is int else values
+        readings[int(key)] = array("q", values)
     processes = [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
     return row.batch, times, readings, processes

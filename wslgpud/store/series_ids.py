@@ -111,8 +111,8 @@ class SeriesInUse:
         """Return a series that was not read since the last turn."""
         found = self._before.get((spec.name, labels))
         if found is None:
-            divisor = 0 if spec.decimals is None else 10**spec.decimals
-            key = SeriesKey(spec.name, spec.kind, schema.dumps(dict(zip(spec.labels, labels, strict=False))), divisor)
+            own = schema.dumps(dict(zip(spec.labels, labels, strict=False)))
+            key = SeriesKey(spec.name, spec.kind, own, 10**spec.decimals)
             self._learned += 1
             found = Series(str(self._learned), key, spec, labels)
         self.known[spec.name, labels] = found

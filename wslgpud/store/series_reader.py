@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import compress, pairwise, repeat
 from operator import add, itemgetter, mul, sub, truediv
@@ -41,11 +41,6 @@ class Asked(NamedTuple):
     divisor: int
     start_ms: int
     end_ms: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether its values are kept as whole numbers."""
-        return self.divisor > 0
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -219,10 +214,10 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
             found = find_block(sheet, own)
             if found is None:
                 continue
-            times = decode(when, ticks, last_ms, whole=True, divisor=per_time)
+            times = decode(when, ticks, last_ms, per_time)
             if found.mask:
                 times = list(compress(times, mask_of(masks, ticks, found.mask)))
-            values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
+            values = decode(found.data, len(times), found.last, per_value)
             if low_ms < asked.start_ms or high_ms > asked.end_ms:
                 inside = [start <= time <= end for time in times]
                 times, values = list(compress(times, inside)), list(compress(values, inside))
@@ -245,7 +240,7 @@ def _tuples(
 
 def times_of(chunk: Any) -> list[Any]:
     """Return when the ticks of a chunk were, in order of arrival, in milliseconds."""
-    return decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True)
+    return decode(chunk.times, chunk.ticks, chunk.last_ms)
 
 
 def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
@@ -267,14 +262,13 @@ def _newest(connection: Connection, asked: Asked) -> tuple[list[int], list[Numbe
     needle, (low, high) = f'"{asked.number}":', asked.rows
     words = {"needle": needle, "length": len(needle), "start": asked.start_ms, "end": asked.end_ms}
     query = _unsealed("instr" if connection.dialect.name == "sqlite" else "strpos")
-    parse: Callable[[str], Number] = int if asked.whole else float
-    points: list[tuple[int, Number]] = []
+    points: list[tuple[int, int]] = []
     for first, offsets, text in connection.execute(query, {**words, "low": low, "high": high}):
         with gap("ticks from %d on, series %d", first, asked.number):
             many = text[0] == "["
             texts = text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
             given = zip((first + offset for offset in json.loads(offsets)), texts, strict=False)
-            points += [(ms, parse(number)) for ms, number in given if asked.start_ms <= ms <= asked.end_ms]
+            points += [(ms, int(number)) for ms, number in given if asked.start_ms <= ms <= asked.end_ms]
     return [ms for ms, _ in points], [value for _, value in points]
 
 
@@ -321,10 +315,8 @@ def _hours(connection: Connection, asked: Asked) -> Steps:
     if not rows:
         return NONE
     times, n, last, below, above, extra = zip(*rows, strict=True)
-    found = Steps(times, n, below, above, extra, last)
-    if asked.whole:
-        total = list(map(add, map(mul, n, last), extra))
-        found = Steps(times, n, list(map(sub, last, below)), list(map(add, last, above)), total, last)
+    total = list(map(add, map(mul, n, last), extra))
+    found = Steps(times, n, list(map(sub, last, below)), list(map(add, last, above)), total, last)
     return found.between(asked.start_ms, asked.end_ms)
 
 

@@ -147,9 +147,7 @@ class OpenBatch:
             groups[(1 << len(self.times)) - 1] = {}
         for name, (values, bits) in self.columns.items():
             first = values[0]
-            # of doubles 0.0 == -0.0, so they are written out
-            same = type(first) is int and values.count(first) == len(values)
-            groups.setdefault(bits, {})[name] = first if same else values
+            groups.setdefault(bits, {})[name] = first if values.count(first) == len(values) else values
         start, rows = self.times[0], []
         for bits, readings in sorted(groups.items(), key=lambda g: -g[0].bit_count()):
             offsets = [ms - start for i, ms in enumerate(self.times) if bits >> i & 1]
@@ -362,17 +360,10 @@ class WriteBuffer:
                 into[name] = number
 
 
-def _scaled(value: float, divisor: int) -> int | float | None:
-    """Return ``value * divisor`` as a whole number, or None where 64 bits or a file cannot hold it."""
-    if type(value) is int:
-        number = value * divisor if divisor else float(value)
-    elif value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - the test for NaN
-        return None
-    elif divisor:
-        number = round(value * divisor)
-    else:
-        return float(value)
-    return number if -_INT64 <= number < _INT64 else None
+def _scaled(value: float, divisor: int) -> int | None:
+    """Return ``value * divisor`` as a whole number; None of what is no number, or none that 64 bits hold."""
+    scaled = value * divisor
+    return round(scaled) if -_INT64 <= scaled < _INT64 else None
 
 
 def _kib(*sizes: int | None) -> list[int | None]:

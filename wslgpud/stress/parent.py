@@ -76,8 +76,8 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
             elif now - conversation.heard > patience:
                 outcome.failure = say("the worker has been silent for {silent_seconds}", silent_seconds=patience)
             reason = outcome.failure or watch()
-        conversation.part(reason)
     finally:
+        conversation.part(reason)
         _end(process, outcome)
         conversation.close()
     outcome.seconds = time.monotonic() - began
@@ -171,7 +171,9 @@ class _Conversation:
         while self._streams and time.monotonic() < end:
             self.listen(0.05)
             if self._process.poll() is not None and self._out not in self._streams:
-                break
+                return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, end - time.monotonic()))
 
     def last_words(self) -> str:
         words = self._complaints.decode("utf-8", "replace").strip().splitlines()
@@ -185,12 +187,11 @@ class _Conversation:
 
 def _end(process: subprocess.Popen[bytes], outcome: Outcome) -> None:
     """See to it that the process ends, each step harder than the last; note when it cannot be."""
-    for number, patience in ((None, OWN_SECONDS), (signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
-        if number is not None:
+    for number, patience in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        if process.poll() is None:
             outcome.failure = outcome.failure or say("the worker did not end by itself")
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.2 if number is None and outcome.failure else patience)
-            return
-    outcome.hung_pid = process.pid
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+    outcome.hung_pid = process.pid if process.poll() is None else None

@@ -235,7 +235,6 @@ class Translator:
         return {name: self._worded(name, value) for name, value in known.items()}
 
     def listed(self, parts: Iterable[MessageLike]) -> str:
-        """Return an enumeration."""
         return self.text(all_of(parts))
 
     def fact(self, name: str, value: Fact) -> str:
@@ -371,7 +370,6 @@ def use(code: str) -> None:
 
 
 def current() -> Translator:
-    """Return the language of this command."""
     return _current
 
 
