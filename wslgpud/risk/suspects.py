@@ -40,7 +40,7 @@ class Clues(NamedTuple):
     training: float = 0.0  # 1: has a training framework loaded
 
 
-#: Fitted to half of the recordings' kinds of growth at a time, and as good on the others. Not measured: ``noted``.
+#: fitted to all kinds of growth that were recorded but one, and as good on that one; not measured: ``noted``
 WEIGHTS = Clues(3.4, 2.7, 1.0)
 #: what speaks for somebody else, a program of Windows say: as much as for a process without any clue
 UNKNOWN = 0.0
@@ -110,17 +110,17 @@ class CardSuspects:
         seconds = max(1.0, now.t - before.t)
         done = []
         for process in found:
-            then, work = before.work.get(process.key, _NOTHING), _work(process)
-            done.append([max(0.0, b - a) for a, b in zip(then, work, strict=True)])
+            then, now_done = before.work.get(process.key, _NOTHING), _work(process)
+            done.append([max(0.0, b - a) for a, b in zip(then, now_done, strict=True)])
         sums = [sum(column) for column in zip(*done, strict=True)]
         noted = {pid for one in now.expected if one.resource == gpu.uuid for pid in one.pids}
         clues = []
-        for process, work in zip(found, done, strict=True):
+        for process, did in zip(found, done, strict=True):
+            cpu, held, faults, pinned = (part / whole if whole else 0.0 for part, whole in zip(did, sums, strict=True))
             new = process.key not in earlier.work and earlier.t < now.t
-            changed = self._change(process.key, before, work[0] / seconds)
-            shares = [part / whole if whole else 0.0 for part, whole in zip(work, sums, strict=True)]
+            changed = self._change(process.key, before, did[0] / seconds)
             training = float("training" in process.roles)
-            clues.append(Clues(float(new), changed, float(process.pid in noted), *shares, training))
+            clues.append(Clues(float(new), changed, float(process.pid in noted), cpu, held, faults, pinned, training))
         return list(zip(found, clues, strict=True))
 
     def _change(self, key: _Key, until: _Look, rate: float) -> float:
