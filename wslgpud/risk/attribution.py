@@ -193,7 +193,7 @@ def _suspected(suspect: Suspect) -> Culprit:
     """Name who is likelier than not, and how likely; a worse guess is no better than chance."""
     process, chance = suspect.process, round(suspect.chance, 2)
     if chance < LIKELY:
-        return Culprit(say("one of {count} programs on it", count=suspect.count), "unknown")
+        return Culprit(say("one of {count} programs on it", count=suspect.among), "unknown")
     who = say("probably {who}, {chance_ratio}", who=full_name(short_name(process), process.pid), chance_ratio=chance)
     return Culprit(who, "guess", pid=process.pid)
 

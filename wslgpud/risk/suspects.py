@@ -51,7 +51,7 @@ class Suspect(NamedTuple):
 
     process: ProcessSample
     chance: float
-    count: int
+    among: int
 
 
 class _Work(NamedTuple):
