@@ -38,8 +38,8 @@ GROWERS = (
     "index",
     "waits_and_takes",
 )
-INTERVAL_SECONDS, LONGEST_SECONDS, START_SECONDS = 1.0, 45.0, 14.0
-AT_ONCE = 4
+INTERVAL_SECONDS, LONGEST_SECONDS, START_SECONDS = 1.0, 48.0, 20.0
+AT_ONCE = 5
 
 
 def start(python, name, folder):
@@ -94,9 +94,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("seconds", type=float)
+    parser.add_argument("--first", type=int, default=0, help="number of the first company, from which the rest follows")
     parser.add_argument("--python", default=sys.executable)
     given = parser.parse_args()
-    numbers, end, lock = iter(range(1000)), time.monotonic() + given.seconds, threading.Lock()
+    numbers, end, lock = iter(range(given.first, 1000)), time.monotonic() + given.seconds, threading.Lock()
 
     def work():
         while time.monotonic() < end - LONGEST_SECONDS - 5:

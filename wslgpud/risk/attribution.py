@@ -11,6 +11,7 @@ from typing import NamedTuple
 from wslgpud.model import GpuSample, Observation, ProcessSample, RamState
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.suspects import CardSuspects, Suspect
 from wslgpud.words import Message, MessageLike, say, template
 
 MOST_SNAPSHOTS = 40
@@ -18,6 +19,8 @@ NEWEST_KEPT = 10
 SNAPSHOT_SECONDS = 1.9
 LONGEST_SECONDS = 3 * 3600.0
 CULPRIT_SHARE = 0.5
+LIKELY = 0.5
+"""From this chance on somebody is probably the one."""
 
 
 class Culprit(NamedTuple):
@@ -186,12 +189,22 @@ def _holder_name(holder: _Holder, now: Observation) -> MessageLike:
     return say("{name} (in another container or VM)", name=name or "?")
 
 
+def _suspected(suspect: Suspect) -> Culprit:
+    """Name who is likelier than not, and how likely; a worse guess is no better than chance."""
+    process, chance = suspect.process, round(suspect.chance, 2)
+    if chance < LIKELY:
+        return Culprit(say("one of {count} programs on it", count=suspect.among), "unknown")
+    who = say("probably {who}, {chance_ratio}", who=full_name(short_name(process), process.pid), chance_ratio=chance)
+    return Culprit(who, "guess", pid=process.pid)
+
+
 class GpuAttribution:
     """Remembers what each process held on one GPU, where the driver tells, and which are there at all."""
 
     def __init__(self) -> None:
         self._held: dict[_Holder, list[tuple[float, int]]] = {}
         self._since: dict[_Holder, float] = {}
+        self.suspects = CardSuspects()
 
     def push(self, t: float, gpu: GpuSample) -> None:
         """Remember one sample, and forget processes that have gone."""
@@ -227,6 +240,9 @@ class GpuAttribution:
             share = min(1.0, rate / lost_rate)
             return Culprit(_holder_name(best, now), "process", rate, share, best[0] or None)
         silent = [holder for holder, used in present.items() if used is None]
+        hidden = bool(silent) or (now.wsl and not present)
+        if hidden and window > 0 and (suspect := self.suspects.likeliest(now, gpu, window)) is not None:
+            return _suspected(suspect)
         if silent:
             newest = max(silent, key=lambda holder: self._since.get(holder, t))
             return Culprit(_holder_name(newest, now), "guess", pid=newest[0] or None).likely
@@ -244,7 +260,7 @@ class GpuAttribution:
 
 
 @dataclass(slots=True)
-class Suspect:
+class Grower:
     """Who grew last on one resource, and has ended: the likely victim of a kill."""
 
     _culprit: Culprit = NOBODY
@@ -263,7 +279,9 @@ class Suspect:
             return card is not None and not card.processes and room.share >= settings.recovered_headroom
         if card is None and not observation.processes:
             return False
-        if any(p.pid == self._culprit.pid for p in (observation.processes if card is None else card.processes)):
+        listed = () if card is None else card.processes
+        # A driver that lists nothing, under WSL2, does not tell that a program has ended: Linux does.
+        if any(p.pid == self._culprit.pid for p in listed or observation.processes):
             self._gone_t = math.inf
             return False
         first = self._gone_t == math.inf

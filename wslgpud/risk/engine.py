@@ -211,7 +211,10 @@ class RiskEngine:
         t = observation.t
         for gpu in observation.gpus:
             key, used, total = gpu_key(gpu), gpu_used(gpu), gpu.total_bytes
-            self._gpu_attribution.setdefault(key, GpuAttribution()).push(t, gpu)
+            attribution = self._gpu_attribution.setdefault(key, GpuAttribution())
+            attribution.push(t, gpu)
+            if observation.wsl:
+                attribution.suspects.push(observation, gpu)
             tracker = self._trackers.get(key)
             if used is None or not total or tracker is None:
                 continue

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.model import Level
-from wslgpud.risk.attribution import NOBODY, Suspect
+from wslgpud.risk.attribution import NOBODY, Grower
 from wslgpud.risk.fullness import Full, Fullness
 from wslgpud.risk.growth import Envelope, Peaks
 from wslgpud.risk.headroom import Room
@@ -58,7 +58,7 @@ class Tracker:
         self.t = self.culprit_t = -math.inf
         self.headroom = 0
         self.warned = False
-        self.culprit, self.suspect = NOBODY, Suspect()
+        self.culprit, self.suspect = NOBODY, Grower()
         self._interval = 0.0
         self._quiet, self._alarmed, self._counting = True, False, False
         self._ending_t = -math.inf

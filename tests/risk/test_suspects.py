@@ -1,0 +1,96 @@
+"""Who takes a card whose driver tells nothing: named where that is likelier than not, with how likely it is."""
+
+import pytest
+
+from tests.bench.bench_suspects import FOLDER, judged, questions
+from wslgpud.model import Expected, GpuProcess, GpuSample, Observation, ProcessSample
+from wslgpud.risk.attribution import GpuAttribution
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.suspects import CardSuspects
+
+GIB = 1 << 30
+
+
+def process(pid: int, cpu_seconds: float, name: str = "python3") -> ProcessSample:
+    return ProcessSample(
+        pid, 1, name, GIB, 0, roles=frozenset({"gpu"}), command=f"{name} {pid}.py", cpu_seconds=cpu_seconds
+    )
+
+
+def card(used: float, *listed: GpuProcess) -> GpuSample:
+    return GpuSample(0, "GPU-1", "a card", 16 * GIB, int(used * GIB), processes=listed)
+
+
+def seen(t: float, *processes: ProcessSample, used: float = 4.0, expected: tuple[Expected, ...] = ()) -> Observation:
+    return Observation(t=t, processes=processes, gpus=(card(used),), wsl=True, expected=expected)
+
+
+def blamed(*observations: Observation) -> str:
+    attribution = GpuAttribution()
+    for one in observations:
+        attribution.push(one.t, one.gpus[0])
+        attribution.suspects.push(one, one.gpus[0])
+    return str(attribution.culprit(observations[-1], observations[-1].gpus[0], 10.0, GIB).who)
+
+
+def test_who_came_while_the_card_filled_is_named_with_how_likely_it_is():
+    before = [seen(float(t), process(7, t), process(8, t)) for t in range(0, 30, 5)]
+    after = [seen(float(t), process(7, t), process(8, t), process(9, t - 28.0)) for t in range(30, 45, 5)]
+    assert blamed(*before, *after) == "probably python3 9.py (pid 9), 91 %"
+
+
+def test_who_works_much_more_than_before_is_suspected_and_who_works_as_ever_is_not():
+    calm = [seen(float(t), process(7, t), process(8, 0.0)) for t in range(0, 30, 5)]
+    busy = [seen(float(t), process(7, t), process(8, t - 25.0)) for t in range(30, 45, 5)]
+    assert blamed(*calm, *busy).startswith("probably python3 8.py (pid 8), 7")
+
+
+def test_of_several_that_work_as_ever_nobody_is_named():
+    assert blamed(*(seen(float(t), process(7, t), process(8, t / 2)) for t in range(0, 45, 5))) == (
+        "one of 2 programs on it"
+    )
+
+
+def test_a_command_that_guard_runs_on_this_card_is_suspected_more_than_its_neighbour():
+    def chance(*noted: Expected) -> float:
+        suspects = CardSuspects()
+        looks = [seen(float(t), process(7, t), process(8, t), expected=noted) for t in range(0, 45, 5)]
+        for one in looks:
+            suspects.push(one, card(4.0))
+        found = suspects.likeliest(looks[-1], card(4.0), 10.0)
+        assert found is not None
+        return found.chance if found.process.pid == 8 else 0.0
+
+    assert chance(Expected("GPU-1", "train", 8 * GIB, GIB, (8,))) > 0.5 > chance()
+    assert chance(Expected("GPU-2", "train", 8 * GIB, GIB, (8,))) <= 0.5
+
+
+def test_without_a_process_that_holds_the_gpu_nobody_is_suspected():
+    plain = ProcessSample(7, 1, "make", GIB, 0)
+    assert blamed(*(seen(float(t), plain) for t in range(0, 45, 5))) == ""
+
+
+def test_on_native_linux_what_the_driver_tells_is_what_counts():
+    attribution, listed = GpuAttribution(), GpuProcess(7, "python3", GIB)
+    now = Observation(t=20.0, processes=(process(9, 1.0),), gpus=(card(4.0, listed),))
+    for t in range(20):
+        attribution.push(float(t), now.gpus[0])
+    assert attribution.culprit(now, now.gpus[0], 10.0, GIB).kind == "unknown"
+
+
+def test_a_suspect_has_not_ended_as_long_as_linux_shows_it():
+    engine, levels = RiskEngine(), []
+    for t in range(100):
+        own = [process(7, float(t))] if t < 10 else [process(7, float(t)), process(9, t - 10.0)]
+        (forecast,) = engine.observe(seen(float(t), *own, used=min(15.2, 4 + 0.125 * t))).forecasts
+        levels.append((int(forecast.level), forecast.cause))
+    assert max(levels)[0] >= 2
+    assert not any(cause == "freed" for _, cause in levels)
+
+
+@pytest.mark.parametrize("least", [0.5, 0.8])
+def test_on_the_recordings_who_is_named_is_nearly_always_the_right_one(least):
+    found = [one for path in sorted(FOLDER.glob("*.jsonl.gz")) for one in judged(list(questions(path)))]
+    sure = [right for chance, right, _ in found if chance >= least]
+    assert len(sure) > 30
+    assert sum(sure) / len(sure) > 0.9
