@@ -1,4 +1,4 @@
-"""Active stress runs and guarded commands, known by notes in a world-writable folder.
+"""Active stress runs, guarded commands and trainings, known by notes in a world-writable folder.
 
 Each runner keeps one small file there, as its user is seldom the daemon's; the daemon and ``monitor`` read them.
 Anybody may write to that folder. A note counts only if the kernel confirms it: its process is alive, has the start
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Expected, ProcessSample
-from wslgpud.security import redaction, safe_files
+from wslgpud.security import redaction, safe_files, shapes
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources.identity import Identity, Trust, identity, trust
 from wslgpud.words import TEMPLATES, Message, MessageLike, cause, clauses, say, says, t
@@ -34,24 +34,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["stress", "guard"]
+#: the daemon's own is read by ``wslgpud.training`` only: that it is there, and whom it warns of
+Kind = Literal["stress", "guard", "training", "daemon"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 #: The first that exists and can be written to is where a note lies; /tmp is another for each service.
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
-_NAME = re.compile(r"wslgpud-running-(stress|guard)-([0-9]{1,10})\.json")
+_NAME = re.compile(r"wslgpud-running-(stress|guard|training|daemon)-([0-9]{1,10})\.json")
 #: entries of a folder that are looked at; PyTorch's data loaders may have thousands of files in /dev/shm
 MOST_ENTRIES = 1024
 MOST_BYTES, MOST_PEAKS, MOST_PIDS, LONGEST_WORD = 1 << 14, 16, 1024, 200
 #: beyond it sums would be nonsense
 _MOST_FIGURE = 1 << 62
-_WORDS, _OTHERS = ("kind", "what", "who", "phase"), ("peaks", "used", "pids")
+_WORDS, _OTHERS = ("kind", "what", "who", "phase"), ("peaks", "used", "pids", "memory", "warned")
 #: Nobody runs so many at once, and the daemon reads them at every tick.
 MOST_NOTES, MOST_NOTES_A_USER = 32, 16
 #: a folder with too many files is looked through again only after so many seconds, however often it changes
 _PATIENCE_SECONDS = 10.0
 #: File systems stamp changes by a clock that stands still for some milliseconds.
 _SETTLED_NS = 1_000_000_000
+#: of a training, see ``wslgpud.training.companion``: what it has in use after its steps, of each kind of memory
+MOST_MEMORIES = 5
+_BLOCK = shapes.of(list, lambda block: len(block) == 4 and all(map(shapes.whole, block)))
+_MEMORY = shapes.record(
+    {"name": shapes.text, "used": shapes.whole, "peak": shapes.whole, "scales": shapes.rows(shapes.rows(_BLOCK))},
+    dict.fromkeys(("reserved", "pieces", "retries", "failures"), shapes.whole),
+)
+_MEMORIES = shapes.of(list, lambda memories: len(memories) <= MOST_MEMORIES and all(map(_MEMORY, memories)))
+_TRAINING = shapes.record({"steps": shapes.whole, "memory": _MEMORIES}, {"step_seconds": shapes.seconds})
 #: more than any machine has
 _MOST_MEMORY_BYTES = 1 << 50
 #: a note is written no more often than that, except when the phase changes
@@ -99,10 +109,12 @@ def _checked(note: dict[str, Any]) -> dict[str, Any]:
     """Return a note with which one can reckon: anybody may write here, also NaN and Infinity. Else raise."""
     figures = [note["began_mono"], *(value for name, value in note.items() if name not in (*_WORDS, *_OTHERS))]
     peaks, used, pids = note.get("peaks", {}), note.get("used", {}), note.get("pids", [])
-    whole = all(type(value) is int for value in (*peaks.values(), *used.values(), *pids))
+    counts = all(type(value) is int for value in (*peaks.values(), *used.values(), *pids))
     finite = all(isinstance(value, int | float) and abs(value) < _MOST_FIGURE for value in figures)
-    if len(peaks) > MOST_PEAKS or len(pids) > MOST_PIDS or not whole or not finite:
+    if len(peaks) > MOST_PEAKS or len(pids) > MOST_PIDS or not counts or not finite:
         raise ValueError("not a note")
+    if note["kind"] == "training" and not _TRAINING(note):
+        raise ValueError("not a training's note")
     return {**note, **{word: redaction.named(str(note[word]))[:LONGEST_WORD] for word in _WORDS}}
 
 
@@ -176,7 +188,7 @@ class Note:
         *,
         done_ratio: float | None = None,
         left_seconds: float | None = None,
-        facts: Mapping[str, int | float | None] | None = None,
+        facts: Mapping[str, Any] | None = None,
         claim: Claim | None = None,
     ) -> None:
         """Tell how far it is: a word for what it does, its share (0 to 1), how long it will still take at most."""
@@ -235,7 +247,8 @@ class RunNotes:
     def read(self) -> list[Noted]:
         """Return what runs now, the one that began first at first."""
         found = chain.from_iterable(self._of(place, known) for place, known in self._listings.items())
-        return sorted(islice(found, MOST_NOTES), key=lambda note: float(note.document["began_mono"]))
+        runs = (note for note in found if note.document["kind"] != "daemon")
+        return sorted(islice(runs, MOST_NOTES), key=lambda note: float(note.document["began_mono"]))
 
     def of(self, kind: Kind, pid: int) -> Noted | None:
         """Return the note of one process, however many others lie beside it."""
@@ -295,7 +308,7 @@ def running(notes: Iterable[Noted], trusted: Trust, now_mono: float) -> list[dic
 
 
 def _shown(document: Mapping[str, Any], now: float) -> dict[str, Any]:
-    hidden = ("who", "began_mono", "ends_mono", "start_ticks", "gpu", "worker_pid", "peaks", "used", "pids")
+    hidden = ("who", "began_mono", "ends_mono", "start_ticks", "gpu", "worker_pid", "read_mono", *_OTHERS)
     shown = {name: value for name, value in document.items() if name not in hidden}
     shown["elapsed_seconds"] = round(max(0.0, now - document["began_mono"]), 1)
     if "ends_mono" in document:
@@ -336,11 +349,19 @@ def headline(document: Mapping[str, Any]) -> Message:
     """Return in one line what one of ``running`` says, see ``running``."""
     stress = document["kind"] == "stress"
     facts = {"what": document["what"], "details": tuple(_details(document, stress=stress))}
+    if document["kind"] == "training":
+        return say("training: {what}: {details}", **facts)
     return say("stress run of {what}: {details}", **facts) if stress else say("guarded: {what}: {details}", **facts)
 
 
 def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[MessageLike]:
-    if stress or not document["phase"]:
+    if (steps := document.get("steps")) is not None:
+        yield says("{count} step", "{count} steps", count=int(steps))
+        if (seconds := document.get("step_seconds")) is not None and seconds < 1:
+            yield say("{number} steps per second", number=f"{1 / seconds:.1f}")
+        elif seconds is not None:
+            yield say("{step_seconds} each", step_seconds=seconds)
+    elif stress or not document["phase"]:
         yield phase(document["phase"])
     if (share := document.get("done_ratio")) is not None:
         yield say("{done_ratio} done", done_ratio=share)

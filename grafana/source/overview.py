@@ -35,6 +35,7 @@ from grafana.source.kit import (
     steps_of,
     words,
 )
+from grafana.source.training import training
 from wslgpud.model import Level
 
 #: for how long the present rate is carried on in the picture of VRAM
@@ -440,6 +441,10 @@ def overview() -> str:
             ("Trouble", _trouble()),
             ("WSL and Windows", _machine()),
         ),
-        folded=(("Memory in depth", in_depth.memory()), ("Processors, disks and network", in_depth.machine())),
+        folded=(
+            ("Trainings", training()),
+            ("Memory in depth", in_depth.memory()),
+            ("Processors, disks and network", in_depth.machine()),
+        ),
         chosen=variables(cards="several"),
     )

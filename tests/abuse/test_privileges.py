@@ -517,6 +517,7 @@ STARTS = {
     "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
     "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",
     "app/process.py": "itself, as it was started",
+    "cli/inside.py": "the command that the user who starts it has named",
 }
 _STARTERS = {
     "Popen",

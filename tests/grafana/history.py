@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from tests.grafana.leaking import Training
 from tests.grafana.machines import CARDS, chunks
 from tests.hosts.conftest import report
 from tests.hosts.machines import HERE
@@ -222,7 +223,7 @@ def evening(
     metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
     own = {spec.name: spec for spec in (*store_metrics.METRICS, *exposition.METRICS)}
-    taken, verdict = 0.0, VerdictMetrics()
+    taken, verdict, training = 0.0, VerdictMetrics(), Training(2460, CARDS[host])
     if leaks:  # an allocation failed there on an earlier evening
         engine.recall(CARDS[host], {"ceiling_bytes": int(14.6 * GIB), "ceiling": "seen"}, 86400.0)
     for t in range(0, last + 1, TICK):
@@ -249,6 +250,7 @@ def evening(
                 Reading(gpu_own["gpu_library"], 1, ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "13.591.44")),
                 *snapshot.readings(),
                 *windows,
+                *(training.tells(t, snapshot, forecasts) if leaks else ()),
                 *risk_metrics.readings(forecasts),
                 *verdict.readings(),
                 *exposition.source_readings(snapshot),

@@ -20,9 +20,14 @@ HOSTS = ("wsl2-vram-full", "two-gpus", "h200-training", "bare-linux")
 GROWTH = "a recorded machine stands still, so nothing grows"
 NO_FAILURE = "no allocation has failed yet"
 NO_GPU = "this machine has no GPU"
+TRAININGS = (
+    *("Memory after each step", "Growth per step", "Time until the training is full"),
+    *("Step time", "Steps per second", "Steps until the training is full", "Allocator out of room"),
+)
 #: (dashboard, panel, query; "" stands for all) that have nothing to show, and why
 STILL = {
     ("wslgpud-overview", "Chance of exhaustion", ""): GROWTH,
+    **{("wslgpud-overview", panel, ""): "no training on a recorded machine tells of itself" for panel in TRAININGS},
     ("wslgpud-overview", "Kills", "C"): "neither systemd-oomd nor earlyoom runs on these machines",
 }
 EMPTY = STILL | {
@@ -176,7 +181,16 @@ def test_the_chance_of_exhaustion_rises_while_a_model_fills_the_card(grown):
     assert max(max(one.values()) for one in later) >= max(max(one.values()) for one in soon)
 
 
+@pytest.mark.parametrize("panel", TRAININGS)
+def test_a_training_that_keeps_more_with_each_step_is_drawn(grown, panel):
+    queries = [query.asked(history.PC, CARDS["wsl2-vram-full"]) for query in QUERIES if query.panel == panel]
+
+    assert queries
+    assert all(max(grown(query)[0].values()) >= 0 for query in queries)
+
+
 def test_every_query_that_recorded_machines_cannot_fill_is_tried_above():
     tried = {("VRAM by layer", "E"), ("VRAM by layer", "F"), ("Chance of exhaustion", ""), ("Kills", "C")}
+    tried |= {(panel, "") for panel in TRAININGS}
 
     assert {(panel, ref) for _, panel, ref in EMPTY} == tried

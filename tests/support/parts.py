@@ -59,7 +59,7 @@ PARTS = {
         root=True,  # starts PostgreSQL as the user postgres
     ),
     "browser": Part("looks at the page in a browser", fixtures=("chromium",), programs=(("chromium", "chromium"),)),
-    "torch": Part("runs the stress worker", fixtures=("faulty",), modules=("torch",)),
+    "torch": Part("runs the stress worker, and trainings", fixtures=("faulty",), modules=("torch",)),
     "slow": Part("the twenty that take longest"),
 }
 #: what ``-m`` takes for the tests that need nothing but Python

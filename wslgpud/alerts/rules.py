@@ -105,6 +105,10 @@ RULES: tuple[Rule, ...] = (
     Rule("gpu_throttled", measures.throttling, (Step(_W, 1, 60),), 1, 120),
     # Of a card that we see ourselves, ``risk`` tells that it is full and what was moved, by the same figures.
     Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
+    # By Lindy's rule, as growth is judged elsewhere (risk/README.md, 3): what has taken a quarter of what there was
+    # takes the rest more often than one in four. A cache that stops growing before that is told, and warned of never.
+    Rule("training_leak", measures.training_leaks, (Step(Level.INFO, 1e-9), Step(_W, 0.25)), 1e-9, 30),
+    _happens("training_retries", measures.training_retries, _W, _NEWS_SECONDS),
     # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
     # programs of Windows fail before those of Linux do: https://github.com/microsoft/WSL/issues/41285
     Rule("windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.1, 60),

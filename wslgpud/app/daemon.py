@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from wslgpud import __version__
+from wslgpud.active_runs import Note
 from wslgpud.advise.checkups import Checkups, Findings
 from wslgpud.alerts import blackbox, channel_factory
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
@@ -152,8 +153,9 @@ class Daemon:
         stack.callback(pipeline.close)
         apart = self._environ.get(unit.VARIABLE) == "yes"
         nightly = Nightly(config.stress, host, self._folder, store, apart=apart)
+        here = stack.enter_context(Note(host, "daemon", "wslgpud")) if host.live else None
         self.loop = Loop(
-            pipeline, alerts, nightly, store, publisher, answers, verdicts, self._systemd, translator(language)
+            pipeline, alerts, nightly, store, publisher, answers, verdicts, self._systemd, translator(language), here
         )
         stack.callback(self.loop.keep_lessons, last=True)
         self.loop.recall_lessons(host.clock.wall())

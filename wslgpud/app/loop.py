@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wslgpud.active_runs import Note
+from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
-from wslgpud.app import systemd
+from wslgpud.app import systemd, trainings
 from wslgpud.model import Level, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
@@ -64,6 +66,8 @@ class Loop:
     verdicts: VerdictMetrics
     service: systemd.Notifier
     translator: Translator
+    note: Note | None
+    _warned: bool = field(default=False, init=False)
     _runs_known: int = field(default=0, init=False)
     _alerts_error: str = field(default="", init=False)
 
@@ -85,10 +89,18 @@ class Loop:
         verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
         self.verdicts.note(verdict)
         self.answers.latest = Moment(state, verdict, standing, runs, self.alerts.tally().message)
+        self._tell_trainings(state, standing)
         self.publisher.publish(state.snapshot)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self.store.append(state.snapshot, urgent=worst >= Level.WARNING)
         self._notify(state, verdict, first=first)
+
+    def _tell_trainings(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
+        """Let the companions in trainings (``wslgpud.training``) know of whose memory it is warned."""
+        warned = trainings.warned(standing, state.snapshot, state.forecasts)
+        if self.note is not None and (warned or self._warned):
+            self.note.tell("warns" if warned else "", facts={"warned": warned})
+        self._warned = bool(warned)
 
     def recall_lessons(self, now_wall: float) -> None:
         """Give the engine what earlier runs have learned.

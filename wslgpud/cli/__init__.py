@@ -18,8 +18,9 @@ from wslgpud.cli.commands import App, Commands
 
 #: in the order of the help; each names its module, which has an ``app`` of several or a function of that name
 NAMES = (
-    *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents", "guard", "fit", "sweep"),
-    *("history", "export", "config", "alerts", "stress", "wslconfig", "db", "dashboards", "rules"),
+    *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents"),
+    *("guard", "inside", "fit", "sweep", "history", "export", "config", "alerts", "stress", "wslconfig", "db"),
+    *("dashboards", "rules"),
 )
 #: commands that stand in the module of another
 _BESIDE = {"monitor": "status", "capture": "record", "export": "history"}
@@ -34,7 +35,8 @@ def _command(name: str) -> Any:
     module = importlib.import_module(_module(name))
     if (found := getattr(module, "app", None)) is None:
         found = App(no_args_is_help=False)
-        settings = {"allow_interspersed_args": False} if name == "guard" else {}  # what follows is another program's
+        # What follows the name of another program is that program's.
+        settings = {"allow_interspersed_args": False} if name in ("guard", "inside") else {}
         function = getattr(module, f"{name}_command", None) or getattr(module, name)
         found.command(name, context_settings=settings)(function)
     command = typer.main.get_command(found)

@@ -14,6 +14,7 @@ from typing import Annotated, BinaryIO
 import typer
 from rich.cells import chop_cells
 
+from wslgpud import training
 from wslgpud.active_runs import Claim, Note, waiting
 from wslgpud.advise.guard import past_runs, plan, tree
 from wslgpud.advise.guard.measures import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
@@ -42,6 +43,7 @@ def guard(
     save_signal: Annotated[
         str, option("--save-signal", "NAME", "signal (like USR1) that asks a program to save itself")
     ] = "",
+    inside: Annotated[bool, flag("--inside", "look into PyTorch trainings, too (see 'wslgpud inside')")] = False,
     pause: Annotated[bool, flag("--pause", "let compilers wait while memory is short")] = False,
     config: common.Config = None,
     state: common.State = None,
@@ -53,6 +55,7 @@ def guard(
     Examples:
         wslgpud guard -- make  # a build with as many jobs as fit
         wslgpud guard --pause --timeout 2h --fallback 'make -j1' -- pip install flash-attn
+        wslgpud guard --inside -- python train.py  # a leak is named hours before the end
         wslgpud guard --save-signal USR1 -- python train.py
     """
     host, folder = Host(), state_folder(state)
@@ -62,6 +65,7 @@ def guard(
 
     def ordered(command: list[str]) -> GuardedCommand:
         expected, environment = _jobs_for(command, host, jobs, known)
+        environment = training.environment(environment) if inside else environment
         return GuardedCommand(command, environment, limit, pause, number, expected)
 
     guarded = ordered(command)

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wslgpud.active_runs import RunNotes, expected, running
+from wslgpud.active_runs import Noted, RunNotes, expected, running
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Event, Forecast, Observation, Sample, Snapshot, SourceReport, StressResult, Transition
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.fullness import card_ends
+from wslgpud.sampling import trainings
 from wslgpud.sampling.cardinality import CardinalityLimiter
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.sampler import Sampler, SamplingPace
@@ -82,7 +83,7 @@ class SamplingPipeline:
         self.delay_seconds = self._pace.next_delay(
             sampled.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
         )
-        reports = (*sampled.reports, report)
+        reports = (*sampled.reports, report, *self._trainings(notes, sampled, assessment))
         snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
         runs = running(notes, self._notes.trust, self.host.clock.mono())
         return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
@@ -119,6 +120,13 @@ class SamplingPipeline:
             None if error else clock.wall(),
             self._engine_failures,
         )
+
+    def _trainings(self, notes: Sequence[Noted], sampled: Snapshot, assessment: Assessment) -> Iterator[SourceReport]:
+        """Yield what trainings tell of themselves, where any does; see ``wslgpud.training``."""
+        began = self.host.clock.mono()
+        if readings := tuple(trainings.readings(notes, sampled, assessment.forecasts)):
+            seconds = self.host.clock.mono() - began
+            yield SourceReport("training", "ok", Sample(readings), began, seconds, last_success_wall=sampled.wall)
 
     def learn(self, runs: Iterable[StressResult]) -> None:
         """Take note of what stress runs have measured of the cards; all of them, oldest first."""

@@ -1,0 +1,71 @@
+"""Trainings that are run under ``wslgpud inside``: what they keep with each step."""
+
+from __future__ import annotations
+
+from grafana.source.kit import Panel, ask, dashed, lines, metric
+
+_WHO = "{{program}} ({{pid}}) {{resource}}"
+_OF_MEMORY = {
+    "peak": "training_peak_bytes",
+    "taken": "training_reserved_bytes",
+    "in pieces": "training_fragmented_bytes",
+}
+
+
+def training() -> list[Panel]:
+    """Return the row of panels."""
+    retries, failures = (metric(f"training_allocation_{name}") for name in ("retries", "failures"))
+    memory = lines(
+        "Memory after each step",
+        "What trainings keep from step to step, the most that they have used, and what PyTorch's allocator has taken, "
+        "some of it in pieces. What is kept should stay level: if it climbs without end, it is a leak.",
+        ask(metric("training_kept_bytes"), f"kept: {_WHO}"),
+        *(ask(metric(name), f"{said}: {_WHO}") for said, name in _OF_MEMORY.items()),
+        unit="bytes",
+    )
+    growth = lines(
+        "Growth per step",
+        "What is kept more with each step, and altogether since that began. Empty while nothing grows.",
+        ask(metric("training_growth_per_step_bytes"), f"per step: {_WHO}"),
+        ask(metric("training_growth_bytes"), f"so far: {_WHO}"),
+        unit="bytes",
+        width=6,
+    )
+    left = lines(
+        "Time until the training is full",
+        "If what is kept grows on like this, at the pace of the last minute. Empty while nothing grows.",
+        ask(metric("training_time_to_full_seconds"), _WHO),
+        unit="s",
+        width=6,
+    )
+    steps_left = lines(
+        "Steps until the training is full",
+        "The same, in steps of the optimizer.",
+        ask(metric("training_steps_to_full"), _WHO),
+        unit="short",
+        width=6,
+    )
+    pace = lines(
+        "Step time",
+        "Seconds for each step. A training that has spilled into Windows' RAM takes many times as long.",
+        ask(metric("training_step_seconds"), "{{program}} ({{pid}})"),
+        unit="s",
+        width=6,
+    )
+    rate = lines(
+        "Steps per second",
+        "Steps of the optimizer.",
+        ask(f"rate({metric('training_steps')}[$__rate_interval])", "{{program}} ({{pid}})"),
+        unit="short",
+        width=6,
+    )
+    full = lines(
+        "Allocator out of room",
+        "How often PyTorch's allocator found the card full: it gave back its cache and went on, or failed.",
+        ask(f"increase({retries}[$__rate_interval])", f"went on: {_WHO}"),
+        ask(f"increase({failures}[$__rate_interval])", f"failed: {_WHO}"),
+        unit="short",
+        width=6,
+        decimals=0,
+    )
+    return [dashed(memory, "peak: .*"), growth, left, pace, rate, steps_left, full]

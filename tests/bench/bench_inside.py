@@ -1,0 +1,63 @@
+"""How much earlier a leak is known inside a training than outside: real programs with a real torch.
+
+    python -m tests.bench.bench_inside [--python PYTHON] [--device cuda] [--steps 400] [NAME]...
+
+Twelve leaks as people write them and twelve programs without one (``tests/training/programs.py``). Each begins with so
+much room that its leak fills it at the last step; the outside is judged by this product's own forecast, one sample a
+step. On a processor both look at the program's anonymous memory; on a card the outside sees what the allocator took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from statistics import median
+
+from tests.training.judging import Verdict, judge, watched
+
+PROGRAMS = Path(__file__).parents[1] / "training" / "programs.py"
+
+
+def names() -> tuple[list[str], list[str]]:
+    """Return the programs that leak and those that do not; torch need not be here to know."""
+    groups = re.findall(r"^(LEAKS|HARMLESS) = \((.*?)^\)", PROGRAMS.read_text(), re.MULTILINE | re.DOTALL)
+    found = {name: re.findall(r"\w+", text) for name, text in groups}
+    return found["LEAKS"], found["HARMLESS"]
+
+
+def main() -> int:
+    """Print a line for each program, and the median lead."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=400)
+    arguments = parser.parse_args()
+    leaks, harmless = names()
+    print("| program | named inside | warned inside | warned outside | full | steps left, inside / outside |")
+    print("|---|---|---|---|---|---|")
+    found: list[Verdict] = []
+    for name in arguments.names or [*leaks, *harmless]:
+        rows = watched(arguments.python, name, arguments.steps, arguments.device)
+        grown = rows[-1].outside - rows[0].outside
+        verdict = judge(rows, grown if name in leaks else max(4 * grown, 512 << 20))
+        said = ["never" if step is None else f"step {step}" for step in verdict]
+        left, times = "", f"step {len(rows)}" if name in leaks else "never"
+        if name in leaks:
+            found.append(verdict)
+            inside, outside = (len(rows) - (step or len(rows)) for step in (verdict.named, verdict.outside))
+            left = f"{inside} / {outside}" + (f" ({inside / outside:.1f} x)" if outside else "")
+        print(f"| {name} | {' | '.join(said)} | {times} | {left} |", flush=True)
+    if found:
+        middle = [median(step or arguments.steps for step in steps) for steps in zip(*found, strict=True)]
+        print(
+            f"\nmedian of {len(found)} leaks: named after {middle[0]:.0f} steps, warned after {middle[1]:.0f}, ", end=""
+        )
+        print(f"outside warned after {middle[2]:.0f} of {arguments.steps}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

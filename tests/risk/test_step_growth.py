@@ -1,0 +1,171 @@
+"""What a training keeps with each step: leaks as people write them are seen within fifty steps, all else is silent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wslgpud.risk.step_growth import RISES, Block, StepGrowth, step_growth
+from wslgpud.training.companion import BLOCKS, READINGS, SCALES, Floors
+
+MIB = 1 << 20
+#: what is in use after a step, and the peak in it, by the step; bytes
+Program = Callable[[random.Random, int], tuple[float, float]]
+#: a model of 350 million parameters with AdamW on a card of 16 GiB
+WEIGHTS = 5600 * MIB
+WORK = 2200 * MIB
+
+
+def steady(chance: random.Random, step: int) -> tuple[float, float]:
+    return WEIGHTS, WEIGHTS + WORK
+
+
+def leak(mib: float) -> Program:
+    return lambda chance, step: (WEIGHTS + mib * MIB * step, WEIGHTS + mib * MIB * step + WORK)
+
+
+def varying(chance: random.Random, step: int) -> tuple[float, float]:
+    """Batches of varying length, of which the last outputs are held until the next one."""
+    length = chance.uniform(0.1, 1.0)
+    return WEIGHTS + 400 * MIB * length, WEIGHTS + WORK * length
+
+
+def varying_and_leaking(chance: random.Random, step: int) -> tuple[float, float]:
+    held, peak = varying(chance, step)
+    return held + 3 * MIB * step, peak + 3 * MIB * step
+
+
+def in_turns(chance: random.Random, step: int) -> tuple[float, float]:
+    """Two models that are trained in turns."""
+    held = WEIGHTS + 900 * MIB * (step % 2)
+    return held, held + WORK
+
+
+def curriculum(chance: random.Random, step: int) -> tuple[float, float]:
+    """Sequences that get longer: what is held of the last outputs rises with the work."""
+    length = min(1.0, 0.1 + step / 2000)
+    return WEIGHTS + 300 * MIB * length, WEIGHTS + 300 * MIB * length + 2 * WORK * length
+
+
+def collecting(chance: random.Random, step: int) -> tuple[float, float]:
+    """An epoch's outputs are collected for its metric, and dropped: each epoch reaches what the one before did."""
+    held = WEIGHTS + 5 * MIB * (step % 400)
+    return held, held + WORK
+
+
+def evaluating(chance: random.Random, step: int) -> tuple[float, float]:
+    """Every 25 steps an evaluation, after which its outputs are held for a step."""
+    held = WEIGHTS + 700 * MIB * (step % 25 == 0)
+    return held, held + WORK
+
+
+def averaging(chance: random.Random, step: int) -> tuple[float, float]:
+    """From step 300 on a second copy of the weights."""
+    held = WEIGHTS + 1400 * MIB * (step > 300)
+    return held, held + WORK
+
+
+def filling(chance: random.Random, step: int) -> tuple[float, float]:
+    """A cache with a bound, filled from step 0 on."""
+    held = WEIGHTS + 2 * MIB * min(step, 20)
+    return held, held + WORK
+
+
+def ragged(chance: random.Random, step: int) -> tuple[float, float]:
+    """The noise of small tensors."""
+    held = WEIGHTS + chance.gauss(0, 3) * MIB
+    return held, held + WORK
+
+
+def warming(chance: random.Random, step: int) -> tuple[float, float]:
+    """Workspaces and the optimizer's states come within the first steps."""
+    held = WEIGHTS * min(1.0, 0.4 + 0.2 * step)
+    return held, held + WORK
+
+
+def seen(program: Program, steps: int, seed: int = 1) -> Iterator[tuple[int, StepGrowth]]:
+    """Yield the steps after which growth is seen, and what is said of it."""
+    chance, floors = random.Random(seed), Floors()
+    peak = 0.0
+    for step in range(1, steps + 1):
+        held, most = program(chance, step)
+        peak = max(peak, most)
+        floors.add(step, int(held), int(peak))
+        if growth := step_growth([[Block(*block) for block in blocks] for blocks in floors.scales]):
+            yield step, growth
+
+
+@pytest.mark.parametrize("mib", [1, 3, 10])
+def test_a_leak_of_a_ten_thousandth_of_the_card_is_seen_within_fifty_steps(mib: int) -> None:
+    step, growth = next(seen(leak(mib), 100))
+
+    assert step <= 50
+    assert growth.step_bytes == pytest.approx(mib * MIB, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_leak_below_batches_of_varying_length_is_seen_once_it_stands_out(seed: int) -> None:
+    step, growth = next(seen(varying_and_leaking, 1500, seed))
+
+    assert step <= 800
+    assert growth.step_bytes == pytest.approx(3 * MIB, rel=0.35)
+
+
+def test_a_leak_that_goes_on_for_hours_is_known_in_full() -> None:
+    *_, (_, growth) = seen(leak(1), 20_000)
+
+    assert growth.grown_bytes > 8_000 * MIB
+    assert growth.step_bytes == pytest.approx(MIB, rel=0.01)
+
+
+HARMLESS = [steady, varying, in_turns, curriculum, evaluating, averaging, filling, ragged, warming]
+
+
+@pytest.mark.parametrize("program", HARMLESS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_no_leak_is_none(program: Program, seed: int) -> None:
+    assert list(seen(program, 6000, seed)) == []
+
+
+def test_what_an_epoch_collects_and_drops_is_growth_the_first_time_only() -> None:
+    assert max(step for step, _ in seen(collecting, 4000)) < 400 + 2 * READINGS  # the block after the drop
+
+
+def test_growth_that_has_ended_is_none() -> None:
+    def ends(chance: random.Random, step: int) -> tuple[float, float]:
+        return leak(3)(chance, min(step, 200))
+
+    assert max(step for step, _ in seen(ends, 2000)) < 300
+
+
+READING = st.integers(0, 1 << 40)
+
+
+@given(
+    st.lists(st.lists(st.tuples(READING, READING, READING, READING).map(lambda b: Block(*b)), max_size=8), max_size=6)
+)
+def test_no_claim_is_too_wild_to_be_answered(scales: list[list[Block]]) -> None:
+    growth = step_growth(scales)
+
+    assert growth is None or (growth.step_bytes > 0 and growth.grown_bytes > 0 and growth.steps > 0)
+
+
+@given(st.lists(READING, min_size=1, max_size=400))
+def test_blocks_hold_the_least_and_the_most_of_what_they_cover_and_are_bounded(readings: list[int]) -> None:
+    floors = Floors()
+    for step, used in enumerate(readings, 1):
+        floors.add(step, used, 0)
+
+    size = 6
+    for blocks in floors.scales:
+        assert len(blocks) <= BLOCKS
+        for step, least, most, _ in blocks:
+            covered = readings[step - size : step]
+            assert (least, most) == (min(covered), max(covered))
+        size *= 4
+    assert len(floors.scales) == SCALES
+    assert RISES < BLOCKS

@@ -1,0 +1,223 @@
+"""The companion counts steps and tells of them; whatever happens to it, the training goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.accounts import needs_root
+from tests.support.daemons import eventually
+from tests.support.elsewhere import Elsewhere
+from wslgpud.active_runs import Note, RunNotes
+from wslgpud.training import companion
+from wslgpud.training.companion import Companion
+
+
+class Optimizer:
+    """Something that steps."""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    """Notes lie in folders of the test's own."""
+    host = Elsewhere(tmp_path)
+    monkeypatch.setattr(companion, "PLACES", tuple(host.path(place) for place in companion.PLACES))
+    for name in ("TELL_SECONDS", "LOOK_SECONDS", "READ_SECONDS"):
+        monkeypatch.setattr(companion, name, 0.01)
+    return host
+
+
+@pytest.fixture
+def watching(here: Elsewhere) -> Iterator[Companion]:
+    one = Companion()
+    with Note(here, "daemon", "wslgpud"):
+        yield one
+        one.close()
+
+
+def told(host: Elsewhere) -> dict[str, Any] | None:
+    note = RunNotes(host).of("training", os.getpid())
+    return None if note is None else dict(note.document)
+
+
+def steps_of(host: Elsewhere) -> int:
+    document = told(host)
+    return 0 if document is None else int(document["steps"])
+
+
+def test_the_daemon_believes_what_it_tells_of_itself(watching: Companion, here: Elsewhere) -> None:
+    optimizer = Optimizer()
+
+    def read() -> dict[str, Any] | None:
+        watching.stepped(optimizer)
+        document = told(here)
+        return document if document and document["memory"] else None
+
+    document = eventually(read, "a note with figures")
+    (memory,) = document["memory"]
+    assert (document["kind"], document["pid"], memory["name"]) == ("training", os.getpid(), "ram")
+    assert 1 << 20 < memory["used"] < 1 << 40
+    watching.close()
+    assert told(here) is None
+
+
+def test_optimizers_that_step_in_turns_make_one_step(watching: Companion, here: Elsewhere) -> None:
+    generator, critic = Optimizer(), Optimizer()
+    for _ in range(5):
+        watching.stepped(generator)
+        watching.stepped(critic)
+
+    assert watching.steps == 5
+    del generator
+    watching.stepped(critic)
+    assert watching.steps == 6
+
+
+def test_without_a_daemon_nothing_is_read_or_written(here: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, optimizer = Companion(), Optimizer()
+    reads: list[int] = []
+    monkeypatch.setattr(one, "_read", lambda: reads.append(1))
+    for _ in range(100):
+        one.stepped(optimizer)
+
+    assert (one.steps, reads, told(here)) == (100, [], None)
+    one.close()
+
+
+def test_whatever_is_wrong_in_it_the_training_goes_on(watching: Companion, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("a driver says no")
+
+    monkeypatch.setattr(watching, "_read", broken)
+    optimizer = Optimizer()
+    for _ in range(10):
+        watching.stepped(optimizer)
+
+    assert watching.steps == 1  # it has stopped itself
+
+
+def test_the_programs_hook_is_called_between_two_steps_once_a_level(here: Elsewhere) -> None:
+    one, optimizer, calls = Companion(), Optimizer(), list[tuple[str, float | None]]()
+    one.on_warning(lambda level, seconds: calls.append((level, seconds)))
+    with Note(here, "daemon", "wslgpud") as note:
+        for level, seconds in (("warning", 40.0), ("warning", 39.0), ("critical", None)):
+            note.tell(f"{level} {seconds}", facts={"warned": {os.getpid(): [level, seconds]}})
+            eventually(lambda level=level: one.stepped(optimizer) or (calls and calls[-1][0] == level), level)
+        one.close()
+
+    assert [level for level, _ in calls] == ["warning", "critical"]
+    assert calls[-1] == ("critical", None)
+
+
+def test_a_hook_that_fails_is_heard_of_and_ends_nothing(
+    watching: Companion, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    watching.on_warning(full)
+    watching._warned = ("critical", 3.0)
+    optimizer = Optimizer()
+    watching.stepped(optimizer)
+    watching.stepped(optimizer)
+
+    assert "No space left on device" in capsys.readouterr().err
+    assert watching.steps == 2
+
+
+@needs_root
+def test_no_other_users_daemon_is_believed(here: Elsewhere) -> None:
+    note = Path(companion.PLACES[0], f"{companion._DAEMON}{os.getpid()}.json")
+    note.write_text(json.dumps({"pid": os.getpid(), "warned": {str(os.getpid()): ["critical", 1.0]}}))
+    os.chown(note, 12345, 12345)
+
+    assert companion._daemon() is None
+    os.chown(note, os.geteuid(), -1)
+    assert companion._daemon() is not None
+
+
+def test_a_daemon_that_is_gone_is_none(here: Elsewhere) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    Path(companion.PLACES[0], f"{companion._DAEMON}1.json").write_text(json.dumps({"pid": ended.pid}))
+
+    assert companion._daemon() is None
+
+
+FORKS = """
+import os, sys, time
+from wslgpud.training import companion
+companion.PLACES, companion.TELL_SECONDS = (sys.argv[1],), 0.01
+class Optimizer: pass
+one, optimizer = companion.Companion(), Optimizer()
+one.stepped(optimizer)
+while not any("training" in name for name in os.listdir(sys.argv[1])): time.sleep(0.01)
+if os.fork() == 0:
+    for _ in range(100): one.stepped(optimizer)
+    sys.exit()  # and so does what was registered for the end
+os.wait()
+print(sorted(os.listdir(sys.argv[1])), os.getpid(), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_forked_loader_worker_tells_nothing_and_takes_nothing_away(tmp_path: Path) -> None:
+    daemon = tmp_path / f"{companion._DAEMON}{os.getpid()}.json"
+    daemon.write_text(json.dumps({"pid": os.getpid()}))
+    done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path)], capture_output=True, text=True, check=True)
+    names, _, pid = done.stdout.rpartition(" ")
+
+    assert names == str([daemon.name, f"wslgpud-running-training-{pid.strip()}.json"])
+
+
+def test_what_a_card_says_is_told_without_its_peak_being_reset(watching: Companion, monkeypatch) -> None:
+    """Of a torch that has a card; the figures have its names."""
+    figures = {"allocated_bytes": {"all": {"current": 7 << 30, "peak": 9 << 30}}}
+    figures |= {"reserved_bytes": {"all": {"current": 10 << 30}}, "inactive_split_bytes": {"all": {"current": 1 << 30}}}
+    stats = {**figures, "num_alloc_retries": 2, "num_ooms": 0}
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        memory_stats_as_nested_dict=lambda card: stats,
+        get_device_properties=lambda card: SimpleNamespace(uuid="1-2"),
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    watching.steps = 1
+    watching._read()
+    memory = watching._memory["GPU-1-2"]
+
+    assert {name: memory[name] for name in ("used", "peak", "reserved", "pieces", "retries", "failures")} == {
+        "used": 7 << 30,
+        "peak": 9 << 30,
+        "reserved": 10 << 30,
+        "pieces": 1 << 30,
+        "retries": 2,
+        "failures": 0,
+    }
+
+
+def test_a_step_that_is_only_counted_costs_next_to_nothing(watching: Companion, monkeypatch) -> None:
+    """No wall clock: by how many of our own lines are run."""
+    monkeypatch.setattr(companion, "READ_SECONDS", 3600.0)
+    optimizer, lines = Optimizer(), list[int]()
+    watching.stepped(optimizer)
+    watching._due = time.monotonic() + 3600
+
+    def trace(frame, event, argument):
+        lines.append(frame.f_lineno)
+        return trace
+
+    sys.settrace(trace)
+    watching.stepped(optimizer)
+    sys.settrace(None)
+
+    assert len(lines) <= 12

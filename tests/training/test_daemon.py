@@ -1,0 +1,157 @@
+"""What the daemon makes of a training's words: figures, a leak by name, and an answer to those concerned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.alerts.ticks import fold, tick, transition
+from wslgpud.active_runs import Noted, _checked
+from wslgpud.alerts.incidents import OpenIncident
+from wslgpud.alerts.messages import compose
+from wslgpud.alerts.rules import RuleEngine
+from wslgpud.app.trainings import warned
+from wslgpud.model import Forecast, GpuSample, Level, Reading, Snapshot
+from wslgpud.risk import training_metrics as metrics
+from wslgpud.sampling.trainings import readings
+from wslgpud.sources.identity import Identity
+from wslgpud.training.companion import Floors
+
+MIB, GIB = 1 << 20, 1 << 30
+WHO = Identity(4242, 1, 1, alive=True, uids=frozenset({1000}), groups=frozenset(), name="python")
+CARD = GpuSample(0, "GPU-1", "RTX 5070 Ti", total_bytes=16 * GIB)
+SECOND = GpuSample(1, "GPU-2", "RTX 5070 Ti", total_bytes=16 * GIB)
+ROOM = 6 * GIB
+
+
+def note(steps: int, each: int = 3 * MIB, name: str = "GPU-1", **more: Any) -> Noted:
+    """Return what a training says after so many steps that keep ``each`` bytes more."""
+    floors = Floors()
+    for step in range(1, steps + 1):
+        floors.add(step, 8 * GIB + each * step, 9 * GIB + each * step)
+    memory = {"name": name, "used": 8 * GIB + each * steps, "peak": 9 * GIB + each * steps, "scales": floors.scales}
+    document = {"kind": "training", "what": "train.py", "steps": steps, "step_seconds": 2.0, "memory": [memory | more]}
+    return Noted(WHO, document)
+
+
+def forecast(resource: str, room: int = ROOM, eta: float | None = None) -> Forecast:
+    return Forecast(resource, Level.OK, room, 16 * GIB, eta_seconds=eta)
+
+
+def told(one: Noted, *gpus: GpuSample) -> Snapshot:
+    """Return the snapshot that has what a training said."""
+    cards = gpus or (CARD,)
+    known = readings([one], tick(1, gpus=cards), [forecast("gpu0"), forecast("ram", 20 * GIB)])
+    return tick(1, *known, gpus=cards)
+
+
+def value(snapshot: Snapshot, spec: Any, resource: str = "gpu0") -> Any:
+    return snapshot.value(spec, "4242", "train.py", resource)
+
+
+def test_how_long_the_card_lasts_is_told_in_steps_and_in_time() -> None:
+    seen = told(note(60))
+
+    assert value(seen, metrics.PER_STEP) == 3 * MIB
+    assert value(seen, metrics.STEPS_LEFT) == ROOM // (3 * MIB)
+    assert value(seen, metrics.TIME_LEFT) == 2 * ROOM // (3 * MIB)
+
+
+def test_what_the_allocator_has_taken_and_never_used_is_room_as_well() -> None:
+    plain, roomy = told(note(60)), told(note(60, reserved=12 * GIB))
+
+    assert value(roomy, metrics.STEPS_LEFT) > value(plain, metrics.STEPS_LEFT)
+
+
+def test_without_growth_nothing_is_said_about_an_end() -> None:
+    seen = told(note(60, each=0))
+
+    assert value(seen, metrics.KEPT) == 8 * GIB
+    assert seen.family(metrics.PER_STEP) == seen.family(metrics.TIME_LEFT) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "resource"),
+    [
+        ("GPU-2", (CARD, SECOND), "gpu1"),
+        ("ram", (CARD,), "ram"),
+        ("", (CARD,), "gpu0"),  # an old torch: the only card it can be
+        ("", (CARD, SECOND), None),
+        ("GPU-9", (CARD,), None),
+    ],
+)
+def test_each_memory_is_the_one_that_the_rest_speaks_of(name: str, gpus: Any, resource: str | None) -> None:
+    found = {labels[2] for labels in told(note(60, name=name), *gpus).family(metrics.KEPT)}
+
+    assert found == ({resource} if resource else set())
+
+
+def test_a_leak_is_named_at_first_and_a_warning_once_it_has_taken_a_quarter() -> None:
+    engine = RuleEngine()
+    (named,) = engine.observe(told(note(60)))
+    (warning,) = engine.observe(told(note(3000)))
+
+    assert (named.rule, named.resource, named.new) == ("training_leak", "gpu0", Level.INFO)
+    assert (warning.rule, warning.new) == ("training_leak", Level.WARNING)
+    assert "train.py keeps 3 MiB more with each step; full in about 2000 steps" in str(compose(named).headline)
+
+
+def test_a_training_that_has_ended_keeps_nothing_open() -> None:
+    engine = RuleEngine()
+    engine.observe(told(note(60)))
+    closed = [change for second in range(2, 40) for change in engine.observe(tick(second))]
+
+    assert [(change.rule, change.new) for change in closed] == [("training_leak", Level.OK)]
+
+
+def test_an_allocator_that_runs_out_of_room_is_a_warning_each_time() -> None:
+    engine = RuleEngine()
+    assert engine.observe(told(note(60, 0, retries=3, pieces=GIB))) == []  # from before we looked
+    (change,) = engine.observe(told(note(61, 0, retries=5, pieces=GIB)))
+
+    assert (change.rule, change.new, change.facts["count"]) == ("training_retries", Level.WARNING, 2)
+    assert change.facts["pieces_bytes"] == GIB
+
+
+def test_those_whose_memory_runs_out_are_told_and_no_others() -> None:
+    seen = told(note(60))
+    (incident,) = fold([(1, transition(1, Level.OK, Level.CRITICAL, resource="gpu0"))])
+    standing = [OpenIncident(incident, False, None)]
+
+    assert warned(standing, seen, [forecast("gpu0", eta=30.0)]) == {4242: ("critical", 30.0)}
+    assert warned(standing, told(note(60, name="ram")), []) == {}
+    assert warned([], seen, []) == {}
+
+
+WILD: list[dict[str, Any]] = [
+    {"steps": -1},
+    {"steps": 1 << 70},
+    {"steps": "many"},
+    {"memory": "much"},
+    {"memory": [{}]},
+    {"memory": [{"name": "ram", "used": 1.5, "peak": 1, "scales": []}]},
+    {"memory": [{"name": "ram", "used": 1, "peak": 1, "scales": [[[1, 2, 3]]]}]},
+    {"memory": [{"name": "ram", "used": 1, "peak": 1, "scales": []}] * 6},
+    {"memory": [{"name": 5, "used": 1, "peak": 1, "scales": []}]},
+    {"step_seconds": -2.0},
+    {"step_seconds": float("inf")},
+]
+
+
+@pytest.mark.parametrize("wild", WILD, ids=str)
+def test_a_note_that_says_something_impossible_counts_for_nothing(wild: dict[str, Any]) -> None:
+    fine = {"kind": "training", "what": "a", "who": "a", "phase": "", "began_mono": 1.0, "steps": 1, "memory": []}
+    assert _checked(fine)
+
+    with pytest.raises((ValueError, TypeError)):
+        _checked({**fine, **wild})
+
+
+def test_what_is_claimed_stays_within_what_can_be_kept() -> None:
+    """A step of a century, and a leak of a byte: nobody's training runs full."""
+    leak = note(60, each=MIB)
+    seen = told(Noted(WHO, {**leak.document, "step_seconds": 1e15}))
+
+    assert all(isinstance(reading, Reading) and abs(reading.value) < 1 << 62 for reading in seen.readings())
+    assert seen.family(metrics.TIME_LEFT) == {}

@@ -1,0 +1,33 @@
+"""Whom the daemon tells that its memory runs out: trainings, whose companion can save before it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wslgpud.alerts.incidents import OpenIncident
+from wslgpud.model import MEMORY, Forecast, Level, Snapshot
+from wslgpud.risk import training_metrics as metrics
+
+_RULES = frozenset({MEMORY, "training_leak", "training_retries"})
+
+
+def warned(
+    standing: Iterable[OpenIncident], snapshot: Snapshot, forecasts: Iterable[Forecast]
+) -> dict[int, tuple[str, float | None]]:
+    """Return by pid the worst level of the memory that a training has something in, and the seconds left of it.
+
+    Of a card or of RAM that others fill they are told as well: a checkpoint helps whoever is at fault.
+    """
+    levels: dict[str, Level] = {}
+    for one in standing:
+        if one.incident.rule in _RULES and one.incident.level >= Level.WARNING:
+            levels[one.incident.resource] = max(one.incident.level, levels.get(one.incident.resource, Level.OK))
+    left = {forecast.resource: forecast.eta_seconds for forecast in forecasts if forecast.resource in levels}
+    found: dict[int, tuple[Level, float | None]] = {}
+    for labels in snapshot.family(metrics.KEPT):
+        pid, _, resource = labels
+        if (level := levels.get(resource, Level.OK)) > found.get(int(pid), (Level.OK, None))[0]:
+            own = snapshot.value(metrics.TIME_LEFT, *labels)
+            soonest = min((s for s in (left.get(resource), own) if s is not None), default=None)
+            found[int(pid)] = (level, soonest)
+    return {pid: (level.label, seconds) for pid, (level, seconds) in found.items()}

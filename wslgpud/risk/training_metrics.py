@@ -1,0 +1,43 @@
+"""What trainings tell of themselves, as metrics; see ``wslgpud.training``."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from wslgpud.metrics import NameLimit, counter, gauge
+
+#: a name is a process here: each run is a series of its own, and only so many
+PROCESSES = NameLimit("training", "pid", 32)
+_gauge = partial(gauge, names=(PROCESSES,))
+_counter = partial(counter, names=(PROCESSES,))
+_OF_MEMORY = ("pid", "program", "resource")
+
+STEPS = _counter("training_steps", "Steps of its optimizer that a training has made.", "pid", "program")
+STEP_TIME = _gauge("training_step_seconds", "Time of a step, over the last minute.", "pid", "program", decimals=4)
+KEPT = _gauge("training_kept_bytes", "What a training has in use after a step: what it keeps.", *_OF_MEMORY)
+PEAK = _gauge("training_peak_bytes", "The most that PyTorch's allocator has had in use.", *_OF_MEMORY)
+RESERVED = _gauge("training_reserved_bytes", "What PyTorch's allocator has taken from the card.", *_OF_MEMORY)
+PIECES = _gauge(
+    "training_fragmented_bytes",
+    "Unused pieces of blocks that are partly in use, which others cannot have.",
+    *_OF_MEMORY,
+)
+RETRIES = _counter(
+    "training_allocation_retries",
+    "Times that the card was full and PyTorch's allocator had to give back its cache first.",
+    *_OF_MEMORY,
+)
+FAILURES = _counter("training_allocation_failures", "Allocations that failed for lack of VRAM.", *_OF_MEMORY)
+PER_STEP = _gauge(
+    "training_growth_per_step_bytes",
+    "What a training keeps more with each step; absent while nothing grows.",
+    *_OF_MEMORY,
+)
+GROWN = _gauge("training_growth_bytes", "What it keeps more since that began, as far back as is known.", *_OF_MEMORY)
+STEPS_LEFT = _gauge("training_steps_to_full", "Steps until the memory is full if it goes on like this.", *_OF_MEMORY)
+TIME_LEFT = _gauge("training_time_to_full_seconds", "Time until then, at the pace of the last minute.", *_OF_MEMORY)
+
+METRICS = (
+    *(STEPS, STEP_TIME, KEPT, PEAK, RESERVED, PIECES),
+    *(RETRIES, FAILURES, PER_STEP, GROWN, STEPS_LEFT, TIME_LEFT),
+)

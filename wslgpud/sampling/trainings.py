@@ -1,0 +1,64 @@
+"""What trainings tell of themselves, as readings: figures of the notes that ``wslgpud.training`` leaves.
+
+A note counts for nothing but its own process: it can have a warning say that this one leaks, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from wslgpud.active_runs import Noted
+from wslgpud.model import Forecast, Reading, Snapshot
+from wslgpud.risk import training_metrics as metrics
+from wslgpud.risk.step_growth import Block, step_growth
+
+#: of steps and of seconds; beyond it nobody's training runs full
+_LONGEST = 1e8
+_PLAIN = {
+    "used": metrics.KEPT,
+    "peak": metrics.PEAK,
+    "reserved": metrics.RESERVED,
+    "pieces": metrics.PIECES,
+    "retries": metrics.RETRIES,
+    "failures": metrics.FAILURES,
+}
+
+
+def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[Forecast]) -> Iterator[Reading]:
+    """Yield what trainings say, and how long the memory of each lasts by the headroom that the forecasts know."""
+    headroom = {forecast.resource: forecast.headroom_bytes for forecast in forecasts}
+    cards = {gpu.uuid: f"gpu{gpu.index}" for gpu in snapshot.gpus}
+    only = next(iter(cards.values())) if len(cards) == 1 else ""
+    for note in notes:
+        if note.document["kind"] != "training":
+            continue
+        process = (str(note.who.pid), str(note.document["what"]))
+        seconds = note.document.get("step_seconds")
+        yield Reading(metrics.STEPS, note.document["steps"], process)
+        if seconds is not None:
+            yield Reading(metrics.STEP_TIME, seconds, process)
+        for memory in note.document["memory"]:
+            name = memory["name"]
+            if resource := name if name == "ram" else cards.get(name) or ("" if name else only):
+                yield from _of(memory, (*process, resource), headroom.get(resource), seconds)
+
+
+def _of(
+    memory: Mapping[str, Any], labels: tuple[str, ...], headroom: int | None, step_seconds: float | None
+) -> Iterator[Reading]:
+    known = {name: value for name, value in memory.items() if name in _PLAIN and (value or name != "peak")}
+    yield from (Reading(_PLAIN[name], value, labels) for name, value in known.items())
+    scales = [[Block(*block) for block in blocks] for blocks in memory["scales"]]
+    if (growth := step_growth(scales)) is None:
+        return
+    yield Reading(metrics.PER_STEP, round(growth.step_bytes), labels)
+    yield Reading(metrics.GROWN, growth.grown_bytes, labels)
+    if headroom is not None:
+        # What the allocator has taken and never used is room as well.
+        room = headroom + max(0, memory.get("reserved", 0) - memory["peak"])
+        left = room / growth.step_bytes
+        if left <= _LONGEST:
+            yield Reading(metrics.STEPS_LEFT, round(left), labels)
+        if step_seconds is not None and left * step_seconds <= _LONGEST:
+            yield Reading(metrics.TIME_LEFT, round(left * step_seconds), labels)

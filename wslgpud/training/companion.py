@@ -1,0 +1,344 @@
+"""The companion in a training process: counts its steps and tells the daemon what each one leaves behind.
+
+A file of its own: it is loaded into the program's Python, which has nothing of ours, so it imports the standard
+library only (Python 3.8 and later), and torch only if the program has done so. It never raises, never waits and
+never keeps the program from ending; without a daemon it only counts.
+
+The program's own thread reads the allocator after a step, at most ten times a second and without synchronising with
+the card; a thread writes the note (see ``wslgpud.active_runs``) and looks for the daemon's answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the old Pythons in which this runs know only older names
+    from collections.abc import Callable, Sequence
+
+    #: called between two steps: the level ("warning", "critical") and the seconds left, where they are known
+    Hook = Callable[[str, float | None], Any]
+    #: of several readings: the last one's step, the least and the most that was in use, and the peak so far
+    Block = list[int]
+
+log = logging.getLogger("wslgpud.training")
+
+#: of the allocator, whose figures take 10 to 80 us for each card
+READ_SECONDS = 0.1
+TELL_SECONDS, LOOK_SECONDS, WORKERS_SECONDS = 0.5, 5.0, 15.0
+#: Readings in the finest block, blocks kept of each scale, and how many blocks make one of the next. Eight blocks of
+#: six are fifty steps; the coarsest scale covers 49,000 readings, more than an hour.
+READINGS, BLOCKS, MERGED, SCALES = 6, 8, 4, 6
+MOST_CARDS, MOST_WORKERS, MOST_THREADS = 8, 64, 64
+#: where the daemon looks for notes, see ``wslgpud.active_runs.PLACES``
+PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
+_DAEMON, _MOST_BYTES = "wslgpud-running-daemon-", 1 << 14
+_SERVICE = "wslgpud"
+
+
+class Floors:
+    """What is in use after each step, in blocks of 6, 24, 96, ... readings, the last eight of each."""
+
+    def __init__(self) -> None:
+        self.scales: list[list[Block]] = [[] for _ in range(SCALES)]
+        self._closed = [0] * SCALES
+        self._open: list[Block] = []
+
+    def add(self, step: int, used: int, peak: int) -> None:
+        """Take in one reading, in bytes."""
+        self._open.append([step, used, used, peak])
+        if len(self._open) == READINGS:
+            self._close(0, self._open)
+            self._open = []
+
+    def _close(self, scale: int, blocks: Sequence[Block]) -> None:
+        last, least, most, peaks = zip(*blocks)
+        kept = self.scales[scale]
+        kept.append([last[-1], min(least), max(most), peaks[-1]])
+        del kept[:-BLOCKS]
+        self._closed[scale] += 1
+        if self._closed[scale] % MERGED == 0 and scale + 1 < SCALES:
+            self._close(scale + 1, kept[-MERGED:])
+
+
+class Companion:
+    """What is known of this process's training; ``stepped`` is called after each step of an optimizer."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.watching = False
+        self.facts: dict[str, Any] = {}
+        self._hooks: list[Hook] = []
+        self._of: Callable[[], Any] = lambda: None
+        self._due = self._reading = 0.0
+        self._warned: tuple[str, float | None] | None = None
+        self._heard = False
+        self._floors: dict[str, Floors] = {}
+        self._memory: dict[str, dict[str, Any]] = {}
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._workers_bytes = 0
+
+    def stepped(self, optimizer: Any, *_: Any) -> None:
+        """Count a step; what several optimizers do in turn counts once."""
+        try:
+            if self._of() is not optimizer:
+                if self._of() is not None:
+                    return
+                self._begin(optimizer)
+            self.steps += 1
+            if self._heard and time.monotonic() >= self._due:
+                self._read()
+            if self._warned is not None:
+                self._warn()
+        except Exception as error:  # whatever is wrong here must not end a training
+            log.debug("the companion stops: %r", error)
+            self.close()
+
+    def on_warning(self, hook: Hook) -> None:
+        """Call ``hook(level, seconds_left)`` between two steps when the daemon warns of this process's memory."""
+        self._hooks.append(hook)
+
+    def after_import(self, name: str, act: Callable[[Any], None]) -> None:
+        """Call ``act`` with a module as soon as the program has loaded it."""
+        if name in sys.modules:
+            act(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, _Finder(name, act))
+
+    def close(self) -> None:
+        """Count no more, and take the note away."""
+        self._of = lambda: self  # no optimizer is that
+        self._heard = False
+        for place in PLACES if self._pid == os.getpid() else ():  # a fork's end is not ours
+            with suppress(OSError):
+                os.unlink(f"{place}/{_name(self._pid)}")
+
+    def _begin(self, optimizer: Any) -> None:
+        self._of = weakref.ref(optimizer)
+        if self._thread is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._heard = _daemon() is not None
+            self._thread = threading.Thread(target=self._tell, name="wslgpud", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
+
+    def _read(self) -> None:
+        self._due = time.monotonic() + READ_SECONDS
+        resident, shared = _pages("self")
+        self._note("ram", (resident - shared) * _PAGE + self._workers_bytes, 0, {})
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return
+        for card in range(min(cuda.device_count(), MOST_CARDS)):
+            stats = cuda.memory_stats_as_nested_dict(card)
+            used = stats.get("allocated_bytes", {}).get("all", {})
+            if not used.get("peak"):
+                continue
+            more = {
+                "reserved": stats["reserved_bytes"]["all"]["current"],
+                "pieces": stats["inactive_split_bytes"]["all"]["current"],
+                "retries": stats["num_alloc_retries"],
+                "failures": stats["num_ooms"],
+            }
+            self._note(_card(cuda, card), used["current"], used["peak"], more)
+
+    def _note(self, name: str, used: int, peak: int, more: dict[str, int]) -> None:
+        floors = self._floors.setdefault(name, Floors())
+        floors.add(self.steps, used, peak)
+        self._memory[name] = {"name": name, "used": used, "peak": peak, **more, "scales": floors.scales}
+
+    def _warn(self) -> None:
+        (level, seconds), self._warned = self._warned or ("", None), None
+        for hook in self._hooks:
+            try:
+                hook(level, seconds)
+            except Exception:  # a program whose checkpoint fails must hear of it, and go on
+                traceback.print_exc()
+
+    def _tell(self) -> None:
+        own = os.getpid()
+        began, looked, counted, written = time.monotonic(), 0.0, 0.0, -1
+        pace: list[tuple[float, int]] = []
+        warned = ""
+        while self._pid == own:
+            time.sleep(TELL_SECONDS)
+            now = time.monotonic()
+            try:
+                if now - looked >= LOOK_SECONDS or self._heard:
+                    looked, answer = now, _daemon()
+                    self._heard = answer is not None
+                    told = (answer or {}).get("warned", {}).get(str(own), [""])
+                    if told[0] and told[0] != warned:
+                        self._warned = (str(told[0]), told[1])
+                    warned = told[0]
+                if now - counted >= WORKERS_SECONDS:
+                    counted, self._workers_bytes = now, sum(map(_proportional_bytes, _children()))
+                pace = [*pace[-119:], (now, self.steps)]
+                if self._heard and self.steps != written:
+                    written = self.steps
+                    _put(_name(own), self._document(began, pace))
+            except Exception as error:  # as above
+                log.debug("nobody can be told: %r", error)
+
+    def _document(self, began: float, pace: Sequence[tuple[float, int]]) -> dict[str, Any]:
+        (since, before), (now, steps) = pace[0], pace[-1]
+        script = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python")
+        facts = {"what": script, "who": script, "phase": "", "began_mono": began, "read_mono": now}
+        if steps > before:
+            facts["step_seconds"] = (now - since) / (steps - before)
+        own = {"kind": "training", "pid": self._pid, "start_ticks": _start_ticks(), "steps": steps}
+        return {**facts, **self.facts, **own, "memory": list(self._memory.values())}
+
+
+#: the one of this process
+COMPANION = Companion()
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def watch(on_memory_warning: Hook | None = None) -> Companion:
+    """Count the steps of every optimizer from now on, once torch is there; return who does.
+
+    ``on_memory_warning(level, seconds_left)`` is called between two steps.
+    """
+    if on_memory_warning is not None:
+        COMPANION.on_warning(on_memory_warning)
+    if not COMPANION.watching:
+        COMPANION.watching = True
+        COMPANION.after_import("torch.optim.optimizer", _hook)
+    return COMPANION
+
+
+def _hook(module: Any) -> None:
+    module.register_optimizer_step_post_hook(COMPANION.stepped)
+
+
+class _Finder:
+    """Finds one module as everybody else would, and has something done after it is loaded."""
+
+    def __init__(self, name: str, act: Callable[[Any], None]) -> None:
+        self._name, self._act = name, act
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._act)  # type: ignore[assignment]  # acts like one
+                return spec
+        return None
+
+
+class _Loader:
+    """A loader that does something more at the end."""
+
+    def __init__(self, loader: Any, act: Callable[[Any], None]) -> None:
+        self._loader, self._act = loader, act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: Any) -> None:
+        self._loader.exec_module(module)
+        try:
+            self._act(module)
+        except Exception as error:  # as above
+            log.debug("%s stays as it is: %r", module.__name__, error)
+
+
+def _card(cuda: Any, index: int) -> str:
+    """Return a card's UUID as NVML writes it; an older torch tells none."""
+    uuid = str(getattr(cuda.get_device_properties(index), "uuid", ""))
+    return uuid if uuid.startswith("GPU-") or not uuid else f"GPU-{uuid}"
+
+
+def _name(pid: int) -> str:
+    return f"wslgpud-running-training-{pid}.json"
+
+
+def _contents(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read(_MOST_BYTES)
+
+
+def _pages(pid: Any) -> tuple[int, int]:
+    """Return resident and shared pages: https://man7.org/linux/man-pages/man5/proc_pid_statm.5.html."""
+    _, resident, shared, *_ = _contents(f"/proc/{pid}/statm").split()
+    return int(resident), int(shared)
+
+
+def _start_ticks() -> int:
+    return int(_contents("/proc/self/stat").rpartition(b")")[2].split()[19])
+
+
+def _children() -> list[int]:
+    """Return our children, loader workers above all; none where the kernel does not list them."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir("/proc/self/task")[:MOST_THREADS]:
+            found += map(int, _contents(f"/proc/self/task/{thread}/children").split())
+    return found[:MOST_WORKERS]
+
+
+def _proportional_bytes(pid: int) -> int:
+    """Return a worker's own share of anonymous memory: what it shares with us since the fork is not its own."""
+    try:
+        lines = _contents(f"/proc/{pid}/smaps_rollup").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(b"Pss_Anon:"))
+    except (OSError, StopIteration, ValueError):
+        return 0
+
+
+def _daemon() -> dict[str, Any] | None:
+    """Return the note of the daemon; one that root, the service's account or our own user has written."""
+    for place in PLACES:
+        with suppress(OSError), os.scandir(place) as entries:
+            for number, entry in enumerate(entries):
+                if number > 4096:  # data loaders may have thousands of files there
+                    break
+                if entry.name.startswith(_DAEMON) and entry.stat(follow_symlinks=False).st_uid in _trusted():
+                    with suppress(ValueError, OSError):
+                        note = json.loads(_contents(entry.path))
+                        if isinstance(note, dict) and os.path.exists(f"/proc/{note.get('pid')}"):
+                            return note
+    return None
+
+
+def _trusted() -> tuple[int, ...]:
+    import pwd
+
+    with suppress(KeyError):
+        return (0, os.geteuid(), pwd.getpwnam(_SERVICE).pw_uid)
+    return (0, os.geteuid())
+
+
+def _put(name: str, document: dict[str, Any]) -> None:
+    """Replace our note in one step, in the first place that can be written."""
+    for place in PLACES:
+        draft = f"{place}/.{name}.new"
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(draft)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            try:
+                os.fchmod(descriptor, 0o644)  # a daemon of another user reads it, whatever our umask
+                os.write(descriptor, json.dumps(document, separators=(",", ":")).encode())
+            finally:
+                os.close(descriptor)
+            os.replace(draft, f"{place}/{name}")
+        except OSError as error:
+            log.debug("no note in %s: %r", place, error)
+            continue
+        return
