@@ -362,7 +362,7 @@ class Observation:
 
     ``gap_expected``: the time since the last one is known not to be a stall (a suspended VM, a restart).
     ``exhausted`` names resources on which an allocation has just failed, "gpu" a card not known which;
-    ``late`` kinds of resources (ram, gpu, cgroup) that could not be read in time.
+    ``late`` kinds of resources (ram, gpu, cgroup) that could not be read in time; ``windows`` what Windows has left.
     """
 
     t: float
@@ -378,6 +378,7 @@ class Observation:
     exhausted: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
+    windows: RamState | None = None
 
 
 StressVerdict = Literal["passed", "findings", "left", "skipped", "failed"]

@@ -27,6 +27,7 @@ from wslgpud.model import (
     SourceReport,
     Transition,
 )
+from wslgpud.risk import risk_metrics
 from wslgpud.sources import cgroups, disk, gpu, memory, pressure, windows
 
 STALLED = ("memory", "10s")
@@ -407,6 +408,17 @@ def windows_memory(t: float, left: float, commit_left: float = 30, vm: float | N
     ]
     found += [(windows.VM, vm)] if vm is not None else []
     return tick(t, *(Reading(spec, int(value * GIB)) for spec, value in found))
+
+
+def test_windows_memory_is_told_once_by_the_forecast_while_that_warns_and_by_its_level_else() -> None:
+    def seen(t: int, level: Level) -> Snapshot:
+        low = windows_memory(float(t), 2)
+        forecast = SourceReport("risk", "ok", Sample((Reading(risk_metrics.LEVEL, int(level), ("windows",)),)), t, 0.0)
+        return replace(low, reports=(*low.reports, forecast))
+
+    engine = RuleEngine()
+    assert levels(engine, [seen(t, Level.WARNING) for t in range(100)]) == []
+    assert levels(engine, [seen(t, Level.OK) for t in range(100, 200)])[0][1:] == ("windows_memory_low", "warning")
 
 
 def test_a_windows_short_of_ram_is_told_of_and_one_that_is_merely_busy_is_not() -> None:

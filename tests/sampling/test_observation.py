@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Event, GpuSample, Observation, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import Event, GpuSample, Observation, RamState, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources import cgroups, cpu, memory, pressure, windows, wsl
@@ -142,3 +144,13 @@ def test_what_windows_tells_of_a_card_is_known_by_its_name_and_of_others_nothing
     first, second = observe(snapshot(Sample(gpus=cards), told)).gpus
     assert (first.index, first.shared_bytes, first.windows_ratio) == (0, 300, 0.99)
     assert second == cards[1]
+
+
+def test_windows_counts_by_what_is_scarcer_and_only_when_it_has_just_been_asked():
+    told = readings((windows.TOTAL, 64), (windows.AVAILABLE, 32), (windows.COMMIT_LIMIT, 100), (windows.COMMITTED, 95))
+    asked = SourceReport("windows", "ok", told, 1.0, 0.0)
+    assert observe(Snapshot(1.0, 1.0, 0, (asked,))).windows == RamState(100, 5)
+    assert observe(Snapshot(1.0, 1.0, 0, (replace(asked, fresh=False),))).windows is None
+    ram = replace(asked, sample=readings((windows.TOTAL, 64), (windows.AVAILABLE, 32)))
+    assert observe(Snapshot(1.0, 1.0, 0, (ram,))).windows == RamState(64, 32)
+    assert observe(Snapshot(1.0, 1.0, 0, (replace(asked, sample=Sample()),))).windows is None

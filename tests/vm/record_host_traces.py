@@ -19,6 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.traces.labels import label
+from wslgpud.risk.trace import observation_from_row
+from wslgpud.sources.windows import next_period
+
 from .image import image
 from .machine import Machine, MachineError
 from .traces.recorder import BLOCK_BYTES, INTERVAL_SECONDS
@@ -26,8 +30,10 @@ from .windows_host import WindowsHost
 
 HERE = Path(__file__).parent
 LEAD_IN_SECONDS = 30.0
-#: of Windows' RAM: with less left it has none to give, and everything waits for its disk
-EXHAUSTED_SHARE = 0.01
+#: of Windows' RAM: with less left it has none to give; with the first it writes to its page file, where it has one
+PAGED_SHARE, EXHAUSTED_SHARE = 0.06, 0.01
+#: how often the daemon asks Windows while its memory does not shrink
+WINDOWS_SECONDS = 10.0
 MOST_ROWS = 4000
 DROP_CACHE = "while :; do sleep 20; sync; echo 1 > /proc/sys/vm/drop_caches; done"
 
@@ -101,19 +107,29 @@ def samples(drive: Path, over: threading.Event) -> Iterator[dict[str, Any]]:
             file.seek(-len(block), 1)
 
 
-def watch(host: WindowsHost, drive: Path, over: threading.Event) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def watch(
+    host: WindowsHost, drive: Path, over: threading.Event, *, paged: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the samples of a machine with what Windows told, and what happened."""
     rows: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     killed, began = host.kills, 0.0
+    before, due = None, 0.0
     for row in samples(drive, over):
         began = began or time.monotonic() - row["t"]
-        rows.append(row | {"windows": host.memory()})
+        windows = host.memory()
+        rows.append(row)
+        if row["t"] >= due:  # as often as the daemon asks
+            rows[-1] = row | {"windows": windows}
+            now = (row["t"], windows["available"] / windows["total"])
+            due = row["t"] + next_period(WINDOWS_SECONDS, before, now) - INTERVAL_SECONDS / 2
+            before = now
         if len(rows) > 1 and (kills := row["vm"]["oom_kills_total"] - rows[-2]["vm"]["oom_kills_total"]):
             events.append({"t": row["t"], "resource": "ram", "kind": "oom_kill", "count": kills})
         told = {event["resource"] for event in events}
-        if "windows" not in told and rows[-1]["windows"]["available"] < EXHAUSTED_SHARE * host.total:
-            events.append({"t": row["t"], "resource": "windows", "kind": "exhausted"})
+        if "windows" not in told and windows["available"] < (PAGED_SHARE if paged else EXHAUSTED_SHARE) * host.total:
+            kind = "paged_out" if paged else "exhausted"
+            events.append({"t": row["t"], "resource": "windows", "kind": kind})
     if host.kills > killed and not any(event["resource"] == "windows" for event in events):
         events.append({"t": round(time.monotonic() - began, 3), "resource": "windows", "kind": "machine_killed"})
     return rows, {"events": events, "machine_died": host.kills > killed}
@@ -155,7 +171,7 @@ def record(scenario: Scenario, folder: Path) -> str:
             threads = [threading.Thread(target=run), threading.Thread(target=act, args=(host, scenario, over))]
             for thread in threads:
                 thread.start()
-            rows, happened = watch(host, drive, over)
+            rows, happened = watch(host, drive, over, paged=scenario.paged)
             for thread in threads:
                 thread.join()
     first = rows[0]
@@ -164,7 +180,8 @@ def record(scenario: Scenario, folder: Path) -> str:
     with gzip.GzipFile(folder / f"{name}.jsonl.gz", "wb", mtime=0) as packed:
         for line in ({"trace": 1, "interval_s": INTERVAL_SECONDS, "host": about}, *rows):
             packed.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-    truth = {"name": name, "scenario": scenario.workload, **happened}
+    observations = [observation_from_row(row, wsl=True) for row in rows]
+    truth = {"scenario": scenario.workload, **happened, **label(name, observations, happened["events"])}
     (folder / f"{name}.truth.json").write_text(json.dumps(truth) + "\n", encoding="utf-8")
     return f"{name}: {len(rows)} samples, {truth['events']}"
 

@@ -10,9 +10,11 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Number, ProcessSample, Snapshot, SourceReport, Transition
+from wslgpud.model import Event, Level, Number, ProcessSample, Snapshot, SourceReport, Transition
+from wslgpud.risk import risk_metrics
 from wslgpud.risk import training_metrics as training
 from wslgpud.risk.fullness import FULL_SHARE, Spill
+from wslgpud.risk.headroom import WINDOWS
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.words import Fact, MessageLike
 
@@ -258,8 +260,13 @@ def spill(look: Measured) -> Iterator[Signal]:
 
 
 def windows_memory(look: Measured) -> Iterator[Signal]:
-    """Return the share of Windows' memory that is left: of its RAM or of what it can promise, the scarcer."""
+    """Return the share of Windows' memory that is left: of its RAM or of what it can promise, the scarcer.
+
+    While the forecast warns of it, it tells this as well, and when.
+    """
     value = look.snapshot.value
+    if (value(risk_metrics.LEVEL, WINDOWS) or 0) >= Level.WARNING:
+        return
     total, available = value(windows.TOTAL), value(windows.AVAILABLE)
     limit, committed = value(windows.COMMIT_LIMIT), value(windows.COMMITTED)
     share: float | None = None

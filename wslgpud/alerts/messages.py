@@ -217,8 +217,8 @@ def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any
     return {**worst, **headline, "evidence": "\n".join(lines), "count": len(messages)}
 
 
-def iso(wall: float) -> str:
-    return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
+def iso(wall: float | None) -> str | None:
+    return None if wall is None else datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def local_time(at: str) -> str:

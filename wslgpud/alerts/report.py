@@ -78,7 +78,7 @@ def _summary(incident: Incident, translator: Translator) -> dict[str, Any]:
             "level": incident.level.label,
             "worst_level": incident.worst.label,
             "opened": iso(incident.opened_wall),
-            "closed": _iso(incident.closed_wall),
+            "closed": iso(incident.closed_wall),
             "headline": incident.message,
             "message": to_json(incident.message),
             "outcome": outcome(incident),
@@ -106,8 +106,8 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
         "moment": iso(moment),
         "start": iso(start),
         "end": iso(end),
-        "warned": _iso(incident.warned_wall),
-        "killed": _iso(incident.killed_wall),
+        "warned": iso(incident.warned_wall),
+        "killed": iso(incident.killed_wall),
         "warned_seconds_before": incident.lead_seconds,
         "forecast": {"at": iso(warned.wall), **forecast_facts(warned.forecast)}
         if warned is not None and warned.forecast is not None
@@ -134,10 +134,6 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
         ],
     }
     return Report(incident, moment, warned, start, end, translator.document(document), curves)
-
-
-def _iso(wall: float | None) -> str | None:
-    return None if wall is None else iso(wall)
 
 
 def _in_full(history: Reader, known: Incident) -> tuple[Incident, dict[int, Transition]]:
@@ -267,7 +263,7 @@ def _deliveries(
         {
             "channel": d.channel,
             "at": iso(d.created_wall),
-            "sent": _iso(d.done_wall) if not d.error else None,
+            "sent": iso(d.done_wall) if not d.error else None,
             "attempts": d.attempts,
             "error": d.error or None,
         }

@@ -45,6 +45,11 @@ class _Snapshot(NamedTuple):
     t: float
     held: dict[tuple[int, int], int]
     pools: dict[str, int]
+    linux: int | None = None  # RAM that Linux has touched and not freed, its page cache included
+
+
+def _linux(ram: RamState | None) -> int | None:
+    return None if ram is None or ram.free is None else ram.total - ram.free
 
 
 def short_name(process: ProcessSample) -> str:
@@ -82,6 +87,7 @@ def group_name(who: MessageLike) -> str:
 
 def _pools(ram: RamState | None) -> dict[str, int]:
     known = {"tmpfs": ram.shmem, "kernel": ram.slab_unreclaimable, "huge pages": ram.hugepages} if ram else {}
+    known |= {"balloon": -ram.total} if ram else {}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -89,6 +95,7 @@ _POOLS = {
     "tmpfs": template("files in /dev/shm or tmpfs"),
     "kernel": template("the kernel (slab)"),
     "huge pages": template("huge pages"),
+    "balloon": template("the host, which takes memory back"),
 }
 GROUP = template("{count} x {name}")
 SEVERAL = template("several: {parts}")
@@ -119,7 +126,7 @@ class Attribution:
         if not observation.processes and observation.ram is None:
             return
         held = {p.key: p.held_bytes for p in observation.processes}
-        snapshots.append(_Snapshot(t, held, _pools(observation.ram)))
+        snapshots.append(_Snapshot(t, held, _pools(observation.ram), _linux(observation.ram)))
         if len(snapshots) > MOST_SNAPSHOTS:
             del snapshots[_dispensable([snapshot.t for snapshot in snapshots])]
             if t - snapshots[0].t > LONGEST_SECONDS:
@@ -158,6 +165,17 @@ class Attribution:
             several = Message(SEVERAL, {"parts": parts})
             return Culprit(several, "group", sums.total() / seconds, min(1.0, sums.total() / lost))
         return Culprit(say("no watched process"), "unknown") if now.processes else NOBODY
+
+    def windows_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
+        """Return who took what Windows has lost: this machine, whose memory lies there, or Windows' own programs."""
+        before, used = self._before(now.t - max(window, 5.0)), _linux(now.ram)
+        if before is None or before.linux is None or used is None or lost_rate <= 0:
+            return NOBODY
+        seconds = max(now.t - before.t, 1e-3)
+        share = max(0.0, min(1.0, (used - before.linux) / (lost_rate * seconds)))
+        if share >= CULPRIT_SHARE:
+            return Culprit(say("Linux, its page cache included"), "linux", lost_rate * share, share)
+        return Culprit(say("programs of Windows"), "windows", lost_rate * (1 - share), 1 - share)
 
     def _before(self, t: float) -> _Snapshot | None:
         earlier = [snapshot for snapshot in self._snapshots if snapshot.t <= t]

@@ -10,7 +10,7 @@ from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transi
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
 from wslgpud.risk.commands import Commands, Wish
 from wslgpud.risk.forecast_messages import headline
-from wslgpud.risk.headroom import Ceilings, Failure, Room, gpu_key, gpu_used, rooms
+from wslgpud.risk.headroom import WINDOWS, Ceilings, Failure, Room, Taken, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.probability import probabilities
@@ -67,6 +67,7 @@ class RiskEngine:
         self._gpu_attribution: dict[str, GpuAttribution] = {}
         self._ceilings = Ceilings(self.settings)
         self._commands = Commands()
+        self._taken = Taken()
         self.card_ends: Mapping[str, float] = {}
         self._kills: dict[str, int] = {}
         self._last: dict[str, _Last] = {}
@@ -86,7 +87,7 @@ class RiskEngine:
         failures = tuple(self._learn(observation, exhausted))
         failed = {failure.uuid or failure.resource for failure in failures}
         seen: dict[str, _Last] = {}
-        here = list(rooms(observation, self._ceilings.bytes_by_key))
+        here = list(rooms(observation, self._ceilings.bytes_by_key, self._taken.total(observation)))
         if COMMANDS in self._recalled:
             self._commands.recall(t, *self._recalled.pop(COMMANDS))
         self._commands.push(observation, here, exhausted)
@@ -125,7 +126,10 @@ class RiskEngine:
             if name in seen:
                 continue
             age, tracker = t - last.t, self._trackers.get(last.key)
-            late = name.startswith(("ram", *observation.late))
+            # Windows is asked every few seconds, and may stop to answer.
+            late = name.startswith(("ram", *observation.late)) or (
+                name == WINDOWS and age <= self.settings.hold_seconds
+            )
             if last.key not in here and late:
                 if tracker is not None and 0.0 <= age <= self.settings.hold_seconds:
                     level = tracker.hysteresis.level
@@ -283,8 +287,9 @@ class RiskEngine:
         window, rate = max(danger.window_seconds, 3.0), danger.rate * room.capacity
         if not rate:  # what does not grow steadily is looked at over the time that the rate is of
             window, rate = RATE_SECONDS, tracker.rate or 0.0
-        if room.resource == "ram":
-            return self._attribution.ram_culprit(observation, window, rate)
+        if room.resource in ("ram", WINDOWS):
+            of = self._attribution.ram_culprit if room.resource == "ram" else self._attribution.windows_culprit
+            return of(observation, window, rate)
         if room.resource.startswith("cgroup:"):
             group = room.resource.removeprefix("cgroup:")
             known = any(p.cgroup for p in observation.processes)

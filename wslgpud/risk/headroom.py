@@ -15,6 +15,10 @@ WSL_VRAM_SHARE = 0.04
 WSL_VRAM_BYTES = 512 << 20
 """Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: make_resident gave -12
 with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the ceiling is learned."""
+WINDOWS = "windows"
+"""The resource's name."""
+TAKEN_SECONDS = 600.0
+"""A machine that has been smaller for so long is a smaller machine."""
 TREND_SECONDS = 60.0
 FALL_SECONDS = 10.0
 """A program that ran out of memory is gone, or has given it back, within this."""
@@ -40,13 +44,42 @@ class Room(NamedTuple):
         return min(1.0, max(0.0, self.headroom / self.capacity))
 
 
-def ram_room(observation: Observation) -> Room | None:
-    """RAM and swap are one resource: the kernel kills when both are gone."""
+class Taken:
+    """RAM that a host has taken back from its virtual machine (a balloon): as good as in use, until it is old news.
+
+    With each piece the machine's RAM gets smaller, and growth under one capacity says nothing under another: what goes
+    away that way would never be seen to go on.
+    """
+
+    def __init__(self) -> None:
+        self._most = self._total = 0
+        self._changed_t = -math.inf
+
+    def total(self, observation: Observation) -> int:
+        """Return the machine's RAM with what was taken back in the last minutes; 0 where it is not known."""
+        ram, t = observation.ram, observation.t
+        if ram is None:
+            return self._most
+        if ram.total != self._total:
+            self._total, self._changed_t = ram.total, t
+        if ram.total > self._most or t - self._changed_t > TAKEN_SECONDS:
+            self._most = ram.total
+        return self._most
+
+
+def ram_room(observation: Observation, total: int = 0) -> Room | None:
+    """RAM and swap are one resource: the kernel kills when both are gone. ``total`` counts what a host took back."""
     ram, swap = observation.ram, observation.swap
     if ram is None or ram.total <= 0:
         return None
     free, more = (swap.free, swap.total) if swap is not None else (0, 0)
-    return Room("ram", "ram", max(0, ram.available + free), ram.total + more, more > 0)
+    return Room("ram", "ram", max(0, ram.available + free), max(total, ram.total) + more, more > 0)
+
+
+def windows_room(observation: Observation) -> Room | None:
+    """Return the RAM of Windows; its page file makes the end slower."""
+    windows = observation.windows
+    return None if windows is None else Room(WINDOWS, WINDOWS, max(0, windows.available), windows.total, swap=True)
 
 
 def gpu_key(gpu: GpuSample) -> str:
@@ -96,11 +129,12 @@ def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
     return Room(name, name, max(0, headroom), capacity, capacity > group.limit, limit_hits=group.max_events_total)
 
 
-def rooms(observation: Observation, learned_ceilings: Mapping[str, int]) -> Iterator[Room]:
-    """Every resource that the observation knows; ceilings in bytes by :func:`gpu_key`."""
+def rooms(observation: Observation, learned_ceilings: Mapping[str, int], ram_total: int = 0) -> Iterator[Room]:
+    """Every resource that the observation knows; ceilings in bytes by :func:`gpu_key`, ``ram_total`` of ``Taken``."""
     swap_free = observation.swap.free if observation.swap else None
     found = [
-        ram_room(observation),
+        ram_room(observation, ram_total),
+        windows_room(observation),
         *(gpu_room(g, wsl=observation.wsl, learned_ceiling=learned_ceilings.get(gpu_key(g))) for g in observation.gpus),
         *(cgroup_room(group, swap_free) for group in observation.cgroups),
     ]

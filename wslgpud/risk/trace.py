@@ -161,6 +161,7 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
         ram=_record(RamState, _object(row, "ram")),
         swap=_record(SwapState, _object(row, "swap")),
         vm=_record(VmState, _object(row, "vm")),
+        windows=_record(RamState, _object(row, "windows")),
         psi={name: state for name, state in psi if state is not None},
         gpus=tuple(filter(None, gpus)),
         processes=tuple(_processes(_list(row, "procs", dict))),
@@ -196,7 +197,8 @@ def _row(record: Any) -> dict[str, Any]:
 def row_from_observation(observation: Observation) -> dict[str, Any]:
     """Turn an observation into one sample of a trace; what is not known is left out."""
     o = observation
-    always = {key: _row(one) for key, one in (("ram", o.ram), ("swap", o.swap), ("vm", o.vm)) if one is not None}
+    single = (("ram", o.ram), ("swap", o.swap), ("vm", o.vm), ("windows", o.windows))
+    always = {key: _row(one) for key, one in single if one is not None}
     parts: dict[str, Any] = {
         "psi": {name: _row(state) for name, state in o.psi.items()},
         "gpus": [_row(gpu) | {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]} for gpu in o.gpus],

@@ -60,7 +60,20 @@ def observe(snapshot: model.Snapshot) -> model.Observation:
             for report in snapshot.reports
             if report.name in _KINDS and report.health in ("late", "failed")
         ),
+        windows=_windows(snapshot),
     )
+
+
+def _windows(seen: model.Snapshot) -> model.RamState | None:
+    """Return what Windows has of RAM, or of what it can promise where that is scarcer; only if it was just asked."""
+    if not any(report.name == windows.WindowsSource.name and report.fresh for report in seen.reports):
+        return None
+    total, available = seen.value(windows.TOTAL), seen.value(windows.AVAILABLE)
+    limit, committed = seen.value(windows.COMMIT_LIMIT), seen.value(windows.COMMITTED)
+    known = [(total, available)] if total and available is not None else []
+    known += [(limit, max(0, limit - committed))] if limit and committed is not None else []
+    scarcer = min(known, key=lambda pair: pair[1] / pair[0], default=None)
+    return None if scarcer is None else model.RamState(int(scarcer[0]), int(scarcer[1]))
 
 
 def _gpus(seen: model.Snapshot) -> tuple[model.GpuSample, ...]:

@@ -135,7 +135,7 @@ def _open_now(one: OpenIncident, now: Forecast | None) -> dict[str, Any]:
         "since": iso(incident.opened_wall),
         "headline": text_now(incident, now).headline or incident.message,
         "acknowledged": one.acknowledged,
-        "silenced_until": None if until is None else iso(until),
+        "silenced_until": iso(until),
         "notes": notes or None,
     }
 

@@ -31,6 +31,8 @@ RENEW_SECONDS = 6 * 3600.0
 #: how often to look whether interop has come back
 LOOK_AGAIN_SECONDS = 60.0
 EXPORTER_SECONDS = 4.0
+#: where its memory shrinks, Windows is asked more often, so that so many answers come before the end
+FASTEST_SECONDS, ANSWERS_BEFORE_END = 2.0, 8
 #: a page with all collectors on a busy server has about 2 MB
 MOST_BYTES = 8 << 20
 
@@ -125,10 +127,15 @@ class WindowsSource(Source):
         self._renew_at = 0.0
         self._look_at = float("-inf")
         self._absence: MessageLike = ""
+        self._before: tuple[float, float] | None = None
 
     def read(self) -> Sample:
         """Return what Windows tells now; NoData outside WSL 2 and where this or interop is switched off."""
         facts = self._by_exporter() if self.config.windows.exporter_url else self._by_probe()
+        now, left = self.host.clock.mono(), left_share(facts.sizes)
+        every = self.config.windows.every_seconds
+        self.period_seconds = every if left is None else next_period(every, self._before, (now, left))
+        self._before = None if left is None else (now, left)
         return Sample(tuple(readings(facts, self._linux_used())))
 
     def close(self) -> None:
@@ -214,6 +221,26 @@ class WindowsSource(Source):
         levels = table(self.host.read_optional("/proc/meminfo"))
         total, free = whole(levels.get("MemTotal")), whole(levels.get("MemFree"))
         return None if total is None or free is None else (total - free) * 1024
+
+
+def left_share(sizes: Sizes) -> float | None:
+    """Return the share that Windows has left of its RAM, or of what it can promise where that is less."""
+    total, available = sizes.get(TOTAL), sizes.get(AVAILABLE)
+    limit, committed = sizes.get(COMMIT_LIMIT), sizes.get(COMMITTED)
+    ram = available / total if total and available is not None else None
+    promises = max(0, limit - committed) / limit if limit and committed is not None else None
+    return min((share for share in (ram, promises) if share is not None), default=None)
+
+
+def next_period(every: float, before: tuple[float, float] | None, now: tuple[float, float]) -> float:
+    """Return after how long to ask again, from (time, share left) of the last answer and of this one.
+
+    Where little is left soon at this rate, some answers more come before the end; a shrinking Windows below half only.
+    """
+    if before is None or now[0] <= before[0] or now[1] >= 0.5:
+        return every
+    rate = (before[1] - now[1]) / (now[0] - before[0])
+    return every if rate <= 0 else max(min(every, FASTEST_SECONDS), min(every, now[1] / rate / ANSWERS_BEFORE_END))
 
 
 def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:

@@ -53,7 +53,7 @@ def deliver(request: dict[str, Any]) -> int:
         return UNKNOWN_URL
     sender = apprise.Apprise()
     sender.add(service)
-    # MessageLike to be text, it is escaped wherever a service wants HTML.
+    # Said to be text, it is escaped wherever a service wants HTML.
     taken = sender.notify(
         request["body"], title=request["title"], notify_type=request["type"], body_format=apprise.NotifyFormat.TEXT
     )

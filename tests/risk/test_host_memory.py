@@ -1,0 +1,123 @@
+"""What a Windows host does to WSL: takes memory back, writes it to its page file, or has none left."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.scoring import Score, read_truth
+from wslgpud.model import Level, Observation, RamState
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.headroom import Taken
+from wslgpud.risk.replay import replay
+from wslgpud.risk.trace import read_trace
+from wslgpud.sources.windows import next_period
+
+GIB, MIB = 1 << 30, 1 << 20
+FOLDER = Path(__file__).parents[1] / "traces" / "host"
+#: steps of which the fourth does not fit; half of Windows' memory within 20 s; as much as it has left within 4 s
+LATE = {"host-small_host-steps", "host-small_host-page_cache", "host-paged_out-works"}
+RECORDINGS = sorted(path.name.split(".")[0] for path in FOLDER.glob("*.jsonl.gz"))
+HARMLESS = ["host-drop_cache", "host-small_host-build"]
+
+
+def played(name: str):
+    return replay(name, read_trace(FOLDER / f"{name}.jsonl.gz")), read_truth(FOLDER / f"{name}.truth.json")
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDINGS if name not in LATE])
+def test_what_a_host_does_to_its_machine_is_warned_of_in_time(name):
+    result, truth = played(name)
+    score = Score()
+    changes = {r: [(c.mono, c.new) for c in result.changes if c.resource == r] for r in result.forecasts}
+    score.add(truth, changes, Level.WARNING)
+    assert score.late == []
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_page_cache_that_is_dropped_and_a_build_that_fits_are_no_reason_to_warn(name):
+    result, _ = played(name)
+    assert max((change.new for change in result.changes), default=Level.OK) < Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("name", "resource", "who"),
+    [
+        ("host-balloon-steps", "ram", "the host, which takes memory back"),
+        ("host-balloon-given_back", "ram", "the host, which takes memory back"),
+        ("host-neighbour", "windows", "programs of Windows"),
+        ("host-small_host-leak", "windows", "Linux, its page cache included"),
+    ],
+)
+def test_who_takes_the_memory_is_named(name, resource, who):
+    result, _ = played(name)
+    blamed = {str(f.who) for _, f in result.forecasts[resource] if f.level >= Level.CRITICAL}
+    assert who in blamed
+
+
+def leaking(windows_every: float = 10.0, until: float = 300.0) -> list[Observation]:
+    """Return a machine at rest on a Windows that loses 50 MiB a second."""
+    ram = RamState(8 * GIB, 6 * GIB, free=6 * GIB)
+    seen, due = [], 0.0
+    for t in range(int(until)):
+        windows = None
+        if t >= due:
+            windows, due = RamState(16 * GIB, max(0, 16 * GIB - 50 * MIB * t)), t + windows_every
+        seen.append(Observation(t=float(t), ram=ram, windows=windows))
+    return seen
+
+
+def test_windows_is_warned_of_though_linux_has_plenty_and_says_when_and_who():
+    result = replay("leak", leaking())
+    warning = next(c for c in result.changes if c.new == Level.WARNING)
+    assert warning.resource == "windows"
+    assert str(warning.message).startswith("Windows' memory full in about ")
+    assert "programs of Windows" in str(warning.message)
+    assert not any(c.resource == "ram" for c in result.changes)
+
+
+def test_between_two_answers_of_windows_the_countdown_goes_on():
+    engine, etas = RiskEngine(), []
+    for seen in leaking():
+        (forecast,) = [f for f in engine.observe(seen).forecasts if f.resource == "windows"]
+        etas.append((forecast.level, forecast.eta_seconds, forecast.age_seconds))
+    assert all(age == i % 10 for i, (_, _, age) in enumerate(etas))
+    last = [eta for level, eta, _ in etas[-9:] if eta is not None]
+    assert last == sorted(last, reverse=True)
+
+
+def test_an_alarm_about_a_windows_that_does_not_answer_any_more_ends():
+    engine, changes = RiskEngine(), []
+    for seen in leaking(until=290.0):
+        changes += engine.observe(seen).changes
+    assert changes[-1].new >= Level.WARNING
+    for t in range(290, 420):
+        changes += engine.observe(Observation(t=float(t), ram=RamState(8 * GIB, 6 * GIB))).changes
+    assert (changes[-1].resource, changes[-1].new) == ("windows", Level.OK)
+
+
+def test_memory_that_was_taken_back_counts_as_gone_until_it_is_old_news():
+    taken = Taken()
+
+    def total(t: float, gib: int) -> int:
+        return taken.total(Observation(t=t, ram=RamState(gib * GIB, GIB))) // GIB
+
+    assert [total(float(t), gib) for t, gib in enumerate([8, 7, 6, 6])] == [8, 8, 8, 8]
+    assert total(500.0, 6) == 8
+    assert total(700.0, 6) == 6
+    assert total(710.0, 8) == 8
+    assert taken.total(Observation(t=711.0)) // GIB == 8
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "seconds"),
+    [
+        (None, (0.0, 0.3), 10.0),
+        ((0.0, 0.3), (10.0, 0.3), 10.0),
+        ((0.0, 0.8), (10.0, 0.6), 10.0),
+        ((0.0, 0.5), (10.0, 0.4), 5.0),
+        ((0.0, 0.3), (10.0, 0.1), 2.0),
+    ],
+    ids=["first answer", "nothing shrinks", "plenty left", "40 s left", "5 s left"],
+)
+def test_a_windows_that_runs_out_is_asked_more_often(before, now, seconds):
+    assert next_period(10.0, before, now) == pytest.approx(seconds)
