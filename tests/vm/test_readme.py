@@ -35,7 +35,11 @@ STAND_INS = {
     "on-warning": "cat >>/warnings\n",
 }
 CONFIGURATION = '[alerts]\ncommand = ["/stand-ins/on-warning"]\n'
-TRAIN = 'import sys, time\nheld = b"x" * (int(sys.argv[2]) << 20)\ntime.sleep(1)\n'
+TRAIN = """import sys, time
+held = b"x" * (int(sys.argv[2] if len(sys.argv) > 2 else 1) << 20)
+time.sleep(1)
+print("trained")
+"""
 #: what shows the IDs that the next commands take
 LISTS = ("wslgpud incidents", "wslgpud stress history", "wslgpud alerts list")
 #: a problem found is no failure
@@ -51,6 +55,7 @@ SAYS = {
     "wslgpud alerts test": "command",
     "wslgpud alerts list": "was killed",
     "wslgpud guard --pause --timeout 30m -- make": "made with",
+    "wslgpud inside -- python train.py": "trained",
 }
 
 

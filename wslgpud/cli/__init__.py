@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from wslgpud import __version__
 from wslgpud.cli.commands import App, Commands
@@ -89,6 +90,13 @@ class _Root(Commands):
         """Return the commands for their list."""
         return [_listed(name) for name in NAMES]
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the names of commands that begin so, without importing them; else options."""
+        from typer._click.shell_completion import CompletionItem
+
+        names = [name for name in NAMES if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in names] or super(TyperGroup, self).shell_complete(ctx, incomplete)
+
 
 app = App(
     cls=_Root,
@@ -110,10 +118,27 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def _complete(context: typer.Context, parameter: typer.CallbackParam, shell: Shell | None) -> None:
+    if shell is not None and not context.resilient_parsing:
+        from wslgpud.cli import completion
+
+        (completion.install if parameter.name == "install" else completion.show)(shell)
+
+
+def _shell(name: str, meaning: str) -> Any:
+    """Declare an option about completion."""
+    return typer.Option(name, metavar="bash|zsh|fish", callback=_complete, is_eager=True, help=meaning)
+
+
 @app.callback()
 def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and end")
     ] = False,
+    install: Annotated[Shell | None, _shell("--install-completion", "let Tab complete commands and values")] = None,
+    show: Annotated[Shell | None, _shell("--show-completion", "print what the shell would load for that")] = None,
 ) -> None:
     pass

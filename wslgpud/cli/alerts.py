@@ -20,7 +20,7 @@ from wslgpud.alerts.report import summaries
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.alerts.save_request import StoppedFile
-from wslgpud.cli import common
+from wslgpud.cli import common, completion
 from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
 from wslgpud.cli.help import padded, wrapped
@@ -77,7 +77,7 @@ def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
 
 @app.command()
 def show(
-    number: Annotated[int, argument("ID", "number of the incident")],
+    number: Annotated[int, argument("ID", "number of the incident", completion.incident)],
     config: common.Config = None,
     as_json: common.Json = False,
     state: common.State = None,
@@ -92,7 +92,9 @@ def show(
 
 @app.command()
 def explain(
-    rule: Annotated[str, argument("RULE", "rule, as 'alerts show' names it; all of them without one")] = "",
+    rule: Annotated[
+        str, argument("RULE", "rule, as 'alerts show' names it; all of them without one", completion.rule)
+    ] = "",
 ) -> None:
     """Explain a rule at length, and how to act on it.
 
@@ -132,7 +134,7 @@ def try_channels(config: common.Config = None) -> None:
 
 @app.command()
 def silence(
-    rule: Annotated[str, argument("RULE", "rule, or * for all")],
+    rule: Annotated[str, argument("RULE", "rule, or * for all", completion.rule)],
     lasting: Annotated[str, option("--for", "TIME", "how long: 30min, 2h, 1d; 0 ends it")] = "1h",
     resource: Annotated[str, option("--resource", "NAME", "only for this resource (ram, gpu0, ...)")] = "*",
     state: common.State = None,
@@ -157,7 +159,7 @@ def silence(
 
 @app.command()
 def ack(
-    number: Annotated[int, argument("ID", "number of the incident")],
+    number: Annotated[int, argument("ID", "number of the incident", completion.incident)],
     config: common.Config = None,
     state: common.State = None,
 ) -> None:

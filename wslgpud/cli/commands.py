@@ -30,6 +30,8 @@ from wslgpud.cli import help as helps
 from wslgpud.config import ConfigError
 from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
 
+#: what the scripts that a shell has loaded for completion set when they ask
+COMPLETES = "_WSLGPUD_COMPLETE"
 #: what ``--plot`` without a name stands for: this terminal
 TERMINAL = "-"
 #: of a name that cannot be drawn the picture itself says so
@@ -50,6 +52,10 @@ class _Spoken:
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run in the reader's language; what the user can mend (``MessageError``) ends in one line and status 2."""
         words.use(language())
+        if COMPLETES in os.environ:  # a shell asks for values: Typer's classes for that are late
+            from typer._completion_classes import completion_init
+
+            completion_init()
         said: MessageLike
         try:
             status = super().main(*args, standalone_mode=False, **options)  # type: ignore[misc]  # a mixin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, time, timedelta
 from pathlib import Path
@@ -109,9 +109,9 @@ def flag(names: str, meaning: str, **more: Any) -> Any:
     return typer.Option(*names.split(), help=meaning, **more)
 
 
-def argument(metavar: str, meaning: str) -> Any:
-    """Declare an argument."""
-    return typer.Argument(metavar=metavar, help=meaning)
+def argument(metavar: str, meaning: str, completes: Callable[[str], list[str]] | None = None) -> Any:
+    """Declare an argument, and what a shell may complete it to."""
+    return typer.Argument(metavar=metavar, help=meaning, autocompletion=completes)
 
 
 _CONFIG = option("--config -c", "FILE", "configuration instead of the usual one", is_eager=True, callback=_heard)

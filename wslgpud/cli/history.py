@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wslgpud.app.catalogue import catalogue
-from wslgpud.cli import common
+from wslgpud.cli import common, completion
 from wslgpud.cli.chart import chart
 from wslgpud.cli.common import Fault, argument, database_of, flag, moment, option, picture, seconds, span, warn, writing
 from wslgpud.cli.console import Console, bar, table_of
@@ -45,6 +45,7 @@ def history(
             "SERIES",
             "ram, vram, gpu, temperature, ...; a metric; a pattern: 'gpu_*', 'gpu_clock_hertz{gpu=0}'."
             " Without any: list all that there are",
+            completion.metric,
         ),
     ] = None,
     since: common.Since = "24h",
@@ -243,7 +244,9 @@ _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics"}
 
 def export(
     file: Annotated[Path, argument("FILE", "file to write; - for standard output")],
-    series: Annotated[list[str] | None, argument("SERIES", "as for history; all without any")] = None,
+    series: Annotated[
+        list[str] | None, argument("SERIES", "as for history; all without any", completion.metric)
+    ] = None,
     form: Annotated[
         Literal["openmetrics", "csv", "parquet"] | None,
         option("--format", "openmetrics|csv|parquet", "format, unless the suffix of the file tells it"),

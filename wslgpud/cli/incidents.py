@@ -14,7 +14,7 @@ from wslgpud import client, words
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.messages import local_time
 from wslgpud.alerts.report import Report, report, summaries
-from wslgpud.cli import common
+from wslgpud.cli import common, completion
 from wslgpud.cli.chart import headroom
 from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, flag, picture, span
 from wslgpud.cli.console import Console
@@ -31,7 +31,7 @@ _SUBJECT = 28
 
 
 def incidents(
-    number: Annotated[int | None, argument("ID", "number of the incident to show")] = None,
+    number: Annotated[int | None, argument("ID", "number of the incident to show", completion.incident)] = None,
     config: common.Config = None,
     as_json: common.Json = False,
     plot: common.Plot = None,

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from wslgpud import config as configuration
-from wslgpud.cli import common
+from wslgpud.cli import common, completion
 from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, warn
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
@@ -204,7 +204,7 @@ def history(
 
 @app.command()
 def show(
-    number: Annotated[int, argument("ID", "number of the run, see history")],
+    number: Annotated[int, argument("ID", "number of the run, see history", completion.stress_run)],
     config: common.Config = None,
     state: common.State = None,
     as_json: common.Json = False,
@@ -229,8 +229,10 @@ def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
 
 @app.command()
 def compare(
-    one: Annotated[int | None, argument("ID", "number of a run; without any: driver by driver")] = None,
-    other: Annotated[int | None, argument("ID", "number of another run")] = None,
+    one: Annotated[
+        int | None, argument("ID", "number of a run; without any: driver by driver", completion.stress_run)
+    ] = None,
+    other: Annotated[int | None, argument("ID", "number of another run", completion.stress_run)] = None,
     config: common.Config = None,
     state: common.State = None,
     as_json: common.Json = False,

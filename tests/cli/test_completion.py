@@ -1,0 +1,86 @@
+"""Tab completes commands, options, and what this machine has: rules, metrics, incidents, stress runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import clean_environment, daemon, eventually, wslgpud
+
+PROGRAM = Path(sys.executable).parent / "wslgpud"
+
+
+def completed(line: str, home: Path) -> list[str]:
+    """Return what bash would offer at the end of a line."""
+    words = line.split(" ")
+    asked = {"_WSLGPUD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    environment = {**clean_environment(home), **asked, "STATE_DIRECTORY": str(home)}
+    done = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("wslgpud st", ["status", "stress"]),
+        ("wslgpud stress com", ["compare"]),
+        ("wslgpud guard --ins", ["--inside"]),
+        ("wslgpud alerts explain training", ["training_leak", "training_retries"]),
+        ("wslgpud history gpu_memory_us", ["gpu_memory_used_bytes"]),
+        ("wslgpud incidents ", []),  # no daemon answers
+    ],
+)
+def test_what_is_offered_begins_with_what_was_typed(line: str, found: list[str], tmp_path: Path) -> None:
+    assert completed(line, tmp_path) == found
+
+
+def test_incidents_are_offered_by_their_numbers_where_a_daemon_answers(tmp_path: Path) -> None:
+    with daemon(tmp_path) as killed:
+        eventually(lambda: killed.samples().get("wslgpud_ticks_total", 0) > 3, "some samples")
+        killed.end(signal.SIGKILL)
+    with daemon(tmp_path) as running:
+        (incident,) = eventually(lambda: running.status().get("incidents"), "the report of how that ended")
+
+        assert completed("wslgpud incidents ", running.state) == [str(incident["id"])]
+        assert completed("wslgpud incidents 999", running.state) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_loads_what_is_installed(shell: str, tmp_path: Path) -> None:
+    done = wslgpud("--install-completion", shell, home=tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and "_WSLGPUD_COMPLETE" in path.read_text()]
+
+    assert done.returncode == 0, done.stderr
+    assert "new terminals have it" in done.stdout
+    assert len(files) == 1
+    assert str(files[0]) in done.stdout
+    if program := shutil.which(shell):
+        assert subprocess.run([program, "-n", str(files[0])], check=False).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_itself_completes(tmp_path: Path) -> None:
+    """The function that bash calls on Tab, in a bash that has loaded it."""
+    script = (
+        'eval "$(wslgpud --show-completion bash)"; COMP_WORDS=(wslgpud alerts expl); COMP_CWORD=2;'
+        ' _wslgpud_completion wslgpud; echo "${COMPREPLY[@]}"'
+    )
+    environment = {**clean_environment(tmp_path), "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "explain\n"
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / ".bash_completions").write_text("no folder")
+    done = wslgpud("--install-completion", "bash", home=tmp_path)
+
+    assert done.returncode == 2
+    assert "cannot write ~: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,67 @@
+"""Completion of commands in bash, zsh and fish: Typer's, with the values that this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import typer
+
+from wslgpud.cli import common
+from wslgpud.cli.commands import COMPLETES
+from wslgpud.words import t
+
+#: completes one value: its beginning -> all values that go on like it
+Completer = Callable[[str], list[str]]
+
+
+def show(shell: str) -> None:
+    """Print what a shell has to load, and end."""
+    from typer._completion_shared import get_completion_script
+
+    typer.echo(get_completion_script(prog_name="wslgpud", complete_var=COMPLETES, shell=shell))
+    raise typer.Exit
+
+
+def install(shell: str) -> None:
+    """Have a shell load it from now on, and end."""
+    from typer._completion_shared import install as installed
+
+    with common.refused("cannot write {path}: {why}", path="~"):
+        _, path = installed(shell=shell, prog_name="wslgpud", complete_var=COMPLETES)
+    typer.echo(t("completion is in {path}; new terminals have it", path=str(path)))
+    raise typer.Exit
+
+
+def _of(names: Callable[[], Any]) -> Completer:
+    """Return what completes to one of the names, which are looked for when somebody asks."""
+    return lambda incomplete: [name for name in map(str, names()) if name.startswith(incomplete)]
+
+
+def _rules() -> list[str]:
+    from wslgpud.alerts.rules import OTHERS, RULES
+
+    return sorted([*OTHERS, *(rule.name for rule in RULES)])
+
+
+def _metrics() -> list[str]:
+    from wslgpud.app.catalogue import catalogue
+
+    return [spec.name for spec in catalogue() if spec.stored]
+
+
+def _listed(path: str, rows: str) -> list[int]:
+    """Return the numbers that a daemon lists, the newest first; none where none answers."""
+    from wslgpud import client
+
+    for daemon in client.noted(common.daemon_folders(None)):
+        with suppress(client.Unanswered, KeyError, TypeError):
+            return [row["id"] for row in daemon.ask(path)[rows]]
+    return []
+
+
+rule = _of(_rules)
+metric = _of(_metrics)
+incident = _of(lambda: _listed("/api/v1/incidents", "incidents"))
+stress_run = _of(lambda: _listed("/api/v1/stress", "runs"))
