@@ -14,8 +14,9 @@ from wslgpud.sources.windows import next_period
 
 GIB, MIB = 1 << 30, 1 << 20
 FOLDER = Path(__file__).parents[1] / "traces" / "host"
-#: steps of which the fourth does not fit; half of Windows' memory within 20 s; as much as it has left within 4 s
-LATE = {"host-small_host-steps", "host-small_host-page_cache", "host-paged_out-works"}
+#: steps of which the fourth does not fit; half of Windows' memory within 20 s; what it has left within 4 s; and where
+#: Windows has little left from the start, of which three answers in half a minute tell too little
+LATE = {"host-small_host-steps", "host-small_host-page_cache", "host-paged_out-works", "host-paged_out-slow"}
 RECORDINGS = sorted(path.name.split(".")[0] for path in FOLDER.glob("*.jsonl.gz"))
 HARMLESS = ["host-drop_cache", "host-small_host-build"]
 

@@ -44,7 +44,7 @@ class Scenario:
 
     ``spare_mib`` is what Windows has left once the machine has booted; ``program`` the MiB and seconds of a program of
     its own; ``taken`` the MiB that the balloon takes back in so many seconds, in so many steps; ``paged`` that Windows
-    writes the machine's memory to its page file rather than end it.
+    writes the machine's memory to its page file rather than end it, ``disk_mib_per_second`` how slowly it reads there.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Scenario:
     taken: tuple[int, float, int] | None = None
     given_back: bool = False
     paged: bool = False
+    disk_mib_per_second: int = 0
     drops_cache: bool = False
 
 
@@ -74,6 +75,7 @@ SCENARIOS = [
     Scenario("small_host-fits", "leak_that_stops", 120, 1024, spare_mib=1300),
     Scenario("paged_out", "leak_hot", 150, 1024, spare_mib=400, paged=True),
     Scenario("paged_out-works", "prealloc", 150, 1024, spare_mib=450, paged=True),
+    Scenario("paged_out-slow", "leak_hot", 150, 1024, spare_mib=300, paged=True, disk_mib_per_second=3),
     Scenario("neighbour", "warm_up", 170, 1024, spare_mib=1400, program=(1200, 120)),
     Scenario("neighbour-paged", "prealloc", 170, 1024, spare_mib=1200, program=(900, 80), paged=True),
     Scenario("neighbour-stops", "warm_up", 170, 1024, spare_mib=1800, program=(700, 60)),
@@ -156,6 +158,8 @@ def record(scenario: Scenario, folder: Path) -> str:
             if scenario.drops_cache:
                 machine.run("systemd-run", "sh", "-c", DROP_CACHE)
             host.give(scenario.spare_mib)
+            if scenario.disk_mib_per_second:
+                host.slow_down(scenario.disk_mib_per_second)
             limit = scenario.seconds + 60
             command = ["python3", "/root/traces/recorder.py", "--to", "/dev/vdb", str(limit), "python3"]
             workload = ["/root/traces/workloads.py", scenario.workload, str(scenario.seconds)]

@@ -39,6 +39,8 @@ class WindowsHost:
     def __init__(self, folder: Path) -> None:
         self._group = (ROOT / "memory" if V1 else ROOT) / f"wslgpud-windows-{os.getpid()}-{folder.name}"
         self._group.mkdir()
+        self._disk = ROOT / "blkio" / self._group.name
+        self._folder = folder
         self._monitor = folder / "monitor"
         self._programs: list[subprocess.Popen[bytes]] = []
         self.total = 0
@@ -56,6 +58,8 @@ class WindowsHost:
                 program.poll()
             with contextlib.suppress(OSError):  # until the last one has gone
                 self._group.rmdir()
+                if self._disk.exists():
+                    self._disk.rmdir()
             if not self._group.exists():
                 return
             time.sleep(0.1)
@@ -83,6 +87,15 @@ class WindowsHost:
         """Make Windows' RAM so much larger than what is in use now."""
         self.total = self.used + spare_mib * MIB
         (self._group / ("memory.limit_in_bytes" if V1 else "memory.max")).write_text(str(self.total))
+
+    def slow_down(self, read_mib_per_second: int) -> None:
+        """Make the page file's disk as slow as that for the machine (cgroup v1 only): it waits for its own memory."""
+        device = self._folder.stat().st_dev
+        limit = f"{os.major(device)}:{os.minor(device)} {read_mib_per_second * MIB}"
+        self._disk.mkdir()
+        (self._disk / "blkio.throttle.read_bps_device").write_text(limit)
+        for pid in (self._group / "cgroup.procs").read_text().split():
+            (self._disk / "cgroup.procs").write_text(pid)
 
     @property
     def used(self) -> int:
