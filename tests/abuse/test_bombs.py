@@ -43,22 +43,22 @@ def peak_mib(code: str) -> int:
     return int(done.stdout.splitlines()[-1]) // 1024
 
 
-@pytest.mark.parametrize("kind", [1, 2, 4, 8, 16, 17])
+@pytest.mark.parametrize("kind", [1, 2, 4, 8, 17])
 def test_a_block_inflates_to_what_its_ticks_need_and_no_further(kind: int) -> None:
     block = deflated(kind, 64)
     assert len(block) < MIB // 8
 
     with pytest.raises(ValueError, match="inflates to more than"):
-        decode(block, 900, 0, whole=kind != 16)
+        decode(block, 900, 0)
 
 
 def test_the_memory_that_a_bomb_takes_is_that_of_an_honest_block(tmp_path: Path) -> None:
     file = tmp_path / "block"
     begin = "from wslgpud.store.codec import decode, encode\nfrom pathlib import Path"
-    honest = peak_mib(f"{begin}\ndecode(encode(range(0, 9000, 3), whole=True), 3000, 8997, whole=True)")
+    honest = peak_mib(f"{begin}\ndecode(encode(range(0, 9000, 3)), 3000, 8997)")
     file.write_bytes(deflated(1, 400))
     bomb = peak_mib(
-        f"{begin}\ntry: decode(Path({str(file)!r}).read_bytes(), 3000, 0, whole=True)\n"
+        f"{begin}\ntry: decode(Path({str(file)!r}).read_bytes(), 3000, 0)\n"
         "except ValueError: pass\nelse: raise SystemExit(1)"
     )
 
@@ -67,7 +67,7 @@ def test_the_memory_that_a_bomb_takes_is_that_of_an_honest_block(tmp_path: Path)
 
 def test_a_count_of_values_is_checked_before_room_is_made_for_them() -> None:
     with pytest.raises(ValueError, match="are possible"):
-        decode(b"", MOST_TICKS + 1, 0, whole=True)
+        decode(b"", MOST_TICKS + 1, 0)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """How much earlier a leak is known inside a training than outside: real programs with a real torch.
 
     python -m tests.bench.bench_inside [--python PYTHON] [--device cuda] [--steps 400] [NAME]...
+    python -m tests.bench.bench_inside --cost
 
 Twelve leaks as people write them and twelve programs without one (``tests/training/programs.py``). Each begins with so
 much room that its leak fills it at the last step; the outside is judged by this product's own forecast, one sample a
@@ -14,8 +15,11 @@ import re
 import sys
 from pathlib import Path
 from statistics import median
+from timeit import repeat
+from types import SimpleNamespace
 
 from tests.training.judging import Verdict, judge, watched
+from wslgpud.training.companion import READ_SECONDS, Companion
 
 PROGRAMS = Path(__file__).parents[1] / "training" / "programs.py"
 
@@ -27,6 +31,20 @@ def names() -> tuple[list[str], list[str]]:
     return found["LEAKS"], found["HARMLESS"]
 
 
+def cost() -> int:
+    """Print what the companion takes of a training's own thread, the least of seven runs."""
+    one, optimizer = Companion(), SimpleNamespace()
+    one.stepped(optimizer)
+    one._heard, one._due = True, float("inf")
+    counted = min(repeat(lambda: one.stepped(optimizer), number=100_000, repeat=7)) / 100_000
+    read = min(repeat(one._read, number=1000, repeat=7)) / 1000
+    one.close()
+    share = read / READ_SECONDS
+    print(f"a step that is counted: {counted * 1e6:.2f} us; a reading of host memory: {read * 1e6:.0f} us, ", end="")
+    print(f"at most every {READ_SECONDS:g} s: {share:.3%} of one core")
+    return 0
+
+
 def main() -> int:
     """Print a line for each program, and the median lead."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -34,7 +52,10 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--cost", action="store_true", help="what a step costs, instead")
     arguments = parser.parse_args()
+    if arguments.cost:
+        return cost()
     leaks, harmless = names()
     print("| program | named inside | warned inside | warned outside | full | steps left, inside / outside |")
     print("|---|---|---|---|---|---|")
