@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 #: the daemon's own is read by ``wslgpud.training`` only: that it is there, and whom it warns of
 Kind = Literal["stress", "guard", "training", "daemon"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+#: of those who run something, which the daemon reads
+RUNS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "daemon")
 
 #: The first that exists and can be written to is where a note lies; /tmp is another for each service.
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
@@ -247,7 +248,7 @@ class RunNotes:
     def read(self) -> list[Noted]:
         """Return what runs now, the one that began first at first."""
         found = chain.from_iterable(self._of(place, known) for place, known in self._listings.items())
-        runs = (note for note in found if note.document["kind"] != "daemon")
+        runs = (note for note in found if note.document["kind"] in RUNS)
         return sorted(islice(runs, MOST_NOTES), key=lambda note: float(note.document["began_mono"]))
 
     def of(self, kind: Kind, pid: int) -> Noted | None:
@@ -278,7 +279,7 @@ class RunNotes:
         known.crowded = len(entries) > MOST_ENTRIES
         if known.crowded:
             pids = [int(name) for name in self._host.names("/proc") if name.isdecimal()]
-            entries = [name_of(kind, pid) for pid in pids for kind in KINDS]
+            entries = [name_of(kind, pid) for pid in pids for kind in RUNS]
         # Those that are known come first: no later ones displace them.
         names = dict.fromkeys([*known.names, *named(entries)])
         known.names, left_out = self._chosen(folder, names)
