@@ -13,6 +13,7 @@ from itertools import pairwise
 import pytest
 
 from tests.stress.support import gpu, night
+from tests.support.elsewhere import Elsewhere
 from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Event, Level, Sample, Snapshot, SourceReport
@@ -55,7 +56,8 @@ def nightly(tmp_path):
     opened = []
 
     def make(runs=(), **settings):
-        opened.append(Nightly(Stress(**settings), Host(), tmp_path, Shelf(runs)))
+        host = Elsewhere(tmp_path / "elsewhere")  # other tests hold locks of this machine
+        opened.append(Nightly(Stress(**settings), host, tmp_path, Shelf(runs)))
         return opened[-1]
 
     yield make
