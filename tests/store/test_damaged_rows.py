@@ -26,6 +26,7 @@ def begun(file, settings, clock, made):
         return Store(file, settings, host_name="pc", clock=clock)
 
     with go_on() as store:
+        store.flush()  # a tick that the first look at the buffer takes would shift where each batch ends
         for second in range(2000):
             clock.now = made.T0 + second
             process = ProcessSample(42, 1, "python", 2**30, 0)
