@@ -1,6 +1,6 @@
 """How much earlier a leak is known inside a training than outside: real programs with a real torch.
 
-    python -m tests.bench.bench_inside [--python PYTHON] [--device cuda] [--steps 400] [NAME]...
+    python -m tests.bench.bench_inside [--python PYTHON] [--device cuda] [--steps 400] [--jobs 1] [NAME]...
     python -m tests.bench.bench_inside --cost
 
 Twelve leaks as people write them and twelve programs without one (``tests/training/programs.py``). Each begins with so
@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from timeit import repeat
@@ -45,6 +47,13 @@ def cost() -> int:
     return 0
 
 
+def judged(python: str, steps: int, device: str, name: str) -> Verdict:
+    """Run one program; a leak begins with the room that it fills, the others with four times what they take."""
+    rows = watched(python, name, steps, device)
+    grown = rows[-1].outside - rows[0].outside
+    return judge(rows, grown if name in names()[0] else max(4 * grown, 512 << 20))
+
+
 def main() -> int:
     """Print a line for each program, and the median lead."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,6 +61,7 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
     parser.add_argument("--cost", action="store_true", help="what a step costs, instead")
     arguments = parser.parse_args()
     if arguments.cost:
@@ -60,15 +70,14 @@ def main() -> int:
     print("| program | named inside | warned inside | warned outside | full | steps left, inside / outside |")
     print("|---|---|---|---|---|---|")
     found: list[Verdict] = []
-    for name in arguments.names or [*leaks, *harmless]:
-        rows = watched(arguments.python, name, arguments.steps, arguments.device)
-        grown = rows[-1].outside - rows[0].outside
-        verdict = judge(rows, grown if name in leaks else max(4 * grown, 512 << 20))
+    asked = arguments.names or [*leaks, *harmless]
+    run = partial(judged, arguments.python, arguments.steps, arguments.device)
+    for name, verdict in zip(asked, ThreadPoolExecutor(arguments.jobs).map(run, asked), strict=True):
         said = ["never" if step is None else f"step {step}" for step in verdict]
-        left, times = "", f"step {len(rows)}" if name in leaks else "never"
+        left, times = "", f"step {arguments.steps}" if name in leaks else "never"
         if name in leaks:
             found.append(verdict)
-            inside, outside = (len(rows) - (step or len(rows)) for step in (verdict.named, verdict.outside))
+            inside, outside = (arguments.steps - (step or arguments.steps) for step in (verdict.named, verdict.outside))
             left = f"{inside} / {outside}" + (f" ({inside / outside:.1f} x)" if outside else "")
         print(f"| {name} | {' | '.join(said)} | {times} | {left} |", flush=True)
     if found:

@@ -240,13 +240,22 @@ def logged_rightly() -> None:
         losses.append(total)
 
 
+def graphed() -> None:
+    """Forward and backward replayed from CUDA graphs, whose memory is a pool of its own."""
+    net: Any = model()
+    if DEVICE != "cpu":
+        net = torch.cuda.make_graphed_callables(net, (batch(),))
+    for _ in trained(net):
+        pass
+
+
 LEAKS = (
     *(loss_summed, outputs_kept, hidden_carried, metric_collects, cache_unbounded, hooks_added),
     *(replay_on_card, gradients_kept, loss_with_state, tracebacks_held, cycles_uncollected, losses_logged),
 )
 HARMLESS = (
     *(steady, varying, warming, evaluating, checkpointing, curriculum),
-    *(cache_bounded, two_models, accumulating, averaging, epochs_dropped, logged_rightly),
+    *(cache_bounded, two_models, accumulating, averaging, epochs_dropped, logged_rightly, graphed),
 )
 PROGRAMS = {program.__name__: program for program in (*LEAKS, *HARMLESS)}
 
