@@ -16,6 +16,8 @@ from wslgpud.training.companion import Floors
 
 WATCHED = Path(__file__).parent / "watched.py"
 STEP_SECONDS = 2.0
+#: programs that leak host memory, on whatever device they compute
+ON_HOST = frozenset({"losses_logged"})
 PATIENCE_SECONDS = 600.0
 _WARNS = next(step.value for step in rule_named("training_leak").steps if step.level == Level.WARNING)
 
@@ -38,7 +40,8 @@ class Verdict(NamedTuple):
 
 def watched(python: str, name: str, steps: int, device: str = "cpu") -> list[Seen]:
     """Run a program with the companion in a Python that has torch."""
-    command = [python, str(WATCHED), name, str(steps), device]
+    memory = "ram" if device == "cpu" or name in ON_HOST else "card"
+    command = [python, str(WATCHED), name, str(steps), device, memory]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     return [Seen(*row) for row in json.loads(done.stdout.splitlines()[-1])]

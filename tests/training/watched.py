@@ -1,8 +1,8 @@
 """Runs a program of ``programs`` with the companion, and writes down what it saw after each step.
 
-``python watched.py NAME STEPS DEVICE``, by a Python that has torch: prints one line of JSON, a list of [memory in use
-after a step, peak, what the outside sees], in bytes. On a processor in use is our own anonymous memory, and so is
-what the outside sees; on a card that is what the allocator has taken from it.
+``python watched.py NAME STEPS DEVICE ram|card``, by a Python that has torch: prints one line of JSON, a list of [memory in use
+after a step, peak, what the outside sees], in bytes. Of RAM in use is our own anonymous memory, and so is
+what the outside sees; of a card that is what the allocator has taken from it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Noting(companion.Companion):  # type: ignore[misc]  # found at run time
         self._heard = True
 
     def _note(self, name: str, used: int, peak: int, more: dict[str, int]) -> None:
-        if (name == "ram") == (sys.argv[3] == "cpu"):
+        if (name == "ram") == (sys.argv[4] == "ram"):
             ROWS.append([used, peak, more.get("reserved", used)])
 
 
