@@ -99,7 +99,10 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU at one moment; ``shared_bytes`` (RAM used for it) and ``windows_ratio`` are Windows' counters."""
+    """One GPU at one moment; ``shared_bytes`` (RAM used for it) and ``windows_ratio`` are Windows' counters.
+
+    ``told`` are trainings that say themselves what they took of it, see ``wslgpud.training``.
+    """
 
     index: int
     uuid: str
@@ -115,6 +118,7 @@ class GpuSample:
     processes: tuple[GpuProcess, ...] = ()
     shared_bytes: int | None = None
     windows_ratio: float | None = None
+    told: tuple[GpuProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

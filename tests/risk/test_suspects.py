@@ -1,5 +1,7 @@
 """Who takes a card whose driver tells nothing: named where that is likelier than not, with how likely it is."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.bench.bench_suspects import FOLDER, judged, questions
@@ -94,3 +96,33 @@ def test_on_the_recordings_who_is_named_is_nearly_always_the_right_one(least):
     sure = [right for chance, right, _ in found if chance >= least]
     assert len(sure) > 30
     assert sum(sure) / len(sure) > 0.9
+
+
+def telling(used: float, told: float, *listed: GpuProcess) -> GpuSample:
+    return replace(card(used, *listed), told=(GpuProcess(8, "train.py", int(told * GIB)),))
+
+
+def answered(*cards: GpuSample) -> str:
+    """Return who is named after a card's samples, one each second, beside two processes that work as ever."""
+    attribution = GpuAttribution()
+    for t, one in enumerate(cards):
+        now = Observation(t=float(t), processes=(process(7, t), process(8, t)), gpus=(one,), wsl=True)
+        attribution.push(now.t, one)
+        attribution.suspects.push(now, one)
+    return str(attribution.culprit(now, cards[-1], 10.0, GIB / 10).who)
+
+
+def test_a_training_that_says_itself_what_it_took_is_named_for_certain():
+    assert answered(*(telling(4 + t / 10, 2 + t / 10) for t in range(45))) == "python3 8.py (pid 8)"
+
+
+def test_a_training_that_says_it_took_no_more_is_a_suspect_like_any_other():
+    """Or it could shift the blame to its neighbours."""
+    assert answered(*(telling(4 + t / 10, 2) for t in range(45))) == "one of 2 programs on it"
+
+
+def test_where_the_driver_knows_a_program_its_own_word_counts_for_nothing():
+    def listed(used: float) -> tuple[GpuProcess, GpuProcess]:
+        return GpuProcess(7, "python3", int(used * GIB)), GpuProcess(8, "python3", 2 * GIB)
+
+    assert answered(*(telling(4 + t / 10, 9 + t, *listed(2 + t / 10)) for t in range(45))) == "python3 7.py (pid 7)"

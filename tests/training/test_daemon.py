@@ -12,9 +12,9 @@ from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RuleEngine
 from wslgpud.app.trainings import warned
-from wslgpud.model import Forecast, GpuSample, Level, Reading, Snapshot
+from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
-from wslgpud.sampling.trainings import readings
+from wslgpud.sampling.trainings import claimed, readings
 from wslgpud.sources.identity import Identity
 from wslgpud.training.companion import Floors
 
@@ -155,3 +155,14 @@ def test_what_is_claimed_stays_within_what_can_be_kept() -> None:
 
     assert all(isinstance(reading, Reading) and abs(reading.value) < 1 << 62 for reading in seen.readings())
     assert seen.family(metrics.TIME_LEFT) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "resource"),
+    [("GPU-2", (CARD, SECOND), "gpu1"), ("ram", (CARD,), None), ("", (CARD,), "gpu0"), ("", (CARD, SECOND), None)],
+)
+def test_what_a_training_took_of_a_card_is_its_own_word_about_that_card(name, gpus, resource) -> None:
+    cards = claimed([note(60, name=name, reserved=12 * GIB)], gpus)
+
+    told = {f"gpu{card.index}": card.told for card in cards if card.told}
+    assert told == ({resource: (GpuProcess(4242, "train.py", 12 * GIB),)} if resource else {})

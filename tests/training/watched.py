@@ -1,8 +1,8 @@
 """Runs a program of ``programs`` with the companion, and writes down what it saw after each step.
 
-``python watched.py NAME STEPS DEVICE ram|card``, by a Python that has torch: prints one line of JSON, a list of [memory in use
-after a step, peak, what the outside sees], in bytes. Of RAM in use is our own anonymous memory, and so is
-what the outside sees; of a card that is what the allocator has taken from it.
+``python watched.py NAME STEPS DEVICE ram|card``, by a Python that has torch: prints one line of JSON, a list of
+[memory in use after a step, peak, what the outside sees], in bytes. Of RAM in use is our own anonymous memory, and so
+is what the outside sees; of a card that is what the allocator has taken from it.
 """
 
 from __future__ import annotations

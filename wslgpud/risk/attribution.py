@@ -186,7 +186,7 @@ _Holder = tuple[int, str]
 
 
 def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
-    """Return the VRAM of each program in bytes, None where the driver does not report it.
+    """Return the VRAM of each program in bytes, None where neither the driver nor the program reports it.
 
     Those of other namespaces have no pid here (0): all of one name count as one, or each would be compared
     with an earlier value of another one.
@@ -196,6 +196,10 @@ def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
         key = (process.pid, process.name)
         before = held.get(key)
         held[key] = process.used_bytes if before is None else before + (process.used_bytes or 0)
+    names = {pid: name for pid, name in held if pid}
+    for process in gpu.told:  # a program knows better than nobody, and worse than the driver
+        key = (process.pid, names.get(process.pid, process.name))
+        held[key] = process.used_bytes if held.get(key) is None else held[key]
     return held
 
 
@@ -258,7 +262,7 @@ class GpuAttribution:
             share = min(1.0, rate / lost_rate)
             return Culprit(_holder_name(best, now), "process", rate, share, best[0] or None)
         silent = [holder for holder, used in present.items() if used is None]
-        hidden = bool(silent) or (now.wsl and not present)
+        hidden = bool(silent) or (now.wsl and not gpu.processes)
         if hidden and window > 0 and (suspect := self.suspects.likeliest(now, gpu, window)) is not None:
             return _suspected(suspect)
         if silent:

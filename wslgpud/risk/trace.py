@@ -152,8 +152,7 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
         raise ValueError(say("'t' is missing or is not a finite number"))
     psi = [(name, _record(PsiState, one)) for name, one in (_object(row, "psi") or {}).items() if isinstance(one, dict)]
     gpus = (
-        _record(GpuSample, gpu, index=position, processes=_records(GpuProcess, _list(gpu, "procs", dict)))
-        for position, gpu in enumerate(_list(row, "gpus", dict))
+        _record(GpuSample, gpu, index=position, **_users(gpu)) for position, gpu in enumerate(_list(row, "gpus", dict))
     )
     expected = (_record(Expected, one, pids=_pids(one.get("pids"))) for one in _list(row, "expected", dict))
     return Observation(
@@ -172,6 +171,12 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
         late=tuple(_list(row, "late", str)),
         expected=tuple(filter(None, expected)),
     )
+
+
+def _users(gpu: Row) -> dict[str, tuple[GpuProcess, ...]]:
+    return {
+        name: _records(GpuProcess, _list(gpu, key, dict)) for name, key in (("processes", "procs"), ("told", "told"))
+    }
 
 
 def _processes(rows: Iterable[Row]) -> Iterator[ProcessSample]:
@@ -194,6 +199,11 @@ def _row(record: Any) -> dict[str, Any]:
     return found
 
 
+def _user_rows(gpu: GpuSample) -> dict[str, Any]:
+    told = {"told": [_row(p) for p in gpu.told]} if gpu.told else {}
+    return {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]} | told
+
+
 def row_from_observation(observation: Observation) -> dict[str, Any]:
     """Turn an observation into one sample of a trace; what is not known is left out."""
     o = observation
@@ -201,7 +211,7 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
     always = {key: _row(one) for key, one in single if one is not None}
     parts: dict[str, Any] = {
         "psi": {name: _row(state) for name, state in o.psi.items()},
-        "gpus": [_row(gpu) | {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]} for gpu in o.gpus],
+        "gpus": [_row(gpu) | _user_rows(gpu) for gpu in o.gpus],
         "procs": [_row(p) | ({"roles": sorted(p.roles)} if p.roles else {}) for p in o.processes],
         "cgroups": [_row(group) for group in o.cgroups],
         "gap_expected": o.gap_expected,

@@ -78,7 +78,9 @@ class SamplingPipeline:
             self._last_full = now
         sampled = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         notes = self._notes.read()
-        observation = replace(observe(sampled), expected=expected(notes, sampled.processes))
+        observation = observe(sampled)
+        cards = trainings.claimed(notes, observation.gpus)
+        observation = replace(observation, expected=expected(notes, sampled.processes), gpus=cards)
         assessment, report = self._assess(self._tests.untested(observation), sampled.wall)
         self.delay_seconds = self._pace.next_delay(
             sampled.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}

@@ -6,10 +6,11 @@ A note counts for nothing but its own process: it can have a warning say that th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from wslgpud.active_runs import Noted
-from wslgpud.model import Forecast, Reading, Snapshot
+from wslgpud.model import Forecast, GpuProcess, GpuSample, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.risk.step_growth import Block, step_growth
 
@@ -42,6 +43,19 @@ def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[For
             name = memory["name"]
             if resource := name if name == "ram" else cards.get(name) or ("" if name else only):
                 yield from _of(memory, (*process, resource), headroom.get(resource), seconds)
+
+
+def claimed(notes: Iterable[Noted], gpus: Iterable[GpuSample]) -> tuple[GpuSample, ...]:
+    """Return the cards with what trainings say that they took of each; none can say that of another process."""
+    gpus = tuple(gpus)
+    cards = {gpu.uuid: gpu.uuid for gpu in gpus} | ({"": gpus[0].uuid} if len(gpus) == 1 else {})
+    told: dict[str, list[GpuProcess]] = {}
+    for note in notes:
+        for memory in note.document["memory"] if note.document["kind"] == "training" else ():
+            if (uuid := cards.get(memory["name"])) and "reserved" in memory:
+                program = GpuProcess(note.who.pid, str(note.document["what"]), memory["reserved"])
+                told.setdefault(uuid, []).append(program)
+    return tuple(replace(gpu, told=tuple(told[gpu.uuid])) if gpu.uuid in told else gpu for gpu in gpus)
 
 
 def _of(

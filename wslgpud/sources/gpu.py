@@ -311,7 +311,7 @@ class GpuSource(Source):
         for gpu in self._gpus.values():
             readings += gpu.readings(self._session)
             if gpu.up:
-                values = {field: gpu.values.get(f"gpu_{name}") for field, name in _SAMPLED.items()}
+                values: dict[str, Any] = {field: gpu.values.get(f"gpu_{name}") for field, name in _SAMPLED.items()}
                 name = gpu.identity.get("name", "")
                 samples.append(GpuSample(int(gpu.index), gpu.uuid, name, processes=gpu.processes, **values))
         return Sample(tuple(readings), gpus=tuple(sorted(samples, key=lambda sample: sample.index)))
