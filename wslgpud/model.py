@@ -99,10 +99,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU at one moment; ``shared_bytes`` (RAM used for it) and ``windows_ratio`` are Windows' counters.
-
-    ``told`` are trainings that say themselves what they took of it, see ``wslgpud.training``.
-    """
+    """One GPU; ``shared_bytes`` (RAM) and ``windows_ratio`` are Windows' counters, ``told`` what trainings say."""
 
     index: int
     uuid: str
