@@ -62,7 +62,13 @@ _MEMORY = shapes.record(
     dict.fromkeys(("reserved", "pieces", "retries", "failures"), shapes.whole),
 )
 _MEMORIES = shapes.of(list, lambda memories: len(memories) <= MOST_MEMORIES and all(map(_MEMORY, memories)))
-_TRAINING = shapes.record({"steps": shapes.whole, "memory": _MEMORIES}, {"step_seconds": shapes.seconds})
+_TRAINING = shapes.record(
+    {"steps": shapes.whole, "memory": _MEMORIES},
+    dict.fromkeys(("step_seconds", "usual_step_seconds"), shapes.seconds)
+    | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.whole),
+)
+#: what only metrics show of a training
+_INSIDE = ("usual_step_seconds", "pinned", "tokens", "length", "longest")
 #: more than any machine has
 _MOST_MEMORY_BYTES = 1 << 50
 #: a note is written no more often than that, except when the phase changes
@@ -302,14 +308,23 @@ class RunNotes:
         return kept, counted.total() - len(kept)
 
 
-def running(notes: Iterable[Noted], trusted: Trust, now_mono: float) -> list[dict[str, Any]]:
-    """Return what runs now, as ``status`` shows it; stress runs are those of trusted users."""
+def running(
+    notes: Iterable[Noted], trusted: Trust, now_mono: float, largest_batches: Mapping[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """Return what runs now, as ``status`` shows it; stress runs are those of trusted users.
+
+    ``largest_batches`` are those that fit, by the pid of the training.
+    """
     counted = (note for note in notes if note.document["kind"] != "stress" or trusted.covers(note.who))
-    return [_shown(note.document, now_mono) for note in counted]
+    found = [_shown(note.document, now_mono) for note in counted]
+    for one in found:
+        if one["kind"] == "training" and (most := (largest_batches or {}).get(one["pid"])) is not None:
+            one["largest_batch"] = most
+    return found
 
 
 def _shown(document: Mapping[str, Any], now: float) -> dict[str, Any]:
-    hidden = ("who", "began_mono", "ends_mono", "start_ticks", "gpu", "worker_pid", "read_mono", *_OTHERS)
+    hidden = ("who", "began_mono", "ends_mono", "start_ticks", "gpu", "worker_pid", "read_mono", *_INSIDE, *_OTHERS)
     shown = {name: value for name, value in document.items() if name not in hidden}
     shown["elapsed_seconds"] = round(max(0.0, now - document["began_mono"]), 1)
     if "ends_mono" in document:
@@ -364,6 +379,8 @@ def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[MessageLi
             yield say("{step_seconds} each", step_seconds=seconds)
     elif stress or not document["phase"]:
         yield phase(document["phase"])
+    if (batch := document.get("batch")) is not None and document.get("largest_batch") == batch:
+        yield say("batch {batch}, a larger one will not fit", batch=int(batch))
     if (share := document.get("done_ratio")) is not None:
         yield say("{done_ratio} done", done_ratio=share)
     yield say("for {elapsed_seconds}", elapsed_seconds=document["elapsed_seconds"])

@@ -49,7 +49,37 @@ def training() -> list[Panel]:
         "Step time",
         "Seconds for each step. A training that has spilled into Windows' RAM takes many times as long.",
         ask(metric("training_step_seconds"), "{{program}} ({{pid}})"),
+        ask(metric("training_usual_step_seconds"), "fastest minute: {{program}} ({{pid}})"),
         unit="s",
+        width=6,
+    )
+    batch = lines(
+        "Largest batch that fits",
+        "Samples, by what each took at the peak. Told by Hugging Face's Trainer only.",
+        ask(metric("training_largest_batch"), _WHO),
+        unit="short",
+        width=6,
+        decimals=0,
+    )
+    lacks = lines(
+        "Missing for the longest sequences",
+        "What a batch of the longest sequences that are allowed would take beyond what there is, by the longest so far.",
+        ask(metric("training_longest_lacks_bytes"), _WHO),
+        unit="bytes",
+        width=6,
+    )
+    tokens = lines(
+        "Tokens per second",
+        "Padding included. Told by Hugging Face's Trainer only.",
+        ask(f"rate({metric('training_tokens')}[$__rate_interval])", "{{program}} ({{pid}})"),
+        unit="short",
+        width=6,
+    )
+    pinned = lines(
+        "Pinned host memory",
+        "RAM that PyTorch has pinned for copies to the card. WSL2 allows about half of the RAM.",
+        ask(metric("training_pinned_bytes"), "{{program}} ({{pid}})"),
+        unit="bytes",
         width=6,
     )
     rate = lines(
@@ -68,4 +98,4 @@ def training() -> list[Panel]:
         width=6,
         decimals=0,
     )
-    return [dashed(memory, "peak: .*"), growth, left, pace, rate, steps_left, full]
+    return [dashed(memory, "peak: .*"), growth, left, pace, rate, steps_left, full, batch, lacks, tokens, pinned]

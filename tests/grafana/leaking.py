@@ -34,6 +34,8 @@ class Training:
             card |= {"peak": card["used"] + int(1.4 * GIB), "reserved": int(10.1 * GIB), "pieces": 210 * MIB}
             card |= {"retries": int(t > self._start + 1800), "failures": 0}
             note = {"kind": "training", "what": "train.py", "steps": self._steps, "step_seconds": STEP_SECONDS}
+            note |= {"usual_step_seconds": 0.95 * STEP_SECONDS, "pinned": 512 * MIB, "tokens": 8 * 1024 * self._steps}
+            note |= {"batch": 8, "length": 1024, "longest": 2048}
             yield from readings([Noted(WHO, {**note, "memory": [card]})], snapshot, forecasts)
 
 

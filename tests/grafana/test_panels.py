@@ -23,6 +23,7 @@ NO_GPU = "this machine has no GPU"
 TRAININGS = (
     *("Memory after each step", "Growth per step", "Time until the training is full"),
     *("Step time", "Steps per second", "Steps until the training is full", "Allocator out of room"),
+    *("Largest batch that fits", "Missing for the longest sequences", "Tokens per second", "Pinned host memory"),
 )
 #: (dashboard, panel, query; "" stands for all) that have nothing to show, and why
 STILL = {

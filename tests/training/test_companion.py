@@ -195,6 +195,7 @@ def test_what_a_card_says_is_told_without_its_peak_being_reset(watching: Compani
     watching._read()
     memory = watching._memory["GPU-1-2"]
 
+    assert watching._memory.keys() == {"ram", "GPU-1-2"}
     assert {name: memory[name] for name in ("used", "peak", "reserved", "pieces", "retries", "failures")} == {
         "used": 7 << 30,
         "peak": 9 << 30,
@@ -221,3 +222,28 @@ def test_a_step_that_is_only_counted_costs_next_to_nothing(watching: Companion, 
     sys.settrace(None)
 
     assert len(lines) <= 12
+
+
+def test_pinned_memory_is_told_where_torch_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def torch(**more: Any) -> None:
+        monkeypatch.setitem(
+            sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True, **more))
+        )
+
+    torch(host_memory_stats=lambda: {"allocated_bytes.current": 3 << 20})
+    assert companion._pinned() == {"pinned": 3 << 20}
+    torch(host_memory_stats=dict)
+    assert companion._pinned() == {}
+    torch()
+    assert companion._pinned() == {}
+
+
+def test_the_fastest_minute_is_what_a_step_usually_takes() -> None:
+    one = Companion()
+
+    def paced(seconds: float, readings: int) -> dict[str, Any]:
+        return one._document(0.0, [(second, int(second / seconds)) for second in range(0, readings * 10, 10)])
+
+    assert "usual_step_seconds" not in paced(2.0, 20)  # too short to compare with
+    assert paced(2.0, 60)["usual_step_seconds"] == pytest.approx(2.0, rel=0.01)
+    assert paced(7.0, 60)["usual_step_seconds"] == pytest.approx(2.0, rel=0.01)

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from tests.alerts.ticks import fold, tick, transition
-from wslgpud.active_runs import Noted, _checked
+from wslgpud.active_runs import Noted, _checked, headline, running
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RuleEngine
 from wslgpud.app.trainings import warned
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
-from wslgpud.sampling.trainings import claimed, readings
-from wslgpud.sources.identity import Identity
+from wslgpud.sampling.trainings import claimed, largest_batches, readings
+from wslgpud.sources import windows
+from wslgpud.sources.identity import Identity, trust
 from wslgpud.training.companion import Floors
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -25,14 +26,14 @@ SECOND = GpuSample(1, "GPU-2", "RTX 5070 Ti", total_bytes=16 * GIB)
 ROOM = 6 * GIB
 
 
-def note(steps: int, each: int = 3 * MIB, name: str = "GPU-1", **more: Any) -> Noted:
-    """Return what a training says after so many steps that keep ``each`` bytes more."""
+def note(steps: int, each: int = 3 * MIB, name: str = "GPU-1", run: dict[str, Any] | None = None, **more: Any) -> Noted:
+    """Return what a training says after so many steps that keep ``each`` bytes more, of itself and of its memory."""
     floors = Floors()
     for step in range(1, steps + 1):
         floors.add(step, 8 * GIB + each * step, 9 * GIB + each * step)
     memory = {"name": name, "used": 8 * GIB + each * steps, "peak": 9 * GIB + each * steps, "scales": floors.scales}
     document = {"kind": "training", "what": "train.py", "steps": steps, "step_seconds": 2.0, "memory": [memory | more]}
-    return Noted(WHO, document)
+    return Noted(WHO, document | (run or {}))
 
 
 def forecast(resource: str, room: int = ROOM, eta: float | None = None) -> Forecast:
@@ -114,6 +115,59 @@ def test_an_allocator_that_runs_out_of_room_is_a_warning_each_time() -> None:
     assert change.facts["pieces_bytes"] == GIB
 
 
+@pytest.mark.parametrize(
+    ("room", "most"), [(6 * GIB, 56), (3 * GIB, 32), (100 * MIB, 8)], ids=["room", "half of it", "none for one more"]
+)
+def test_how_large_a_batch_may_be_is_told_by_what_each_sample_takes(room: int, most: int) -> None:
+    seen = tick(
+        1, *readings([note(60, 0, run={"batch": 8})], tick(1, gpus=(CARD,)), [forecast("gpu0", room)]), gpus=(CARD,)
+    )
+
+    assert value(seen, metrics.LARGEST_BATCH) == most  # its work takes 1 GiB, an eighth of it each
+    assert largest_batches(seen) == {4242: most}
+
+
+def test_a_batch_that_may_not_be_larger_is_shown_with_the_training() -> None:
+    (full,) = running(
+        [note(60, run={"batch": 8, "phase": "", "began_mono": 0.0, "pid": 4242})], trust(), 9.0, {4242: 8}
+    )
+    (roomy,) = running(
+        [note(60, run={"batch": 8, "phase": "", "began_mono": 0.0, "pid": 4242})], trust(), 9.0, {4242: 9}
+    )
+
+    assert "batch 8, a larger one will not fit" in str(headline(full))
+    assert "batch 8" not in str(headline(roomy))
+
+
+@pytest.mark.parametrize(("longest", "lacks"), [(4096, GIB), (3584, 0), (512, 0)])
+def test_whether_the_longest_sequences_fit_is_known_from_shorter_ones(longest: int, lacks: int) -> None:
+    seen = told(note(60, 0, run={"length": 512, "longest": longest}))  # work of 1 GiB, and room for 6
+    changes = RuleEngine().observe(seen)
+
+    assert value(seen, metrics.LONGEST_LACKS) == lacks
+    assert [(change.rule, change.new) for change in changes] == ([("training_length", Level.INFO)] if lacks else [])
+
+
+def test_steps_that_take_three_times_as_long_are_told_where_the_card_has_spilled() -> None:
+    def after(seconds: float, spilled: int) -> list[Any]:
+        engine, changes = RuleEngine(), list[Any]()
+        for second in range(60):
+            slow = readings(
+                [note(60, 0, run={"step_seconds": seconds, "usual_step_seconds": 1.0})], tick(1, gpus=(CARD,)), []
+            )
+            shared = Reading(windows.GPU_SHARED, spilled, (CARD.name,))
+            changes += engine.observe(tick(second, *slow, shared, gpus=(CARD,)))
+        return changes
+
+    (change,) = [change for change in after(3.4, 2 * GIB) if change.rule == "training_slowed"]
+    assert change.new == Level.INFO
+    assert str(compose(change).headline) == (
+        "GPU 0: steps of train.py take 3.4 times as long: 2.0 GiB lie in Windows' RAM"
+    )
+    slow_elsewhere, ordinary = after(3.4, 200 * MIB), after(2.0, 2 * GIB)
+    assert "training_slowed" not in {change.rule for change in (*slow_elsewhere, *ordinary)}
+
+
 def test_those_whose_memory_runs_out_are_told_and_no_others() -> None:
     seen = told(note(60))
     (incident,) = fold([(1, transition(1, Level.OK, Level.CRITICAL, resource="gpu0"))])
@@ -136,6 +190,9 @@ WILD: list[dict[str, Any]] = [
     {"memory": [{"name": 5, "used": 1, "peak": 1, "scales": []}]},
     {"step_seconds": -2.0},
     {"step_seconds": float("inf")},
+    {"usual_step_seconds": 0.0},
+    {"batch": -8},
+    {"longest": "all"},
 ]
 
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Level, Number, ProcessSample, Snapshot, SourceReport, Transition
 from wslgpud.risk import risk_metrics
-from wslgpud.risk import training_metrics as training
 from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.risk.headroom import WINDOWS
 from wslgpud.sources import disk, gpu, memory, pressure, windows
@@ -286,35 +285,6 @@ def windows_memory(look: Measured) -> Iterator[Signal]:
         if (eta_seconds := look.windows.lasts_seconds(look.snapshot.mono, left)) is not None:
             facts["eta_seconds"] = eta_seconds
         yield Signal("windows", share, facts)
-
-
-def training_leaks(look: Measured) -> Iterator[Signal]:
-    """Return how far what a training keeps more has come: of what it could still take when that began."""
-    found: dict[str, Signal] = {}
-    for labels, left in look.snapshot.family(training.STEPS_LEFT).items():
-        pid, program, resource = labels
-        grown, per_step = (look.snapshot.family(spec)[labels] for spec in (training.GROWN, training.PER_STEP))
-        facts: dict[str, Fact] = {"program": program, "pid": int(pid), "steps_left": int(float(f"{left:.2g}"))}
-        facts |= {"step_bytes": per_step, "grown_bytes": grown}
-        if (seconds := look.snapshot.value(training.TIME_LEFT, *labels)) is not None:
-            facts["eta_seconds"] = seconds
-        signal = Signal(resource, grown / (grown + left * per_step), facts)
-        found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
-    look.trained |= {labels[2] for labels in look.snapshot.family(training.KEPT)}
-    # One that has ended keeps nothing any more.
-    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
-
-
-def training_retries(look: Measured) -> Iterator[Signal]:
-    """A card is so full that PyTorch's allocator has to give back its cache to get any more."""
-    before = look.last.family(training.RETRIES)
-    for labels, retries in look.snapshot.family(training.RETRIES).items():
-        if retries > before.get(labels, retries):
-            pid, program, resource = labels
-            facts: dict[str, Fact] = {"program": program, "pid": int(pid), "count": retries - before[labels]}
-            if (pieces := look.snapshot.value(training.PIECES, *labels)) is not None:
-                facts["pieces_bytes"] = pieces
-            yield Signal(resource, 1.0, facts)
 
 
 def state_space(look: Measured) -> Iterator[Signal]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wslgpud.alerts import measures, oom_kills
+from wslgpud.alerts import measures, oom_kills, trainings
 from wslgpud.alerts.measures import Measure, Measured, Signal
 from wslgpud.model import MEMORY, Level, Snapshot, Transition
 from wslgpud.words import Fact, MessageLike
@@ -107,8 +107,12 @@ RULES: tuple[Rule, ...] = (
     Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
     # By Lindy's rule, as growth is judged elsewhere (risk/README.md, 3): what has taken a quarter of what there was
     # takes the rest more often than one in four. A cache that stops growing before that is told, and warned of never.
-    Rule("training_leak", measures.training_leaks, (Step(Level.INFO, 1e-9), Step(_W, 0.25)), 1e-9, 30),
-    _happens("training_retries", measures.training_retries, _W, _NEWS_SECONDS),
+    Rule("training_leak", trainings.leaks, (Step(Level.INFO, 1e-9), Step(_W, 0.25)), 1e-9, 30),
+    _happens("training_retries", trainings.retries, _W, _NEWS_SECONDS),
+    # Information, as nobody knows whether the data has sequences that long; less is within the error of the sum.
+    Rule("training_length", trainings.lengths, (Step(Level.INFO, 128 * _MIB),), 128 * _MIB, 30),
+    # That the card is full and spills is a warning of its own: this is what it costs.
+    Rule("training_slowed", trainings.slowed, (Step(Level.INFO, 3, 30),), 2, 60),
     # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
     # programs of Windows fail before those of Linux do: https://github.com/microsoft/WSL/issues/41285
     Rule("windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.1, 60),

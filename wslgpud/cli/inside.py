@@ -6,20 +6,33 @@ import os
 from typing import Annotated
 
 from wslgpud import training
-from wslgpud.cli.common import argument, refused
+from wslgpud.cli.common import Fault, argument, option, refused
+from wslgpud.training.frameworks import ACTIONS
 
 
-def inside(command: Annotated[list[str], argument("COMMAND", "program to run, with its arguments")]) -> None:
+def inside(
+    command: Annotated[list[str], argument("COMMAND", "program to run, with its arguments")],
+    on_warning: Annotated[
+        str, option("--on-warning", "ACTIONS", "on a warning: save, drop-cache, halve-batch, with commas between")
+    ] = "save",
+) -> None:
     """Run a PyTorch training so that the daemon sees what it keeps with each step.
 
     In every Python of the command, the steps of PyTorch's optimizers are counted, and what is in use after them is
     told to the daemon, which names a leak hours before the memory is full. Hugging Face's Trainer and Lightning save a
-    checkpoint when it warns; other programs get a call by wslgpud.training.watch(on_memory_warning=...).
+    checkpoint when it warns; other programs get a call by wslgpud.training.watch(on_memory_warning=...). drop-cache
+    gives back what PyTorch keeps unused; halve-batch has Trainer work on each batch in two parts from then on, with
+    the same gradients.
 
     Examples:
         wslgpud inside -- python train.py
+        wslgpud inside --on-warning save,halve-batch -- python train.py
         wslgpud inside -- torchrun --nproc-per-node 2 train.py
         wslgpud guard --inside -- python train.py  # with a log and the peaks at the end
     """
+    actions = on_warning.split(",")
+    if unknown := set(actions) - set(ACTIONS):
+        known = ", ".join(ACTIONS)
+        raise Fault("--on-warning {action}: write {known}, with commas between", action=min(unknown), known=known)
     with refused("cannot start {path}: {why}", path=command[0]):
-        os.execvpe(command[0], command, training.environment(os.environ))  # noqa: S606 - what the user has named
+        os.execvpe(command[0], command, training.environment(os.environ, actions))  # noqa: S606 - what the user has named

@@ -14,6 +14,16 @@ _OF_MEMORY = ("pid", "program", "resource")
 
 STEPS = _counter("training_steps", "Steps of its optimizer that a training has made.", "pid", "program")
 STEP_TIME = _gauge("training_step_seconds", "Time of a step, over the last minute.", "pid", "program", decimals=4)
+USUAL_STEP_TIME = _gauge(
+    "training_usual_step_seconds", "Time of a step in the fastest minute so far.", "pid", "program", decimals=4
+)
+TOKENS = _counter(
+    "training_tokens",
+    "Tokens that a training has worked on, padding included; of Hugging Face's Trainer.",
+    "pid",
+    "program",
+)
+PINNED = _gauge("training_pinned_bytes", "Host memory that PyTorch has pinned.", "pid", "program")
 KEPT = _gauge("training_kept_bytes", "What a training has in use after a step: what it keeps.", *_OF_MEMORY)
 PEAK = _gauge("training_peak_bytes", "The most that PyTorch's allocator has had in use.", *_OF_MEMORY)
 RESERVED = _gauge("training_reserved_bytes", "What PyTorch's allocator has taken from the card.", *_OF_MEMORY)
@@ -35,9 +45,19 @@ PER_STEP = _gauge(
 )
 GROWN = _gauge("training_growth_bytes", "What it keeps more since that began, as far back as is known.", *_OF_MEMORY)
 STEPS_LEFT = _gauge("training_steps_to_full", "Steps until the memory is full if it goes on like this.", *_OF_MEMORY)
+LARGEST_BATCH = _gauge(
+    "training_largest_batch",
+    "Samples that fit in a batch, by what each took at the peak; of Hugging Face's Trainer.",
+    *_OF_MEMORY,
+)
+LONGEST_LACKS = _gauge(
+    "training_longest_lacks_bytes",
+    "What a batch of the longest sequences that are allowed would take beyond what there is; 0 if it fits.",
+    *_OF_MEMORY,
+)
 TIME_LEFT = _gauge("training_time_to_full_seconds", "Time until then, at the pace of the last minute.", *_OF_MEMORY)
 
 METRICS = (
-    *(STEPS, STEP_TIME, KEPT, PEAK, RESERVED, PIECES),
-    *(RETRIES, FAILURES, PER_STEP, GROWN, STEPS_LEFT, TIME_LEFT),
+    *(STEPS, STEP_TIME, USUAL_STEP_TIME, TOKENS, PINNED, KEPT, PEAK, RESERVED, PIECES),
+    *(RETRIES, FAILURES, PER_STEP, GROWN, STEPS_LEFT, TIME_LEFT, LARGEST_BATCH, LONGEST_LACKS),
 )

@@ -87,7 +87,8 @@ class SamplingPipeline:
         )
         reports = (*sampled.reports, report, *self._trainings(notes, sampled, assessment))
         snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
-        runs = running(notes, self._notes.trust, self.host.clock.mono())
+        fits = trainings.largest_batches(snapshot)
+        runs = running(notes, self._notes.trust, self.host.clock.mono(), fits)
         return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
 
     def _assess(self, observation: Observation, wall: float) -> tuple[Assessment, SourceReport]:

@@ -16,6 +16,13 @@ from wslgpud.risk.step_growth import Block, step_growth
 
 #: of steps and of seconds; beyond it nobody's training runs full
 _LONGEST = 1e8
+_RUN = {
+    "steps": metrics.STEPS,
+    "step_seconds": metrics.STEP_TIME,
+    "usual_step_seconds": metrics.USUAL_STEP_TIME,
+    "tokens": metrics.TOKENS,
+    "pinned": metrics.PINNED,
+}
 _PLAIN = {
     "used": metrics.KEPT,
     "peak": metrics.PEAK,
@@ -35,14 +42,11 @@ def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[For
         if note.document["kind"] != "training":
             continue
         process = (str(note.who.pid), str(note.document["what"]))
-        seconds = note.document.get("step_seconds")
-        yield Reading(metrics.STEPS, note.document["steps"], process)
-        if seconds is not None:
-            yield Reading(metrics.STEP_TIME, seconds, process)
+        yield from (Reading(spec, note.document[name], process) for name, spec in _RUN.items() if name in note.document)
         for memory in note.document["memory"]:
             name = memory["name"]
             if resource := name if name == "ram" else cards.get(name) or ("" if name else only):
-                yield from _of(memory, (*process, resource), headroom.get(resource), seconds)
+                yield from _of(memory, (*process, resource), headroom.get(resource), note.document)
 
 
 def claimed(notes: Iterable[Noted], gpus: Iterable[GpuSample]) -> tuple[GpuSample, ...]:
@@ -59,20 +63,35 @@ def claimed(notes: Iterable[Noted], gpus: Iterable[GpuSample]) -> tuple[GpuSampl
 
 
 def _of(
-    memory: Mapping[str, Any], labels: tuple[str, ...], headroom: int | None, step_seconds: float | None
+    memory: Mapping[str, Any], labels: tuple[str, ...], headroom: int | None, run: Mapping[str, Any]
 ) -> Iterator[Reading]:
     known = {name: value for name, value in memory.items() if name in _PLAIN and (value or name != "peak")}
     yield from (Reading(_PLAIN[name], value, labels) for name, value in known.items())
+    # What the allocator has taken and never used is room as well.
+    room = None if headroom is None else headroom + max(0, memory.get("reserved", 0) - memory["peak"])
+    work = memory["peak"] - memory["used"]
+    if room is not None and work > 0:
+        if batch := run.get("batch"):
+            yield Reading(metrics.LARGEST_BATCH, batch + room * batch // work, labels)
+        if (length := run.get("length")) and (longest := run.get("longest", 0)) >= length:
+            # Attention that does not hold its scores, activations and logits all grow in proportion.
+            yield Reading(metrics.LONGEST_LACKS, max(0, work * (longest - length) // length - room), labels)
     scales = [[Block(*block) for block in blocks] for blocks in memory["scales"]]
     if (growth := step_growth(scales)) is None:
         return
     yield Reading(metrics.PER_STEP, round(growth.step_bytes), labels)
     yield Reading(metrics.GROWN, growth.grown_bytes, labels)
-    if headroom is not None:
-        # What the allocator has taken and never used is room as well.
-        room = headroom + max(0, memory.get("reserved", 0) - memory["peak"])
-        left = room / growth.step_bytes
+    if room is not None:
+        left, step_seconds = room / growth.step_bytes, run.get("step_seconds")
         if left <= _LONGEST:
             yield Reading(metrics.STEPS_LEFT, round(left), labels)
         if step_seconds is not None and left * step_seconds <= _LONGEST:
             yield Reading(metrics.TIME_LEFT, round(left * step_seconds), labels)
+
+
+def largest_batches(snapshot: Snapshot) -> dict[int, int]:
+    """Return the largest batch of each training, by its pid: that of the memory in which the fewest samples fit."""
+    found: dict[int, int] = {}
+    for (pid, *_), batch in snapshot.family(metrics.LARGEST_BATCH).items():
+        found[int(pid)] = min(int(batch), found.get(int(pid), int(batch)))
+    return found

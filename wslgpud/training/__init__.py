@@ -8,7 +8,7 @@ program has it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wslgpud.training import frameworks
@@ -19,9 +19,10 @@ __all__ = ["Companion", "environment", "watch"]
 _INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside")
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which every Python has the companion."""
-    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, (_INSIDE, environ.get("PYTHONPATH"))))}
+def environment(environ: Mapping[str, str], actions: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment in which every Python has the companion, which does this on a warning."""
+    wanted = {"WSLGPUD_ON_WARNING": ",".join(actions)} if actions else {}
+    return {**environ, **wanted, "PYTHONPATH": os.pathsep.join(filter(None, (_INSIDE, environ.get("PYTHONPATH"))))}
 
 
 def __getattr__(name: str) -> Any:

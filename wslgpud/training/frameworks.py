@@ -1,18 +1,25 @@
-"""The companion in Hugging Face's Trainer and in Lightning: a checkpoint when the daemon warns, figures of the batch.
+"""The companion in Hugging Face's Trainer and in Lightning: what it does when the daemon warns, figures of the batch.
 
-``attach`` adds the callbacks to every trainer that the program makes; ``trainer_callback`` and ``lightning_callback``
-return them for those who add them by themselves. A file of its own, as ``companion`` is.
+``attach`` adds that to every trainer which the program makes; ``trainer_callback`` and ``lightning_callback`` return
+callbacks that save a checkpoint, for those who add them by themselves. A file of its own, as ``companion`` is.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
+import sys
 from importlib import import_module
 from typing import Any
 
+#: What can be done on a warning. Any program: give the allocator's cache back to the card. Trainer and Lightning: save
+#: a checkpoint. Trainer: work on each batch in two halves from then on, with the same gradients.
+ACTIONS = ("save", "drop-cache", "halve-batch")
 #: the modules that hold the trainers, by the companies' old and new names
 _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+#: settings that say how long a sequence may be: TRL's, by its new and its old name
+_LONGEST = ("max_length", "max_seq_length")
 
 
 class _Wanted:
@@ -30,11 +37,77 @@ class _Wanted:
         return wanted
 
 
-def attach(companion: Any) -> None:
-    """Have all trainers from now on save a checkpoint when the daemon warns."""
-    companion.after_import(_TRANSFORMERS, functools.partial(_to_transformers, companion))
-    for name in _LIGHTNING:
-        companion.after_import(name, functools.partial(_to_lightning, companion))
+def attach(companion: Any, actions: Any = ("save",)) -> None:
+    """Have all trainers from now on do this when the daemon warns."""
+    if "drop-cache" in actions:
+        companion.on_warning(drop_cache)
+    if "save" in actions:
+        companion.after_import(_TRANSFORMERS, functools.partial(_to_transformers, companion))
+        for name in _LIGHTNING:
+            companion.after_import(name, functools.partial(_to_lightning, companion))
+    batches = Batches(companion)
+    if "halve-batch" in actions:
+        companion.on_warning(batches.halve)
+    companion.after_import(_TRANSFORMERS, batches.of)
+
+
+def drop_cache(*_: Any) -> None:
+    """Give back to the card what PyTorch's allocator keeps unused."""
+    gc.collect()
+    sys.modules["torch"].cuda.empty_cache()
+
+
+class Batches:
+    """The batches of Hugging Face's Trainer: how large they are, and in how many parts each is worked on."""
+
+    def __init__(self, companion: Any) -> None:
+        self._companion, self.parts = companion, 1
+
+    def halve(self, *_: Any) -> None:
+        """Work on half as much at once from the next batch on."""
+        self.parts *= 2
+
+    def of(self, module: Any) -> None:
+        """Look at each batch of each trainer of ``transformers.trainer``, and work on it in parts."""
+        step = module.Trainer.training_step
+
+        @functools.wraps(step)
+        def training_step(trainer: Any, model: Any, inputs: Any, *more: Any, **named: Any) -> Any:
+            self._note(trainer, inputs)
+            parts = split(inputs, self.parts)
+            if len(parts) < 2:
+                return step(trainer, model, inputs, *more, **named)
+            # Losses that are means must be averaged over the parts; sums over all items of a batch add up as they are.
+            steps = trainer.current_gradient_accumulation_steps
+            trainer.current_gradient_accumulation_steps = steps * len(parts)
+            try:
+                return sum(step(trainer, model, part, *more, **named) for part in parts)
+            finally:
+                trainer.current_gradient_accumulation_steps = steps
+
+        module.Trainer.training_step = training_step
+
+    def _note(self, trainer: Any, inputs: Any) -> None:
+        facts = self._companion.facts
+        facts["batch"] = int(trainer.args.per_device_train_batch_size)
+        tokens: Any = inputs.get("input_ids") if hasattr(inputs, "get") else None
+        if getattr(tokens, "ndim", 0) == 2:
+            facts["tokens"] = facts.get("tokens", 0) + int(tokens.numel())
+            facts["length"] = max(int(tokens.shape[1]), facts.get("length", 0))
+            longest = next((value for name in _LONGEST if (value := getattr(trainer.args, name, None))), None)
+            if longest:
+                facts["longest"] = int(longest)
+
+
+def split(inputs: Any, parts: int) -> list[Any]:
+    """Return a batch in so many parts or fewer, none of them empty; a batch that cannot be split is one part."""
+    tensors = inputs.values() if isinstance(inputs, dict) else ()
+    sizes = {one.shape[0] if getattr(one, "ndim", 0) else 0 for one in tensors}
+    rows = sizes.pop() if len(sizes) == 1 else 0
+    each = -(-rows // parts)
+    if each in (0, rows):
+        return [inputs]
+    return [{name: one[at : at + each] for name, one in inputs.items()} for at in range(0, rows, each)]
 
 
 def trainer_callback(companion: Any, base: Any = None) -> Any:
@@ -43,9 +116,6 @@ def trainer_callback(companion: Any, base: Any = None) -> Any:
 
     class WslgpudCallback(base or import_module("transformers").TrainerCallback):  # type: ignore[misc]  # made when there
         """Saves a checkpoint at the end of the step in which the daemon has warned."""
-
-        def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
-            companion.facts["batch"] = args.per_device_train_batch_size
 
         def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
             control.should_save = control.should_save or wanted.taken()

@@ -24,7 +24,8 @@ def _loaded(name: str) -> Any:
 
 
 try:
-    _loaded("frameworks").attach(_loaded("companion").watch())
+    _actions = os.environ.get("WSLGPUD_ON_WARNING", "save").split(",")
+    _loaded("frameworks").attach(_loaded("companion").watch(), _actions)
 except Exception as error:
     sys.stderr.write(f"wslgpud: no companion in this Python: {error!r}\n")
 _others = [place for place in sys.path if os.path.abspath(place) != _HERE]
