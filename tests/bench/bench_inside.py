@@ -85,7 +85,7 @@ def main() -> int:
         print(
             f"\nmedian of {len(found)} leaks: named after {middle[0]:.0f} steps, warned after {middle[1]:.0f}, ", end=""
         )
-        print(f"outside warned after {middle[2]:.0f} of {arguments.steps}")
+        print(f"outside warned after {middle[2]:.0f} of {arguments.steps}: {middle[2] / middle[0]:.0f} x")
     return 0
 
 

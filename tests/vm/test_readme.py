@@ -55,7 +55,7 @@ SAYS = {
     "wslgpud alerts test": "command",
     "wslgpud alerts list": "was killed",
     "wslgpud guard --pause --timeout 30m -- make": "made with",
-    "wslgpud inside -- python train.py": "trained",
+    "wslgpud guard --inside -- python train.py": "trained",
 }
 
 
