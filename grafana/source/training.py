@@ -98,4 +98,37 @@ def training() -> list[Panel]:
         width=6,
         decimals=0,
     )
-    return [dashed(memory, "peak: .*"), growth, left, pace, rate, steps_left, full, batch, lacks, tokens, pinned]
+    cache = lines(
+        "Model servers: cache and requests",
+        "How full vLLM's or llama.cpp's cache of keys and values is, and the requests that run, wait and were put off.",
+        ask(metric("model_server_cache_used_ratio"), "cache: {{server}}"),
+        ask(metric("model_server_requests_running"), "running: {{server}}"),
+        ask(metric("model_server_requests_waiting"), "waiting: {{server}}"),
+        ask(f"rate({metric('model_server_preemptions')}[$__rate_interval])", "put off per second: {{server}}"),
+        ask(f"1 - {metric('model_server_up')}", "down: {{server}}"),
+        unit="short",
+        width=6,
+    )
+    models = lines(
+        "Model servers: loaded models",
+        "What Ollama has on the card of each model, and in RAM where that does not fit.",
+        ask(metric("model_server_vram_bytes"), "VRAM: {{model}}"),
+        ask(metric("model_server_ram_bytes"), "RAM: {{model}}"),
+        unit="bytes",
+        width=6,
+    )
+    return [
+        dashed(memory, "peak: .*"),
+        growth,
+        left,
+        pace,
+        rate,
+        steps_left,
+        full,
+        batch,
+        lacks,
+        tokens,
+        pinned,
+        cache,
+        models,
+    ]

@@ -53,6 +53,7 @@ ELSEWHERE = {
     "HTTP": "tests/serve/test_limits.py",
     "queries of the API": "tests/page/test_api.py",
     "NVML's recordings": "tests/gpu/test_recordings.py",
+    "pages of model servers": "tests/sources/test_model_servers.py",
     "Windows' lines and windows_exporter": "tests/probes/test_windows.py",
     "blocks of the database": "tests/store/test_codec.py",
     "the stress worker's lines": "tests/stress/test_verdict.py",

@@ -84,6 +84,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
         f'[otlp]\nendpoint = "http://me:pa@{MARK}-o@127.0.0.1:1/v1/{MARK}-p?token={MARK}-q#{MARK}-r"\n'
         f'headers = ["authorization=Bearer {MARK}-d"]\ninterval_seconds = 0.2\n'
         f'[windows]\nexporter_url = "http://127.0.0.1:1/{MARK}-s?key={MARK}-t"\n'
+        f'[sampling]\nmodel_servers = ["http://me:pa@{MARK}-w@127.0.0.1:1/{MARK}-x?key={MARK}-y"]\n'
         '[log]\nlevel = "debug"\n'
     )
     return {
@@ -214,6 +215,7 @@ SHOWN = {
     "store.path": ("postgresql+psycopg://me:pa@{}@db.example/history?password={}", "postgresql+psycopg://db.example"),
     "otlp.endpoint": ("https://me:{}@collector:4318/v1/{}?token={}#{}", "https://collector:4318"),
     "windows.exporter_url": ("http://mypc:9182/metrics?key={}", "http://mypc:9182"),
+    "sampling.model_servers": ("http://me:pa@{}@vllm:8000/{}?x={}", ["http://vllm:8000"]),
     "alerts.alertmanager_urls": ("http://me:pa@{}@am:9093/{}?x={}", ["http://am:9093"]),
     "alerts.urls": ("tgram://{}/{}", "(secret)"),
     "otlp.headers": ("authorization=Bearer {}", "(secret)"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wslgpud.active_runs import Noted
 from wslgpud.model import Forecast, Reading, Snapshot
 from wslgpud.sampling.trainings import readings
+from wslgpud.sources import model_servers
 from wslgpud.sources.identity import Identity
 from wslgpud.training.companion import Floors
 
@@ -37,6 +39,15 @@ class Training:
             note |= {"usual_step_seconds": 0.95 * STEP_SECONDS, "pinned": 512 * MIB, "tokens": 8 * 1024 * self._steps}
             note |= {"batch": 8, "length": 1024, "longest": 2048}
             yield from readings([Noted(WHO, {**note, "memory": [card]})], snapshot, forecasts)
+            yield Reading(model_servers.UP, 1, (VLLM,))
+            page = f"vllm:kv_cache_usage_perc 0.7\nvllm:num_preemptions_total {self._steps // 100}\n"
+            page += "vllm:num_requests_running 4\nvllm:num_requests_waiting 1\n"
+            yield from model_servers.counted(VLLM, page.encode())
+            model = {"name": "gemma3", "size": 6 * GIB, "size_vram": 5 * GIB}
+            yield from model_servers.loaded(OLLAMA, json.dumps({"models": [model]}).encode())
+
+
+VLLM, OLLAMA = "127.0.0.1:8000", "127.0.0.1:11434"
 
 
 def kept_after(steps: int) -> int:

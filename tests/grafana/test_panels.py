@@ -24,11 +24,12 @@ TRAININGS = (
     *("Memory after each step", "Growth per step", "Time until the training is full"),
     *("Step time", "Steps per second", "Steps until the training is full", "Allocator out of room"),
     *("Largest batch that fits", "Missing for the longest sequences", "Tokens per second", "Pinned host memory"),
+    *("Model servers: cache and requests", "Model servers: loaded models"),
 )
 #: (dashboard, panel, query; "" stands for all) that have nothing to show, and why
 STILL = {
     ("wslgpud-overview", "Chance of exhaustion", ""): GROWTH,
-    **{("wslgpud-overview", panel, ""): "no training on a recorded machine tells of itself" for panel in TRAININGS},
+    **{("wslgpud-overview", panel, ""): "on a recorded machine no program tells of itself" for panel in TRAININGS},
     ("wslgpud-overview", "Kills", "C"): "neither systemd-oomd nor earlyoom runs on these machines",
 }
 EMPTY = STILL | {

@@ -129,6 +129,12 @@ class Sampling:
     gpu: bool = key(True, "read NVIDIA GPUs through NVML")
     gpu_timeout_seconds: float = key(5.0, "how long NVML may take before its process is replaced", low=0.5, high=120)
     nvml_library: str = key("", "path of libnvidia-ml.so.1; empty means the usual places, WSL's first")
+    model_servers: tuple[str, ...] = key(
+        (),
+        "pages of model servers to read: http://127.0.0.1:8000/metrics (vLLM, llama.cpp), "
+        "http://127.0.0.1:11434/api/ps (Ollama)",
+        shows="address",
+    )
 
 
 @dataclass(frozen=True)

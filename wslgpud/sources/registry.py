@@ -10,6 +10,7 @@ from wslgpud.sources.disk import DiskSource, FilesystemSource, WindowsDriveSourc
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.sources.memory import MemorySource
+from wslgpud.sources.model_servers import ModelServerSource
 from wslgpud.sources.network import NetworkSource
 from wslgpud.sources.oom_daemons import OomDaemonSource
 from wslgpud.sources.pressure import PressureSource
@@ -29,6 +30,7 @@ SOURCES: tuple[type[Source], ...] = (
     OomDaemonSource,
     CgroupSource,
     ProcessSource,
+    ModelServerSource,
     WslSource,
     WindowsSource,
     FilesystemSource,

@@ -1,0 +1,142 @@
+"""vLLM, llama.cpp and Ollama by their own pages, as their documentation shows them; none of them is at hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.hostile import ENDLESS, answers, hostile
+from wslgpud.config import Config, Sampling
+from wslgpud.host import Host, NoData
+from wslgpud.sources import model_servers
+from wslgpud.sources.model_servers import ModelServerSource, counted, loaded
+
+#: https://docs.vllm.ai/en/stable/usage/metrics/; two engines
+VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="unsloth/Llama-3.2-1B-Instruct"} 8.0
+vllm:num_requests_running{engine="1",model_name="unsloth/Llama-3.2-1B-Instruct"} 7.0
+vllm:num_requests_waiting{engine="0",model_name="unsloth/Llama-3.2-1B-Instruct"} 3.0
+vllm:kv_cache_usage_perc{engine="0",model_name="unsloth/Llama-3.2-1B-Instruct"} 0.93
+vllm:kv_cache_usage_perc{engine="1",model_name="unsloth/Llama-3.2-1B-Instruct"} 0.41
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{engine="0",model_name="unsloth/Llama-3.2-1B-Instruct"} 12.0
+"""
+#: before 0.10
+OLD_VLLM = b'vllm:gpu_cache_usage_perc{model_name="m"} 0.5\n'
+#: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+LLAMA = b"""# HELP llamacpp:requests_processing Number of requests processing.
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 1
+llamacpp:requests_deferred 2
+llamacpp:kv_cache_usage_ratio 0.25
+"""
+#: https://docs.ollama.com/api/ps
+OLLAMA = json.dumps(
+    {
+        "models": [
+            {
+                "name": "gemma3",
+                "model": "gemma3",
+                "size": 6591830464,
+                "digest": "a2af6cc3eb7fa8be8504abaf9b04e88f17a119ec3f04a3addf55f92841195f5a",
+                "details": {"format": "gguf", "family": "gemma3", "parameter_size": "4.3B"},
+                "expires_at": "2025-10-17T16:47:07.93355-07:00",
+                "size_vram": 5333539264,
+                "context_length": 4096,
+            }
+        ]
+    }
+).encode()
+
+
+def source(*urls: str) -> ModelServerSource:
+    return ModelServerSource(Host(), replace(Config(), sampling=Sampling(model_servers=urls)))
+
+
+def values(*pages: bytes) -> dict[str, float]:
+    """Return what is read of servers that serve these pages, by the name of the metric, and the first label."""
+    if not pages:
+        return {}
+    with hostile(answers("200 OK", pages[0])) as server:
+        readings = source(f"{server.url}/metrics").read().readings
+        return {f"{r.spec.name} {' '.join(r.labels)}".replace(server.place, "here"): r.value for r in readings}
+
+
+def test_a_server_that_took_its_share_tells_how_full_that_is_and_who_waits() -> None:
+    assert values(VLLM) == {
+        "model_server_up here": 1,
+        "model_server_requests_running here": 15,
+        "model_server_requests_waiting here": 3,
+        "model_server_cache_used_ratio here": 0.93,  # of the engine that holds up requests
+        "model_server_preemptions here": 12,
+    }
+
+
+def test_older_names_and_llama_cpp_are_understood() -> None:
+    assert values(OLD_VLLM)["model_server_cache_used_ratio here"] == 0.5
+    assert values(LLAMA) == {
+        "model_server_up here": 1,
+        "model_server_requests_running here": 1,
+        "model_server_requests_waiting here": 2,
+        "model_server_cache_used_ratio here": 0.25,
+    }
+
+
+def test_ollama_tells_what_of_each_model_lies_on_the_card_and_what_in_ram() -> None:
+    assert values(OLLAMA) == {
+        "model_server_up here": 1,
+        "model_server_vram_bytes here gemma3": 5333539264,
+        "model_server_ram_bytes here gemma3": 6591830464 - 5333539264,
+    }
+
+
+def test_a_server_that_is_down_or_hangs_keeps_no_other_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_servers, "ANSWER_SECONDS", 0.3)
+    with hostile(ENDLESS["a dripping body"]) as endless:
+        up = {r.labels[0]: r.value for r in source("http://127.0.0.1:1/metrics", endless.url).read().readings}
+    monkeypatch.undo()
+    with hostile(answers("200 OK", LLAMA)) as server:
+        found = source("http://127.0.0.1:1/metrics", server.url).read().readings
+
+    assert up == {"127.0.0.1:1": 0, endless.place: 0}
+    assert [r.value for r in found if r.labels == (server.place,)] == [1, 1, 2, 0.25]
+
+
+def test_without_servers_there_is_nothing_to_read_and_nothing_wrong() -> None:
+    with pytest.raises(NoData, match=r"sampling\.model_servers"):
+        source().read()
+
+
+def test_an_address_that_is_none_is_said_once_and_without_its_secret(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(NoData):
+        source("ftp://me:hunter2hunter2@127.0.0.1/x").read()
+
+    assert "sampling.model_servers: ftp://127.0.0.1" in caplog.text
+    assert "hunter2hunter2" not in caplog.text
+
+
+@given(st.sampled_from([VLLM, LLAMA, OLLAMA]), st.integers(0, 1200), st.binary(max_size=40))
+def test_whatever_is_served_is_read_without_a_fault(page: bytes, cut: int, junk: bytes) -> None:
+    for reading in (*counted("here", page[:cut] + junk + page[cut:]), *loaded("here", page[:cut] + junk + page[cut:])):
+        assert reading.value >= 0
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 60, 1.5, True, "much", None])
+def test_a_size_that_no_machine_has_is_not_known(size: object) -> None:
+    page = {"models": [{"name": "m", "size": size, "size_vram": size}, "row", {"name": 5, "size": 1, "size_vram": 1}]}
+
+    assert list(loaded("here", json.dumps(page).encode())) == []
+    assert list(loaded("here", b'{"models": 7}')) == list(loaded("here", b"{" * 100_000)) == []
+
+
+def test_a_thousand_models_become_a_few_with_short_names() -> None:
+    rows = [{"name": f"\x1b]0;x\x07{n}{'y' * 5000}", "size": 2, "size_vram": 1} for n in range(1000)]
+    names = {r.labels[1] for r in loaded("here", json.dumps({"models": rows}).encode())}
+
+    assert len(names) <= model_servers.MOST_MODELS
+    assert all(name.isprintable() and len(name) <= 300 for name in names)

@@ -1,0 +1,139 @@
+"""Model servers by their own pages: what of the card vLLM, llama.cpp and Ollama have given to whom.
+
+vLLM takes its share of the card at the start, so that what happens within it shows only here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from wslgpud.host import NoData
+from wslgpud.metrics import MetricSpec, NameLimit, counter, gauge
+from wslgpud.model import Number, Reading, Sample
+from wslgpud.security import http_client, redaction, safe_files
+from wslgpud.sources import Source, decimal
+from wslgpud.words import say
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS, ANSWER_SECONDS = 5.0, 1.0
+MOST_BYTES, MOST_SERVERS, MOST_MODELS = 4 << 20, 8, 32
+_LONGEST_LINE = 4000
+#: more than any machine has
+_MOST_MEMORY_BYTES = 1 << 50
+_SAMPLE = re.compile(r"((?:vllm|llamacpp):\w{1,80})(?:\{.*\})? (\S{1,40})(?: \d+)?")
+_MODELS = NameLimit("model", "model", MOST_MODELS)
+
+UP = gauge("model_server_up", "1: the page of a model server could be read.", "server", decimals=0)
+RUNNING = gauge("model_server_requests_running", "Requests that a model server works on.", "server")
+WAITING = gauge("model_server_requests_waiting", "Requests that wait for room or for a slot.", "server")
+CACHE = gauge("model_server_cache_used_ratio", "Share of the cache of keys and values that is in use.", "server")
+PREEMPTIONS = counter(
+    "model_server_preemptions", "Requests that were put off as the cache was full, to be computed anew.", "server"
+)
+VRAM = gauge("model_server_vram_bytes", "VRAM that a loaded model takes.", "server", "model", names=(_MODELS,))
+RAM = gauge(
+    "model_server_ram_bytes",
+    "RAM that a loaded model takes, where it does not fit on the card.",
+    *("server", "model"),
+    names=(_MODELS,),
+)
+#: Names of several versions, the newest first: https://docs.vllm.ai/en/stable/usage/metrics/,
+#: https://github.com/ggml-org/llama.cpp/tree/master/tools/server (``--metrics``)
+_NAMES: Mapping[MetricSpec, tuple[str, ...]] = {
+    RUNNING: ("vllm:num_requests_running", "llamacpp:requests_processing"),
+    WAITING: ("vllm:num_requests_waiting", "llamacpp:requests_deferred"),
+    CACHE: ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "llamacpp:kv_cache_usage_ratio"),
+    PREEMPTIONS: ("vllm:num_preemptions_total",),
+}
+
+
+class Server(NamedTuple):
+    """A configured page, and how it is called where it is shown."""
+
+    name: str
+    address: http_client.Address
+
+
+class ModelServerSource(Source):
+    """Reads the pages that ``sampling.model_servers`` names; one that does not answer is down and no fault of ours."""
+
+    name = "model_servers"
+    lane = "model_servers"
+    period_seconds = EVERY_SECONDS
+    deadline_seconds = MOST_SERVERS * ANSWER_SECONDS + 2.0
+    metrics = (UP, RUNNING, WAITING, CACHE, PREEMPTIONS, VRAM, RAM)
+
+    def _prepare(self) -> None:
+        self._servers = servers(self.config.sampling.model_servers)
+        self._down: set[str] = set()
+
+    def read(self) -> Sample:
+        """Return what all of them tell; NoData where none is configured."""
+        if not self._servers or self.host.recorded:
+            raise NoData(say("none is named in sampling.model_servers"))
+        return Sample(tuple(reading for server in self._servers for reading in self._of(server)))
+
+    def _of(self, server: Server) -> Iterator[Reading]:
+        try:
+            page = http_client.exchange(server.address, deadline_seconds=ANSWER_SECONDS, most_bytes=MOST_BYTES)
+        except (http_client.Unreachable, http_client.Refused) as error:
+            if server.name not in self._down:
+                self._down.add(server.name)
+                log.debug("%s: %s", server.name, redaction.without(str(error), [server.address.target]))
+            yield Reading(UP, 0, (server.name,))
+            return
+        self._down.discard(server.name)
+        yield Reading(UP, 1, (server.name,))
+        yield from loaded(server.name, page) if page.lstrip()[:1] == b"{" else counted(server.name, page)
+
+
+def servers(urls: Sequence[str]) -> tuple[Server, ...]:
+    """Return the pages to read; a URL that is none is left out, once with a line in the log."""
+    found = []
+    for url in urls[:MOST_SERVERS]:
+        try:
+            address = http_client.parsed(url)
+        except ValueError as error:
+            log.warning("sampling.model_servers: %s: %s", redaction.address(url), error)
+            continue
+        found.append(Server(address.place, address))
+    return tuple(found)
+
+
+def counted(server: str, page: bytes) -> Iterator[Reading]:
+    """Yield what vLLM or llama.cpp tells in Prometheus' format; models and engines of one server are added up."""
+    values: dict[str, list[float]] = {}
+    for line in page.decode("utf-8", "replace").splitlines():
+        match = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
+        if match and (known := decimal(match[2])) is not None:
+            values.setdefault(match[1], []).append(known)
+    for spec, names in _NAMES.items():
+        if found := next((values[name] for name in names if name in values), None):
+            # Of several caches, the fullest is the one that holds up requests.
+            value: Number = min(1.0, max(found)) if spec is CACHE else int(min(sum(found), _MOST_MEMORY_BYTES))
+            yield Reading(spec, value, (server,))
+
+
+def loaded(server: str, page: bytes) -> Iterator[Reading]:
+    """Yield what Ollama has loaded: https://docs.ollama.com/api/ps."""
+    try:
+        rows = safe_files.parsed(page).get("models")
+    except ValueError:
+        return
+    held: dict[str, tuple[int, int]] = {}
+    for row in rows if isinstance(rows, list) else ():
+        facts: Mapping[str, Any] = row if isinstance(row, dict) else {}
+        name, size, vram = facts.get("name"), facts.get("size"), facts.get("size_vram")
+        if isinstance(name, str) and _bytes(size) and _bytes(vram) and len(held) < MOST_MODELS:
+            held[redaction.named(name)] = vram, max(0, size - vram)
+    for name, (vram, ram) in held.items():
+        yield Reading(VRAM, vram, (server, name))
+        yield Reading(RAM, ram, (server, name))
+
+
+def _bytes(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _MOST_MEMORY_BYTES
