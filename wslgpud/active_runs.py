@@ -47,7 +47,7 @@ MOST_ENTRIES = 1024
 MOST_BYTES, MOST_PEAKS, MOST_PIDS, LONGEST_WORD = 1 << 14, 16, 1024, 200
 #: beyond it sums would be nonsense
 _MOST_FIGURE = 1 << 62
-_WORDS, _OTHERS = ("kind", "what", "who", "phase"), ("peaks", "used", "pids", "memory", "warned")
+_WORDS, _OTHERS = ("kind", "what", "who", "phase"), ("peaks", "used", "pids", "memory", "warned", "plan")
 #: Nobody runs so many at once, and the daemon reads them at every tick.
 MOST_NOTES, MOST_NOTES_A_USER = 32, 16
 #: a folder with too many files is looked through again only after so many seconds, however often it changes
@@ -65,7 +65,10 @@ _MEMORIES = shapes.of(list, lambda memories: len(memories) <= MOST_MEMORIES and 
 _TRAINING = shapes.record(
     {"steps": shapes.whole, "memory": _MEMORIES},
     dict.fromkeys(("step_seconds", "usual_step_seconds"), shapes.seconds)
-    | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.whole),
+    | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.whole)
+    | {
+        "plan": shapes.table(shapes.text, lambda value: shapes.text(value) or shapes.whole(value) or shapes.flag(value))
+    },
 )
 #: what only metrics show of a training
 _INSIDE = ("usual_step_seconds", "pinned", "tokens", "length", "longest")

@@ -13,10 +13,12 @@ import typer
 from rich.text import Text
 
 from wslgpud.advise.fit import estimate as estimates
+from wslgpud.advise.fit import measured
 from wslgpud.advise.fit.estimate import Estimate, Mode, Optimizer, Plan, Precision, unmeasured
 from wslgpud.advise.fit.shape import Shape, of
+from wslgpud.advise.guard import past_runs
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option
+from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, state_folder
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.rows import bar
 from wslgpud.config import Config
@@ -90,14 +92,21 @@ def fit(
     use, form, how = cast("Mode", mode), cast("Precision", precision), cast("Optimizer", optimizer)
     plan = Plan(use, form, batch, context, how, checkpointing, rank, "all" if all_linear else "attention")
     found = estimates.estimate(shape, plan)
+    if own := measured.ratio(shape, plan, measured.read(past_runs.load(state_folder(state)).trainings)):
+        found = found.scaled(own[0])
     room = _given(usable) if usable else _usable(loaded(config).config, database_of(config, state), gpu)
     over = room is not None and found.total_bytes > room.bytes
-    turns = estimates.knobs(shape, plan, room.bytes) if room and over else []
-    knobs = [(turn, estimates.estimate(shape, changed).total_bytes) for turn, changed in turns]
+    knobs = estimates.knobs(shape, plan, room.bytes, own[0] if own else 1.0) if room and over else []
     if as_json:
-        common.print_json(_document(shape, plan, found, room, knobs), ensure_ascii=False)
+        document = _document(shape, plan, found, room, knobs)
+        common.print_json(document | {"measured_ratio": round(own[0], 3) if own else None}, ensure_ascii=False)
     else:
         _print(shape, plan, found, room, knobs)
+        if own:
+            ratio, at = own
+            facts = {"by_ratio": ratio, "batch": at.batch, "context": at.context}
+            said = t("Corrected to {by_ratio} by a training measured here (batch {batch}, context {context}).", **facts)
+            Console().print(said, style="dim")
     raise typer.Exit(int(over))
 
 

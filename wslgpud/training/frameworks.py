@@ -22,6 +22,17 @@ _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.tr
 _LONGEST = ("max_length", "max_seq_length")
 
 
+#: of PyTorch's and Transformers' words those that ``wslgpud fit`` knows, too
+_FORMS = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
+_OPTIMIZERS = {
+    **dict.fromkeys(("adamw_torch", "adamw_hf"), "adamw"),
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"), "adamw8bit"),
+    "adamw_torch_fused": "adamw-fused",
+    "adafactor": "adafactor",
+    "sgd": "sgd",
+}
+
+
 class _Wanted:
     """Whether a checkpoint is wanted; the next step that ends takes it."""
 
@@ -62,6 +73,7 @@ class Batches:
 
     def __init__(self, companion: Any) -> None:
         self._companion, self.parts = companion, 1
+        self._plan: dict[str, Any] | None = None
 
     def halve(self, *_: Any) -> None:
         """Work on half as much at once from the next batch on."""
@@ -89,6 +101,8 @@ class Batches:
 
     def _note(self, trainer: Any, inputs: Any) -> None:
         facts = self._companion.facts
+        if self._plan is None:
+            self._plan = plan_of(trainer)
         facts["batch"] = int(trainer.args.per_device_train_batch_size)
         tokens: Any = inputs.get("input_ids") if hasattr(inputs, "get") else None
         if getattr(tokens, "ndim", 0) == 2:
@@ -97,6 +111,26 @@ class Batches:
             longest = next((value for name in _LONGEST if (value := getattr(trainer.args, name, None))), None)
             if longest:
                 facts["longest"] = int(longest)
+            if self._plan:
+                each = -(-int(tokens.shape[0]) // self.parts)
+                facts["plan"] = {**self._plan, "batch": each, "context": facts["length"]}
+
+
+def plan_of(trainer: Any) -> dict[str, Any]:
+    """Return what ``wslgpud fit`` would be asked about this training; nothing where it cannot be said in its words."""
+    arguments, parameters = trainer.args, list(trainer.model.parameters())
+    form = _FORMS.get(str(parameters[0].dtype)) if parameters else None
+    optimizer = _OPTIMIZERS.get(str(getattr(arguments.optim, "value", arguments.optim)))
+    if form is None or optimizer is None or not all(one.is_floating_point() for one in parameters):
+        return {}  # quantized weights, above all
+    trained = [one for one in parameters if one.requires_grad]
+    return {
+        "parameters": sum(one.numel() for one in parameters),
+        "mode": "training" if len(trained) == len(parameters) else "lora",
+        "precision": "mixed" if form == "fp32" and (arguments.bf16 or arguments.fp16) else form,
+        "optimizer": optimizer,
+        "checkpointing": bool(arguments.gradient_checkpointing),
+    }
 
 
 def split(inputs: Any, parts: int) -> list[Any]:

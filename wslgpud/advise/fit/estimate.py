@@ -108,6 +108,11 @@ class Estimate(NamedTuple):
         """Return the peak as the card sees it."""
         return sum(self.parts.values())
 
+    def scaled(self, ratio: float) -> Estimate:
+        """Return it with all parts but CUDA's own so many times as large."""
+        own = template("CUDA itself")
+        return Estimate({part: taken if part == own else round(taken * ratio) for part, taken in self.parts.items()})
+
 
 def estimate(shape: Shape, plan: Plan) -> Estimate:
     """Return the memory that a plan takes."""
@@ -304,8 +309,11 @@ def _element(precision: Precision) -> int:
     return 4 if precision == "fp32" else 2
 
 
-def knobs(shape: Shape, plan: Plan, usable_bytes: int) -> list[tuple[Message, Plan]]:
-    """Return the changes that make a plan fit: each that does so alone, else each pair, else each three."""
+def knobs(shape: Shape, plan: Plan, usable_bytes: int, ratio: float = 1.0) -> list[tuple[Message, int]]:
+    """Return the changes that make a plan fit, and the bytes it takes then.
+
+    Each change that does so alone, else each pair, else each three; ``ratio`` is by what was measured here.
+    """
     turns = list(_turns(plan))
     for number in range(1, 4):
         found = []
@@ -316,11 +324,11 @@ def knobs(shape: Shape, plan: Plan, usable_bytes: int) -> list[tuple[Message, Pl
             changed = plan
             for _, changes in some:
                 changed = replace(changed, **changes)
-            if estimate(shape, changed).total_bytes <= usable_bytes:
+            if (total := estimate(shape, changed).scaled(ratio).total_bytes) <= usable_bytes:
                 *others, said = (said for said, _ in some)
                 for other in reversed(others):
                     said = say("{first} and {second}", first=other, second=said)
-                found.append((said, changed))
+                found.append((said, total))
         if found:
             return found[:_MOST_KNOBS]
     return []

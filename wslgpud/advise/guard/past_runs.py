@@ -2,14 +2,15 @@
 
 ``commands`` holds of each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond what was
 held before, ``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` where the kernel ended
-it for lack of memory (it needs at least its peak then), seconds and exit status.
+it for lack of memory (it needs at least its peak then), seconds and exit status. ``trainings`` holds ``plan`` and
+``bytes`` of VRAM of those that told of themselves, for ``wslgpud fit``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from wslgpud.security import safe_files
 NAME = "guard.json"
 #: the oldest go when there are more
 MOST_COMMANDS = 200
+MOST_TRAININGS = 50
 
 
 @dataclass(slots=True)
@@ -27,6 +29,7 @@ class PastRuns:
 
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
     compilers: dict[str, int] = field(default_factory=dict)
+    trainings: list[dict[str, Any]] = field(default_factory=list)
 
     def compiler_bytes(self, command: str) -> int | None:
         """Return the highest memory of one compiler in earlier runs of a command."""
@@ -58,13 +61,20 @@ class PastRuns:
             # Half forgotten at each run, so that one huge file does not slow down every build for ever.
             self.compilers[name] = max(size, (self.compilers.get(name, 0) + size) // 2)
 
+    def measure(self, trainings: Iterable[dict[str, Any]]) -> None:
+        """Take over what trainings took, in place of earlier ones with the same plan."""
+        for one in trainings:
+            self.trainings = [*(old for old in self.trainings if old.get("plan") != one["plan"]), one]
+        del self.trainings[:-MOST_TRAININGS]
+
 
 def load(folder: Path) -> PastRuns:
     """Return what is remembered; nothing where the file is missing or was spoiled."""
     try:
         document = safe_files.parsed(safe_files.contents(folder / NAME))
         commands = {str(k): dict(v) for k, v in document["commands"].items()}
-        return PastRuns(commands, {str(k): int(v) for k, v in document["compilers"].items()})
+        trainings = [dict(row) for row in document["trainings"]]
+        return PastRuns(commands, {str(k): int(v) for k, v in document["compilers"].items()}, trainings)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return PastRuns()
 

@@ -1,0 +1,134 @@
+"""What a training took here corrects what is computed for the next one of the same model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from wslgpud.active_runs import Noted
+from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Plan, estimate
+from wslgpud.advise.fit.measured import Measured, ratio, read
+from wslgpud.advise.fit.shape import of
+from wslgpud.advise.guard import past_runs
+from wslgpud.advise.guard.trainings import Trainings
+from wslgpud.cli import app
+from wslgpud.host import Host
+from wslgpud.sources.identity import Identity
+
+SHAPE = of("1B")
+PLAN = Plan("training", "bf16", batch=2, context=1024)
+
+
+def took(times: float, plan: Plan = PLAN, parameters: int = SHAPE.size) -> Measured:
+    own = estimate(SHAPE, plan).total_bytes - CONTEXT_BYTES
+    return Measured(parameters, plan, round(times * own))
+
+
+def row(one: Measured) -> dict[str, Any]:
+    plan = {k: v for k, v in dataclasses.asdict(one.plan).items() if k not in ("rank", "targets")}
+    return {"plan": plan | {"parameters": one.parameters}, "bytes": one.bytes}
+
+
+def test_the_next_answer_is_as_far_off_as_the_last_one_was() -> None:
+    found = ratio(SHAPE, PLAN, read([row(took(1.1))]))
+
+    assert found is not None
+    assert found[0] == pytest.approx(1.1, rel=1e-6)
+    assert found[1] == PLAN
+
+
+def test_the_training_whose_batch_is_nearest_counts() -> None:
+    small, large = took(1.2, Plan("training", batch=1, context=64)), took(0.9, Plan("training", batch=8, context=1024))
+
+    for one in (small, large):
+        found = ratio(SHAPE, one.plan, [small, large])
+        assert found is not None
+        assert found[1] == one.plan
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        took(1.1, dataclasses.replace(PLAN, mode="lora")),
+        took(1.1, parameters=round(SHAPE.size * 1.01)),
+        took(3.0),
+        took(0.2),
+    ],
+    ids=["another use", "another model", "three times as much", "a fifth"],
+)
+def test_what_was_something_else_corrects_nothing(other: Measured) -> None:
+    assert ratio(SHAPE, PLAN, [other]) is None
+
+
+def test_adapters_count_as_parameters_of_a_lora() -> None:
+    plan = dataclasses.replace(PLAN, mode="lora")
+
+    assert ratio(SHAPE, plan, [took(1.1, plan, round(SHAPE.size * 1.02))]) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bytes": -1}, {"bytes": "all"}, {"plan": []}, {"plan": {}}, {"plan": {"mode": "dream"}}, {"plan": {"batch": 0}}],
+    ids=str,
+)
+def test_a_row_that_makes_no_sense_is_passed_over(change: dict[str, Any]) -> None:
+    good = row(took(1.1))
+    plan = change.get("plan", good["plan"])
+    spoiled = good | change | {"plan": good["plan"] | plan if isinstance(plan, dict) and plan else plan}
+
+    assert read([spoiled]) == []
+    assert len(read([spoiled, good])) == 1
+
+
+def said(steps: int = 9, uid: int | None = None, **memory: int) -> Noted:
+    who = Identity(
+        7, 1, 1, alive=True, uids=frozenset({os.geteuid() if uid is None else uid}), groups=frozenset(), name=""
+    )
+    card = {"name": "GPU-1", "used": 1, "peak": 2, "scales": [], "reserved": 8 << 30, "failures": 0, "retries": 0}
+    return Noted(who, {"steps": steps, "plan": row(took(1.0))["plan"], "memory": [card | memory]})
+
+
+def test_guard_keeps_the_most_that_a_plan_took_and_fit_reads_it(tmp_path) -> None:
+    trainings, known = Trainings(Host()), past_runs.PastRuns()
+    own = estimate(SHAPE, PLAN).total_bytes - CONTEXT_BYTES
+    for reserved in (own, round(1.2 * own), own):
+        trainings.note([said(reserved=reserved)])
+    known.measure(trainings.seen)
+    past_runs.save(tmp_path, known)
+
+    arguments = ["fit", "1B", "--mode", "training", "--batch", "2", "--context", "1024", "--state", str(tmp_path)]
+    plain = json.loads(CliRunner().invoke(app, [*arguments[:-1], str(tmp_path / "none"), "--json"]).output)
+    corrected = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).output)
+    shown = CliRunner().invoke(app, arguments).output
+
+    assert plain["measured_ratio"] is None
+    assert corrected["measured_ratio"] == pytest.approx(1.2, abs=0.001)
+    assert corrected["total_bytes"] - CONTEXT_BYTES == pytest.approx(1.2 * own, rel=0.001)
+    assert "Corrected to 120 % by a training measured here (batch 2, context 1024)." in shown
+
+
+@pytest.mark.parametrize(
+    "note",
+    [said(steps=2), said(uid=12345), said(failures=1), said(retries=1), said(reserved=0)],
+    ids=["too early", "of another user", "failed", "on the edge", "not on a card"],
+)
+def test_what_is_no_measure_of_the_plan_is_not_kept(note: Noted) -> None:
+    trainings = Trainings(Host())
+    trainings.note([note])
+
+    assert not trainings.seen
+
+
+def test_a_plan_that_runs_again_replaces_its_row_and_the_oldest_go() -> None:
+    known = past_runs.PastRuns()
+    for number in range(2 * past_runs.MOST_TRAININGS):
+        known.measure([{"plan": {"batch": number // 2}, "bytes": number}])
+    known.measure([{"plan": {"batch": number}, "bytes": 1} for number in range(1000, 1000 + past_runs.MOST_TRAININGS)])
+
+    assert len(known.trainings) == past_runs.MOST_TRAININGS
+    assert all(one["bytes"] == 1 for one in known.trainings)

@@ -1,0 +1,59 @@
+"""What trainings on this machine took, beside what was computed for them: the next answer is corrected by it. Pure.
+
+``guard --inside`` keeps the plan and the peak of each training of Hugging Face's Trainer in the user's own file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, get_args
+
+from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Mode, Optimizer, Plan, Precision, estimate
+from wslgpud.advise.fit.shape import Shape
+
+#: of one model there are as many parameters each time, and those of an adapter's matrices beside them
+SAME_RATIO, ADAPTERS_RATIO = 0.001, 0.05
+#: A training that is further off was something else: packed sequences, a frozen tower, another attention.
+LEAST_RATIO, MOST_RATIO = 0.75, 1.35
+
+
+class Measured(NamedTuple):
+    """A training that ran here: its model's parameters, adapters included, and what PyTorch's allocator took."""
+
+    parameters: int
+    plan: Plan
+    bytes: int
+
+
+def read(rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
+    """Return those of the file's rows that can be understood."""
+    found = []
+    for row in rows:
+        plan: Any = row.get("plan")
+        choices = {"mode": Mode, "precision": Precision, "optimizer": Optimizer}
+        counts = (row.get("bytes"), *(plan.get(name) if isinstance(plan, dict) else 0 for name in _COUNTS))
+        known = all(type(count) is int and count > 0 for count in counts)
+        if known and all(plan.get(name) in get_args(kind) for name, kind in choices.items()):
+            fields = {field.name: plan[field.name] for field in dataclasses.fields(Plan) if field.name in plan}
+            found.append(Measured(plan["parameters"], Plan(**fields), int(row["bytes"])))
+    return found
+
+
+_COUNTS = ("parameters", "batch", "context")
+
+
+def ratio(shape: Shape, plan: Plan, known: Iterable[Measured]) -> tuple[float, Plan] | None:
+    """Return how many times the computed memory such a training took, and its plan; None if none like it ran here.
+
+    Of several the one counts whose batch has most nearly as many tokens.
+    """
+    most = ADAPTERS_RATIO if plan.mode == "lora" else SAME_RATIO
+    near = [
+        one for one in known if one.plan.mode == plan.mode and -SAME_RATIO <= one.parameters / shape.size - 1 <= most
+    ]
+    if not near:
+        return None
+    one = min(near, key=lambda one: abs(one.plan.batch * one.plan.context - plan.batch * plan.context))
+    found = one.bytes / (estimate(shape, one.plan).total_bytes - CONTEXT_BYTES)
+    return (found, one.plan) if LEAST_RATIO <= found <= MOST_RATIO else None
