@@ -31,7 +31,7 @@ def completed(line: str, home: Path) -> list[str]:
         ("wslgpud st", ["status", "stress"]),
         ("wslgpud stress com", ["compare"]),
         ("wslgpud guard --ins", ["--inside"]),
-        ("wslgpud alerts explain training", ["training_leak", "training_retries"]),
+        ("wslgpud alerts explain training", ["training_leak", "training_length", "training_retries", "training_slowed"]),
         ("wslgpud history gpu_memory_us", ["gpu_memory_used_bytes"]),
         ("wslgpud incidents ", []),  # no daemon answers
     ],
@@ -45,9 +45,10 @@ def test_incidents_are_offered_by_their_numbers_where_a_daemon_answers(tmp_path:
         eventually(lambda: killed.samples().get("wslgpud_ticks_total", 0) > 3, "some samples")
         killed.end(signal.SIGKILL)
     with daemon(tmp_path) as running:
-        (incident,) = eventually(lambda: running.status().get("incidents"), "the report of how that ended")
+        incidents = eventually(lambda: running.status().get("incidents"), "the report of how that ended")
 
-        assert completed("wslgpud incidents ", running.state) == [str(incident["id"])]
+        # what else happens on the machine meanwhile may be one, too
+        assert {str(incident["id"]) for incident in incidents} <= set(completed("wslgpud incidents ", running.state))
         assert completed("wslgpud incidents 999", running.state) == []
 
 
