@@ -312,18 +312,16 @@ class RunNotes:
 
 
 def running(
-    notes: Iterable[Noted], trusted: Trust, now_mono: float, largest_batches: Mapping[int, int] | None = None
+    notes: Iterable[Noted], trusted: Trust, now_mono: float, trainings: Mapping[int, Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     """Return what runs now, as ``status`` shows it; stress runs are those of trusted users.
 
-    ``largest_batches`` are those that fit, by the pid of the training.
+    ``trainings`` is what is known besides of each, by its pid.
     """
     counted = (note for note in notes if note.document["kind"] != "stress" or trusted.covers(note.who))
     found = [_shown(note.document, now_mono) for note in counted]
-    for one in found:
-        if one["kind"] == "training" and (most := (largest_batches or {}).get(one["pid"])) is not None:
-            one["largest_batch"] = most
-    return found
+    known = trainings or {}
+    return [{**one, **known.get(one.get("pid", 0), {})} if one["kind"] == "training" else one for one in found]
 
 
 def _shown(document: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -374,16 +372,10 @@ def headline(document: Mapping[str, Any]) -> Message:
 
 
 def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[MessageLike]:
-    if (steps := document.get("steps")) is not None:
-        yield says("{count} step", "{count} steps", count=int(steps))
-        if (seconds := document.get("step_seconds")) is not None and seconds < 1:
-            yield say("{number} steps per second", number=f"{1 / seconds:.1f}")
-        elif seconds is not None:
-            yield say("{step_seconds} each", step_seconds=seconds)
+    if "steps" in document:
+        yield from _of_training(document)
     elif stress or not document["phase"]:
         yield phase(document["phase"])
-    if (batch := document.get("batch")) is not None and document.get("largest_batch") == batch:
-        yield say("batch {batch}, a larger one will not fit", batch=int(batch))
     if (share := document.get("done_ratio")) is not None:
         yield say("{done_ratio} done", done_ratio=share)
     yield say("for {elapsed_seconds}", elapsed_seconds=document["elapsed_seconds"])
@@ -394,6 +386,20 @@ def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[MessageLi
         yield say("peak {peak_bytes}", peak_bytes=peak)
     if compilers := document.get("waiting"):
         yield waiting(int(compilers))
+
+
+def _of_training(document: Mapping[str, Any]) -> Iterator[MessageLike]:
+    yield says("{count} step", "{count} steps", count=int(document["steps"]))
+    if (seconds := document.get("step_seconds")) is not None and seconds < 1:
+        yield say("{number} steps per second", number=f"{1 / seconds:.1f}")
+    elif seconds is not None:
+        yield say("{step_seconds} each", step_seconds=seconds)
+    if (kept := document.get("kept_bytes")) is not None:
+        yield say("keeps {kept_bytes}", kept_bytes=kept)
+    if (growth := document.get("step_growth_bytes")) is not None:
+        yield say("{step_bytes} more with each step", step_bytes=growth)
+    if (batch := document.get("batch")) is not None and document.get("largest_batch") == batch:
+        yield say("batch {batch}, a larger one will not fit", batch=int(batch))
 
 
 def waiting(compilers: int) -> Message:

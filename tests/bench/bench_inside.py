@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from timeit import repeat
 from types import SimpleNamespace
 
 from tests.training.judging import Verdict, judge, watched
-from wslgpud.training.companion import READ_SECONDS, Companion
+from wslgpud.training.companion import MOST_CARDS, READ_SECONDS, Companion, Floors
 
 PROGRAMS = Path(__file__).parents[1] / "training" / "programs.py"
 
@@ -40,10 +41,16 @@ def cost() -> int:
     one._heard, one._due = True, float("inf")
     counted = min(repeat(lambda: one.stepped(optimizer), number=100_000, repeat=7)) / 100_000
     read = min(repeat(one._read, number=1000, repeat=7)) / 1000
+    tracemalloc.start()
+    full = Companion()
+    for step in range(60_000):  # more than the coarsest blocks hold
+        for name in ("ram", *map(str, range(MOST_CARDS))):
+            full._floors.setdefault(name, Floors()).add(step, 1 << 33, 1 << 34)
+    held = tracemalloc.get_traced_memory()[0]
     one.close()
     share = read / READ_SECONDS
     print(f"a step that is counted: {counted * 1e6:.2f} us; a reading of host memory: {read * 1e6:.0f} us, ", end="")
-    print(f"at most every {READ_SECONDS:g} s: {share:.3%} of one core")
+    print(f"at most every {READ_SECONDS:g} s: {share:.3%} of one core; {held >> 10} KiB for RAM and {MOST_CARDS} cards")
     return 0
 
 

@@ -31,7 +31,10 @@ def completed(line: str, home: Path) -> list[str]:
         ("wslgpud st", ["status", "stress"]),
         ("wslgpud stress com", ["compare"]),
         ("wslgpud guard --ins", ["--inside"]),
-        ("wslgpud alerts explain training", ["training_leak", "training_length", "training_retries", "training_slowed"]),
+        (
+            "wslgpud alerts explain training",
+            ["training_leak", "training_length", "training_retries", "training_slowed"],
+        ),
         ("wslgpud history gpu_memory_us", ["gpu_memory_used_bytes"]),
         ("wslgpud incidents ", []),  # no daemon answers
     ],

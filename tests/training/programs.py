@@ -1,4 +1,4 @@
-"""Trainings as people write them, for a real torch on a processor or a card: a dozen that leak, a dozen that do not.
+"""Trainings as people write them, for a real torch on a processor or a card: thirteen that leak, thirteen that do not.
 
 ``python programs.py NAME STEPS DEVICE``. Each leak keeps about ``MIB`` MiB more with each step, and names the
 thread that it comes from.
@@ -144,6 +144,28 @@ def losses_logged() -> None:
         history.append({"step": step, "loss": loss, "outputs": outputs.cpu().detach().clone()})
 
 
+class Listed(torch.utils.data.Dataset[torch.Tensor]):
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.seen.append(bytes([index % 255 + 1]) * (MIB << 20))
+        return torch.randn(ROWS, WIDTH)
+
+
+def lists_in_workers() -> None:
+    """A list that grows in each loader worker: pytorch/pytorch#13246."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    for rows in torch.utils.data.DataLoader(Listed(), batch_size=None, num_workers=2):
+        net(rows.to(DEVICE)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
 def steady() -> None:
     for _ in trained(model()):
         pass
@@ -252,6 +274,7 @@ def graphed() -> None:
 LEAKS = (
     *(loss_summed, outputs_kept, hidden_carried, metric_collects, cache_unbounded, hooks_added),
     *(replay_on_card, gradients_kept, loss_with_state, tracebacks_held, cycles_uncollected, losses_logged),
+    lists_in_workers,
 )
 HARMLESS = (
     *(steady, varying, warming, evaluating, checkpointing, curriculum),

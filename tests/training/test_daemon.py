@@ -14,7 +14,7 @@ from wslgpud.alerts.rules import RuleEngine
 from wslgpud.app.trainings import warned
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
-from wslgpud.sampling.trainings import claimed, largest_batches, readings
+from wslgpud.sampling.trainings import claimed, readings, shown
 from wslgpud.sources import windows
 from wslgpud.sources.identity import Identity, trust
 from wslgpud.training.companion import Floors
@@ -124,19 +124,39 @@ def test_how_large_a_batch_may_be_is_told_by_what_each_sample_takes(room: int, m
     )
 
     assert value(seen, metrics.LARGEST_BATCH) == most  # its work takes 1 GiB, an eighth of it each
-    assert largest_batches(seen) == {4242: most}
+    assert shown(seen)[4242]["largest_batch"] == most
 
 
 def test_a_batch_that_may_not_be_larger_is_shown_with_the_training() -> None:
     (full,) = running(
-        [note(60, run={"batch": 8, "phase": "", "began_mono": 0.0, "pid": 4242})], trust(), 9.0, {4242: 8}
+        [note(60, run={"batch": 8, "phase": "", "began_mono": 0.0, "pid": 4242})],
+        trust(),
+        9.0,
+        {4242: {"largest_batch": 8}},
     )
     (roomy,) = running(
-        [note(60, run={"batch": 8, "phase": "", "began_mono": 0.0, "pid": 4242})], trust(), 9.0, {4242: 9}
+        [note(60, run={"batch": 8, "phase": "", "began_mono": 0.0, "pid": 4242})],
+        trust(),
+        9.0,
+        {4242: {"largest_batch": 9}},
     )
 
     assert "batch 8, a larger one will not fit" in str(headline(full))
     assert "batch 8" not in str(headline(roomy))
+
+
+def test_what_a_training_keeps_is_shown_with_it_of_the_card_before_ram() -> None:
+    own = [note(60), note(60, name="ram")]
+    seen = tick(1, *readings(own, tick(1, gpus=(CARD,)), [forecast("gpu0"), forecast("ram", 20 * GIB)]), gpus=(CARD,))
+    said = note(60, run={"phase": "", "began_mono": 0.0, "pid": 4242})
+    (one,) = running([said], trust(), 9.0, shown(seen))
+
+    assert shown(seen) == {
+        4242: {"kept_bytes": 8 * GIB + 180 * MIB, "peak_bytes": 9 * GIB + 180 * MIB, "step_growth_bytes": 3 * MIB}
+    }
+    assert str(headline(one)) == (
+        "training: train.py: 60 steps, 2 s each, keeps 8.2 GiB, 3 MiB more with each step, for 9 s, peak 9.2 GiB"
+    )
 
 
 @pytest.mark.parametrize(("longest", "lacks"), [(4096, GIB), (3584, 0), (512, 0)])

@@ -98,6 +98,32 @@ def test_the_daemon_names_the_leak_of_a_program_that_has_no_line_about_it(tmp_pa
     assert "programs.py keeps" in incidents[0]["headline"]
 
 
+ACCELERATE = """
+import sys, torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model = torch.nn.Linear(4, 4)
+loader = torch.utils.data.DataLoader(torch.randn(24, 4), batch_size=2)
+model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters()), loader)
+for rows in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(model(rows).pow(2).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+print(sys.modules["wslgpud.training.companion"].COMPANION.steps)
+"""
+
+
+@pytest.mark.torch
+def test_the_steps_of_accelerates_loops_are_counted_and_what_is_accumulated_is_one(tmp_path: Path) -> None:
+    if lacks("torch", "accelerate"):
+        pytest.skip("torch or accelerate is not installed: ./tests/run --all")
+    done = inside(ACCELERATE, tmp_path)
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "6"  # of 12 batches
+
+
 TRAINER = """
 import sys, torch
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments

@@ -16,7 +16,7 @@ pytestmark = [
 ROOM = 4 << 30
 
 
-@pytest.mark.parametrize("name", ["loss_summed", "outputs_kept", "cycles_uncollected"])
+@pytest.mark.parametrize("name", ["loss_summed", "outputs_kept", "cycles_uncollected", "lists_in_workers"])
 def test_a_leak_is_named_within_fifty_steps(name: str) -> None:
     rows = watched(sys.executable, name, 60)
     verdict = judge(rows, ROOM)

@@ -28,6 +28,10 @@ class Noting(companion.Companion):  # type: ignore[misc]  # found at run time
         super()._begin(optimizer)
         self._heard = True
 
+    def _read(self) -> None:
+        self._workers_bytes = sum(map(companion._proportional_bytes, companion._children()))
+        super()._read()
+
     def _note(self, name: str, used: int, peak: int, more: dict[str, int]) -> None:
         if (name == "ram") == (sys.argv[4] == "ram"):
             ROWS.append([used, peak, more.get("reserved", used)])

@@ -87,8 +87,7 @@ class SamplingPipeline:
         )
         reports = (*sampled.reports, report, *self._trainings(notes, sampled, assessment))
         snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
-        fits = trainings.largest_batches(snapshot)
-        runs = running(notes, self._notes.trust, self.host.clock.mono(), fits)
+        runs = running(notes, self._notes.trust, self.host.clock.mono(), trainings.shown(snapshot))
         return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
 
     def _assess(self, observation: Observation, wall: float) -> tuple[Assessment, SourceReport]:

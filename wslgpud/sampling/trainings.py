@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from wslgpud.active_runs import Noted
-from wslgpud.model import Forecast, GpuProcess, GpuSample, Reading, Snapshot
+from wslgpud.model import Forecast, GpuProcess, GpuSample, Number, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.risk.step_growth import Block, step_growth
 
@@ -89,9 +89,21 @@ def _of(
             yield Reading(metrics.TIME_LEFT, round(left * step_seconds), labels)
 
 
-def largest_batches(snapshot: Snapshot) -> dict[int, int]:
-    """Return the largest batch of each training, by its pid: that of the memory in which the fewest samples fit."""
-    found: dict[int, int] = {}
-    for (pid, *_), batch in snapshot.family(metrics.LARGEST_BATCH).items():
-        found[int(pid)] = min(int(batch), found.get(int(pid), int(batch)))
-    return found
+def shown(snapshot: Snapshot) -> dict[int, dict[str, Number]]:
+    """Return by pid what ``status`` shows of a training: of the card that it has most of, else of RAM."""
+    fullest: dict[int, tuple[str, ...]] = {}
+    for labels, kept in sorted(snapshot.family(metrics.KEPT).items(), key=lambda one: (one[0][2] != "ram", one[1])):
+        if kept:
+            fullest[int(labels[0])] = labels
+    return {
+        pid: {name: value for name, spec in _SHOWN.items() if (value := snapshot.value(spec, *labels)) is not None}
+        for pid, labels in fullest.items()
+    }
+
+
+_SHOWN = {
+    "kept_bytes": metrics.KEPT,
+    "peak_bytes": metrics.PEAK,
+    "step_growth_bytes": metrics.PER_STEP,
+    "largest_batch": metrics.LARGEST_BATCH,
+}
