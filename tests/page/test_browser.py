@@ -88,6 +88,26 @@ def test_each_view_is_whole_fits_asks_nobody_else_and_can_be_used_by_everybody(s
     assert looking.strangers == []
 
 
+@pytest.mark.parametrize("secure", [True, False], ids=["here", "over plain HTTP from elsewhere"])
+def test_a_remedy_of_the_doctor_is_copied_with_one_click(stage, look, secure):
+    stage.host("wsl2-vram-full", past_seconds=120)
+    looking = look()
+    if not secure:  # browsers hide it there
+        looking.page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    looking.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = looking.go("doctor")
+    ready(page)
+    remedy = page.locator("li:has(button)").first
+    wanted = remedy.locator("code").inner_text()
+    remedy.get_by_role("button").click()
+
+    expect(remedy.get_by_role("button")).to_have_text("Copied")
+    box = looking.page.context.new_page()
+    box.goto(page.url)
+    assert box.evaluate("navigator.clipboard.readText()") == wanted
+    assert looking.complaints == []
+
+
 def alarmed(stage):
     """Play a leak, and say of it what a daemon might."""
     stage.play(trace("ram-leak_linear-1"), 150)

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { h } from "./dom.js";
 import { moment } from "./format.js";
 import { label, lang, t } from "./i18n.js";
-import { chip, empty, pending } from "./parts.js";
+import { chip, command, empty, pending } from "./parts.js";
 
 const LEVEL = { problem: "warning", note: "info", "could not tell": "unknown", good: "ok", "not applicable": "unknown" };
 const ORDER = Object.keys(LEVEL);
@@ -37,7 +37,7 @@ const word = (state) => label("finding", state);
 
 const atLength = (finding) => h("li", {},
   h("div", {}, chip(LEVEL[finding.state], word(finding.state)), " ", h("strong", {}, finding.title)),
-  h("p", {}, finding.found), finding.remedy ? h("p", {}, h("span", { class: "dim" }, t("Remedy"), ": "), h("code", {}, finding.remedy)) : null,
+  h("p", {}, finding.found), finding.remedy ? h("p", {}, h("span", { class: "dim" }, t("Remedy"), ": "), command(finding.remedy)) : null,
   h("p", { class: "dim small" }, finding.why));
 
 const briefly = (state, findings) => (findings.length ? h("details", { class: "card", "data-key": `state-${state}` },

@@ -57,6 +57,22 @@ export const liveCard = (...given) => {
   return made;
 };
 
+/** A command, and a button that copies it. */
+export const command = (text) => [h("code", {}, text), " ", h("button", { type: "button", class: "small", onclick: (event) => copy(text, event.currentTarget) }, t("Copy"))];
+
+/** Over plain HTTP from another machine browsers have no clipboard to write to; what is selected can be copied there, too. */
+async function copy(text, button) {
+  if (navigator.clipboard) await navigator.clipboard.writeText(text);
+  else {
+    const chosen = document.createRange();
+    chosen.selectNodeContents(button.previousElementSibling);
+    getSelection().removeAllRanges();
+    getSelection().addRange(chosen);
+    document.execCommand("copy");
+  }
+  button.textContent = t("Copied");
+}
+
 export const empty = (...text) => h("p", { class: "empty" }, text);
 
 /** What stands where an answer is still to come, or did not. */
