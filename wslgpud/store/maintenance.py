@@ -94,6 +94,22 @@ def would_free(target: str) -> Compaction:
     return Compaction(path.stat().st_size, free * page)
 
 
+def stop_command(lock_inode: int, proc: Path = Path("/proc")) -> str:
+    """Return what stops the daemon that holds the lock, by how it was started; of one that nobody shows, the service.
+
+    https://man7.org/linux/man-pages/man5/proc_locks.5.html
+    """
+    with suppress(OSError, IndexError):
+        rows = [line.split() for line in (proc / "locks").read_text().splitlines()]
+        pid = next((r[4] for r in rows if r[1] == "FLOCK" and r[5].endswith(f":{lock_inode}") and r[4].isdecimal()), "")
+        group = (proc / pid / "cgroup").read_text() if pid else ""
+        if "/user@" in group and "/wslgpud.service" in group:
+            return "systemctl --user stop wslgpud"
+        if pid and "/wslgpud.service" not in group:
+            return f"kill {pid}"
+    return "sudo systemctl stop wslgpud"
+
+
 def compact(target: str) -> Compaction:
     """Write the file anew without its free pages; return its size now and what that freed.
 
@@ -115,8 +131,9 @@ def compact(target: str) -> Compaction:
         try:
             lock = engines.lock_for_writing(path)
         except LockedError as error:
+            command = stop_command(engines.lock_path(path).stat().st_ino)
             raise LockedError(
-                "{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path)
+                "{path}: the daemon writes into it; stop it first ({command})", path=str(path), command=command
             ) from error
         try:
             with closing(sqlite3.connect(path, timeout=engines.BUSY_SECONDS, isolation_level=None)) as database:
