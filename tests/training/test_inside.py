@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
+from wslgpud import training
 from wslgpud.active_runs import Note
 from wslgpud.host import Host
 from wslgpud.training import environment
@@ -63,6 +65,11 @@ def test_output_status_and_signals_are_the_commands_own(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("said\n", 7)
     assert missing.returncode == 2
     assert "/no/such: No such file or directory" in missing.stderr
+
+
+@pytest.mark.parametrize("file", ["companion.py", "frameworks.py", "inside/sitecustomize.py"])
+def test_what_is_loaded_into_strangers_pythons_can_be_read_by_python_3_8(file: str) -> None:
+    ast.parse((Path(training.__file__).parent / file).read_text(), feature_version=(3, 8))
 
 
 def test_a_search_path_of_the_users_own_is_kept() -> None:
