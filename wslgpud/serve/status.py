@@ -10,7 +10,7 @@ from wslgpud import __version__
 from wslgpud.active_runs import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.messages import forecast_facts, iso, row_facts, text_now
-from wslgpud.model import MEMORY, Forecast, Snapshot, SourceReport, StressResult, Transition
+from wslgpud.model import MEMORY, Forecast, GpuSample, Snapshot, SourceReport, StressResult, Transition
 from wslgpud.risk.forecast_messages import outlook
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
@@ -71,7 +71,7 @@ def status(moment: Moment | None, translator: Translator, recent: Iterable[Trans
             "interval_seconds": round(snapshot.interval_seconds, 3),
             "ram": asdict(observation.ram) if observation.ram else None,
             "swap": asdict(swap) if swap else None,
-            "gpus": [asdict(gpu) for gpu in snapshot.gpus],
+            "gpus": [_card(gpu) for gpu in snapshot.gpus],
             "windows": translator.document(_windows(snapshot)) or None,
             "forecasts": [
                 {
@@ -115,6 +115,11 @@ def judged(verdict: Verdict, translator: Translator) -> dict[str, Any]:
 def in_one_line(said: Mapping[str, Any]) -> str:
     """Return what a verdict as JSON says: its headline and byline."""
     return " · ".join(filter(None, (said["headline"], said.get("byline"))))
+
+
+def _card(gpu: GpuSample) -> dict[str, Any]:
+    """Return a card as the driver reports it; what trainings say of it is in their metrics."""
+    return {name: value for name, value in asdict(gpu).items() if name != "told"}
 
 
 def _picked(record: object, names: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_
     """Return what is asked of each id of a series, the oldest first; nothing of one that is not known."""
     words = {"host": series.host, "metric": series.metric, "labels": schema.dumps(dict(series.labels))}
     start, end = round(start_wall * 1000), round(end_wall * 1000)
-    return [Asked(*row, start, end) for row in connection.execute(_OF, words)]
+    return [Asked(row.id, row.kind, row.divisor, start, end) for row in connection.execute(_OF, words)]
 
 
 def listed(connection: Connection, host: str, most: int) -> Iterator[tuple[SeriesRef, str]]:
