@@ -58,11 +58,9 @@ def source(*urls: str) -> ModelServerSource:
     return ModelServerSource(Host(), replace(Config(), sampling=Sampling(model_servers=urls)))
 
 
-def values(*pages: bytes) -> dict[str, float]:
-    """Return what is read of servers that serve these pages, by the name of the metric, and the first label."""
-    if not pages:
-        return {}
-    with hostile(answers("200 OK", pages[0])) as server:
+def values(page: bytes) -> dict[str, float]:
+    """Return what is read of a server that serves this page, by the name of the metric and its labels."""
+    with hostile(answers("200 OK", page)) as server:
         readings = source(f"{server.url}/metrics").read().readings
         return {f"{r.spec.name} {' '.join(r.labels)}".replace(server.place, "here"): r.value for r in readings}
 

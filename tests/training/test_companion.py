@@ -224,6 +224,22 @@ def test_a_step_that_is_only_counted_costs_next_to_nothing(watching: Companion, 
     assert len(lines) <= 12
 
 
+def test_the_largest_note_is_one_that_the_daemon_believes(watching: Companion, here: Elsewhere) -> None:
+    """Of a training on as many cards as are looked at, for an hour, with all that a framework tells."""
+    for name in ("ram", *(f"GPU-{card:032x}" for card in range(companion.MOST_CARDS))):
+        for step in range(10_000_000, 10_060_000):
+            watching._note(name, 1 << 40, 1 << 41, {})
+            watching.steps = step
+        watching._memory[name] |= {"reserved": 1 << 41, "pieces": 1 << 40, "retries": 1 << 20, "failures": 1 << 20}
+    watching.facts |= {"plan": {"parameters": 1 << 40, "mode": "training", "precision": "mixed", "checkpointing": True}}
+    watching.facts |= {"batch": 1 << 20, "tokens": 1 << 50, "length": 1 << 20, "longest": 1 << 20, "pinned": 1 << 40}
+    companion._put(companion._name(os.getpid()), watching._document(0.0, [(0.0, 0), (60.0, 100)]))
+
+    document = told(here)
+    assert document is not None
+    assert len(document["memory"]) == 1 + companion.MOST_CARDS
+
+
 def test_pinned_memory_is_told_where_torch_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def torch(**more: Any) -> None:
         monkeypatch.setitem(

@@ -42,7 +42,8 @@ PACES = 60
 #: Readings in the finest block, blocks kept of each scale, and how many blocks make one of the next. Eight blocks of
 #: six are fifty steps; the coarsest scale covers 49,000 readings, more than an hour.
 READINGS, BLOCKS, MERGED, SCALES = 6, 8, 4, 6
-MOST_CARDS, MOST_WORKERS, MOST_THREADS = 8, 64, 64
+#: with RAM as many kinds of memory as the daemon reads of one training
+MOST_CARDS, MOST_WORKERS, MOST_THREADS = 4, 64, 64
 #: where the daemon looks for notes, see ``wslgpud.active_runs.PLACES``
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
 _DAEMON, _MOST_BYTES = "wslgpud-running-daemon-", 1 << 14

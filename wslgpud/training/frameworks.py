@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import sys
 from importlib import import_module
 from typing import Any
+
+log = logging.getLogger("wslgpud.training")
 
 #: What can be done on a warning. Any program: give the allocator's cache back to the card. Trainer and Lightning: save
 #: a checkpoint. Trainer: work on each batch in two halves from then on, with the same gradients.
@@ -20,8 +23,6 @@ _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 #: settings that say how long a sequence may be: TRL's, by its new and its old name
 _LONGEST = ("max_length", "max_seq_length")
-
-
 #: of PyTorch's and Transformers' words those that ``wslgpud fit`` knows, too
 _FORMS = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 _OPTIMIZERS = {
@@ -74,6 +75,7 @@ class Batches:
     def __init__(self, companion: Any) -> None:
         self._companion, self.parts = companion, 1
         self._plan: dict[str, Any] | None = None
+        self._most_rows = 0
 
     def halve(self, *_: Any) -> None:
         """Work on half as much at once from the next batch on."""
@@ -85,12 +87,17 @@ class Batches:
 
         @functools.wraps(step)
         def training_step(trainer: Any, model: Any, inputs: Any, *more: Any, **named: Any) -> Any:
-            self._note(trainer, inputs)
-            parts = split(inputs, self.parts)
+            try:
+                self._note(trainer, inputs)
+            except Exception as error:  # an older or a stranger's trainer must not end for that
+                log.debug("this batch is not told: %r", error)
+            # Without it, as in older ones, means cannot be averaged; and DeepSpeed counts passes.
+            steps: Any = getattr(trainer, "current_gradient_accumulation_steps", None)
+            whole = steps is None or getattr(trainer, "is_deepspeed_enabled", False)
+            parts = split(inputs, 1 if whole else self.parts)
             if len(parts) < 2:
                 return step(trainer, model, inputs, *more, **named)
             # Losses that are means must be averaged over the parts; sums over all items of a batch add up as they are.
-            steps = trainer.current_gradient_accumulation_steps
             trainer.current_gradient_accumulation_steps = steps * len(parts)
             try:
                 return sum(step(trainer, model, part, *more, **named) for part in parts)
@@ -111,9 +118,11 @@ class Batches:
             longest = next((value for name in _LONGEST if (value := getattr(trainer.args, name, None))), None)
             if longest:
                 facts["longest"] = int(longest)
-            if self._plan:
-                each = -(-int(tokens.shape[0]) // self.parts)
-                facts["plan"] = {**self._plan, "batch": each, "context": facts["length"]}
+            self._most_rows = max(int(tokens.shape[0]), self._most_rows)
+            if self._plan and self.parts == 1:  # what halves take is hidden by what the whole ones took before
+                facts["plan"] = {**self._plan, "batch": self._most_rows, "context": facts["length"]}
+            else:
+                facts.pop("plan", None)
 
 
 def plan_of(trainer: Any) -> dict[str, Any]:

@@ -85,6 +85,15 @@ def test_a_row_that_makes_no_sense_is_passed_over(change: dict[str, Any]) -> Non
     assert len(read([spoiled, good])) == 1
 
 
+def test_what_else_a_note_says_of_its_plan_goes_nowhere() -> None:
+    """Any program of the user's may write it."""
+    good = row(took(1.1))
+    found = read([good | {"plan": good["plan"] | {"rank": "x", "targets": "all", "checkpointing": "yes"}}])
+
+    assert [one.plan for one in found] == [PLAN]
+    assert ratio(SHAPE, PLAN, found) is not None
+
+
 def said(steps: int = 9, uid: int | None = None, **memory: int) -> Noted:
     who = Identity(
         7, 1, 1, alive=True, uids=frozenset({os.geteuid() if uid is None else uid}), groups=frozenset(), name=""

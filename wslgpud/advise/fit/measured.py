@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, get_args
 
@@ -35,8 +34,9 @@ def read(rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
         counts = (row.get("bytes"), *(plan.get(name) if isinstance(plan, dict) else 0 for name in _COUNTS))
         known = all(type(count) is int and count > 0 for count in counts)
         if known and all(plan.get(name) in get_args(kind) for name, kind in choices.items()):
-            fields = {field.name: plan[field.name] for field in dataclasses.fields(Plan) if field.name in plan}
-            found.append(Measured(plan["parameters"], Plan(**fields), int(row["bytes"])))
+            known_of = {name: plan[name] for name in (*choices, "batch", "context")}
+            own = Plan(**known_of, checkpointing=plan.get("checkpointing") is True)
+            found.append(Measured(plan["parameters"], own, int(row["bytes"])))
     return found
 
 
