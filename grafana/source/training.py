@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from grafana.source.kit import Panel, ask, dashed, lines, metric
 
-_WHO = "{{program}} ({{pid}}) {{resource}}"
+#: four of them beside one another
+_small = partial(lines, width=6)
+_RUN = "{{program}} ({{pid}})"
+_WHO = f"{_RUN} {{{{resource}}}}"
 _OF_MEMORY = {
     "peak": "training_peak_bytes",
     "taken": "training_reserved_bytes",
@@ -15,120 +20,98 @@ _OF_MEMORY = {
 def training() -> list[Panel]:
     """Return the row of panels."""
     retries, failures = (metric(f"training_allocation_{name}") for name in ("retries", "failures"))
-    memory = lines(
-        "Memory after each step",
-        "What trainings keep from step to step, the most that they have used, and what PyTorch's allocator has taken, "
-        "some of it in pieces. What is kept should stay level: if it climbs without end, it is a leak.",
-        ask(metric("training_kept_bytes"), f"kept: {_WHO}"),
-        *(ask(metric(name), f"{said}: {_WHO}") for said, name in _OF_MEMORY.items()),
-        unit="bytes",
-    )
-    growth = lines(
-        "Growth per step",
-        "What is kept more with each step, and altogether since that began. Empty while nothing grows.",
-        ask(metric("training_growth_per_step_bytes"), f"per step: {_WHO}"),
-        ask(metric("training_growth_bytes"), f"so far: {_WHO}"),
-        unit="bytes",
-        width=6,
-    )
-    left = lines(
-        "Time until the training is full",
-        "If what is kept grows on like this, at the pace of the last minute. Empty while nothing grows.",
-        ask(metric("training_time_to_full_seconds"), _WHO),
-        unit="s",
-        width=6,
-    )
-    steps_left = lines(
-        "Steps until the training is full",
-        "The same, in steps of the optimizer.",
-        ask(metric("training_steps_to_full"), _WHO),
-        unit="short",
-        width=6,
-    )
-    pace = lines(
-        "Step time",
-        "Seconds for each step. A training that has spilled into Windows' RAM takes many times as long.",
-        ask(metric("training_step_seconds"), "{{program}} ({{pid}})"),
-        ask(metric("training_usual_step_seconds"), "fastest minute: {{program}} ({{pid}})"),
-        unit="s",
-        width=6,
-    )
-    batch = lines(
-        "Largest batch that fits",
-        "Samples, by what each took at the peak. Told by Hugging Face's Trainer only.",
-        ask(metric("training_largest_batch"), _WHO),
-        unit="short",
-        width=6,
-        decimals=0,
-    )
-    lacks = lines(
-        "Missing for the longest sequences",
-        "What a batch of the longest sequences that are allowed would take beyond what there is, by the longest so far.",
-        ask(metric("training_longest_lacks_bytes"), _WHO),
-        unit="bytes",
-        width=6,
-    )
-    tokens = lines(
-        "Tokens per second",
-        "Padding included. Told by Hugging Face's Trainer only.",
-        ask(f"rate({metric('training_tokens')}[$__rate_interval])", "{{program}} ({{pid}})"),
-        unit="short",
-        width=6,
-    )
-    pinned = lines(
-        "Pinned host memory",
-        "RAM that PyTorch has pinned for copies to the card. WSL2 allows about half of the RAM.",
-        ask(metric("training_pinned_bytes"), "{{program}} ({{pid}})"),
-        unit="bytes",
-        width=6,
-    )
-    rate = lines(
-        "Steps per second",
-        "Steps of the optimizer.",
-        ask(f"rate({metric('training_steps')}[$__rate_interval])", "{{program}} ({{pid}})"),
-        unit="short",
-        width=6,
-    )
-    full = lines(
-        "Allocator out of room",
-        "How often PyTorch's allocator found the card full: it gave back its cache and went on, or failed.",
-        ask(f"increase({retries}[$__rate_interval])", f"went on: {_WHO}"),
-        ask(f"increase({failures}[$__rate_interval])", f"failed: {_WHO}"),
-        unit="short",
-        width=6,
-        decimals=0,
-    )
-    cache = lines(
-        "Model servers: cache and requests",
-        "How full vLLM's or llama.cpp's cache of keys and values is, and the requests that run, wait and were put off.",
-        ask(metric("model_server_cache_used_ratio"), "cache: {{server}}"),
-        ask(metric("model_server_requests_running"), "running: {{server}}"),
-        ask(metric("model_server_requests_waiting"), "waiting: {{server}}"),
-        ask(f"rate({metric('model_server_preemptions')}[$__rate_interval])", "put off per second: {{server}}"),
-        ask(f"1 - {metric('model_server_up')}", "down: {{server}}"),
-        unit="short",
-        width=6,
-    )
-    models = lines(
-        "Model servers: loaded models",
-        "What Ollama has on the card of each model, and in RAM where that does not fit.",
-        ask(metric("model_server_vram_bytes"), "VRAM: {{model}}"),
-        ask(metric("model_server_ram_bytes"), "RAM: {{model}}"),
-        unit="bytes",
-        width=6,
-    )
     return [
-        dashed(memory, "peak: .*"),
-        growth,
-        left,
-        pace,
-        rate,
-        steps_left,
-        full,
-        batch,
-        lacks,
-        tokens,
-        pinned,
-        cache,
-        models,
+        dashed(
+            lines(
+                "Memory after each step",
+                "What trainings keep from step to step, the most that they have used, and what PyTorch's allocator has taken, "
+                "some of it in pieces. What is kept should stay level: if it climbs without end, it is a leak.",
+                ask(metric("training_kept_bytes"), f"kept: {_WHO}"),
+                *(ask(metric(name), f"{said}: {_WHO}") for said, name in _OF_MEMORY.items()),
+                unit="bytes",
+            ),
+            "peak: .*",
+        ),
+        _small(
+            "Growth per step",
+            "What is kept more with each step, and altogether since that began. Empty while nothing grows.",
+            ask(metric("training_growth_per_step_bytes"), f"per step: {_WHO}"),
+            ask(metric("training_growth_bytes"), f"so far: {_WHO}"),
+            unit="bytes",
+        ),
+        _small(
+            "Time until the training is full",
+            "If what is kept grows on like this, at the pace of the last minute. Empty while nothing grows.",
+            ask(metric("training_time_to_full_seconds"), _WHO),
+            unit="s",
+        ),
+        _small(
+            "Step time",
+            "Seconds for each step. A training that has spilled into Windows' RAM takes many times as long.",
+            ask(metric("training_step_seconds"), _RUN),
+            ask(metric("training_usual_step_seconds"), f"fastest minute: {_RUN}"),
+            unit="s",
+        ),
+        _small(
+            "Steps per second",
+            "Steps of the optimizer.",
+            ask(f"rate({metric('training_steps')}[$__rate_interval])", _RUN),
+            unit="short",
+        ),
+        _small(
+            "Steps until the training is full",
+            "The same, in steps of the optimizer.",
+            ask(metric("training_steps_to_full"), _WHO),
+            unit="short",
+        ),
+        _small(
+            "Allocator out of room",
+            "How often PyTorch's allocator found the card full: it gave back its cache and went on, or failed.",
+            ask(f"increase({retries}[$__rate_interval])", f"went on: {_WHO}"),
+            ask(f"increase({failures}[$__rate_interval])", f"failed: {_WHO}"),
+            unit="short",
+            decimals=0,
+        ),
+        _small(
+            "Largest batch that fits",
+            "Samples, by what each took at the peak. Told by Hugging Face's Trainer only.",
+            ask(metric("training_largest_batch"), _WHO),
+            unit="short",
+            decimals=0,
+        ),
+        _small(
+            "Missing for the longest sequences",
+            "What a batch of the longest sequences that are allowed would take beyond what there is, by the longest so far.",
+            ask(metric("training_longest_lacks_bytes"), _WHO),
+            unit="bytes",
+        ),
+        _small(
+            "Tokens per second",
+            "Padding included. Told by Hugging Face's Trainer only.",
+            ask(f"rate({metric('training_tokens')}[$__rate_interval])", _RUN),
+            unit="short",
+        ),
+        _small(
+            "Pinned host memory",
+            "RAM that PyTorch has pinned for copies to the card. WSL2 allows about half of the RAM.",
+            ask(metric("training_pinned_bytes"), _RUN),
+            unit="bytes",
+        ),
+        _small(
+            "Model servers: cache and requests",
+            "How full vLLM's or llama.cpp's cache of keys and values is, and the requests that run, wait and were put off.",
+            ask(metric("model_server_cache_used_ratio"), "cache: {{server}}"),
+            ask(metric("model_server_requests_running"), "running: {{server}}"),
+            ask(metric("model_server_requests_waiting"), "waiting: {{server}}"),
+            ask(f"rate({metric('model_server_preemptions')}[$__rate_interval])", "put off per second: {{server}}"),
+            ask(f"1 - {metric('model_server_up')}", "down: {{server}}"),
+            unit="short",
+        ),
+        _small(
+            "Model servers: loaded models",
+            "What Ollama has on the card of each model, and in RAM where that does not fit.",
+            ask(metric("model_server_vram_bytes"), "VRAM: {{model}}"),
+            ask(metric("model_server_ram_bytes"), "RAM: {{model}}"),
+            unit="bytes",
+        ),
     ]
