@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # From the bottom up: a layer imports only layers below it; neighbours on one line do not import each other.
 LAYERS = (
-    ("metrics", "optional_packages", "training", "__init__"),
+    ("metrics", "optional_packages", "shipped_files", "training", "__init__"),
     ("words",),
     ("model", "security"),
     ("colors", "config", "host", "client"),
@@ -21,7 +21,7 @@ LAYERS = (
     ("alerts",),
     ("stress",),
     ("sampling",),
-    ("series", "verdict", "advise"),
+    ("series", "verdict", "advise", "service"),
     ("serve",),
     ("app",),
     ("cli",),

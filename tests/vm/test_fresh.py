@@ -20,6 +20,12 @@ from .image import backend, image, wheelhouse
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service"), pytest.mark.timeout(3000)]
 
 CLONE = "/root/my code"
+#: what 'wslgpud service install' needs
+SERVICE = [
+    str(path.relative_to(REPOSITORY))
+    for name in ("requirements.txt", "drop-ins/*.conf", "extras/*.txt", "system/*", "user/*")
+    for path in sorted((REPOSITORY / "deploy").glob(name))
+]
 IN_A_ROOT_OF_ITS_OWN = """
 mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$2/root"
 mount -t proc proc "$2/root/proc"
@@ -108,6 +114,6 @@ def test_the_wheel_carries_the_package_and_what_it_writes_out_and_nothing_else(w
         if path.is_file() and path.suffix != ".pyc"
     }
 
-    shipped = {f"wslgpud/shipped/{name}" for name in SHIPPED}
+    shipped = {f"wslgpud/shipped/{name}" for name in (*SHIPPED, *SERVICE)}
     assert {name for name in names if ".dist-info/" not in name} == source | shipped
     assert "wslgpud/py.typed" in names

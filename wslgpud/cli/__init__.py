@@ -21,7 +21,7 @@ from wslgpud.cli.commands import App, Commands
 NAMES = (
     *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents"),
     *("guard", "inside", "fit", "sweep", "history", "export", "config", "alerts", "stress", "wslconfig", "db"),
-    *("dashboards", "rules"),
+    *("dashboards", "rules", "service"),
 )
 #: commands that stand in the module of another
 _BESIDE = {"monitor": "status", "capture": "record", "export": "history"}

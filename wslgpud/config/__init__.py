@@ -187,7 +187,7 @@ class Otlp:
 
     endpoint: str = key(
         "",
-        "collector, like http://127.0.0.1:4318/v1/metrics; empty: none; needs ./deploy/install --extra otlp",
+        "collector, like http://127.0.0.1:4318/v1/metrics; empty: none; needs 'wslgpud service install --extra otlp'",
         shows="address",
     )
     headers: tuple[str, ...] = key((), "headers to send along, like authorization=Bearer 123", shows="set")
@@ -222,7 +222,7 @@ class Alerts:
     desktop: str = key("auto", "notifications of the Linux desktop", choices=("auto", "on", "off"))
     windows_toast: str = key("auto", "toasts of Windows, under WSL2", choices=("auto", "on", "off"))
     urls: tuple[str, ...] = key(
-        (), "Apprise URLs (ntfy, e-mail, Slack, ...); needs ./deploy/install --extra apprise", shows="set"
+        (), "Apprise URLs (ntfy, e-mail, Slack, ...); needs 'wslgpud service install --extra apprise'", shows="set"
     )
     urls_file: str = key("", "file with more Apprise URLs, one a line, so that secrets stay out of here")
     alertmanager_urls: tuple[str, ...] = key(
