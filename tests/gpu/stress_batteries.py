@@ -51,7 +51,9 @@ def battery(small, faults=None, mode="quick", **changes):
     """Run one battery; return its result, its lines and its seconds."""
     before, lines = sample(small), []
     job = worker_job.job(before, Stress(), mode, wsl=False) | {"ladder": ()} | (SMALL if small else {}) | changes
-    one = Faulty(worker.Job(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event())
+    one = Faulty(
+        worker.WorkerJob(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event()
+    )
     one.faults = json.loads(json.dumps(faults or {}))
     start, end = time.perf_counter(), {"event": "end", "outcome": "done", "why": ""}
     try:
@@ -138,7 +140,7 @@ def rivals(small, out):
 
     def ours(card):
         lines = []
-        job = worker.Job(
+        job = worker.WorkerJob(
             device=size.get("device", "cpu"),
             slow_ratio=0.0,
             retention_seconds=0.0,

@@ -60,7 +60,7 @@ def run(faulty):
     def do(faults=None, stop=None, **job):
         lines = []
         worker = faulty.Faulty(
-            faulty.worker.Job(**SMALL | job),
+            faulty.worker.WorkerJob(**SMALL | job),
             lambda event, **facts: lines.append({"event": event, **facts}),
             stop or threading.Event(),
         )

@@ -49,7 +49,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     progress: Callable[[Line], None] = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
 ) -> WorkerOutput:
-    """Run the worker on a ``worker.Job`` to its end; ``script`` is its file where the command does not name it.
+    """Run the worker on a ``worker.WorkerJob`` to its end; ``script`` is its file where the command does not name it.
 
     ``watch`` is asked ten times a second: a text is a reason to leave the GPU now. ``started`` gets the worker's
     pid as soon as there is one, ``progress`` every line as it comes. ``stall_seconds`` is the longest time
