@@ -45,7 +45,7 @@ HOMES = {
     "pynvml": {"probes"},
     "torch": {"stress", "advise"},
     "polib": {"words"},
-    "psutil": {"serve", "advise", "alerts", "security", "active_runs"},
+    "psutil": {"serve", "advise", "alerts", "security"},
     "rich": {"cli"},
     "textual": {"cli"},
     "typer": {"cli"},

@@ -18,18 +18,8 @@ from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from wslgpud import client
-from wslgpud.active_runs import (
-    MOST_ENTRIES,
-    MOST_NOTES,
-    MOST_NOTES_A_USER,
-    PLACES,
-    RUNS,
-    Claim,
-    Note,
-    RunNotes,
-    expected,
-    name_of,
-)
+from wslgpud.active_runs.notes import MOST_ENTRIES, PLACES, RUNS, Claim, Note, name_of
+from wslgpud.active_runs.reader import MOST_NOTES, MOST_NOTES_A_USER, RunNotes
 from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import Control, ControlFile
@@ -40,6 +30,7 @@ from wslgpud.cli.guard import _own_log
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample, StressResult
+from wslgpud.sampling.announcements import expected
 from wslgpud.security import safe_files
 from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.schedule import Nightly, inbox, leave

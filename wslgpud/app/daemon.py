@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from wslgpud import __version__
-from wslgpud.active_runs import Note
+from wslgpud.active_runs.notes import Note
 from wslgpud.advise.checkups import Checkups, Findings
 from wslgpud.alerts import blackbox, channel_factory
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation

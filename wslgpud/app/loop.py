@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wslgpud.active_runs import Note
+from wslgpud.active_runs.notes import Note
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
 from wslgpud.app import systemd, training_warnings

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wslgpud.active_runs import Noted, RunNotes, expected, running
+from wslgpud.active_runs.notes import Noted
+from wslgpud.active_runs.reader import RunNotes
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Event, Forecast, Observation, Sample, Snapshot, SourceReport, StressResult, Transition
@@ -15,6 +16,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.fullness import card_ends
 from wslgpud.sampling import training_readings
+from wslgpud.sampling.announcements import expected, running
 from wslgpud.sampling.cardinality import CardinalityLimiter
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.sampler import Sampler, SamplingPace

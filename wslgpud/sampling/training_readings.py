@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from wslgpud.active_runs import Noted
+from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Number, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.risk.step_growth import StepBlock, step_growth

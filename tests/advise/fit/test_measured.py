@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from wslgpud.active_runs import Noted
+from wslgpud.active_runs.notes import Noted
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Plan, estimate
 from wslgpud.advise.fit.measured import Measured, ratio, read
 from wslgpud.advise.fit.shape import of

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.test_guard import GUARD
 from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs import PLACES, Claim, Note, RunNotes, expected, name_of
+from wslgpud.active_runs.notes import PLACES, Claim, Note, name_of
+from wslgpud.active_runs.reader import RunNotes
 from wslgpud.advise.guard import capacity, past_runs
 from wslgpud.advise.guard.capacity import Process
 from wslgpud.advise.guard.usage import TreeMemory, most_bytes
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Expected
+from wslgpud.sampling.announcements import expected
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security.safe_files import Folder
 from wslgpud.words.units import size
