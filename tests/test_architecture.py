@@ -19,7 +19,7 @@ LAYERS = (
     ("sources", "risk"),
     ("store", "active_runs"),
     ("alerts",),
-    ("stress",),
+    ("stress", "brake"),
     ("sampling",),
     ("series", "verdict", "advise"),
     ("serve",),

@@ -105,18 +105,16 @@ def _limits(declared: ConfigKey) -> Message | None:
 
 def _expected(declared: ConfigKey, value: Any) -> Message | None:
     """Return what the key must be; None if ``value`` is that."""
-    kind, low, high = declared.type, declared.low, declared.high
-    if kind == tuple[str, ...]:
-        good = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+    if declared.type == tuple[str, ...]:
+        good = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
         return None if good else _kind(declared)
-    if type(value) is not kind:
+    if type(value) is not declared.type:
         return _kind(declared)
     if declared.choices:
-        good = value in declared.choices
-    else:
-        # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
-        good = (low is None or value >= low) and (high is None or value <= high)
-    return None if good else _limits(declared)
+        return None if value in declared.choices else _limits(declared)
+    low, high = declared.low, declared.high
+    # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
+    return None if (low is None or value >= low) and (high is None or value <= high) else _limits(declared)
 
 
 def _from_text(kind: Any, text: str) -> Any:
