@@ -14,7 +14,7 @@ import pytest
 from tests.abuse.test_silence import NOBODY, ROOT, Idle, another, needs_root
 from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import gpu
-from tests.stress.test_run import FAITHFUL, IdleGpu
+from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from wslgpud import client
@@ -42,8 +42,8 @@ from wslgpud.host import Host
 from wslgpud.model import ProcessSample, StressResult
 from wslgpud.security import safe_files
 from wslgpud.stress.conditions import note_hung, still_hung
-from wslgpud.stress.run import Runner
 from wslgpud.stress.schedule import Nightly, inbox, leave
+from wslgpud.stress.stress_run import Runner
 from wslgpud.words import MessageLike
 
 GIB = 1 << 30

@@ -15,8 +15,8 @@ from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, seen
 from wslgpud.active_runs import PHASES, PLACES, Note, headline, name_of
 from wslgpud.host import Host
-from wslgpud.stress.run import WorkerPace
-from wslgpud.stress.run import told as stress_told
+from wslgpud.stress.stress_run import WorkerPace
+from wslgpud.stress.stress_run import told as stress_told
 from wslgpud.words import translator
 
 

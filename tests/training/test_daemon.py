@@ -11,10 +11,10 @@ from wslgpud.active_runs import Noted, _checked, headline, running
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RuleEngine
-from wslgpud.app.trainings import warned
+from wslgpud.app.training_warnings import warned
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
-from wslgpud.sampling.trainings import claimed, readings, shown
+from wslgpud.sampling.training_readings import claimed, readings, shown
 from wslgpud.sources import windows
 from wslgpud.sources.identity import Identity, trust
 from wslgpud.training.companion import Floors

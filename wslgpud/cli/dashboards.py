@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 from wslgpud.cli import common, shipped
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import argument
 from wslgpud.words import t
 
-app = App()
+app = CommandApp()
 
 FolderArgument = Annotated[Path, argument("DIR", "folder to write to; made if need be")]
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.advise.guard.test_guard import GUARD
 from tests.support.elsewhere import Elsewhere
 from wslgpud.active_runs import PLACES, Claim, Note, RunNotes, expected, name_of
-from wslgpud.advise.guard import past_runs, plan
-from wslgpud.advise.guard.measures import TreeMemory, most_bytes
-from wslgpud.advise.guard.plan import Process
+from wslgpud.advise.guard import capacity, past_runs
+from wslgpud.advise.guard.capacity import Process
+from wslgpud.advise.guard.usage import TreeMemory, most_bytes
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Expected
@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-c", HOLD]
 
 def remembered(folder: Path, **facts) -> None:
     known = past_runs.PastRuns()
-    known.learn(plan.key_of(COMMAND), facts, {})
+    known.learn(capacity.key_of(COMMAND), facts, {})
     past_runs.save(folder, known)
 
 

@@ -17,8 +17,8 @@ import pytest
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from tests.support.elsewhere import seen as seen_now
-from wslgpud.advise.guard.measures import RunStats
 from wslgpud.advise.guard.runner import GuardedCommand
+from wslgpud.advise.guard.usage import RunStats
 from wslgpud.cli.guard import _own_log, _sum_up
 from wslgpud.host import Host
 

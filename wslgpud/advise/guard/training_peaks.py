@@ -14,7 +14,7 @@ LOOK_SECONDS = 5.0
 FEWEST_STEPS = 3
 
 
-class Trainings:
+class TrainingPeaks:
     """Looks at the notes of our own user's programs every few seconds, while the command runs."""
 
     def __init__(self, host: Host) -> None:
