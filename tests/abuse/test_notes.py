@@ -18,8 +18,8 @@ from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from wslgpud import client
+from wslgpud.active_runs.note_reader import MOST_NOTES, MOST_NOTES_A_USER, RunNotes
 from wslgpud.active_runs.notes import MOST_ENTRIES, PLACES, RUNS, Claim, Note, name_of
-from wslgpud.active_runs.reader import MOST_NOTES, MOST_NOTES_A_USER, RunNotes
 from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import Control, ControlFile

@@ -26,8 +26,8 @@ from tests.support.accounts import shared_python
 from tests.support.daemons import daemon, eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.support.screens import print_status
+from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import PLACES, Note, name_of
-from wslgpud.active_runs.reader import RunNotes
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport

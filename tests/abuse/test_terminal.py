@@ -23,8 +23,8 @@ from tests.abuse.test_secrets import around
 from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.elsewhere import Elsewhere, seen
+from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import PLACES, name_of
-from wslgpud.active_runs.reader import RunNotes
 from wslgpud.app import process
 from wslgpud.cli.console import Console
 from wslgpud.sampling.announcements import expected

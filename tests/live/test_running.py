@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs.messages import PHASES, headline
 from wslgpud.active_runs.notes import PLACES, Note, name_of
+from wslgpud.active_runs.run_messages import PHASES, headline
 from wslgpud.host import Host
 from wslgpud.stress.stress_run import WorkerPace
 from wslgpud.stress.stress_run import told as stress_told

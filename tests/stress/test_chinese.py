@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.stress.support import MIB, gpu, night
 from tests.words.latin import latin_words
 from wslgpud import words
-from wslgpud.active_runs.messages import PHASES, headline
+from wslgpud.active_runs.run_messages import PHASES, headline
 from wslgpud.advise.fit.estimate import MODES, OPTIMIZERS, PRECISIONS
 from wslgpud.advise.guard.capacity import SweepStep, too_much
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import PLACES as NOTES
-from wslgpud.active_runs.reader import RunNotes
 from wslgpud.host import Clock, Host
 from wslgpud.sampling.announcements import running
 from wslgpud.sources.identity import Trust

@@ -15,8 +15,8 @@ import typer
 from rich.cells import chop_cells
 
 from wslgpud import training
-from wslgpud.active_runs.messages import waiting
 from wslgpud.active_runs.notes import Claim, Note
+from wslgpud.active_runs.run_messages import waiting
 from wslgpud.advise.guard import capacity, past_runs, tree
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import Noted
-from wslgpud.active_runs.reader import RunNotes
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Event, Forecast, Observation, Sample, Snapshot, SourceReport, StressResult, Transition

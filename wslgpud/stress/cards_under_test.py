@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from wslgpud.active_runs.reader import RunNotes
+from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Observation

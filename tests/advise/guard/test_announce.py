@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.test_guard import GUARD
 from tests.support.elsewhere import Elsewhere
+from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import PLACES, Claim, Note, name_of
-from wslgpud.active_runs.reader import RunNotes
 from wslgpud.advise.guard import capacity, past_runs
 from wslgpud.advise.guard.capacity import Process
 from wslgpud.advise.guard.usage import TreeMemory, most_bytes

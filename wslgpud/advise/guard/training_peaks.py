@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import Noted
-from wslgpud.active_runs.reader import RunNotes
 from wslgpud.host import Host
 
 LOOK_SECONDS = 5.0
