@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wslgpud.stress.run import WorkerPace
+from wslgpud.stress.stress_run import WorkerPace
 
 PLANNED = 100_000
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from wslgpud import shipped_files
 from wslgpud.cli import common, shipped
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import argument
 from wslgpud.words import t
 
-app = App()
+app = CommandApp()
 
 FolderArgument = Annotated[Path, argument("DIR", "folder to write to; made if need be")]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud.cli import common
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded
 from wslgpud.cli.console import bar
 from wslgpud.cli.help import padded
@@ -22,7 +22,7 @@ from wslgpud.store.maintenance import info as look
 from wslgpud.words import current, t
 from wslgpud.words.units import size
 
-app = App(help="Inspect, check, back up or compact the history's database.")
+app = CommandApp(help="Inspect, check, back up or compact the history's database.")
 
 
 @app.command()

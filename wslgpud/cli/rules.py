@@ -6,12 +6,12 @@ from typing import Annotated
 
 from wslgpud import shipped_files
 from wslgpud.cli import common, shipped
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import option
 from wslgpud.cli.dashboards import FolderArgument
 from wslgpud.words import t
 
-app = App()
+app = CommandApp()
 
 _FOLDER = "deploy/prometheus"
 _RULES = f"{_FOLDER}/wslgpud.rules.yml"

@@ -13,7 +13,7 @@ import typer
 
 from wslgpud import client
 from wslgpud.cli import common
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, complain, flag, option
 from wslgpud.cli.help import padded
 from wslgpud.host import Host
@@ -28,7 +28,9 @@ from wslgpud.service.status import status as status_of
 from wslgpud.sources.wsl import generation
 from wslgpud.words import current, t
 
-app = App(help="Install the daemon as a service that starts with the machine, upgrade it, look at it, remove it.")
+app = CommandApp(
+    help="Install the daemon as a service that starts with the machine, upgrade it, look at it, remove it."
+)
 
 
 def _extras(incomplete: str) -> list[str]:

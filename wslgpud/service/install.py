@@ -83,6 +83,7 @@ def install(wish: Wish, places: Places, changes: Changes) -> Path:
         _check_configuration(new, places)
     changed = _put_drop_ins({*wish.allowed, *([UNDER_WSL] if generation(Host()) else [])}, places, changes)
     _start(new, places, changes, changed=changed)
+    _link_manual_pages(new, places, changes)
     _tidy_up(new, extras, places, changes)
     if wish.keep_alive:
         told = "make a task of Windows that keeps this distribution running"
@@ -191,6 +192,16 @@ def _is_for_service(path: Path, mode: int) -> bool:
     with suppress(OSError, KeyError):
         return (path.owner(), path.group(), path.stat().st_mode & 0o7777) == ("root", ACCOUNT, mode)
     return False
+
+
+def _link_manual_pages(new: Path, places: Places, changes: Changes) -> None:
+    """Let ``man`` find them: beside where the command lies."""
+    pages = [path.relative_to(new / "share") for path in sorted((new / "share").glob("man/man?/*"))]
+    wanted = {places.share / page: places.program / "share" / page for page in pages}
+    for link, target in wanted.items():
+        if not (link.exists() or link.is_symlink()):
+            changes.link(target, link)
+    changes.remove(*(link for link in places.shared_links if link not in wanted))
 
 
 def _tidy_up(new: Path, extras: Collection[str], places: Places, changes: Changes) -> None:

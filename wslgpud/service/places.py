@@ -20,6 +20,7 @@ class Places:
     settings: Path
     data: Path
     command: Path
+    share: Path
 
     @property
     def releases(self) -> Path:
@@ -47,6 +48,12 @@ class Places:
         return ("wslgpud.service",) if self.user else ("wslgpud.service", "wslgpud-stress.path")
 
     @property
+    def shared_links(self) -> list[Path]:
+        """The links below ``share`` that lead to manual pages of the program."""
+        found = self.share.glob("man/man?/wslgpud*")
+        return sorted(path for path in found if path.is_symlink() and path.readlink().is_relative_to(self.program))
+
+    @property
     def running(self) -> Path | None:
         """The release that the program is a link to; None where there is none."""
         try:
@@ -62,6 +69,7 @@ SYSTEM = Places(
     settings=Path("/etc/wslgpud"),
     data=Path("/var/lib/wslgpud"),
     command=Path("/usr/local/bin/wslgpud"),
+    share=Path("/usr/local/share"),
 )
 
 
@@ -77,4 +85,5 @@ def places(*, user: bool) -> Places:
         settings=home / ".config/wslgpud",
         data=home / ".local/state/wslgpud",
         command=home / ".local/bin/wslgpud",
+        share=home / ".local/share",
     )

@@ -25,7 +25,7 @@ from typing import Final
 import wslgpud
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
-from wslgpud.security.provenance import Refused, way
+from wslgpud.security.provenance import UntrustedProgram, way
 from wslgpud.service.changes import ServiceError, output, succeeds
 from wslgpud.service.places import Places
 from wslgpud.shipped_files import ROOT
@@ -38,6 +38,8 @@ _MOST_BYTES = 512 << 20
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[([\w,\s.-]*)\])?")
 _FOR_EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
 _OLDEST, _NEWEST = 10, 14
+#: from lib/python3.x/site-packages to the root of an environment
+_UP = ("..", "..", "..")
 #: which the sandbox of the service does not have (ProtectHome)
 _HOMES = ("/home", "/root")
 #: starts the program by the environment's own Python, also where a space in the path would end a "#!" line
@@ -100,13 +102,17 @@ def name_of(packages: Collection[Distribution], extras: Collection[str]) -> str:
 
 
 def copy(package: Distribution, target: Path) -> None:
-    """Copy a package into a folder of packages.
+    """Copy a package into a folder of packages, and its manual pages beside the program.
 
     Raises ServiceError: a file is not there, or not as it was when it was installed.
     """
+    root = target.parents[2]
     for name, checksum, *_ in csv.reader(io.StringIO(package.read_text("RECORD") or "")):
         path = PurePosixPath(name)
-        # Above the folder lie programs; ours is written anew. Compiled files are made anew.
+        folder = target
+        if path.parts[:4] == (*_UP, "share"):
+            folder, path = root, PurePosixPath(*path.parts[3:])
+        # Elsewhere above the folder lie programs; ours is written anew. Compiled files are made anew.
         if path.is_absolute() or ".." in path.parts or path.suffix == ".pyc":
             continue
         try:
@@ -116,7 +122,7 @@ def copy(package: Distribution, target: Path) -> None:
         kind, _, expected = checksum.partition("=")
         if kind == "sha256" and _sha256(content) != expected:
             raise _damaged(package, name)
-        file = target / path
+        file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
 
@@ -166,7 +172,7 @@ def _will_do(python: Path) -> bool:
         return False
     try:
         components = [component for component in way(python) if not stat.S_ISLNK(component.mode)]
-    except (OSError, Refused):
+    except (OSError, UntrustedProgram):
         return False
     return all(component.uid == 0 and not component.mode & stat.S_IWOTH for component in components)
 

@@ -46,6 +46,7 @@ def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
             changes.run(*systemd.command(places, "reset-failed", "wslgpud*"))
     if places.command.is_symlink() and places.command.readlink() == places.program / "bin/wslgpud":
         changes.remove(places.command)
+    changes.remove(*places.shared_links)
     if generation(Host()):
         with suppress(MessageError):  # Windows cannot be asked; its task then starts what is no longer there, and ends
             changes.does(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.advise.guard.measures import MemoryLeft, memory_left
+from wslgpud.advise.guard.usage import MemoryLeft, memory_left
 from wslgpud.host import Host, NoData
 
 GIB = 1 << 30

@@ -132,7 +132,7 @@ def to_stop(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SweepStep:
     """One value and what its run took, None where not known; of VRAM, on top of what was used before."""
 
     value: str
@@ -165,9 +165,11 @@ def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
     return max(y1 if value >= x1 else 0, round(y1 + slope * (value - x1)))
 
 
-def too_much(steps: Sequence[Step], value: str, ram_room_bytes: int, vram_room_bytes: int | None) -> Message | None:
+def too_much(
+    steps: Sequence[SweepStep], value: str, ram_room_bytes: int, vram_room_bytes: int | None
+) -> Message | None:
     """Return why the next value will not fit; None: it fits, or nothing is known."""
-    new = Step(value, 0, 0.0, None, None).number
+    new = SweepStep(value, 0, 0.0, None, None).number
     if new is None:
         return None
     known = [(s.number, s.ram_bytes, s.vram_bytes) for s in steps if s.code == 0 and s.number is not None]

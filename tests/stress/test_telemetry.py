@@ -10,7 +10,7 @@ from wslgpud.sources import gpu as source
 from wslgpud.sources import windows
 from wslgpud.stress.comparison import drop, regressions
 from wslgpud.stress.conditions import Recent
-from wslgpud.stress.result import Frame, Outcome, digest
+from wslgpud.stress.result import Frame, WorkerOutput, digest
 
 SPECS = {spec.name: spec for spec in (*source.FED, source.THROTTLED)}
 HERE = ("0", "GPU-1")
@@ -37,7 +37,7 @@ def run_of(*ticks, before):
 
 
 def result_of(course):
-    return digest(Outcome([{"event": "end", "outcome": "done", "why": ""}]), Frame(1.0, gpu(), {}, course=course))
+    return digest(WorkerOutput([{"event": "end", "outcome": "done", "why": ""}]), Frame(1.0, gpu(), {}, course=course))
 
 
 def test_heat_power_and_clocks_are_the_highest_seen():

@@ -70,7 +70,7 @@ def signature(process: ProcessSample) -> str:
     return "" if subject in _ANYTHING else f"{program} {subject}"
 
 
-class Commands:
+class CommandPeaks:
     """The commands that run, and the peaks of those that ran."""
 
     def __init__(self) -> None:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from wslgpud.active_runs import Noted, RunNotes
+from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import Noted
 from wslgpud.host import Host
 
 LOOK_SECONDS = 5.0
@@ -14,7 +15,7 @@ LOOK_SECONDS = 5.0
 FEWEST_STEPS = 3
 
 
-class Trainings:
+class TrainingPeaks:
     """Looks at the notes of our own user's programs every few seconds, while the command runs."""
 
     def __init__(self, host: Host) -> None:

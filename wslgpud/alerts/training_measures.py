@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wslgpud.alerts.measures import Measured, Signal
+from wslgpud.alerts.measures import MeasureContext, Signal
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.sources import windows
 from wslgpud.words import Fact
@@ -13,7 +13,7 @@ from wslgpud.words import Fact
 SPILLED_BYTES = 1 << 30
 
 
-def leaks(look: Measured) -> Iterator[Signal]:
+def leaks(look: MeasureContext) -> Iterator[Signal]:
     """Return how far what a training keeps more has come: of what it could still take when that began."""
     found: dict[str, Signal] = {}
     for labels, left in look.snapshot.family(metrics.STEPS_LEFT).items():
@@ -30,7 +30,7 @@ def leaks(look: Measured) -> Iterator[Signal]:
     yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
 
 
-def retries(look: Measured) -> Iterator[Signal]:
+def retries(look: MeasureContext) -> Iterator[Signal]:
     """A card is so full that PyTorch's allocator has to give back its cache to get any more."""
     before = look.last.family(metrics.RETRIES)
     for labels, count in look.snapshot.family(metrics.RETRIES).items():
@@ -42,7 +42,7 @@ def retries(look: Measured) -> Iterator[Signal]:
             yield Signal(resource, 1.0, facts)
 
 
-def lengths(look: Measured) -> Iterator[Signal]:
+def lengths(look: MeasureContext) -> Iterator[Signal]:
     """Return what a batch of the longest sequences that are allowed will lack, by the longest so far."""
     found: dict[str, Signal] = {}
     for (pid, program, resource), lacks in look.snapshot.family(metrics.LONGEST_LACKS).items():
@@ -51,7 +51,7 @@ def lengths(look: Measured) -> Iterator[Signal]:
     yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
 
 
-def slowed(look: Measured) -> Iterator[Signal]:
+def slowed(look: MeasureContext) -> Iterator[Signal]:
     """Return how many times as long steps take as in the fastest minute, while a card spills into Windows' memory."""
     family, found = look.snapshot.family, dict[str, Signal]()
     spilled = {f"gpu{gpu.index}": look.snapshot.value(windows.GPU_SHARED, gpu.name) or 0 for gpu in look.snapshot.gpus}

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wslgpud.active_runs import Note
+from wslgpud.active_runs.notes import Note
 from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.probes.nvml_calls import RARELY
-from wslgpud.stress import conditions, plan
+from wslgpud.stress import conditions, worker_job
 from wslgpud.stress.comparison import judged
-from wslgpud.stress.course import ECC
 from wslgpud.stress.find_python import NoTorch, command, find_python
 from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
-from wslgpud.stress.result import Frame, Outcome, digest
+from wslgpud.stress.result import Frame, WorkerOutput, digest
+from wslgpud.stress.telemetry import ECC
 from wslgpud.words import MessageLike, cause, clauses, say
 
 #: how long memory may take to come back in NVML's view after the worker has ended
@@ -48,7 +48,7 @@ class Runner:
     renew: Callable[[], object] | None = None  # asks for the driver's error counters, read once a minute, anew
 
     def run(
-        self, sample: GpuSample, mode: plan.Mode, progress: Callable[[Line], None] = lambda _: None
+        self, sample: GpuSample, mode: worker_job.Mode, progress: Callable[[Line], None] = lambda _: None
     ) -> StressResult:
         lock = GpuLock(sample.index, self.lock_folder)
         try:
@@ -84,20 +84,20 @@ class Runner:
             recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
         )
 
-    def _skipped(self, sample: GpuSample, mode: plan.Mode, reason: MessageLike) -> StressResult:
+    def _skipped(self, sample: GpuSample, mode: worker_job.Mode, reason: MessageLike) -> StressResult:
         wall, key = self.host.clock.wall(), self._key(sample, mode)
         return StressResult(wall, sample.uuid, sample.index, sample.name, "skipped", reason, key=key)
 
-    def _key(self, sample: GpuSample, mode: plan.Mode) -> dict[str, str]:
+    def _key(self, sample: GpuSample, mode: worker_job.Mode) -> dict[str, str]:
         wsl = "yes" if self.host.exists(conditions.WSL_DEVICE) else "no"
         # Memory left free on purpose is no loss: nights with another reserve are not comparable.
         reserve = {"reserve_bytes": str(self.settings.reserve_bytes)} if self.settings.reserve_bytes else {}
         driver = self.recent.drivers.get(sample.uuid, "")
-        return {**reserve, "driver": driver, "mode": mode, "engine": plan.ENGINE, "wsl": wsl}
+        return {**reserve, "driver": driver, "mode": mode, "engine": worker_job.ENGINE, "wsl": wsl}
 
     def _locked(
-        self, before: GpuSample, mode: plan.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
-    ) -> tuple[Outcome, Frame]:
+        self, before: GpuSample, mode: worker_job.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
+    ) -> tuple[WorkerOutput, Frame]:
         python = find_python(self.settings.python, self.environ)
         clock, own, known = self.host.clock, os.getpid(), frozenset(self.host.names("/proc"))
         wall, started = clock.wall(), clock.mono()
@@ -113,7 +113,7 @@ class Runner:
                 silent_seconds=0.0 if last is None else clock.mono() - last[0],
             )
 
-        job = plan.job(before, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
+        job = worker_job.job(before, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
         pauses = job["retention_seconds"] * job["passes"].count("retention")
         pace = WorkerPace(pauses, job["soak_seconds"], clock.mono())
         done = supervise(

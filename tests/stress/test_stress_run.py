@@ -16,9 +16,9 @@ from wslgpud.host import Host
 from wslgpud.stress.comparison import comparable
 from wslgpud.stress.conditions import Recent
 from wslgpud.stress.find_python import NoTorch, Python, command, find_python, has_torch
-from wslgpud.stress.plan import ladder, reserve_bytes
-from wslgpud.stress.result import Outcome
-from wslgpud.stress.run import Runner
+from wslgpud.stress.result import WorkerOutput
+from wslgpud.stress.stress_run import Runner
+from wslgpud.stress.worker_job import ladder, reserve_bytes
 
 FAITHFUL = """
 import json, sys
@@ -145,7 +145,9 @@ def test_a_worker_that_crashes_makes_a_failed_run(runner):
 def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_gone(runner, monkeypatch, tmp_path):
     stuck = {"again": "1", "belongs": None, "expected": "0", "got": "1", "stuck": "1"}
     bad = {"event": "bad", "chunk": 3, "words": 1, "flips": {"1": 1}, "samples": [stuck]}
-    monkeypatch.setattr("wslgpud.stress.run.supervise", lambda *_, **__: Outcome([bad], "silent for 15 s", hung_pid=99))
+    monkeypatch.setattr(
+        "wslgpud.stress.stress_run.supervise", lambda *_, **__: WorkerOutput([bad], "silent for 15 s", hung_pid=99)
+    )
     one = runner()
     one.state_folder = tmp_path / "worker.py" / "gone"
     result = one.run(gpu(), "nightly")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from wslgpud.advise.guard.plan import Process, is_compiler
+from wslgpud.advise.guard.capacity import Process, is_compiler
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample

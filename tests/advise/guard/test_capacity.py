@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.guard.measures import Shortage
-from wslgpud.advise.guard.past_runs import PastRuns, load, save
-from wslgpud.advise.guard.plan import (
+from wslgpud.advise.guard.capacity import (
     CXX_BYTES,
     NVCC_BYTES,
     Process,
@@ -20,6 +18,8 @@ from wslgpud.advise.guard.plan import (
     reserve,
     to_stop,
 )
+from wslgpud.advise.guard.past_runs import PastRuns, load, save
+from wslgpud.advise.guard.usage import Shortage
 
 GIB = 1 << 30
 SIZES = st.integers(0, 64 * GIB)

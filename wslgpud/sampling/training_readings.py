@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from wslgpud.active_runs import Noted
+from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Number, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
-from wslgpud.risk.step_growth import Block, step_growth
+from wslgpud.risk.step_growth import StepBlock, step_growth
 
 #: of steps and of seconds; beyond it nobody's training runs full
 _LONGEST = 1e8
@@ -76,7 +76,7 @@ def _of(
         if (length := run.get("length")) and (longest := run.get("longest", 0)) >= length:
             # Attention that does not hold its scores, activations and logits all grow in proportion.
             yield Reading(metrics.LONGEST_LACKS, max(0, work * (longest - length) // length - room), labels)
-    scales = [[Block(*block) for block in blocks] for blocks in memory["scales"]]
+    scales = [[StepBlock(*block) for block in blocks] for blocks in memory["scales"]]
     if (growth := step_growth(scales)) is None:
         return
     yield Reading(metrics.PER_STEP, round(growth.step_bytes), labels)
