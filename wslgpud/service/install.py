@@ -196,7 +196,7 @@ def _is_for_service(path: Path, mode: int) -> bool:
 
 def _link_manual_pages(new: Path, places: Places, changes: Changes) -> None:
     """Let ``man`` find them: beside where the command lies."""
-    pages = [path.relative_to(new / "share") for path in sorted((new / "share").glob("man/man?/*"))]
+    pages = [path.relative_to(new / "share") for path in sorted((new / "share/man").rglob("*.[15]"))]
     wanted = {places.share / page: places.program / "share" / page for page in pages}
     for link, target in wanted.items():
         if not (link.exists() or link.is_symlink()):

@@ -50,7 +50,7 @@ class Places:
     @property
     def shared_links(self) -> list[Path]:
         """The links below ``share`` that lead to manual pages of the program."""
-        found = self.share.glob("man/man?/wslgpud*")
+        found = self.share.glob("man/**/wslgpud*")
         return sorted(path for path in found if path.is_symlink() and path.readlink().is_relative_to(self.program))
 
     @property
