@@ -13,7 +13,7 @@ when its input does. The only request so far is ``{}``: sample now. An answer ho
 or ``{"error", "call", "text"}`` when NVML cannot be used: then this process is done, since only a new one
 loads a new library.
 
-``--costs`` and ``--capture`` print a table of what calls cost here, and a recording of this machine.
+``--capture`` prints a recording of this machine.
 """
 
 from __future__ import annotations
@@ -260,20 +260,20 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
 
 def main(arguments: list[str]) -> int:
     options = {"--library": "", "--recording": ""}
-    todo = ""
+    captures = False
     rest = iter(arguments)
     for word in rest:  # by hand: argparse would cost the resident child more than a MiB
         if word in options:
             options[word] = next(rest, "")
-        elif word in ("--costs", "--capture"):
-            todo = word
+        elif word == "--capture":
+            captures = True
         else:
             print(f"nvml_probe: unknown argument {word}; see the top of {__file__}", file=sys.stderr)
             return 2
-    if todo:
-        from wslgpud.probes import nvml_recording  # only these two need it
+    if captures:
+        from wslgpud.probes import nvml_recording  # what stays resident goes without
 
-        return nvml_recording.run(todo, *options.values())
+        return nvml_recording.run(*options.values())
     # NVIDIA's library may print; what it prints must not land between our answers.
     answers = os.dup(1)
     os.dup2(2, 1)

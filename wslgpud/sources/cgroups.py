@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import zip_longest
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.host import Host, NoData, SourceError
@@ -221,6 +222,20 @@ def _limited(host: Host, tree: CgroupTree, path: str) -> Limited | None:
         swap = max(swap - limit, 0)
     current = _number(host, f"{folder}/{files.current}")
     return None if current is None else Limited(path or "/", limit, current, swap)
+
+
+def around_us(host: Host, tree: CgroupTree) -> Iterator[Limited]:
+    """Yield the cgroups with a limit that this process is in, innermost first.
+
+    The machine's own root has none; what a container sees as the root is its group.
+    """
+    for line in host.read_optional("/proc/self/cgroup").splitlines():
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if number == "0" if tree.version == 2 else "memory" in controllers.split(","):
+            for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
+                with suppress(NoData, SourceError):
+                    if (limited := _limited(host, tree, str(folder).rstrip("/"))) is not None:
+                        yield limited
 
 
 def state(host: Host, tree: CgroupTree, cgroup: Limited) -> list[Reading]:

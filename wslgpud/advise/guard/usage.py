@@ -6,19 +6,18 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.advise.guard.capacity import Process, is_compiler
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
-from wslgpud.sources import table, whole
+from wslgpud.sources import cgroups, table, whole
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.words import Message, say
 
-_NO_LIMIT = 1 << 60  # version 1 writes a huge number where there is none
 #: less than that, many times over, is nothing beside a build or a training
 _WORTH_BYTES = 16 << 20
 #: The kernel walks over every page to tell what is shared, some 10 ms for each GB: that is not to take more
@@ -64,36 +63,18 @@ def memory_left(host: Host) -> MemoryLeft:
     kills = whole(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
     # Of swap only the machine's own counts: how much of it a group may use is its own affair.
     machine = MemoryLeft(available << 10, total << 10, kills, (whole(levels.get("SwapFree")) or 0) << 10)
-    groups = (_limit(host, folder) for folder in _groups(host))
-    return min((machine, *filter(None, groups)), key=lambda r: r.available_bytes)
+    return min((machine, *_within_limits(host)), key=lambda r: r.available_bytes)
 
 
-def _groups(host: Host) -> Iterator[str]:
-    """Yield the folders of the memory cgroups we are in, innermost first."""
-    for line in host.read_optional("/proc/self/cgroup").splitlines():
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0" and not controllers:
-            base = "/sys/fs/cgroup"
-        elif "memory" in controllers.split(","):
-            base = "/sys/fs/cgroup/memory"
-        else:
-            continue
-        # The machine's own root has no limit; what a container sees as the root is its group.
-        yield from (f"{base}{p}".rstrip("/") for p in (PurePosixPath(path), *PurePosixPath(path).parents))
-
-
-def _limit(host: Host, folder: str) -> MemoryLeft | None:
-    first = host.exists(f"{folder}/memory.limit_in_bytes")  # version 1
-    names = ("limit_in_bytes", "usage_in_bytes") if first else ("max", "current")
-    limit, used = (whole(host.read_optional(f"{folder}/memory.{name}").strip()) for name in names)
-    if limit is None or used is None or limit >= _NO_LIMIT:
-        return None
-    stat = table(host.read_optional(f"{folder}/memory.stat"))
-    # Page cache goes first when the limit is reached; version 1 counts that of groups below apart.
-    prefix = "total_" if "total_inactive_file" in stat else ""
-    cache = sum(whole(stat.get(f"{prefix}{name}")) or 0 for name in ("inactive_file", "active_file"))
-    events = table(host.read_optional(f"{folder}/memory.{'oom_control' if first else 'events'}"))
-    return MemoryLeft(max(0, limit - used + cache), limit, whole(events.get("oom_kill")) or 0)
+def _within_limits(host: Host) -> Iterator[MemoryLeft]:
+    """Yield what each limited cgroup that we are in leaves us; its page cache goes first when the limit is reached."""
+    with suppress(NoData, SourceError):  # without cgroups there are no limits
+        tree = cgroups.find_tree(host)
+        for group in cgroups.around_us(host, tree):
+            values = {reading.spec: int(reading.value) for reading in cgroups.state(host, tree, group)}
+            cache = values.get(cgroups.INACTIVE_FILE, 0) + values.get(cgroups.ACTIVE_FILE, 0)
+            left = max(0, group.limit - group.current + cache)
+            yield MemoryLeft(left, group.limit, values.get(cgroups.OOM_KILLS, 0))
 
 
 class TreeMemory:

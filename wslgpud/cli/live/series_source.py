@@ -117,7 +117,7 @@ def trail_past(trail: RecentSeries) -> Past:
                 ref = SeriesRef(key.what, (("of", key.which),) if key.which else ())
                 curves.append(Curve(ref, unit, rate=False, points=inside))
         steps = [b[0] - a[0] for one in curves for a, b in pairwise(one.points)]
-        return Drawn(curves, max(median_high(steps) if steps else 1.0, (end - start) / points))
+        return Drawn(curves, max(median_high(steps or [0.0]), (end - start) / points))
 
     return Past(t("no daemon keeps a history here: only what this view has seen"), words, drawn, earlier=False)
 
