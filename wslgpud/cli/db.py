@@ -13,7 +13,7 @@ import typer
 
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandApp
-from wslgpud.cli.common import Fault, argument, database_of, flag, loaded
+from wslgpud.cli.common import Fault, argument, database_of, loaded
 from wslgpud.cli.console import bar
 from wslgpud.cli.help import padded
 from wslgpud.store import Reader, maintenance, shown
@@ -129,11 +129,7 @@ def backup(
 
 
 @app.command()
-def compact(
-    dry_run: Annotated[bool, flag("--dry-run", "only print the amount it would free")] = False,
-    config: common.Config = None,
-    state: common.State = None,
-) -> None:
+def compact(dry_run: common.DryRun = False, config: common.Config = None, state: common.State = None) -> None:
     """Rewrite the file without its free space, while the daemon is stopped.
 
     Seldom worth it: the daemon returns most free space by itself and reuses the rest.

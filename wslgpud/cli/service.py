@@ -18,13 +18,12 @@ from wslgpud.cli.common import Fault, complain, flag, option
 from wslgpud.cli.help import padded
 from wslgpud.host import Host
 from wslgpud.service import install as installing
-from wslgpud.service import release, systemd
+from wslgpud.service import release, systemctl
 from wslgpud.service import uninstall as uninstalling
 from wslgpud.service.changes import Changes, use_the_systems_programs
-from wslgpud.service.install import NotStarted, Wish
+from wslgpud.service.install import NotStarted, Options
 from wslgpud.service.places import Places, places
-from wslgpud.service.status import Status
-from wslgpud.service.status import status as status_of
+from wslgpud.service.state import ServiceState, state_of
 from wslgpud.sources.wsl import generation
 from wslgpud.words import current, t
 
@@ -42,21 +41,22 @@ def _permissions(incomplete: str) -> list[str]:
 
 
 User = Annotated[bool, flag("--user", "a service of your own, without root; less protected")]
-DryRun = Annotated[bool, flag("--dry-run", "show what would be done, and change nothing")]
 KeepAlive = Annotated[
     bool, flag("--keep-alive", "have Windows keep this WSL distribution running, by a scheduled task")
 ]
-_EXTRA = option(
-    "--extra", "NAME", "install more of what the program can use: apprise, plots, ...", autocompletion=_extras
-)
-_ALLOW = option("--allow", "NAME", "relax the sandbox: home, save-signal, ...", autocompletion=_permissions)
+_EXTRA = option("--extra", "NAME", "install an optional part, such as apprise", autocompletion=_extras)
+_ALLOW = option("--allow", "NAME", "relax the sandbox, see deploy/README.md", autocompletion=_permissions)
 Extra = Annotated[list[str] | None, _EXTRA]
 Allow = Annotated[list[str] | None, _ALLOW]
 
 
 @app.command()
 def install(
-    user: User = False, dry_run: DryRun = False, keep_alive: KeepAlive = False, extra: Extra = None, allow: Allow = None
+    user: User = False,
+    dry_run: common.DryRun = False,
+    keep_alive: KeepAlive = False,
+    extra: Extra = None,
+    allow: Allow = None,
 ) -> None:
     """Install the service, or upgrade it to the version of this command.
 
@@ -67,35 +67,35 @@ def install(
         wslgpud service install --user
         sudo wslgpud service install --extra apprise --keep-alive
     """
-    _install("install", Wish(extra or (), allow or (), keep_alive), user=user, dry_run=dry_run)
+    _install("install", Options(extra or (), allow or (), keep_alive), user=user, dry_run=dry_run)
 
 
 @app.command()
-def upgrade(user: User = False, dry_run: DryRun = False) -> None:
+def upgrade(user: User = False, dry_run: common.DryRun = False) -> None:
     """Upgrade the service to the version of this command, with the extras and permissions that it has.
 
     Examples:
-        pipx upgrade wslgpud && sudo wslgpud service upgrade
+        sudo wslgpud service upgrade  # after 'pipx upgrade wslgpud'
     """
     if places(user=user).running is None:
         raise Fault("no service is installed here: {command} does that", command=_typed("install", user=user))
-    _install("upgrade", Wish(), user=user, dry_run=dry_run)
+    _install("upgrade", Options(), user=user, dry_run=dry_run)
 
 
-def _install(action: str, wish: Wish, *, user: bool, dry_run: bool) -> None:
+def _install(action: str, options: Options, *, user: bool, dry_run: bool) -> None:
     where, changes = _begin(action, user=user, dry_run=dry_run)
     if not dry_run:
         complain(t("preparing the service (half a minute at most)"))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # what is half done is undone
     try:
-        new = installing.install(wish, where, changes)
+        new = installing.install(options, where, changes)
     except NotStarted as error:
         print(error.last_words.rstrip(), file=sys.stderr)
         raise
     if not _shown(changes):
         print("\n".join(_told(new, where)))
-        if generation(Host()) and not wish.keep_alive and not installing.keeps_alive():
+        if generation(Host()) and not options.keep_alive and not installing.keeps_alive():
             print("\n" + _how_to_keep_alive(user=user))
 
 
@@ -109,7 +109,7 @@ def _told(new: Path, where: Places) -> list[str]:
         (t("settings"), t("{path}, then: {command}", path=str(where.configuration), command=restart)),
         (t("remove"), _typed("uninstall", user=where.user)),
     ]
-    if where.user and not systemd.lingers():
+    if where.user and not systemctl.lingers():
         command = f"loginctl enable-linger {Path.home().name}"
         rows.append((t("beware"), t("it ends when you log out, unless root runs: {command}", command=command)))
     head = t("wslgpud {version} runs, and starts with the machine.", version=new.name.partition("-")[0])
@@ -139,7 +139,7 @@ def status(user: User = False, as_json: common.Json = False) -> None:
         wslgpud service status
     """
     use_the_systems_programs()
-    found = status_of(places(user=user))
+    found = state_of(places(user=user))
     if as_json:
         common.print_json(found.document())
     elif not found.version:
@@ -149,7 +149,7 @@ def status(user: User = False, as_json: common.Json = False) -> None:
     raise typer.Exit(0 if found.runs else 1)
 
 
-def _rows(found: Status, *, user: bool) -> list[str]:
+def _rows(found: ServiceState, *, user: bool) -> list[str]:
     version, state, command = found.version, found.state, _typed("upgrade", user=user)
     if version != found.command_version and found.kind != "package":
         version += "; " + t("this command is {version}: {command}", version=found.command_version, command=command)
@@ -171,7 +171,7 @@ Purge = Annotated[bool, flag("--purge", "remove data, configuration and accounts
 
 
 @app.command()
-def uninstall(user: User = False, dry_run: DryRun = False, purge: Purge = False) -> None:
+def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge = False) -> None:
     """Remove the service. Data and configuration stay unless you say --purge.
 
     Examples:

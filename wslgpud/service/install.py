@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import keep_alive
-from wslgpud.service import accounts, release, systemd
+from wslgpud.service import accounts, release, systemctl
 from wslgpud.service.changes import Changes, ServiceError, output, succeeds
 from wslgpud.service.places import PACKAGED_UNIT, Places
 from wslgpud.shipped_files import in_folder
@@ -23,7 +23,7 @@ UNDER_WSL = "wsl"
 
 
 @dataclass(frozen=True)
-class Wish:
+class Options:
     """What is asked for; ``extras`` are added to those of earlier times."""
 
     extras: Collection[str] = ()
@@ -57,7 +57,7 @@ def allowed(places: Places) -> list[str]:
     return sorted(path.stem.removeprefix("wslgpud-") for path in places.drop_ins.glob("wslgpud-*.conf"))
 
 
-def install(wish: Wish, places: Places, changes: Changes) -> Path:
+def install(options: Options, places: Places, changes: Changes) -> Path:
     """Install or upgrade; return the release that runs now. It returns when the daemon has taken a sample.
 
     Data and configuration stay, and the version that runs goes on until the new one has proved to start.
@@ -66,8 +66,8 @@ def install(wish: Wish, places: Places, changes: Changes) -> Path:
         ServiceError: it cannot be; what ran goes on.
         NotStarted: it was set up, and does not start; the version before, if there is one, runs again.
     """
-    _require(wish, places)
-    extras = sorted({*wish.extras, *remembered_extras(places)})
+    _require(options, places)
+    extras = sorted({*options.extras, *remembered_extras(places)})
     python = release.interpreter(places)
     new = _wanted(places, python, extras)
     if not (new / "complete").exists():
@@ -81,11 +81,11 @@ def install(wish: Wish, places: Places, changes: Changes) -> Path:
         raise ServiceError(error.said) from error
     if not changes.dry and places.running != new:
         _check_configuration(new, places)
-    changed = _put_drop_ins({*wish.allowed, *([UNDER_WSL] if generation(Host()) else [])}, places, changes)
+    changed = _put_drop_ins({*options.allowed, *([UNDER_WSL] if generation(Host()) else [])}, places, changes)
     _start(new, places, changes, changed=changed)
     _link_manual_pages(new, places, changes)
     _tidy_up(new, extras, places, changes)
-    if wish.keep_alive:
+    if options.keep_alive:
         told = "make a task of Windows that keeps this distribution running"
         changes.does(told, lambda: keep_alive.does(Host(), "create"))
     return new
@@ -106,16 +106,16 @@ def _start(new: Path, places: Places, changes: Changes, *, changed: bool) -> Non
         changed |= _use(new, in_folder(f"deploy/{places.kind}"), places, changes)
         if not (places.command.exists() or places.command.is_symlink()):
             changes.link(places.program / "bin/wslgpud", places.command)
-        if not systemd.is_enabled(places):
-            changes.run(*systemd.command(places, "enable", "--quiet", *places.enabled_units))
-        if changed or not systemd.is_active(places):
-            changes.run(*systemd.command(places, "restart", *places.enabled_units))
+        if not systemctl.is_enabled(places):
+            changes.run(*systemctl.command(places, "enable", "--quiet", *places.enabled_units))
+        if changed or not systemctl.is_active(places):
+            changes.run(*systemctl.command(places, "restart", *places.enabled_units))
     except (NoData, SourceError, KeyboardInterrupt) as error:
-        last_words = systemd.last_words(places)
+        last_words = systemctl.last_words(places)
         told = say("wslgpud does not start; its last words are above")
         if before not in (None, new):
             _use(before, units_before, places, changes)
-            if not succeeds(*systemd.command(places, "restart", *places.enabled_units)):
+            if not succeeds(*systemctl.command(places, "restart", *places.enabled_units)):
                 raise NotStarted(say("neither the new version starts nor the one before"), last_words) from error
             told = say("the new version does not start, its last words are above; the one before runs again")
         if isinstance(error, KeyboardInterrupt):
@@ -123,13 +123,13 @@ def _start(new: Path, places: Places, changes: Changes, *, changed: bool) -> Non
         raise NotStarted(told, last_words) from error
 
 
-def _require(wish: Wish, places: Places) -> None:
-    for names, offered in ((wish.extras, release.offered_extras()), (wish.allowed, offered_permissions())):
+def _require(options: Options, places: Places) -> None:
+    for names, offered in ((options.extras, release.offered_extras()), (options.allowed, offered_permissions())):
         if unknown := sorted(set(names) - set(offered)):
             raise ServiceError("there is no {name}: one of {names}", name=unknown[0], names=tuple(offered))
     if not places.user and PACKAGED_UNIT.exists():
-        raise ServiceError(say("the Debian package wslgpud is installed: apt upgrades and removes it"))
-    systemd.require(places)
+        raise ServiceError(say("the package wslgpud is installed: apt upgrades and removes it"))
+    systemctl.require(places)
 
 
 def _wanted(places: Places, python: Path, extras: Collection[str]) -> Path:
@@ -154,7 +154,7 @@ def _use(new: Path, units: dict[str, str], places: Places, changes: Changes) -> 
     """Make a release what runs: its units, and from one moment to the next its program. Return whether it was not."""
     changed = [changes.put(text, places.units / name) for name, text in units.items()]
     if any(changed):
-        changes.run(*systemd.command(places, "daemon-reload"))
+        changes.run(*systemctl.command(places, "daemon-reload"))
     if places.running == new:
         return any(changed)
     # An environment that somebody made by hand is no link, and cannot become one in one step.
@@ -209,7 +209,7 @@ def _tidy_up(new: Path, extras: Collection[str], places: Places, changes: Change
         changes.put("\n".join(extras) + "\n", places.extras)
     if places.releases.is_dir():
         changes.remove(*(path for path in sorted(places.releases.iterdir()) if path.is_dir() and path != new))
-    if places.user and not systemd.lingers():
+    if places.user and not systemctl.lingers():
         with suppress(SourceError, NoData):  # what it means is told at the end
             changes.run("loginctl", "enable-linger")
 

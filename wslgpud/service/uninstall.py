@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import keep_alive
-from wslgpud.service import accounts, systemd
+from wslgpud.service import accounts, systemctl
 from wslgpud.service.changes import Changes, ServiceError
 from wslgpud.service.places import PACKAGED_UNIT, Places
 from wslgpud.shipped_files import in_folder
@@ -23,7 +23,7 @@ def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
     """
     if not places.user and PACKAGED_UNIT.exists():
         raise ServiceError(
-            "the Debian package wslgpud is installed: {command} removes it",
+            "the package wslgpud is installed: {command} removes it",
             command="'sudo apt purge wslgpud'" if purge else "'sudo apt remove wslgpud'",
         )
     try:
@@ -35,15 +35,15 @@ def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
 
 def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
     units = [places.units / name for name in in_folder(f"deploy/{places.kind}")]
-    if systemd.runs() and (places.units / "wslgpud.service").exists():
-        changes.run(*systemd.command(places, "disable", "--quiet", "--now", *places.enabled_units))
+    if systemctl.runs() and (places.units / "wslgpud.service").exists():
+        changes.run(*systemctl.command(places, "disable", "--quiet", "--now", *places.enabled_units))
     changes.remove(*units, *sorted(places.drop_ins.glob("wslgpud-*.conf")))
     if places.drop_ins.is_dir():
         changes.run("rmdir", "--ignore-fail-on-non-empty", places.drop_ins)
-    if systemd.runs():
-        changes.run(*systemd.command(places, "daemon-reload"))
+    if systemctl.runs():
+        changes.run(*systemctl.command(places, "daemon-reload"))
         with suppress(SourceError):  # there was nothing that had failed
-            changes.run(*systemd.command(places, "reset-failed", "wslgpud*"))
+            changes.run(*systemctl.command(places, "reset-failed", "wslgpud*"))
     if places.command.is_symlink() and places.command.readlink() == places.program / "bin/wslgpud":
         changes.remove(places.command)
     changes.remove(*places.shared_links)

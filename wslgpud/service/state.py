@@ -9,14 +9,14 @@ from typing import Any
 import wslgpud
 from wslgpud import client
 from wslgpud.host import NoData, SourceError
-from wslgpud.service import systemd
+from wslgpud.service import systemctl
 from wslgpud.service.changes import output
 from wslgpud.service.install import allowed, remembered_extras
 from wslgpud.service.places import PACKAGED_UNIT, Places
 
 
 @dataclass(frozen=True)
-class Status:
+class ServiceState:
     """``version`` is empty where none is installed; ``state`` is systemd's word (active, failed, inactive, ...)."""
 
     kind: str
@@ -38,17 +38,17 @@ class Status:
         return asdict(self)
 
 
-def status(places: Places) -> Status:
+def state_of(places: Places) -> ServiceState:
     """Return how the service stands."""
     packaged = not places.user and PACKAGED_UNIT.exists()
     installed = packaged or (places.program / "bin/wslgpud").exists()
     daemon = next(client.noted([places.data]), None)
-    return Status(
+    return ServiceState(
         kind="package" if packaged else places.kind,
         version=_version(places, packaged=packaged) if installed else "",
         command_version=wslgpud.__version__,
-        state=_asked(*systemd.command(places, "show", "--property=ActiveState", "--value", "wslgpud")),
-        enabled=systemd.is_enabled(places),
+        state=_asked(*systemctl.command(places, "show", "--property=ActiveState", "--value", "wslgpud")),
+        enabled=systemctl.is_enabled(places),
         url=daemon.url if daemon else "",
         configuration=str(places.configuration),
         data=str(places.data),

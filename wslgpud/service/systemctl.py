@@ -36,8 +36,9 @@ def require(places: Places) -> None:
         raise ServiceError(say("systemd does not run here; 'wslgpud run' starts the daemon without it"))
     if places.user and not succeeds(*command(places, "show-environment")):
         told = say(
-            "your systemd does not answer ('systemctl --user' fails): log in directly, not by su or sudo;"
-            " Debian and Ubuntu need the packages libpam-systemd and dbus-user-session"
+            "your systemd does not answer ('systemctl --user' fails): log in directly, not by sudo, and install"
+            " {packages}",
+            packages="libpam-systemd, dbus-user-session",
         )
         raise ServiceError(told)
 
