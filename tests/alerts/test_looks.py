@@ -149,6 +149,21 @@ def test_the_ending_of_the_name_says_what_is_drawn(
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
+@pytest.mark.parametrize(("size", "unit"), [(1 << 30, "GiB"), (1 << 20, "MiB")])
+def test_what_was_left_stands_on_an_axis_of_its_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, unit: str
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("wslgpud.series.plots.save", lambda figure, *_: drawn.append(figure))
+    points = [(START + n, float((60 - n) * size), Level.OK) for n in range(60)]
+    plot_incident([HeadroomCurve("ram", 100.0 * size, points)], STORY, tmp_path / "i.svg", "t", "")
+
+    (axes,) = drawn[0].axes
+    curve = max(axes.lines, key=lambda line: len(line.get_ydata()))
+    assert unit in axes.get_ylabel()
+    assert list(curve.get_ydata()) == list(range(60, 0, -1))
+
+
 def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_markup_of_others(
     tmp_path: Path, panels: list[HeadroomCurve]
 ) -> None:

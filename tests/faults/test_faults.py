@@ -96,3 +96,9 @@ def test_a_modules_tests_are_those_of_its_folder_and_those_that_name_it() -> Non
 
     assert found[0].startswith("tests/risk/")
     assert {"tests/test_verdict.py", "tests/risk/test_parts.py", "tests/stories/test_stories.py"} <= {*found}
+
+
+def test_what_names_a_module_comes_before_a_large_room_that_does_not() -> None:
+    found = files_of(Path(__file__).parents[2], "wslgpud/cli/stress_screen.py")
+
+    assert found.index("tests/stress/test_progress.py") < found.index("tests/live/test_app.py")

@@ -106,7 +106,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
         mine = [run for run in runs if run.uuid == uuid]
         times = [days(run.wall) for run in mine]
         name = f"gpu{mine[0].gpu} {mine[0].name}"
-        gibs = [run.values.get("usable_bytes", float("nan")) / 2**30 for run in mine]
+        gibs = [run.values.get("usable_bytes", math.nan) / 2**30 for run in mine]
         usable.plot(times, gibs, "o-", label=name)
         for kind in ("write", "change", "read"):
             rates = [
@@ -114,7 +114,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
             ]
             if rates:
                 speed.plot(*zip(*rates, strict=True), "o-", label=t(kind) if len(cards) == 1 else f"{name} {t(kind)}")
-        errors.plot(times, [run.values.get("errors", 0) for run in mine], "o-", label=name)
+        errors.plot(times, [run.values.get("errors", math.nan) for run in mine], "o-", label=name)
         drivers = [run.key.get("driver", "") for run in mine]
         for number in range(1, len(mine)):
             if drivers[number] != drivers[number - 1]:
@@ -125,7 +125,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     for axes, label in ((usable, t("usable VRAM (GiB)")), (speed, "GB/s"), (errors, t("wrong words"))):
         axes.set_ylabel(label)
         _finish(axes)
-    errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 0) for run in runs)))
+    errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 1) for run in runs)))
     errors.locator_params(axis="y", integer=True)
     clock_below(errors)
     save(figure, path)
