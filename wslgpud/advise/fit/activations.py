@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from wslgpud.advise.fit.norms import Norms
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.advise.fit.tape import Node, Storage, Tensor
+
+
+class Experts(NamedTuple):
+    """The parameters of a mixture: its router, and all experts' matrices, first and last."""
+
+    router: Tensor
+    up: Tensor
+    down: Tensor
 
 
 class Activations(Norms):
@@ -132,54 +142,73 @@ class Activations(Norms):
 
         return tape.made(tape.take(numbers, element), numbers, element, back, one, other)
 
-    def experts(self, x: Tensor, router: Tensor, up: Tensor, down: Tensor, shape: Shape) -> Tensor:
-        """Return what the active experts make of copies of the tokens (``grouped_mm_experts_forward``)."""
-        tape, element, node = self.tape, self.element, x.node
-        active, hidden, wide = shape.active_experts, shape.hidden, shape.intermediate
-        inner = (shape.matrices - 1) * wide
+    def experts(self, x: Tensor, weights: Experts, shape: Shape) -> Tensor:
+        """Return what the active experts make of copies of the tokens (``grouped_mm_experts_forward``).
+
+        The outcomes are weighted in 32 bits, but in Qwen's mixtures.
+        """
+        element, node, hidden = self.element, x.node, shape.hidden
+        active, inner = shape.active_experts, (shape.matrices - 1) * shape.intermediate
+        weighing = element if shape.family.narrow_experts else 4
         self.new(shape.experts, 4)
-
-        def new(width: int) -> Storage:
-            return self.new(active * width, element)
-
-        copies = new(hidden)
-        first = new(inner)
-        gate = new(wide)
-        product = new(wide) if shape.gated else gate
-        kept = tape.kept(copies, first, gate, product)
-        last = new(hidden)
-        kept += tape.kept(last)
-        del product, gate
-        weighted = new(hidden)
-        ordered = new(hidden)
+        copies = self.new(active * hidden, element)
+        first = self._in_order(active * inner)
+        gate = self.new(active * shape.intermediate, element)
+        kept = self.tape.kept(copies, first, gate)
+        product = self.new(active * shape.intermediate, element) if shape.gated else gate
+        kept += self.tape.kept(product)
+        del gate, first
+        last = self._in_order(active * hidden)
+        kept += self.tape.kept(last)
+        del product
+        weighted = self.new(active * hidden, weighing)
+        ordered = self.new(active * hidden, weighing)
         del weighted
-        out = self.new(hidden, element)
-        del ordered, last, first, copies
+        out = self.new(hidden, weighing)
+        if weighing != element:
+            out = self.new(hidden, element)
+        del ordered, last, copies
 
         def back(this: Node) -> None:
-            gradient = this.take()
-            spread = new(hidden)
-            del gradient
-            other = new(hidden)
-            del spread
-            kept.pop()
-            if down.node is not None:
-                tape.add(down.node, self.gradient_of(down, element))
-            of_product = new(wide)
-            del other
-            of_inner = new(inner)
-            del of_product
-            del kept[1:]
-            if up.node is not None:
-                tape.add(up.node, self.gradient_of(up, element))
-            of_copies = new(hidden)
-            del of_inner
-            kept.clear()
-            of_input = self.new(hidden, element)
-            del of_copies
-            if router.node is not None:
-                tape.add(router.node, self.gradient_of(router, element))
+            self._experts_back(this, kept, weights, shape, weighing)
             if node is not None:
-                tape.add(node, of_input)
+                self.tape.add(node, self.new(hidden, element))
 
-        return self.made(out, hidden, element, back, node, up.node)
+        return self.made(out, hidden, element, back, node, weights.up.node)
+
+    def _in_order(self, width: int) -> Storage:
+        """Return a product of all experts, copied once more."""
+        raw = self.new(width, self.element)
+        ordered = self.new(width, self.element)
+        del raw
+        return ordered
+
+    def _experts_back(self, this: Node, kept: list[Storage], weights: Experts, shape: Shape, weighing: int) -> None:
+        element, width = self.element, shape.active_experts * shape.hidden
+        inner = shape.active_experts * shape.intermediate
+        gradient = this.take()
+        if weighing != element:
+            gradient = self.new(shape.hidden, weighing)
+        held = [self.new(width, weighing)]
+        del gradient
+        for _ in range(3):  # in order; of the weights; of the outcomes
+            held.append(self.new(width, weighing))
+            del held[: len(held) - 2]
+        kept.pop()
+        held = [self.new(width, element)]
+        held = [self.new(width, element)]
+        self._learned(weights.down)
+        of_product = self.new(inner, element)
+        held = [self._in_order((shape.matrices - 1) * inner)]
+        del of_product
+        del kept[1:]
+        self._learned(weights.up)
+        copies = self._in_order(width)
+        held.clear()
+        kept.clear()
+        self._learned(weights.router)
+        del copies
+
+    def _learned(self, weight: Tensor) -> None:
+        if weight.node is not None:
+            self.tape.add(weight.node, self.gradient_of(weight, self.element))

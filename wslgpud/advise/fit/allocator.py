@@ -3,7 +3,8 @@
 The rules are those of ``DeviceCachingAllocator`` in
 https://github.com/pytorch/pytorch/blob/v2.11.0/c10/cuda/CUDACachingAllocator.cpp with its default settings, of one
 stream: ``round_size``, ``get_allocation_size``, ``get_free_block``, ``should_split`` and ``free_block``. Fed with what
-it recorded on a real card (``torch.cuda.memory._record_memory_history``) it ends up with as many bytes as that card had.
+was recorded on a real card (``torch.cuda.memory._record_memory_history``), it ends up with as many bytes as were
+reserved there.
 """
 
 from __future__ import annotations

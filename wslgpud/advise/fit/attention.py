@@ -95,7 +95,10 @@ class Attention(Activations):
         return tape.made(tape.take(numbers, part.element), numbers, part.element, back, through)
 
     def cached(self, x: Tensor, element: int, before: int) -> Tensor:
-        """Return the copy in the cache of keys or values, after so many numbers; transformers makes it in training, too."""
+        """Return the copy in the cache of keys or values, after so many numbers.
+
+        transformers makes it in training, too.
+        """
         tape, node, numbers, narrow = self.tape, x.node, x.numbers, x.element
 
         def back(this: Node) -> None:
@@ -201,25 +204,78 @@ class Attention(Activations):
 
         return tape.made(out, numbers, element, back, *nodes), narrow
 
+    def dropping(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, dropping: bool) -> Tensor:
+        """Return attention step by step in the model's own numbers, some scores dropped (XGLM)."""
+        tape, element, numbers = self.tape, query.element, query.numbers
+        nodes = query.node, key.node, value.node
+        scores = heads.query * heads.context
+        asked = tape.take(numbers, element)
+        raw = self.new(scores, element)
+        masked = self.new(scores, element)
+        del raw
+        kept = tape.kept(asked, key.storage, masked)
+        least = self.new(scores, element)
+        del masked
+        soft = self.new(scores, element)
+        del least
+        kept += tape.kept(soft)
+        if dropping and tape.recording:
+            kept += [self.new(scores, 1), self.new(scores, element)]
+        product = tape.take(numbers, element)
+        out = tape.take(numbers, element)
+        del product, asked, soft
+        kept += tape.kept(value.storage)
+
+        def back(this: Node) -> None:
+            gradient = tape.take(numbers, element)
+            this.take()
+            of_value = tape.take(numbers, element)
+            inner = self.new(scores, element)
+            del gradient
+            for _ in range(3):
+                inner = self.new(scores, element)
+            kept.clear()
+            of_query, of_key = tape.take(numbers, element), tape.take(numbers, element)
+            del inner
+            for node, found in zip(nodes, (of_query, of_key, of_value), strict=True):
+                tape.add(node, found)
+
+        return tape.made(out, numbers, element, back, *nodes)
+
     def plain(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
-        """Return attention as torch computes it in 32 bits where keys and values are shared: by matrix products."""
-        tape, numbers = self.tape, query.numbers
+        """Return attention as torch computes it in 32 bits without a kernel of its own: by matrix products.
+
+        So where keys and values are shared, and numbers have 32 bits or nothing tells torch of the sharing; copies of
+        them are made for each head but where all share one.
+        """
+        tape, numbers, element = self.tape, query.numbers, query.element
         nodes, fewer = (query.node, key.node, value.node), key.numbers
         scores = heads.query * heads.context
+        each = fewer if heads.key == 1 and tape.recording else numbers
         scaled = tape.take(numbers, 4)
         mask = tape.take(heads.context**2, 4)
-        kept = [tape.take(numbers, 4) for _ in range(4)]
-        unscaled = kept.pop(0)
-        raw = self.new(scores, 4)
-        masked = self.new(scores, 4)
-        del raw
+        unscaled = tape.take(each, 4)
+        kept = [tape.take(each, 4), tape.take(each, 4), tape.take(numbers, 4)]
+        raw = self.new(scores, 4)  # and the mask is added to it
+        if not tape.recording:
+            del kept[1:]
         kept.append(self.new(scores, 4))
         self.new(scores, 1)
-        del masked
+        del raw
+        if element != 4:
+            raw = self.new(scores, element)
         product = tape.take(numbers, 4)
-        del unscaled, scaled, mask
-        out = tape.take(numbers, 4)
+        if element == 4:
+            del unscaled, scaled, mask
+            out = tape.take(numbers, 4)
+        else:
+            out = tape.take(numbers, element)
+            del raw, unscaled, scaled, mask
         del product
+        if not tape.recording:
+            kept.clear()
+        if element != 4:
+            out = tape.take(numbers, element)  # token by token
 
         def back(this: Node) -> None:
             gradient = tape.take(numbers, 4)
@@ -233,14 +289,13 @@ class Attention(Activations):
             of_query, of_key = tape.take(numbers, 4), tape.take(numbers, 4)
             del outer
             of_key = tape.take(numbers, 4)
-            less = tape.take(fewer, 4)
+            found = [tape.take(fewer, element)]
             del of_value
-            tape.add(nodes[2], less)
-            less = tape.take(fewer, 4)
+            found.append(tape.take(fewer, element))
             del of_key
-            tape.add(nodes[1], less)
-            found = tape.take(numbers, 4)
+            found.append(tape.take(numbers, element))
             del of_query
-            tape.add(nodes[0], found)
+            for node in reversed(nodes):
+                tape.add(node, found.pop(0))
 
-        return tape.made(out, numbers, 4, back, *nodes)
+        return tape.made(out, numbers, element, back, *nodes)

@@ -162,15 +162,13 @@ def weights(shape: Shape, precision: Precision) -> float:
     return max(shape.size - embeddings, 0) * WEIGHT_BYTES[precision] + embeddings * 2
 
 
-def unmeasured(shape: Shape, plan: Plan) -> list[MessageLike]:
+def unmeasured(plan: Plan) -> list[MessageLike]:
     """Return the parts of a plan that are only computed; the rest was measured on a real card, see README.md."""
     found: list[MessageLike] = []
     if plan.precision in QUANTIZED:
         found.append(say("quantized weights"))
     if plan.mode != "inference" and plan.optimizer in ("adamw8bit", "adafactor", "momentum", "sgd"):
         found.append(plan.optimizer)
-    if shape.experts > 1:
-        found.append(say("mixtures of experts"))
     return found
 
 

@@ -26,9 +26,11 @@ class Family:
     ``placement`` says whether norms stand before attention and feed-forward block, after, or both; ``parallel`` that
     the two read the same tensor, with ``one_norm`` through the same norm; ``joined_qkv`` and ``joined_gate`` that one
     matrix makes several outcomes; ``rotary_share`` is the part of each head that is turned. ``biased`` matrices have
-    a bias in attention's inputs, in its output, in the feed-forward block. ``head_norms`` are norms of queries and keys,
-    of each head (head) or of all (row). ``eager`` attention writes its scores out, only its softmax in 32 bits (own) or all.
-    ``scaled`` has factors: of embeddings, of what is added to the residual, of the words' scores.
+    a bias in attention's inputs, in its output, in the feed-forward block. ``head_norms`` are norms of queries and
+    keys, of each head (head) or of all (row). ``eager`` attention writes its scores out: only its softmax in 32 bits
+    (own), all of it (wide), or nothing (narrow).
+    ``apart`` has all heads ask the same keys in a way that torch has no kernel for, ``narrow_experts`` weights their
+    outcomes in 16 bits. ``scaled`` has factors: of embeddings, of what is added to the residual, of the words' scores.
     """
 
     norm: Norm = "rms"
@@ -42,12 +44,14 @@ class Family:
     joined_gate: bool = False
     biased: tuple[bool, bool, bool] = (False, False, False)
     head_norms: Literal["", "head", "row"] = ""
-    eager: Literal["", "own", "wide"] = ""
+    eager: Literal["", "own", "wide", "narrow"] = ""
     scaled: tuple[bool, bool, bool] = (False, False, False)
     capped: bool = False
     positions: bool = False
     embedding_norm: bool = False
     dropout: bool = False
+    narrow_experts: bool = False
+    apart: bool = False
 
 
 LLAMA = Family()
@@ -63,7 +67,7 @@ FAMILIES: Mapping[str, Family] = {
     "codegen": replace(_J, joined_qkv=True),
     "cohere": _COHERE,
     "cohere2": _COHERE,
-    "falcon": Family(norm="layer", parallel=True, one_norm=True, joined_qkv=True),
+    "falcon": Family(norm="layer", parallel=True, one_norm=True, joined_qkv=True, apart=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, placement="both", capped=True),
     "gemma3_text": replace(_GEMMA, placement="both", head_norms="head"),
@@ -76,6 +80,7 @@ FAMILIES: Mapping[str, Family] = {
     "gptj": _J,
     "granite": Family(scaled=(True, True, True)),
     "granitemoe": Family(scaled=(True, True, True)),
+    "helium": Family(norm="late"),
     "mpt": replace(_GPT, joined_qkv=True, positions=False, biased=(False, False, False), eager="own"),
     "nemotron": Family(norm="layer", rotary_share=0.5, activation="squared"),
     "olmo": Family(norm="layer_wide", rotary="wide"),
@@ -85,13 +90,13 @@ FAMILIES: Mapping[str, Family] = {
     "phi": replace(_NEOX, one_norm=True, activation="steps", rotary_share=0.5),
     "phi3": Family(joined_qkv=True, joined_gate=True),
     "qwen2": Family(biased=(True, False, False)),
-    "qwen2_moe": Family(biased=(True, False, False)),
+    "qwen2_moe": Family(biased=(True, False, False), narrow_experts=True),
     "qwen3": Family(head_norms="head"),
-    "qwen3_moe": Family(head_norms="head"),
+    "qwen3_moe": Family(head_norms="head", narrow_experts=True),
     "seed_oss": Family(biased=(True, False, False)),
     "stablelm": Family(norm="layer", rotary_share=0.25),
     "starcoder2": Family(norm="layer", biased=(True, True, True)),
-    "xglm": replace(_GPT, dropout=True, eager="own", positions=False, scaled=(True, False, False)),
+    "xglm": replace(_GPT, dropout=True, eager="narrow", positions=False, scaled=(True, False, False)),
 }
 #: families whose configurations leave it out that embeddings and head are one
 TIED = re.compile(
@@ -107,9 +112,9 @@ def family_of(kind: str, config: Mapping[str, Any]) -> Family:
     turning = config.get("rope_parameters")
     shares = [config.get("partial_rotary_factor"), config.get("rotary_pct")]
     shares.append(turning.get("partial_rotary_factor") if isinstance(turning, Mapping) else None)
-    if isinstance(dimensions := config.get("rotary_dim"), int) and isinstance(heads := config.get("n_head"), int):
-        hidden = config.get("n_embd")
-        shares.append(dimensions * heads / hidden if isinstance(hidden, int) and hidden > 0 else None)
+    turned, heads, hidden = (config.get(name) for name in ("rotary_dim", "n_head", "n_embd"))
+    if isinstance(turned, int) and isinstance(heads, int) and isinstance(hidden, int) and 0 < turned * heads <= hidden:
+        shares.append(turned * heads / hidden)
     share = next((s for s in shares if isinstance(s, float) and 0 < s <= 1), None)
     if share and found.rotary != "none":
         found = replace(found, rotary_share=share)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wslgpud.advise.fit.activations import Experts
 from wslgpud.advise.fit.allocator import MIB, Allocator
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.advise.fit.tape import Storage, Tape, Tensor
@@ -68,9 +69,9 @@ class Weights:
         self.sparse = shape.experts > 1 and not dense
         self.wide = shape.shared if self.sparse else (shape.dense_width if dense else 0) or shape.intermediate
         if self.sparse:
-            self.router = model.parameter(hidden * shape.experts)
-            self.experts_in = model.parameter(shape.experts * hidden * shape.intermediate * (shape.matrices - 1))
-            self.experts_out = model.parameter(shape.experts * hidden * shape.intermediate)
+            one = shape.experts * hidden * shape.intermediate
+            sizes = (hidden * shape.experts, one * (shape.matrices - 1), one)
+            self.experts = Experts(*(model.parameter(size) for size in sizes))
         if self.wide:
             ups = (2,) if family.joined_gate else (1,) * (shape.matrices - 1)
             self.up = [Matrix(model, hidden, n * self.wide, biased=of_block, adapted=every) for n in ups]

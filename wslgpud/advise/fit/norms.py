@@ -42,7 +42,7 @@ class Norms(Operations):
             inner = tape.take(numbers, element)
             if weight.node is not None:
                 outer = tape.take(numbers, element)
-                self.summed(weight, columns, element)
+                self.summed(weight, columns)
                 del outer
                 kept.pop()
             del gradient
@@ -81,7 +81,7 @@ class Norms(Operations):
                 held = [tape.take(numbers, 4)]
             else:
                 held = [tape.take(numbers, 4), tape.take(numbers, 4)]
-                self.summed(weight, columns, 4)
+                self.summed(weight, columns)
                 held.pop(0 if plus_one else 1)
                 kept.pop()
             del gradient
@@ -132,7 +132,7 @@ class Norms(Operations):
             gradient = tape.take(numbers, 4)
             this.take()
             inner, outer = tape.take(numbers, 4), tape.take(numbers, 4)
-            self.summed(weight, columns, 4)
+            self.summed(weight, columns)
             del outer, gradient
             kept.pop()
             of_root, through = tape.take(numbers, 4), tape.take(numbers, 4)

@@ -63,7 +63,7 @@ class Operations:
 
         return tape.made(tape.take(numbers, element), numbers, element, back, node)
 
-    def through(self, x: Tensor, *, scratch: int = 0) -> Tensor:
+    def through(self, x: Tensor) -> Tensor:
         """Return a new tensor as large whose gradient is another new one: a factor, a copy."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
 
@@ -115,7 +115,7 @@ class Operations:
             found = self.new(into, element) if node is not None else None
             if bias is not None:
                 of_weight()
-                self.summed(bias, out, element)
+                self.summed(bias, out)
             kept.clear()
             del gradient
             if found is not None:
@@ -161,12 +161,12 @@ class Operations:
         with self.tape.allocator.taking(GRADIENTS):
             return self.tape.take(weight.numbers, element)
 
-    def summed(self, weight: Tensor, outputs: int, element: int) -> None:
+    def summed(self, weight: Tensor, outputs: int) -> None:
         """Give a weight the sum over all tokens; large ones are summed in scratch memory."""
         if weight.node is None:
             return
         found = self.gradient_of(weight, weight.element)
-        if (size := scratch_bytes(outputs, self.tokens, element)) > 0:
+        if (size := scratch_bytes(outputs, self.tokens)) > 0:
             Storage(self.tape.allocator, size)
         self.tape.add(weight.node, found)
 
@@ -199,7 +199,7 @@ class Operations:
         return tape.made(out, numbers, element, back, node)
 
 
-def scratch_bytes(outputs: int, inputs: int, element: int) -> int:
+def scratch_bytes(outputs: int, inputs: int) -> int:
     """Return what torch takes to sum ``inputs`` rows of so many columns: ``setReduceConfig`` in ATen's Reduce.cuh."""
     if outputs < 1:
         return 0

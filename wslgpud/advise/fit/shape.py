@@ -288,7 +288,7 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         stored=stored(document.get("quantization_config") or inner.get("quantization_config")),
         **_attention(inner, layers),
         **_latent(inner, hidden, heads),
-        family=family_of(kind, inner),
+        family=family_of(str(inner.get("model_type", kind)), inner),
     )
 
 

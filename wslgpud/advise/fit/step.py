@@ -36,7 +36,7 @@ class Step(Attention):
         """Go forward and back."""
         held: list[Storage] = []
         x = self._embedded(held)
-        held += self._mask()
+        held += self._for_all_layers()
         for number, weights in enumerate(self.model.layers):
             self._number = number
             x = self._checkpointed(x, weights) if self.model.setup.checkpointing else self._layer(x, weights)
@@ -51,7 +51,7 @@ class Step(Attention):
         """Go forward, to the scores of the words that may come next."""
         held: list[Storage] = []
         x = self._embedded(held)
-        held += self._mask()
+        held += self._for_all_layers()
         for number, weights in enumerate(self.model.layers):
             self._number = number
             x = self._layer(x, weights)
@@ -62,9 +62,12 @@ class Step(Attention):
         scores += [self.tape.take(words, 4) for _ in range(2)]  # widened, and what a rule leaves of them
         del x, scores
 
-    def _mask(self) -> list[Storage]:
+    def _for_all_layers(self) -> list[Storage]:
         """Return what lies there for all layers: sines, and a mask where some layers see a window only."""
-        shape, tape, context = self.shape, self.tape, self.sizes.context
+        return [*self._mask(), *(self._sines() if self.family.rotary != "none" else ())]
+
+    def _mask(self) -> list[Storage]:
+        tape, context = self.tape, self.sizes.context
         kept = []
         if self._windowed(self.shape.linear_layers) or self._eager:
             square = context**2
@@ -75,16 +78,18 @@ class Step(Attention):
             del second
             if self._eager:
                 kept.append(tape.take(self.model.setup.batch * square, self.element))
-        if self.family.rotary != "none":
-            angles = context * round(shape.head_dim * self.family.rotary_share)
-            angles *= 1 if tape.recording else self.model.setup.batch
-            steps = [tape.take(angles // 2, 4), tape.take(angles, 4)]
-            for _ in range(2):  # cosine and sine
-                step = tape.take(angles, 4)
-                steps.append(tape.take(angles, 4))
-                del step
-            kept += [tape.take(angles, self.table) for _ in range(2)] if self.table < 4 else steps[2:]
         return kept
+
+    def _sines(self) -> list[Storage]:
+        tape = self.tape
+        angles = self.sizes.context * round(self.shape.head_dim * self.family.rotary_share)
+        angles *= 1 if tape.recording else self.model.setup.batch
+        steps = [tape.take(angles // 2, 4), tape.take(angles, 4)]
+        for _ in range(2):  # of cosine and sine
+            step = tape.take(angles, 4)
+            steps.append(tape.take(angles, 4))
+            del step
+        return [tape.take(angles, self.table) for _ in range(2)] if self.table < 4 else steps[2:]
 
     @property
     def _eager(self) -> bool:
@@ -154,7 +159,6 @@ class Step(Attention):
             mark = tape.mark()
             source = Tensor(kept[0], self.tokens * width, element, Node(None))
             again = self._layer(source, weights, again=True)
-            assert again.node is not None
             tape.add(again.node, this.take())
             del again
             tape.backward(mark)
@@ -205,18 +209,20 @@ class Step(Attention):
             while inputs:  # else a part of them is held as a view
                 del inputs[0]
         if self.caching and self._number >= shape.linear_layers:
-            wide = 4 if self.mixed and turning else key.element
-            keys = self._cached(key, wide)
-            values = self._cached(value, wide)
+            keys = self._cached(key, key.element)
+            values = self._cached(value, key.element)  # of one width
             key = keys
             value = values
             del keys, values
         if self.mixed:
             key, value, query = (self.cast(y, self.element) for y in (key, value, query))
         if self._eager:
-            y, scores = self.written_out(query, key, value, self.sizes, wide=family.eager == "wide")
-            self._held = [scores]
-        elif self.element == 4 and shape.kv_heads < shape.heads:
+            if family.eager == "narrow":
+                y = self.dropping(query, key, value, self.sizes, dropping=family.dropout)
+            else:
+                y, scores = self.written_out(query, key, value, self.sizes, wide=family.eager == "wide")
+                self._held = [scores]
+        elif (self.element == 4 or (family.apart and self.sizes.context > 1)) and shape.kv_heads < shape.heads:
             y = self.plain(query, key, value, self.sizes)
         else:
             y = self._fused(query, key, value)
@@ -294,7 +300,7 @@ class Step(Attention):
     def _block(self, x: Tensor, weights: Weights, *, again: bool = False) -> Tensor:
         if not weights.sparse:
             return self._dense(x, weights, again=again)
-        y = self.experts(x, weights.router, weights.experts_in, weights.experts_out, self.shape)
+        y = self.experts(x, weights.experts, self.shape)
         return self.added(y, self._dense(x, weights)) if weights.wide else y
 
     def _dense(self, x: Tensor, weights: Weights, *, again: bool = False) -> Tensor:

@@ -20,7 +20,7 @@ class Storage:
         self._allocator = allocator
         self._block = allocator.take(size)
         self.size = size
-        #: autograd adds the next gradient to one that is nobody else's, but not to a view (what a matrix product leaves)
+        #: autograd adds the next gradient to one in place, but not to a view, as a matrix product leaves one
         self.viewed = False
 
     def __del__(self) -> None:
@@ -38,9 +38,10 @@ class Node:
         self.gradient: Storage | None = None
 
     def take(self) -> Storage:
-        """Return the gradient and let go of it."""
+        """Return the gradient and let go of it; only what a gradient came for is gone back."""
         gradient, self.gradient = self.gradient, None
-        assert gradient is not None
+        if gradient is None:
+            raise ValueError("no gradient has come")
         return gradient
 
     def run(self) -> None:
