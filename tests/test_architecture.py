@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # From the bottom up: a layer imports only layers below it; neighbours on one line do not import each other.
 LAYERS = (
-    ("metrics", "optional_packages", "training", "__init__"),
+    ("metrics", "optional_packages", "shipped_files", "training", "__init__"),
     ("words",),
     ("model", "security"),
     ("colors", "config", "host", "client"),
@@ -19,9 +20,9 @@ LAYERS = (
     ("sources", "risk"),
     ("store", "active_runs"),
     ("alerts",),
-    ("stress",),
+    ("stress", "brake"),
     ("sampling",),
-    ("series", "verdict", "advise"),
+    ("series", "verdict", "advise", "service"),
     ("serve",),
     ("app",),
     ("cli",),
@@ -44,7 +45,7 @@ HOMES = {
     "pynvml": {"probes"},
     "torch": {"stress", "advise"},
     "polib": {"words"},
-    "psutil": {"serve", "advise", "alerts", "security", "active_runs"},
+    "psutil": {"serve", "advise", "alerts", "security"},
     "rich": {"cli"},
     "textual": {"cli"},
     "typer": {"cli"},
@@ -93,6 +94,15 @@ def test_every_module_imports_only_layers_below_it_and_is_short_enough_to_read_a
         name, lines = str(path.relative_to(PACKAGE)), len(path.read_text().splitlines())
         found += [f"{name}: {lines} lines"] if lines > LONGEST.get(name, 420) else []
     assert found == []
+
+
+def test_a_name_of_a_module_or_a_class_stands_for_one_thing() -> None:
+    """A command's module is named like the command; elsewhere a second module of that name would be another thing."""
+    modules, classes = Counter[str](), Counter[str]()
+    for path in PACKAGE.rglob("*.py"):
+        modules[path.stem] += path.stem != "__init__" and room_of(path) != "cli"
+        classes.update(node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
+    assert [name for name, number in (modules + classes).items() if number > 1] == []
 
 
 def test_no_file_names_a_place_on_its_authors_machine() -> None:

@@ -28,4 +28,4 @@ def test_the_remedy_adds_to_where_this_program_runs(monkeypatch, tmp_path: Path)
     (tmp_path / "wslgpud").symlink_to(tmp_path / "wslgpud.releases")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "wslgpud"))
 
-    assert optional_packages.remedy("parquet").startswith("./deploy/install --extra parquet")
+    assert optional_packages.remedy("parquet") == "wslgpud service install --user --extra parquet"

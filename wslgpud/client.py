@@ -30,7 +30,7 @@ class Unanswered(MessageError):
 
 
 @dataclass(frozen=True)
-class Daemon:
+class DaemonClient:
     """A daemon's address, such as ``http://127.0.0.1:9655``, and the socket that this machine's own ask."""
 
     url: str
@@ -49,7 +49,7 @@ class Daemon:
         target = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
         try:
             answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MOST_BYTES)
-        except (ValueError, http_client.Refused, http_client.Unreachable) as error:
+        except (ValueError, http_client.ErrorStatus, http_client.Unreachable) as error:
             if isinstance(error.__cause__, PermissionError):
                 raise Unanswered("the daemon at {url} is another user's: ask it with sudo", url=self.url) from error
             raise Unanswered("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error)) from error
@@ -68,7 +68,7 @@ class Daemon:
         return dataclasses.replace(http_client.parsed(self.url), target=target)
 
 
-def noted(folders: Iterable[Path]) -> Iterator[Daemon]:
+def noted(folders: Iterable[Path]) -> Iterator[DaemonClient]:
     """Yield the daemons that have left a note in one of their state folders."""
     for folder in folders:
         try:
@@ -76,10 +76,10 @@ def noted(folders: Iterable[Path]) -> Iterator[Daemon]:
             url = str(note["url"])
         except (OSError, ValueError, KeyError):
             continue
-        yield Daemon(url, folder / Path(str(note["socket"])).name if "socket" in note else None)
+        yield DaemonClient(url, folder / Path(str(note["socket"])).name if "socket" in note else None)
 
 
-def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple[Daemon, dict[str, Any]] | None:
+def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple[DaemonClient, dict[str, Any]] | None:
     """Return the first daemon that answers, and its status.
 
     One that left a note and is silent was killed or hangs, which is not the same as that none was started:

@@ -17,7 +17,8 @@ PACKAGES = {
 
 def remedy(extra: str) -> str:
     """Return the command that brings an extra to where this program runs."""
-    # deploy/service.sh keeps what it installs there; what pip adds would be gone at the next upgrade.
+    # What pip adds to the environment of the service would be gone at the next upgrade.
     if ".releases" in str(Path(sys.prefix).resolve()):
-        return f"./deploy/install --extra {extra}, with sudo or --user as it was installed"
+        kind = "" if sys.prefix.startswith("/opt/") else " --user"
+        return f"{'' if kind else 'sudo '}wslgpud service install{kind} --extra {extra}"
     return f"{sys.executable} -m pip install {PACKAGES[extra]}"

@@ -21,7 +21,7 @@ from wslgpud.risk.trace import MOST_LINE_BYTES, TraceError, read_trace
 from wslgpud.series import export
 from wslgpud.series.export import Piece
 from wslgpud.store import Reader, SeriesRef, Store
-from wslgpud.store.codec import Block, decode, pack_sheet
+from wslgpud.store.codec import SeriesBlock, decode, pack_sheet
 from wslgpud.store.schema import MOST_TICKS
 
 #: tells the most memory that a process ever took; getrusage's figure begins with its parent's
@@ -96,7 +96,7 @@ def spoiled(file: Path, **columns: object) -> None:
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("DELETE FROM batch")
         database.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?)", tuple(row.values()))
-        database.execute("INSERT INTO block VALUES (1000, ?)", (pack_sheet({1: Block(1, 7, b"")}),))
+        database.execute("INSERT INTO block VALUES (1000, ?)", (pack_sheet({1: SeriesBlock(1, 7, b"")}),))
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from wslgpud.security.provenance import Component, Refused, owner
+from wslgpud.security.provenance import Component, UntrustedProgram, owner
 
 
 @pytest.mark.parametrize(("mode", "remedy"), [(0o757, "chmod o-w"), (0o775, "chmod g-w")])
 def test_who_may_replace_a_program_is_named_with_the_bits_to_take_away(mode: int, remedy: str) -> None:
-    with pytest.raises(Refused, match=remedy):
+    with pytest.raises(UntrustedProgram, match=remedy):
         owner([Component("/opt/python", 1000, 1001, stat.S_IFREG | mode)], {})
 
 

@@ -13,12 +13,12 @@ from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Level
 from wslgpud.sources import cgroups
-from wslgpud.sources.cgroups import CgroupSource, Tree, scan
+from wslgpud.sources.cgroups import CgroupSource, CgroupTree, scan
 
 MIB = 1 << 20
 NOBODY = 65534
 root = pytest.mark.skipif(os.geteuid() != 0, reason="gives folders away, which only root can")
-TREE = Tree("/sys/fs/cgroup", 2)
+TREE = CgroupTree("/sys/fs/cgroup", 2)
 USER = "/user.slice/user-1001.slice/user@1001.service"
 OTHER = "/user.slice/user-1002.slice/user@1002.service"
 

@@ -12,7 +12,7 @@ from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.security.redaction import named
 from wslgpud.sources import kernel_log
-from wslgpud.sources.kernel_log import Found, KernelLogSource, Story, parse_line
+from wslgpud.sources.kernel_log import KernelEvent, KernelLogSource, LineParser, parse_line
 
 KILL = (
     "Out of memory: Killed process 7008 (cicc) total-vm:5242880kB, anon-rss:3145728kB, file-rss:512kB, "
@@ -42,7 +42,7 @@ FRAMES = [
 
 def events(record: str) -> list[str]:
     line = parse_line(record)
-    found = None if line is None else Story().add(line.text)
+    found = None if line is None else LineParser().add(line.text)
     return [] if found is None else [found.kind]
 
 
@@ -72,8 +72,8 @@ def test_what_is_no_record_says_nothing(record):
     assert events(record) == []
 
 
-def killed(details: str, victim: str = "cicc") -> Found:
-    story = Story()
+def killed(details: str, victim: str = "cicc") -> KernelEvent:
+    story = LineParser()
     assert story.add(f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),{details}") is None
     found = story.add(GROUP_KILL.replace("cicc", victim))
     assert found is not None
@@ -107,7 +107,7 @@ def test_a_name_of_a_program_changes_no_figure(name):
 
 def test_a_long_line_takes_no_long_time():
     for text in (KILL[:40] + "(" * 8000, RESIDENT[:40] + " fail" * 1600, "oom-kill:constraint=A," + ",task=" * 1300):
-        assert Story().add(text) is None
+        assert LineParser().add(text) is None
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.W_OK), reason="may not write into a kernel log here")

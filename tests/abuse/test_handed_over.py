@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.accounts import ALICE, give, needs_root, shared_python
 from wslgpud.security import safe_files
-from wslgpud.security.provenance import Account, Refused, survey
+from wslgpud.security.provenance import Account, UntrustedProgram, survey
 from wslgpud.security.run_as import Command, run
 from wslgpud.stress.find_python import has_torch
 from wslgpud.stress.lock import GpuLock, LockError
@@ -125,7 +125,7 @@ class TestALease:
         leased(tmp_path / "venv" / "pyvenv.cfg")
 
         assert not waits(lambda: has_torch(python))
-        with pytest.raises(Refused, match="a lease"):
+        with pytest.raises(UntrustedProgram, match="a lease"):
             survey(python)
 
     def test_on_a_lock_or_a_document_holds_no_reader_up(self, tmp_path: Path, leased: Callable[[Path], None]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud import client
-from wslgpud.client import Daemon, answering, noted
+from wslgpud.client import DaemonClient, answering, noted
 from wslgpud.serve.http import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
@@ -22,7 +22,7 @@ STATUS = [Route("/api/v1/status", lambda _: ANSWER)]
 
 
 def ask(path: Path) -> dict[str, object]:
-    return Daemon("http://127.0.0.1:1", path).ask("/api/v1/status")
+    return DaemonClient("http://127.0.0.1:1", path).ask("/api/v1/status")
 
 
 def complaints(folder: Path) -> list[str]:
@@ -132,7 +132,7 @@ def test_it_answers_what_commands_ask_for_and_nothing_else(tmp_path: Path, path:
     )
     assert local.start()
     with pytest.raises(client.Unanswered, match="answered 404"):
-        Daemon("http://127.0.0.1:1", local.path).ask(path)
+        DaemonClient("http://127.0.0.1:1", local.path).ask(path)
     local.close()
 
 
@@ -143,7 +143,7 @@ def test_a_handler_that_fails_is_said_to_and_ends_nothing(tmp_path: Path) -> Non
     local = LocalApi(tmp_path, [*STATUS, Route("/api/v1/series", handler)])
     assert local.start()
     with pytest.raises(client.Unanswered, match="answered 500"):
-        Daemon("http://127.0.0.1:1", local.path).ask("/api/v1/series")
+        DaemonClient("http://127.0.0.1:1", local.path).ask("/api/v1/series")
     assert ask(local.path) == {"a": 1}
     local.close()
 

@@ -14,22 +14,12 @@ import pytest
 from tests.abuse.test_silence import NOBODY, ROOT, Idle, another, needs_root
 from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import gpu
-from tests.stress.test_run import FAITHFUL, IdleGpu
+from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from wslgpud import client
-from wslgpud.active_runs import (
-    MOST_ENTRIES,
-    MOST_NOTES,
-    MOST_NOTES_A_USER,
-    PLACES,
-    RUNS,
-    Claim,
-    Note,
-    RunNotes,
-    expected,
-    name_of,
-)
+from wslgpud.active_runs.note_reader import MOST_NOTES, MOST_NOTES_A_USER, RunNotes
+from wslgpud.active_runs.notes import MOST_ENTRIES, PLACES, RUNS, Claim, Note, name_of
 from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import Control, ControlFile
@@ -40,10 +30,11 @@ from wslgpud.cli.guard import _own_log
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample, StressResult
+from wslgpud.sampling.announcements import expected
 from wslgpud.security import safe_files
 from wslgpud.stress.conditions import note_hung, still_hung
-from wslgpud.stress.run import Runner
 from wslgpud.stress.schedule import Nightly, inbox, leave
+from wslgpud.stress.stress_run import Runner
 from wslgpud.words import MessageLike
 
 GIB = 1 << 30

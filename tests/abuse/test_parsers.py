@@ -34,7 +34,8 @@ from wslgpud.host import Host
 from wslgpud.probes import wsl_config
 from wslgpud.serve import otlp, webconfig
 from wslgpud.sources import decimal, disk, processes, table, whole
-from wslgpud.store import engine
+from wslgpud.store import connect
+from wslgpud.store.errors import UnwritableError
 from wslgpud.store.records import SeriesRef, matcher, stress_from_json, stress_to_json
 from wslgpud.stress.conditions import still_hung
 from wslgpud.stress.schedule import trigger
@@ -197,8 +198,8 @@ class TestTextsOfTheSystem:
     def test_mounts_of_the_state_folder(self, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                engine.check_state_folder(Path(folder), text)
-            except engine.UnwritableError as refusal:
+                connect.check_state_folder(Path(folder), text)
+            except UnwritableError as refusal:
                 assert folder in str(refusal)
 
     @relaxed

@@ -69,7 +69,7 @@ def collector(url: str, seconds: float) -> object:
 
 
 CLIENTS: dict[str, Fetch] = {"Alertmanager": alertmanager, "windows_exporter": exporter, "OTLP": collector}
-PROBLEMS = (DeliveryError, SourceError, http_client.Refused, http_client.Unreachable)
+PROBLEMS = (DeliveryError, SourceError, http_client.ErrorStatus, http_client.Unreachable)
 client = pytest.mark.parametrize("fetch", CLIENTS.values(), ids=CLIENTS)
 
 

@@ -23,17 +23,17 @@ from hypothesis import strategies as st
 
 from tests.gpu.conftest import FAKE
 from tests.stress.support import gpu
-from tests.stress.test_run import Alone, IdleGpu
+from tests.stress.test_stress_run import Alone, IdleGpu
 from tests.support.accounts import ALICE, BOB, give, needs_root, shared_python
 from tests.support.daemons import wslgpud
 from wslgpud.advise.doctor import torches
 from wslgpud.config import Stress
 from wslgpud.security import provenance, run_as
-from wslgpud.security.provenance import NOBODY, Account, Component, Refused, owner, unreachable
+from wslgpud.security.provenance import NOBODY, Account, Component, UntrustedProgram, owner, unreachable
 from wslgpud.security.run_as import Command, account_for, account_of, start
 from wslgpud.stress import find_python
 from wslgpud.stress.find_python import candidates, has_torch
-from wslgpud.stress.run import Runner
+from wslgpud.stress.stress_run import Runner
 
 PACKAGE = Path(__file__).parents[2] / "wslgpud"
 #: Loaded by the worker and by the doctor's probe. It says who it is, and what it can get at.
@@ -304,7 +304,7 @@ class TestTheStressTest:
             for _ in range(100):
                 try:
                     seen.add(account_for(trap.python).uid)
-                except (OSError, Refused):
+                except (OSError, UntrustedProgram):
                     continue
         finally:
             ended.set()
@@ -426,7 +426,7 @@ class TestLookingForPythons:
         monkeypatch.setattr(provenance, "users_mounts", lambda: {str(trap.environment): ALICE})
 
         assert not has_torch(trap.python)
-        with pytest.raises(Refused, match=f"{trap.environment} is a file system of user {ALICE}"):
+        with pytest.raises(UntrustedProgram, match=f"{trap.environment} is a file system of user {ALICE}"):
             provenance.survey(trap.python)
 
     def test_file_systems_of_users_are_known_by_who_mounted_them(self, monkeypatch) -> None:
@@ -459,7 +459,7 @@ class TestTheRule:
     def test_nobody_becomes_root_or_somebody_who_does_not_own_all_that_is_not_roots(self, chain, members) -> None:
         try:
             uid = owner(chain, members)
-        except Refused:
+        except UntrustedProgram:
             return
         assert uid != 0
         assert uid is None or {component.uid for component in chain} <= {0, uid}
@@ -468,7 +468,7 @@ class TestTheRule:
     def test_nothing_is_started_that_somebody_without_a_part_in_it_can_write(self, chain, members) -> None:
         try:
             owner(chain, members)
-        except Refused:
+        except UntrustedProgram:
             return
         owners = {0, *(component.uid for component in chain)}
         for component in chain:
@@ -490,13 +490,13 @@ class TestTheRule:
 
         assert owner(chain, {1000: {1000}}) == 1000
         for members in ({}, {1000: {1000, 1001}}):
-            with pytest.raises(Refused, match=r"/home/me can be written by its group"):
+            with pytest.raises(UntrustedProgram, match=r"/home/me can be written by its group"):
                 owner(chain, members)
 
     def test_an_access_control_list_hides_behind_the_groups_bits(self) -> None:
         chain = [Component("/home/me", 1000, 1000, stat.S_IFDIR | 0o775, acl=True)]
 
-        with pytest.raises(Refused, match="access control list"):
+        with pytest.raises(UntrustedProgram, match="access control list"):
             owner(chain, {1000: {1000}})
 
     def test_who_can_read_what_follows_the_modes(self) -> None:

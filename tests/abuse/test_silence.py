@@ -21,12 +21,13 @@ from rich.console import Console
 from tests.gpu.conftest import built_library  # noqa: F401 - a fixture
 from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import MIB, gpu
-from tests.stress.test_run import FAITHFUL, IdleGpu
+from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.daemons import daemon, eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.support.screens import print_status
-from wslgpud.active_runs import PLACES, Note, RunNotes, name_of
+from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import PLACES, Note, name_of
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport
@@ -34,8 +35,8 @@ from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.serve.status import Moment, status
 from wslgpud.sources.identity import Identity, Trust
 from wslgpud.stress.cards_under_test import GIVING_BACK_SECONDS, UNPROVEN_SECONDS, CardsUnderTest
-from wslgpud.stress.lock import GpuLock, claims
-from wslgpud.stress.run import Runner
+from wslgpud.stress.lock import GpuLock, lock_entries
+from wslgpud.stress.stress_run import Runner
 from wslgpud.verdict import decide
 from wslgpud.words import ENGLISH
 
@@ -264,7 +265,7 @@ def test_the_same_inode_number_on_another_device_is_another_file() -> None:
         "6: cut off 00:1a:456 "
     )
 
-    assert claims(text, os.makedev(0, 0x1A), 456) == [(100, True, False), (101, False, True)]
+    assert lock_entries(text, os.makedev(0, 0x1A), 456) == [(100, True, False), (101, False, True)]
 
 
 def test_a_flood_of_locks_is_not_read_to_its_end(host: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:

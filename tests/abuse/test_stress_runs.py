@@ -28,15 +28,15 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Host, SystemClock
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command
-from wslgpud.security.shapes import LINES, ShapeError, check_line
+from wslgpud.security.shapes import LINES, MalformedError, check_line
 from wslgpud.store import Store
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import conditions, parent, schedule
 from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.parent import supervise
-from wslgpud.stress.result import Frame, Outcome, digest
-from wslgpud.stress.run import WorkerPace
+from wslgpud.stress.result import Frame, WorkerOutput, digest
 from wslgpud.stress.stress_metrics import readings
+from wslgpud.stress.stress_run import WorkerPace
 from wslgpud.stress.unit import ANSWER, REQUEST, Asker, NoRequestError, answer
 
 DEEP = "[" * 100_000
@@ -104,7 +104,7 @@ HEARD = st.builds(
 def accepted(line: Mapping[str, Any]) -> bool:
     try:
         check_line(line)
-    except ShapeError:
+    except MalformedError:
         return False
     return True
 
@@ -134,7 +134,7 @@ class TestWhatAWorkerSays:
         for number, line in enumerate(heard):
             pace.note(line, float(number))
 
-        result = digest(Outcome(heard), Frame(1.8e9, gpu(), {}))
+        result = digest(WorkerOutput(heard), Frame(1.8e9, gpu(), {}))
 
         kept = stress_from_json(json.loads(json.dumps(stress_to_json(result))))
         assert kept.verdict == result.verdict
@@ -238,7 +238,7 @@ class TestWhatIsStored:
         for detail in ({"ladder": [{name: value}]}, {"chunks": [{name: value}]}, {"patterns": [{name: value}]}):
             try:
                 run = stress_from_json(stress_to_json(night(1)) | {"detail": detail})
-            except ShapeError:
+            except MalformedError:
                 continue
             print_run(run, rows=True)
             print_history([(1, run)])

@@ -23,9 +23,11 @@ from tests.abuse.test_secrets import around
 from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs import PLACES, RunNotes, expected, name_of
+from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import PLACES, name_of
 from wslgpud.app import process
 from wslgpud.cli.console import Console
+from wslgpud.sampling.announcements import expected
 from wslgpud.security import terminal
 from wslgpud.sources.identity import identity
 from wslgpud.words.units import printable

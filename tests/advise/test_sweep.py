@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
-from wslgpud.advise.guard.plan import Step, predict, too_much
+from wslgpud.advise.guard.capacity import SweepStep, predict, too_much
 from wslgpud.cli.sweep import _print
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -20,8 +20,8 @@ SWEEP = [sys.executable, "-m", "wslgpud", "sweep"]
 EAT = f"{sys.executable} -c \"import time; x = b'x' * ({{}} << 20); time.sleep(2)\""
 
 
-def steps(*vram: float) -> list[Step]:
-    return [Step(str(2**i), 0, 1.0, GIB, round(v * GIB)) for i, v in enumerate(vram)]
+def steps(*vram: float) -> list[SweepStep]:
+    return [SweepStep(str(2**i), 0, 1.0, GIB, round(v * GIB)) for i, v in enumerate(vram)]
 
 
 def run(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
@@ -53,10 +53,10 @@ def test_the_value_that_would_not_fit_is_named_before_it_runs():
 
 
 def test_a_peak_that_nobody_saw_predicts_nothing():
-    unseen = [Step("1", 0, 0.1, None, None), Step("2", 0, 0.1, None, None)]
+    unseen = [SweepStep("1", 0, 0.1, None, None), SweepStep("2", 0, 0.1, None, None)]
 
     assert too_much(unseen, "4", 1, 1) is None
-    assert too_much([*unseen, Step("3", 0, 1.0, GIB, None)], "4", 1, 1) is None
+    assert too_much([*unseen, SweepStep("3", 0, 1.0, GIB, None)], "4", 1, 1) is None
 
 
 def test_each_value_is_measured():
@@ -101,7 +101,7 @@ def test_in_a_small_machine_it_stops_in_time():
 
 
 def test_a_value_is_shown_as_it_is(capsys):
-    _print([Step("[/list]", 0, 1.0, GIB, None)], "")
+    _print([SweepStep("[/list]", 0, 1.0, GIB, None)], "")
 
     assert "[/list]" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.alerts.ticks import START, tick, transition
 from tests.support.screens import print_status
-from wslgpud.alerts.report import Curve
+from wslgpud.alerts.report import HeadroomCurve
 from wslgpud.cli.chart import headroom
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import cells
@@ -21,7 +21,7 @@ from wslgpud.model import Forecast, Level, Reading, Snapshot
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.series import plots
-from wslgpud.series.incident_plot import Story, plot_incident
+from wslgpud.series.incident_plot import IncidentMarks, plot_incident
 from wslgpud.series.plots import PlotError
 from wslgpud.serve.status import Moment, status
 from wslgpud.sources import windows
@@ -65,7 +65,7 @@ def test_many_open_incidents_do_not_fill_the_screen() -> None:
 
 
 def drawn(points: list[tuple[float, float]]) -> list[str]:
-    curve = Curve("ram", 100.0, [(START + t, left, Level.OK) for t, left in points])
+    curve = HeadroomCurve("ram", 100.0, [(START + t, left, Level.OK) for t, left in points])
     end = curve.points[-1][0]
     lines = headroom(curve, START, end)
     return [line.partition("|")[2].ljust(72) for line in lines if "|" in line and "level" not in line]
@@ -127,20 +127,22 @@ def test_where_windows_is_not_asked_nothing_is_said_of_it() -> None:
 
 WARNED = transition(20, Level.OK, Level.WARNING)
 FORECAST = Forecast("ram", Level.WARNING, 40 * GIB, 64 * GIB, 1e9, 20.0, 40.0, 70.0)
-STORY = Story(START, START + 60, [(START + 20, "warned"), (START + 55, "killed")], replace(WARNED, forecast=FORECAST))
+STORY = IncidentMarks(
+    START, START + 60, [(START + 20, "warned"), (START + 55, "killed")], replace(WARNED, forecast=FORECAST)
+)
 
 
 @pytest.fixture
-def panels() -> list[Curve]:
+def panels() -> list[HeadroomCurve]:
     points = [(START + n, float((60 - n) * GIB), Level(min(4, n // 12))) for n in range(60)]
-    return [Curve("ram", 64.0 * GIB, points), Curve("gpu0", 16.0 * GIB, points[:20])]
+    return [HeadroomCurve("ram", 64.0 * GIB, points), HeadroomCurve("gpu0", 16.0 * GIB, points[:20])]
 
 
 @pytest.mark.parametrize(
     ("name", "begins"), [("i.png", b"\x89PNG"), ("i.SVG", b"<?xml"), ("i.html", b"<!doctype html>")]
 )
 def test_the_ending_of_the_name_says_what_is_drawn(
-    tmp_path: Path, panels: list[Curve], name: str, begins: bytes
+    tmp_path: Path, panels: list[HeadroomCurve], name: str, begins: bytes
 ) -> None:
     plot_incident(panels, STORY, tmp_path / name, "Incident 12", "all of it")
 
@@ -148,7 +150,7 @@ def test_the_ending_of_the_name_says_what_is_drawn(
 
 
 def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_markup_of_others(
-    tmp_path: Path, panels: list[Curve]
+    tmp_path: Path, panels: list[HeadroomCurve]
 ) -> None:
     plot_incident(panels, STORY, tmp_path / "i.html", "RAM full: <img src=x>", "by </pre><script>alert(1)</script>")
     page = (tmp_path / "i.html").read_text()
@@ -173,14 +175,14 @@ def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_ma
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_one_line(
-    tmp_path: Path, panels: list[Curve], name: str, count: int, said: str
+    tmp_path: Path, panels: list[HeadroomCurve], name: str, count: int, said: str
 ) -> None:
     with pytest.raises(PlotError, match=said):
         plot_incident(panels[:count], STORY, tmp_path / name, "t", "")
 
 
 def test_the_picture_is_of_the_terminals_width_and_its_edges_hold_in_chinese() -> None:
-    curve = Curve("ram", 64.0 * GIB, [(START + n, float((60 - n) * GIB), Level.WARNING) for n in range(60)])
+    curve = HeadroomCurve("ram", 64.0 * GIB, [(START + n, float((60 - n) * GIB), Level.WARNING) for n in range(60)])
     marks = [(START + 20, "Warned 18:13:52"), (START + 55, "Killed 18:14:28")]
     use("zh")
     try:
@@ -194,7 +196,7 @@ def test_the_picture_is_of_the_terminals_width_and_its_edges_hold_in_chinese() -
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_chinese_picture_has_a_font_or_says_what_to_install(
-    tmp_path: Path, panels: list[Curve], monkeypatch: pytest.MonkeyPatch, *, known: bool
+    tmp_path: Path, panels: list[HeadroomCurve], monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
     monkeypatch.setattr(plots, "_CHINESE", ("DejaVu Serif" if known else "no such font",))
     monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", list)
@@ -212,7 +214,7 @@ def test_a_chinese_picture_has_a_font_or_says_what_to_install(
         use("en")
 
 
-def test_names_of_marks_do_not_lie_on_each_other(tmp_path: Path, panels: list[Curve]) -> None:
+def test_names_of_marks_do_not_lie_on_each_other(tmp_path: Path, panels: list[HeadroomCurve]) -> None:
     for close in (0.5, 5.0):
         story = STORY._replace(marks=[(START + 50 - close, "Warned"), (START + 50, "Killed")])
         plot_incident(panels, story, tmp_path / "i.svg", "t", "")

@@ -25,7 +25,7 @@ def ours(card):
     spec.loader.exec_module(worker)
     lines = []
     one = worker.Worker(
-        worker.Job(device="cpu", slow_ratio=0.0, retention_seconds=0.0),
+        worker.WorkerJob(device="cpu", slow_ratio=0.0, retention_seconds=0.0),
         lambda event, **facts: lines.append(event),
         threading.Event(),
     )

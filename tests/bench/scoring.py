@@ -19,10 +19,10 @@ from pathlib import Path
 
 from wslgpud.model import Level, Observation
 from wslgpud.risk.headroom import rooms
-from wslgpud.risk.pressure import PressureMeter
 from wslgpud.risk.probability import HORIZONS
 from wslgpud.risk.replay import Replay, TruthError, replay, trace_name
 from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.stalls import PressureMeter
 from wslgpud.risk.trace import read_trace
 
 GRACE_SECONDS = 10.0

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "wslconfig keys": ((), 0),
     "db info": (STATE, 0),
     "db check": (STATE, 0),
+    "service status": (("--user",), 1),
 }
 
 

@@ -15,6 +15,8 @@ REPOSITORY = Path(__file__).parents[2]
 RULES = "deploy/prometheus/wslgpud.rules.yml"
 FOLDERS = ("grafana/dashboards", "grafana/provisioning")
 FILES = ("grafana/compose.yml", "deploy/prometheus/alertmanager.yml", "deploy/prometheus/scrape.yml", RULES)
+#: what 'wslgpud service install' needs
+SERVICE = tuple(f"deploy/{name}" for name in ("drop-ins", "extras", "requirements.txt", "system", "user"))
 IN_FOLDERS = (file for folder in FOLDERS for file in (REPOSITORY / folder).rglob("*") if file.is_file())
 SHIPPED = sorted([*FILES, *(str(file.relative_to(REPOSITORY)) for file in IN_FOLDERS)])
 
@@ -68,4 +70,5 @@ def test_the_wheel_is_told_to_hold_them_all() -> None:
     tomllib = pytest.importorskip("tomllib")
     wheel = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
 
-    assert wheel["force-include"] == {place: f"wslgpud/shipped/{place}" for place in (*FILES, *FOLDERS)}
+    places = (*FILES, *FOLDERS, *SERVICE)
+    assert wheel["force-include"] == {place: f"wslgpud/shipped/{place}" for place in places}

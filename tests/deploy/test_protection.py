@@ -42,7 +42,7 @@ print(before, children_have(), int(open("/proc/self/status").read().split("CapEf
 
 def test_a_service_that_is_killed_as_easily_as_others_says_so() -> None:
     assert "its OOM score adjustment is 0" in lack_of_protection(SERVICE, 0)
-    assert "./deploy/install" in lack_of_protection(SERVICE, 200)
+    assert "wslgpud service install" in lack_of_protection(SERVICE, 200)
 
 
 @pytest.mark.parametrize(("environ", "score"), [(SERVICE, -500), ({}, 0), (SERVICE, None)])

@@ -16,9 +16,9 @@ from tests.support.daemons import eventually, wslgpud
 from wslgpud.config import Stress
 from wslgpud.host import Host, SystemClock
 from wslgpud.model import StressFinding, StressResult
-from wslgpud.stress.plan import Mode
 from wslgpud.stress.schedule import Nightly
 from wslgpud.stress.unit import ANSWER, REQUEST, Asker, NoRequestError, answer
+from wslgpud.stress.worker_job import Mode
 
 RESULT = StressResult(
     1.5, "GPU-1", 1, "a card", "findings", findings=(StressFinding("spill", "some of it"),), values={"usable_bytes": 7}

@@ -17,7 +17,7 @@ from tests.support.parts import LIGHT
 
 #: room of the package -> where its tests are, besides the folder of the same name
 ROOMS = {
-    "active_runs": ("live", "abuse/test_notes.py"),
+    "active_runs": ("live", "training", "abuse/test_notes.py", "advise/guard/test_announce.py"),
     "app": ("integration",),
     "cli": ("live", "integration/test_commands.py", "store/test_commands.py", "words/test_surfaces.py"),
     "config": ("test_config.py", "abuse/test_private_files.py"),

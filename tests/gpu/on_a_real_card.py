@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.support.pictures import monitor_svg, saved_monitor, status_svg
 from wslgpud.cli.live.live_sample import DaemonFeed, RecentSeries
-from wslgpud.client import Daemon
+from wslgpud.client import DaemonClient
 
 PORT = 9655
 URL = f"http://127.0.0.1:{PORT}"
@@ -68,7 +68,7 @@ class Watcher(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self._trail, self._feed = RecentSeries(), DaemonFeed(Daemon(URL))
+        self._trail, self._feed = RecentSeries(), DaemonFeed(DaemonClient(URL))
         self._look = self._feed.look()
 
     def run(self) -> None:

@@ -22,8 +22,8 @@ from tests.bench.stress_rivals import FAULTS, RIVALS, Card, table
 from tests.stress.faulty_worker import Faulty, worker
 from wslgpud.config import Stress
 from wslgpud.model import GpuSample
-from wslgpud.stress import plan
-from wslgpud.stress.result import Frame, Outcome, digest
+from wslgpud.stress import worker_job
+from wslgpud.stress.result import Frame, WorkerOutput, digest
 
 say = functools.partial(print, flush=True)
 MIB, GIB = 1 << 20, 1 << 30
@@ -50,8 +50,10 @@ def sample(small):
 def battery(small, faults=None, mode="quick", **changes):
     """Run one battery; return its result, its lines and its seconds."""
     before, lines = sample(small), []
-    job = plan.job(before, Stress(), mode, wsl=False) | {"ladder": ()} | (SMALL if small else {}) | changes
-    one = Faulty(worker.Job(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event())
+    job = worker_job.job(before, Stress(), mode, wsl=False) | {"ladder": ()} | (SMALL if small else {}) | changes
+    one = Faulty(
+        worker.WorkerJob(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event()
+    )
     one.faults = json.loads(json.dumps(faults or {}))
     start, end = time.perf_counter(), {"event": "end", "outcome": "done", "why": ""}
     try:
@@ -62,7 +64,7 @@ def battery(small, faults=None, mode="quick", **changes):
     del one
     gc.collect()
     seconds = time.perf_counter() - start
-    result = digest(Outcome([*lines, end], seconds=seconds), Frame(time.time(), before, {}))
+    result = digest(WorkerOutput([*lines, end], seconds=seconds), Frame(time.time(), before, {}))
     return result, lines, seconds
 
 
@@ -138,7 +140,7 @@ def rivals(small, out):
 
     def ours(card):
         lines = []
-        job = worker.Job(
+        job = worker.WorkerJob(
             device=size.get("device", "cpu"),
             slow_ratio=0.0,
             retention_seconds=0.0,

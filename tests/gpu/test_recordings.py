@@ -27,6 +27,7 @@ GPU = {
 SYSTEM = {"nvmlSystemGetDriverVersion": "516.59"}
 
 
+ROOT = Path(__file__).parents[2]
 RECORDINGS = Path(__file__).parent / "recordings"
 
 
@@ -202,22 +203,22 @@ def test_a_captured_machine_replays_to_the_same_readings(machine, source, record
 
 
 def test_costs_are_printed_as_a_table(machine):
-    printed = probe("--costs", "--library", str(machine.library))
-    assert printed.returncode == 0, printed.stderr
+    command = [sys.executable, "-m", "tests.bench.nvml_costs", str(machine.library)]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     row = next(line for line in printed.stdout.splitlines() if "nvmlDeviceGetUtilizationRates" in line)
     assert row.startswith("| nvmlDeviceGetUtilizationRates | sample | yes |")
 
 
 def test_by_hand_without_nvml_one_line_says_so():
-    done = probe("--costs", "--library", "/nowhere/libnvidia-ml.so.1")
+    done = probe("--capture", "--library", "/nowhere/libnvidia-ml.so.1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("no NVML here: /nowhere/libnvidia-ml.so.1")
 
 
 def test_an_unknown_argument_is_refused():
-    done = probe("--cost")
+    done = probe("--captur")
     assert done.returncode == 2
-    assert "unknown argument --cost" in done.stderr
+    assert "unknown argument --captur" in done.stderr
 
 
 def test_the_probe_is_light():

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from wslgpud.active_runs import Noted
+from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Forecast, Reading, Snapshot
-from wslgpud.sampling.trainings import readings
+from wslgpud.sampling.training_readings import readings
 from wslgpud.sources import model_servers
 from wslgpud.sources.identity import Identity
 from wslgpud.training.companion import Floors

@@ -22,10 +22,10 @@ from textual.widgets import Static
 
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
-from wslgpud.cli.live.app import Live
+from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, OwnFeed, RecentSeries
 from wslgpud.cli.live.series_source import Past
-from wslgpud.client import Daemon, Unanswered
+from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
@@ -51,10 +51,10 @@ class Feed:
         self._own.close()
 
 
-def played(script: Callable[[Live, Feed], Awaitable[None]], size: tuple[int, int] = (120, 40)) -> None:
+def played(script: Callable[[LiveApp, Feed], Awaitable[None]], size: tuple[int, int] = (120, 40)) -> None:
     async def play() -> None:
         feed = Feed()
-        live = Live(feed, 0.2)
+        live = LiveApp(feed, 0.2)
         async with live.run_test(size=size) as pilot:
             live.pilot = pilot  # type: ignore[attr-defined]
             await shows(live, "memory")
@@ -113,7 +113,7 @@ def sample_of(feed: DaemonFeed) -> LiveSample | None:
     return look if "ram" in look.document else None
 
 
-def text_of(live: Live) -> str:
+def text_of(live: LiveApp) -> str:
     view = live.screen_stack[0].query_one("#view", Static)
     return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height)).rstrip()
 
@@ -125,7 +125,7 @@ async def comes_about(look: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def shows(live: Live, what: str, *, not_: bool = False) -> None:
+async def shows(live: LiveApp, what: str, *, not_: bool = False) -> None:
     end = time.monotonic() + PATIENCE_SECONDS
     while (what in text_of(live)) == not_:
         assert time.monotonic() < end, f"{what!r} in:\n{text_of(live)}"
@@ -133,7 +133,7 @@ async def shows(live: Live, what: str, *, not_: bool = False) -> None:
 
 
 def test_a_timer_that_comes_while_the_view_is_taken_down_ends_in_no_traceback() -> None:
-    async def script(live: Live, _: Feed) -> None:
+    async def script(live: LiveApp, _: Feed) -> None:
         await live.screen.remove_children()
         live._draw()
 
@@ -141,7 +141,7 @@ def test_a_timer_that_comes_while_the_view_is_taken_down_ends_in_no_traceback() 
 
 
 def test_s_sorts_and_a_word_chooses_and_escape_brings_all_back() -> None:
-    async def script(live: Live, _: Feed) -> None:
+    async def script(live: LiveApp, _: Feed) -> None:
         await live.pilot.press("s")
         await shows(live, "by VRAM")
         await live.pilot.press("slash", *"train")
@@ -156,7 +156,7 @@ def test_s_sorts_and_a_word_chooses_and_escape_brings_all_back() -> None:
 
 
 def test_plus_and_minus_choose_how_far_back_and_p_stands_still() -> None:
-    async def script(live: Live, feed: Feed) -> None:
+    async def script(live: LiveApp, feed: Feed) -> None:
         await live.pilot.press("plus")
         await shows(live, "last 15 min")
         await live.pilot.press("minus", "minus", "minus")
@@ -170,7 +170,7 @@ def test_plus_and_minus_choose_how_far_back_and_p_stands_still() -> None:
 
 
 def test_help_opens_and_any_key_closes_it() -> None:
-    async def script(live: Live, _: Feed) -> None:
+    async def script(live: LiveApp, _: Feed) -> None:
         await live.pilot.press("question_mark")
         await comes_about(lambda: len(live.screen_stack) == 2)
         await live.pilot.press("x")
@@ -180,7 +180,7 @@ def test_help_opens_and_any_key_closes_it() -> None:
 
 
 def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None:
-    async def script(live: Live, feed: Feed) -> None:
+    async def script(live: LiveApp, feed: Feed) -> None:
         feed.trouble = "connection refused"
         await shows(live, "connection refused")
         assert "train.py" in text_of(live)
@@ -203,7 +203,7 @@ def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None
 )
 def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: Path) -> None:
     with answering(answer) as url, pytest.raises(Unanswered, match=url):
-        DaemonFeed(Daemon(url)).look()
+        DaemonFeed(DaemonClient(url)).look()
 
 
 def test_status_of_a_daemon_that_has_taken_no_sample_says_so(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_reason_with_brackets_is_shown_as_it_is() -> None:
     async def play() -> None:
         feed = Silent()
         feed.trouble = Silent.trouble
-        async with Live(feed, 0.2).run_test() as pilot:
+        async with LiveApp(feed, 0.2).run_test() as pilot:
             await shows(pilot.app, feed.trouble)
         feed.close()
 
@@ -231,7 +231,7 @@ def test_a_reason_with_brackets_is_shown_as_it_is() -> None:
 
 
 def test_it_fits_after_the_terminal_changes_its_size() -> None:
-    async def script(live: Live, _: Feed) -> None:
+    async def script(live: LiveApp, _: Feed) -> None:
         await live.pilot.resize_terminal(80, 24)
         await shows(live, "─" * 100, not_=True)
         assert len(text_of(live).splitlines()) <= 23
@@ -242,7 +242,7 @@ def test_it_fits_after_the_terminal_changes_its_size() -> None:
 def test_a_daemon_that_ends_and_starts_again_is_followed(tmp_path: Path) -> None:
     always_there = {"WSLGPUD_SERVER__PORT": str(free_port())}
     with daemon(tmp_path, settings=always_there) as first:
-        feed = DaemonFeed(Daemon(first.url))
+        feed = DaemonFeed(DaemonClient(first.url))
         assert eventually(lambda: sample_of(feed), "a sample")
     with pytest.raises(Unanswered, match="does not answer"):
         feed.look()

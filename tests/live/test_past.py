@@ -19,12 +19,12 @@ from tests.live.test_app import Feed, comes_about, sample_of, shows, text_of
 from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.app import Live
+from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import DaemonFeed, DriveWatch, LiveSample, OwnFeed, RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import CurveKey, DaemonFeed, DriveWatch, LiveSample, OwnFeed, RecentSeries
 from wslgpud.cli.live.series_source import Drawn, Past, api_past, before, database_past, trail_past
-from wslgpud.cli.live.series_view import SPANS, History, View, history
-from wslgpud.client import Daemon, noted
+from wslgpud.cli.live.series_view import SPANS, History, SeriesWindow, history
+from wslgpud.client import DaemonClient, noted
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
@@ -59,7 +59,7 @@ def remember(stage: Stage, count: int = 60) -> float:
 
 
 def api_of(stage: Stage) -> Past:
-    return api_past(Daemon(stage.url))
+    return api_past(DaemonClient(stage.url))
 
 
 def test_api_and_database_tell_the_same(stage: Stage) -> None:
@@ -107,7 +107,7 @@ def test_a_daemon_that_does_not_answer_is_said_so(stage: Stage) -> None:
 
 def test_without_either_there_is_what_the_view_has_seen() -> None:
     trail, now = RecentSeries(), time.monotonic()
-    trail.seed(SeriesKey("used", "ram"), [(now - ago, ago / 100) for ago in range(60, 0, -1)])
+    trail.seed(CurveKey("used", "ram"), [(now - ago, ago / 100) for ago in range(60, 0, -1)])
     past = trail_past(trail)
 
     assert past.words() == ["used"]
@@ -130,7 +130,7 @@ def drawn_of(count: int, *points: tuple[float, float, float, float]) -> Drawn:
 def test_it_fits_every_terminal(count: int, width: int, height: int, span: int, trouble: str) -> None:
     now = 1_795_253_531.0
     points = [(now - 100 + 10 * n, 1e9, 2e9 + n * 1e8, 3e9 + n * 1e8) for n in range(10)]
-    view = View(("ram", "vram", "headroom"), 1, span)
+    view = SeriesWindow(("ram", "vram", "headroom"), 1, span)
     console = Console(width=width, file=io.StringIO())
     console.print(history(view, drawn_of(count, *points), ("here", trouble), (width, height), now))
     lines = console.file.getvalue().splitlines()
@@ -141,7 +141,7 @@ def test_it_fits_every_terminal(count: int, width: int, height: int, span: int, 
 
 
 def test_keys_choose_what_how_long_and_when() -> None:
-    view = View(("ram", "vram"), 0, 2)
+    view = SeriesWindow(("ram", "vram"), 0, 2)
 
     assert view.other(1).word == view.other(-1).word == "vram"
     assert view.longer(99).seconds == 365 * DAY
@@ -159,7 +159,7 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
 
     async def play() -> None:
         feed = WithPast()
-        live = Live(feed, 0.2)
+        live = LiveApp(feed, 0.2)
         async with live.run_test(size=(120, 40)) as pilot:
             await shows(live, "memory")
             await pilot.press("h")
@@ -174,7 +174,7 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
             assert "memory" in text_of(live)
         feed.close()
 
-    async def drawn(live: Live, what: str) -> None:
+    async def drawn(live: LiveApp, what: str) -> None:
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             if isinstance(live.screen, History):
@@ -231,7 +231,7 @@ def test_where_no_drive_of_windows_is_mounted_nobody_looks_for_one() -> None:
 
 def test_sparklines_begin_with_what_the_daemon_saw_before_the_first_look(stage: Stage) -> None:
     stage.host("two-gpus", past_seconds=300)
-    feed = DaemonFeed(Daemon(stage.url))
+    feed = DaemonFeed(DaemonClient(stage.url))
     look, trail = feed.look(), RecentSeries()
     for key, points in before(feed.past(trail), look):
         trail.seed(key, points)
@@ -239,7 +239,7 @@ def test_sparklines_begin_with_what_the_daemon_saw_before_the_first_look(stage: 
     ram = next(f for f in look.document["forecasts"] if f["resource"] == "ram")
     busy = look.document["gpus"][0]["utilization_ratio"]
     used = 1 - ram["headroom_bytes"] / ram["capacity_bytes"]
-    for key, value in ((SeriesKey("used", "ram"), used), (SeriesKey("busy", "0"), busy)):
+    for key, value in ((CurveKey("used", "ram"), used), (CurveKey("busy", "0"), busy)):
         points = trail.points(key)
         assert points[0][0] == pytest.approx(look.mono - 300, abs=10)
         assert points[-1][0] < look.mono
@@ -248,6 +248,6 @@ def test_sparklines_begin_with_what_the_daemon_saw_before_the_first_look(stage: 
 
 def test_what_the_view_itself_has_seen_is_not_put_before_it() -> None:
     trail = RecentSeries()
-    trail.seed(SeriesKey("cpu"), [(1.0, 0.5)])
+    trail.seed(CurveKey("cpu"), [(1.0, 0.5)])
 
     assert before(trail_past(trail), LiveSample(2.0, {}, {}, "own look")) == []

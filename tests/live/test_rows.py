@@ -25,10 +25,10 @@ from wslgpud import words
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import help_text
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, OwnFeed, RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import CurveKey, DaemonFeed, LiveSample, OwnFeed, RecentSeries
 from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen
-from wslgpud.client import Daemon
+from wslgpud.client import DaemonClient
 from wslgpud.host import RecordedHost
 from wslgpud.words import ENGLISH, TEMPLATES
 
@@ -95,9 +95,9 @@ def training(cpu: float = 0.4, gpu: float = 0.4, **more: float) -> tuple[LiveSam
     }
     trail = RecentSeries()
     for key, value in {
-        SeriesKey("cpu"): cpu,
-        SeriesKey("busy", "0"): gpu,
-        **{SeriesKey(k): v for k, v in more.items()},
+        CurveKey("cpu"): cpu,
+        CurveKey("busy", "0"): gpu,
+        **{CurveKey(k): v for k, v in more.items()},
     }.items():
         trail.seed(key, [(float(t), value) for t in range(60)])
     return LiveSample(59.0, document, {"wslgpud_cpus": [({}, 8.0)]}, "daemon"), trail
@@ -170,8 +170,8 @@ def test_what_grows_comes_first_while_it_grows_and_whom_the_verdict_names_is_mar
 
 def test_growth_of_vram_is_shown_of_each_program_where_it_is_told() -> None:
     trail = RecentSeries()
-    trail.seed(SeriesKey("vram", "8932"), [(float(t), t * GIB / 60) for t in range(60)])
-    trail.seed(SeriesKey("rss", "8932"), [(float(t), t * (1 << 20)) for t in range(60)])
+    trail.seed(CurveKey("vram", "8932"), [(float(t), t * GIB / 60) for t in range(60)])
+    trail.seed(CurveKey("rss", "8932"), [(float(t), t * (1 << 20)) for t in range(60)])
     (line,) = [line for line in drawn(looked(leak()), trail).splitlines() if line.startswith("▶")]
 
     assert "+60 MiB/min" in line
@@ -311,12 +311,12 @@ def test_growth_of_a_program_is_known_after_ten_seconds_and_forgotten_with_it() 
         process = {**look.document["processes"][0], "rss_bytes": second << 20}
         at = datetime.fromtimestamp(second, timezone.utc).isoformat()
         trail.add(replace(look, mono=float(second), document={**look.document, "at": at, "processes": [process]}))
-        known = trail.growth(SeriesKey("rss", "7"))
+        known = trail.growth(CurveKey("rss", "7"))
         assert (known is not None) == (second >= 10)
     assert known == pytest.approx(1 << 20)
 
     trail.add(replace(look, mono=41.0, document={**look.document, "at": "later", "processes": []}))
-    assert trail.points(SeriesKey("rss", "7")) == ()
+    assert trail.points(CurveKey("rss", "7")) == ()
 
 
 def test_a_look_that_shows_the_same_sample_again_counts_once() -> None:
@@ -325,7 +325,7 @@ def test_a_look_that_shows_the_same_sample_again_counts_once() -> None:
     trail.add(look)
     trail.add(replace(look, mono=look.mono + 0.2))
 
-    assert len(trail.points(SeriesKey("used", "ram"))) == 1
+    assert len(trail.points(CurveKey("used", "ram"))) == 1
 
 
 def test_a_counter_that_begins_anew_gives_no_rate() -> None:
@@ -336,8 +336,8 @@ def test_a_counter_that_begins_anew_gives_no_rate() -> None:
     trail.add(look)
     trail.add(replace(look, mono=look.mono + 1, document=later, values=less))
 
-    assert trail.points(SeriesKey("disk read")) == ()
-    assert trail.points(SeriesKey("cpu")) == ()
+    assert trail.points(CurveKey("disk read")) == ()
+    assert trail.points(CurveKey("cpu")) == ()
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() ->
 def test_a_full_card_that_stays_full_is_called_fine() -> None:
     look, trail = training(gpu=0.95)
     forecast = {"resource": "gpu0", "level": "ok", "headroom_bytes": 1 << 30, "capacity_bytes": 16 << 30}
-    trail.seed(SeriesKey("used", "gpu0"), [(float(t), 0.91) for t in range(60)])
+    trail.seed(CurveKey("used", "gpu0"), [(float(t), 0.91) for t in range(60)])
     (hint,) = hints(replace(look, document={**look.document, "forecasts": [forecast]}), trail)
 
     assert not hint.act
@@ -381,7 +381,7 @@ def test_a_full_card_that_stays_full_is_called_fine() -> None:
 
 def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
     with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle")) as running:
-        feed = DaemonFeed(Daemon(running.url))
+        feed = DaemonFeed(DaemonClient(running.url))
         theirs = eventually(lambda: (s := sample_of(feed)) and s.document["gpus"] and s, "a sample")
         ours = seen("wsl2-idle")
 

@@ -13,10 +13,11 @@ import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs import PHASES, PLACES, Note, headline, name_of
+from wslgpud.active_runs.notes import PLACES, Note, name_of
+from wslgpud.active_runs.run_messages import PHASES, headline
 from wslgpud.host import Host
-from wslgpud.stress.run import WorkerPace
-from wslgpud.stress.run import told as stress_told
+from wslgpud.stress.stress_run import WorkerPace
+from wslgpud.stress.stress_run import told as stress_told
 from wslgpud.words import translator
 
 
@@ -45,7 +46,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs import Note
+from wslgpud.active_runs.notes import Note
 with Note(Elsewhere(Path(sys.argv[1])), "guard", "make"):
     print("on", flush=True)
     time.sleep(600)
@@ -84,7 +85,6 @@ def test_what_is_no_note_is_passed_over(alone: Host, text: str) -> None:
         '"ends_mono": 1e999',
         '"done_ratio": NaN',
         '"peak_bytes": "much"',
-        '"x": NaN',
         '"peaks": {"ram": 1e999}',
         '"peaks": [1]',
         '"used": {"ram": "1"}',
@@ -100,6 +100,13 @@ def test_figures_that_nobody_can_reckon_with_do_not_stop_the_daemon(alone: Host,
         file.write_text(file.read_text().replace("}", f", {fact}}}"))
 
         assert seen(alone) == []
+
+
+def test_a_fact_that_nobody_knows_is_shown_nowhere(alone: Host) -> None:
+    with Note(alone, "guard", "make") as note:
+        note.tell("runs", facts={"x": 1, "peak_bytes": 5})
+
+        assert [(one.get("x"), one["peak_bytes"]) for one in seen(alone)] == [(None, 5)]
 
 
 def test_where_no_note_can_be_left_the_run_goes_on_and_says_so(tmp_path: Path, caplog) -> None:

@@ -41,7 +41,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
-from wslgpud.serve import Publisher, Server, api, api_history, routes
+from wslgpud.serve import HttpServer, Publisher, api, api_history, routes
 from wslgpud.serve.status import Moment, status
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
@@ -142,7 +142,7 @@ class Stage:
             *api.routes(self.publisher, self.now, self.store.stats, Checkups(self.checkup, self.clock).last),
             *api_history.routes(self.publisher, catalogue(), lambda: self.store.reader, self.name),
         ]
-        self.server = Server(config.Server(port=port, web_config_file=self.web), self.publisher, table)
+        self.server = HttpServer(config.Server(port=port, web_config_file=self.web), self.publisher, table)
         self.port = self.server.start()
         self.url = self.server.url.removesuffix("/")
 

@@ -109,6 +109,7 @@ def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, p
         ("processes", {"start": 0}, "a week"),
         ("stress", {"limit": [1, 2]}, "only once"),
         ("stress", {"lang": "fr"}, "lang must be one of: en, zh"),
+        ("stress", {"lang": b"\xff"}, "cannot be read"),
     ],
 )
 def test_a_bad_question_gets_a_problem_that_says_what_would_be_right(stage, path, query, said):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.model import Expected, GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState, SwapState
-from wslgpud.risk.commands import Commands
+from wslgpud.risk.command_peaks import CommandPeaks
 from wslgpud.risk.engine import COMMANDS, RiskEngine
 from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.headroom import Room
@@ -146,7 +146,7 @@ RUNS = st.lists(
 
 @given(RUNS, st.integers(0, 1 << 50), st.integers(1, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 38))
 def test_no_peak_is_believed_that_the_machine_cannot_hold(runs, announced, ram, swap, vram):
-    commands = Commands()
+    commands = CommandPeaks()
     commands.recall(9.0, {"python train.py": runs}, 0.0)
     train = ProcessSample(7, 1, "python", 1, 0, command="python train.py")
     card = GpuSample(0, "", "a card", vram, 0, processes=(GpuProcess(7, "python", 1),))

@@ -4,12 +4,12 @@ import pytest
 
 from wslgpud.model import CgroupState, Forecast, GpuSample, Level, Observation, PsiState, RamState, SwapState, VmState
 from wslgpud.risk.forecast_messages import headline
-from wslgpud.risk.growth import Envelope, Peaks
+from wslgpud.risk.growth import Envelope, Jumps, Peaks
 from wslgpud.risk.headroom import cgroup_room, gpu_room, ram_room
 from wslgpud.risk.levels import Danger, Hysteresis, headroom_for_warning, level_for
-from wslgpud.risk.pressure import PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import StepLedger
+from wslgpud.risk.stalls import PressureMeter
 from wslgpud.words import ENGLISH
 from wslgpud.words.units import size
 
@@ -47,6 +47,15 @@ def test_a_jump_is_no_growth_even_if_a_sample_falls_into_its_middle():
         for t, used in path:
             found.push(t, used)
             assert not [g for g in found.growths(1 - used) if g.probability >= S.warn_probability]
+
+
+def test_once_half_of_what_had_stood_is_given_back_the_past_comes_down_with_it() -> None:
+    jumps = Jumps(S.jump)
+    lifted = sum(jumps.update(used, new_block=True).by for used in [0.2] * 10 + [0.5] * 80)
+    shifts = [jumps.update(used, new_block=True).by for used in (0.48, 0.4, 0.3, 0.2, 0.1, 0.15)]
+
+    assert lifted == pytest.approx(0.3)
+    assert shifts == pytest.approx([0, 0, -0.2, -0.1, 0, 0])
 
 
 def test_a_sample_in_the_middle_of_a_jump_does_not_lift_what_was_before_above_it():

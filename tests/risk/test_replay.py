@@ -7,11 +7,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.replay import replay_command
 from wslgpud.risk.replay import TruthError, events_beside
 
-app = App(no_args_is_help=False)
+app = CommandApp(no_args_is_help=False)
 app.command()(replay_command)
 
 

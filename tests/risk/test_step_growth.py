@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.risk.step_growth import RISES, Block, StepGrowth, step_growth
+from wslgpud.risk.step_growth import RISES, StepBlock, StepGrowth, step_growth
 from wslgpud.training.companion import BLOCKS, READINGS, SCALES, Floors
 
 MIB = 1 << 20
@@ -95,7 +95,7 @@ def seen(program: Program, steps: int, seed: int = 1) -> Iterator[tuple[int, Ste
         held, most = program(chance, step)
         peak = max(peak, most)
         floors.add(step, int(held), int(peak))
-        if growth := step_growth([[Block(*block) for block in blocks] for blocks in floors.scales]):
+        if growth := step_growth([[StepBlock(*block) for block in blocks] for blocks in floors.scales]):
             yield step, growth
 
 
@@ -146,9 +146,11 @@ READING = st.integers(0, 1 << 40)
 
 
 @given(
-    st.lists(st.lists(st.tuples(READING, READING, READING, READING).map(lambda b: Block(*b)), max_size=8), max_size=6)
+    st.lists(
+        st.lists(st.tuples(READING, READING, READING, READING).map(lambda b: StepBlock(*b)), max_size=8), max_size=6
+    )
 )
-def test_no_claim_is_too_wild_to_be_answered(scales: list[list[Block]]) -> None:
+def test_no_claim_is_too_wild_to_be_answered(scales: list[list[StepBlock]]) -> None:
     growth = step_growth(scales)
 
     assert growth is None or (growth.step_bytes > 0 and growth.grown_bytes > 0 and growth.steps > 0)

@@ -9,7 +9,7 @@ import trustme
 
 from tests.serve.support import CATALOGUE, Running, document_of, issue
 from wslgpud import config
-from wslgpud.serve import Publisher, Server, routes
+from wslgpud.serve import HttpServer, Publisher, routes
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def serve():
         settings = settings or config.Server(port=0)
         said = status or (lambda language: document_of(publisher.latest, language))
         table = [*routes(publisher, said, said), *extra_routes]
-        server = Server(settings, publisher, table, **options)
+        server = HttpServer(settings, publisher, table, **options)
         port = server.start()
         started.append(server)
         return Running(server, publisher, port)

@@ -14,7 +14,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.pipeline import PipelineState
-from wslgpud.serve import Publisher, Server, exposition
+from wslgpud.serve import HttpServer, Publisher, exposition
 from wslgpud.serve.listener import Deadlines
 from wslgpud.serve.status import Moment, status
 from wslgpud.verdict import decide
@@ -73,7 +73,7 @@ def snapshot(sequence=1, available=4_000_000_000, mono=1000.0, readings=()):
 class Running:
     """A server, its publisher and its port."""
 
-    server: Server
+    server: HttpServer
     publisher: Publisher
     port: int
 

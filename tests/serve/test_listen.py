@@ -12,7 +12,7 @@ import pytest
 from tests.serve.support import CATALOGUE, receive_answer, said_by_the_server, wait_until
 from wslgpud import config
 from wslgpud.config import ConfigError
-from wslgpud.serve import Publisher, Response, Route, ServeError, Server, routes
+from wslgpud.serve import HttpServer, Publisher, Response, Route, ServeError, routes
 from wslgpud.serve.server import bind
 
 EVERYWHERE = "0.0.0.0"
@@ -20,7 +20,7 @@ EVERYWHERE = "0.0.0.0"
 
 def make(**settings):
     publisher = Publisher(CATALOGUE)
-    return Server(config.Server(**settings), publisher, routes(publisher, dict, dict))
+    return HttpServer(config.Server(**settings), publisher, routes(publisher, dict, dict))
 
 
 def test_port_0_picks_a_free_one_and_the_url_names_it(serve):

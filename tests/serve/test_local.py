@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from tests.support.daemons import daemon, eventually, wslgpud
-from wslgpud.client import Daemon, Unanswered, answering
+from wslgpud.client import DaemonClient, Unanswered, answering
 from wslgpud.serve.http import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
@@ -90,7 +90,7 @@ def test_who_connects_and_reads_nothing_keeps_nobody_waiting_for_ever(tmp_path: 
 
         def whole() -> bool:  # who is slow on a busy machine is not heard out either
             with suppress(Unanswered):
-                return Daemon("", local.path).ask("/api/v1/status")["much"].startswith("x")
+                return DaemonClient("", local.path).ask("/api/v1/status")["much"].startswith("x")
             return False
 
         eventually(whole, "an answer to somebody else")

@@ -15,7 +15,7 @@ from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import Reading
 from wslgpud.sources import cpu, decimal, disk, memory, network, pressure, whole
-from wslgpud.sources.kernel_log import Story, parse_line
+from wslgpud.sources.kernel_log import LineParser, parse_line
 from wslgpud.sources.processes import parse_stat
 from wslgpud.sources.registry import SOURCES
 
@@ -91,7 +91,7 @@ KILL = (
 @example(f"6,1,200000,-;{KILL}")
 def test_a_broken_log_line_is_nothing_or_has_possible_numbers(record: str):
     line = parse_line(record)
-    found = Story().add(line.text) if line else None
+    found = LineParser().add(line.text) if line else None
     if found is not None:
         assert min((figure for figure in found.fields.values() if isinstance(figure, int)), default=0) >= 0
 

@@ -17,7 +17,7 @@ from wslgpud.host import Host
 from wslgpud.model import ProcessSample
 from wslgpud.sources.processes import (
     ProcessSource,
-    Row,
+    ProcessStat,
     build_tool,
     choose,
     memory_cgroup,
@@ -153,7 +153,12 @@ def test_a_process_that_lies_in_swap_is_among_the_biggest(machine):
 
 
 def test_what_lies_in_ram_and_in_swap_counts_together():
-    rows = [Row(1, 1, "ram", 1, 300), Row(2, 1, "both", 1, 200), Row(3, 1, "swap", 1, 10), Row(4, 1, "less", 1, 290)]
+    rows = [
+        ProcessStat(1, 1, "ram", 1, 300),
+        ProcessStat(2, 1, "both", 1, 200),
+        ProcessStat(3, 1, "swap", 1, 10),
+        ProcessStat(4, 1, "less", 1, 290),
+    ]
     swap = {2: 150, 3: 330}
     assert [r.name for r in choose(rows, swap, {}, 4)] == ["both", "swap", "ram", "less"]
     assert [r.name for r in choose(rows, swap, {}, 2)] == ["both", "swap"]
@@ -173,7 +178,7 @@ def test_the_search_for_swap_ends_where_nothing_bigger_can_come(machine):
 
 
 def test_at_most_the_configured_number_is_kept_and_roles_come_before_size():
-    rows = [Row(pid, 1, f"p{pid}", 1, pid * MIB) for pid in range(1, 101)]
+    rows = [ProcessStat(pid, 1, f"p{pid}", 1, pid * MIB) for pid in range(1, 101)]
     kept = choose(rows, {}, {3: frozenset({"build"}), 5: frozenset({"gpu"})}, 6)
     assert [r.pid for r in kept] == [100, 99, 98, 97, 5, 3]
     assert [r.pid for r in choose(rows, {}, {}, 1)] == [100]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wslgpud.store.codec import Block, decode, encode, find_block, pack_numbers, pack_sheet, unpack_sheet
+from wslgpud.store.codec import SeriesBlock, decode, encode, find_block, pack_numbers, pack_sheet, unpack_sheet
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-300, 300)
@@ -88,7 +88,7 @@ def test_noise_is_refused(block):
 @given(st.integers(0, 40), st.integers(1, 255), st.sampled_from([1, 2]))
 @example(15, 0xF0, 1)
 def test_a_damaged_sheet_says_so_or_gives_a_block(place, bits, number):
-    whole = pack_sheet({1: Block(0, -7, b"abc"), 2: Block(1, 5, b"def")})
+    whole = pack_sheet({1: SeriesBlock(0, -7, b"abc"), 2: SeriesBlock(1, 5, b"def")})
     sheet = bytearray(whole)
     sheet[place % len(whole)] ^= bits
     for read in (lambda: find_block(bytes(sheet), number), lambda: unpack_sheet(bytes(sheet))):

@@ -155,7 +155,7 @@ def test_what_does_not_change_takes_next_to_nothing(file, settings, clock, made)
         minutes = database.execute(f"SELECT {columns} FROM rollup_minute WHERE series = ?", (steady,))
         assert minutes.fetchall() == [(b"\x3c", b"", b"", b"", b"")] * 4
         sheets = [codec.find_block(data, steady) for (data,) in database.execute("SELECT data FROM block")]
-    assert sheets == [codec.Block(0, 2**34, b"")] * 4
+    assert sheets == [codec.SeriesBlock(0, 2**34, b"")] * 4
 
 
 def test_a_clock_that_goes_back_an_hour_repeats_and_loses_nothing(target, settings, clock, made):

@@ -17,9 +17,9 @@ from textual.widgets import Static
 
 from tests.stories.machine import Played
 from wslgpud.cli import app
-from wslgpud.cli.live.app import Live
+from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.live_sample import DaemonFeed
-from wslgpud.client import Daemon as Client
+from wslgpud.client import DaemonClient as Client
 from wslgpud.words import TEMPLATES, translator, use
 
 ROOT = typer.main.get_command(app)
@@ -113,7 +113,7 @@ def live(played: Played, code: str, size: tuple[int, int] = (COLUMNS, 36)) -> st
     """Return the screen of ``wslgpud monitor`` as somebody sees it who has just started it."""
 
     async def looked() -> str:
-        screen = Live(DaemonFeed(Client(played.daemon.url)), 0.2)
+        screen = LiveApp(DaemonFeed(Client(played.daemon.url)), 0.2)
         async with screen.run_test(size=size) as pilot:
             while screen._look is None or not screen._trail.known():
                 await pilot.pause()

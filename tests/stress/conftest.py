@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.stress.support import gpu
-from wslgpud.stress.result import Frame, Outcome, digest
+from wslgpud.stress.result import Frame, WorkerOutput, digest
 
 MIB = 1 << 20
 FOLDER = Path(__file__).parent
@@ -50,7 +50,7 @@ class Done:
     @property
     def result(self):
         end = {"event": "end", "outcome": "left" if self.left else "done", "why": "", **self.left}
-        return digest(Outcome([*self.lines, end]), Frame(1.0, gpu(), {}))
+        return digest(WorkerOutput([*self.lines, end]), Frame(1.0, gpu(), {}))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def run(faulty):
     def do(faults=None, stop=None, **job):
         lines = []
         worker = faulty.Faulty(
-            faulty.worker.Job(**SMALL | job),
+            faulty.worker.WorkerJob(**SMALL | job),
             lambda event, **facts: lines.append({"event": event, **facts}),
             stop or threading.Event(),
         )

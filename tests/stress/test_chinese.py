@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from tests.stress.support import MIB, gpu, night
 from tests.words.latin import latin_words
 from wslgpud import words
-from wslgpud.active_runs import PHASES, headline
+from wslgpud.active_runs.run_messages import PHASES, headline
 from wslgpud.advise.fit.estimate import MODES, OPTIMIZERS, PRECISIONS
-from wslgpud.advise.guard.measures import MemoryLeft, RunStats, VramWatch
-from wslgpud.advise.guard.plan import Step, too_much
+from wslgpud.advise.guard.capacity import SweepStep, too_much
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
+from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch
 from wslgpud.cli import app, guard, stress_screen, sweep
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
@@ -25,8 +25,8 @@ from wslgpud.stress.cards_under_test import Holding, complaint
 from wslgpud.stress.comparison import by_key, differences, judged, level_of, note
 from wslgpud.stress.comparison import night as last_night
 from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
-from wslgpud.stress.plan import PASSES
-from wslgpud.stress.result import EXPLAINED, LEFT, Frame, Outcome, digest
+from wslgpud.stress.result import EXPLAINED, LEFT, Frame, WorkerOutput, digest
+from wslgpud.stress.worker_job import PASSES
 from wslgpud.words import Message, say
 
 GIB = 1 << 30
@@ -90,7 +90,7 @@ def whole_run():
         {"event": "end", "outcome": "left", "why": "taken", "facts": {"taken_bytes": 500 * MIB}},
     ]
     key = {"driver": "576.88", "mode": "nightly", "engine": "1", "wsl": "yes", "reserve_bytes": str(GIB)}
-    run = digest(Outcome(lines, hung_pid=7), Frame(1.7e9, gpu(), key, gpu(used_bytes=3 * GIB)))
+    run = digest(WorkerOutput(lines, hung_pid=7), Frame(1.7e9, gpu(), key, gpu(used_bytes=3 * GIB)))
     more = {
         "temperature_max_celsius": 70,
         "power_max_watts": 300,
@@ -247,7 +247,7 @@ class TestFitAndSweep:
         assert latin_words(done.output, (*NAMES, *words_of_options)) == []
 
     def test_which_value_still_fits(self, capsys) -> None:
-        steps = [Step("1", 0, 1.0, GIB, GIB), Step("2", 0, 2.0, None, 2 * GIB)]
+        steps = [SweepStep("1", 0, 1.0, GIB, GIB), SweepStep("2", 0, 2.0, None, 2 * GIB)]
         end = too_much(steps, "64", 50 * GIB, 16 * GIB)
         sweep._print(steps, words.current().text(end))
         said = capsys.readouterr()

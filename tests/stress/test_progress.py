@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wslgpud.stress.run import WorkerPace
+from wslgpud.cli.stress_screen import Progress
+from wslgpud.stress.stress_run import WorkerPace
 
 PLANNED = 100_000
 
@@ -56,3 +57,14 @@ def test_a_worker_that_says_nothing_of_its_plan_ends_no_run():
     pace.note({"event": "filled"}, 1.0)
     pace.note({"event": "beat"}, 2.0)
     assert (pace.done_ratio, pace.left_seconds) == (None, None)
+
+
+def test_the_bar_fills_as_far_as_is_known_and_moves_to_and_fro_where_nothing_is() -> None:
+    with Progress(silent=True) as progress:
+        (task,) = progress.tasks
+        progress.line({"event": "beat", "phase": "filling"})
+        unknown = task.total, task.completed
+        progress.line({"event": "beat", "phase": "patterns", "done_ratio": 0.25})
+
+    assert unknown == (None, 0.0)
+    assert (task.total, task.completed) == (1.0, 0.25)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.stress.support import gpu
-from wslgpud.stress.result import Frame, Outcome, classify_chunks, classify_error, digest
+from wslgpud.stress.result import Frame, WorkerOutput, classify_chunks, classify_error, digest
 from wslgpud.words import say
 
 CHUNK = 256 << 20
@@ -44,7 +44,7 @@ def test_a_load_that_slows_everything_is_no_spill():
 
 
 def test_nothing_measured_is_nothing_said():
-    result = digest(Outcome([], "the worker was killed by SIGSEGV"), Frame(1.0, gpu(), {}))
+    result = digest(WorkerOutput([], "the worker was killed by SIGSEGV"), Frame(1.0, gpu(), {}))
 
     assert (result.verdict, result.reason) == ("failed", "the worker was killed by SIGSEGV")
     assert classify_chunks([]) == []
@@ -90,7 +90,7 @@ def full(**end):
 
 
 def test_the_layers_of_the_memory_are_told_one_from_another():
-    values = digest(Outcome(full()), Frame(1.0, gpu(), {}, gpu())).values
+    values = digest(WorkerOutput(full()), Frame(1.0, gpu(), {}, gpu())).values
 
     layers = ("total", "reserved", "foreign", "visible", "context", "free")
 
@@ -117,7 +117,7 @@ def swept(*rates):
 
 
 def test_where_memory_begins_to_spill_is_told():
-    values = digest(Outcome(swept(*[(CARD, CARD)] * 36, *[(BUS, BUS)] * 4)), Frame(1.0, gpu(), {})).values
+    values = digest(WorkerOutput(swept(*[(CARD, CARD)] * 36, *[(BUS, BUS)] * 4)), Frame(1.0, gpu(), {})).values
 
     assert (values["spill_start_bytes"], values["spilled_bytes"]) == (36 * CHUNK, 4 * CHUNK)
     assert values["usable_bytes"] == 36 * CHUNK
@@ -125,7 +125,7 @@ def test_where_memory_begins_to_spill_is_told():
 
 
 def test_memory_that_is_moved_out_later_counts_by_where_it_is_in_the_end():
-    result = digest(Outcome(swept(*[(CARD, CARD)] * 39, (CARD, BUS))), Frame(1.0, gpu(), {}))
+    result = digest(WorkerOutput(swept(*[(CARD, CARD)] * 39, (CARD, BUS))), Frame(1.0, gpu(), {}))
 
     assert result.values["moved_chunks"] == 1
     assert [chunk["index"] for chunk in result.detail["chunks"] if chunk["class"] == "spilled"] == [39]
@@ -134,7 +134,7 @@ def test_memory_that_is_moved_out_later_counts_by_where_it_is_in_the_end():
 
 
 def test_a_run_that_gave_way_has_not_passed():
-    result = digest(Outcome(full(outcome="left", why="python wants the GPU")), Frame(1.0, gpu(), {}))
+    result = digest(WorkerOutput(full(outcome="left", why="python wants the GPU")), Frame(1.0, gpu(), {}))
 
     assert (result.verdict, result.reason, result.complete) == ("left", "python wants the GPU", False)
 
@@ -149,14 +149,14 @@ def test_a_run_that_gave_way_has_not_passed():
     ],
 )
 def test_why_a_worker_left_is_one_of_our_sentences_or_a_line_of_its_own(said, reason):
-    result = digest(Outcome(full(outcome="left", **said)), Frame(1.0, gpu(), {}))
+    result = digest(WorkerOutput(full(outcome="left", **said)), Frame(1.0, gpu(), {}))
 
     assert (result.verdict, str(result.reason)) == ("left", reason)
 
 
 def test_why_it_was_told_to_leave_counts_for_more_than_that_it_was_told():
     left = say("{program} wants the GPU", program="python3 (pid 42)")
-    result = digest(Outcome(full(outcome="left", why="told"), left=left), Frame(1.0, gpu(), {}))
+    result = digest(WorkerOutput(full(outcome="left", why="told"), left=left), Frame(1.0, gpu(), {}))
 
     assert str(result.reason) == "python3 (pid 42) wants the GPU"
 
@@ -165,17 +165,17 @@ def test_wrong_data_counts_even_when_the_run_gave_way():
     lines = full(outcome="left", why="python wants the GPU")
     lines.insert(2, {"event": "bad", **bad([(0, 1, 1, 0)], {1: 1})})
 
-    assert digest(Outcome(lines), Frame(1.0, gpu(), {})).verdict == "findings"
+    assert digest(WorkerOutput(lines), Frame(1.0, gpu(), {})).verdict == "findings"
 
 
 def test_memory_that_does_not_come_back_is_a_finding():
-    result = digest(Outcome(full()), Frame(1.0, gpu(), {}, gpu(used_bytes=1400 << 20)))
+    result = digest(WorkerOutput(full()), Frame(1.0, gpu(), {}, gpu(used_bytes=1400 << 20)))
 
     assert [(f.kind, str(f.text)) for f in result.findings] == [("leak", "400 MiB did not come back after the run")]
 
 
 def test_a_worker_that_cannot_be_ended_is_the_worst_of_failures():
-    result = digest(Outcome(full(), "silent for 15 s", hung_pid=7), Frame(1.0, gpu(), {}))
+    result = digest(WorkerOutput(full(), "silent for 15 s", hung_pid=7), Frame(1.0, gpu(), {}))
 
     assert result.verdict == "failed"
     assert [f.kind for f in result.findings] == ["hung"]
@@ -185,8 +185,8 @@ def test_the_peak_follows_from_clock_and_width_of_the_memory():
     lines = full()
     lines[0] |= {"bus_bits": 256, "memory_kilohertz": 14_001_000}  # an RTX 5070 Ti
 
-    assert digest(Outcome(lines), Frame(1.0, gpu(), {})).values["peak_bandwidth"] == 896_064_000_000
-    assert "peak_bandwidth" not in digest(Outcome(full()), Frame(1.0, gpu(), {})).values
+    assert digest(WorkerOutput(lines), Frame(1.0, gpu(), {})).values["peak_bandwidth"] == 896_064_000_000
+    assert "peak_bandwidth" not in digest(WorkerOutput(full()), Frame(1.0, gpu(), {})).values
 
 
 def test_chunks_of_no_bytes_tell_nothing_and_end_no_run():
@@ -197,4 +197,4 @@ def test_chunks_of_no_bytes_tell_nothing_and_end_no_run():
 
 def test_a_peak_that_no_card_has_is_left_out():
     begin = {"event": "begin", "bus_bits": 1 << 40, "memory_kilohertz": 1 << 40}
-    assert "peak_bandwidth" not in digest(Outcome([begin]), Frame(1.8e9, gpu(), {})).values
+    assert "peak_bandwidth" not in digest(WorkerOutput([begin]), Frame(1.8e9, gpu(), {})).values

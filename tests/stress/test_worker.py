@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wslgpud.stress.parent import WORKER
-from wslgpud.stress.plan import PASSES
+from wslgpud.stress.worker_job import PASSES
 
 MIB = 1 << 20
 WORDS = MIB  # in a chunk of 8 MiB

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.security.provenance import Refused
+from wslgpud.security.provenance import UntrustedProgram
 from wslgpud.security.run_as import account_for
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -25,7 +25,7 @@ def shared_python() -> Path:
     for python in (Path(sys.executable), Path("/usr/bin") / version, Path("/usr/local/bin") / version):
         try:
             account_for(python)
-        except (OSError, Refused):
+        except (OSError, UntrustedProgram):
             continue
         return python
     pytest.skip(f"no {version} that other accounts can start: this one lies in {Path(sys.executable).resolve()}")

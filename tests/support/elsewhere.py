@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from wslgpud.active_runs import PLACES as NOTES
-from wslgpud.active_runs import RunNotes, running
+from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import PLACES as NOTES
 from wslgpud.host import Clock, Host
+from wslgpud.sampling.announcements import running
 from wslgpud.sources.identity import Trust
 from wslgpud.stress.lock import PLACES as LOCKS
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.screens import print_status
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.screen import Screen
 
 WIDTH = 100
@@ -27,7 +27,7 @@ def monitor_svg(saved: dict[str, Any]) -> str:
     look = LiveSample(saved["mono"], saved["document"], saved["values"], "daemon", saved["where"])
     trail = RecentSeries()
     for what, which, points in saved["curves"]:
-        trail.seed(SeriesKey(what, which), points)
+        trail.seed(CurveKey(what, which), points)
     console = _console(MONITOR_SIZE[0])
     console.print(Screen(look, trail, height=MONITOR_SIZE[1]))
     return svg_of(console, "wslgpud monitor")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from wslgpud.alerts.rules import rule_named
 from wslgpud.model import GpuSample, Level, Observation, RamState
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.step_growth import Block, step_growth
+from wslgpud.risk.step_growth import StepBlock, step_growth
 from wslgpud.training.companion import Floors
 
 WATCHED = Path(__file__).parent / "watched.py"
@@ -60,7 +60,7 @@ def _inside(rows: Sequence[Seen], end: int) -> Iterator[tuple[int, float]]:
     floors = Floors()
     for step, seen in enumerate(rows, 1):
         floors.add(step, seen.used, seen.peak)
-        if growth := step_growth([[Block(*block) for block in blocks] for blocks in floors.scales]):
+        if growth := step_growth([[StepBlock(*block) for block in blocks] for blocks in floors.scales]):
             room = max(0, end - seen.outside) + max(0, seen.outside - max(seen.used, seen.peak))
             yield step, growth.grown_bytes / (growth.grown_bytes + room)
 

@@ -17,7 +17,8 @@ import pytest
 from tests.support.accounts import needs_root
 from tests.support.daemons import eventually
 from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs import Note, RunNotes
+from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import Note
 from wslgpud.training import companion
 from wslgpud.training.companion import Companion
 

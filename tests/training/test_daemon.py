@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from tests.alerts.ticks import fold, tick, transition
-from wslgpud.active_runs import Noted, _checked, headline, running
+from wslgpud.active_runs.notes import Noted, checked
+from wslgpud.active_runs.run_messages import headline
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RuleEngine
-from wslgpud.app.trainings import warned
+from wslgpud.app.training_warnings import warned
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
-from wslgpud.sampling.trainings import claimed, readings, shown
+from wslgpud.sampling.announcements import running
+from wslgpud.sampling.training_readings import claimed, readings, shown
 from wslgpud.sources import windows
 from wslgpud.sources.identity import Identity, trust
 from wslgpud.training.companion import Floors
@@ -218,11 +220,12 @@ WILD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("wild", WILD, ids=str)
 def test_a_note_that_says_something_impossible_counts_for_nothing(wild: dict[str, Any]) -> None:
-    fine = {"kind": "training", "what": "a", "who": "a", "phase": "", "began_mono": 1.0, "steps": 1, "memory": []}
-    assert _checked(fine)
+    run = {"kind": "training", "what": "a", "who": "a", "phase": "", "pid": 9, "start_ticks": 9, "began_mono": 1.0}
+    fine = {**run, "steps": 1, "memory": []}
+    assert checked(fine)
 
     with pytest.raises((ValueError, TypeError)):
-        _checked({**fine, **wild})
+        checked({**fine, **wild})
 
 
 def test_what_is_claimed_stays_within_what_can_be_kept() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from wslgpud import training
-from wslgpud.active_runs import Note
+from wslgpud.active_runs.notes import Note
 from wslgpud.host import Host
 from wslgpud.training import environment
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_shipped import SHIPPED
+from tests.cli.test_shipped import SERVICE, SHIPPED
 from tests.support.daemons import Running, eventually
 
 from .conftest import REPOSITORY
@@ -108,6 +108,9 @@ def test_the_wheel_carries_the_package_and_what_it_writes_out_and_nothing_else(w
         if path.is_file() and path.suffix != ".pyc"
     }
 
-    shipped = {f"wslgpud/shipped/{name}" for name in SHIPPED}
+    files = [
+        file for place in SERVICE for file in (REPOSITORY / place, *(REPOSITORY / place).glob("*")) if file.is_file()
+    ]
+    shipped = {f"wslgpud/shipped/{name}" for name in (*SHIPPED, *(file.relative_to(REPOSITORY) for file in files))}
     assert {name for name in names if ".dist-info/" not in name} == source | shipped
     assert "wslgpud/py.typed" in names

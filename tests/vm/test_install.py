@@ -27,7 +27,7 @@ case "$*" in
 *is-active*) [ -e /tmp/active ] ;;
 *is-enabled*) [ -e /tmp/enabled ] ;;
 *enable*) touch /tmp/enabled ;;
-*restart*) touch /tmp/active && [ ! -e /opt/wslgpud/broken ] ;;
+*restart*) touch /tmp/active && ! ls /opt/wslgpud/lib/python3*/site-packages/wslgpud/broken.py 2>/dev/null ;;
 esac
 """
 JOURNALCTL = """#!/bin/sh
@@ -42,14 +42,14 @@ exit 0
 WINDOWS = "mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 NOBODY = 65534
 SECRET = '[alerts]\nalertmanager_urls = ["http://me:word@127.0.0.1:9093"]\n'
-PATHS = {"PATH": "/stand-ins:/usr/sbin:/usr/bin:/sbin:/bin", "PIP_FIND_LINKS": "/wheels"}
+PATHS = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PIP_FIND_LINKS": "/wheels"}
 
 
 class Admin:
     """Somebody who installs, and the machine as it is afterwards."""
 
     def __init__(self, newcomer: Newcomer) -> None:
-        self._newcomer = newcomer
+        self.newcomer = newcomer
 
     def put(self, path: str, text: str = "", mode: int = 0o755) -> None:
         file = self.folder / "upper" / path
@@ -59,7 +59,7 @@ class Admin:
 
     @property
     def folder(self) -> Path:
-        return self._newcomer.folder
+        return self.newcomer.folder
 
     def give(self, path: str, uid: int) -> None:
         top = self.folder / "upper" / path
@@ -81,15 +81,10 @@ class Admin:
         owner = "root" if found.st_uid == 0 else found.st_uid
         return f"{owner}:{names[found.st_gid]} {found.st_mode & 0o7777:o}"
 
-    def release(self) -> str:
-        """Return the name that the release of the clone has."""
-        ask = f". '{CLONE}/deploy/environment.sh' && release_of '{CLONE}' ''"
-        return self._newcomer.start("sh", "-euc", ask, environment=PATHS).communicate()[0].strip()
-
     def does(self, name: str, *arguments: str, uid: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         """Type ``./deploy/NAME``."""
         who = [] if uid == 0 else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-        process = self._newcomer.start(*who, f"{CLONE}/deploy/{name}", *arguments, environment={**PATHS, **environment})
+        process = self.newcomer.start(*who, f"{CLONE}/deploy/{name}", *arguments, environment={**PATHS, **environment})
         said, errors = process.communicate()
         return subprocess.CompletedProcess([], process.returncode, said, errors)
 
@@ -98,8 +93,8 @@ class Admin:
 def admin(newcomer: Newcomer) -> Admin:
     one = Admin(newcomer)
     for name in ("systemctl", "loginctl"):
-        one.put(f"stand-ins/{name}", SYSTEMCTL)
-    one.put("stand-ins/journalctl", JOURNALCTL)
+        one.put(f"usr/local/bin/{name}", SYSTEMCTL)
+    one.put("usr/local/bin/journalctl", JOURNALCTL)
     one.put("systemctl.log", mode=0o666)
     one.put("run/systemd/system/.keep")
     # What the daemon would leave.
@@ -110,7 +105,7 @@ def admin(newcomer: Newcomer) -> Admin:
 @pytest.fixture
 def in_wsl(admin: Admin) -> Admin:
     admin.put("run/WSL/1_interop")
-    admin.put("stand-ins/wslpath", "#!/bin/sh\nprintf '%s\\n' '\\\\wsl.localhost\\Ubuntu-24.04\\'\n")
+    admin.put("usr/local/bin/wslpath", "#!/bin/sh\nprintf '%s\\n' '\\\\wsl.localhost\\Ubuntu-24.04\\'\n")
     admin.put("binfmt_misc/WSLInterop")
     admin.put(WINDOWS, POWERSHELL)
     return admin
@@ -118,14 +113,17 @@ def in_wsl(admin: Admin) -> Admin:
 
 @pytest.mark.parametrize(
     ("place", "expected"),
-    [("run/WSL/1_interop", "[boot]\n  systemd=true\n"), ("run/other", "./deploy/run starts the daemon without it")],
+    [
+        ("run/WSL/1_interop", "sudo wslgpud wslconfig set boot.systemd=true"),
+        ("run/other", "'wslgpud run' starts the daemon without it"),
+    ],
 )
 def test_without_systemd_it_says_what_to_do(newcomer: Newcomer, place: str, expected: str) -> None:
     admin = Admin(newcomer)
     admin.put(place)
     done = admin.does("install")
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert expected in done.stderr
 
 
@@ -149,25 +147,20 @@ def test_what_cannot_be_downloaded_changes_nothing(admin: Admin) -> None:
 
 
 def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admin) -> None:
-    new = admin.release()
-    for release, more in (("before", "complete"), (new, "complete"), (new, "broken")):
-        admin.put(f"opt/wslgpud.releases/{release}/{more}")
-        init = '[ "$1 $2" != "config init" ] || : >"$3"'
-        admin.put(f"opt/wslgpud.releases/{release}/bin/wslgpud", f"#!/bin/sh\n{init}\n")
-    (admin.folder / "upper/opt/wslgpud").symlink_to("/opt/wslgpud.releases/before")
+    admin.does("install")
+    before = (admin.folder / "upper/opt/wslgpud").readlink()
     admin.put("etc/systemd/system/wslgpud.service", "the unit before", 0o644)
+    admin.put(f"{CLONE[1:]}/wslgpud/broken.py", "# what the stand-in for systemd does not start\n")
     done = admin.does("install")
 
-    assert done.returncode == 1
-    assert done.stderr == (
-        "its last words\nThe new version does not start, its last words are above. The one before runs again.\n"
-    )
-    assert (admin.folder / "upper/opt/wslgpud").readlink() == Path("/opt/wslgpud.releases/before")
+    assert done.returncode == 2
+    *_, last_words, told = done.stderr.splitlines()
+    assert last_words == "its last words"
+    assert told.endswith("the new version does not start, its last words are above; the one before runs again")
+    assert (admin.folder / "upper/opt/wslgpud").readlink() == before
     assert admin.read("etc/systemd/system/wslgpud.service") == "the unit before"
-    units = "wslgpud.service wslgpud-stress.path"
     *_, again, last = admin.read("systemctl.log").splitlines()
-    assert (again, last) == ("daemon-reload", f"restart {units}")
-    assert admin.has(f"opt/wslgpud.releases/{new}/complete")
+    assert (again, last) == ("daemon-reload", "restart wslgpud.service wslgpud-stress.path")
 
 
 def test_under_wsl_it_says_what_keeps_the_distribution_alive_and_sees_to_it_when_asked(in_wsl: Admin) -> None:
@@ -224,7 +217,7 @@ def test_a_user_gets_a_service_of_his_own_without_root(admin: Admin) -> None:
     assert admin.has(f"{home}{program.removesuffix('/bin/wslgpud')}")
     assert admin.has(f"{home}/.config/wslgpud/wslgpud.toml")
     assert "wslgpud runs" not in done.stderr
-    assert f"remove         {CLONE}/deploy/uninstall --user" in done.stdout
+    assert "remove    wslgpud service uninstall --user" in done.stdout
     assert {line.split()[0] for line in admin.read("systemctl.log").splitlines()} == {
         "--user",
         "show-user",

@@ -26,7 +26,7 @@ from wslgpud.advise.doctor.checking import CHECKS
 from wslgpud.alerts import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
-from wslgpud.config import declared_keys
+from wslgpud.config import declared_keys, sections
 from wslgpud.probes.wsl_keys import FILES
 from wslgpud.words import TEMPLATES, TRANSLATIONS
 
@@ -74,8 +74,8 @@ def templates() -> dict[str, tuple[str, set[str]]]:
         one, many = (words, "") if isinstance(words, str) else (words[0], words[1])
         _, files = found.setdefault(one, (many, set()))
         files.add(file)
-    for key in declared_keys():
-        found.setdefault(key.help, ("", set()))[1].add("config.py")
+    for text in (*map(inspect.getdoc, sections().values()), *(key.help for key in declared_keys())):
+        found.setdefault(text or "", ("", set()))[1].add("config.py")
     for check in CHECKS:
         for text in (check.title, check.why):
             found.setdefault(text, ("", set()))[1].add(

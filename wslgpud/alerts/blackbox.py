@@ -52,7 +52,7 @@ _TELLING = re.compile(
 _FATAL = re.compile(r"(?<!TCP: )out of memory|killed process|kernel panic|BUG:|read-only", re.IGNORECASE)
 
 
-class Growth(NamedTuple):
+class GrownProcess(NamedTuple):
     name: str
     pid: int
     grown_bytes: int
@@ -66,12 +66,12 @@ def by_process(points: Iterable[ProcessPoint]) -> list[list[ProcessPoint]]:
     return list(seen.values())
 
 
-def growths(points: Iterable[ProcessPoint]) -> list[Growth]:
+def growths(points: Iterable[ProcessPoint]) -> list[GrownProcess]:
     """Return who grew over the recorded processes, the most first."""
     found = []
     for first, last in ((of[0], of[-1]) for of in by_process(points)):
         grown = last.rss_bytes + last.swap_bytes - first.rss_bytes - first.swap_bytes
-        found.append(Growth(last.name, last.pid, grown, last.wall - first.wall))
+        found.append(GrownProcess(last.name, last.pid, grown, last.wall - first.wall))
     return sorted((g for g in found if g.grown_bytes >= LEAST_GROWTH_BYTES), key=lambda g: -g.grown_bytes)
 
 

@@ -106,7 +106,7 @@ class Trend:
 
 
 @dataclass(slots=True)
-class Measured:
+class MeasureContext:
     """One tick, as the measures see it, and what they remember of those before it."""
 
     state_folder: str = "/"
@@ -163,10 +163,10 @@ class Measured:
         return None if before is None or now is None or now < before or seconds <= 0 else (now - before) / seconds
 
 
-Measure = Callable[[Measured], Iterable[Signal]]
+Measure = Callable[[MeasureContext], Iterable[Signal]]
 
 
-def residency_failures(look: Measured) -> Iterator[Signal]:
+def residency_failures(look: MeasureContext) -> Iterator[Signal]:
     """WSL's GPU driver could not bring memory of the card in."""
     for event in look.events("dxg_error"):
         if "make_resident" in str(event.fields.get("function")) and event.fields.get("error") == "ENOMEM":
@@ -174,7 +174,7 @@ def residency_failures(look: Measured) -> Iterator[Signal]:
             yield Signal(f"gpu{gpus[0].index}" if len(gpus) == 1 else "gpu", 1.0, {"text": event.text})
 
 
-def refused_allocations(look: Measured) -> Iterator[Signal]:
+def refused_allocations(look: MeasureContext) -> Iterator[Signal]:
     """Windows makes no more allocations for WSL's GPU driver, whatever the card has left."""
     for event in look.events("dxg_error"):
         if event.fields.get("function") == "dxgkio_create_allocation" and event.fields.get("error") == "EOVERFLOW":
@@ -189,7 +189,7 @@ def happened(kind: str, resource: str, *names: str) -> Measure:
     )
 
 
-def xids(look: Measured) -> Iterator[Signal]:
+def xids(look: MeasureContext) -> Iterator[Signal]:
     """NVIDIA's driver reports an illness of a card."""
     for event in look.events("nvidia_xid"):
         device = event.fields.get("device", "")
@@ -198,13 +198,13 @@ def xids(look: Measured) -> Iterator[Signal]:
             yield Signal(f"gpu {device}".strip(), 1.0, facts)
 
 
-def lost_gpus(look: Measured) -> Iterator[Signal]:
+def lost_gpus(look: MeasureContext) -> Iterator[Signal]:
     # Without the lost one the others move up: of two cards of one number it is the one that counts.
     for (card, uuid), up in sorted(look.snapshot.family(gpu.UP).items(), key=lambda item: -item[1]):
         yield Signal(f"gpu{card}", 1.0 - up, {"uuid": uuid})
 
 
-def silent_driver(look: Measured) -> Iterator[Signal]:
+def silent_driver(look: MeasureContext) -> Iterator[Signal]:
     """Return for how long the driver has been silent, once it has spoken."""
     report = look.report("gpu")
     # Where another run has missed it, a machine without a card is no sign that it still does not answer.
@@ -213,7 +213,7 @@ def silent_driver(look: Measured) -> Iterator[Signal]:
         yield Signal("gpu", _silent_seconds(look, report, "absent"), {"error": report.error})
 
 
-def thrashing(look: Measured) -> Iterator[Signal]:
+def thrashing(look: MeasureContext) -> Iterator[Signal]:
     """Return the share of time lost to a lack of memory."""
     stalled = look.snapshot.value(pressure.STALLED_RATIO, "memory", "10s")
     into, out = look.rate(memory.SWAP_IN), look.rate(memory.SWAP_OUT)
@@ -226,7 +226,7 @@ def thrashing(look: Measured) -> Iterator[Signal]:
         yield Signal("ram", 0.2 * min(into, out) / SWAP_BYTES_PER_SECOND, facts)
 
 
-def throttling(look: Measured) -> Iterator[Signal]:
+def throttling(look: MeasureContext) -> Iterator[Signal]:
     reasons: dict[str, list[str]] = {}
     for (card, _, reason), active in look.snapshot.family(gpu.THROTTLED).items():
         found = reasons.setdefault(card, [])
@@ -239,7 +239,7 @@ def throttling(look: Measured) -> Iterator[Signal]:
         yield Signal(f"gpu{card}", float(bool(found)), facts)
 
 
-def spill(look: Measured) -> Iterator[Signal]:
+def spill(look: MeasureContext) -> Iterator[Signal]:
     """Return the bytes that have moved into Windows' shared memory since a card became full.
 
     That of a card which NVML shows is told by the forecast: a full card is one incident. Where Windows tells
@@ -258,7 +258,7 @@ def spill(look: Measured) -> Iterator[Signal]:
         yield Signal(f"gpu {adapter}", grown, {**facts, "dedicated_bytes": dedicated[labels]} if grown else {})
 
 
-def windows_memory(look: Measured) -> Iterator[Signal]:
+def windows_memory(look: MeasureContext) -> Iterator[Signal]:
     """Return the share of Windows' memory that is left: of its RAM or of what it can promise, the scarcer.
 
     While the forecast warns of it, it tells this as well, and when.
@@ -287,22 +287,22 @@ def windows_memory(look: Measured) -> Iterator[Signal]:
         yield Signal("windows", share, facts)
 
 
-def state_space(look: Measured) -> Iterator[Signal]:
+def state_space(look: MeasureContext) -> Iterator[Signal]:
     yield from (Signal(place, left, {"bytes": left}) for place, left in _holder(look, disk.AVAILABLE))
 
 
-def windows_space(look: Measured) -> Iterator[Signal]:
+def windows_space(look: MeasureContext) -> Iterator[Signal]:
     for (place, kind), left in look.snapshot.family(disk.AVAILABLE).items():
         if kind in disk.WINDOWS_TYPES:
             yield Signal(f"disk:{place}", left, {"bytes": left})
 
 
-def read_only(look: Measured) -> Iterator[Signal]:
+def read_only(look: MeasureContext) -> Iterator[Signal]:
     """The disk where our own data lies cannot be written."""
     yield from (Signal(place, is_so) for place, is_so in _holder(look, disk.READ_ONLY))
 
 
-def silent_sources(look: Measured) -> Iterator[Signal]:
+def silent_sources(look: MeasureContext) -> Iterator[Signal]:
     """Return for how long each source that once answered has not."""
     for report in look.snapshot.reports:
         answered = report.last_success_wall is not None or report.name in look.missed
@@ -310,15 +310,15 @@ def silent_sources(look: Measured) -> Iterator[Signal]:
             yield Signal(f"source:{report.name}", _silent_seconds(look, report), {"error": report.error})
 
 
-def failing_store(look: Measured) -> Iterator[Signal]:
+def failing_store(look: MeasureContext) -> Iterator[Signal]:
     yield Signal("store", float(bool(look.store_error)), {"error": look.store_error} if look.store_error else {})
 
 
-def damaged_store(look: Measured) -> Iterator[Signal]:
+def damaged_store(look: MeasureContext) -> Iterator[Signal]:
     yield Signal("store", float(bool(look.store_damage)), {"damage": look.store_damage} if look.store_damage else {})
 
 
-def _silent_seconds(look: Measured, report: SourceReport, also: str = "") -> float:
+def _silent_seconds(look: MeasureContext, report: SourceReport, also: str = "") -> float:
     """Return how long a source has not answered, by the monotonic clock: the other may jump meanwhile."""
     if report.health not in ("failed", "late", also):
         look.silent_since.pop(report.name, None)
@@ -326,7 +326,7 @@ def _silent_seconds(look: Measured, report: SourceReport, also: str = "") -> flo
     return look.snapshot.mono - look.silent_since.setdefault(report.name, look.snapshot.mono)
 
 
-def _holder(look: Measured, spec: MetricSpec) -> list[tuple[str, Number]]:
+def _holder(look: MeasureContext, spec: MetricSpec) -> list[tuple[str, Number]]:
     """Return the file system that holds our own data, as a resource, and its value of a metric, where known."""
     folder = PurePosixPath(look.state_folder)
     inside = [

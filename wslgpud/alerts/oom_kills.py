@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from wslgpud.alerts.measures import GroupCount, Measured, Signal, UnnamedKill
+from wslgpud.alerts.measures import GroupCount, MeasureContext, Signal, UnnamedKill
 from wslgpud.model import Event, Number, ProcessSample, Snapshot
 from wslgpud.risk.attribution import full_name, short_name
 from wslgpud.sources import cgroups, memory
@@ -24,7 +24,7 @@ LEAST_BYTES = 64 << 20
 LEAST_BACK = 0.5
 
 
-def oom_kills(look: Measured) -> Iterator[Signal]:
+def oom_kills(look: MeasureContext) -> Iterator[Signal]:
     """A process was killed because memory had run out: from the kernel's log, else from its counters."""
     heard = list(look.events("oom_kill"))
     for event, alike in _condensed(heard):
@@ -48,7 +48,7 @@ def resource_of(kill: Event) -> str:
     return f"cgroup:{group}" if limited else "ram"
 
 
-def _placed(look: Measured, kill: Event) -> str:
+def _placed(look: MeasureContext, kill: Event) -> str:
     """Return the resource of a kill; where the log leaves out the group, its counter may tell."""
     if kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and not kill.fields.get("cgroup"):
         groups = list(kills_by_group(_counts(look.last), _counts(look.snapshot)))
@@ -75,7 +75,7 @@ def _condensed(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]
         yield kills[-1], kills
 
 
-def _facts(look: Measured, event: Event, alike: Sequence[Event]) -> dict[str, Fact]:
+def _facts(look: MeasureContext, event: Event, alike: Sequence[Event]) -> dict[str, Fact]:
     facts: dict[str, Fact] = {**event.fields, "killed_wall": event.wall}
     past, pid = bool(event.fields.get("past")), int(event.fields.get("pid", 0))
     name = str(event.fields.get("victim", ""))
@@ -91,7 +91,7 @@ def _facts(look: Measured, event: Event, alike: Sequence[Event]) -> dict[str, Fa
     return facts
 
 
-def _counted(look: Measured, *, mute: bool) -> Iterator[tuple[str, float]]:
+def _counted(look: MeasureContext, *, mute: bool) -> Iterator[tuple[str, float]]:
     """Yield where the counters say that somebody was killed since the last look, and how many a second."""
     state, mono = look.kills, look.snapshot.mono
     count, before = look.snapshot.value(memory.OOM_KILLS), state.machine
@@ -121,7 +121,7 @@ def _counts(snapshot: Snapshot) -> dict[str, GroupCount]:
     }
 
 
-def _named(look: Measured) -> Iterator[Signal]:
+def _named(look: MeasureContext) -> Iterator[Signal]:
     """Yield the counted kills, each when it can be told who is gone, or when waiting has not helped."""
     unnamed = look.kills.unnamed
     for resource, kill in list(unnamed.items()):

@@ -33,7 +33,7 @@ _MOST_ROWS = 250
 _MOST_AT_ONCE = 250
 
 
-class Curve(NamedTuple):
+class HeadroomCurve(NamedTuple):
     """Headroom of a resource over time: (seconds since the epoch, bytes left, level)."""
 
     resource: str
@@ -54,7 +54,7 @@ class Report(NamedTuple):
     start: float
     end: float
     document: dict[str, Any]
-    curves: list[Curve]
+    curves: list[HeadroomCurve]
 
 
 def summaries(history: Reader, incidents: Sequence[Incident], translator: Translator) -> Iterator[dict[str, Any]]:
@@ -175,7 +175,7 @@ def _span(history: Reader, incident: Incident, box: Event | None) -> tuple[float
 
 
 def _framed(
-    start: float, end: float, incident: Incident, curves: Sequence[Curve], warned: Transition | None
+    start: float, end: float, incident: Incident, curves: Sequence[HeadroomCurve], warned: Transition | None
 ) -> tuple[float, float]:
     """Return from when to when curves are shown: from the first point; of an open one with its forecast."""
     start = max(start, min((c.points[0][0] for c in curves), default=start))
@@ -276,7 +276,7 @@ def _by_resource(history: Reader, metric: str) -> dict[str, SeriesRef]:
     return {dict(series.labels)["resource"]: series for series in history.series(metric)}
 
 
-def _curves(history: Reader, start: float, end: float, resource: str) -> list[Curve]:
+def _curves(history: Reader, start: float, end: float, resource: str) -> list[HeadroomCurve]:
     step = max(1.0, (end - start) / _MOST_POINTS)
     levels, sizes = (_by_resource(history, metric) for metric in ("risk_level", "headroom_capacity_bytes"))
     curves = []
@@ -287,9 +287,9 @@ def _curves(history: Reader, start: float, end: float, resource: str) -> list[Cu
             continue
         known = dict(history.read(levels[name], start, end, step)) if name in levels else {}
         left = [(p.wall, p.value, Level(min(4, round(known.get(p.wall, 0))))) for p in points]
-        curves.append(Curve(name, capacity[-1].value, left))
+        curves.append(HeadroomCurve(name, capacity[-1].value, left))
 
-    def place(curve: Curve) -> tuple[bool, bool, bool, str]:
+    def place(curve: HeadroomCurve) -> tuple[bool, bool, bool, str]:
         of_driver = resource == "gpu" and curve.resource.startswith("gpu")  # the cards are what it is about
         return curve.resource != resource, not of_driver, curve.resource != "ram", curve.resource
 

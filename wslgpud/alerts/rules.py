@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wslgpud.alerts import measures, oom_kills, trainings
-from wslgpud.alerts.measures import Measure, Measured, Signal
+from wslgpud.alerts import measures, oom_kills, training_measures
+from wslgpud.alerts.measures import Measure, MeasureContext, Signal
 from wslgpud.model import MEMORY, Level, Snapshot, Transition
 from wslgpud.words import Fact, MessageLike
 
@@ -33,7 +33,7 @@ FORGET_SECONDS = 3600.0
 MOST_NEWS, FLOOD_SECONDS = 20, 600.0
 
 
-class Step(NamedTuple):
+class Threshold(NamedTuple):
     """From ``value`` on, once it has held for ``for_seconds``, the level is at least ``level``."""
 
     level: Level
@@ -54,7 +54,7 @@ class Rule:
 
     name: str
     measure: Measure
-    steps: tuple[Step, ...]
+    steps: tuple[Threshold, ...]
     clear: float
     clear_seconds: float
     momentary: bool = False
@@ -82,7 +82,7 @@ _DAEMON_KILL = measures.happened("oom_daemon_kill", "ram", "daemon", "victim", "
 
 def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) -> Rule:
     """Declare something that happens at a moment and lasts no time."""
-    return Rule(name, measure, (Step(level, 1.0),), 1.0, burst_seconds, momentary=True)
+    return Rule(name, measure, (Threshold(level, 1.0),), 1.0, burst_seconds, momentary=True)
 
 
 RULES: tuple[Rule, ...] = (
@@ -95,36 +95,48 @@ RULES: tuple[Rule, ...] = (
     # https://github.com/microsoft/WSL/issues/40795, https://github.com/microsoft/WSL/issues/11612
     _happens("sessions_blocked", measures.happened("vmbus_starved", "machine", "order"), _W, _NEWS_SECONDS),
     _happens("gpu_error", measures.xids, _W, _NEWS_SECONDS),
-    Rule("gpu_lost", measures.lost_gpus, (Step(_C, 1, 5),), 1, 5),
+    Rule("gpu_lost", measures.lost_gpus, (Threshold(_C, 1, 5),), 1, 5),
     # Longer than a driver update or a reset by Windows (TDR) takes.
-    Rule("gpu_driver_gone", measures.silent_driver, (Step(_W, 30), Step(_C, 180)), 1, 5),
+    Rule("gpu_driver_gone", measures.silent_driver, (Threshold(_W, 30), Threshold(_C, 180)), 1, 5),
     # Share of time in which nothing got done: what ``wslgpud_pressure_stalled_ratio`` calls thrashing.
     # Kernels without PSI: both directions of swap at once, see ``measures``.
-    Rule("swap_thrash", measures.thrashing, (Step(_W, 0.2, 10), Step(_C, 0.5, 20)), 0.1, 30),
+    Rule("swap_thrash", measures.thrashing, (Threshold(_W, 0.2, 10), Threshold(_C, 0.5, 20)), 0.1, 30),
     # Short dips are how a card regulates itself.
-    Rule("gpu_throttled", measures.throttling, (Step(_W, 1, 60),), 1, 120),
+    Rule("gpu_throttled", measures.throttling, (Threshold(_W, 1, 60),), 1, 120),
     # Of a card that we see ourselves, ``risk`` tells that it is full and what was moved, by the same figures.
-    Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
+    Rule("vram_spill", measures.spill, (Threshold(_W, 256 * _MIB, 20), Threshold(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
     # By Lindy's rule, as growth is judged elsewhere (risk/README.md, 3): what has taken a quarter of what there was
     # takes the rest more often than one in four. A cache that stops growing before that is told, and warned of never.
-    Rule("training_leak", trainings.leaks, (Step(Level.INFO, 1e-9), Step(_W, 0.25)), 1e-9, 30),
-    _happens("training_retries", trainings.retries, _W, _NEWS_SECONDS),
+    Rule("training_leak", training_measures.leaks, (Threshold(Level.INFO, 1e-9), Threshold(_W, 0.25)), 1e-9, 30),
+    _happens("training_retries", training_measures.retries, _W, _NEWS_SECONDS),
     # Information, as nobody knows whether the data has sequences that long; less is within the error of the sum.
-    Rule("training_length", trainings.lengths, (Step(Level.INFO, 128 * _MIB),), 128 * _MIB, 30),
+    Rule("training_length", training_measures.lengths, (Threshold(Level.INFO, 128 * _MIB),), 128 * _MIB, 30),
     # That the card is full and spills is a warning of its own: this is what it costs.
-    Rule("training_slowed", trainings.slowed, (Step(Level.INFO, 3, 30),), 2, 60),
+    Rule("training_slowed", training_measures.slowed, (Threshold(Level.INFO, 3, 30),), 2, 60),
     # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
     # programs of Windows fail before those of Linux do: https://github.com/microsoft/WSL/issues/41285
-    Rule("windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.1, 60),
-    Rule("state_disk_full", measures.state_space, (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)), 2.5 * _GIB, 30),
+    Rule("windows_memory_low", measures.windows_memory, (Threshold(_W, 0.06, 30), Threshold(_C, 0.025, 30)), 0.1, 60),
+    Rule(
+        "state_disk_full",
+        measures.state_space,
+        (Threshold(_W, 2 * _GIB, 5), Threshold(_C, 0.3 * _GIB, 5)),
+        2.5 * _GIB,
+        30,
+    ),
     # The virtual disk of the distribution grows on it, and a full one has it mounted read-only:
     # https://github.com/microsoft/WSL/issues/6986
-    Rule("windows_disk_full", measures.windows_space, (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)), 12 * _GIB, 60),
-    Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10),
-    Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5),
+    Rule(
+        "windows_disk_full",
+        measures.windows_space,
+        (Threshold(_W, 10 * _GIB, 5), Threshold(_C, 2 * _GIB, 5)),
+        12 * _GIB,
+        60,
+    ),
+    Rule("read_only_disk", measures.read_only, (Threshold(_C, 1, 5),), 1, 10),
+    Rule("source_stale", measures.silent_sources, (Threshold(_W, 60),), 1, 5),
     _happens("clock_jump", measures.happened("clock_jump", "clock", "seconds"), Level.INFO, _NEWS_SECONDS),
-    Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10),
-    Rule("store_damaged", measures.damaged_store, (Step(_W, 1),), 1, 10),
+    Rule("store_failing", measures.failing_store, (Threshold(_W, 1, 30), Threshold(_C, 1, 600)), 1, 10),
+    Rule("store_damaged", measures.damaged_store, (Threshold(_W, 1),), 1, 10),
 )
 
 
@@ -149,7 +161,7 @@ class RuleEngine:
 
         Kernel messages from before the first tick count if newer than ``since_wall``: they came while no daemon ran.
         """
-        self._look = Measured(state_folder, since_wall)
+        self._look = MeasureContext(state_folder, since_wall)
         #: by rule, then by resource
         self._states: defaultdict[str, dict[str, _State]] = defaultdict(dict)
         self._news: dict[tuple[str, str], deque[float]] = {}

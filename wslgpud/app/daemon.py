@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from wslgpud import __version__
-from wslgpud.active_runs import Note
+from wslgpud.active_runs.notes import Note
 from wslgpud.advise.checkups import Checkups, Findings
 from wslgpud.alerts import blackbox, channel_factory
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
@@ -29,7 +29,7 @@ from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import safe_files
-from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, api_history, otlp, routes
+from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
@@ -57,7 +57,7 @@ def check(config: Config) -> None:
     Raises ConfigError: the key, and what it may be.
     """
     channel_factory.configured(config.alerts)
-    Server(config.server, Publisher(()), ())
+    HttpServer(config.server, Publisher(()), ())
     if config.otlp.endpoint:
         otlp.Push(config.otlp, list)
     if config.stress.schedule != schedule.OFF:
@@ -137,7 +137,7 @@ class Daemon:
             *api.routes(publisher, answers.now, store.stats, rounds.last),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
         ]
-        server = Server(config.server, publisher, table)
+        server = HttpServer(config.server, publisher, table)
         server.start()
         self.url = server.url.removesuffix("/")
         stack.callback(server.stop, STOP_SECONDS)

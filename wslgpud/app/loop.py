@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wslgpud.active_runs import Note
+from wslgpud.active_runs.notes import Note
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
-from wslgpud.app import systemd, trainings
+from wslgpud.app import systemd, training_warnings
 from wslgpud.model import Level, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
@@ -97,7 +97,7 @@ class Loop:
 
     def _tell_trainings(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
         """Let the companions in trainings (``wslgpud.training``) know of whose memory it is warned."""
-        warned = trainings.warned(standing, state.snapshot, state.forecasts)
+        warned = training_warnings.warned(standing, state.snapshot, state.forecasts)
         if self.note is not None and (warned or self._warned):
             self.note.tell("warns" if warned else "", facts={"warned": warned})
         self._warned = bool(warned)

@@ -71,7 +71,7 @@ def lack_of_protection(environ: Mapping[str, str], score: int | None) -> str:
     return (
         f"when memory runs out the kernel may kill this daemon before who takes it: its OOM score adjustment"
         f" is {score}. A service of a user, or in a container without CAP_SYS_RESOURCE, cannot be protected;"
-        " 'sudo ./deploy/install' sets up one that is"
+        " 'sudo wslgpud service install' sets up one that is"
     )
 
 

@@ -15,13 +15,13 @@ import typer
 from typer.core import TyperGroup
 
 from wslgpud import __version__
-from wslgpud.cli.commands import App, Commands
+from wslgpud.cli.commands import CommandApp, CommandGroup
 
 #: in the order of the help; each names its module, which has an ``app`` of several or a function of that name
 NAMES = (
     *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents"),
     *("guard", "inside", "fit", "sweep", "history", "export", "config", "alerts", "stress", "wslconfig", "db"),
-    *("dashboards", "rules"),
+    *("dashboards", "rules", "service"),
 )
 #: commands that stand in the module of another
 _BESIDE = {"monitor": "status", "capture": "record", "export": "history"}
@@ -35,7 +35,7 @@ def _module(name: str) -> str:
 def _command(name: str) -> Any:
     module = importlib.import_module(_module(name))
     if (found := getattr(module, "app", None)) is None:
-        found = App(no_args_is_help=False)
+        found = CommandApp(no_args_is_help=False)
         # What follows the name of another program is that program's.
         settings = {"allow_interspersed_args": False} if name in ("guard", "inside") else {}
         function = getattr(module, f"{name}_command", None) or getattr(module, name)
@@ -61,7 +61,7 @@ def _listed(name: str) -> Listed:
             above = [ast.unparse(one) for one in node.decorator_list]
             if node.name in (name, f"{name}_command") or any(one.startswith("app.callback") for one in above):
                 return Listed(name, ast.get_docstring(node) or "")
-        elif isinstance(node, ast.Call) and ast.unparse(node).startswith("App(help="):
+        elif isinstance(node, ast.Call) and ast.unparse(node).startswith("CommandApp(help="):
             return Listed(name, inspect.cleandoc(ast.literal_eval(node.keywords[0].value)))
     raise LookupError(name)
 
@@ -81,7 +81,7 @@ class _Late(Mapping[str, Any]):
         return len(NAMES)
 
 
-class _Root(Commands):
+class _Root(CommandGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = _Late()  # type: ignore[assignment]  # nothing is added to it
@@ -98,7 +98,7 @@ class _Root(Commands):
         return [CompletionItem(name) for name in names] or super(TyperGroup, self).shell_complete(ctx, incomplete)
 
 
-app = App(
+app = CommandApp(
     cls=_Root,
     name="wslgpud",
     help="""Watches GPU, RAM and swap under WSL2 and warns before memory runs out.

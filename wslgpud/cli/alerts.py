@@ -21,7 +21,7 @@ from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.cli import common, completion
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
 from wslgpud.cli.help import padded, wrapped
 from wslgpud.cli.incidents import incidents, recent
@@ -33,7 +33,7 @@ from wslgpud.words import cause, current, t
 #: longer lines are hard to read
 _MOST_COLUMNS = 100
 
-app = App(help="List open alerts, send a test message, silence rules.")
+app = CommandApp(help="List open alerts, send a test message, silence rules.")
 
 
 @app.command("list")

@@ -18,7 +18,7 @@ from wslgpud.words import t
 from wslgpud.words.units import size
 
 if TYPE_CHECKING:
-    from wslgpud.alerts.report import Curve as Left
+    from wslgpud.alerts.report import HeadroomCurve as Left
     from wslgpud.series.curves import Curve
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))

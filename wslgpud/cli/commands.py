@@ -108,7 +108,7 @@ class _Command(_Spoken, TyperCommand):
     pass
 
 
-class Commands(_Spoken, TyperGroup):
+class CommandGroup(_Spoken, TyperGroup):
     """A group of commands."""
 
     def listed(self) -> list[Any]:
@@ -123,10 +123,10 @@ class Commands(_Spoken, TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class App(typer.Typer):
+class CommandApp(typer.Typer):
     """Commands under one name; each speaks the reader's language."""
 
-    def __init__(self, *, cls: type[Commands] = Commands, no_args_is_help: bool = True, **options: Any) -> None:
+    def __init__(self, *, cls: type[CommandGroup] = CommandGroup, no_args_is_help: bool = True, **options: Any) -> None:
         super().__init__(
             cls=cls,
             no_args_is_help=no_args_is_help,

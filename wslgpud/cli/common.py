@@ -133,6 +133,7 @@ Timeout = Annotated[str, option("--timeout", "TIME", "stop the command after thi
 Interval = Annotated[str, option("--interval", "TIME", "time between two updates, at least 0.2s")]
 Plot = Annotated[Path | None, _PLOT]
 Gpu = Annotated[int, option("--gpu", "N", "number of the GPU", min=0)]
+DryRun = Annotated[bool, flag("--dry-run", "show what would be done, and change nothing")]
 Force = Annotated[bool, flag("--force", "replace a file of that name")]
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from wslgpud import config as configuration
 from wslgpud.cli import common
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import argument, loaded, warn, writing
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import wrapped
@@ -22,7 +22,7 @@ from wslgpud.words import t
 #: of a line of text
 _MOST_COLUMNS = 100
 
-app = App(help="Show, check or write the configuration.")
+app = CommandApp(help="Show, check or write the configuration.")
 
 
 @app.command()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from wslgpud import shipped_files
 from wslgpud.cli import common, shipped
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import argument
 from wslgpud.words import t
 
-app = App()
+app = CommandApp()
 
 FolderArgument = Annotated[Path, argument("DIR", "folder to write to; made if need be")]
 
@@ -28,7 +29,7 @@ def export(folder: FolderArgument, force: common.Force = False) -> None:
         wslgpud dashboards export monitoring
         wslgpud rules export monitoring && docker compose -f monitoring/grafana/compose.yml up -d
     """
-    files = shipped.texts(("grafana/dashboards", "grafana/provisioning", "grafana/compose.yml"))
+    files = shipped_files.texts(("grafana/dashboards", "grafana/provisioning", "grafana/compose.yml"))
     shipped.put(files, folder, force=force)
     told = t("{count} files in {folder}: import those of grafana/dashboards, or:", count=len(files), folder=str(folder))
     print(f"{told}\n  wslgpud rules export {folder} && docker compose -f {folder}/grafana/compose.yml up -d")

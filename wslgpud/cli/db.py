@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud.cli import common
-from wslgpud.cli.commands import App
-from wslgpud.cli.common import Fault, argument, database_of, flag, loaded
+from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.common import Fault, argument, database_of, loaded
 from wslgpud.cli.console import bar
 from wslgpud.cli.help import padded
 from wslgpud.store import Reader, maintenance, shown
@@ -22,7 +22,7 @@ from wslgpud.store.maintenance import info as look
 from wslgpud.words import current, t
 from wslgpud.words.units import size
 
-app = App(help="Inspect, check, back up or compact the history's database.")
+app = CommandApp(help="Inspect, check, back up or compact the history's database.")
 
 
 @app.command()
@@ -129,11 +129,7 @@ def backup(
 
 
 @app.command()
-def compact(
-    dry_run: Annotated[bool, flag("--dry-run", "only print the amount it would free")] = False,
-    config: common.Config = None,
-    state: common.State = None,
-) -> None:
+def compact(dry_run: common.DryRun = False, config: common.Config = None, state: common.State = None) -> None:
     """Rewrite the file without its free space, while the daemon is stopped.
 
     Seldom worth it: the daemon returns most free space by itself and reuses the rest.

@@ -15,13 +15,14 @@ import typer
 from rich.cells import chop_cells
 
 from wslgpud import training
-from wslgpud.active_runs import Claim, Note, waiting
-from wslgpud.advise.guard import past_runs, plan, tree
-from wslgpud.advise.guard.measures import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
+from wslgpud.active_runs.notes import Claim, Note
+from wslgpud.active_runs.run_messages import waiting
+from wslgpud.advise.guard import capacity, past_runs, tree
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.advise.guard.trainings import Trainings
+from wslgpud.advise.guard.training_peaks import TrainingPeaks
+from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, seconds, state_folder
 from wslgpud.host import Host
@@ -69,7 +70,7 @@ def guard(
         environment = training.environment(environment) if inside else environment
         return GuardedCommand(command, environment, limit, pause, number, expected)
 
-    guarded, trainings = ordered(command), Trainings(host)
+    guarded, trainings = ordered(command), TrainingPeaks(host)
     vram = VramWatch(host, loaded(config).config)
     file, opened = (log, _opened(log)) if log else _own_log(folder, command)
     vram.start()
@@ -92,24 +93,24 @@ def guard(
 def _jobs_for(command: list[str], host: Host, jobs: str, known: PastRuns) -> tuple[int, dict[str, str]]:
     """Return what a job is expected to take, and the environment that limits how many there are."""
     left = memory_left(host)
-    remembered = known.compiler_bytes(plan.key_of(command))
-    expected = plan.job_bytes(known.compilers, remembered, nvcc=_has_nvcc())
+    remembered = known.compiler_bytes(capacity.key_of(command))
+    expected = capacity.job_bytes(known.compilers, remembered, nvcc=_has_nvcc())
     if jobs == "off":
         return expected, dict(os.environ)
     if jobs != "auto" and not (jobs.isdecimal() and int(jobs)):
         raise Fault("--jobs {jobs}: write a number, auto or off", jobs=jobs)
     processors = len(os.sched_getaffinity(0))
-    fitting = plan.jobs(left.available_bytes, left.total_bytes, expected, processors)
+    fitting = capacity.jobs(left.available_bytes, left.total_bytes, expected, processors)
     chosen = fitting if jobs == "auto" else int(jobs)
     facts = {"jobs": chosen, "processors": processors, "free_bytes": left.available_bytes, "job_bytes": expected}
     measured = template("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} measured for each")
     guessed = template("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} expected for each")
     _say(measured if remembered else guessed, **facts)
-    return expected, {**os.environ, **plan.limits(chosen, os.environ)}
+    return expected, {**os.environ, **capacity.limits(chosen, os.environ)}
 
 
 def _run(
-    guarded: GuardedCommand, host: Host, log: BinaryIO, vram: VramWatch, known: PastRuns, trainings: Trainings
+    guarded: GuardedCommand, host: Host, log: BinaryIO, vram: VramWatch, known: PastRuns, trainings: TrainingPeaks
 ) -> RunStats:
     peaks, left = _peaks(guarded, host, vram, known), memory_left(host)
     free = {"ram": left.available_bytes + left.swap_bytes}
@@ -120,7 +121,7 @@ def _run(
             ram = template("an earlier run took {peak_bytes} of memory; {free_bytes} is free now")
             card = template("an earlier run took {peak_bytes} of VRAM; {free_bytes} is free now")
             _say(ram if what == "ram" else card, peak_bytes=peak, free_bytes=free[what])
-    name = plan.short_name(guarded.command)  # arguments hold secrets, and everybody may read the note
+    name = capacity.short_name(guarded.command)  # arguments hold secrets, and everybody may read the note
     with Relay(log, live=True) as relay, Note(host, "guard", name, who=name) as note:
 
         def show(stats: RunStats, left: MemoryLeft, run: GuardedRun) -> None:
@@ -140,7 +141,7 @@ def _run(
 
 def _peaks(guarded: GuardedCommand, host: Host, vram: VramWatch, known: PastRuns) -> dict[str, int]:
     """Return what the command came to before, as far as this machine can hold it."""
-    key, jobs, ram = plan.key_of(guarded.command), _jobs(guarded), most_bytes(host)
+    key, jobs, ram = capacity.key_of(guarded.command), _jobs(guarded), most_bytes(host)
     most = {} if ram is None else {"ram": ram}
     peaks = known.peaks(key, jobs, most)
     return known.peaks(key, jobs, most | vram.total_by_uuid()) if peaks.keys() - {"ram"} else peaks
@@ -211,9 +212,9 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
     _say("log: {path}", path=str(file))
 
 
-def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats, trainings: Trainings) -> PastRuns:
+def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats, trainings: TrainingPeaks) -> PastRuns:
     known = past_runs.load(folder)  # anew: others may have ended while this one ran
-    key = plan.key_of(guarded.command)
+    key = capacity.key_of(guarded.command)
     before = known.commands.get(key, {})
     facts = {
         "seconds": round(stats.seconds, 1),

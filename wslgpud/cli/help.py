@@ -11,7 +11,7 @@ import inspect
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.cells import cell_len
 
@@ -38,6 +38,19 @@ class Doc(NamedTuple):
 
     paragraphs: list[str]
     examples: list[tuple[str, str]]
+
+
+class Parameter(NamedTuple):
+    """An argument or option: how it is written, what stands for its value (if it has one), what it means."""
+
+    names: str
+    takes: str
+    meaning: str
+
+    @property
+    def form(self) -> str:
+        """Both as one types them: ``-c, --config FILE``."""
+        return f"{self.names} {self.takes}".strip()
 
 
 def doc_of(command: Any) -> Doc:
@@ -70,14 +83,12 @@ def full(context: Any) -> str:
     columns = max(_LEAST_COLUMNS, min(_MOST_COLUMNS, shutil.get_terminal_size().columns)) - 1
     command, doc = context.command, doc_of(context.command)
     head = t("Usage: {command}", command=context.command_path) + " "
-    lines = [head + wrapped(_usage(context), columns - cells(head), " " * cells(head)).lstrip()]
+    lines = [head + wrapped(usage(context), columns - cells(head), " " * cells(head)).lstrip()]
     lines += [f"\n{wrapped(t(paragraph), columns - 2, '  ')}" for paragraph in doc.paragraphs]
-    params = [param for param in command.get_params(context) if not getattr(param, "hidden", False)]
-    groups = {kind: [p for p in params if p.param_type_name == kind] for kind in ("argument", "option")}
     below = command.listed() if hasattr(command, "listed") else ()
     for title, rows in (
-        (t("Arguments:"), [(t(placeholder(p)), t(p.help or "")) for p in groups["argument"]]),
-        (t("Options:"), [(_names(p), _meaning(p)) for p in groups["option"]]),
+        (t("Arguments:"), [(one.form, one.meaning) for one in parameters(context, "argument")]),
+        (t("Options:"), [(one.form, one.meaning) for one in parameters(context, "option")]),
         (t("Commands:"), [(one.name, short(one)) for one in below]),
     ):
         lines += ["", title, *_table(rows, columns)] if rows else []
@@ -157,7 +168,8 @@ def _examples(examples: Sequence[tuple[str, str]], columns: int) -> Iterator[str
             yield f"  {padded(line, left)}  # {t(what)}" if what else f"  {line}"
 
 
-def _usage(context: Any) -> str:
+def usage(context: Any) -> str:
+    """Return what follows a command's name: ``[OPTIONS] MODEL``."""
     words, command = [t("[OPTIONS]")], context.command
     group = hasattr(command, "commands")
     if not context.allow_interspersed_args and not group:
@@ -170,10 +182,17 @@ def _usage(context: Any) -> str:
     return " ".join(words)
 
 
-def _names(param: Any) -> str:
-    """Return how an option is written: ``-c, --config FILE``."""
+def parameters(context: Any, kind: Literal["argument", "option"]) -> list[Parameter]:
+    """Return the arguments or options of the command that a context is of."""
+    found = (p for p in context.command.get_params(context) if not getattr(p, "hidden", False))
+    return [_parameter(param) for param in found if param.param_type_name == kind]
+
+
+def _parameter(param: Any) -> Parameter:
+    if param.param_type_name == "argument":
+        return Parameter("", t(placeholder(param)), t(param.help or ""))
     names = ", ".join([*sorted(param.opts, key=len), *param.secondary_opts])
-    return names if getattr(param, "is_flag", False) else f"{names} {t(placeholder(param))}"
+    return Parameter(names, "" if getattr(param, "is_flag", False) else t(placeholder(param)), _meaning(param))
 
 
 def _meaning(param: Any) -> str:

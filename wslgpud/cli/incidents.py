@@ -20,7 +20,7 @@ from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, fla
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import brief, cells, flush, hanging, margin_of, padded
 from wslgpud.model import Level
-from wslgpud.series.incident_plot import Story, plot_incident
+from wslgpud.series.incident_plot import IncidentMarks, plot_incident
 from wslgpud.store import Reader
 from wslgpud.words import current, t
 
@@ -205,5 +205,5 @@ def _draw(shown: Report, path: Path) -> None:
     told = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]
     title = t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])
     title += f"\n{d['outcome']}" if "outcome" in d else ""
-    story = Story(shown.start, shown.end, _marks(shown), shown.warned)
+    story = IncidentMarks(shown.start, shown.end, _marks(shown), shown.warned)
     plot_incident(told[:_MOST_PANELS], story, path, title, _readable(shown, charts=False))

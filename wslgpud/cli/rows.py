@@ -18,7 +18,7 @@ from rich.text import Text
 from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.serve.status import in_one_line
 from wslgpud.words import Fact, current, filled, t, template
@@ -78,7 +78,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class View:
+class RowContext:
     """What is seen, what was seen before, and into how many columns it goes; ``mono`` is now."""
 
     look: LiveSample
@@ -108,7 +108,7 @@ class View:
         """Draw what was seen of a share lately; nothing where there is no room."""
         if not self.sparks:
             return Text("")
-        points = self.trail.points(SeriesKey(what, which))
+        points = self.trail.points(CurveKey(what, which))
         return Text(spark(points, self.mono, self.shown.span_seconds, width), colour)
 
 
@@ -161,7 +161,7 @@ def moment(at: str, now: str) -> str:
     return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M")
 
 
-def verdict(view: View) -> Iterator[Text]:
+def verdict(view: RowContext) -> Iterator[Text]:
     """Say how things stand, and what to do about it."""
     said, look = view.document["verdict"], view.look
     age = look.age_seconds + max(0.0, view.mono - look.mono)
@@ -184,7 +184,7 @@ def verdict(view: View) -> Iterator[Text]:
         yield words(advice)
 
 
-def seen(view: View) -> str:
+def seen(view: RowContext) -> str:
     """Say when this was, and who saw it."""
     look = view.look
     by = look.where if look.seen_by == "daemon" else t(_SEEN_BY[look.seen_by])
@@ -193,7 +193,7 @@ def seen(view: View) -> str:
     return " · ".join([at, by, *[t("paused")] * view.shown.paused, *[span] * view.sparks])
 
 
-def running(view: View) -> Iterator[Text]:
+def running(view: RowContext) -> Iterator[Text]:
     """Say what runs, with a bar for what has an end."""
     for one in view.document.get("running", ()):
         share, elapsed = one.get("done_ratio"), one["elapsed_seconds"]
@@ -205,7 +205,7 @@ def running(view: View) -> Iterator[Text]:
         yield words((f" ! {lock['note']}", "yellow"))
 
 
-def incidents(view: View) -> Iterator[RenderableType]:
+def incidents(view: RowContext) -> Iterator[RenderableType]:
     """Say what else is open than what the verdict is about."""
     told = view.document["verdict"].get("incident")
     others = [i for i in view.document.get("incidents", ()) if i["id"] != told]
@@ -221,7 +221,7 @@ def incidents(view: View) -> Iterator[RenderableType]:
         yield words((" " + t("and {number} more: wslgpud alerts list", number=more), "bright_black"))
 
 
-def memory(view: View) -> Table:
+def memory(view: RowContext) -> Table:
     """Show how full each memory is, when it will be full, and through whom."""
     bars, sparks = min(24, view.width // 9), min(24, view.width // 10)
     # In a narrow terminal what is used is left out: what is left says the same.
@@ -253,7 +253,7 @@ def memory(view: View) -> Table:
         gpu, whole = f"gpu{card['index']}", card["total_bytes"]
         row(current().resource(gpu), gpu, whole - card["used_bytes"], whole, "cyan", why)
     if swap["total"]:
-        back = view.trail.mean(SeriesKey("swap in"), 10) or 0.0
+        back = view.trail.mean(CurveKey("swap in"), 10) or 0.0
         reads = t("reads back {back_bytes}/s", back_bytes=back) if back > 1 << 20 else ""
         row(t("swap"), "swap", swap["free"], swap["total"], "cyan", words((reads, "yellow")))
     return table
@@ -275,7 +275,7 @@ def _not_forecast(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [card for card in known if f"gpu{card['index']}" not in forecast]
 
 
-def below(view: View) -> Iterator[RenderableType]:
+def below(view: RowContext) -> Iterator[RenderableType]:
     """Say what is worth doing, what became worse lately, how stress runs ended, and what is not seen."""
     document, text = view.document, current().text
     table = table_of("<", "~", gap=1)

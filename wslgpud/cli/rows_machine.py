@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from wslgpud.cli.console import table_of
-from wslgpud.cli.live.live_sample import SeriesKey, vram
-from wslgpud.cli.rows import BARS, SORTS, View, ink, known, words
+from wslgpud.cli.live.live_sample import CurveKey, vram
+from wslgpud.cli.rows import BARS, SORTS, RowContext, ink, known, words
 from wslgpud.words import TEMPLATES, current, say, t, template
 from wslgpud.words.units import size
 
@@ -38,7 +38,7 @@ _FLOWS = (
 _PROCESSOR = template("[{busy_ratio} of {number} cores|{number} cores|{busy_ratio}]")
 
 
-def gpus(view: View) -> Table:
+def gpus(view: RowContext) -> Table:
     """Show what each card does."""
     table, look = table_of("<", ">", "<", "~", gap=1), view.look
     for card in view.document["gpus"]:
@@ -66,7 +66,7 @@ def gpus(view: View) -> Table:
     return table
 
 
-def machine(view: View) -> Iterator[RenderableType]:
+def machine(view: RowContext) -> Iterator[RenderableType]:
     """Say how the rest of the machine is, and Windows below it."""
     yield from filter(None, (_processor(view), _flows(view)))
     if facts := view.document.get("windows"):
@@ -75,24 +75,24 @@ def machine(view: View) -> Iterator[RenderableType]:
         yield table
 
 
-def _processor(view: View) -> Text:
-    busy, cpus = view.trail.last(SeriesKey("cpu")), view.look.value("cpus")
+def _processor(view: RowContext) -> Text:
+    busy, cpus = view.trail.last(CurveKey("cpu")), view.look.value("cpus")
     number = None if cpus is None else round(cpus)
     if not (told := known(_PROCESSOR, busy_ratio=busy, number=number)):
         return Text("")
     line = words((t("CPU"), "bold"), f" {told[0]} ", view.curve("cpu", "", 20, "blue"))
     if (load := view.look.value("load1")) is not None:
         line.append(" " + t("load {load}", load=f"{load:.1f}"))
-    parts = {name: view.trail.last(SeriesKey("waiting", name)) or 0.0 for name in TEMPLATES["label"]["waits"]}
+    parts = {name: view.trail.last(CurveKey("waiting", name)) or 0.0 for name in TEMPLATES["label"]["waits"]}
     waits = {current().label("waits", name): part for name, part in parts.items() if part >= 0.01}
     if shares := [say("{what} {share_ratio}", what=name, share_ratio=part) for name, part in waits.items()]:
         line.append("  " + t("waits for") + " ", "bold").append(current().listed(shares))
     return line
 
 
-def _flows(view: View) -> Text:
+def _flows(view: RowContext) -> Text:
     keys = {"read": "disk read", "written": "disk write", "received": "received", "sent": "sent"}
-    rates = {f"{name}_bytes": view.trail.last(SeriesKey(what)) for name, what in keys.items()}
+    rates = {f"{name}_bytes": view.trail.last(CurveKey(what)) for name, what in keys.items()}
     told = known(*_FLOWS, **rates)
     room = sorted((labels["mountpoint"], left) for labels, left in view.look.series("filesystem_avail_bytes"))
     told += [t("{place} {left_bytes} free", place=place, left_bytes=left) for place, left in room]
@@ -112,7 +112,7 @@ def _windows(facts: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def processes(view: View) -> tuple[list[dict[str, Any]], str]:
+def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
     """Return the programs that are wanted in their order, and what that order is."""
     held = vram(view.document)
     wanted, growth = view.shown.filter.lower(), view.trail.growth
@@ -122,8 +122,8 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
             "vram": held.get(p["pid"]),
             "holds": p["pid"] in held or "gpu" in p["roles"],
             "does": current().listed(current().label("role", role) for role in p["roles"]),
-            "growth": growth(SeriesKey("rss", str(p["pid"]))),
-            "vram growth": growth(SeriesKey("vram", str(p["pid"]))),
+            "growth": growth(CurveKey("rss", str(p["pid"]))),
+            "vram growth": growth(CurveKey("vram", str(p["pid"]))),
             "program": p["command"] or p["name"],
         }
         for p in view.document["processes"]
@@ -142,7 +142,7 @@ def worth_a_line(row: Mapping[str, Any]) -> bool:
     return bool(row["does"]) or row["rss_bytes"] + row["swap_bytes"] >= SMALL_BYTES or SORTS["growth"](row) > 1 << 20
 
 
-def process_table(view: View, rows: Sequence[Mapping[str, Any]]) -> Table:
+def process_table(view: RowContext, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Show programs; the one that the verdict names is marked."""
     wide, grows = view.width >= BARS, any((r["vram growth"] or 0) > _NOISE_BYTES_PER_SECOND for r in rows)
     figures = [t("pid"), t("RAM"), t("grows"), *[t("swapped")] * wide, t("VRAM"), *[t("VRAM grows")] * grows]

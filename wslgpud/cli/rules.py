@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from wslgpud import shipped_files
 from wslgpud.cli import common, shipped
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import option
 from wslgpud.cli.dashboards import FolderArgument
 from wslgpud.words import t
 
-app = App()
+app = CommandApp()
 
 _FOLDER = "deploy/prometheus"
 _RULES = f"{_FOLDER}/wslgpud.rules.yml"
@@ -36,7 +37,7 @@ def export(
         wslgpud rules export monitoring
         wslgpud rules export /etc/prometheus --grafana https://grafana.example
     """
-    files = shipped.texts(f"{_FOLDER}/{name}.yml" for name in ("wslgpud.rules", "scrape", "alertmanager"))
+    files = shipped_files.texts(f"{_FOLDER}/{name}.yml" for name in ("wslgpud.rules", "scrape", "alertmanager"))
     for before, after in ((GRAFANA, grafana), (DAEMON, daemon)):
         files[_RULES] = files[_RULES].replace(before, after.rstrip("/"))
     shipped.put(files, folder, force=force)

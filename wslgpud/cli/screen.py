@@ -12,8 +12,8 @@ from rich.segment import Segment
 
 from wslgpud.cli import rows, rows_machine
 from wslgpud.cli.console import ENDLESS, RichConsole
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
-from wslgpud.cli.rows import Shown, View
+from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.rows import RowContext, Shown
 from wslgpud.words import t
 from wslgpud.words.units import size
 
@@ -38,7 +38,7 @@ class Screen:
     def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, _WIDEST) if options.max_width < ENDLESS else _USUAL
         mono = self.look.mono if self.mono is None else self.mono
-        view = View(self.look, self.trail, self.shown or Shown(), width, mono)
+        view = RowContext(self.look, self.trail, self.shown or Shown(), width, mono)
 
         def lines(parts: Iterable[RenderableType]) -> list[list[Segment]]:
             free = options.update(height=None)
@@ -72,7 +72,7 @@ def once(look: LiveSample) -> Screen:
     return Screen(look, RecentSeries(), Shown(span_seconds=0.0))
 
 
-def _above(view: View) -> Iterator[RenderableType]:
+def _above(view: RowContext) -> Iterator[RenderableType]:
     yield from rows.verdict(view)
     yield from rows.running(view)
     yield from rows.incidents(view)
@@ -86,7 +86,7 @@ def _above(view: View) -> Iterator[RenderableType]:
         yield from machine
 
 
-def _forecast(view: View, forecast: Mapping[str, Any], height: int) -> Iterator[RenderableType]:
+def _forecast(view: RowContext, forecast: Mapping[str, Any], height: int) -> Iterator[RenderableType]:
     """Draw how a memory filled, and between what it is going to until it is full."""
     from wslgpud.cli.chart import chart  # with the curves comes the database
     from wslgpud.series.curves import Curve
@@ -97,7 +97,7 @@ def _forecast(view: View, forecast: Mapping[str, Any], height: int) -> Iterator[
     used = whole - forecast["headroom_bytes"]
     ends = sorted(eta.get(which, eta["middle"]) for which in ("early", "middle", "late"))
     span = max(ends[-1], 1.0)
-    points = view.trail.points(SeriesKey("used", forecast["resource"]))
+    points = view.trail.points(CurveKey("used", forecast["resource"]))
     shown = mono - max(span, view.shown.span_seconds)
     seen = [(now + at - mono, share * whole) for at, share in points if at >= shown]
     start = min([now - span / 4, *(wall for wall, _ in seen)])

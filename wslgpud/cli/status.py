@@ -19,7 +19,7 @@ from wslgpud.cli.common import Fault, argument, complain, flag, option, seconds
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.live_sample import DaemonFeed, Feed, LiveSample, NotYet, RecentSeries, feed_of, looked
 from wslgpud.cli.screen import Screen, once
-from wslgpud.client import Daemon, Unanswered
+from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.serve.status import in_one_line
 from wslgpud.words import MessageError, current, t
 
@@ -129,7 +129,7 @@ def monitor(
         wslgpud monitor --url http://trainer:9655 --interval 5s  # another machine
     """
     if url:
-        daemon = Daemon(url.rstrip("/"))
+        daemon = DaemonClient(url.rstrip("/"))
         daemon.status()  # one that does not answer is said so at once
     feed: Feed = DaemonFeed(daemon) if url else feed_of(config, state, host_root)
     with contextlib.closing(feed):
@@ -137,9 +137,9 @@ def monitor(
         if once or not (os.isatty(0) and os.isatty(1)):
             _print_once(feed)
             return
-        from wslgpud.cli.live.app import Live  # 0.3 s
+        from wslgpud.cli.live.app import LiveApp  # 0.3 s
 
-        Live(feed, max(LEAST_SECONDS, seconds(interval))).run()
+        LiveApp(feed, max(LEAST_SECONDS, seconds(interval))).run()
 
 
 def _print_once(feed: Feed) -> None:

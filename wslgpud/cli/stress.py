@@ -16,7 +16,7 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli import common, completion
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, warn
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
 from wslgpud.host import Host, NoData, SourceError
@@ -28,12 +28,12 @@ from wslgpud.store.records import stress_to_json
 from wslgpud.stress import unit
 from wslgpud.stress.comparison import by_key, differences
 from wslgpud.stress.conditions import Recent
-from wslgpud.stress.plan import Mode
-from wslgpud.stress.run import Runner
 from wslgpud.stress.schedule import leave
+from wslgpud.stress.stress_run import Runner
+from wslgpud.stress.worker_job import Mode
 from wslgpud.words import cause, current, t
 
-app = App(no_args_is_help=False)
+app = CommandApp(no_args_is_help=False)
 
 #: Whoever asks for a run has let go of the GPU; a nightly run waits longer (stress.settle_seconds).
 SETTLE_SECONDS = 5.0

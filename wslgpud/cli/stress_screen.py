@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
-from wslgpud.active_runs import phase
+from wslgpud.active_runs.run_messages import phase
 from wslgpud.cli.chart import chart
 from wslgpud.cli.console import Console, table_of
 from wslgpud.colors import TERMINAL_LINES, TERMINAL_VERDICTS

@@ -12,11 +12,11 @@ from typing import Annotated, BinaryIO
 import typer
 from rich.text import Text
 
-from wslgpud.advise.guard import plan, tree
-from wslgpud.advise.guard.measures import VramWatch, memory_left
-from wslgpud.advise.guard.plan import Step, too_much
+from wslgpud.advise.guard import capacity, tree
+from wslgpud.advise.guard.capacity import SweepStep, too_much
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
+from wslgpud.advise.guard.usage import VramWatch, memory_left
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, flag, loaded, picture, seconds
 from wslgpud.cli.console import Console, table_of
@@ -50,14 +50,14 @@ def sweep(
     host, settings = Host(), loaded(config).config
     limit = seconds(timeout) if timeout else None
     tree.adopt_orphans()
-    steps: list[Step] = []
+    steps: list[SweepStep] = []
     end = ""
     for value in values:
         vram = VramWatch(host, settings)
         vram.start()
         try:
             left = memory_left(host)
-            free = left.available_bytes - plan.reserve(left.total_bytes)
+            free = left.available_bytes - capacity.reserve(left.total_bytes)
             reason = too_much(steps, value, free, vram.free_bytes(gpu))
             if reason and not anyway:
                 end = current().text(reason)
@@ -85,7 +85,7 @@ def sweep(
 
 def _step(
     command: str, value: str, seconds: float | None, host: Host, vram: VramWatch, gpu: int, log: BinaryIO
-) -> tuple[Step, bool]:
+) -> tuple[SweepStep, bool]:
     """Run the command with one value; also return whether somebody interrupted it."""
     line = command.replace("{}", shlex.quote(value))
     guarded = GuardedCommand(["/bin/sh", "-c", line], dict(os.environ), seconds)
@@ -94,7 +94,7 @@ def _step(
         stats = GuardedRun(guarded, host, relay, vram).to_end()
     peak, start = stats.vram_peak_bytes.get(gpu), stats.vram_start_bytes.get(gpu)
     own = None if peak is None or start is None else max(0, peak - start)
-    step = Step(value, stats.code, round(stats.seconds, 2), stats.peak_bytes, own)
+    step = SweepStep(value, stats.code, round(stats.seconds, 2), stats.peak_bytes, own)
     return step, stats.interrupted
 
 
@@ -104,7 +104,7 @@ def _tail(log: BinaryIO) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-def _print(steps: list[Step], end: str) -> None:
+def _print(steps: list[SweepStep], end: str) -> None:
     on_card = any(s.vram_bytes is not None for s in steps)
     taken = [s.vram_bytes if on_card else s.ram_bytes for s in steps]
     most = max((t for t in taken if t is not None), default=0) or 1

@@ -17,11 +17,11 @@ from rich.text import Text
 from wslgpud.advise.wslconfig import check as checks
 from wslgpud.advise.wslconfig import compare, files, presets
 from wslgpud.advise.wslconfig.edit import changed
-from wslgpud.advise.wslconfig.files import Document
+from wslgpud.advise.wslconfig.files import ConfigText
 from wslgpud.advise.wslconfig.presets import GIB
 from wslgpud.app.process import host_at
 from wslgpud.cli import common
-from wslgpud.cli.commands import App
+from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, argument, flag, option, refused
 from wslgpud.cli.console import Console, table_of
 from wslgpud.host import Host
@@ -30,7 +30,7 @@ from wslgpud.probes.interop import WSL_CONF_PATH
 from wslgpud.probes.wsl_keys import FILES, KINDS, WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.words import Message, MessageError, current, says, t, template
 
-app = App(help="Check .wslconfig and wsl.conf, compare with the running VM, switch between presets.")
+app = CommandApp(help="Check .wslconfig and wsl.conf, compare with the running VM, switch between presets.")
 
 FileOption = Annotated[Path | None, option("--file", "FILE", "this .wslconfig instead of the Windows user's own")]
 PresetArgument = Annotated[str, argument("|".join(presets.PRESETS), "use of the machine")]
@@ -76,7 +76,7 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         raise typer.Exit(1)
 
 
-def _print_remarks(place: str, document: Document, parsed: wsl_config.Parsed, found: list[checks.Remark]) -> None:
+def _print_remarks(place: str, document: ConfigText, parsed: wsl_config.Parsed, found: list[checks.Remark]) -> None:
     lines = document.text.splitlines()
     for remark in found:
         _print_remark(remark, lines)
@@ -159,7 +159,7 @@ def preset(
         wslgpud wslconfig preset training
     """
     host = host_at(host_root)
-    chosen, place, old = _settings(host, name, memory, processors), WSLCONFIG.name, Document("")
+    chosen, place, old = _settings(host, name, memory, processors), WSLCONFIG.name, ConfigText("")
     with contextlib.suppress(MessageError):  # it is only shown; a machine without a file of its own may want one
         place, old = _document(host, file, missing=True)
     new = changed(old.text, {setting.path: setting.value for setting in chosen})
@@ -256,7 +256,7 @@ def _settings(host: Host, name: str, memory: str, processors: int) -> list[prese
     return presets.settings(presets.PRESETS[name], ram, processors)
 
 
-def _document(host: Host, file: Path | None, *, missing: bool = False) -> tuple[str, Document]:
+def _document(host: Host, file: Path | None, *, missing: bool = False) -> tuple[str, ConfigText]:
     """Return where the file is, and its text; one that is not there is empty where that may be."""
     place = str(file) if file is not None else files.find(host)
     with refused("cannot read {path}: {why}", path=place):
@@ -264,11 +264,11 @@ def _document(host: Host, file: Path | None, *, missing: bool = False) -> tuple[
             return place, files.read(file or Path(host.path(place)))
         except FileNotFoundError as error:
             if missing:
-                return place, Document("")
+                return place, ConfigText("")
             raise Fault("there is no {path}: every setting is at its default", path=place) from error
 
 
-def _write(target: Path, old: Document, new: Document | str, yes: bool) -> None:
+def _write(target: Path, old: ConfigText, new: ConfigText | str, yes: bool) -> None:
     if isinstance(new, str):
         if old.raw:
             facts = {"path": str(target), "encoding": old.encoding}

@@ -84,22 +84,37 @@ def checked(declared: ConfigKey, value: Any, origin: str) -> Any:
 _KINDS = {int: say("a whole number"), float: say("a number"), bool: say("true or false")}
 
 
+def allowed(declared: ConfigKey) -> tuple[Message, ...]:
+    """Return what a key may be: its kind, and the limits that it has; of choices just these."""
+    return tuple(said for said in (None if declared.choices else _kind(declared), _limits(declared)) if said)
+
+
+def _kind(declared: ConfigKey) -> Message:
+    return say("a list of strings") if declared.type == tuple[str, ...] else _KINDS.get(declared.type, say("text"))
+
+
+def _limits(declared: ConfigKey) -> Message | None:
+    if declared.choices:
+        return say("one of {names}", names=tuple(one or '""' for one in declared.choices))
+    if declared.low is None and declared.high is None:
+        return None
+    if declared.high is None:
+        return say("at least {least}", least=declared.low or 0)
+    return say("between {least} and {most}", least=declared.low or 0, most=declared.high)
+
+
 def _expected(declared: ConfigKey, value: Any) -> Message | None:
     """Return what the key must be; None if ``value`` is that."""
-    kind, low, high = declared.type, declared.low, declared.high
-    if kind == tuple[str, ...]:
-        good = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-        return None if good else say("a list of strings")
-    if type(value) is not kind:
-        return _KINDS.get(kind, say("text"))
+    if declared.type == tuple[str, ...]:
+        good = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+        return None if good else _kind(declared)
+    if type(value) is not declared.type:
+        return _kind(declared)
     if declared.choices:
-        return None if value in declared.choices else say("one of {names}", names=declared.choices)
+        return None if value in declared.choices else _limits(declared)
+    low, high = declared.low, declared.high
     # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
-    if (low is None or value >= low) and (high is None or value <= high):
-        return None
-    if high is None:
-        return say("at least {least}", least=low or 0)
-    return say("between {least} and {most}", least=low or 0, most=high)
+    return None if (low is None or value >= low) and (high is None or value <= high) else _limits(declared)
 
 
 def _from_text(kind: Any, text: str) -> Any:
@@ -187,7 +202,7 @@ class Otlp:
 
     endpoint: str = key(
         "",
-        "collector, like http://127.0.0.1:4318/v1/metrics; empty: none; needs ./deploy/install --extra otlp",
+        "collector, like http://127.0.0.1:4318/v1/metrics; empty: none; needs 'wslgpud service install --extra otlp'",
         shows="address",
     )
     headers: tuple[str, ...] = key((), "headers to send along, like authorization=Bearer 123", shows="set")
@@ -222,7 +237,7 @@ class Alerts:
     desktop: str = key("auto", "notifications of the Linux desktop", choices=("auto", "on", "off"))
     windows_toast: str = key("auto", "toasts of Windows, under WSL2", choices=("auto", "on", "off"))
     urls: tuple[str, ...] = key(
-        (), "Apprise URLs (ntfy, e-mail, Slack, ...); needs ./deploy/install --extra apprise", shows="set"
+        (), "Apprise URLs (ntfy, e-mail, Slack, ...); needs 'wslgpud service install --extra apprise'", shows="set"
     )
     urls_file: str = key("", "file with more Apprise URLs, one a line, so that secrets stay out of here")
     alertmanager_urls: tuple[str, ...] = key(

@@ -26,7 +26,7 @@ function Register($task, $program) {
     # By default a task is stopped after three days, and on battery.
     $how = New-ScheduledTaskSettingsSet -ExecutionTimeLimit ([TimeSpan]::Zero) -MultipleInstances IgnoreNew `
         -AllowStartIfOnBatteries -DontStopIfGoingOnBatteries
-    $why = 'Made by wslgpud; sudo ./deploy/uninstall in the distribution removes it.'
+    $why = 'Made by wslgpud; sudo wslgpud service uninstall in the distribution removes it.'
     [void](Register-ScheduledTask -TaskName $task -Action $what -Trigger $when -Settings $how -Description $why -Force)
     Start-ScheduledTask -TaskName $task
 }

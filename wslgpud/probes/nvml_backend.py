@@ -45,7 +45,7 @@ def error_names() -> dict[int, str]:
     return {code: name[len(prefix) :] for name, code in vars(pynvml).items() if name.startswith(prefix)}
 
 
-class Live:
+class NvmlLibrary:
     """NVIDIA's library on this machine."""
 
     def __init__(self, library: str) -> None:

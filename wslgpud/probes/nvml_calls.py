@@ -150,9 +150,6 @@ CALLS = (
     _one("mig", SELDOM, "MigMode", "gpu_mig_enabled", 0),
 )
 
-#: Never made by the daemon, measured by ``--costs`` all the same, so that the reason stays checkable.
-EXPENSIVE = (Call("bar1", EACH, "BAR1MemoryInfo"), Call("pcie_throughput", EACH, ("PcieThroughput", 0)))
-
 
 def _text(answer: Any) -> str:
     return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)

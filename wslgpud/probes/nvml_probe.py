@@ -13,7 +13,7 @@ when its input does. The only request so far is ``{}``: sample now. An answer ho
 or ``{"error", "call", "text"}`` when NVML cannot be used: then this process is done, since only a new one
 loads a new library.
 
-``--costs`` and ``--capture`` print a table of what calls cost here, and a recording of this machine.
+``--capture`` prints a recording of this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from wslgpud.probes.nvml_backend import Failed, Live, Recorded, error_names
+from wslgpud.probes.nvml_backend import Failed, NvmlLibrary, Recorded, error_names
 from wslgpud.probes.nvml_calls import BROKEN, CALLS, GPU_IDENTITY, LOST, RARELY, SYSTEM_IDENTITY, UNSUPPORTED, Call
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ CHEAP_SECONDS = 0.0002
 ALARM_SECONDS = 120
 
 
-class Refused(Failed):
+class CallFailed(Failed):
     """Only this call failed."""
 
 
@@ -78,7 +78,7 @@ class Gpu:
 class Session:
     """NVML from its initialisation on: who is there, what they support."""
 
-    def __init__(self, backend: Live | Recorded, now: float) -> None:
+    def __init__(self, backend: NvmlLibrary | Recorded, now: float) -> None:
         """Initialise NVML and find the GPUs; ``Failed`` where it cannot be used at all."""
         self.backend = backend
         self.error_names = error_names()
@@ -93,13 +93,13 @@ class Session:
             try:
                 handle = self.ask("nvmlDeviceGetHandleByIndex", index)
                 gpu = Gpu(index, handle, self._identity(GPU_IDENTITY, handle), now)
-            except (Refused, Lost) as failed:
+            except (CallFailed, Lost) as failed:
                 gpu = Gpu(index, None, {}, now)
                 gpu.lost = failed.error
             self.gpus.append(gpu)
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """Make one call; an error is counted and raised, as ``Refused`` or ``Lost`` where other calls may work."""
+        """Make one call; an error is counted and raised, as ``CallFailed`` or ``Lost`` where other calls may work."""
         # This pynvml may be older or newer than the function.
         ask = getattr(self.backend.api, function, None)
         try:
@@ -112,12 +112,12 @@ class Session:
         except UnicodeDecodeError:  # a process may be called anything; pynvml expects UTF-8
             name = "NOT_FOUND"
         self.errors[name] = self.errors.get(name, 0) + 1
-        raise (Failed if name in BROKEN else Lost if name in LOST else Refused)(name, function)
+        raise (Failed if name in BROKEN else Lost if name in LOST else CallFailed)(name, function)
 
     def _identity(self, table: tuple[tuple[str, str, Callable[[Any], str]], ...], *handle: Any) -> dict[str, str]:
         found = {}
         for label, function, text in table:
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(CallFailed):
                 found[label] = text(self.ask(function, *handle))
         return found
 
@@ -144,7 +144,7 @@ class Session:
             raise Failed("UNKNOWN", "every call")
         if now >= self.count_due:
             self.count_due = now + RARELY
-            with contextlib.suppress(Refused, Lost):
+            with contextlib.suppress(CallFailed, Lost):
                 reply["changed"] = self.ask("nvmlDeviceGetCount") != len(self.gpus)
         if self.errors:
             reply["errors"], self.errors = self.errors, {}
@@ -171,7 +171,7 @@ class Session:
         call, began = question.call, time.perf_counter()
         try:
             answer = self._answer(gpu.handle, question)
-        except Refused as failed:
+        except CallFailed as failed:
             if failed.error in UNSUPPORTED:
                 question.supported = False
                 self.support_changed = True
@@ -204,7 +204,7 @@ class Session:
         for function, arguments in [question.form] if question.form else question.call.forms:
             try:
                 answer = self.ask(function, handle, *arguments)
-            except Refused as failed:
+            except CallFailed as failed:
                 failures.append(failed)
             else:
                 question.form = function, arguments
@@ -218,22 +218,22 @@ class Session:
             return None
         try:
             name = self.ask("nvmlSystemGetProcessName", pid)
-        except (Refused, Lost) as failed:
+        except (CallFailed, Lost) as failed:
             # Of one process: that it is refused, or has ended, says nothing of the others.
             self.names_supported = failed.error not in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
             return None
         return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
-def open_backend(library: str, recording: str) -> Live | Recorded:
+def open_backend(library: str, recording: str) -> NvmlLibrary | Recorded:
     """Return who answers the calls; ``Failed`` where there is no NVML."""
-    return Recorded(recording) if recording else Live(library)
+    return Recorded(recording) if recording else NvmlLibrary(library)
 
 
 def serve(library: str, recording: str, requests: int, answers: int) -> None:
     """Answer requests until they end or NVML cannot be used."""
     session: Session | None = None
-    backend: Live | Recorded | None = None
+    backend: NvmlLibrary | Recorded | None = None
     while os.read(requests, 1 << 16):  # a request is one short line, and the next waits for our answer
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
         try:
@@ -260,20 +260,20 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
 
 def main(arguments: list[str]) -> int:
     options = {"--library": "", "--recording": ""}
-    todo = ""
+    captures = False
     rest = iter(arguments)
     for word in rest:  # by hand: argparse would cost the resident child more than a MiB
         if word in options:
             options[word] = next(rest, "")
-        elif word in ("--costs", "--capture"):
-            todo = word
+        elif word == "--capture":
+            captures = True
         else:
             print(f"nvml_probe: unknown argument {word}; see the top of {__file__}", file=sys.stderr)
             return 2
-    if todo:
-        from wslgpud.probes import nvml_recording  # only these two need it
+    if captures:
+        from wslgpud.probes import nvml_recording  # what stays resident goes without
 
-        return nvml_recording.run(todo, *options.values())
+        return nvml_recording.run(*options.values())
     # NVIDIA's library may print; what it prints must not land between our answers.
     answers = os.dup(1)
     os.dup2(2, 1)

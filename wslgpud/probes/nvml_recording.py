@@ -1,4 +1,4 @@
-"""What a person runs by hand: the cost of each NVML call here, and a recording of this machine."""
+"""A recording of this machine's NVML, for ``wslgpud capture``."""
 
 from __future__ import annotations
 
@@ -6,63 +6,24 @@ import ctypes
 import hashlib
 import json
 import re
-import statistics
 import sys
 import time
 from typing import Any
 
 from wslgpud.probes.nvml_backend import Failed, written
-from wslgpud.probes.nvml_calls import CALLS, EXPENSIVE, GPU_IDENTITY, SYSTEM_IDENTITY
+from wslgpud.probes.nvml_calls import CALLS, GPU_IDENTITY, SYSTEM_IDENTITY
 from wslgpud.probes.nvml_probe import Session, open_backend
 
-ROUNDS = 200
-#: A call that takes longer is measured fewer times: nobody waits a minute for PCIe throughput.
-PATIENCE_SECONDS = 2.0
 
-
-def run(todo: str, library: str, recording: str) -> int:
-    """Print what ``--costs`` or ``--capture`` asks for; return the exit status."""
+def run(library: str, recording: str) -> int:
+    """Print a recording of this machine; return the exit status."""
     try:
         session = Session(open_backend(library, recording), time.monotonic())
     except Failed as failed:
         print(f"no NVML here: {failed.text or f'{failed.call} returned {failed.error}'}", file=sys.stderr)
         return 1
-    print(costs(session) if todo == "--costs" else json.dumps(capture(session), indent=1))
+    print(json.dumps(capture(session), indent=1))
     return 0
-
-
-def costs(session: Session) -> str:
-    """Return a Markdown table of what each call costs on the first GPU, in microseconds."""
-    gpu = next(gpu for gpu in session.gpus if not gpu.lost)
-    lines = [
-        ", ".join(f"{k} {v}" for k, v in {"card": gpu.identity.get("name"), **session.system}.items()),
-        "",
-        "| call | made every | supported | p50 µs | mean µs | max µs |",
-        "|---|---|---|---|---|---|",
-    ]
-    for call in (*CALLS, *EXPENSIVE):
-        every = f"{call.every_seconds:g} s" if call.every_seconds else "never" if call in EXPENSIVE else "sample"
-        for function, arguments in call.forms:
-            result, taken = _measure(session, function, gpu.handle, *arguments)
-            p50, mean, most = statistics.median(taken), statistics.fmean(taken), max(taken)
-            lines.append(
-                f"| {written(function, *arguments)} | {every} | {result} "
-                f"| {p50 * 1e6:.1f} | {mean * 1e6:.1f} | {most * 1e6:.1f} |"
-            )
-    return "\n".join(lines)
-
-
-def _measure(session: Session, function: str, *arguments: Any) -> tuple[str, list[float]]:
-    taken: list[float] = []
-    result = "yes"
-    while len(taken) < ROUNDS and sum(taken) < PATIENCE_SECONDS:
-        started = time.perf_counter()
-        try:
-            session.ask(function, *arguments)
-        except Failed as failed:
-            result = failed.error
-        taken.append(time.perf_counter() - started)
-    return result, taken
 
 
 def capture(session: Session) -> dict[str, Any]:

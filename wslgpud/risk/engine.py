@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transition
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
-from wslgpud.risk.commands import Commands, Wish
+from wslgpud.risk.command_peaks import CommandPeaks, Wish
 from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.headroom import WINDOWS, Ceilings, Failure, Room, Taken, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
-from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.probability import probabilities
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.tracker import RATE_SECONDS, Circumstances, Tracker, View
+from wslgpud.risk.stalls import Pressure, PressureMeter
+from wslgpud.risk.tracker import RATE_SECONDS, Circumstances, ResourceState, Tracker
 
 MOST_RESOURCES = 256
 FORGET_SECONDS = 600.0
@@ -66,7 +66,7 @@ class RiskEngine:
         self._attribution = Attribution()
         self._gpu_attribution: dict[str, GpuAttribution] = {}
         self._ceilings = Ceilings(self.settings)
-        self._commands = Commands()
+        self._commands = CommandPeaks()
         self._taken = Taken()
         self.card_ends: Mapping[str, float] = {}
         self._kills: dict[str, int] = {}
@@ -243,7 +243,14 @@ class RiskEngine:
         self._recalled[key] = (document, age_seconds)
 
     def _forecast(  # noqa: PLR0913 - all that a forecast is made of
-        self, observation: Observation, room: Room, tracker: Tracker, view: View, wish: Wish | None, *, changed: bool
+        self,
+        observation: Observation,
+        room: Room,
+        tracker: Tracker,
+        view: ResourceState,
+        wish: Wish | None,
+        *,
+        changed: bool,
     ) -> Forecast:
         danger, reported, culprit, peak = view.danger, view.reported, NOBODY, None
         if reported is not None and reported.cause == "expected" and wish is not None:

@@ -25,7 +25,7 @@ MOST_AT_ONCE_RATIO = 0.5
 MOST_PEAK_RISES = 2.0
 
 
-class Block(NamedTuple):
+class StepBlock(NamedTuple):
     """Several readings: the last one's step, the least and the most in use, the peak up to then (0: unknown)."""
 
     step: int
@@ -42,7 +42,7 @@ class StepGrowth(NamedTuple):
     steps: int
 
 
-def step_growth(scales: Sequence[Sequence[Block]]) -> StepGrowth | None:
+def step_growth(scales: Sequence[Sequence[StepBlock]]) -> StepGrowth | None:
     """Return how what is kept grows, None where it does not; ``scales`` from the finest blocks to the coarsest.
 
     The coarsest scale that shows it counts: it has seen most of it.
@@ -55,7 +55,7 @@ def step_growth(scales: Sequence[Sequence[Block]]) -> StepGrowth | None:
     return next((growth for growth in found if growth is not None), None)
 
 
-def _of(blocks: Sequence[Block], known: Sequence[Block]) -> StepGrowth | None:
+def _of(blocks: Sequence[StepBlock], known: Sequence[StepBlock]) -> StepGrowth | None:
     seen = blocks[-RISES - 1 :]
     rises = [after.least - before.least for before, after in pairwise(seen)]
     if len(rises) < RISES or min(rises) <= 0 or seen[-1].step <= seen[0].step:

@@ -13,9 +13,9 @@ from wslgpud.risk.fullness import Full, Fullness
 from wslgpud.risk.growth import Envelope, Peaks
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, level_for
-from wslgpud.risk.pressure import Pressure
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import LEDGER_SCALES, StepLedger
+from wslgpud.risk.stalls import Pressure
 
 RATE_SECONDS = 60.0
 QUIET_HEADROOM = 0.5
@@ -23,7 +23,7 @@ EXPECTED_SECONDS = 900.0
 """When a command reaches its earlier peak is not known; the probabilities assume this."""
 
 
-class View(NamedTuple):
+class ResourceState(NamedTuple):
     """How a resource looks after a sample."""
 
     level: Level
@@ -119,7 +119,7 @@ class Tracker:
             self.peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
             self._fullness.recall(document)
 
-    def update(self, t: float, room: Room, around: Circumstances) -> View:
+    def update(self, t: float, room: Room, around: Circumstances) -> ResourceState:
         """Take one sample of the resource at ``t`` seconds; return how it looks."""
         s, gap, share = self.settings, self.gap(t), room.share
         if gap:
@@ -207,7 +207,7 @@ class Tracker:
         start, first = self._hits[0]
         return (hits - first) / (t - start) if t - start >= 5.0 else 0.0
 
-    def _judge(self, t: float, share: float, dangers: list[Danger], full: Full | None, *, swap: bool) -> View:
+    def _judge(self, t: float, share: float, dangers: list[Danger], full: Full | None, *, swap: bool) -> ResourceState:
         best, want = None, Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
         overdue *= self.settings.look_ahead if swap else 1.0
@@ -251,7 +251,7 @@ class Tracker:
             times = [d.eta_seconds for d in dangers if d.cause == best.cause and d.probability >= likely]
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
-        return View(level, best, early, late, reported)
+        return ResourceState(level, best, early, late, reported)
 
     def _note_ending(self, t: float, around: Circumstances) -> None:
         # Who was killed ends as well, and is seen to be gone only later.

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wslgpud.active_runs import Noted, RunNotes, expected, running
+from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import Noted
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Event, Forecast, Observation, Sample, Snapshot, SourceReport, StressResult, Transition
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.fullness import card_ends
-from wslgpud.sampling import trainings
+from wslgpud.sampling import training_readings
+from wslgpud.sampling.announcements import expected, running
 from wslgpud.sampling.cardinality import CardinalityLimiter
 from wslgpud.sampling.observation import observe
 from wslgpud.sampling.sampler import Sampler, SamplingPace
@@ -79,7 +81,7 @@ class SamplingPipeline:
         sampled = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         notes = self._notes.read()
         observation = observe(sampled)
-        cards = trainings.claimed(notes, observation.gpus)
+        cards = training_readings.claimed(notes, observation.gpus)
         observation = replace(observation, expected=expected(notes, sampled.processes), gpus=cards)
         assessment, report = self._assess(self._tests.untested(observation), sampled.wall)
         self.delay_seconds = self._pace.next_delay(
@@ -87,7 +89,7 @@ class SamplingPipeline:
         )
         reports = (*sampled.reports, report, *self._trainings(notes, sampled, assessment))
         snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
-        runs = running(notes, self._notes.trust, self.host.clock.mono(), trainings.shown(snapshot))
+        runs = running(notes, self._notes.trust, self.host.clock.mono(), training_readings.shown(snapshot))
         return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
 
     def _assess(self, observation: Observation, wall: float) -> tuple[Assessment, SourceReport]:
@@ -126,7 +128,7 @@ class SamplingPipeline:
     def _trainings(self, notes: Sequence[Noted], sampled: Snapshot, assessment: Assessment) -> Iterator[SourceReport]:
         """Yield what trainings tell of themselves, where any does; see ``wslgpud.training``."""
         began = self.host.clock.mono()
-        if readings := tuple(trainings.readings(notes, sampled, assessment.forecasts)):
+        if readings := tuple(training_readings.readings(notes, sampled, assessment.forecasts)):
             seconds = self.host.clock.mono() - began
             yield SourceReport("training", "ok", Sample(readings), began, seconds, last_success_wall=sampled.wall)
 

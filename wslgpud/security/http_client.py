@@ -35,7 +35,7 @@ class Unreachable(MessageError):  # a state of the network
     """No usable answer came; one line that says why."""
 
 
-class Refused(MessageError):  # the server's answer
+class ErrorStatus(MessageError):  # the server's answer
     """The server answered with a status that is no success."""
 
     def __init__(self, status: int, said: MessageLike) -> None:
@@ -88,7 +88,7 @@ def exchange(
     The deadline counts from the connection to the last byte; only the resolver of names has a limit of its own.
 
     Raises:
-        Refused: the server answered anything but a success; redirects count as that.
+        ErrorStatus: the server answered anything but a success; redirects count as that.
         Unreachable: there was no whole answer in time, or it is too large or no HTTP.
     """
     sent = {"Host": address.place, "Accept-Encoding": "identity", "Connection": "close", **(headers or {})}
@@ -114,7 +114,7 @@ def exchange(
     except (OSError, ValueError) as error:
         raise Unreachable(cause(error) or type(error).__name__) from error
     if not 200 <= status < 300:
-        raise Refused(status, _said(status, body, sent))
+        raise ErrorStatus(status, _said(status, body, sent))
     if len(body) > most_bytes:
         raise Unreachable("it answered more than {most_bytes}", most_bytes=most_bytes)
     if not whole:

@@ -34,7 +34,7 @@ from wslgpud.words import MessageError, MessageLike, cause, say
 NOBODY = 65534
 
 
-class Refused(MessageError):
+class UntrustedProgram(MessageError):
     """Root does not start this program; the message names the path and the remedy."""
 
 
@@ -74,12 +74,12 @@ def owner(chain: Collection[Component], members: Mapping[int, Collection[int]]) 
 
     ``chain`` is everything that decides what runs, ``members`` who is in each group that may write to it, if known.
 
-    Raises Refused: somebody else may write to a part of it.
+    Raises UntrustedProgram: somebody else may write to a part of it.
     """
     owners = {0, *(component.uid for component in chain)}
     for component in chain:
         if writers := _others(component, owners, members):
-            raise Refused(
+            raise UntrustedProgram(
                 "{path} can be written by {writers}: only root and its one owner may (chmod {bits}),"
                 " or anybody could change what runs",
                 path=component.path,
@@ -131,31 +131,31 @@ _LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
 _PACKAGES = ("site-packages", "dist-packages")
 
 
-class Found(NamedTuple):
+class PythonChain(NamedTuple):
     """What decides what a Python will run, and whether torch is among its packages."""
 
     chain: tuple[Component, ...]
     torch: bool
 
 
-def survey(python: Path) -> Found:
+def survey(python: Path) -> PythonChain:
     """Return what decides what runs when ``python`` is started.
 
     Raises:
         OSError: it is not there, or may not be looked at.
-        Refused: its links lead in circles, or a user's own file system holds it.
+        UntrustedProgram: its links lead in circles, or a user's own file system holds it.
     """
     surveyor = _Surveyor()
     names = surveyor.names(python.absolute())
     surveyor.environments([name.parent.parent for name in names], [name.parent for name in names])
     own = surveyor.torches & {names[0].parent.parent}  # that of the base is not there for an environment
-    return Found(tuple(surveyor.seen.values()), bool(own))
+    return PythonChain(tuple(surveyor.seen.values()), bool(own))
 
 
 def way(path: Path) -> tuple[Component, ...]:
     """Return each folder, link and file that is passed on the way to a file, from the root on.
 
-    Raises OSError, Refused: see ``survey``.
+    Raises OSError, UntrustedProgram: see ``survey``.
     """
     surveyor = _Surveyor()
     surveyor.walk(path.absolute())
@@ -174,7 +174,7 @@ class _Surveyor:
     def walk(self, path: Path, *, searched: bool = False) -> Path:
         """Take note of each component of a path, links and what they lead to; return where it ends.
 
-        Raises OSError, Refused: see ``survey``.
+        Raises OSError, UntrustedProgram: see ``survey``.
         """
         here, rest, links = Path("/"), list(path.parts), 0
         while rest:
@@ -182,7 +182,7 @@ class _Surveyor:
             here = here.parent if name == ".." else here / name
             if (user := self._users_mounts.get(str(here))) is not None:
                 # It says of its files what that user likes, and may never answer.
-                raise Refused(
+                raise UntrustedProgram(
                     "{path} is a file system of user {user}: use a Python that lies elsewhere",
                     path=str(here),
                     user=user,
@@ -190,7 +190,7 @@ class _Surveyor:
             if stat.S_ISLNK(self._note(here).mode):
                 links += 1
                 if links > _MOST_LINKS:
-                    raise Refused("{path}: its links lead in circles", path=str(path))
+                    raise UntrustedProgram("{path}: its links lead in circles", path=str(path))
                 rest = [*here.readlink().parts, *rest]
                 here = here.parent
         if searched:
@@ -234,7 +234,7 @@ class _Surveyor:
             if not homes:
                 return
             programs, roots = homes, [home.parent for home in homes]
-        raise Refused("{path}: too many environments are made from one another", path=str(programs[0]))
+        raise UntrustedProgram("{path}: too many environments are made from one another", path=str(programs[0]))
 
     def _searched(self, folder: Path) -> Path | None:
         """Take note of a folder in which names are looked up; None where it is not there."""
@@ -254,7 +254,7 @@ class _Surveyor:
         except PermissionError:
             raise
         except OSError as error:
-            raise Refused("{path}: {why}", path=str(file), why=cause(error)) from error
+            raise UntrustedProgram("{path}: {why}", path=str(file), why=cause(error)) from error
         home = re.search(r"^\s*home\s*=\s*(/.*?)\s*$", text, re.MULTILINE | re.IGNORECASE)
         return Path(home[1]) if home else None
 

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from wslgpud.security.provenance import NOBODY, Account, Component, Refused, owner, survey, unreachable, way
+from wslgpud.security.provenance import NOBODY, Account, Component, UntrustedProgram, owner, survey, unreachable, way
 from wslgpud.words import MessageLike, cause, say
 
 #: accounts for programs without a single owner; the first that exists is used
@@ -38,14 +38,14 @@ def account_for(python: Path) -> Account | None:
 
     Raises:
         OSError: it is not there.
-        Refused: root must not start it, or the account that it would run as cannot read it.
+        UntrustedProgram: root must not start it, or the account that it would run as cannot read it.
     """
     if os.geteuid() != 0:
         return None
     chain = survey(python).chain
     account = account_of(owner(chain, known_members(chain)))
     if path := unreachable(chain, account):
-        raise Refused(
+        raise UntrustedProgram(
             "{account}, the account that root runs it as, cannot read {path}: make an environment elsewhere,"
             " such as /opt/torch, and name its Python as stress.python",
             path=path,
@@ -124,7 +124,7 @@ def replaceable(path: Path) -> MessageLike:
         owner(chain, known_members(chain))
     except OSError as error:
         return say("{path}: {why}", path=str(error.filename), why=cause(error))
-    except Refused as refused:
+    except UntrustedProgram as refused:
         return cause(refused)
     return ""
 

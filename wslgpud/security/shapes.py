@@ -24,7 +24,7 @@ _DEEPEST = 16
 LATEST_WALL = 253_402_300_800 - 86_400
 
 
-class ShapeError(ValueError):
+class MalformedError(ValueError):
     """Something does not have the shape it must have; the message says what."""
 
 
@@ -161,9 +161,9 @@ DETAIL = record(
 
 
 def check_line(line: Mapping[str, Any]) -> None:
-    """Check a line of the stress worker. Raises ShapeError."""
+    """Check a line of the stress worker. Raises MalformedError."""
     event = line.get("event")
     if not isinstance(event, str):
-        raise ShapeError("it names no event")
+        raise MalformedError("it names no event")
     if event in LINES and not LINES[event](line):
-        raise ShapeError(f"its {event} lacks something, or says something impossible")
+        raise MalformedError(f"its {event} lacks something, or says something impossible")

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from wslgpud.alerts.report import Curve
+from wslgpud.alerts.report import HeadroomCurve
 from wslgpud.colors import INKS
 from wslgpud.model import Transition
 from wslgpud.series import plots
@@ -21,7 +21,7 @@ _DASHES = (0, (4, 2))
 _ROOM = 0.16
 
 
-class Story(NamedTuple):
+class IncidentMarks(NamedTuple):
     """What is marked on the curves of an incident, all from ``start`` to ``end``.
 
     ``marks`` are (moment, name), ``warned`` is the row that warned with the forecast that stood then.
@@ -33,7 +33,7 @@ class Story(NamedTuple):
     warned: Transition | None
 
 
-def plot_incident(panels: Sequence[Curve], story: Story, path: Path, title: str, text: str) -> None:
+def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: Path, title: str, text: str) -> None:
     """Draw what was left of the subject, large, and of other resources below it, on one axis of time.
 
     ``panels`` has the subject first; ``path`` is a PNG, SVG or HTML to write, which is one file that needs nothing
@@ -79,7 +79,7 @@ def plot_incident(panels: Sequence[Curve], story: Story, path: Path, title: str,
     plots.save(figure, path, (title.partition("\n")[0], text))
 
 
-def _fan(axes: Axes, story: Story, scale: float) -> None:
+def _fan(axes: Axes, story: IncidentMarks, scale: float) -> None:
     """Draw the forecast of the warning: its median, from the earliest to the latest."""
     row = story.warned
     if row is None or row.forecast is None or row.forecast.eta_seconds is None:

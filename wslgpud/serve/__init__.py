@@ -3,6 +3,6 @@
 from wslgpud.serve.endpoints import routes
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.http import Request, Response, Route
-from wslgpud.serve.server import LocalApi, ServeError, Server
+from wslgpud.serve.server import HttpServer, LocalApi, ServeError
 
-__all__ = ["LocalApi", "Publisher", "Request", "Response", "Route", "ServeError", "Server", "routes"]
+__all__ = ["HttpServer", "LocalApi", "Publisher", "Request", "Response", "Route", "ServeError", "routes"]

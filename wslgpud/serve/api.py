@@ -20,7 +20,7 @@ from wslgpud.advise.checkups import Findings
 from wslgpud.model import Reading, Snapshot
 from wslgpud.series.curves import name_of
 from wslgpud.serve.exposition import Publisher
-from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps, packed
+from wslgpud.serve.http import CachedDocument, Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import StoreStats
 from wslgpud.store.records import shell_pattern
 from wslgpud.words import LANGUAGES, translator
@@ -169,7 +169,7 @@ def live(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> Ca
     #: of this life of the daemon: the page learns from it that there was a restart
     instance = secrets.token_hex(8)
     #: by language, with the sequence of its sample; one that nobody asks for costs nothing
-    rendered: dict[str, tuple[int, Document]] = {}
+    rendered: dict[str, tuple[int, CachedDocument]] = {}
 
     def answer(request: Request) -> Response:
         language, latest = language_of(request), publisher.latest
@@ -178,7 +178,7 @@ def live(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> Ca
             document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": status(language)}
             if latest is not None:
                 document |= {"sequence": latest.sequence, **_now(latest), "values": values(latest.readings())}
-            body = Document(dumps(document), "application/json", f"{instance}-{sequence}-{language}")
+            body = CachedDocument(dumps(document), "application/json", f"{instance}-{sequence}-{language}")
             rendered[language] = (sequence, body)
         # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock
         # drifts from that of the Windows browser that asks.

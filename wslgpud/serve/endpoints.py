@@ -14,7 +14,7 @@ from typing import Any
 from wslgpud.model import Snapshot
 from wslgpud.serve.api import language_of
 from wslgpud.serve.exposition import Publisher, accepts_gzip, negotiate
-from wslgpud.serve.http import Document, Problem, Request, Response, Route, dumps, packed, text
+from wslgpud.serve.http import CachedDocument, Problem, Request, Response, Route, dumps, packed, text
 from wslgpud.serve.pages import RUNBOOK_PATH, plain_page, runbook_page
 from wslgpud.words import TEMPLATES, MessageLike, say, translations, translator
 
@@ -111,15 +111,15 @@ def _names() -> frozenset[str]:
 
 
 @functools.cache
-def _file(name: str) -> Document:
+def _file(name: str) -> CachedDocument:
     content = (FOLDER / name).read_bytes()
-    return Document(content, TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:20], level=9)
+    return CachedDocument(content, TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:20], level=9)
 
 
 @functools.cache
-def _worded(language: str) -> Document:
+def _worded(language: str) -> CachedDocument:
     spoken = translator(language)  # on a thread that may wait: the next answers are worded on the server's own
     said = translations(language, "serve/static/")  # where a template stands, as the catalogue has it
     labels = {f"{kind}.{name}": spoken.label(kind, name) for kind, of in TEMPLATES["label"].items() for name in of}
     body = dumps(said | labels)
-    return Document(body, "application/json", hashlib.sha256(body).hexdigest()[:20])
+    return CachedDocument(body, "application/json", hashlib.sha256(body).hexdigest()[:20])

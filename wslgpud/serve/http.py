@@ -97,7 +97,7 @@ def dumps(value: Any) -> bytes:
     return document.encode("utf-8", "backslashreplace")
 
 
-class Document:
+class CachedDocument:
     """Bytes of a type; a client that names their ``etag`` has them already and gets an empty 304."""
 
     def __init__(self, body: bytes, content_type: str, etag: str, *, level: int = 1) -> None:
@@ -182,7 +182,7 @@ class Threads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class App:
+class Router:
     """Answers requests: checks in the order of what they cost, then the route's handler."""
 
     def __init__(self, routes: Iterable[Route], host_rule: HostRule, web: WebConfigFile) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import h11
 
 from wslgpud.serve.access import network_of
-from wslgpud.serve.http import HEAD_BYTES, App, Headers, Request, Response
+from wslgpud.serve.http import HEAD_BYTES, Headers, Request, Response, Router
 from wslgpud.serve.webconfig import WebConfigFile
 
 
@@ -36,7 +36,7 @@ class Deadlines:
 class Connection(asyncio.Protocol):
     """Answers a client's requests one after another; while it is the client's turn, a deadline runs."""
 
-    def __init__(self, app: App, network: str, deadlines: Deadlines, on_backlog: Callable[[], None]) -> None:
+    def __init__(self, app: Router, network: str, deadlines: Deadlines, on_backlog: Callable[[], None]) -> None:
         """Prepare for a client in ``network``, see ``access.network_of``; ``on_backlog``: it does not read."""
         self.network = network
         self._app, self._deadlines, self._on_backlog = app, deadlines, on_backlog
@@ -214,7 +214,7 @@ class Listener:
     Places are counted from the TLS handshake on, and a renewed certificate holds from the next connection on.
     """
 
-    def __init__(self, sock: socket.socket, app: App, web: WebConfigFile, deadlines: Deadlines, name: str) -> None:
+    def __init__(self, sock: socket.socket, app: Router, web: WebConfigFile, deadlines: Deadlines, name: str) -> None:
         """Listen on ``sock``, which is bound, and serve. Raises OSError: it cannot be listened on."""
         # What clients do not read is memory of ours in the kernel, too; connections inherit this.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)

@@ -76,7 +76,7 @@ class Push:
         self._thread.start()
 
     def send(self) -> None:
-        """Push once. Raises ``http_client.Refused`` or ``http_client.Unreachable``."""
+        """Push once. Raises ``http_client.ErrorStatus`` or ``http_client.Unreachable``."""
         body = self._encode(message(self._readings(), self._clock.wall())).SerializeToString()
         http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
 
@@ -96,7 +96,7 @@ class Push:
         error, place = "", address(self._settings.endpoint)
         try:
             self.send()
-        except (http_client.Refused, http_client.Unreachable) as problem:
+        except (http_client.ErrorStatus, http_client.Unreachable) as problem:
             error = str(problem)
         except Exception as fault:  # noqa: BLE001 - a library's fault must not end the pushes for good
             error = one_line(repr(fault))

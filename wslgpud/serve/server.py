@@ -16,7 +16,7 @@ from wslgpud.model import Reading
 from wslgpud.serve import exposition
 from wslgpud.serve.access import HostRule, is_loopback, is_unspecified
 from wslgpud.serve.exposition import Publisher
-from wslgpud.serve.http import App, Route
+from wslgpud.serve.http import Route, Router
 from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.webconfig import WebConfigFile
 from wslgpud.words import Message, MessageError, cause, say
@@ -31,7 +31,7 @@ class ServeError(MessageError):
     """The server cannot listen; one line that says where, why and what to do."""
 
 
-class Server:
+class HttpServer:
     """Serves what a publisher holds from a thread of its own; whatever clients do, nobody else waits."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Server:
                 address=address,
             )
         host_rule = HostRule(settings.address, socket.gethostname(), settings.allowed_hosts)
-        self._app = App(routes, host_rule, self._web)
+        self._app = Router(routes, host_rule, self._web)
         self._listener: Listener | None = None
         self._port = settings.port
         publisher.add_collector(self.readings)
@@ -151,7 +151,7 @@ class LocalApi:
         self.path = folder / "status.sock"
         self._deadlines = Deadlines(timeout_seconds, max(1, round(timeout_seconds)), timeout_seconds)
         self._open = WebConfigFile("")
-        self._app = App([r for r in routes if r.path in LOCAL_PATHS], HostRule("localhost", "", ()), self._open)
+        self._app = Router([r for r in routes if r.path in LOCAL_PATHS], HostRule("localhost", "", ()), self._open)
         self._listener: Listener | None = None
 
     def start(self) -> bool:

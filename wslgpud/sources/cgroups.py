@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import zip_longest
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.host import Host, NoData, SourceError
@@ -55,7 +56,7 @@ METRICS = tuple(
 LIMIT, CURRENT, INACTIVE_FILE, ACTIVE_FILE, SLAB_RECLAIMABLE, SWAP_LIMIT, SWAP_CURRENT, LIMIT_HITS, OOM_KILLS = METRICS
 
 
-class Tree(NamedTuple):
+class CgroupTree(NamedTuple):
     """Where a cgroup hierarchy with a memory controller is mounted, and its version."""
 
     root: str
@@ -106,7 +107,7 @@ class CgroupSource(Source):
     metrics = METRICS
 
     def _prepare(self) -> None:
-        self._tree: Tree | None = None
+        self._tree: CgroupTree | None = None
         self._known: list[Limited] = []
         self._population = ""
         self._due = self._not_before = float("-inf")
@@ -131,7 +132,7 @@ class CgroupSource(Source):
         return Sample(tuple(r for cgroup in self._known for r in state(self.host, tree, cgroup)))
 
 
-def _population(host: Host, tree: Tree) -> str:
+def _population(host: Host, tree: CgroupTree) -> str:
     """Return what changes with the number of cgroups, at the cost of one small file."""
     if tree.version == 2:
         found = table(host.read_optional(f"{tree.root}/cgroup.stat"))
@@ -140,7 +141,7 @@ def _population(host: Host, tree: Tree) -> str:
     return next((line for line in lines if line.startswith("memory\t")), "")
 
 
-def find_tree(host: Host) -> Tree:
+def find_tree(host: Host) -> CgroupTree:
     """Return the hierarchy that has the memory controller; hybrid systems mount both and use v1's."""
     found: dict[int, str] = {}
     for line in host.read("/proc/self/mounts").splitlines():
@@ -149,10 +150,10 @@ def find_tree(host: Host) -> Tree:
             found.setdefault(int(kind == "cgroup2") + 1, point)
     if not found:
         raise NoData(say("no cgroup hierarchy with a memory controller is mounted"))
-    return Tree(found[min(found)], min(found))
+    return CgroupTree(found[min(found)], min(found))
 
 
-def scan(host: Host, tree: Tree) -> list[Limited]:
+def scan(host: Host, tree: CgroupTree) -> list[Limited]:
     """Return the cgroups with a limit that can bite, at most twenty, least room first; of up to a thousand.
 
     Who has been given a part of the tree makes cgroups there as they like. So each part is a realm, known by
@@ -179,7 +180,7 @@ def scan(host: Host, tree: Tree) -> list[Limited]:
     return _chosen(found)
 
 
-def _look(host: Host, tree: Tree, path: str) -> tuple[Limited | None, list[str]]:
+def _look(host: Host, tree: CgroupTree, path: str) -> tuple[Limited | None, list[str]]:
     """Return a cgroup if it has a limit, and the paths of those below it that may have one."""
     if path.endswith(_OURS):
         return None, []
@@ -209,7 +210,7 @@ def _chosen(found: Mapping[str, list[Limited]]) -> list[Limited]:
     return kept + others[: _MOST_CGROUPS - len(kept)]
 
 
-def _limited(host: Host, tree: Tree, path: str) -> Limited | None:
+def _limited(host: Host, tree: CgroupTree, path: str) -> Limited | None:
     """Return the cgroup if it has a limit; NoData when it has no memory controller."""
     folder, files = tree.root + path, _FILES[tree.version]
     # v1 writes "unlimited" as 2^63 less a page, which is longer than ``whole`` believes.
@@ -223,7 +224,21 @@ def _limited(host: Host, tree: Tree, path: str) -> Limited | None:
     return None if current is None else Limited(path or "/", limit, current, swap)
 
 
-def state(host: Host, tree: Tree, cgroup: Limited) -> list[Reading]:
+def around_us(host: Host, tree: CgroupTree) -> Iterator[Limited]:
+    """Yield the cgroups with a limit that this process is in, innermost first.
+
+    The machine's own root has none; what a container sees as the root is its group.
+    """
+    for line in host.read_optional("/proc/self/cgroup").splitlines():
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if number == "0" if tree.version == 2 else "memory" in controllers.split(","):
+            for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
+                with suppress(NoData, SourceError):
+                    if (limited := _limited(host, tree, str(folder).rstrip("/"))) is not None:
+                        yield limited
+
+
+def state(host: Host, tree: CgroupTree, cgroup: Limited) -> list[Reading]:
     """Return what one cgroup uses now; nothing when it has ended since the scan."""
     folder, files = tree.root + cgroup.path.rstrip("/"), _FILES[tree.version]
     try:

@@ -10,7 +10,7 @@ from wslgpud.host import Host
 from wslgpud.sources import whole
 from wslgpud.words.units import printable
 
-#: the service's account and group, as deploy/install makes them
+#: the service's account and group, see wslgpud/service/accounts.py
 ACCOUNT = "wslgpud"
 
 

@@ -88,7 +88,7 @@ class Line(NamedTuple):
     text: str
 
 
-class Found(NamedTuple):
+class KernelEvent(NamedTuple):
     """What lines say: the kind of its event, under which labels it is counted, and the event's fields.
 
     ``text`` is the event's template; where it is empty, the line itself is shown.
@@ -113,7 +113,7 @@ def parse_line(record: str) -> Line | None:
     return Line(int(match[2]), int(match[3]) / 1e6, match[4])
 
 
-class Story:
+class LineParser:
     """Understands lines; remembers one where the kernel takes several to say one thing."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Story:
         self._order: int | None = None
         self._fallen: dict[str, bool] = {}
 
-    def add(self, text: str) -> Found | None:
+    def add(self, text: str) -> KernelEvent | None:
         """Return what the line tells, if it completes something that matters."""
         if match := _CONSTRAINT.match(text):
             self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
@@ -140,11 +140,11 @@ class Story:
             self._order = int(match[1])
         elif _CHANNEL.match(text) and self._order is not None:
             order, self._order = self._order, None
-            return Found("vmbus_starved", (), {"order": order})
+            return KernelEvent("vmbus_starved", (), {"order": order})
         found = _driver_error(text)
         return None if found and found.labels == (_FALLEN,) and self._told(found, text) else found
 
-    def _told(self, fall: Found, text: str) -> bool:
+    def _told(self, fall: KernelEvent, text: str) -> bool:
         """Tell whether this only repeats that a card fell off the bus: in words what was a number, or the reverse."""
         device, way = str(fall.fields["device"]), text.startswith("NVRM: Xid")
         before = self._fallen.pop(device, way)
@@ -152,7 +152,7 @@ class Story:
             self._fallen[device] = way
         return before != way
 
-    def _kill(self, match: re.Match[str]) -> Found:
+    def _kill(self, match: re.Match[str]) -> KernelEvent:
         constraint, group, pid = self._constraint, self._group, self._pid
         self._constraint = self._group = self._pid = ""
         # A second victim of the same OOM (memory.oom.group) comes without a constraint of its own.
@@ -173,21 +173,21 @@ class Story:
             "size_bytes": anon + file + shmem,  # what the kill gives back
         }
         if constraint != "CONSTRAINT_MEMCG":
-            return Found("oom_kill", ("global",), fields, _KILL_OF_ALL)
-        return Found("oom_kill", ("cgroup",), fields, _KILL_OF_GROUP if group else _KILL_OF_SOME_GROUP)
+            return KernelEvent("oom_kill", ("global",), fields, _KILL_OF_ALL)
+        return KernelEvent("oom_kill", ("cgroup",), fields, _KILL_OF_GROUP if group else _KILL_OF_SOME_GROUP)
 
 
-def _driver_error(text: str) -> Found | None:
+def _driver_error(text: str) -> KernelEvent | None:
     """Return the error of a GPU's driver that a line tells."""
     if match := _DXG.match(text):
         number = int(match[2])
         number = errno.ENOMEM if number >= 0 and _PAGES in match[0] else abs(number)
         function, error = match[1], errno.errorcode.get(number, str(number))
-        return Found("dxg_error", (function, error), {"function": function, "error": error})
+        return KernelEvent("dxg_error", (function, error), {"function": function, "error": error})
     if match := _OFF_THE_BUS.match(text):
-        return Found("nvidia_xid", (_FALLEN,), {"xid": _FALLEN, "device": match[1].removesuffix(".0")})
+        return KernelEvent("nvidia_xid", (_FALLEN,), {"xid": _FALLEN, "device": match[1].removesuffix(".0")})
     if match := _XID.match(text):
-        return Found("nvidia_xid", (match[2],), {"xid": match[2], "device": match[1]})
+        return KernelEvent("nvidia_xid", (match[2],), {"xid": match[2], "device": match[1]})
     return None
 
 
@@ -255,7 +255,7 @@ class KernelLogSource(Source):
         self._opened_mono = 0.0
         self._replayed = False
         self._refusal_logged = False
-        self._story = Story()
+        self._story = LineParser()
         self._lost = self._notices = 0
         self._counts: dict[str, Counter[tuple[str, ...]]] = {kind: Counter() for kind in _COUNTERS}
         self._counts["oom_kill"] = Counter({("global",): 0, ("cgroup",): 0})

@@ -51,7 +51,7 @@ _NAMES: Mapping[MetricSpec, tuple[str, ...]] = {
 }
 
 
-class Server(NamedTuple):
+class ModelServer(NamedTuple):
     """A configured page, and how it is called where it is shown."""
 
     name: str
@@ -77,10 +77,10 @@ class ModelServerSource(Source):
             raise NoData(say("none is named in sampling.model_servers"))
         return Sample(tuple(reading for server in self._servers for reading in self._of(server)))
 
-    def _of(self, server: Server) -> Iterator[Reading]:
+    def _of(self, server: ModelServer) -> Iterator[Reading]:
         try:
             page = http_client.exchange(server.address, deadline_seconds=ANSWER_SECONDS, most_bytes=MOST_BYTES)
-        except (http_client.Unreachable, http_client.Refused) as error:
+        except (http_client.Unreachable, http_client.ErrorStatus) as error:
             if server.name not in self._down:
                 self._down.add(server.name)
                 log.debug("%s: %s", server.name, redaction.without(str(error), [server.address.target]))
@@ -91,7 +91,7 @@ class ModelServerSource(Source):
         yield from loaded(server.name, page) if page.lstrip()[:1] == b"{" else counted(server.name, page)
 
 
-def servers(urls: Sequence[str]) -> tuple[Server, ...]:
+def servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
     """Return the pages to read; a URL that is none is left out, once with a line in the log."""
     found = []
     for url in urls[:MOST_SERVERS]:
@@ -100,7 +100,7 @@ def servers(urls: Sequence[str]) -> tuple[Server, ...]:
         except ValueError as error:
             log.warning("sampling.model_servers: %s: %s", redaction.address(url), error)
             continue
-        found.append(Server(address.place, address))
+        found.append(ModelServer(address.place, address))
     return tuple(found)
 
 

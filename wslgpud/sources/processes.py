@@ -149,7 +149,7 @@ RESIDENT = gauge(
 SWAPPED = gauge("program_swap_bytes", "What of these programs lies in swap.", "program", names=(PROGRAM_NAMES,))
 
 
-class Row(NamedTuple):
+class ProcessStat(NamedTuple):
     """One process as /proc/<pid>/stat has it; a virtual size of 0 is a kernel thread or a zombie."""
 
     pid: int
@@ -201,7 +201,7 @@ class ProcessSource(Source):
         samples = tuple(self._sample(row, swap.get(row.pid, 0)) for row in kept)
         return Sample(_readings(len(rows), roles, samples), processes=samples)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[ProcessStat]:
         self._scans += 1
         if self._scans % _FORGET_EMPTY_SCANS == 0:
             self._empty.clear()
@@ -226,10 +226,10 @@ class ProcessSource(Source):
                 self._known[row.pid] = _Known(row.start_ticks, row.name, roles)
         return rows
 
-    def _find_roles(self, rows: Iterable[Row]) -> None:
+    def _find_roles(self, rows: Iterable[ProcessStat]) -> None:
         """Look closer at those that may have changed, biggest growth first, a few a scan."""
         now = self.host.clock.mono()
-        grown: list[tuple[int, Row, _Known]] = []
+        grown: list[tuple[int, ProcessStat, _Known]] = []
         for row in rows:
             known = self._known[row.pid]
             growth = row.rss_bytes - known.looked_rss_bytes
@@ -249,7 +249,7 @@ class ProcessSource(Source):
             known.command = short_command(self.host, pid)
         return known.command
 
-    def _swap(self, rows: list[Row]) -> dict[int, int]:
+    def _swap(self, rows: list[ProcessStat]) -> dict[int, int]:
         """Return the swapped bytes of those that may be among the biggest because of them."""
         levels = table(self.host.read("/proc/meminfo"))
         if whole(levels.get("SwapTotal")) == whole(levels.get("SwapFree")):
@@ -273,7 +273,7 @@ class ProcessSource(Source):
         match = pattern.search(self.host.read_optional(f"/proc/{pid}/status"))
         return whole(match[1]) if match else None
 
-    def _sample(self, row: Row, swap_bytes: int) -> ProcessSample:
+    def _sample(self, row: ProcessStat, swap_bytes: int) -> ProcessSample:
         return _sample(self.host, row, swap_bytes, frozenset(self._known[row.pid].roles), self._command(row.pid))
 
 
@@ -286,7 +286,7 @@ def sampled(host: Host, pid: int) -> ProcessSample | None:
     return _sample(host, row, 0, inspect(host, pid, row.name, command, frozenset()), command)
 
 
-def _sample(host: Host, row: Row, swap_bytes: int, roles: frozenset[str], command: str) -> ProcessSample:
+def _sample(host: Host, row: ProcessStat, swap_bytes: int, roles: frozenset[str], command: str) -> ProcessSample:
     cgroup = memory_cgroup(host.read_optional(f"/proc/{row.pid}/cgroup"))
     status = host.read_optional(f"/proc/{row.pid}/status")
     uid, pinned = _UID.search(status), [whole(size) for size in _PINNED.findall(status)]
@@ -324,7 +324,7 @@ def memory_cgroup(text: str) -> str:
     return found
 
 
-def parse_stat(text: str) -> Row | None:
+def parse_stat(text: str) -> ProcessStat | None:
     """Return the process in the text of /proc/<pid>/stat, None when it is not one.
 
     Format: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
@@ -340,10 +340,12 @@ def parse_stat(text: str) -> Row | None:
         return None
     faults, major, user, system = map(whole, (words[7], words[9], *words[11:13]))
     cpu = None if user is None or system is None else (user + system) / _TICKS_PER_SECOND
-    return Row(number, start, named(name), virtual, pages * _PAGE_BYTES, cpu, faults, major)
+    return ProcessStat(number, start, named(name), virtual, pages * _PAGE_BYTES, cpu, faults, major)
 
 
-def choose(rows: Iterable[Row], swap: dict[int, int], roles: dict[int, frozenset[Role]], most: int) -> list[Row]:
+def choose(
+    rows: Iterable[ProcessStat], swap: dict[int, int], roles: dict[int, frozenset[Role]], most: int
+) -> list[ProcessStat]:
     """Return the ``most`` rows to keep, biggest first: half by size alone, then those with a role."""
     by_size = sorted(rows, key=lambda r: r.rss_bytes + swap.get(r.pid, 0), reverse=True)
     sure, rest = by_size[: most - most // 2], by_size[most - most // 2 :]

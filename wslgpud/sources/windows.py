@@ -204,7 +204,7 @@ class WindowsSource(Source):
         shown = address(url)
         try:
             page = http_client.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
-        except (http_client.Unreachable, http_client.Refused) as error:
+        except (http_client.Unreachable, http_client.ErrorStatus) as error:
             # A server may say the address back, with a secret in it.
             hidden = without(str(error), parts(url))
             why = cause(error) if hidden == str(error) else hidden

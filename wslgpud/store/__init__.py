@@ -1,6 +1,6 @@
 """History: what every tick knew, what changed and was alerted, in one file; the home of SQLAlchemy."""
 
-from wslgpud.store.engine import shown, sqlite_path
+from wslgpud.store.connect import shown, sqlite_path
 from wslgpud.store.errors import LockedError, StoreError
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Bucket, DaemonRun, Delivery, ProcessPoint, SeriesRef

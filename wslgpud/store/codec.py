@@ -205,7 +205,7 @@ def inflate(data: bytes, most: int, *, raw: bool = False) -> bytes:
     return found
 
 
-class Block(NamedTuple):
+class SeriesBlock(NamedTuple):
     """One series in one chunk; ``mask`` is the number of its mask there, 0 where it has all ticks."""
 
     mask: int
@@ -213,14 +213,14 @@ class Block(NamedTuple):
     data: bytes
 
 
-def pack_sheet(blocks: Mapping[int, Block]) -> bytes:
+def pack_sheet(blocks: Mapping[int, SeriesBlock]) -> bytes:
     """Return the blocks of the series with these numbers (16 bits, in order) as a sheet."""
     bodies = list(map(_body, blocks.values()))
     ends = accumulate(map(len, bodies))
     return struct.pack(f"<H{len(blocks)}H{len(blocks)}I", len(blocks), *blocks, *ends) + b"".join(bodies)
 
 
-def unpack_sheet(sheet: bytes) -> dict[int, Block]:
+def unpack_sheet(sheet: bytes) -> dict[int, SeriesBlock]:
     """Undo ``pack_sheet``, or raise ValueError: the sheet is damaged."""
     numbers, ends, begin = _directory(sheet)
     return {
@@ -229,7 +229,7 @@ def unpack_sheet(sheet: bytes) -> dict[int, Block]:
     }
 
 
-def find_block(sheet: bytes, number: int) -> Block | None:
+def find_block(sheet: bytes, number: int) -> SeriesBlock | None:
     """Return the block of one series of a sheet if it is there, or raise ValueError: the sheet is damaged."""
     numbers, ends, begin = _directory(sheet)
     i = bisect_left(numbers, number)
@@ -249,15 +249,15 @@ def _directory(sheet: bytes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     return both[:count], both[count:], 2 + struct.calcsize(words)
 
 
-def _body(block: Block) -> bytes:
+def _body(block: SeriesBlock) -> bytes:
     # Twice the mask: what is odd says that another kind of values follows.
     return pack_numbers(2 * block.mask, block.last) + block.data
 
 
-def _block(body: bytes) -> Block:
+def _block(body: bytes) -> SeriesBlock:
     try:
         (head, last), begin = unpack_numbers(body, 2)
         struct.pack("<q", last)  # a value has 64 bits
     except (IndexError, struct.error) as error:
         raise ValueError(say("damaged sheet: {why}", why=cause(error))) from error
-    return Block(head // 2, last, body[begin:])
+    return SeriesBlock(head // 2, last, body[begin:])

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, and_, func, select
 
 from wslgpud.security.safe_files import Folder
-from wslgpud.store import engine as engines
+from wslgpud.store import connect as engines
 from wslgpud.store import schema
 from wslgpud.store.codec import decode
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap

@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from wslgpud.metrics import PREFIX
 from wslgpud.model import FindingKind, Forecast, Level, Number, StressFinding, StressResult, StressVerdict, Transition
 from wslgpud.security import safe_files, shapes
-from wslgpud.security.shapes import DETAIL, LATEST_WALL, Shape, ShapeError, number, said, text
+from wslgpud.security.shapes import DETAIL, LATEST_WALL, MalformedError, Shape, number, said, text
 from wslgpud.words import Message, MessageLike, facts_from_json, from_json, from_text, to_json
 
 
@@ -239,13 +239,13 @@ def stress_to_json(result: StressResult, write: Callable[[MessageLike], Any] = t
 def stress_from_json(document: dict[str, Any]) -> StressResult:
     """Return the result of its JSON; fields of other versions are ignored.
 
-    ShapeError: one is missing or of another shape; it names the field.
+    MalformedError: one is missing or of another shape; it names the field.
     """
     for name, shape in {**_NEEDED, **_OPTIONAL}.items():
         if name not in document and name in _NEEDED:
-            raise ShapeError(f"it has no {name}")
+            raise MalformedError(f"it has no {name}")
         if name in document and not shape(document[name]):
-            raise ShapeError(f"its {name} is none: {str(document[name])[:80]!r}")
+            raise MalformedError(f"its {name} is none: {str(document[name])[:80]!r}")
     known = {name: value for name, value in document.items() if name in StressResult.__slots__}
     findings = tuple(StressFinding(row["kind"], from_json(row["text"])) for row in known.get("findings", ()))
     reason = from_json(known.get("reason", ""))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, delete, select
 
 from wslgpud.store import schema
-from wslgpud.store.codec import Block, encode, pack_sheet
+from wslgpud.store.codec import SeriesBlock, encode, pack_sheet
 from wslgpud.store.errors import gap
 from wslgpud.store.rollup import MINUTE, summarise, write_summaries
 from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
@@ -77,7 +77,7 @@ def chunk_writer(
     for series, (values, mask) in sorted(columns.items()):
         which = masks.setdefault(bytes(mask), len(masks) + 1) if len(values) < len(mask) else 0
         data = encode(values)
-        blocks[series & schema.OWN_SERIES] = Block(which, values[-1], data)
+        blocks[series & schema.OWN_SERIES] = SeriesBlock(which, values[-1], data)
     row = {
         "id": number,
         "ticks": len(times),

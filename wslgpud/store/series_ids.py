@@ -36,7 +36,7 @@ class SeriesKey(NamedTuple):
         return self.metric, self.labels, self.divisor
 
 
-class Found(NamedTuple):
+class KnownSeries(NamedTuple):
     """What the database knows of some series of one host."""
 
     #: number and kind
@@ -49,7 +49,7 @@ class Found(NamedTuple):
     free: Sequence[int] = ()
 
 
-def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Found:
+def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> KnownSeries:
     first, last = schema.series_range(host)
     mine = _series.id.between(first, last)
     newest: int = connection.scalar(select(func.max(_series.id)).where(mine)) or first
@@ -72,7 +72,7 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Foun
     if newest + len(unknown) > last:
         taken = {*connection.scalars(select(_series.id).where(mine))}
         free = [*islice((number for number in range(first + 1, newest) if number not in taken), len(unknown))]
-    return Found(rows, newest, room, free)
+    return KnownSeries(rows, newest, room, free)
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class SeriesInUse:
     def numbers(self) -> dict[str, int]:
         return {series.name: series.number for series in self._all() if series.number is not None}
 
-    def number(self, keys: Collection[SeriesKey], found: Found) -> int:
+    def number(self, keys: Collection[SeriesKey], found: KnownSeries) -> int:
         """Give new series numbers, no metric with others' names more than ``room``; return how many got none."""
         first, last = schema.series_range(self._host_id)
         self._newest = max(self._newest, found.newest, first)

@@ -14,7 +14,7 @@ from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import Block, decode, find_block, inflate, rises, unpack_sheet
+from wslgpud.store.codec import SeriesBlock, decode, find_block, inflate, rises, unpack_sheet
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.records import SeriesRef
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
@@ -243,7 +243,7 @@ def times_of(chunk: Any) -> list[Any]:
     return decode(chunk.times, chunk.ticks, chunk.last_ms)
 
 
-def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
+def blocks_of(connection: Connection, chunk: int) -> dict[int, SeriesBlock]:
     """Return the blocks of a chunk by the low 16 bits of their series, or raise ValueError: they are damaged."""
     sheet = connection.scalar(select(_block.data).where(_block.id == chunk))
     return {} if sheet is None else unpack_sheet(sheet)

@@ -20,8 +20,8 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
+from wslgpud.store import connect as engines
 from wslgpud.store import database, schema
-from wslgpud.store import engine as engines
 from wslgpud.store.errors import gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Delivery, Learned, delivery_of, stress_to_json, transition_row

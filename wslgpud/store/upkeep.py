@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Integer, Table, and_, bindpara
 
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
-from wslgpud.store import engine as engines
+from wslgpud.store import connect as engines
 from wslgpud.store import schema, seal
 from wslgpud.store.errors import StoreError
 from wslgpud.store.reader import Reader

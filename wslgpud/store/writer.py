@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.config import StoreSettings
+from wslgpud.store import connect as engines
 from wslgpud.store import database, errors, recovery, schema, wal
-from wslgpud.store import engine as engines
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from wslgpud.active_runs import RunNotes
+from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Observation
@@ -22,7 +22,7 @@ from wslgpud.words import Fact, Message, say
 
 log = logging.getLogger(__name__)
 
-#: Once the worker has ended, its memory may take a while to come back in NVML's view; see ``run.py``.
+#: Once the worker has ended, its memory may take a while to come back in NVML's view; see ``stress_run.py``.
 GIVING_BACK_SECONDS = 7.0
 #: A run leaves its note right after it has taken the lock.
 UNPROVEN_SECONDS = 3.0
@@ -149,9 +149,9 @@ class CardsUnderTest:
         files = [(gpu, GpuLock(gpu, self._host.path(place))) for gpu in gpus for place in PLACES]
         text = locks(self._host) if any(lock.file() for _, lock in files) else ""
         for gpu, lock in files:
-            for claim in lock.claims(text):
-                if claim.alone and not claim.waits:
-                    yield gpu, str(lock.path), self._holding(gpu, claim.pid)
+            for entry in lock.entries(text):
+                if entry.alone and not entry.waits:
+                    yield gpu, str(lock.path), self._holding(gpu, entry.pid)
 
     def _holding(self, gpu: int, pid: int) -> Holding:
         run, note, worker = identity(self._host, pid), self._notes.of("stress", pid), None

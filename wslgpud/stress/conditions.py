@@ -16,7 +16,7 @@ from wslgpud.security import safe_files
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.identity import identity
 from wslgpud.sources.processes import FRAMEWORK, MOST_FILES, short_command
-from wslgpud.stress.course import Course, followed
+from wslgpud.stress.telemetry import Course, followed
 
 log = logging.getLogger(__name__)
 

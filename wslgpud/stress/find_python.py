@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from wslgpud.security.provenance import Account, Refused, survey, users_mounts
+from wslgpud.security.provenance import Account, UntrustedProgram, survey, users_mounts
 from wslgpud.security.run_as import Command, account_for, environment
 from wslgpud.words import MessageError, say
 
@@ -31,7 +31,7 @@ class NoTorch(MessageError):
 def has_torch(python: Path) -> bool:
     try:
         return survey(python).torch
-    except (OSError, Refused):
+    except (OSError, UntrustedProgram):
         return False
 
 
@@ -93,7 +93,7 @@ def find_python(setting: str, environ: Mapping[str, str]) -> Python:
         with contextlib.suppress(OSError):  # it is not there
             try:
                 account = account_for(named)
-            except Refused as refused:
+            except UntrustedProgram as refused:
                 raise NoTorch("stress.python: {why}", why=refused.said) from refused
             if os.access(named, os.X_OK):
                 return Python(named, account)
@@ -105,7 +105,7 @@ def find_python(setting: str, environ: Mapping[str, str]) -> Python:
                 return Python(python, account_for(python))
             except OSError:
                 continue
-            except Refused as refused:  # another may do
+            except UntrustedProgram as refused:  # another may do
                 why = say("no Python with torch can be used: {why}", why=refused.said)
     raise NoTorch(why)
 

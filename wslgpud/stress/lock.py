@@ -26,7 +26,7 @@ class LockError(MessageError):
     """A card's lock file cannot be used; it names the file and the remedy."""
 
 
-class Claim(NamedTuple):
+class LockEntry(NamedTuple):
     """One process's part in a lock: alone or shared, held or waited for."""
 
     pid: int
@@ -34,7 +34,7 @@ class Claim(NamedTuple):
     waits: bool
 
 
-def claims(text: str, device: int, inode: int) -> list[Claim]:
+def lock_entries(text: str, device: int, inode: int) -> list[LockEntry]:
     """Return who holds a file by flock(2) or waits for it, from the text of /proc/locks.
 
     Format: https://man7.org/linux/man-pages/man5/proc_locks.5.html. Pids are those of the reader's namespace.
@@ -45,7 +45,7 @@ def claims(text: str, device: int, inode: int) -> list[Claim]:
         words = line.split()
         waits = "->" in words
         if len(words) >= 6 + waits and words[5 + waits] == place and words[1 + waits] == "FLOCK":
-            found.append(Claim(whole(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
+            found.append(LockEntry(whole(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
     return found
 
 
@@ -93,16 +93,16 @@ class GpuLock:
         return descriptor
 
     def wanted(self, host: Host) -> bool:
-        return any(claim.waits for claim in self.claims(locks(host)))
+        return any(entry.waits for entry in self.entries(locks(host)))
 
     def holders(self, host: Host) -> list[MessageLike]:
         """Return who holds it, as "name (pid 42)"."""
-        pids = [claim.pid for claim in self.claims(locks(host)) if not claim.waits]
+        pids = [entry.pid for entry in self.entries(locks(host)) if not entry.waits]
         return [f"{who.name} (pid {pid})" if (who := identity(host, pid)) else ended(pid) for pid in pids]
 
-    def claims(self, text: str) -> Sequence[Claim]:
+    def entries(self, text: str) -> Sequence[LockEntry]:
         found = self.file()
-        return () if found is None else claims(text, found.st_dev, found.st_ino)
+        return () if found is None else lock_entries(text, found.st_dev, found.st_ino)
 
     def file(self) -> os.stat_result | None:
         """Return which file it is; None where there is none, or nothing that could be locked."""

@@ -16,7 +16,7 @@ from typing import Any
 from wslgpud.probes.supervisor import epitaph
 from wslgpud.security import safe_files, shapes
 from wslgpud.security.run_as import Command, start
-from wslgpud.stress.result import Outcome
+from wslgpud.stress.result import WorkerOutput
 from wslgpud.words import MessageLike, cause, say
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -48,14 +48,14 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     started: Callable[[int], None] = lambda _: None,
     progress: Callable[[Line], None] = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
-) -> Outcome:
-    """Run the worker on a ``worker.Job`` to its end; ``script`` is its file where the command does not name it.
+) -> WorkerOutput:
+    """Run the worker on a ``worker.WorkerJob`` to its end; ``script`` is its file where the command does not name it.
 
     ``watch`` is asked ten times a second: a text is a reason to leave the GPU now. ``started`` gets the worker's
     pid as soon as there is one, ``progress`` every line as it comes. ``stall_seconds`` is the longest time
     without a line, from the first one on.
     """
-    outcome, began, pipe = Outcome(), time.monotonic(), subprocess.PIPE
+    outcome, began, pipe = WorkerOutput(), time.monotonic(), subprocess.PIPE
     try:
         process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, script=script)
     except OSError as error:
@@ -90,7 +90,9 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
 
 
 class _Conversation:
-    def __init__(self, process: subprocess.Popen[bytes], outcome: Outcome, progress: Callable[[Line], None]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], outcome: WorkerOutput, progress: Callable[[Line], None]
+    ) -> None:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - for mypy; asked for above
         self._process, self._outcome, self._progress = process, outcome, progress
         self._pipes = process.stdin, process.stdout, process.stderr
@@ -185,7 +187,7 @@ class _Conversation:
                 stream.close()
 
 
-def _end(process: subprocess.Popen[bytes], outcome: Outcome) -> None:
+def _end(process: subprocess.Popen[bytes], outcome: WorkerOutput) -> None:
     """See to it that the process ends, each step harder than the last; note when it cannot be."""
     for number, patience in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
         if process.poll() is None:

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any, Literal
 
 from wslgpud.model import GpuSample, Number, StressFinding, StressResult, StressVerdict
-from wslgpud.stress.course import SHARED_BYTES, Course
-from wslgpud.stress.plan import sold_bytes
+from wslgpud.stress.telemetry import SHARED_BYTES, Course
+from wslgpud.stress.worker_job import sold_bytes
 from wslgpud.words import TEMPLATES, Message, MessageLike, say, says
 from wslgpud.words.units import one_line
 
@@ -75,7 +75,7 @@ def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> Error
 
 
 @dataclass
-class Outcome:
+class WorkerOutput:
     lines: list[dict[str, Any]] = field(default_factory=list)
     failure: MessageLike = ""  # empty when it ended by itself and in order
     left: MessageLike = ""  # why it was asked to leave, where it then did
@@ -92,7 +92,7 @@ class Frame:
     course: Course | None = None
 
 
-def digest(outcome: Outcome, frame: Frame) -> StressResult:
+def digest(outcome: WorkerOutput, frame: Frame) -> StressResult:
     """Turn a run's lines into its result; ``comparison.py`` compares it with other nights."""
     events: dict[str, list[Mapping[str, Any]]] = {}
     for line in outcome.lines:
@@ -230,7 +230,7 @@ def _findings(
 
 
 def _verdict(
-    end: Mapping[str, Any], outcome: Outcome, findings: Sequence[StressFinding]
+    end: Mapping[str, Any], outcome: WorkerOutput, findings: Sequence[StressFinding]
 ) -> tuple[StressVerdict, MessageLike]:
     why = outcome.failure or outcome.left or _why(end)
     if any(finding.kind == "errors" for finding in findings):

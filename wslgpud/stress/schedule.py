@@ -27,7 +27,7 @@ from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import stress_metrics
 from wslgpud.stress.comparison import level_of
 from wslgpud.stress.conditions import Recent
-from wslgpud.stress.run import Runner
+from wslgpud.stress.stress_run import Runner
 from wslgpud.stress.unit import AROUND_SECONDS, MOST_ANSWER_BYTES, Asker
 from wslgpud.words import cause
 

@@ -19,7 +19,7 @@ from wslgpud.model import GpuSample, StressResult
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import said
 from wslgpud.store.records import stress_from_json, stress_to_json
-from wslgpud.stress.plan import MODES, Mode
+from wslgpud.stress.worker_job import MODES, Mode
 from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
 
 #: "yes" where the unit is there to be asked; set by wslgpud.service

@@ -1,6 +1,6 @@
 """The program that fills a GPU's memory, checks it, and gives it back. Needs torch, and nothing of ours.
 
-The first line of standard input is the job (see ``Job``); any further line, or the end of the input, tells it
+The first line of standard input is the job (see ``WorkerJob``); any further line, or the end of the input, tells it
 to give everything back. Standard output carries one JSON object a line, see ``README.md`` beside this file.
 
 It keeps to four rules. Every kernel works on one chunk and at most ``GROUP_BYTES`` are queued, because
@@ -63,7 +63,7 @@ SLOW_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """What to do: sizes in bytes."""
 
     device: str = "cuda:0"
@@ -106,7 +106,7 @@ def signed(word: int, bits: int = 64) -> int:
 class Worker:
     """One run. Tests replace ``allocate``, ``free_bytes`` and ``written`` to plant faults."""
 
-    def __init__(self, job: Job, send: Callable[..., None], stop: threading.Event) -> None:
+    def __init__(self, job: WorkerJob, send: Callable[..., None], stop: threading.Event) -> None:
         self.job, self.send, self.stop = job, send, stop
         self.cuda = job.device.startswith("cuda")
         self.device = torch.device(job.device)
@@ -727,7 +727,7 @@ class Patterns:
         return None
 
 
-def obedient(make_worker: Callable[[Job, Callable[..., None], threading.Event], Worker]) -> int:
+def obedient(make_worker: Callable[[WorkerJob, Callable[..., None], threading.Event], Worker]) -> int:
     # Whatever torch or the driver print must not end up between our lines.
     speech = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -740,7 +740,7 @@ def obedient(make_worker: Callable[[Job, Callable[..., None], threading.Event], 
         with contextlib.suppress(BrokenPipeError):  # the parent is gone: so is the input, and we end soon
             speech.write(json.dumps({"event": event, **facts}) + "\n")
 
-    job, stop = Job(**json.loads(sys.stdin.readline())), threading.Event()
+    job, stop = WorkerJob(**json.loads(sys.stdin.readline())), threading.Event()
 
     def listen() -> None:
         sys.stdin.readline()

@@ -5,7 +5,7 @@ library only (Python 3.8 and later), and torch only if the program has done so. 
 never keeps the program from ending; without a daemon it only counts.
 
 The program's own thread reads the allocator after a step, at most five times a second and without synchronising
-with the card; a thread writes the note (see ``wslgpud.active_runs``) and looks for the daemon's answer.
+with the card; a thread writes the note (see ``wslgpud.active_runs.notes``) and looks for the daemon's answer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PACES = 60
 READINGS, BLOCKS, MERGED, SCALES = 6, 8, 4, 6
 #: with RAM as many kinds of memory as the daemon reads of one training
 MOST_CARDS, MOST_WORKERS, MOST_THREADS = 4, 64, 64
-#: where the daemon looks for notes, see ``wslgpud.active_runs.PLACES``
+#: where the daemon looks for notes, see ``wslgpud.active_runs.notes.PLACES``
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
 _DAEMON, _MOST_BYTES = "wslgpud-running-daemon-", 1 << 14
 _SERVICE = "wslgpud"
@@ -202,7 +202,7 @@ class Companion:
     def _document(self, began: float, pace: Sequence[tuple[float, int]]) -> dict[str, Any]:
         (since, before), (now, steps) = pace[0], pace[-1]
         script = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python")
-        facts = {"what": script, "who": script, "phase": "", "began_mono": began, "read_mono": now}
+        facts = {"what": script, "who": script, "phase": "", "began_mono": began}
         if steps > before:
             seconds = facts["step_seconds"] = (now - since) / (steps - before)
             if len(pace) > PACES // 2:

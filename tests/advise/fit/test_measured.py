@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from wslgpud.active_runs import Noted
+from wslgpud.active_runs.notes import Noted
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Plan, estimate
 from wslgpud.advise.fit.measured import Measured, ratio, read
 from wslgpud.advise.fit.shape import of
 from wslgpud.advise.guard import past_runs
-from wslgpud.advise.guard.trainings import Trainings
+from wslgpud.advise.guard.training_peaks import TrainingPeaks
 from wslgpud.cli import app
 from wslgpud.host import Host
 from wslgpud.sources.identity import Identity
@@ -103,7 +103,7 @@ def said(steps: int = 9, uid: int | None = None, **memory: int) -> Noted:
 
 
 def test_guard_keeps_the_most_that_a_plan_took_and_fit_reads_it(tmp_path) -> None:
-    trainings, known = Trainings(Host()), past_runs.PastRuns()
+    trainings, known = TrainingPeaks(Host()), past_runs.PastRuns()
     own = estimate(SHAPE, PLAN).total_bytes - CONTEXT_BYTES
     for reserved in (own, round(1.2 * own), own):
         trainings.note([said(reserved=reserved)])
@@ -127,7 +127,7 @@ def test_guard_keeps_the_most_that_a_plan_took_and_fit_reads_it(tmp_path) -> Non
     ids=["too early", "of another user", "failed", "on the edge", "not on a card"],
 )
 def test_what_is_no_measure_of_the_plan_is_not_kept(note: Noted) -> None:
-    trainings = Trainings(Host())
+    trainings = TrainingPeaks(Host())
     trainings.note([note])
 
     assert not trainings.seen

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.test_guard import GUARD
 from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs import PLACES, Claim, Note, RunNotes, expected, name_of
-from wslgpud.advise.guard import past_runs, plan
-from wslgpud.advise.guard.measures import TreeMemory, most_bytes
-from wslgpud.advise.guard.plan import Process
+from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import PLACES, Claim, Note, name_of
+from wslgpud.advise.guard import capacity, past_runs
+from wslgpud.advise.guard.capacity import Process
+from wslgpud.advise.guard.usage import TreeMemory, most_bytes
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Expected
+from wslgpud.sampling.announcements import expected
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security.safe_files import Folder
 from wslgpud.words.units import size
@@ -32,7 +34,7 @@ COMMAND = [sys.executable, "-c", HOLD]
 
 def remembered(folder: Path, **facts) -> None:
     known = past_runs.PastRuns()
-    known.learn(plan.key_of(COMMAND), facts, {})
+    known.learn(capacity.key_of(COMMAND), facts, {})
     past_runs.save(folder, known)
 
 

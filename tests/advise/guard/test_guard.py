@@ -17,8 +17,8 @@ import pytest
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from tests.support.elsewhere import seen as seen_now
-from wslgpud.advise.guard.measures import RunStats
 from wslgpud.advise.guard.runner import GuardedCommand
+from wslgpud.advise.guard.usage import RunStats
 from wslgpud.cli.guard import _own_log, _sum_up
 from wslgpud.host import Host
 
@@ -302,7 +302,7 @@ def test_a_wish_that_cannot_be_met_is_said_before_anything_runs(tmp_path, argume
 GROW = """
 import os, signal, sys, time
 from wslgpud.host import Host
-from wslgpud.active_runs import RunNotes
+from wslgpud.active_runs.note_reader import RunNotes
 def seen():
     notes = [note for note in RunNotes(Host()).read() if note.who.pid == os.getppid()]
     return max((note.document.get("peak_bytes", 0) for note in notes), default=0)

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.advise.guard.measures import MemoryLeft, memory_left
+from wslgpud.advise.guard.usage import MemoryLeft, memory_left
 from wslgpud.host import Host, NoData
 
 GIB = 1 << 30
 MACHINE = {
     "/proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB\nSwapFree: 1048576 kB\n",
     "/proc/vmstat": "oom_kill 7\n",
+    "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
 }
+VERSION_1 = {"/proc/self/mounts": "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n"}
 BUILD = "/sys/fs/cgroup/user.slice/build.scope"
 
 
@@ -55,17 +57,17 @@ def test_the_limit_of_a_group_above_counts_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "folder", "limit", "used"),
+    ("mounts", "line", "folder", "limit", "used"),
     [
-        ("0::/", "/sys/fs/cgroup", "memory.max", "memory.current"),
-        ("4:memory:/docker/abc", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ({}, "0::/", "/sys/fs/cgroup", "memory.max", "memory.current"),
+        (VERSION_1, "4:memory:/docker/abc", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ],
 )
-def test_in_a_container_its_own_limit_counts(tmp_path, line, folder, limit, used):
+def test_in_a_container_its_own_limit_counts(tmp_path, mounts, line, folder, limit, used):
     """What it sees of cgroups begins with its own."""
     files = {"/proc/self/cgroup": f"{line}\n", f"{folder}/{limit}": f"{2 * GIB}\n", f"{folder}/{used}": f"{GIB}\n"}
 
-    assert memory_left(host(tmp_path, **files)) == MemoryLeft(GIB, 2 * GIB)
+    assert memory_left(host(tmp_path, **mounts, **files)) == MemoryLeft(GIB, 2 * GIB)
 
 
 def test_groups_of_version_1_say_it_in_other_words(tmp_path):
@@ -79,7 +81,7 @@ def test_groups_of_version_1_say_it_in_other_words(tmp_path):
         "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes": "9223372036854771712\n",
     }
 
-    assert memory_left(host(tmp_path, **files)) == MemoryLeft(GIB + GIB // 4, 2 * GIB, 3)
+    assert memory_left(host(tmp_path, **VERSION_1, **files)) == MemoryLeft(GIB + GIB // 4, 2 * GIB, 3)
 
 
 def test_a_machine_that_does_not_tell_is_no_machine_with_nothing_left(tmp_path):

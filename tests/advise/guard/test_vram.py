@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.hosts.machines import HERE as HOSTS
-from wslgpud.advise.guard.measures import VramWatch
+from wslgpud.advise.guard.usage import VramWatch
 from wslgpud.config import Config, Sampling
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample

@@ -148,7 +148,7 @@ def wslconfig_in_force(machine: Evidence) -> Outcome:
     return problem(say("not in force: {settings}", settings=waiting), remedy)
 
 
-def _waits(row: compare.Row) -> str | Message:
+def _waits(row: compare.SettingRow) -> str | Message:
     if row.key.name == "kernelCommandLine":  # too long to show twice
         return row.key.name
     wanted, has = compare.quoted(row.key, row.wanted), compare.measured(row.key, row.has)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wslgpud.security import safe_files
-from wslgpud.security.provenance import Refused
+from wslgpud.security.provenance import UntrustedProgram
 from wslgpud.security.run_as import Command, account_for, environment, run
 from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, whole
 from wslgpud.words import MessageLike, cause, say
@@ -68,7 +68,7 @@ def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts
         code, output, complaints = run(Command([str(python)], variables, account), seconds, script=PROBE)
     except TimeoutError:
         return TorchFacts(str(python), failure=say("did not answer within {limit_seconds}", limit_seconds=seconds))
-    except Refused as refused:
+    except UntrustedProgram as refused:
         return TorchFacts(str(python), failure=say("was not started: {why}", why=refused.said))
     except OSError as error:
         return TorchFacts(str(python), failure=say("cannot be started: {why}", why=cause(error)))

@@ -10,11 +10,11 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from wslgpud.advise.guard import plan, tree
+from wslgpud.advise.guard import capacity, tree
+from wslgpud.advise.guard.capacity import Process
 from wslgpud.advise.guard.failures import recognised
-from wslgpud.advise.guard.measures import MemoryLeft, RunStats, Shortage, TreeMemory, VramWatch, memory_left
-from wslgpud.advise.guard.plan import Process
 from wslgpud.advise.guard.relay import Relay
+from wslgpud.advise.guard.usage import MemoryLeft, RunStats, Shortage, TreeMemory, VramWatch, memory_left
 from wslgpud.host import Host
 from wslgpud.sources.wsl import generation
 
@@ -48,7 +48,7 @@ class GuardedCommand:
     timeout_seconds: float | None = None
     pause: bool = False
     save_signal: signal.Signals | None = None
-    compiler_bytes: int = plan.CXX_BYTES
+    compiler_bytes: int = capacity.CXX_BYTES
 
 
 class GuardedRun:
@@ -154,7 +154,7 @@ class GuardedRun:
         processes = self._tree()
         left = memory_left(self.host)
         self.stats.note(seconds, left, processes, self._memory.now_bytes(processes))
-        compilers = {p.key for p in processes if plan.is_compiler(p.name)}
+        compilers = {p.key for p in processes if capacity.is_compiler(p.name)}
         self.stats.compilers_ended += len(self._compilers - compilers)
         self._compilers = compilers
         limit = self.guarded.timeout_seconds
@@ -179,15 +179,15 @@ class GuardedRun:
         return tree.descendants(self.host, os.getpid(), without=ours)
 
     def _pause(self, processes: Sequence[Process], left: MemoryLeft, now: float) -> None:
-        compilers = [p for p in processes if plan.is_compiler(p.name)]
+        compilers = [p for p in processes if capacity.is_compiler(p.name)]
         self._stopped = {p.key: p for p in compilers if p.key in self._stopped}
         self.stats.paused_seconds += len(self._stopped) * (now - self._looked_at)
         ours = [p for p in compilers if not p.stopped or p.key in self._stopped]  # others' stops are theirs
         # What this build has shown, once it has shown enough, tells how much a compiler may grow.
-        expected = int(self.stats.compiler_bytes * plan.MARGIN)
-        if self.stats.compilers_ended < plan.ENOUGH_SEEN:
+        expected = int(self.stats.compiler_bytes * capacity.MARGIN)
+        if self.stats.compilers_ended < capacity.ENOUGH_SEEN:
             expected = max(expected, self.guarded.compiler_bytes)
-        stop, go = plan.to_stop(ours, left.available_bytes, plan.reserve(left.total_bytes), expected)
+        stop, go = capacity.to_stop(ours, left.available_bytes, capacity.reserve(left.total_bytes), expected)
         self._rescue.note(p.pid for p in stop)
         if tree.send(stop, signal.SIGSTOP):
             self.stats.pauses += len(stop)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from wslgpud.advise.guard.plan import Process
+from wslgpud.advise.guard.capacity import Process
 from wslgpud.host import Host
 from wslgpud.sources import whole
 

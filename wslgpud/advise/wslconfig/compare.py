@@ -22,7 +22,7 @@ Match = Literal["in force", "waiting", "default", "not visible"]
 Fact = int | bool | str
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """One setting: what the file says (None: nothing), what the machine has (None: cannot be seen)."""
 
     key: WslKey
@@ -31,7 +31,7 @@ class Row(NamedTuple):
     match: Match
 
 
-def rows(parsed: Parsed, host: Host) -> list[Row]:
+def rows(parsed: Parsed, host: Host) -> list[SettingRow]:
     """Return a row for every key that the file sets or that can be seen from inside."""
     seen = facts(host)
     found = []
@@ -42,7 +42,7 @@ def rows(parsed: Parsed, host: Host) -> list[Row]:
         match: Match = "default" if wanted is None else "not visible"
         if wanted is not None and has is not None:
             match = "in force" if fits(key.path, wanted, has) else "waiting"
-        found.append(Row(key, wanted, has, match))
+        found.append(SettingRow(key, wanted, has, match))
     return found
 
 

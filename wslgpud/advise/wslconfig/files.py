@@ -32,7 +32,7 @@ class NotFound(MessageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ConfigText:
     """The text of a file and how it is encoded; what is no text survives as surrogates or in ``raw``.
 
     ``sound`` is False where WSL cannot read it to its end: it takes bytes that are not UTF-8 for U+FFFD, but for
@@ -51,18 +51,18 @@ class Document:
         return self.raw or self.mark + self.text.encode(self.encoding, "surrogateescape")
 
 
-def decoded(data: bytes) -> Document:
+def decoded(data: bytes) -> ConfigText:
     """Return what the bytes of a file say."""
     mark, encoding = next(((m, e) for m, e in _MARKS if data.startswith(m)), (b"", "utf-8"))
     body = data[len(mark) :]
     try:
-        return Document(body.decode(encoding), encoding, mark)
+        return ConfigText(body.decode(encoding), encoding, mark)
     except UnicodeDecodeError:
         if encoding == "utf-8":
             text = body.decode(encoding, "surrogateescape")
-            return Document(text, encoding, mark, sound=not "\udc80" <= text[-1] <= "\udcff")
+            return ConfigText(text, encoding, mark, sound=not "\udc80" <= text[-1] <= "\udcff")
         # UTF-16 has no way to carry odd bytes along; such a file is shown, not changed.
-        return Document(body.decode(encoding, "replace"), encoding, mark, sound=False, raw=data)
+        return ConfigText(body.decode(encoding, "replace"), encoding, mark, sound=False, raw=data)
 
 
 def find(host: Host) -> str:
@@ -103,7 +103,7 @@ def declared(path: str | os.PathLike[str]) -> WslFile:
     return WSL_CONF if Path(path).name == WSL_CONF.name else WSLCONFIG
 
 
-def read(path: str | os.PathLike[str]) -> Document:
+def read(path: str | os.PathLike[str]) -> ConfigText:
     """Return the file's text.
 
     Raises:
@@ -112,7 +112,7 @@ def read(path: str | os.PathLike[str]) -> Document:
     return decoded(safe_files.contents(path, MOST_BYTES, follow=True))
 
 
-def replace(path: Path, document: Document, now: datetime) -> Path | None:
+def replace(path: Path, document: ConfigText, now: datetime) -> Path | None:
     """Write the file in one step and return the backup of what was there (None when nothing was).
 
     A link stays one: it is what it leads to that is written, in a folder of dotfiles for one. It leads only

@@ -84,7 +84,7 @@ class AlertmanagerChannel(Channel):
         data, headers = json.dumps(alerts).encode(), {"Content-Type": "application/json"}
         try:
             http_client.exchange(self._address, data, headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
-        except http_client.Refused as refused:
+        except http_client.ErrorStatus as refused:
             # 400 is about this very message; all else may be mended at the other end
             raise DeliveryError(cause(refused), permanent=refused.status == 400) from refused
         except http_client.Unreachable as error:

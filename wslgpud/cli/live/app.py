@@ -23,7 +23,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from wslgpud.cli.console import harmless
-from wslgpud.cli.live.live_sample import Feed, LiveSample, RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import CurveKey, Feed, LiveSample, RecentSeries
 from wslgpud.cli.live.series_source import Past, before
 from wslgpud.cli.live.series_view import History
 from wslgpud.cli.rows import Shown
@@ -86,7 +86,7 @@ class _Printable(LineFilter):
         return list(harmless(segments))
 
 
-class Live(App[None]):
+class LiveApp(App[None]):
     """The terminal's face of wslgpud."""
 
     CSS = """
@@ -130,7 +130,7 @@ class Live(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keep the keys of this view to itself: another one over it has keys of its own."""
         del parameters
-        return len(self.screen_stack) == 1 or not hasattr(Live, f"action_{action}")
+        return len(self.screen_stack) == 1 or not hasattr(LiveApp, f"action_{action}")
 
     def on_unmount(self) -> None:
         """Give back what history holds."""
@@ -168,7 +168,7 @@ class Live(App[None]):
             if self.is_running:
                 self.call_from_thread(self._seed, found)
 
-    def _seed(self, found: Sequence[tuple[SeriesKey, Sequence[tuple[float, float]]]]) -> None:
+    def _seed(self, found: Sequence[tuple[CurveKey, Sequence[tuple[float, float]]]]) -> None:
         for key, points in found:
             self._trail.seed(key, points)
         self._draw()

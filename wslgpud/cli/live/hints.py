@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey
+from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.words import MessageLike, all_of, say
 
 WINDOW_SECONDS = 30.0
@@ -38,14 +38,14 @@ def _waiting_gpus(look: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
     stress = any(work["kind"] == "stress" for work in look.document.get("running", ()))
     if stress or not any("training" in p["roles"] for p in look.document["processes"]):
         return
-    cpu, cpus = trail.mean(SeriesKey("cpu"), WINDOW_SECONDS), look.value("cpus")
+    cpu, cpus = trail.mean(CurveKey("cpu"), WINDOW_SECONDS), look.value("cpus")
     for card in look.document["gpus"]:
-        busy = trail.mean(SeriesKey("busy", str(card["index"])), WINDOW_SECONDS)
+        busy = trail.mean(CurveKey("busy", str(card["index"])), WINDOW_SECONDS)
         # one that is not used at all is not waiting: nothing has been given to it
         if busy is None or not 0.03 < busy < _IDLE_GPU:
             continue
         seen = say("{resource} {busy_ratio} busy", resource=f"gpu{card['index']}", busy_ratio=busy)
-        disk = trail.mean(SeriesKey("waiting", "io"), WINDOW_SECONDS)
+        disk = trail.mean(CurveKey("waiting", "io"), WINDOW_SECONDS)
         if disk is not None and disk > 0.3:
             waits = say("programs wait for the disk {share_ratio} of the time", share_ratio=disk)
             yield Hint(
@@ -69,7 +69,7 @@ def _windows_drive(look: LiveSample, _: RecentSeries) -> Iterator[Hint]:
 def _flat(look: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
     for forecast in look.document["forecasts"]:
         resource = forecast["resource"]
-        points = trail.points(SeriesKey("used", resource))
+        points = trail.points(CurveKey("used", resource))
         recent = [v for mono, v in points if mono >= look.mono - 2 * WINDOW_SECONDS]
         if not resource.startswith("gpu") or not recent or points[0][0] > look.mono - WINDOW_SECONDS:
             continue
@@ -79,8 +79,8 @@ def _flat(look: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
 
 
 def _thrashing(_: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
-    back = trail.mean(SeriesKey("swap in"), WINDOW_SECONDS)
-    memory = trail.mean(SeriesKey("waiting", "memory"), WINDOW_SECONDS)
+    back = trail.mean(CurveKey("swap in"), WINDOW_SECONDS)
+    memory = trail.mean(CurveKey("waiting", "memory"), WINDOW_SECONDS)
     if back is not None and back > _THRASH_BYTES_PER_SECOND:
         seen = [say("{rate_bytes_per_second} come back from swap", rate_bytes_per_second=back)]
         if memory is not None:

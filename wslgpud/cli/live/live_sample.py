@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.process import host_at
 from wslgpud.cli.common import complain, daemon_folders, loaded
-from wslgpud.client import Daemon, Unanswered, answering
+from wslgpud.client import DaemonClient, Unanswered, answering
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.sampling.pipeline import SamplingPipeline
@@ -88,7 +88,7 @@ class NotYet(Unanswered):
 class DaemonFeed:
     """Asks a running daemon, ours or that of another machine."""
 
-    def __init__(self, daemon: Daemon, *, here: bool = False) -> None:
+    def __init__(self, daemon: DaemonClient, *, here: bool = False) -> None:
         self._daemon = daemon
         self._watch = DriveWatch(Host()) if here else None
 
@@ -211,7 +211,7 @@ MOST_POINTS = 3600
 GROWTH_WINDOW_SECONDS, GROWTH_LEAST_SECONDS = 60.0, 10.0
 
 
-class SeriesKey(NamedTuple):
+class CurveKey(NamedTuple):
     """A curve: what it shows, and of which thing (a GPU's index, a resource of PSI, a pid)."""
 
     what: str
@@ -222,7 +222,7 @@ class RecentSeries:
     """Curves of the last minutes, fed with one look after another."""
 
     def __init__(self) -> None:
-        self._curves: dict[SeriesKey, deque[tuple[float, float]]] = {}
+        self._curves: dict[CurveKey, deque[tuple[float, float]]] = {}
         self._last: LiveSample | None = None
 
     def add(self, look: LiveSample) -> None:
@@ -236,54 +236,54 @@ class RecentSeries:
             del self._curves[key]
         self._last = look
 
-    def seed(self, key: SeriesKey, points: Iterable[tuple[float, float]]) -> None:
+    def seed(self, key: CurveKey, points: Iterable[tuple[float, float]]) -> None:
         """Put (monotonic time, value) of before the first look under a curve."""
         self._curves[key] = deque(sorted([*points, *self._curves.get(key, ())]), maxlen=MOST_POINTS)
 
-    def known(self) -> list[SeriesKey]:
+    def known(self) -> list[CurveKey]:
         """Return what there are curves of."""
         return list(self._curves)
 
-    def points(self, key: SeriesKey, seconds: float = math.inf) -> Sequence[tuple[float, float]]:
+    def points(self, key: CurveKey, seconds: float = math.inf) -> Sequence[tuple[float, float]]:
         """Return the last ``seconds`` of a curve, oldest first; empty when it is not known."""
         if not (curve := self._curves.get(key)):
             return ()
         return tuple(point for point in curve if point[0] >= curve[-1][0] - seconds)
 
-    def last(self, key: SeriesKey) -> float | None:
+    def last(self, key: CurveKey) -> float | None:
         """Return the newest value of a curve."""
         curve = self._curves.get(key)
         return curve[-1][1] if curve else None
 
-    def mean(self, key: SeriesKey, seconds: float) -> float | None:
+    def mean(self, key: CurveKey, seconds: float) -> float | None:
         """Return the mean of the last ``seconds``, None where less than half of that is known."""
         curve = self.points(key)
         if not curve or curve[-1][0] - curve[0][0] < seconds / 2:
             return None
         return fmean(value for _, value in self.points(key, seconds))
 
-    def growth(self, key: SeriesKey) -> float | None:
+    def growth(self, key: CurveKey) -> float | None:
         """Return by how much a curve rose a second over the last minute; None before ten seconds."""
         curve = self.points(key, GROWTH_WINDOW_SECONDS)
         seconds = curve[-1][0] - curve[0][0] if curve else 0.0
         return (curve[-1][1] - curve[0][1]) / seconds if seconds >= GROWTH_LEAST_SECONDS else None
 
 
-def _levels(look: LiveSample) -> Iterator[tuple[SeriesKey, float]]:
+def _levels(look: LiveSample) -> Iterator[tuple[CurveKey, float]]:
     document = look.document
     for forecast in document["forecasts"]:
         if capacity := forecast["capacity_bytes"]:
-            yield SeriesKey("used", forecast["resource"]), 1 - forecast["headroom_bytes"] / capacity
+            yield CurveKey("used", forecast["resource"]), 1 - forecast["headroom_bytes"] / capacity
     if (swap := document.get("swap")) and swap["total"]:
-        yield SeriesKey("used", "swap"), 1 - swap["free"] / swap["total"]
+        yield CurveKey("used", "swap"), 1 - swap["free"] / swap["total"]
     for card in document["gpus"]:
         if "utilization_ratio" in card:
-            yield SeriesKey("busy", str(card["index"])), card["utilization_ratio"]
+            yield CurveKey("busy", str(card["index"])), card["utilization_ratio"]
     for process in document["processes"]:
-        yield SeriesKey("rss", str(process["pid"])), process["rss_bytes"] + process["swap_bytes"]
+        yield CurveKey("rss", str(process["pid"])), process["rss_bytes"] + process["swap_bytes"]
     for pid, used in vram(document).items():
         if used is not None:
-            yield SeriesKey("vram", str(pid)), used
+            yield CurveKey("vram", str(pid)), used
 
 
 def vram(document: Mapping[str, Any]) -> dict[int, int | None]:
@@ -306,17 +306,17 @@ _RATES = {
 }
 
 
-def _rates(before: LiveSample | None, now: LiveSample) -> Iterator[tuple[SeriesKey, float]]:
+def _rates(before: LiveSample | None, now: LiveSample) -> Iterator[tuple[CurveKey, float]]:
     if before is None or (seconds := now.mono - before.mono) <= 0:
         return
     for what, counter in _RATES.items():
         old, new = before.value(counter), now.value(counter)
         if old is not None and new is not None and new >= old:  # one that fell has begun anew
-            yield SeriesKey(what), (new - old) / seconds
+            yield CurveKey(what), (new - old) / seconds
     for resource, spent in _increases(before, now, "pressure_waiting_seconds", "resource").items():
-        yield SeriesKey("waiting", resource), min(1.0, spent / seconds)
+        yield CurveKey("waiting", resource), min(1.0, spent / seconds)
     if (busy := busy_share(_increases(before, now, "cpu_seconds", "mode"))) is not None:
-        yield SeriesKey("cpu"), busy
+        yield CurveKey("cpu"), busy
 
 
 def busy_share(modes: Mapping[str, float]) -> float | None:

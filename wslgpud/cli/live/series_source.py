@@ -12,9 +12,9 @@ from statistics import median_high
 from typing import Any, NamedTuple
 
 from wslgpud.app.catalogue import catalogue
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, SeriesKey, busy_share
+from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, busy_share
 from wslgpud.cli.series import WORDS, find, unit_of
-from wslgpud.client import Daemon
+from wslgpud.client import DaemonClient
 from wslgpud.series.curves import Curve, curve, rates, step_for
 from wslgpud.serve.api_history import MOST_SERIES
 from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
@@ -81,7 +81,7 @@ def database_past(database: str) -> Past:
     return Past(where, words, drawn, reader.close)
 
 
-def api_past(daemon: Daemon) -> Past:
+def api_past(daemon: DaemonClient) -> Past:
     """Ask a daemon's API, also one of another machine."""
     known: list[Mapping[str, Any]] = []
 
@@ -117,7 +117,7 @@ def trail_past(trail: RecentSeries) -> Past:
                 ref = SeriesRef(key.what, (("of", key.which),) if key.which else ())
                 curves.append(Curve(ref, unit, rate=False, points=inside))
         steps = [b[0] - a[0] for one in curves for a, b in pairwise(one.points)]
-        return Drawn(curves, max(median_high(steps) if steps else 1.0, (end - start) / points))
+        return Drawn(curves, max(median_high(steps or [0.0]), (end - start) / points))
 
     return Past(t("no daemon keeps a history here: only what this view has seen"), words, drawn, earlier=False)
 
@@ -140,7 +140,7 @@ def _curve_of(series: Mapping[str, Any]) -> Curve:
     return Curve(ref, spec.unit, False, list(zip(times, lows, values, highs, strict=True)))
 
 
-def before(past: Past, look: LiveSample) -> list[tuple[SeriesKey, list[tuple[float, float]]]]:
+def before(past: Past, look: LiveSample) -> list[tuple[CurveKey, list[tuple[float, float]]]]:
     """Return what is remembered of the minutes before a look, as ``RecentSeries`` would have seen it."""
     if not past.earlier:
         return []
@@ -157,17 +157,17 @@ def before(past: Past, look: LiveSample) -> list[tuple[SeriesKey, list[tuple[flo
 
     capacities = {f["resource"]: f["capacity_bytes"] for f in look.document["forecasts"]}
     found = [
-        (SeriesKey("used", labels["resource"]), [(mono, 1 - left / capacity) for mono, left in points])
+        (CurveKey("used", labels["resource"]), [(mono, 1 - left / capacity) for mono, left in points])
         for labels, points in curves("headroom")
         if (capacity := capacities.get(labels["resource"]))
     ]
-    found += [(SeriesKey("busy", labels["gpu"]), points) for labels, points in curves("gpu")]
+    found += [(CurveKey("busy", labels["gpu"]), points) for labels, points in curves("gpu")]
     spent: dict[float, dict[str, float]] = {}
     for labels, points in curves("cpu"):
         for mono, share in points:
             spent.setdefault(mono, {})[labels["mode"]] = share
     cpu = [(mono, busy) for mono, modes in spent.items() if (busy := busy_share(modes)) is not None]
-    return [*found, (SeriesKey("cpu"), cpu)]
+    return [*found, (CurveKey("cpu"), cpu)]
 
 
 def past_of(database: str, trail: RecentSeries) -> Past:

@@ -38,7 +38,7 @@ _LABELS = 12
 
 
 @dataclass(frozen=True)
-class View:
+class SeriesWindow:
     """What is looked at: a word, how long a time, and how many seconds before now it ends."""
 
     words: Sequence[str] = ()
@@ -56,25 +56,25 @@ class View:
         """How long the time is."""
         return SPANS[self.span][1]
 
-    def other(self, way: int) -> View:
+    def other(self, way: int) -> SeriesWindow:
         """Return the view of the next word, or the one before."""
         return replace(self, place=(self.place + way) % max(1, len(self.words)))
 
-    def longer(self, way: int) -> View:
+    def longer(self, way: int) -> SeriesWindow:
         """Return the view of a longer time, or a shorter one."""
         return replace(self, span=max(0, min(self.span + way, len(SPANS) - 1)))
 
-    def moved(self, way: int) -> View:
+    def moved(self, way: int) -> SeriesWindow:
         """Return the view of half a time earlier (-1) or later (1), never beyond now."""
         return replace(self, back_seconds=max(0.0, self.back_seconds - way * self.seconds / 2))
 
-    def until_now(self) -> View:
+    def until_now(self) -> SeriesWindow:
         """Return the view of the time up to now."""
         return replace(self, back_seconds=0.0)
 
 
 def history(
-    view: View, drawn: Drawn | None, said: tuple[str, str], size: tuple[int, int], now: float
+    view: SeriesWindow, drawn: Drawn | None, said: tuple[str, str], size: tuple[int, int], now: float
 ) -> RenderableType:
     """Draw a view into so many columns and lines.
 
@@ -128,7 +128,7 @@ class History(Screen[None]):
 
     def __init__(self, past: Past) -> None:
         super().__init__()
-        self._past, self.view = past, View()
+        self._past, self.view = past, SeriesWindow()
         self._drawn: Drawn | None = None
         self._trouble = ""
 
@@ -170,7 +170,7 @@ class History(Screen[None]):
         if self.is_running:
             self.app.call_from_thread(self._take, view, drawn, trouble)
 
-    def _take(self, view: View, drawn: Drawn | None, trouble: str) -> None:
+    def _take(self, view: SeriesWindow, drawn: Drawn | None, trouble: str) -> None:
         if self.view.words and view != self.view:
             return  # meanwhile something else was chosen, and asked for
         self.view, self._drawn, self._trouble = view, drawn, trouble
@@ -189,7 +189,7 @@ class History(Screen[None]):
         self.dismiss()
 
     def action_show(self, how: str, *way: int) -> None:
-        """Look at something else, by the name of what ``View`` does."""
+        """Look at something else, by the name of what ``SeriesWindow`` does."""
         view = getattr(self.view, how)(*way)
         if view != self.view:
             if view.word != self.view.word:

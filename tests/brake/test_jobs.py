@@ -1,0 +1,212 @@
+"""Whom the brake pauses: what grows, all of it, and nobody else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.brake.trees import ALICE, BOB, GIB, INIT, MIB, chosen, pids, program
+from wslgpud.brake.jobs import (
+    JOB_SHARE,
+    MOST_MEMBERS,
+    Job,
+    Program,
+    Tree,
+    grower,
+    is_protected,
+    is_shell,
+    named,
+    own_cgroup,
+)
+
+SHELL = program(10, 1, "bash")
+
+
+def test_a_leak_is_paused_and_the_larger_program_beside_it_is_not() -> None:
+    leak, large = program(20, 10, "python", 2 * GIB), program(21, 10, "python", 40 * GIB)
+
+    assert pids(chosen([SHELL, leak, large], {20: GIB})) == {20}
+
+
+def test_a_training_is_paused_with_its_loaders() -> None:
+    loaders = [program(30 + n, 20, "python", 300 * MIB) for n in range(4)]
+
+    assert pids(chosen([SHELL, program(20, 10, "python", 5 * GIB), *loaders], {20: 4 * GIB})) == {20, 30, 31, 32, 33}
+
+
+def test_many_compilers_are_one_job_with_what_starts_them_and_the_shells_between_are_left_alone() -> None:
+    make = program(20, 10, "make")
+    shells = [program(100 + n, 20, "sh") for n in range(10)]
+    compilers = [program(200 + n, 100 + n, "cc1plus", 200 * MIB) for n in range(10)]
+    found = chosen([SHELL, make, *shells, *compilers], dict.fromkeys(range(200, 210), 50 * MIB))
+
+    assert pids(found) == {20, *range(200, 210)}
+
+
+def test_twenty_workers_of_one_shell_are_one_job() -> None:
+    workers = [program(100 + n, 10, "worker", 100 * MIB) for n in range(20)]
+    other = program(50, 10, "innocent", 8 * GIB)
+
+    assert pids(chosen([SHELL, other, *workers], dict.fromkeys(range(100, 120), 10 * MIB))) == {*range(100, 120)}
+
+
+def test_two_programs_that_grow_by_as_much_have_nothing_in_common_so_nobody_is_paused() -> None:
+    both = [program(20, 10, "python", 2 * GIB), program(21, 10, "julia", 2 * GIB)]
+
+    assert chosen([SHELL, *both], {20: GIB, 21: GIB}) == "several"
+
+
+def test_the_biggest_that_does_not_grow_is_left_alone_where_files_in_memory_take_it() -> None:
+    assert chosen([SHELL, program(20, 10, "python", 40 * GIB)], lost=2 * GIB) == "nobody"
+
+
+def test_nothing_was_lost_so_nobody_took_it() -> None:
+    assert chosen([SHELL, program(20, 10, "python", 2 * GIB)], {20: GIB}, lost=-1) == "nobody"
+
+
+def test_another_users_program_is_left_alone_and_so_is_a_smaller_one_of_the_named_user() -> None:
+    theirs, own = program(20, 1, "python", 5 * GIB, BOB), program(21, 10, "python", GIB)
+
+    assert chosen([SHELL, theirs, own], {20: GIB, 21: 900 * MIB}, lost=4 * GIB) == "user"
+
+
+def test_one_with_rights_of_more_than_one_user_is_nobodys() -> None:
+    assert chosen([program(20, 1, "helper", 5 * GIB, None)], {20: GIB}) == "user"
+
+
+@pytest.mark.parametrize(
+    "name", ["bash", "-zsh", "sshd", "sshd-session", "systemd-journal", "tmux: server", "gnome-shell", "Xwayland"]
+)
+def test_ways_to_the_machine_and_what_draws_are_never_paused(name: str) -> None:
+    assert chosen([program(20, 1, name, 5 * GIB)], {20: GIB}, lost=4 * GIB) == "protected"
+
+
+@pytest.mark.parametrize("name", ["dockerd", "containerd-shim", "postgres", "redis-server", "(sd-pam)", "Relay(9)"])
+def test_engines_and_databases_are_never_paused(name: str) -> None:
+    assert chosen([program(20, 1, name, 5 * GIB)], {20: GIB}, lost=4 * GIB) == "protected"
+
+
+def test_a_name_that_the_program_gave_itself_takes_no_protection_away() -> None:
+    posing = program(20, 1, "python", 5 * GIB, program="postgres")
+
+    assert chosen([posing], {20: GIB}, lost=4 * GIB) == "protected"
+
+
+def test_what_a_protected_program_below_a_job_has_started_is_left_alone() -> None:
+    job, screens = program(20, 10, "python", 5 * GIB), program(30, 20, "tmux: server")
+
+    assert pids(chosen([SHELL, job, screens, program(31, 30, "vim")], {20: GIB}, lost=4 * GIB)) == {20}
+
+
+def test_the_daemon_and_what_is_part_of_it_are_never_paused() -> None:
+    assert chosen([program(99, 1, "python", 5 * GIB)], {99: GIB}, lost=4 * GIB) == "protected"
+
+
+def test_who_is_stopped_already_stays_as_somebody_else_wanted_it() -> None:
+    job, stopped = program(20, 10, "python", 5 * GIB), program(21, 20, "python", stopped=True)
+
+    assert pids(chosen([SHELL, job, stopped], {20: GIB}, lost=4 * GIB)) == {20}
+
+
+def test_forking_is_no_growth_of_who_was_forked() -> None:
+    server = program(20, 10, "server", 4 * GIB)
+    forks = [program(30 + n, 20, "server", 4 * GIB) for n in range(8)]
+    leak = program(40, 10, "python", 3 * GIB)
+    before = {one.key: one.held_bytes for one in (INIT, SHELL, server)} | {leak.key: GIB}
+    found = grower(Tree([INIT, SHELL, server, *forks, leak], before), {ALICE}, 2 * GIB)
+
+    assert pids(found) == {40}
+
+
+def test_of_a_limited_group_only_its_own_processes_count() -> None:
+    inside, outside = program(20, 10, "python", 2 * GIB), program(21, 10, "julia", 20 * GIB)
+
+    assert pids(chosen([SHELL, inside, outside], {20: GIB, 21: GIB}, among={20})) == {20}
+
+
+def test_a_crowd_is_left_alone() -> None:
+    crowd = [program(1000 + n, 20, "python") for n in range(MOST_MEMBERS)]
+
+    assert chosen([SHELL, program(20, 10, "python", 5 * GIB), *crowd], {20: GIB}, lost=4 * GIB) == "crowd"
+
+
+def test_whom_the_driver_of_a_card_names_is_paused_with_what_it_has_started() -> None:
+    tree = Tree([INIT, SHELL, program(20, 10, "python"), program(21, 20, "python"), program(22, 10, "python")], {})
+
+    assert pids(named(tree, {ALICE}, 20)) == {20, 21}
+    assert named(tree, {ALICE}, 10) == "protected"
+    assert named(tree, {BOB}, 20) == "user"
+    assert named(tree, {ALICE}, 4242) == "nobody"
+
+
+@pytest.mark.parametrize(
+    ("paths", "group"),
+    [
+        (["/user.slice/job.scope"], "/user.slice/job.scope"),
+        (["/user.slice/job.scope", "/user.slice/job.scope/inner"], "/user.slice/job.scope"),
+        (["/a/job1", "/a/job2"], "/a"),
+        (["/a", "/b"], ""),
+        (["/"], ""),
+        ([], ""),
+        (["/a/../b"], ""),
+        (["/a", "b"], ""),
+    ],
+)
+def test_the_group_of_a_job_is_the_smallest_that_has_all_of_it(paths: list[str], group: str) -> None:
+    assert own_cgroup(paths) == group
+
+
+names = st.sampled_from(["python", "cc1plus", "bash", "sh", "make", "systemd", "postgres", "tmux: server", "node"])
+uids = st.sampled_from([0, ALICE, ALICE, ALICE, BOB, None])
+
+
+@st.composite
+def looks(draw: st.DrawFn) -> tuple[list[Program], dict[tuple[int, int], int], int]:
+    """Draw any processes, sane or not: parents that are not there, loops, forks; what they held; what was lost."""
+    found = [
+        Program(
+            pid,
+            draw(st.integers(0, 50)),
+            draw(st.integers(0, 14)),
+            draw(uids),
+            draw(names),
+            draw(st.integers(0, 20)) * 100 * MIB,
+            stopped=draw(st.booleans()),
+        )
+        for pid in draw(st.lists(st.integers(1, 14), unique=True, max_size=14))
+    ]
+    before = {one.key: draw(st.integers(0, 20)) * 100 * MIB for one in found if draw(st.booleans())}
+    return found, before, draw(st.integers(-1, 40)) * 100 * MIB
+
+
+@given(looks())
+def test_whatever_the_processes_only_unprotected_programs_of_named_users_are_paused_that_grew_most(look) -> None:
+    now, before, lost = look
+    tree = Tree(now, before, ours={7})
+    found = grower(tree, {ALICE}, lost)
+    if isinstance(found, Job):
+        assert found.members
+        assert all(one.uid == ALICE and one.pid not in (1, 7) and not one.stopped for one in found.members)
+        assert not any(is_shell(one) or is_protected(one) for one in found.members)
+        below = {one.pid for root in found.roots for one in tree.below(root)}
+        assert {one.pid for one in found.members} <= below
+        assert sum(tree.grown(tree.by_pid[pid]) for pid in below) >= JOB_SHARE * sum(map(tree.grown, now))
+
+
+def below_all(now: list[Program], found: Job) -> list[Program]:
+    tree = Tree(now, {})
+    return [one for root in found.roots for one in tree.below(root)]
+
+
+@given(looks())
+def test_other_users_programs_never_have_anybody_paused_who_would_not_be_without_them(look) -> None:
+    now, before, lost = look
+    without = [one for one in now if one.uid == ALICE]
+    found = grower(Tree(now, before), {ALICE}, lost)
+    # Whoever is below a stranger's program is found with it, and then is one of the roots of the rest.
+    if isinstance(found, Job) and all(
+        one.uid == ALICE for root in found.roots for one in Tree(now, before).below(root)
+    ):
+        rest = Tree(without, before)
+        assert sum(map(rest.grown, rest.by_pid.values())) >= JOB_SHARE * found.grown_bytes

@@ -1,0 +1,195 @@
+"""A run from the first gate to the result, with a machine that is idle and workers of all kinds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.stress.support import MIB, gpu
+from tests.support.accounts import shared_python
+from wslgpud.config import Stress
+from wslgpud.host import Host
+from wslgpud.stress.comparison import comparable
+from wslgpud.stress.conditions import Recent
+from wslgpud.stress.find_python import NoTorch, Python, command, find_python, has_torch
+from wslgpud.stress.result import WorkerOutput
+from wslgpud.stress.stress_run import Runner
+from wslgpud.stress.worker_job import ladder, reserve_bytes
+
+FAITHFUL = """
+import json, sys
+job = json.loads(sys.stdin.readline())
+def say(event, **facts): print(json.dumps({"event": event, **facts}), flush=True)
+say("begin", free=14 << 30, total=16 << 30, torch="2.13.0", cuda="13.0", pid=1)
+say("filled", bytes=13 << 30, chunks=52)
+say("pattern", name="address", verified=13 << 30, bad_words=0, checks=1, seconds=0.1)
+say("released", still_taken=0, free_less=0, seconds=0.0)
+say("end", outcome="done", why="")
+"""
+
+
+class Alone(Host):
+    """This machine without anybody else's programs: other tests may load torch, and a run gives way."""
+
+    def names(self, path: str, most: int | None = None) -> list[str]:
+        return [] if path == "/proc" else super().names(path, most)
+
+
+class IdleGpu:
+    """Notes a sample many times a second, as a daemon does each second."""
+
+    def __init__(self, **changes):
+        self.recent, self.changes = Recent(), changes
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._note, daemon=True)
+        self._say()
+        self._thread.start()
+
+    def _say(self):
+        self.recent.note(time.monotonic(), [gpu(**self.changes)])
+
+    def _note(self):
+        while not self._done.wait(0.01):
+            self._say()
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def runner(tmp_path):
+    opened, python = [], str(shared_python())
+
+    def make(script=FAITHFUL, settings=None, **changes):
+        idle = IdleGpu(**changes)
+        opened.append(idle)
+        worker = tmp_path / "worker.py"
+        worker.write_text(script)
+        given = settings or Stress(python=python, settle_seconds=60.0)
+        return Runner(
+            Alone(), given, tmp_path, idle.recent, worker=worker, lock_folder=tmp_path, environ={"PATH": "/usr/bin"}
+        )
+
+    yield make
+    for idle in opened:
+        idle.close()
+
+
+def test_a_faithful_worker_makes_a_passed_run(runner):
+    result = runner().run(gpu(), "nightly")
+
+    assert (result.verdict, result.reason) == ("passed", "")
+    assert result.values["verified_bytes"] == 13 << 30
+    assert dict(result.key) == {
+        "driver": "",
+        "mode": "nightly",
+        "engine": "1",
+        "wsl": "no",
+        "torch": "2.13.0",
+        "cuda": "13.0",
+    }
+
+
+def test_no_worker_starts_on_a_busy_gpu(runner, tmp_path):
+    started = tmp_path / "started"
+    result = runner(f"open({str(started)!r}, 'w')", utilization_ratio=0.9).run(gpu(), "nightly")
+
+    assert result.verdict == "skipped"
+    assert "the GPU is busy" in str(result.reason)
+    assert not started.exists()
+
+
+@pytest.mark.parametrize(("ago_seconds", "keeps_it_away"), [(30.0, True), (90.0, False)])
+def test_an_error_of_the_driver_keeps_a_run_away_for_a_minute(runner, ago_seconds, keeps_it_away):
+    starting = runner()
+    starting.recent.last_error_mono = time.monotonic() - ago_seconds
+    result = starting.run(gpu(), "nightly")
+
+    assert ("errors of the GPU driver" in str(result.reason)) == keeps_it_away
+    assert (result.verdict == "skipped") == keeps_it_away
+
+
+def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path, monkeypatch):
+    monkeypatch.setattr("wslgpud.stress.find_python.home_folders", lambda: [tmp_path])
+    with pytest.raises(NoTorch, match=r"name yours as stress\.python"):
+        find_python("", {"PATH": ""})
+    result = runner(settings=Stress(python="/no/such/python", settle_seconds=1.0)).run(gpu(), "nightly")
+
+    nobodys = Stress(python="~nobody-of-this-name/python", settle_seconds=1.0)
+
+    assert result.verdict == "skipped"
+    assert str(result.reason) == "stress.python: /no/such/python is not a program"
+    assert "is not a program" in str(runner(settings=nobodys).run(gpu(), "nightly").reason)
+
+
+def test_a_daemon_that_ends_takes_its_worker_along(runner):
+    waiting = FAITHFUL.replace('say("filled"', 'sys.stdin.readline()\nsay("end", outcome="left", why="")\nsay("x"')
+    one = runner(waiting.replace('say("x"', 'sys.exit()\nsay("x"'))
+    threading.Timer(0.3, one.stop.set).start()
+    result = one.run(gpu(), "nightly")
+
+    assert (result.verdict, str(result.reason)) == ("left", "wslgpud is shutting down")
+
+
+def test_a_worker_that_crashes_makes_a_failed_run(runner):
+    result = runner("import os; os.kill(os.getpid(), 11)").run(gpu(), "nightly")
+
+    assert (result.verdict, str(result.reason)) == ("failed", "the worker was killed by SIGSEGV")
+
+
+def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_gone(runner, monkeypatch, tmp_path):
+    stuck = {"again": "1", "belongs": None, "expected": "0", "got": "1", "stuck": "1"}
+    bad = {"event": "bad", "chunk": 3, "words": 1, "flips": {"1": 1}, "samples": [stuck]}
+    monkeypatch.setattr(
+        "wslgpud.stress.stress_run.supervise", lambda *_, **__: WorkerOutput([bad], "silent for 15 s", hung_pid=99)
+    )
+    one = runner()
+    one.state_folder = tmp_path / "worker.py" / "gone"
+    result = one.run(gpu(), "nightly")
+
+    assert result.verdict == "findings"
+    assert [finding.kind for finding in result.findings] == ["errors", "hung"]
+
+
+def test_nights_that_leave_more_memory_free_are_another_measure(runner):
+    usual = runner()
+    larger = runner(settings=Stress(python=usual.settings.python, reserve_bytes=2 << 30))
+
+    assert comparable(usual.run(gpu(), "nightly"), usual.run(gpu(), "nightly"))
+    assert not comparable(usual.run(gpu(), "nightly"), larger.run(gpu(), "nightly"))
+
+
+def test_a_python_with_torch_is_found_by_its_files(tmp_path):
+    python = tmp_path / "project" / ".venv" / "bin" / "python"
+    torch = tmp_path / "project" / ".venv" / "lib" / "python3.12" / "site-packages" / "torch"
+    torch.mkdir(parents=True)
+    (torch / "version.py").touch()
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+
+    assert has_torch(python)
+    assert not has_torch(Path("/usr/bin/python3"))
+
+
+def test_the_worker_sees_its_gpu_alone():
+    started = command(Python(Path(sys.executable), None), "GPU-7", {})
+
+    assert started.environment["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+
+
+def test_sizes_follow_the_card():
+    assert [size >> 30 for size in ladder(16303 * MIB)] == [2, 5, 8, 10, 12, 14]
+    assert [round(size / 2**30) for size in ladder(143771 * MIB)][-1] == 123
+
+
+@pytest.mark.parametrize(
+    ("total", "wsl", "expected"), [(16 << 30, True, 1 << 30), (4 << 30, True, 512 << 20), (16 << 30, False, 128 << 20)]
+)
+def test_more_is_left_free_under_wsl(total, wsl, expected):
+    assert reserve_bytes(total, 0, wsl=wsl) == expected
+    assert reserve_bytes(total, 777, wsl=wsl) == 777

@@ -1,0 +1,215 @@
+"""``wslgpud service`` from a wheel, as pipx or uv install it: a bare Debian of its own, natively, without a network.
+
+A stand-in answers for systemd; ``test_ways_in`` has the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import REPOSITORY
+from .image import GUEST_PYTHON
+from .image import _downloaded as downloaded  # its own file is part of the images' key: best left alone
+from .test_fresh import newcomer
+from .test_install import SECRET, Admin, admin
+
+__all__ = ["admin", "newcomer"]  # fixtures
+
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service"), pytest.mark.timeout(3000)]
+
+SOMEBODY = 1000
+ENVIRONMENT = "/srv/somebody/venvs/wslgpud"
+PROGRAM = f"{ENVIRONMENT}/bin/wslgpud"
+UNIT = "etc/systemd/system/wslgpud.service"
+
+
+class User(Admin):
+    """Somebody who has the wheel in an environment of their own, and sudo."""
+
+    def types(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.newcomer.start(*words, environment={"PIP_NO_INDEX": "1", **environment})
+        said, errors = process.communicate()
+        return subprocess.CompletedProcess([], process.returncode, said, errors)
+
+    def has_installed(self, wheel: Path) -> None:
+        """Do what ``pipx install`` does, as an ordinary user."""
+        at = f"srv/somebody/{wheel.name}"
+        self.put(at)
+        shutil.copy(wheel, self.folder / "upper" / at)
+        for path in ("wheels", "srv/somebody"):
+            self.give(path, SOMEBODY)
+        pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "install", "-q", "--find-links=/wheels", f"/{at}"]
+        for command in (["python3", "-m", "venv", ENVIRONMENT], [*pip, "--force-reinstall", "--no-compile"]):
+            done = self.types("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", *command)
+            assert done.returncode == 0, done.stderr
+
+    def service(self, *words: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
+        return self.types(program, "service", *words)
+
+    @property
+    def release(self) -> str:
+        return str((self.folder / "upper/opt/wslgpud").readlink())
+
+    def files(self) -> Iterator[Path]:
+        """Yield what has come to the machine, but for what only its log and its caches are."""
+        upper = self.folder / "upper"
+        for path in upper.rglob("*"):
+            name = path.relative_to(upper)
+            if (
+                name.parts[0] not in ("srv", "wheels", "root", "tmp", "systemctl.log", "proc", "dev")
+                and not path.is_dir()
+            ):
+                yield name
+
+
+def psycopg() -> Path:
+    """Return a folder with the wheels of the extra ``postgresql``, for the guest's Python."""
+    options = [f"--python-version={GUEST_PYTHON}"]
+    options += [f"--platform=manylinux{version}_x86_64" for version in ("_2_28", "_2_17", "2014")]
+    return downloaded("postgresql", REPOSITORY / "deploy/extras/postgresql.txt", *options)
+
+
+@pytest.fixture
+def user(admin: Admin, wheel: Path) -> User:
+    one = User(admin.newcomer)
+    one.has_installed(wheel)
+    return one
+
+
+def another(wheel: Path, folder: Path, version: str, *more: str) -> Path:
+    """Return the wheel of another version, with ``more`` empty modules; its RECORD vouches for no file."""
+    made = folder / wheel.name.replace("0.1.0", version)
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(made, "w") as new:
+        texts = {name.replace("0.1.0", version): old.read(name) for name in old.namelist()}
+        for name in (f"wslgpud-{version}.dist-info/METADATA", "wslgpud/__init__.py"):
+            texts[name] = texts[name].replace(b"0.1.0", version.encode())
+        texts |= {f"wslgpud/{name}": b"" for name in more}
+        texts[f"wslgpud-{version}.dist-info/RECORD"] = "".join(f"{name},,\n" for name in texts).encode()
+        for name, text in texts.items():
+            new.writestr(name, text)
+    return made
+
+
+def test_the_service_is_made_of_what_is_installed_and_stays_when_that_goes(user: User) -> None:
+    done = user.service("install")
+    shutil.rmtree(user.folder / f"upper{ENVIRONMENT}")
+
+    assert done.returncode == 0, done.stderr
+    assert "wslgpud 0.1.0 runs, and starts with the machine." in done.stdout
+    assert user.types("/opt/wslgpud/bin/wslgpud", "--version").stdout == "wslgpud 0.1.0\n"
+    release = user.folder / f"upper{user.release}"
+    assert {path.lstat().st_uid for path in release.rglob("*")} == {0}
+    assert not any(path.name.startswith("pip") for path in (release / "lib").glob("python3*/site-packages/*"))
+    assert user.read(UNIT).count("/opt/wslgpud/bin/wslgpud") == 2
+    assert user.access(user.folder / "upper/etc/wslgpud/wslgpud.toml") == "root:wslgpud 640"
+
+
+def test_a_second_time_nothing_is_left_to_do_and_status_says_how_it_stands(user: User) -> None:
+    user.service("install", "--allow", "home")
+    user.put("tmp/active")
+    again = user.service("install", "--dry-run")
+    status = json.loads(user.service("status", "--json").stdout)
+
+    assert again.stdout == "would do:\n  nothing: all is as it should be\n"
+    assert status["version"] == status["command_version"] == "0.1.0"
+    assert (status["kind"], status["allowed"], status["configuration"]) == (
+        "system",
+        ["home"],
+        "/etc/wslgpud/wslgpud.toml",
+    )
+
+
+def test_root_leaves_nothing_in_the_users_environment_that_its_user_could_not_remove(user: User) -> None:
+    user.service("install")
+
+    as_somebody = ("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups")
+    removed = user.types(*as_somebody, "rm", "-r", ENVIRONMENT)
+    assert (removed.returncode, removed.stderr) == (0, "")
+
+
+def test_an_upgrade_keeps_what_is_configured_and_its_failure_goes_back(user: User, wheel: Path, tmp_path: Path) -> None:
+    user.service("install", "--allow", "save-signal")
+    user.put("etc/wslgpud/wslgpud.toml", SECRET, 0o640)
+    first = user.release
+    user.has_installed(another(wheel, tmp_path, "0.2.0", "broken.py"))
+    told = user.service("status").stdout
+    failed = user.service("upgrade")
+
+    assert f"this command is 0.2.0: sudo {PROGRAM} service upgrade" in told
+    assert (failed.returncode, user.release) == (2, first)
+    assert "the one before runs again" in failed.stderr
+
+    user.has_installed(another(wheel, tmp_path, "0.3.0"))
+    done = user.service("upgrade")
+    assert done.returncode == 0, done.stderr
+    assert "/0.3.0-" in user.release
+    assert user.read("etc/wslgpud/wslgpud.toml") == SECRET
+    assert [path.name for path in (user.folder / "upper/opt/wslgpud.releases").iterdir() if path.is_dir()] == [
+        Path(user.release).name
+    ]
+    assert user.has("etc/systemd/system/wslgpud.service.d/wslgpud-save-signal.conf")
+
+
+def test_a_file_that_is_not_as_it_was_installed_is_not_run_by_the_service(user: User) -> None:
+    name = next((user.folder / f"upper{ENVIRONMENT}/lib").glob("python3*/site-packages/h11/_state.py"))
+    name.write_text(name.read_text() + "\n")
+    done = user.service("install")
+
+    assert done.returncode == 2
+    assert "h11/_state.py of h11 is missing or was changed: install h11 again" in done.stderr
+    assert not any(user.has(path) for path in ("opt/wslgpud", UNIT, "etc/wslgpud"))
+
+
+def test_an_extra_is_fetched_as_it_was_locked_and_kept_by_upgrades(user: User, wheel: Path, tmp_path: Path) -> None:
+    without = user.service("install", "--extra", "postgresql")
+    assert (without.returncode, user.has(UNIT)) == (2, False)  # there is no network here
+
+    for file in psycopg().iterdir():
+        shutil.copy(file, user.folder / "upper/wheels")
+    done = user.types(PROGRAM, "service", "install", "--extra", "postgresql", PIP_FIND_LINKS="/wheels")
+    user.has_installed(another(wheel, tmp_path, "0.2.0"))
+    upgraded = user.types(PROGRAM, "service", "upgrade", PIP_FIND_LINKS="/wheels")
+    asked = user.types("/opt/wslgpud/bin/python", "-c", "import psycopg, wslgpud; print(wslgpud.__version__)")
+
+    assert (done.returncode, upgraded.returncode) == (0, 0), done.stderr + upgraded.stderr
+    assert asked.stdout == "0.2.0\n"
+    assert json.loads(user.service("status", "--json").stdout)["extras"] == ["postgresql"]
+    assert "there is no apprize: one of apprise, otlp" in user.service("install", "--extra", "apprize").stderr
+
+
+def test_who_is_not_root_is_told_what_to_type_and_nothing_is_upgraded_that_is_not_there(user: User) -> None:
+    plain = user.types(
+        "setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", PROGRAM, "service", "install"
+    )
+
+    assert plain.returncode == 2
+    assert f"this needs root: sudo {PROGRAM} service install (or, without root" in plain.stderr
+    assert "no service is installed here" in user.service("upgrade").stderr
+    assert user.service("status").returncode == 1
+
+
+def test_purged_nothing_is_left(user: User) -> None:
+    before = {*user.files()}
+    user.service("install", "--allow", "home")
+    kept = user.service("uninstall", program="/usr/local/bin/wslgpud")
+    assert "kept: /etc/wslgpud" in kept.stdout
+    assert user.has("etc/wslgpud/wslgpud.toml")
+    user.service("install")
+    done = user.service("uninstall", "--purge", program="/usr/local/bin/wslgpud")
+
+    assert (done.returncode, done.stdout) == (0, "wslgpud is removed.\n")
+    accounts = {
+        Path("etc") / name for name in (".pwd.lock", "passwd", "group", "shadow", "gshadow", "subuid", "subgid")
+    }
+    left = {path for path in {*user.files()} - before if path.with_name(path.name.rstrip("-")) not in accounts}
+    assert {
+        path for path in left if not (user.folder / "upper" / path).is_char_device()
+    } == set()  # an overlay's "gone"
+    assert "wslgpud" not in user.read("etc/passwd") + user.read("etc/group")

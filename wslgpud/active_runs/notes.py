@@ -1,0 +1,223 @@
+"""The note of an active run: a small file in a world-writable folder, as its user is seldom the daemon's.
+
+Anybody may write to that folder. A note counts only if the kernel confirms it: its process is alive, has the start
+time it names and a single user, who owns the file; and nobody else can have written into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from wslgpud.host import Host
+from wslgpud.security import redaction, safe_files, shapes
+from wslgpud.security.safe_files import Folder
+from wslgpud.sources.identity import Identity, identity
+from wslgpud.words import MessageLike, cause, clauses, say, t
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+log = logging.getLogger(__name__)
+
+#: the daemon's own is read by ``wslgpud.training`` only: that it is there, and whom it warns of
+Kind = Literal["stress", "guard", "training", "daemon"]
+#: of those who run something, which the daemon reads
+RUNS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "daemon")
+
+#: The first that exists and can be written to is where a note lies; /tmp is another for each service.
+PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
+_NAME = re.compile(r"wslgpud-running-(stress|guard|training|daemon)-([0-9]{1,10})\.json")
+#: entries of a folder that are looked at; PyTorch's data loaders may have thousands of files in /dev/shm
+MOST_ENTRIES = 1024
+MOST_BYTES, MOST_PEAKS, MOST_PIDS, LONGEST_WORD = 1 << 14, 16, 1024, 200
+_WORDS = ("kind", "what", "who", "phase")
+_BYTES = shapes.of(dict, lambda found: len(found) <= MOST_PEAKS and all(map(shapes.whole, found.values())))
+_RUN = shapes.record(
+    {
+        **dict.fromkeys(_WORDS, shapes.text),
+        "pid": shapes.whole,
+        "start_ticks": shapes.whole,
+        "began_mono": shapes.number,
+    },
+    {
+        **dict.fromkeys(("gpu", "worker_pid", "verified_bytes", "peak_bytes", "waiting"), shapes.whole),
+        **dict.fromkeys(("done_ratio", "ends_mono"), shapes.number),
+        **dict.fromkeys(("peaks", "used"), _BYTES),
+        "pids": shapes.of(list, lambda pids: len(pids) <= MOST_PIDS and all(map(shapes.whole, pids))),
+    },
+)
+#: of a training, see ``wslgpud.training.companion``: what it has in use after its steps, of each kind of memory
+MOST_MEMORIES = 5
+_BLOCK = shapes.of(list, lambda block: len(block) == 4 and all(map(shapes.whole, block)))
+_MEMORY = shapes.record(
+    {"name": shapes.text, "used": shapes.whole, "peak": shapes.whole, "scales": shapes.rows(shapes.rows(_BLOCK))},
+    dict.fromkeys(("reserved", "pieces", "retries", "failures"), shapes.whole),
+)
+_TRAINING = shapes.record(
+    {
+        "steps": shapes.whole,
+        "memory": shapes.of(list, lambda found: len(found) <= MOST_MEMORIES and all(map(_MEMORY, found))),
+    },
+    dict.fromkeys(("step_seconds", "usual_step_seconds"), shapes.seconds)
+    | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.whole)
+    | {
+        "plan": shapes.table(shapes.text, lambda value: shapes.text(value) or shapes.whole(value) or shapes.flag(value))
+    },
+)
+#: a note is written no more often than that, except when the phase changes
+WRITE_SECONDS = 0.5
+
+
+def name_of(kind: Kind, pid: int) -> str:
+    """Return the name of a process's note."""
+    return f"wslgpud-running-{kind}-{pid}.json"
+
+
+def named(names: Iterable[str]) -> list[str]:
+    """Return those that are named like notes."""
+    return [name for name in names if _NAME.fullmatch(name)]
+
+
+class Noted(NamedTuple):
+    """A confirmed note: its process and its content."""
+
+    who: Identity
+    document: Mapping[str, Any]
+
+
+def read(folder: Folder, name: str, host: Host) -> Noted | None:
+    """Return a note that counts; None for any other and for anything else."""
+    match = _NAME.fullmatch(name)
+    try:
+        with folder.opened(name) as descriptor:
+            facts, content = os.fstat(descriptor), os.read(descriptor, MOST_BYTES)
+        document = checked(safe_files.parsed(content))
+        who = identity(host, int(match[2])) if match else None
+    except (OSError, ValueError):
+        return None
+    claimed = document["kind"], document["pid"], document["start_ticks"]
+    # Nobody but its owner can have written it, and its owner made it here: no link to another of their files.
+    own = facts.st_nlink == 1 and not facts.st_mode & 0o022
+    if match and who and who.alive and own and who.uids == {facts.st_uid}:
+        return Noted(who, document) if claimed == (match[1], who.pid, who.start_ticks) else None
+    return None
+
+
+def checked(note: dict[str, Any]) -> dict[str, Any]:
+    """Return a note that can be reckoned with and shown: anybody may write here, also NaN and Infinity. Else raise."""
+    if not _RUN(note) or (note["kind"] == "training" and not _TRAINING(note)):
+        raise ValueError("not a note")
+    return {**note, **{word: redaction.named(note[word])[:LONGEST_WORD] for word in _WORDS}}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a command took before and holds now, so that the daemon can warn before it takes the rest.
+
+    ``peaks`` and ``used`` are bytes by resource ("ram" or a card's UUID), ``pids`` its processes, largest first.
+    """
+
+    peaks: Mapping[str, int]
+    used: Mapping[str, int] = field(default_factory=dict)
+    pids: Sequence[int] = ()
+
+
+class Note:
+    """The note of one run. ``with Note(...) as note: note.tell("filling", done_ratio=0.4)``.
+
+    ``what`` is run (a card, or a whole command line), ``who`` is the command in a few words.
+    """
+
+    def __init__(self, host: Host, kind: Kind, what: str, *, who: str = "", gpu: int | None = None) -> None:
+        self._host, self._pid = host, os.getpid()
+        self._name = name_of(kind, self._pid)
+        self._folder: Folder | None = None
+        self._began = self._written = host.clock.mono()
+        words = {"kind": kind, "what": what[:LONGEST_WORD], "who": who[:LONGEST_WORD]}
+        self._facts: dict[str, Any] = {**words, "began_mono": self._began, "gpu": gpu}
+        self._phase: str | None = None
+
+    def __enter__(self) -> Self:
+        own = identity(self._host, self._pid)
+        self._facts |= {"pid": self._pid, "start_ticks": own and own.start_ticks}
+        trouble: list[MessageLike] = []
+        for place in PLACES:
+            try:
+                self._folder = Folder(self._host.path(place))
+                self._write("")
+            except OSError as error:
+                trouble.append(say("{path}: {why}", path=place, why=cause(error)))
+                self._close()
+                continue
+            self._sweep(self._folder)
+            return self
+        why = clauses(trouble)
+        log.warning(t("nobody can see that this runs, the daemon included: no note can be left ({why})", why=why))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            try:
+                self._folder.remove(self._name)
+            except OSError as trouble:
+                log.debug("a note of what ran stays: %s", trouble)  # it will not count: its process is gone
+            self._close()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return self._host.clock.mono() - self._began
+
+    def worker(self, pid: int) -> None:
+        """Name the process that does the work."""
+        self._facts["worker_pid"] = pid
+        self._phase = None
+        self.tell("")
+
+    def tell(
+        self,
+        phase: str,
+        *,
+        done_ratio: float | None = None,
+        left_seconds: float | None = None,
+        facts: Mapping[str, Any] | None = None,
+        claim: Claim | None = None,
+    ) -> None:
+        """Tell how far it is: a word for what it does, its share (0 to 1), how long it will still take at most."""
+        now = self._host.clock.mono()
+        if phase == self._phase and now - self._written < WRITE_SECONDS:
+            return
+        ends_mono = None if left_seconds is None else now + left_seconds
+        claimed = {**vars(claim), "pids": claim.pids[:MOST_PIDS]} if claim else {}
+        try:
+            self._write(phase, {"done_ratio": done_ratio, "ends_mono": ends_mono, **(facts or {}), **claimed})
+        except OSError as error:
+            # A full disk must not end a build or a test of the memory.
+            log.debug("nobody can see how far it is: %s", error)
+
+    def _write(self, phase: str, said: Mapping[str, Any] | None = None) -> None:
+        self._phase, self._written = phase, self._host.clock.mono()
+        if self._folder is not None:
+            document = {**self._facts, "phase": phase, **(said or {})}
+            text = json.dumps({k: v for k, v in document.items() if v is not None}, separators=(",", ":"))
+            self._folder.put(self._name, text, mode=0o644)  # a daemon of another user reads it
+
+    def _close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+        self._folder = None
+
+    def _sweep(self, folder: Folder) -> None:
+        """Remove notes of our user's that no longer count."""
+        with contextlib.suppress(OSError):
+            for name in named(folder.names(MOST_ENTRIES)):
+                with contextlib.suppress(OSError):  # gone meanwhile
+                    if folder.stat(name).st_uid == os.geteuid() and read(folder, name, self._host) is None:
+                        folder.remove(name)

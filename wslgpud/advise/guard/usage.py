@@ -1,0 +1,279 @@
+"""What a run is measured by: the memory left, the memory it holds, the cards' memory, and its figures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wslgpud.advise.guard.capacity import Process, is_compiler
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample
+from wslgpud.sources import cgroups, table, whole
+from wslgpud.sources.gpu import GpuSource
+from wslgpud.words import Message, say
+
+#: less than that, many times over, is nothing beside a build or a training
+_WORTH_BYTES = 16 << 20
+#: The kernel walks over every page to tell what is shared, some 10 ms for each GB: that is not to take more
+#: than a hundredth of a processor.
+_REST = 100
+_GPU_SECONDS = 1.0
+#: A card that sleeps takes seconds to wake up.
+_FIRST_ANSWER_SECONDS = 15.0
+#: the window over which a rate is taken, and what is short: time left at that rate, share of the memory
+_RATE_SECONDS, _SHORT_SECONDS, _SHORT_RATIO = 10.0, 20.0, 0.03
+_NEVER_SHORT_RATIO = 0.3
+#: no more has the shell that starts the command: then nobody has seen the command itself
+_SHELL_BYTES = 1 << 20
+
+
+def most_bytes(host: Host) -> int | None:
+    """Return how much the machine has of RAM and swap together: no program can have held more."""
+    levels = table(host.read_optional("/proc/meminfo"))
+    ram, swap = (whole(levels.get(name)) for name in ("MemTotal", "SwapTotal"))
+    return None if ram is None else (ram + (swap or 0)) << 10
+
+
+class MemoryLeft(NamedTuple):
+    """Bytes available without swapping, of how many, free swap, and OOM kills so far."""
+
+    available_bytes: int
+    total_bytes: int
+    oom_kills: int = 0
+    swap_bytes: int = 0
+
+
+def memory_left(host: Host) -> MemoryLeft:
+    """Return the memory left for us under the tightest limit that applies to us.
+
+    Raises:
+        NoData: the machine shows no /proc/meminfo.
+        SourceError: it cannot be read.
+    """
+    levels = table(host.read("/proc/meminfo"))
+    total, available = (whole(levels.get(n)) for n in ("MemTotal", "MemAvailable"))
+    if total is None or available is None:
+        raise NoData(say("/proc/meminfo does not tell how much memory is available"))
+    kills = whole(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
+    # Of swap only the machine's own counts: how much of it a group may use is its own affair.
+    machine = MemoryLeft(available << 10, total << 10, kills, (whole(levels.get("SwapFree")) or 0) << 10)
+    return min((machine, *_within_limits(host)), key=lambda r: r.available_bytes)
+
+
+def _within_limits(host: Host) -> Iterator[MemoryLeft]:
+    """Yield what each limited cgroup that we are in leaves us; its page cache goes first when the limit is reached."""
+    with suppress(NoData, SourceError):  # without cgroups there are no limits
+        tree = cgroups.find_tree(host)
+        for group in cgroups.around_us(host, tree):
+            values = {reading.spec: int(reading.value) for reading in cgroups.state(host, tree, group)}
+            cache = values.get(cgroups.INACTIVE_FILE, 0) + values.get(cgroups.ACTIVE_FILE, 0)
+            left = max(0, group.limit - group.current + cache)
+            yield MemoryLeft(left, group.limit, values.get(cgroups.OOM_KILLS, 0))
+
+
+class TreeMemory:
+    """Adds up a tree of processes.
+
+    Two things would be counted many times over. Workers that a program has forked (those of a DataLoader;
+    make's load a program of their own) have its pages without a copy, and shared memory (``/dev/shm``) is
+    mapped by all who hand tensors to each other. Of such processes the kernel is asked for shares (PSS).
+    Files on a tmpfs that nobody has mapped are not counted: they stay when the processes end.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._ask_at = float("-inf")
+
+    def now_bytes(self, processes: Sequence[Process]) -> int | None:
+        """Return the bytes that these processes hold together; None: not known exactly this time.
+
+        More than the machine has is a sum that counts something twice.
+        """
+        sharing = self._sharing(processes)
+        held = sum(p.bytes + p.shared_bytes for p in processes if p.key not in sharing)
+        if sharing:
+            if self._host.clock.mono() < self._ask_at:
+                return None
+            began = time.thread_time()  # waiting for a busy processor costs nobody anything
+            held += sum(map(self._share, sharing.values()))
+            self._ask_at = self._host.clock.mono() + _REST * (time.thread_time() - began)
+        most = most_bytes(self._host)
+        return None if most is not None and held > most else held
+
+    def _sharing(self, processes: Sequence[Process]) -> dict[tuple[int, int], Process]:
+        """Return the processes that may share pages: several with shared memory, several that run one program."""
+        families: dict[str | None, list[Process]] = defaultdict(list)
+        for process in processes:
+            if process.shared_bytes >= _WORTH_BYTES:
+                families["shared memory"].append(process)
+            if process.bytes >= _WORTH_BYTES and not is_compiler(process.name):
+                families[self._host.link(f"/proc/{process.pid}/exe")].append(process)
+        return {p.key: p for family in families.values() if len(family) > 1 for p in family}
+
+    def _share(self, process: Process) -> int:
+        """Return a process's share of what it has without files, in bytes; all of it where it is not told.
+
+        The parts of Pss are there since Linux 5.4: https://docs.kernel.org/filesystems/proc.html
+        """
+        parts = table(self._host.read_optional(f"/proc/{process.pid}/smaps_rollup"))
+        kilobytes = [whole(parts.get(name)) for name in ("Pss_Anon", "Pss_Shmem", "SwapPss")]
+        if None in kilobytes:  # ended meanwhile, or another user's
+            return process.bytes + process.shared_bytes
+        return sum(k or 0 for k in kilobytes) << 10
+
+
+@dataclass(slots=True)
+class RunStats:
+    """One run in figures; ``code`` is the exit status as a shell has it, bytes are the watched processes'.
+
+    ``held_bytes`` is what they hold together, as last known, each page counted once; ``peak_bytes`` its peak,
+    None for a run that was over before it was seen. ``vram_taken_bytes`` is by UUID the most beyond what
+    others held at the start. ``saved`` are the programs that were asked to save themselves, and after how
+    many seconds; ``failure`` is what the last lines of a run that failed tell.
+    """
+
+    seconds: float = 0.0
+    code: int = 0
+    timed_out: bool = False
+    interrupted: bool = False
+    held_bytes: int = 0
+    peak_bytes: int | None = None
+    least_available_bytes: int | None = None
+    least_at_seconds: float = 0.0
+    total_bytes: int = 0
+    biggest: tuple[str, int] = ("", 0)
+    compilers: dict[str, int] = field(default_factory=dict)
+    compilers_ended: int = 0
+    vram_peak_bytes: dict[int, int] = field(default_factory=dict)
+    vram_start_bytes: dict[int, int] = field(default_factory=dict)
+    vram_taken_bytes: dict[str, int] = field(default_factory=dict)
+    failure: Message | None = None
+    pauses: int = 0
+    paused_seconds: float = 0.0
+    oom_kills: int = 0
+    saved: list[tuple[str, float]] = field(default_factory=list)
+
+    def note(self, seconds: float, left: MemoryLeft, processes: list[Process], held_bytes: int | None) -> None:
+        """Record one look; ``held_bytes`` is None where it is not known what they hold together."""
+        self.seconds, self.total_bytes = seconds, left.total_bytes
+        if processes and held_bytes is not None:
+            self.held_bytes = held_bytes
+            self.peak_bytes = max(self.peak_bytes or 0, held_bytes)
+        if self.least_available_bytes is None or left.available_bytes < self.least_available_bytes:
+            self.least_available_bytes, self.least_at_seconds = left.available_bytes, seconds
+        for process in processes:
+            self.biggest = max(self.biggest, (process.name, process.bytes), key=lambda one: one[1])
+            if is_compiler(process.name):
+                self.compilers[process.name] = max(self.compilers.get(process.name, 0), process.bytes)
+
+    def close_brief(self, largest_bytes: int | None) -> None:
+        """End a run that was over after a few looks, or before the first.
+
+        ``largest_bytes`` is what the kernel has noted of its largest process, mapped files included, if that tells.
+        """
+        if largest_bytes is not None:
+            self.peak_bytes = max(self.peak_bytes or 0, largest_bytes)
+        elif self.biggest[1] < _SHELL_BYTES:
+            self.peak_bytes = None
+
+    @property
+    def compiler_bytes(self) -> int:
+        """Return the highest memory of one compiler."""
+        return max(self.compilers.values(), default=0)
+
+
+class Shortage:
+    """Tells when memory is about to run out: little is left, or it goes away fast."""
+
+    def __init__(self) -> None:
+        self._past: deque[tuple[float, int]] = deque()
+
+    def is_near(self, seconds: float, headroom_bytes: int, total_bytes: int) -> bool:
+        """Take one look and tell whether a program should save itself now."""
+        self._past.append((seconds, headroom_bytes))
+        while seconds - self._past[0][0] > _RATE_SECONDS:
+            self._past.popleft()
+        if headroom_bytes < _SHORT_RATIO * total_bytes:
+            return True
+        elapsed = seconds - self._past[0][0]
+        gone = self._past[0][1] - headroom_bytes
+        if elapsed < _RATE_SECONDS / 4 or gone <= 0 or headroom_bytes > _NEVER_SHORT_RATIO * total_bytes:
+            return False
+        return headroom_bytes * elapsed / gone < _SHORT_SECONDS
+
+
+class VramWatch:
+    """Asks NVML once a second, in a thread: a driver that hangs must not hold up the time limit."""
+
+    def __init__(self, host: Host, config: Config) -> None:
+        self._source = GpuSource(host, config)
+        self._end, self._answered = threading.Event(), threading.Event()
+        self._gpus: dict[int, GpuSample] = {}
+        self._thread = threading.Thread(target=self._run, name="vram", daemon=True)
+        self.start = self._thread.start
+        self.start_bytes: dict[int, int] = {}
+        self.now_bytes: dict[int, int] = {}
+        self.peak_bytes: dict[int, int] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """The child that asks, which is none of the watched."""
+        return self._source.probe_pid
+
+    def free_bytes(self, index: int) -> int | None:
+        """Return what the card calls free, once it has answered; waits for its first answer."""
+        gpu = self._cards().get(index)
+        return gpu.free_bytes if gpu else None
+
+    def taken_bytes(self, used: Mapping[int, int]) -> dict[str, int]:
+        """Return what is beyond the use at the start, in bytes by UUID, of a use by index."""
+        taken = {index: value - self.start_bytes.get(index, value) for index, value in used.items()}
+        return {_uuid(self._gpus[index]): max(0, value) for index, value in taken.items()}
+
+    def free_by_uuid(self) -> dict[str, int]:
+        """Return what each card calls free, once it has answered; waits for its first answer."""
+        return {_uuid(gpu): gpu.free_bytes for gpu in self._cards().values() if gpu.free_bytes is not None}
+
+    def total_by_uuid(self) -> dict[str, int]:
+        """Return how much memory each card has, once it has answered; waits for its first answer."""
+        return {_uuid(gpu): gpu.total_bytes for gpu in self._cards().values() if gpu.total_bytes}
+
+    def stop(self) -> None:
+        """End the thread, and the child with it."""
+        self._end.set()
+        self._thread.join(2 * _GPU_SECONDS)
+        self._source.close()
+
+    def _cards(self) -> dict[int, GpuSample]:
+        self._answered.wait(_FIRST_ANSWER_SECONDS)
+        return dict(self._gpus)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                for gpu in self._source.read().gpus or ():
+                    self._note(gpu)
+            except NoData:
+                self._end.set()
+            except SourceError:  # it may come back
+                self.now_bytes = {}
+            self._answered.set()
+            self._end.wait(_GPU_SECONDS)
+
+    def _note(self, gpu: GpuSample) -> None:
+        self._gpus[gpu.index] = gpu
+        used = gpu.used_bytes
+        if used is not None and used <= (gpu.total_bytes or used):
+            self.start_bytes.setdefault(gpu.index, used)
+            self.now_bytes[gpu.index] = used
+            self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), used)
+
+
+def _uuid(gpu: GpuSample) -> str:
+    return gpu.uuid or f"gpu{gpu.index}"

@@ -1,0 +1,66 @@
+"""What rules see of trainings that run under ``wslgpud inside``, see ``wslgpud.training``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wslgpud.alerts.measures import MeasureContext, Signal
+from wslgpud.risk import training_metrics as metrics
+from wslgpud.sources import windows
+from wslgpud.words import Fact
+
+#: Windows keeps up to some hundred megabytes of each card in its own memory, whatever runs.
+SPILLED_BYTES = 1 << 30
+
+
+def leaks(look: MeasureContext) -> Iterator[Signal]:
+    """Return how far what a training keeps more has come: of what it could still take when that began."""
+    found: dict[str, Signal] = {}
+    for labels, left in look.snapshot.family(metrics.STEPS_LEFT).items():
+        pid, program, resource = labels
+        grown, per_step = (look.snapshot.family(spec)[labels] for spec in (metrics.GROWN, metrics.PER_STEP))
+        facts: dict[str, Fact] = {"program": program, "pid": int(pid), "steps_left": int(float(f"{left:.2g}"))}
+        facts |= {"step_bytes": per_step, "grown_bytes": grown}
+        if (seconds := look.snapshot.value(metrics.TIME_LEFT, *labels)) is not None:
+            facts["eta_seconds"] = seconds
+        signal = Signal(resource, grown / (grown + left * per_step), facts)
+        found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
+    look.trained |= {labels[2] for labels in look.snapshot.family(metrics.KEPT)}
+    # One that has ended keeps nothing any more.
+    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
+
+
+def retries(look: MeasureContext) -> Iterator[Signal]:
+    """A card is so full that PyTorch's allocator has to give back its cache to get any more."""
+    before = look.last.family(metrics.RETRIES)
+    for labels, count in look.snapshot.family(metrics.RETRIES).items():
+        if count > before.get(labels, count):
+            pid, program, resource = labels
+            facts: dict[str, Fact] = {"program": program, "pid": int(pid), "count": count - before[labels]}
+            if (pieces := look.snapshot.value(metrics.PIECES, *labels)) is not None:
+                facts["pieces_bytes"] = pieces
+            yield Signal(resource, 1.0, facts)
+
+
+def lengths(look: MeasureContext) -> Iterator[Signal]:
+    """Return what a batch of the longest sequences that are allowed will lack, by the longest so far."""
+    found: dict[str, Signal] = {}
+    for (pid, program, resource), lacks in look.snapshot.family(metrics.LONGEST_LACKS).items():
+        signal = Signal(resource, lacks, {"program": program, "pid": int(pid), "lacking_bytes": lacks})
+        found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
+    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
+
+
+def slowed(look: MeasureContext) -> Iterator[Signal]:
+    """Return how many times as long steps take as in the fastest minute, while a card spills into Windows' memory."""
+    family, found = look.snapshot.family, dict[str, Signal]()
+    spilled = {f"gpu{gpu.index}": look.snapshot.value(windows.GPU_SHARED, gpu.name) or 0 for gpu in look.snapshot.gpus}
+    times, usual = family(metrics.STEP_TIME), family(metrics.USUAL_STEP_TIME)
+    for pid, program, resource in family(metrics.KEPT):
+        each, once = times.get((pid, program)), usual.get((pid, program))
+        if each and once and spilled.get(resource, 0) >= SPILLED_BYTES:
+            facts: dict[str, Fact] = {"program": program, "pid": int(pid), "shared_bytes": spilled[resource]}
+            facts |= {"times": f"{each / once:.1f}", "number": f"{1 / each:.2g}", "usual": f"{1 / once:.2g}"}
+            signal = Signal(resource, each / once, facts)
+            found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
+    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))

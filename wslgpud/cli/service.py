@@ -1,0 +1,221 @@
+"""``wslgpud service``: the daemon as a service that starts with the machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wslgpud import client
+from wslgpud.cli import common
+from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.common import Fault, complain, flag, option
+from wslgpud.cli.help import padded
+from wslgpud.host import Host
+from wslgpud.service import install as installing
+from wslgpud.service import release, systemctl
+from wslgpud.service import uninstall as uninstalling
+from wslgpud.service.changes import Changes, use_the_systems_programs
+from wslgpud.service.install import NotStarted, Options
+from wslgpud.service.places import Places, places
+from wslgpud.service.state import ServiceState, state_of
+from wslgpud.sources.wsl import generation
+from wslgpud.words import current, t
+
+app = CommandApp(
+    help="Install the daemon as a service that starts with the machine, upgrade it, look at it, remove it."
+)
+
+
+def _extras(incomplete: str) -> list[str]:
+    return [name for name in release.offered_extras() if name.startswith(incomplete)]
+
+
+def _permissions(incomplete: str) -> list[str]:
+    return [name for name in installing.offered_permissions() if name.startswith(incomplete)]
+
+
+User = Annotated[bool, flag("--user", "a service of your own, without root; less protected")]
+KeepAlive = Annotated[
+    bool, flag("--keep-alive", "have Windows keep this WSL distribution running, by a scheduled task")
+]
+_EXTRA = option("--extra", "NAME", "install an optional part, such as apprise", autocompletion=_extras)
+_ALLOW = option("--allow", "NAME", "relax the sandbox, see deploy/README.md", autocompletion=_permissions)
+Extra = Annotated[list[str] | None, _EXTRA]
+Allow = Annotated[list[str] | None, _ALLOW]
+
+
+@app.command()
+def install(
+    user: User = False,
+    dry_run: common.DryRun = False,
+    keep_alive: KeepAlive = False,
+    extra: Extra = None,
+    allow: Allow = None,
+) -> None:
+    """Install the service, or upgrade it to the version of this command.
+
+    Data and configuration stay. The version that runs goes on until the new one has proved to start.
+
+    Examples:
+        sudo wslgpud service install
+        wslgpud service install --user
+        sudo wslgpud service install --extra apprise --keep-alive
+    """
+    _install("install", Options(extra or (), allow or (), keep_alive), user=user, dry_run=dry_run)
+
+
+@app.command()
+def upgrade(user: User = False, dry_run: common.DryRun = False) -> None:
+    """Upgrade the service to the version of this command, with the extras and permissions that it has.
+
+    Examples:
+        sudo wslgpud service upgrade  # after 'pipx upgrade wslgpud'
+    """
+    if places(user=user).running is None:
+        raise Fault("no service is installed here: {command} does that", command=_typed("install", user=user))
+    _install("upgrade", Options(), user=user, dry_run=dry_run)
+
+
+def _install(action: str, options: Options, *, user: bool, dry_run: bool) -> None:
+    where, changes = _begin(action, user=user, dry_run=dry_run)
+    if not dry_run:
+        complain(t("preparing the service (half a minute at most)"))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # what is half done is undone
+    try:
+        new = installing.install(options, where, changes)
+    except NotStarted as error:
+        print(error.last_words.rstrip(), file=sys.stderr)
+        raise
+    if not _shown(changes):
+        print("\n".join(_told(new, where)))
+        if generation(Host()) and not options.keep_alive and not installing.keeps_alive():
+            print("\n" + _how_to_keep_alive(user=user))
+
+
+def _told(new: Path, where: Places) -> list[str]:
+    daemon = next(client.noted([where.data]), None)
+    restart = "systemctl --user restart wslgpud" if where.user else "sudo systemctl restart wslgpud"
+    rows = [
+        (t("page"), f"{daemon.url}/" if daemon else ""),
+        (t("status"), "wslgpud status"),
+        (t("log"), "journalctl --user -u wslgpud" if where.user else "journalctl -u wslgpud"),
+        (t("settings"), t("{path}, then: {command}", path=str(where.configuration), command=restart)),
+        (t("remove"), _typed("uninstall", user=where.user)),
+    ]
+    if where.user and not systemctl.lingers():
+        command = f"loginctl enable-linger {Path.home().name}"
+        rows.append((t("beware"), t("it ends when you log out, unless root runs: {command}", command=command)))
+    head = t("wslgpud {version} runs, and starts with the machine.", version=new.name.partition("-")[0])
+    return [head, *_table(rows)]
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    known = [(name, text) for name, text in rows if text]
+    wide = max(len(name) for name, _ in known)
+    return [f"  {padded(name, wide)}  {text}" for name, text in known]
+
+
+def _how_to_keep_alive(*, user: bool) -> str:
+    return t(
+        "Windows stops this distribution 15 s after its last terminal closes, whatever services run in it. {command}"
+        " has a scheduled task of Windows keep it running; so does instanceIdleTimeout=-1 below [general] in"
+        " %UserProfile%\\.wslconfig, after 'wsl --shutdown'.",
+        command=_typed("install", "--keep-alive", user=user),
+    )
+
+
+@app.command()
+def status(user: User = False, as_json: common.Json = False) -> None:
+    """Show which version the service runs, whether it runs, and how it was installed; exit 1 if it does not run.
+
+    Examples:
+        wslgpud service status
+    """
+    use_the_systems_programs()
+    found = state_of(places(user=user))
+    if as_json:
+        common.print_json(found.document())
+    elif not found.version:
+        print(t("no service is installed here: {command} does that", command=_typed("install", user=user)))
+    else:
+        print("\n".join(_rows(found, user=user)))
+    raise typer.Exit(0 if found.runs else 1)
+
+
+def _rows(found: ServiceState, *, user: bool) -> list[str]:
+    version, state, command = found.version, found.state, _typed("upgrade", user=user)
+    if version != found.command_version and found.kind != "package":
+        version += "; " + t("this command is {version}: {command}", version=found.command_version, command=command)
+    if not found.enabled:
+        state = t("{state}, does not start with the machine", state=state)
+    rows = [
+        (t("version"), version),
+        (t("state"), state),
+        (t("page"), f"{found.url}/" if found.url and found.runs else ""),
+        (t("settings"), found.configuration),
+        (t("data"), found.data),
+        (t("extras"), current().listed(found.extras)),
+        (t("allowed"), current().listed(found.allowed)),
+    ]
+    return _table(rows)
+
+
+Purge = Annotated[bool, flag("--purge", "remove data, configuration and accounts, too")]
+
+
+@app.command()
+def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge = False) -> None:
+    """Remove the service. Data and configuration stay unless you say --purge.
+
+    Examples:
+        sudo wslgpud service uninstall --dry-run
+        sudo wslgpud service uninstall --purge
+    """
+    where, changes = _begin("uninstall", user=user, dry_run=dry_run)
+    kept = uninstalling.uninstall(where, changes, purge=purge)
+    if not _shown(changes):
+        print(t("wslgpud is removed."))
+        for path in kept:
+            print(t("  kept: {path}", path=str(path)))
+
+
+def _begin(action: str, *, user: bool, dry_run: bool) -> tuple[Places, Changes]:
+    """Refuse who is not the one to ask, and have root look for programs where only root puts them."""
+    root = os.geteuid() == 0
+    if user and root:
+        raise Fault("--user is for the service of an ordinary user; as root leave it out")
+    if not user and not root and not dry_run:
+        raise Fault(
+            "this needs root: {command} (or, without root and with less protection: {other})",
+            command=_typed(action, user=False),
+            other=_typed(action, user=True),
+        )
+    use_the_systems_programs()
+    os.umask(0o022)
+    return places(user=user), Changes(dry=dry_run)
+
+
+def _shown(changes: Changes) -> bool:
+    """Print what would be done, if that is all that was asked for."""
+    if changes.dry:
+        print(
+            "\n".join(
+                [t("would do:"), *(f"  {line}" for line in changes.said or [t("nothing: all is as it should be")])]
+            )
+        )
+    return changes.dry
+
+
+def _typed(action: str, *more: str, user: bool) -> str:
+    """Return a command of ours as it has to be typed: sudo does not look where pipx puts programs."""
+    program = Path(sys.argv[0])
+    usual = str(program).startswith(("/usr/", "/opt/")) or ".releases/" in str(program) or not program.is_absolute()
+    words = ["wslgpud" if usual else str(program), "service", action, *(["--user"] if user else []), *more]
+    return ("" if user else "sudo ") + shlex.join(words)

@@ -1,0 +1,28 @@
+"""What belongs below ``share``, beside the program: manual pages.
+
+``python -m wslgpud.cli.share FOLDER`` writes it; ./tests/renew does that for the wheel, which takes it along.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from wslgpud.cli import man
+
+
+def files() -> dict[str, str]:
+    """Return the text of each file by its path below ``share``."""
+    return man.pages()
+
+
+def write(folder: Path) -> None:
+    """Write all of them below a folder."""
+    for name, text in files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

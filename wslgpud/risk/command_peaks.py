@@ -1,0 +1,236 @@
+"""Peaks of earlier runs: a command whose usual peak would not fit is warned of before it takes the memory.
+
+Peaks are remembered by command (program and script, as the process list shows it). That names no arguments,
+so a run may need less than the last one did: expected is the lowest peak of all remembered runs, and two
+runs must agree. A run that ended in an out-of-memory event wanted at least what it had.
+Of commands that ``wslgpud guard`` runs, an observation brings what they will want with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from wslgpud.model import Expected, Observation, ProcessSample
+from wslgpud.risk.headroom import Room, gpu_key
+
+KEPT_RUNS = 5
+KEPT_COMMANDS = 100
+KEPT_SECONDS = 30 * 24 * 3600.0
+LOOK_SECONDS = 1.9
+LEAST_SHARE = 0.05
+"""Of a resource's capacity: peaks below it matter to nobody."""
+LATE = 2.0
+"""A run that took so many times as long as the others to get to their peak is not like them."""
+CALM_SHARE = 0.9
+"""The distance to a peak that did no harm must be less than this share of the headroom."""
+
+_ANYTHING = {"", "-c", "-"}
+"""Stands for the script in the command line of an interpreter that runs something unnamed."""
+_Holdings = dict[str, tuple[int, dict[str, int]]]
+"""By command: its first pid, and what all its processes hold by resource's key, in bytes."""
+
+
+class Wish(NamedTuple):
+    """The memory that running commands will still want; ``who`` wants most, and took ``peak_bytes`` before."""
+
+    rest_bytes: int
+    who: str
+    peak_bytes: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a command that has ended."""
+
+    ended: float
+    seconds: float  # that it took to its peaks
+    peaks: dict[str, int]  # by resource's key
+    killed: bool = False
+
+
+@dataclass(slots=True)
+class _Life:
+    """A command that runs now; sizes by resource's key."""
+
+    began: float
+    pid: int  # of its first process
+    room: dict[str, int]  # what was left when it began
+    held: dict[str, int] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+    peak_t: float = 0.0
+
+
+def signature(process: ProcessSample) -> str:
+    """Return what a process's runs are known by; "" where its command line names no program of its own."""
+    program, _, subject = process.command.partition(" ")
+    return "" if subject in _ANYTHING else f"{program} {subject}"
+
+
+class CommandPeaks:
+    """The commands that run, and the peaks of those that ran."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] = {}
+        self._runs: dict[str, list[_Run]] = {}
+        self._lives: dict[str, _Life] = {}
+        self._seen: tuple[ProcessSample, ...] = ()
+        self._seen_t = -math.inf
+        self._capacity: dict[str, int] = {}
+        self._most: dict[str, int] = {}
+
+    def push(self, observation: Observation, rooms: Sequence[Room], exhausted: Collection[str]) -> None:
+        """Take the next sample: who holds what, what is left of it, and what has just run out."""
+        t, ram, swap = observation.t, observation.ram, observation.swap
+        # How much there is of each resource by its key: RAM with swap, each card's memory.
+        self._most = {gpu_key(gpu): gpu.total_bytes for gpu in observation.gpus if gpu.total_bytes}
+        if ram is not None:
+            self._most["ram"] = ram.total + (swap.total if swap is not None else 0)
+        for key in exhausted:
+            for command, life in self._lives.items():
+                if life.held.get(key, 0) >= LEAST_SHARE * self._capacity.get(key, 0):
+                    self._keep(command, t, life, killed=True)
+        # Processes are read every few seconds; in between nothing has changed. None at all are not known.
+        new = observation.processes and observation.processes is not self._seen
+        if new and t - self._seen_t >= LOOK_SECONDS:
+            self._seen, self._seen_t = observation.processes, t
+            self._capacity.update((room.key, room.capacity) for room in rooms)
+            self._follow(t, self._held(observation), {room.key: room.headroom for room in rooms})
+
+    def _follow(self, t: float, held: _Holdings, left: dict[str, int]) -> None:
+        """Follow the commands that begin, grow and end."""
+        for command in [command for command in self._lives if command not in held]:
+            self._keep(command, t, self._lives.pop(command))
+        for command, (pid, sizes) in held.items():
+            life = self._lives.setdefault(command, _Life(t, pid, left))
+            life.held = sizes
+            for key, size in sizes.items():
+                if size > life.peaks.get(key, 0):
+                    life.peaks[key], life.peak_t = size, t
+
+    @staticmethod
+    def _held(observation: Observation) -> _Holdings:
+        """Return the first pid of each command, and what all its processes hold by resource's key."""
+        sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        first: dict[str, int] = {}
+        by_pid: dict[int, str] = {}
+        for process in observation.processes:
+            command = signature(process)
+            if command:
+                by_pid[process.pid] = command
+                first[command] = min(process.pid, first.get(command, process.pid))
+                sums[command]["ram"] += process.held_bytes
+        for gpu in observation.gpus:
+            for user in gpu.processes:
+                if user.used_bytes is not None and user.pid in by_pid:
+                    sums[by_pid[user.pid]][gpu_key(gpu)] += user.used_bytes
+        return {command: (first[command], dict(sizes)) for command, sizes in sums.items()}
+
+    def _keep(self, command: str, t: float, life: _Life, *, killed: bool = False) -> None:
+        """Remember a run that has ended, or is about to for lack of memory."""
+        peaks = {
+            key: size
+            for key, size in life.peaks.items()
+            if size >= LEAST_SHARE * self._capacity.get(key, 0) and self._believed(key, size)
+        }
+        if not peaks:
+            return
+        runs = self._runs.pop(command, [])
+        if runs and runs[-1].killed and runs[-1].ended >= life.began:
+            runs[-1].ended = t  # it has just been kept as one that ran out
+        else:
+            runs.append(_Run(t, life.peak_t - life.began, peaks, killed))
+        self._runs[command] = [run for run in runs if t - run.ended <= KEPT_SECONDS][-KEPT_RUNS:]
+        for oldest in list(self._runs)[:-KEPT_COMMANDS]:
+            del self._runs[oldest]
+        self._write_down(t)
+
+    def wish(self, t: float, room: Room, announced: Sequence[Expected]) -> Wish | None:
+        """Return the memory of a resource that running commands will still take, if their earlier runs say so."""
+        if not announced and not self._runs:
+            return None
+        spoken = {pid for expected in announced for pid in expected.pids}
+        rests = [
+            Wish(expected.peak_bytes - expected.used_bytes, expected.who, expected.peak_bytes)
+            for expected in announced
+            if expected.resource == room.key and self._believed(room.key, expected.peak_bytes)
+        ]
+        rests += [wish for pid, wish in self._own(t, room.key) if pid not in spoken]
+        rests = [wish for wish in rests if wish.rest_bytes > 0]
+        if not rests:
+            return None
+        most = max(rests)
+        return Wish(sum(wish.rest_bytes for wish in rests), most.who, most.peak_bytes)
+
+    def _own(self, t: float, key: str) -> Iterator[tuple[int, Wish]]:
+        """Yield the memory that running commands have yet to take in this run, by their first pid."""
+        for command in self._runs.keys() & self._lives.keys():
+            life, runs = self._lives[command], self._known(command, key)
+            killed = any(run.killed for run in runs[-1:])
+            if key not in life.held or (len(runs) < 2 and not killed):
+                continue
+            if t - life.began > LATE * max(run.seconds for run in runs) + 60.0:
+                continue
+            peak = runs[-1].peaks[key] if killed else min(run.peaks[key] for run in runs)
+            if peak > life.peaks[key]:
+                yield life.pid, Wish(peak - life.held[key], f"{command} (pid {life.pid})", peak)
+
+    def _believed(self, key: str, size: int) -> bool:
+        """Tell whether a command can have had so much: memory that forked programs share counts in each."""
+        return size <= self._most.get(key, size)
+
+    def _known(self, command: str, key: str) -> list[_Run]:
+        """Return the runs of a command of which a believable peak of a resource is known."""
+        return [run for run in self._runs[command] if key in run.peaks and self._believed(key, run.peaks[key])]
+
+    def calm(self, room: Room) -> int:
+        """Return how many runs of the command that takes this resource came as far, or farther, unharmed.
+
+        The distance to their highest peak must fit, and the command must be the one that has grown.
+        """
+        for command in self._runs.keys() & self._lives.keys():
+            life = self._lives[command]
+            held, before = life.held.get(room.key, 0), life.room.get(room.key)
+            if before is None or held < 0.5 * (before - room.headroom) or held < LEAST_SHARE * room.capacity:
+                continue
+            runs = self._known(command, room.key)
+            if not runs or runs[-1].killed:
+                continue
+            highest = max(run.peaks[room.key] for run in runs)
+            if held <= 1.02 * highest and highest - held < CALM_SHARE * room.headroom:
+                return len(runs)
+        return 0
+
+    def _write_down(self, t: float) -> None:
+        """Note what is remembered, with the age of each run now, as JSON can hold it.
+
+        Only when it changes, so that nothing unchanged is written to the database again.
+        """
+
+        def row(run: _Run) -> dict[str, Any]:
+            times = {"age_seconds": round(t - run.ended, 1), "seconds": round(run.seconds, 1)}
+            return {**times, "peaks": run.peaks, "killed": run.killed}
+
+        self.document = {command: [row(run) for run in runs] for command, runs in self._runs.items()}
+
+    def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
+        """Take up what an earlier run of the daemon remembered so long ago."""
+        for command, runs in document.items():
+            known = [_read(row, t - age_seconds) for row in runs] if isinstance(runs, list) else []
+            if recent := [run for run in known if run is not None and t - run.ended <= KEPT_SECONDS]:
+                self._runs.setdefault(command, recent[-KEPT_RUNS:])
+        self._write_down(t)
+
+
+def _read(row: Any, kept_t: float) -> _Run | None:
+    """Return a run as it was kept at ``kept_t``, or None: a row of another version is no run."""
+    try:
+        age, seconds = float(row["age_seconds"]), float(row["seconds"])
+        peaks = {str(key): int(size) for key, size in row["peaks"].items()}
+        killed = bool(row["killed"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return _Run(kept_t - age, seconds, peaks, killed) if math.isfinite(age + seconds) else None

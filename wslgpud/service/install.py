@@ -1,0 +1,222 @@
+"""Installing the service, upgrading it, and going back where the new version does not start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.probes import keep_alive
+from wslgpud.service import accounts, release, systemctl
+from wslgpud.service.changes import Changes, ServiceError, output, succeeds
+from wslgpud.service.places import PACKAGED_UNIT, Places
+from wslgpud.shipped_files import in_folder
+from wslgpud.sources.identity import ACCOUNT
+from wslgpud.sources.wsl import generation
+from wslgpud.words import Message, MessageError, say
+
+#: relaxed where it is needed: toasts and Windows' memory come through a kind of socket of their own
+UNDER_WSL = "wsl"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for; ``extras`` are added to those of earlier times."""
+
+    extras: Collection[str] = ()
+    allowed: Collection[str] = ()
+    keep_alive: bool = False
+
+
+class NotStarted(ServiceError):
+    """The daemon does not start; ``last_words`` is the end of its log."""
+
+    def __init__(self, said: Message, last_words: str) -> None:
+        super().__init__(said)
+        self.last_words = last_words
+
+
+def offered_permissions() -> list[str]:
+    """Return the names that ``--allow`` takes."""
+    return sorted(Path(name).stem for name in in_folder("deploy/drop-ins"))
+
+
+def remembered_extras(places: Places) -> list[str]:
+    """Return what ``--extra`` has added so far."""
+    with suppress(OSError):
+        known = release.offered_extras()
+        return [name for name in places.extras.read_text(encoding="utf-8").split() if name in known]
+    return []
+
+
+def allowed(places: Places) -> list[str]:
+    """Return by which of our drop-ins the sandbox is relaxed."""
+    return sorted(path.stem.removeprefix("wslgpud-") for path in places.drop_ins.glob("wslgpud-*.conf"))
+
+
+def install(options: Options, places: Places, changes: Changes) -> Path:
+    """Install or upgrade; return the release that runs now. It returns when the daemon has taken a sample.
+
+    Data and configuration stay, and the version that runs goes on until the new one has proved to start.
+
+    Raises:
+        ServiceError: it cannot be; what ran goes on.
+        NotStarted: it was set up, and does not start; the version before, if there is one, runs again.
+    """
+    _require(options, places)
+    extras = sorted({*options.extras, *remembered_extras(places)})
+    python = release.interpreter(places)
+    new = _wanted(places, python, extras)
+    if not (new / "complete").exists():
+        told = ", ".join(["this program", *extras])
+        changes.does(f"make {new}: an environment of {python} with {told}", lambda: release.make(new, python, extras))
+    try:
+        if not places.user:
+            accounts.make(changes)
+        _make_settings(new, places, changes)
+    except (NoData, SourceError) as error:
+        raise ServiceError(error.said) from error
+    if not changes.dry and places.running != new:
+        _check_configuration(new, places)
+    changed = _put_drop_ins({*options.allowed, *([UNDER_WSL] if generation(Host()) else [])}, places, changes)
+    _start(new, places, changes, changed=changed)
+    _link_manual_pages(new, places, changes)
+    _tidy_up(new, extras, places, changes)
+    if options.keep_alive:
+        told = "make a task of Windows that keeps this distribution running"
+        changes.does(told, lambda: keep_alive.does(Host(), "create"))
+    return new
+
+
+def _check_configuration(new: Path, places: Places) -> None:
+    try:
+        output(new / "bin/wslgpud", "config", "check", "--config", places.configuration)
+    except SourceError as error:
+        raise ServiceError("mend the configuration first, nothing else was changed: {why}", why=str(error)) from error
+
+
+def _start(new: Path, places: Places, changes: Changes, *, changed: bool) -> None:
+    """Make a release what runs, and go back to the one before where it does not start."""
+    before = places.running or (_by_hand(places) if places.program.is_dir() else None)
+    units_before = _units(places)
+    try:
+        changed |= _use(new, in_folder(f"deploy/{places.kind}"), places, changes)
+        if not (places.command.exists() or places.command.is_symlink()):
+            changes.link(places.program / "bin/wslgpud", places.command)
+        if not systemctl.is_enabled(places):
+            changes.run(*systemctl.command(places, "enable", "--quiet", *places.enabled_units))
+        if changed or not systemctl.is_active(places):
+            changes.run(*systemctl.command(places, "restart", *places.enabled_units))
+    except (NoData, SourceError, KeyboardInterrupt) as error:
+        last_words = systemctl.last_words(places)
+        told = say("wslgpud does not start; its last words are above")
+        if before not in (None, new):
+            _use(before, units_before, places, changes)
+            if not succeeds(*systemctl.command(places, "restart", *places.enabled_units)):
+                raise NotStarted(say("neither the new version starts nor the one before"), last_words) from error
+            told = say("the new version does not start, its last words are above; the one before runs again")
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise NotStarted(told, last_words) from error
+
+
+def _require(options: Options, places: Places) -> None:
+    for names, offered in ((options.extras, release.offered_extras()), (options.allowed, offered_permissions())):
+        if unknown := sorted(set(names) - set(offered)):
+            raise ServiceError("there is no {name}: one of {names}", name=unknown[0], names=tuple(offered))
+    if not places.user and PACKAGED_UNIT.exists():
+        raise ServiceError(say("the package wslgpud is installed: apt upgrades and removes it"))
+    systemctl.require(places)
+
+
+def _wanted(places: Places, python: Path, extras: Collection[str]) -> Path:
+    """Return where the release lies that is asked for: where this command runs from, if that is one."""
+    here = Path(sys.prefix).resolve()
+    its_own = here.parent == places.releases.resolve() and python == release.own_interpreter()
+    if its_own and all(release.is_installed(extra) for extra in extras):
+        return here
+    installed = [extra for extra in extras if release.is_installed(extra)]
+    return places.releases / release.name_of(release.needed(release.OURS, installed).values(), extras)
+
+
+def _units(places: Places) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in places.units.glob("wslgpud*.*") if path.is_file()}
+
+
+def _by_hand(places: Places) -> Path:
+    return places.releases / "by-hand"
+
+
+def _use(new: Path, units: dict[str, str], places: Places, changes: Changes) -> bool:
+    """Make a release what runs: its units, and from one moment to the next its program. Return whether it was not."""
+    changed = [changes.put(text, places.units / name) for name, text in units.items()]
+    if any(changed):
+        changes.run(*systemctl.command(places, "daemon-reload"))
+    if places.running == new:
+        return any(changed)
+    # An environment that somebody made by hand is no link, and cannot become one in one step.
+    if places.program.is_dir() and not places.program.is_symlink():
+        aside = _by_hand(places)
+        changes.does(f"mv {places.program} {aside}", lambda: places.program.rename(aside))
+    changes.link(new, places.program)
+    return True
+
+
+def _put_drop_ins(names: Collection[str], places: Places, changes: Changes) -> bool:
+    if places.user:
+        return False
+    texts = in_folder("deploy/drop-ins")
+    put = [changes.put(texts[f"{name}.conf"], places.drop_ins / f"wslgpud-{name}.conf") for name in sorted(names)]
+    return any(put)
+
+
+def _make_settings(new: Path, places: Places, changes: Changes) -> None:
+    """Make the configuration, and close it to all but root and the service: secrets are put there."""
+    folder, file = places.settings, places.configuration
+    if not places.user and not _is_for_service(folder, 0o750):
+        changes.run("install", "-d", "-o", "root", "-g", ACCOUNT, "-m", "750", folder)
+    if not file.exists():
+        changes.run(new / "bin/wslgpud", "config", "init", file)
+    if not places.user and not _is_for_service(file, 0o640):
+        changes.run("chown", f"root:{ACCOUNT}", file)
+        changes.run("chmod", "640", file)
+
+
+def _is_for_service(path: Path, mode: int) -> bool:
+    """Tell whether a path is root's, for the service's group to read. A link is its maker's affair."""
+    if path.is_symlink():
+        return True
+    with suppress(OSError, KeyError):
+        return (path.owner(), path.group(), path.stat().st_mode & 0o7777) == ("root", ACCOUNT, mode)
+    return False
+
+
+def _link_manual_pages(new: Path, places: Places, changes: Changes) -> None:
+    """Let ``man`` find them: beside where the command lies."""
+    pages = [path.relative_to(new / "share") for path in sorted((new / "share/man").rglob("*.[15]"))]
+    wanted = {places.share / page: places.program / "share" / page for page in pages}
+    for link, target in wanted.items():
+        if not (link.exists() or link.is_symlink()):
+            changes.link(target, link)
+    changes.remove(*(link for link in places.shared_links if link not in wanted))
+
+
+def _tidy_up(new: Path, extras: Collection[str], places: Places, changes: Changes) -> None:
+    if extras and sorted(extras) != remembered_extras(places):
+        changes.put("\n".join(extras) + "\n", places.extras)
+    if places.releases.is_dir():
+        changes.remove(*(path for path in sorted(places.releases.iterdir()) if path.is_dir() and path != new))
+    if places.user and not systemctl.lingers():
+        with suppress(SourceError, NoData):  # what it means is told at the end
+            changes.run("loginctl", "enable-linger")
+
+
+def keeps_alive() -> bool:
+    """Tell whether Windows has the task that keeps this distribution running."""
+    try:
+        return keep_alive.does(Host(), "status") == "present"
+    except MessageError:
+        return False

@@ -1,0 +1,89 @@
+"""Where the service lies: the system's or a user's own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+#: where dpkg puts the unit of our Debian package, and nobody else puts any
+PACKAGED_UNIT = Path("/usr/lib/systemd/system/wslgpud.service")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Paths of one service. ``program`` is a link to the release that runs; the others lie beside it."""
+
+    user: bool
+    program: Path
+    units: Path
+    settings: Path
+    data: Path
+    command: Path
+    share: Path
+
+    @property
+    def releases(self) -> Path:
+        return Path(f"{self.program}.releases")
+
+    @property
+    def extras(self) -> Path:
+        """The file that remembers what ``--extra`` has added, for the upgrades to come."""
+        return self.releases / "extras"
+
+    @property
+    def drop_ins(self) -> Path:
+        return self.units / "wslgpud.service.d"
+
+    @property
+    def configuration(self) -> Path:
+        return self.settings / "wslgpud.toml"
+
+    @property
+    def kind(self) -> str:
+        return "user" if self.user else "system"
+
+    @property
+    def enabled_units(self) -> tuple[str, ...]:
+        return ("wslgpud.service",) if self.user else ("wslgpud.service", "wslgpud-stress.path")
+
+    @property
+    def shared_links(self) -> list[Path]:
+        """The links below ``share`` that lead to manual pages of the program."""
+        found = self.share.glob("man/**/wslgpud*")
+        return sorted(path for path in found if path.is_symlink() and path.readlink().is_relative_to(self.program))
+
+    @property
+    def running(self) -> Path | None:
+        """The release that the program is a link to; None where there is none."""
+        try:
+            return self.program.readlink()
+        except OSError:
+            return None
+
+
+SYSTEM = Places(
+    user=False,
+    program=Path("/opt/wslgpud"),
+    units=Path("/etc/systemd/system"),
+    settings=Path("/etc/wslgpud"),
+    data=Path("/var/lib/wslgpud"),
+    command=Path("/usr/local/bin/wslgpud"),
+    share=Path("/usr/local/share"),
+)
+
+
+def places(*, user: bool) -> Places:
+    """Return the paths of the system's service, or of the user's own, which are below ``$HOME``."""
+    if not user:
+        return SYSTEM
+    home = Path(os.environ.get("HOME") or Path.home())
+    return Places(
+        user=True,
+        program=home / ".local/share/wslgpud",
+        units=home / ".config/systemd/user",
+        settings=home / ".config/wslgpud",
+        data=home / ".local/state/wslgpud",
+        command=home / ".local/bin/wslgpud",
+        share=home / ".local/share",
+    )

@@ -1,0 +1,240 @@
+"""An environment of the service's own, made of the program that this command runs from.
+
+Its packages are copied from where they are installed, each file compared with what its package's RECORD says of
+it (https://packaging.python.org/en/latest/specifications/recording-installed-packages/): this needs no network
+and no pip, and whatever becomes of the environment that the command came from, pipx's above all, the service
+stays as it is. Only what is missing there, an extra, is fetched: the versions and hashes that were tested.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Collection
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import wslgpud
+from wslgpud.host import NoData, SourceError
+from wslgpud.security import safe_files
+from wslgpud.security.provenance import UntrustedProgram, way
+from wslgpud.service.changes import ServiceError, output, succeeds
+from wslgpud.service.places import Places
+from wslgpud.shipped_files import ROOT
+from wslgpud.words import cause, say
+
+OURS: Final = "wslgpud"
+EXTRAS_FOLDER = ROOT / "deploy/extras"
+#: of one file of a package; NumPy's largest has 40 MB
+_MOST_BYTES = 512 << 20
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[([\w,\s.-]*)\])?")
+_FOR_EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
+_OLDEST, _NEWEST = 10, 14
+#: from lib/python3.x/site-packages to the root of an environment
+_UP = ("..", "..", "..")
+#: which the sandbox of the service does not have (ProtectHome)
+_HOMES = ("/home", "/root")
+#: starts the program by the environment's own Python, also where a space in the path would end a "#!" line
+_PROGRAM = """#!/bin/sh
+'''exec' "{python}" -I "$0" "$@"
+' '''
+import sys
+from wslgpud.__main__ import main
+sys.exit(main())
+"""
+
+
+def offered_extras() -> list[str]:
+    """Return the names that ``--extra`` takes."""
+    return sorted(file.stem for file in EXTRAS_FOLDER.glob("*.txt"))
+
+
+def needed(name: str, extras: Collection[str] = ()) -> dict[str, Distribution]:
+    """Return an installed package and all that it needs, by name; what no other platform's marker let in is not there.
+
+    Raises PackageNotFoundError: the package itself, or what an extra names, is not installed.
+    """
+    found = {name: distribution(name)}
+    todo = [(found[name], frozenset(extras))]
+    seen = set()
+    while todo:
+        package, wanted = todo.pop()
+        for text in package.requires or ():
+            match, marker = _REQUIREMENT.match(text), text.partition(";")[2]
+            extra = _FOR_EXTRA.search(marker)
+            if match is None or (extra and extra[1] not in wanted) or match[0] in seen:
+                continue
+            seen.add(match[0])
+            try:
+                other = distribution(match[1])
+            except PackageNotFoundError:
+                if extra and package is found[name]:
+                    raise
+                continue
+            found[other.metadata["Name"].lower().replace("_", "-")] = other
+            todo.append((other, frozenset(part.strip() for part in (match[2] or "").split(","))))
+    return found
+
+
+def is_whole(packages: Collection[Distribution]) -> bool:
+    """Tell whether each package has its files in a list: what Debian installs, or is editable, has none of them."""
+    return all(package.read_text("RECORD") and not _is_editable(package) for package in packages)
+
+
+def _is_editable(package: Distribution) -> bool:
+    origin = safe_files.parsed(package.read_text("direct_url.json") or "{}")
+    return bool(origin.get("dir_info", {}).get("editable"))
+
+
+def name_of(packages: Collection[Distribution], extras: Collection[str]) -> str:
+    """Return the name of a release, which says what is in it."""
+    told = [sys.version, " ".join(sorted(extras))]
+    told += sorted(package.read_text("RECORD") or "" for package in packages)
+    return f"{wslgpud.__version__}-{hashlib.sha256(chr(0).join(told).encode()).hexdigest()[:12]}"
+
+
+def copy(package: Distribution, target: Path) -> None:
+    """Copy a package into a folder of packages, and its manual pages beside the program.
+
+    Raises ServiceError: a file is not there, or not as it was when it was installed.
+    """
+    root = target.parents[2]
+    for name, checksum, *_ in csv.reader(io.StringIO(package.read_text("RECORD") or "")):
+        path = PurePosixPath(name)
+        folder = target
+        if path.parts[:4] == (*_UP, "share"):
+            folder, path = root, PurePosixPath(*path.parts[3:])
+        # Elsewhere above the folder lie programs; ours is written anew. Compiled files are made anew.
+        if path.is_absolute() or ".." in path.parts or path.suffix == ".pyc":
+            continue
+        try:
+            content = safe_files.contents(str(package.locate_file(name)), _MOST_BYTES, follow=True)
+        except OSError as error:
+            raise _damaged(package, name) from error
+        kind, _, expected = checksum.partition("=")
+        if kind == "sha256" and _sha256(content) != expected:
+            raise _damaged(package, name)
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+def _sha256(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def _damaged(package: Distribution, name: str) -> ServiceError:
+    return ServiceError(
+        "{file} of {package} is missing or was changed: install {package} again",
+        file=name,
+        package=package.metadata["Name"],
+    )
+
+
+def interpreter(places: Places) -> Path:
+    """Return the Python that the service shall run with.
+
+    It is the one that this command runs with; or the system's own, where the service could not reach that (its sandbox
+    has no home folders), or where somebody but root could replace it.
+
+    Raises ServiceError: there is none that will do.
+    """
+    base = own_interpreter()
+    if places.user:
+        return base
+    minors = [sys.version_info.minor, *range(_NEWEST, _OLDEST - 1, -1)]
+    others = [Path(f"/usr/bin/python3.{minor}") for minor in dict.fromkeys(minors)]
+    found = next((python for python in (base, *others) if python.exists() and _will_do(python)), None)
+    if found is None:
+        raise ServiceError(
+            "the service cannot run with {python}, which lies in a home folder or is not root's alone:"
+            " install python3 by your package manager",
+            python=str(base),
+        )
+    return found
+
+
+def own_interpreter() -> Path:
+    """Return the Python that the environment of this command was made with."""
+    return Path(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
+
+
+def _will_do(python: Path) -> bool:
+    if any(python.is_relative_to(home) for home in _HOMES):
+        return False
+    try:
+        components = [component for component in way(python) if not stat.S_ISLNK(component.mode)]
+    except (OSError, UntrustedProgram):
+        return False
+    return all(component.uid == 0 and not component.mode & stat.S_IWOTH for component in components)
+
+
+def make(release: Path, python: Path, extras: Collection[str]) -> None:
+    """Make a release; the file ``complete`` in it says that it is one.
+
+    Raises ServiceError: what is missing cannot be had.
+    """
+    ours, everything = distribution(OURS), needed(OURS, [extra for extra in extras if is_installed(extra)])
+    locked = [EXTRAS_FOLDER / f"{extra}.txt" for extra in extras]
+    if _minor(python) == sys.version_info.minor and is_whole(everything.values()):
+        copied = list(everything.values())
+        locked = [file for file in locked if not is_installed(file.stem)]
+    elif is_whole([ours]):
+        copied = [ours]
+        locked = [ROOT / "deploy/requirements.txt", *locked]
+    else:
+        raise ServiceError(say("this program runs from a clone: sudo ./deploy/install in it installs the service"))
+    shutil.rmtree(release, ignore_errors=True)
+    release.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        output(python, "-I", "-m", "venv", "--without-pip", release)
+        packages = next((release / "lib").glob("python3.*")) / "site-packages"
+        for package in copied:
+            copy(package, packages)
+        if locked:
+            _fetch(release, locked)
+        program = release / "bin/wslgpud"
+        program.write_text(_PROGRAM.format(python=release / "bin/python"), encoding="utf-8")
+        program.chmod(0o755)
+        output(release / "bin/python", "-I", "-m", "compileall", "-q", packages)
+        output(program, "--version")
+    except BaseException as error:
+        shutil.rmtree(release, ignore_errors=True)
+        if isinstance(error, (NoData, SourceError, OSError)):
+            raise ServiceError("{release} cannot be made: {why}", release=str(release), why=cause(error)) from error
+        raise
+    (release / "complete").touch()
+
+
+def is_installed(extra: str) -> bool:
+    """Tell whether what an extra names is installed where this command runs."""
+    try:
+        needed(OURS, [extra])
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _minor(python: Path) -> int:
+    return int(output(python, "-I", "-c", "import sys; print(sys.version_info.minor)"))
+
+
+def _fetch(release: Path, locked: Collection[Path]) -> None:
+    """Install what lock files name: nothing but files that were hashed then, and nothing that must be built."""
+    python = str(release / "bin/python")
+    if succeeds(python, "-I", "-m", "ensurepip"):
+        pip = [python, "-I", "-m", "pip"]
+    elif succeeds(sys.executable, "-m", "pip", "--version"):
+        pip = [sys.executable, "-m", "pip", f"--python={python}"]
+    else:
+        raise ServiceError(say("pip is needed to fetch what is missing: install python3-venv by your package manager"))
+    options = ("--quiet", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
+    output(*pip, "install", *options, *(f"--requirement={file}" for file in locked))

@@ -1,0 +1,68 @@
+"""How the service stands: which version runs, since when, and whether this command has a newer one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import wslgpud
+from wslgpud import client
+from wslgpud.host import NoData, SourceError
+from wslgpud.service import systemctl
+from wslgpud.service.changes import output
+from wslgpud.service.install import allowed, remembered_extras
+from wslgpud.service.places import PACKAGED_UNIT, Places
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """``version`` is empty where none is installed; ``state`` is systemd's word (active, failed, inactive, ...)."""
+
+    kind: str
+    version: str
+    command_version: str
+    state: str
+    enabled: bool
+    url: str
+    configuration: str
+    data: str
+    extras: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+    @property
+    def runs(self) -> bool:
+        return self.state == "active"
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def state_of(places: Places) -> ServiceState:
+    """Return how the service stands."""
+    packaged = not places.user and PACKAGED_UNIT.exists()
+    installed = packaged or (places.program / "bin/wslgpud").exists()
+    daemon = next(client.noted([places.data]), None)
+    return ServiceState(
+        kind="package" if packaged else places.kind,
+        version=_version(places, packaged=packaged) if installed else "",
+        command_version=wslgpud.__version__,
+        state=_asked(*systemctl.command(places, "show", "--property=ActiveState", "--value", "wslgpud")),
+        enabled=systemctl.is_enabled(places),
+        url=daemon.url if daemon else "",
+        configuration=str(places.configuration),
+        data=str(places.data),
+        extras=tuple(remembered_extras(places)),
+        allowed=tuple(allowed(places)),
+    )
+
+
+def _version(places: Places, *, packaged: bool) -> str:
+    program = "/usr/bin/wslgpud" if packaged else places.program / "bin/wslgpud"
+    return _asked(program, "--version").rpartition(" ")[2]
+
+
+def _asked(*command: Any) -> str:
+    with suppress(NoData, SourceError):
+        return output(*command).strip()
+    return ""

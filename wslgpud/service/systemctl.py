@@ -1,0 +1,68 @@
+"""What is asked of systemd."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.service.changes import ServiceError, output, succeeds
+from wslgpud.service.places import Places
+from wslgpud.sources.wsl import generation
+from wslgpud.words import say
+
+_RUNS = Path("/run/systemd/system")
+#: what a daemon that does not start has said last
+_LAST_LINES = 5
+
+
+def command(places: Places, *arguments: str) -> tuple[str, ...]:
+    return ("systemctl", *(("--user",) if places.user else ()), *arguments)
+
+
+def runs() -> bool:
+    return _RUNS.is_dir()
+
+
+def require(places: Places) -> None:
+    """Raises ServiceError: systemd does not run here, or does not answer; it says what helps."""
+    if not runs():
+        if generation(Host()):
+            raise ServiceError(
+                "systemd does not run in this WSL distribution: type {command}, then 'wsl --shutdown' in Windows;"
+                " without it 'wslgpud run' starts the daemon in the foreground",
+                command="'sudo wslgpud wslconfig set boot.systemd=true'",
+            )
+        raise ServiceError(say("systemd does not run here; 'wslgpud run' starts the daemon without it"))
+    if places.user and not succeeds(*command(places, "show-environment")):
+        told = say(
+            "your systemd does not answer ('systemctl --user' fails): log in directly, not by sudo, and install"
+            " {packages}",
+            packages="libpam-systemd, dbus-user-session",
+        )
+        raise ServiceError(told)
+
+
+def is_active(places: Places) -> bool:
+    return succeeds(*command(places, "--quiet", "is-active", "wslgpud"))
+
+
+def is_enabled(places: Places) -> bool:
+    return succeeds(*command(places, "--quiet", "is-enabled", *places.enabled_units))
+
+
+def last_words(places: Places) -> str:
+    """Return the last lines of the daemon's log."""
+    who = ("--user",) if places.user else ()
+    try:
+        return output("journalctl", *who, "--unit=wslgpud", f"--lines={_LAST_LINES}", "--output=cat", "--no-pager")
+    except (NoData, SourceError) as error:
+        return str(error)
+
+
+def lingers() -> bool:
+    """Tell whether this user's services go on after the log-out."""
+    try:
+        return output("loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value").strip() == "yes"
+    except (NoData, SourceError):
+        return False

@@ -1,0 +1,62 @@
+"""Removing the service."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.probes import keep_alive
+from wslgpud.service import accounts, systemctl
+from wslgpud.service.changes import Changes, ServiceError
+from wslgpud.service.places import PACKAGED_UNIT, Places
+from wslgpud.shipped_files import in_folder
+from wslgpud.sources.wsl import generation
+from wslgpud.words import MessageError
+
+
+def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
+    """Remove the service, and with ``purge`` data, configuration and accounts; return what was kept.
+
+    Raises ServiceError: it is another's to remove, or systemd refuses.
+    """
+    if not places.user and PACKAGED_UNIT.exists():
+        raise ServiceError(
+            "the package wslgpud is installed: {command} removes it",
+            command="'sudo apt purge wslgpud'" if purge else "'sudo apt remove wslgpud'",
+        )
+    try:
+        _remove(places, changes, purge=purge)
+    except (NoData, SourceError) as error:
+        raise ServiceError("{why}; what was not removed is still there", why=error.said) from error
+    return [path for path in (places.settings, places.data) if path.exists()]
+
+
+def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
+    units = [places.units / name for name in in_folder(f"deploy/{places.kind}")]
+    if systemctl.runs() and (places.units / "wslgpud.service").exists():
+        changes.run(*systemctl.command(places, "disable", "--quiet", "--now", *places.enabled_units))
+    changes.remove(*units, *sorted(places.drop_ins.glob("wslgpud-*.conf")))
+    if places.drop_ins.is_dir():
+        changes.run("rmdir", "--ignore-fail-on-non-empty", places.drop_ins)
+    if systemctl.runs():
+        changes.run(*systemctl.command(places, "daemon-reload"))
+        with suppress(SourceError):  # there was nothing that had failed
+            changes.run(*systemctl.command(places, "reset-failed", "wslgpud*"))
+    if places.command.is_symlink() and places.command.readlink() == places.program / "bin/wslgpud":
+        changes.remove(places.command)
+    changes.remove(*places.shared_links)
+    if generation(Host()):
+        with suppress(MessageError):  # Windows cannot be asked; its task then starts what is no longer there, and ends
+            changes.does(
+                "remove the task of Windows that keeps this distribution running, if there is one",
+                lambda: keep_alive.does(Host(), "remove"),
+            )
+    if purge:
+        changes.remove(places.settings, places.data)
+        if not places.user:
+            accounts.remove(changes)
+    os.chdir("/")
+    # Last, since this very command may run from there.
+    changes.remove(places.program, places.program.with_name(f"{places.program.name}.new"), places.releases)

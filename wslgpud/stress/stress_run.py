@@ -1,0 +1,201 @@
+"""One stress run from the first gate to the result."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from wslgpud.active_runs.notes import Note
+from wslgpud.config import Stress
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample, StressResult
+from wslgpud.probes.nvml_calls import RARELY
+from wslgpud.stress import conditions, worker_job
+from wslgpud.stress.comparison import judged
+from wslgpud.stress.find_python import NoTorch, command, find_python
+from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
+from wslgpud.stress.lock import GpuLock, LockError
+from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
+from wslgpud.stress.result import Frame, WorkerOutput, digest
+from wslgpud.stress.telemetry import ECC
+from wslgpud.words import MessageLike, cause, clauses, say
+
+#: how long memory may take to come back in NVML's view after the worker has ended
+AFTER_SECONDS = 5.0
+RECENT_ERRORS_SECONDS = 60.0
+#: how long the next sample may take once it is due
+COUNTERS_SECONDS = 5.0
+#: of the bytes to go through: before that, nobody can tell how long the rest will take
+_SURE_SHARE = 0.05
+
+
+@dataclass
+class Runner:
+    host: Host
+    settings: Stress
+    state_folder: Path
+    recent: conditions.Recent
+    earlier: Callable[[], Sequence[StressResult]] = tuple  # the runs so far, oldest first
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    worker: Path = WORKER
+    lock_folder: Path | None = None
+    stall_seconds: float = STALL_SECONDS
+    stop: threading.Event = field(default_factory=threading.Event)  # ends a run under way
+    renew: Callable[[], object] | None = None  # asks for the driver's error counters, read once a minute, anew
+
+    def run(
+        self, sample: GpuSample, mode: worker_job.Mode, progress: Callable[[Line], None] = lambda _: None
+    ) -> StressResult:
+        lock = GpuLock(sample.index, self.lock_folder)
+        try:
+            with self.recent.following(sample.uuid) as course:
+                with lock.held() as ours:
+                    if not ours:
+                        holders = lock.holders(self.host) or [say("another program")]
+                        locked = say("the GPU is locked by {holders}", holders=tuple(holders))
+                        return self._skipped(sample, mode, locked)
+                    # At once, and until the lock is free: by this the daemon knows whose lock it is.
+                    with Note(self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index) as note:
+                        seen = self._surroundings(sample)
+                        if found := [*obstacles(seen, self.settings)]:
+                            return self._skipped(sample, mode, clauses(found))
+                        done, frame = self._locked(seen.samples[-1], mode, lock, note, progress)
+                course.over = True
+                if ECC in course.last:
+                    self.renew() if self.renew else self.stop.wait(RARELY + COUNTERS_SECONDS)
+        except (NoTorch, LockError) as error:
+            return self._skipped(sample, mode, cause(error))
+        except (OSError, NoData, SourceError) as error:
+            return self._skipped(sample, mode, say("cannot look at the machine: {why}", why=cause(error)))
+        return judged(digest(done, replace(frame, course=course)), self.earlier())
+
+    def _surroundings(self, sample: GpuSample) -> Surroundings:
+        now, jump, error = self.host.clock.mono(), self.recent.last_jump_mono, self.recent.last_error_mono
+        return Surroundings(
+            samples=self.recent.since(sample.uuid, now - self.settings.settle_seconds),
+            holders=conditions.users(self.host, os.getpid()),
+            on_battery=conditions.on_battery(self.host),
+            jump_age_seconds=None if jump is None else now - jump,
+            hung_since_boot=conditions.still_hung(self.state_folder, self.host),
+            recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
+        )
+
+    def _skipped(self, sample: GpuSample, mode: worker_job.Mode, reason: MessageLike) -> StressResult:
+        wall, key = self.host.clock.wall(), self._key(sample, mode)
+        return StressResult(wall, sample.uuid, sample.index, sample.name, "skipped", reason, key=key)
+
+    def _key(self, sample: GpuSample, mode: worker_job.Mode) -> dict[str, str]:
+        wsl = "yes" if self.host.exists(conditions.WSL_DEVICE) else "no"
+        # Memory left free on purpose is no loss: nights with another reserve are not comparable.
+        reserve = {"reserve_bytes": str(self.settings.reserve_bytes)} if self.settings.reserve_bytes else {}
+        driver = self.recent.drivers.get(sample.uuid, "")
+        return {**reserve, "driver": driver, "mode": mode, "engine": worker_job.ENGINE, "wsl": wsl}
+
+    def _locked(
+        self, before: GpuSample, mode: worker_job.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
+    ) -> tuple[WorkerOutput, Frame]:
+        python = find_python(self.settings.python, self.environ)
+        clock, own, known = self.host.clock, os.getpid(), frozenset(self.host.names("/proc"))
+        wall, started = clock.wall(), clock.mono()
+
+        def watch() -> MessageLike:
+            if self.stop.is_set():
+                return say("wslgpud is shutting down")
+            last, error = self.recent.last(before.uuid), self.recent.last_error_mono
+            return reason_to_leave(
+                [*conditions.users(self.host, own), *conditions.newcomers(self.host, known, own)],
+                waiting=lock.wanted(self.host),
+                gpu_errors=error is not None and error >= started,
+                silent_seconds=0.0 if last is None else clock.mono() - last[0],
+            )
+
+        job = worker_job.job(before, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
+        pauses = job["retention_seconds"] * job["passes"].count("retention")
+        pace = WorkerPace(pauses, job["soak_seconds"], clock.mono())
+        done = supervise(
+            command(python, before.uuid, self.environ),
+            job,
+            script=self.worker,
+            deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
+            watch=watch,
+            started=note.worker,
+            progress=told(note, pace, clock.mono, progress),
+            stall_seconds=self.stall_seconds,
+        )
+        if done.hung_pid is not None:
+            conditions.note_hung(self.state_folder, self.host, done.hung_pid)
+        return done, Frame(wall, before, self._key(before, mode), self._after(before))
+
+    def _after(self, before: GpuSample) -> GpuSample | None:
+        """Return the GPU once the worker's memory is back, or after a while as it is then."""
+        asked = self.host.clock.mono()
+        while True:
+            last = self.recent.last(before.uuid)
+            fresh = last[1] if last is not None and last[0] >= asked else None
+            back = fresh is not None and (fresh.used_bytes or 0) <= (before.used_bytes or 0) + (64 << 20)
+            if back or self.host.clock.mono() >= asked + AFTER_SECONDS or self.stop.wait(0.1):
+                return fresh
+
+
+def told(
+    note: Note, pace: WorkerPace, now: Callable[[], float], progress: Callable[[Line], None]
+) -> Callable[[Line], None]:
+    """Wrap ``progress`` so that it also updates the note and hears how far the run is."""
+
+    def line(said: Line) -> None:
+        pace.note(said, now())
+        if said["event"] == "beat":
+            done, left = pace.done_ratio, pace.left_seconds
+            facts = {"verified_bytes": said["verified"]} if "verified" in said else {}
+            note.tell(said.get("phase", ""), done_ratio=done, left_seconds=left, facts=facts)
+            said = {**said, "done_ratio": done, "left_seconds": left}
+        progress(said)
+
+    return line
+
+
+@dataclass(slots=True)
+class WorkerPace:
+    """Bytes go by at the pace so far; a pause and a soak last as long as they were told to.
+
+    On a fast card waiting is most of a run: by bytes alone, an H200 was done for the last 30 of its 65 s.
+    """
+
+    pause_seconds: float
+    soak_seconds: float
+    began: float
+    planned: int = 0
+    done_ratio: float | None = None
+    left_seconds: float | None = None
+    _traversed: int = 0
+    _moved_seconds: float = 0.0
+    _soak_end: float | None = None
+    _last: float = 0.0
+
+    def note(self, said: Mapping[str, Any], now: float) -> None:
+        """Take a line of the worker; a worker of another version may say less."""
+        passed, self._last = now - self._last, now
+        if said["event"] == "filled":
+            self.planned = said.get("planned", 0)
+        elif said["event"] == "beat" and self.planned:
+            self._beat(said.get("traversed", 0), said.get("phase", ""), now, passed)
+
+    def _beat(self, traversed: int, phase: str, now: float, passed: float) -> None:
+        if phase == "soak":
+            self._soak_end = self._soak_end or now + self.soak_seconds
+        elif traversed and traversed == self._traversed:
+            waited = min(passed, self.pause_seconds)
+            self.pause_seconds, passed = self.pause_seconds - waited, passed - waited
+        self._traversed, self._moved_seconds = traversed, self._moved_seconds + passed
+        if traversed < _SURE_SHARE * self.planned:
+            return
+        left = self.soak_seconds if self._soak_end is None else max(0.0, self._soak_end - now)
+        if self._soak_end is None and traversed < self.planned:
+            left += (self.planned - traversed) * self._moved_seconds / traversed + self.pause_seconds
+        self.left_seconds = left
+        share = (now - self.began) / max(now - self.began + left, 1e-9)
+        self.done_ratio = max(self.done_ratio or 0.0, share)  # a bar that goes back looks broken
