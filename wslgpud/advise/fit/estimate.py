@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal, NamedTuple, get_args
 
-from wslgpud.advise.fit.model import Setup
+from wslgpud.advise.fit.parameters import Setup
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.advise.fit.simulation import held
 from wslgpud.words import Message, MessageLike, say, template

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from wslgpud.advise.fit.model import Model, Setup
+from wslgpud.advise.fit.parameters import Model, Setup
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.advise.fit.step import Step
 from wslgpud.advise.fit.tape import Storage

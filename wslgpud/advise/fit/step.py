@@ -6,8 +6,8 @@ What a function here holds until it returns is what the one of the same task hol
 from __future__ import annotations
 
 from wslgpud.advise.fit.attention import Attention, Heads
-from wslgpud.advise.fit.model import Matrix, Model, Weights
 from wslgpud.advise.fit.operations import SEGMENT_RATIO, SEGMENTED_TOKENS
+from wslgpud.advise.fit.parameters import Matrix, Model, Weights
 from wslgpud.advise.fit.tape import Node, Storage, Tensor
 from wslgpud.words import template
 
