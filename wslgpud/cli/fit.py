@@ -184,7 +184,7 @@ def _document(
         "usable_bytes": room.bytes if room else None,
         "usable_by": text(room.how) if room else None,
         "fits": found.total_bytes <= room.bytes if room else None,
-        "unmeasured": [text(only) for only in unmeasured(shape, plan)],
+        "unmeasured": [text(only) for only in unmeasured(plan)],
         "knobs": [{"turn": text(turn), "total_bytes": total} for turn, total in knobs],
     }
 
@@ -216,7 +216,7 @@ def _print(shape: Shape, plan: Plan, found: Estimate, room: Usable | None, knobs
     else:
         good = t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=left, how=room.how)
         console.print(Text(good, "bold green"))
-    if only := unmeasured(shape, plan):
+    if only := unmeasured(plan):
         said = t("Only computed, never compared with a real card: {parts}.", parts=tuple(only))
         console.print(said, style="dim")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.advise.fit import gguf
+from wslgpud.advise.fit.family import LLAMA, TIED, Family, family_of
 from wslgpud.advise.fit.quantization import ShapeError, stored
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import record, rows, whole
@@ -22,7 +23,10 @@ _WIDTH_TO_DEPTH = 128
 _GROUPED_PARAMETERS = 30_000_000_000
 MOST_HEADER_BYTES = 100 << 20  # of safetensors, the format's own limit
 #: These have two matrices in each feed-forward block, all newer ones three (a gate).
-_UNGATED = re.compile("gpt2|gpt_neox?|gptj|gpt_bigcode|opt|bloom|falcon|phi|mpt|bert|roberta|t5|starcoder2|codegen")
+_UNGATED = re.compile(
+    "gpt2|gpt_neox?|gptj|gpt_bigcode|opt|bloom|falcon|phi|mpt|bert|roberta|t5"
+    "|starcoder2|codegen|nemotron|xglm|arcee|persimmon|biogpt"
+)
 #: What a GGUF header must have, by config.json's names: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 _GGUF_NEEDS = {
     "hidden_size": "embedding_length",
@@ -50,14 +54,10 @@ class Shape:
     """A decoder; ``parameters`` is what it really has, where a file tells, else it is counted from the rest.
 
     ``intermediate`` is the width of one expert, ``shared`` of those that every token passes; the first
-    ``dense_layers`` have no experts but a block of ``dense_width``. ``stepwise_gelu`` is an activation computed
-    in several steps, of which each leaves a tensor (GPT-2's), ``relu`` one that needs its outcome only.
+    ``dense_layers`` have no experts but a block of ``dense_width``.
     ``stored`` names how the files hold the weights where they are quantized, ``stored_bytes`` what they take in
     it, where that is known. ``windowed_layers`` see the last ``window`` tokens only, and ``linear_layers`` keep
-    none. ``head_norms`` are norms of queries and keys, ``native_norms`` norms that torch computes in one step
-    (LayerNorm), ``soft_capped`` what becomes of the words' scores (Gemma 2), ``fused`` matrices that make
-    queries, keys and values (or gate and up) at once, ``eager`` attention whose scores are written out,
-    ``attention_parameters`` those of one layer where they are not hidden x (queries, keys, values, outcome).
+    none. ``attention_parameters`` are those of one layer where they are not hidden x (queries, keys, values, outcome).
     """
 
     layers: int
@@ -71,7 +71,6 @@ class Shape:
     tied: bool = False
     experts: int = 1
     active_experts: int = 1
-    stepwise_gelu: bool = False
     name: str = ""
     parameters: int = 0
     shared: int = 0
@@ -82,14 +81,8 @@ class Shape:
     window: int = 0
     windowed_layers: int = 0
     linear_layers: int = 0
-    head_norms: bool = False
-    layer_norms: int = 2
-    soft_capped: bool = False
-    fused: bool = False
-    eager: bool = False
     attention_parameters: int = 0
-    relu: bool = False
-    native_norms: bool = False
+    family: Family = LLAMA
 
     def count(self) -> int:
         """Return the number of parameters: attention, feed-forward, norms, embeddings."""
@@ -261,12 +254,12 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     # Some call them otherwise, GGUF headers all.
     hidden = _whole(inner, "hidden_size", "n_embd", "d_model", "dim", "embedding_length")
     layers = _whole(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count")
-    heads = _whole(inner, "num_attention_heads", "n_head", "num_heads", "n_heads", "attention.head_count")
-    kv_heads = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "attention.head_count_kv")
+    heads = _whole(
+        inner, "num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads", "attention.head_count"
+    )
     wides = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "feed_forward_length")
     kind = str(document.get("model_type", inner.get("model_type", "")))
     gated = not _UNGATED.fullmatch(kind)
-    activation = str(inner.get("activation_function", inner.get("hidden_act", "")))
     wide = dense_width = _whole(inner, *wides, default=4 * hidden)
     experts = _whole(inner, "num_local_experts", "num_experts", "n_routed_experts", "expert_count", default=1)
     shared = dense_layers = 0
@@ -280,15 +273,14 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         layers,
         hidden,
         heads,
-        _whole(inner, *kv_heads, default=heads),
+        _kv_heads(inner, heads),
         _latent_head(inner) or _whole(inner, "head_dim", "attention.key_length", default=hidden // max(heads, 1)),
         wide,
         _whole(inner, "vocab_size"),
         gated,
-        bool(document.get("tie_word_embeddings", inner.get("tie_word_embeddings", kind == "gpt2"))),
+        bool(document.get("tie_word_embeddings", inner.get("tie_word_embeddings", TIED.fullmatch(kind) is not None))),
         experts,
         _whole(inner, "num_experts_per_tok", "num_experts_per_token", "expert_used_count", default=1),
-        activation in ("gelu_new", "gelu_fast"),
         str(document.get("_name_or_path") or name or kind),
         shared=shared,
         dense_layers=dense_layers,
@@ -296,14 +288,16 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         stored=stored(document.get("quantization_config") or inner.get("quantization_config")),
         **_attention(inner, layers),
         **_latent(inner, hidden, heads),
-        head_norms=re.match("qwen3|olmo[23]|gemma3", kind) is not None,
-        layer_norms=4 if kind.startswith(("gemma2", "gemma3")) else 2,
-        soft_capped=bool(inner.get("final_logit_softcapping")),
-        fused=kind.startswith("phi3"),
-        eager=kind == "bloom",
-        relu=activation == "relu",
-        native_norms=not gated or kind == "stablelm",
+        family=family_of(str(inner.get("model_type", kind)), inner),
     )
+
+
+def _kv_heads(inner: Mapping[str, Any], heads: int) -> int:
+    """Return how many heads have keys and values of their own; Falcon and StarCoder name the extreme otherwise."""
+    if inner.get("multi_query") is True and not inner.get("new_decoder_architecture"):
+        return 1
+    names = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "attention.head_count_kv")
+    return _whole(inner, *names, default=heads)
 
 
 def _latent_head(inner: Mapping[str, Any]) -> int:

@@ -1,0 +1,124 @@
+"""PyTorch's caching allocator, without a card: how much it takes from the driver for a sequence of allocations. Pure.
+
+The rules are those of ``DeviceCachingAllocator`` in
+https://github.com/pytorch/pytorch/blob/v2.11.0/c10/cuda/CUDACachingAllocator.cpp with its default settings, of one
+stream: ``round_size``, ``get_allocation_size``, ``get_free_block``, ``should_split`` and ``free_block``. Fed with what
+was recorded on a real card (``torch.cuda.memory._record_memory_history``), it ends up with as many bytes as were
+reserved there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MIB = 1 << 20
+#: Sizes are multiples of this.
+GRAIN_BYTES = 512
+#: Up to this, blocks come from segments of 2 MiB that hold nothing else.
+SMALL_BYTES, SMALL_SEGMENT_BYTES = MIB, 2 * MIB
+#: Below this a segment of 20 MiB is taken; from here on one of the block's own size, rounded up to 2 MiB.
+LARGE_BYTES, LARGE_SEGMENT_BYTES, ROUND_BYTES = 10 * MIB, 20 * MIB, 2 * MIB
+
+
+class Block:
+    """A piece of a segment; those before and after it in the same one are its neighbours."""
+
+    __slots__ = ("address", "after", "before", "free", "purpose", "size", "small")
+
+    def __init__(self, address: int, size: int, *, small: bool) -> None:
+        self.address = address
+        self.size = size
+        self.small = small
+        self.free = True
+        self.before: Block | None = None
+        self.after: Block | None = None
+        self.purpose = ""
+
+
+class Allocator:
+    """Hands out blocks as torch does; segments are kept until the end, as they are while the card has room."""
+
+    def __init__(self) -> None:
+        self.reserved_bytes = 0
+        self.allocated_bytes = 0
+        #: what blocks are taken for from now on, and the bytes in use for each purpose when most were
+        self.purpose = ""
+        self.peak: dict[str, int] = {}
+        self._used: dict[str, int] = {}
+        self._most_bytes = 0
+        #: free blocks of each pool, the best fit first
+        self._pools: dict[bool, list[tuple[int, int, Block]]] = {False: [], True: []}
+        self._next_address = 0
+
+    def take(self, size: int) -> Block:
+        """Return a block of at least so many bytes."""
+        size = max(GRAIN_BYTES, -(-size // GRAIN_BYTES) * GRAIN_BYTES)
+        small = size <= SMALL_BYTES
+        pool = self._pools[small]
+        place = bisect_left(pool, (size, -1))
+        block = pool.pop(place)[2] if place < len(pool) else self._segment(size, small=small)
+        rest = block.size - size
+        if rest >= GRAIN_BYTES if small else rest > SMALL_BYTES:
+            self._split(block, size)
+        block.free, block.purpose = False, self.purpose
+        self._used[block.purpose] = self._used.get(block.purpose, 0) + block.size
+        self.allocated_bytes += block.size
+        if self.allocated_bytes > self._most_bytes:
+            self._most_bytes, self.peak = self.allocated_bytes, self._used.copy()
+        return block
+
+    def give(self, block: Block) -> None:
+        """Take a block back and join it with its free neighbours."""
+        self.allocated_bytes -= block.size
+        self._used[block.purpose] -= block.size
+        block.free = True
+        pool = self._pools[block.small]
+        before, after = block.before, block.after
+        if before is not None and before.free:
+            self._drop(pool, before)
+            block.address, block.size = before.address, before.size + block.size
+            block.before = before.before
+            if block.before is not None:
+                block.before.after = block
+        if after is not None and after.free:
+            self._drop(pool, after)
+            block.size += after.size
+            block.after = after.after
+            if block.after is not None:
+                block.after.before = block
+        insort(pool, (block.size, block.address, block))
+
+    def _segment(self, size: int, *, small: bool) -> Block:
+        if small:
+            taken = SMALL_SEGMENT_BYTES
+        elif size < LARGE_BYTES:
+            taken = LARGE_SEGMENT_BYTES
+        else:
+            taken = -(-size // ROUND_BYTES) * ROUND_BYTES
+        block = Block(self._next_address, taken, small=small)
+        self._next_address += taken
+        self.reserved_bytes += taken
+        return block
+
+    def _split(self, block: Block, size: int) -> None:
+        rest = Block(block.address + size, block.size - size, small=block.small)
+        rest.before, rest.after = block, block.after
+        if rest.after is not None:
+            rest.after.before = rest
+        block.after, block.size = rest, size
+        insort(self._pools[block.small], (rest.size, rest.address, rest))
+
+    @contextmanager
+    def taking(self, purpose: str) -> Iterator[None]:
+        """Take blocks for this purpose."""
+        before, self.purpose = self.purpose, purpose
+        try:
+            yield
+        finally:
+            self.purpose = before
+
+    @staticmethod
+    def _drop(pool: list[tuple[int, int, Block]], block: Block) -> None:
+        del pool[bisect_left(pool, (block.size, block.address))]

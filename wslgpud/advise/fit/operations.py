@@ -1,0 +1,220 @@
+"""What single operations of transformers' models allocate, forward and back, in their order. Pure.
+
+Each was read off what torch 2.11's allocator recorded on an NVIDIA H200 (``_record_memory_history`` beside a
+``TorchDispatchMode``). Sizes below ``allocator.GRAIN_BYTES`` a token (means, scales) are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wslgpud.advise.fit.tape import Node, Storage, Tape, Tensor
+from wslgpud.words import template
+
+#: what storage is taken for; the rest is activations
+GRADIENTS = template("gradients")
+#: An H200's and H100's; with fewer multiprocessors, sums over tokens take less scratch.
+_PROCESSORS, _THREADS = 132, 2048
+#: Where more tokens than this come, the gradient of embeddings is summed by segments, a tenth of them cut twice.
+SEGMENTED_TOKENS, SEGMENT_RATIO = 3072, 1.1
+
+
+class Operations:
+    """The operations on tensors of so many tokens; ``element`` is the bytes of a matrix product's numbers."""
+
+    def __init__(self, tape: Tape, tokens: int, *, element: int, mixed: bool, unpacking: bool = False) -> None:
+        self.tape = tape
+        self.tokens = tokens
+        self.element = element
+        self.mixed = mixed
+        #: whether a matrix is made 16 bits wide to be multiplied
+        self.unpacking = unpacking
+        self._halves: dict[int, Tensor] = {}
+
+    def new(self, width: int, element: int) -> Storage:
+        """Return storage for so many numbers for each token."""
+        return self.tape.take(self.tokens * width, element)
+
+    def width(self, tensor: Tensor) -> int:
+        """Return how many numbers a token has."""
+        return tensor.numbers // self.tokens
+
+    def made(
+        self, storage: Storage, width: int, element: int, back: Callable[[Node], None], *before: Node | None
+    ) -> Tensor:
+        """Return a tensor with so many numbers for each token."""
+        return self.tape.made(storage, self.tokens * width, element, back, *before)
+
+    def forget(self) -> None:
+        """Drop the 16-bit copies of weights, which autocast keeps to its end."""
+        self._halves.clear()
+
+    def cast(self, x: Tensor, element: int) -> Tensor:
+        """Return the numbers in another width."""
+        if x.element == element:
+            return x
+        tape, node, numbers, before = self.tape, x.node, x.numbers, x.element
+
+        def back(this: Node) -> None:
+            gradient = this.take()
+            wide = tape.take(numbers, before)
+            del gradient
+            tape.add(node, wide)
+
+        return tape.made(tape.take(numbers, element), numbers, element, back, node)
+
+    def through(self, x: Tensor) -> Tensor:
+        """Return a new tensor as large whose gradient is another new one: a factor, a copy."""
+        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
+
+        def back(this: Node) -> None:
+            gradient = this.take()
+            other = tape.take(numbers, element)
+            del gradient
+            tape.add(node, other)
+
+        return tape.made(tape.take(numbers, element), numbers, element, back, node)
+
+    def heads(self, x: Tensor, *, copied: bool) -> Tensor:
+        """Return a view by heads; its gradient is copied where it lies head by head."""
+        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
+
+        def back(this: Node) -> None:
+            gradient = this.take()
+            if copied:
+                other = tape.take(numbers, element)
+                del gradient
+                gradient = other
+            tape.add(node, gradient)
+
+        return tape.made(x.storage, numbers, element, back, node)
+
+    def linear(self, x: Tensor, weight: Tensor, out: int, *, bias: Tensor | None = None, last: bool = False) -> Tensor:
+        """Return a matrix product; ``last`` is one whose outcome nobody needs when it is computed again."""
+        if self.mixed:
+            half = self._halves.get(id(weight))
+            if half is None:
+                half = self._halves[id(weight)] = self.cast(weight, self.element)
+            weight, x = half, self.cast(x, self.element)
+        tape, source, node, into, element = self.tape, weight.node, x.node, self.width(x), self.element
+        kept = tape.kept(x.storage, weight.storage) if source else []
+        size = weight.numbers
+
+        def of_weight() -> None:
+            if source is None:
+                return
+            found = self.gradient_of(weight, element)
+            found.viewed = True
+            tape.add(source, found)
+
+        def back(this: Node) -> None:
+            gradient = this.take()
+            if bias is None:
+                of_weight()
+            self._unpack(size)
+            found = self.new(into, element) if node is not None else None
+            if bias is not None:
+                of_weight()
+                self.summed(bias, out)
+            kept.clear()
+            del gradient
+            if found is not None:
+                found.viewed = True
+                tape.add(node, found)
+
+        self._unpack(size)
+        return self.made(x.storage if last else self.new(out, element), out, element, back, node, source)
+
+    def _unpack(self, numbers: int) -> None:
+        if self.unpacking:
+            self.tape.take(numbers, self.element)
+
+    def adapted(self, x: Tensor, base: Tensor, adapter: tuple[Tensor, Tensor]) -> Tensor:
+        """Return a matrix product with a LoRA adapter's beside it, which peft computes in 32 bits."""
+        down, up = adapter
+        width, rank = self.width(base), down.numbers // self.width(x)
+        wide = self.cast(x, 4)
+        low = self._small(wide, down, rank)
+        y = self._small(low, up, width)
+        del low, wide
+        y = self.through(y)
+        return self.cast(self.added(base, y), base.element)
+
+    def _small(self, x: Tensor, weight: Tensor, out: int) -> Tensor:
+        """Return the product with an adapter's matrix, in 32 bits."""
+        tape, source, node, into = self.tape, weight.node, x.node, self.width(x)
+        kept = tape.kept(x.storage)
+
+        def back(this: Node) -> None:
+            gradient = this.take()
+            tape.add(source, self.gradient_of(weight, 4))
+            found = self.new(into, 4) if node is not None else None
+            kept.clear()
+            del gradient
+            if found is not None:
+                tape.add(node, found)
+
+        return self.made(self.new(out, 4), out, 4, back, node, source)
+
+    def gradient_of(self, weight: Tensor, element: int) -> Storage:
+        """Return storage for a weight's gradient."""
+        with self.tape.allocator.taking(GRADIENTS):
+            return self.tape.take(weight.numbers, element)
+
+    def summed(self, weight: Tensor, outputs: int) -> None:
+        """Give a weight the sum over all tokens; large ones are summed in scratch memory."""
+        if weight.node is None:
+            return
+        found = self.gradient_of(weight, weight.element)
+        if (size := scratch_bytes(outputs, self.tokens)) > 0:
+            Storage(self.tape.allocator, size)
+        self.tape.add(weight.node, found)
+
+    def added(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return a sum; the gradient of each is that of the sum."""
+        one, other, tape = a.node, b.node, self.tape
+        element = max(a.element, b.element)
+
+        def back(this: Node) -> None:
+            gradient = this.take()
+            for node, own in ((one, a_element), (other, b_element)):
+                tape.add(node, gradient if own == element else tape.take(numbers, own))
+
+        numbers, a_element, b_element = a.numbers, a.element, b.element
+        return tape.made(tape.take(numbers, element), numbers, element, back, one, other)
+
+    def dropped(self, x: Tensor) -> Tensor:
+        """Return what dropout leaves, with its mask of a byte each."""
+        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
+        mask = tape.kept(tape.take(numbers, 1))
+        out = tape.take(numbers, element)
+
+        def back(this: Node) -> None:
+            gradient = this.take()
+            other = tape.take(numbers, element)
+            mask.clear()
+            del gradient
+            tape.add(node, other)
+
+        return tape.made(out, numbers, element, back, node)
+
+
+def scratch_bytes(outputs: int, inputs: int) -> int:
+    """Return what torch takes to sum ``inputs`` rows of so many columns: ``setReduceConfig`` in ATen's Reduce.cuh."""
+    if outputs < 1:
+        return 0
+    vector = next(v for v in (4, 2, 1) if outputs % v == 0)
+    most = 512 // vector
+    across, down = (min(most, 1 << (n.bit_length() - 1)) for n in (max(1, outputs // vector), inputs))
+    width = min(across, 32)
+    height = min(down, most // width)
+    width = min(across, most // height)
+    each = -(-inputs // height)
+    if inputs < min(height * 16, 256) or each < 256:
+        return 0
+    grid = -(-outputs // (vector * width))
+    target = _PROCESSORS * (_THREADS // (width * height))
+    if grid > target:
+        return 0
+    blocks = max(min(-(-target // grid), -(-each // 16)), -(-each // 256))
+    return 4 * outputs * blocks * width * vector if blocks > 1 else 0
