@@ -36,7 +36,7 @@ CHINESE = translator("zh")
         ("room_bytes", (724 << 20, 24 << 30), "724 MiB of 24 GiB", "724 MiB / 24 GiB"),
         ("rate_bytes_per_second", (310 << 20) / 60, "+310 MiB/min", "+310 MiB/分钟"),
         ("rate_bytes_per_second", -(1 << 30), "\N{MINUS SIGN}1.0 GiB/s", "\N{MINUS SIGN}1.0 GiB/秒"),
-        ("rate_bytes_per_second", 0.5, "+30 B/min", "+30 B/分钟"),
+        ("rate_bytes_per_second", 0.5, "+0 KiB/min", "+0 KiB/分钟"),
         ("eta_seconds", 43.2, "43 s", "43 秒"),
         ("eta_seconds", 240, "4 min", "4 分钟"),
         ("eta_seconds", 7200, "2 h", "2 小时"),
