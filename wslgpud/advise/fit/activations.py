@@ -145,7 +145,7 @@ class Activations(Norms):
     def experts(self, x: Tensor, weights: Experts, shape: Shape) -> Tensor:
         """Return what the active experts make of copies of the tokens (``grouped_mm_experts_forward``).
 
-        The outcomes are weighted in 32 bits, but in Qwen's mixtures.
+        The outcomes are weighted in 32 bits, but in Qwen's and OLMo's mixtures.
         """
         element, node, hidden = self.element, x.node, shape.hidden
         active, inner = shape.active_experts, (shape.matrices - 1) * shape.intermediate
