@@ -359,6 +359,16 @@ def test_a_card_that_waits_is_told_for_what(seconds: tuple[LiveSample, RecentSer
     assert says is None or (says in str(found[0].text) and "GPU 0 40 % busy" in str(found[0].evidence))
 
 
+@pytest.mark.parametrize(
+    ("share", "says"), [(0.2, []), (0.4, ["GPU 0 40 % busy, programs wait for the disk 40 % of the time"])]
+)
+def test_a_disk_that_is_waited_for_is_what_slows_a_training_down(share: float, says: list[str]) -> None:
+    look, trail = training(cpu=0.3)
+    trail.seed(CurveKey("waiting", "io"), [(float(second), share) for second in range(60)])
+
+    assert [str(hint.evidence) for hint in hints(look, trail)] == says
+
+
 def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() -> None:
     look, trail = training(cpu=1.05 / 8)
     run = {"kind": "stress", "what": "GPU 0", "pid": 1, "headline": "soak", "elapsed_seconds": 3.0}

@@ -152,6 +152,16 @@ def test_an_event_that_speaks_of_damage_does_not_make_a_sound_file_a_damaged_one
     assert opened.stats().set_aside == ""
 
 
+def test_each_attempt_that_fails_is_counted_once(opened, file, made, monkeypatch):
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (3600.0,))
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("CREATE TRIGGER no BEFORE INSERT ON event BEGIN SELECT RAISE(FAIL, 'no'); END")
+    opened.append(made.snapshot(made.T0, {made.EVENTS: 1}, events=(Event("x", made.T0, "x", {}),)), urgent=True)
+    made.until(lambda: opened.stats().error)
+
+    assert opened.stats().write_errors_total == 1
+
+
 @pytest.mark.parametrize("table", ["block", "batch", "rollup_minute"])
 def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, settings, clock, made, table):
     with Store(file, settings, host_name="pc", clock=clock) as store:

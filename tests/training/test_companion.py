@@ -264,3 +264,23 @@ def test_the_fastest_minute_is_what_a_step_usually_takes() -> None:
     assert "usual_step_seconds" not in paced(2.0, 20)  # too short to compare with
     assert paced(2.0, 60)["usual_step_seconds"] == pytest.approx(2.0, rel=0.01)
     assert paced(7.0, 60)["usual_step_seconds"] == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["/home/me/train.py", "--lr"], "train.py"),
+        (["-c"], "python"),
+        (["-m"], "python"),
+        ([""], "python"),
+        ([], "python"),
+    ],
+    ids=["a script", "a command", "a module that loads", "a prompt", "embedded"],
+)
+def test_a_training_is_called_by_the_name_of_its_script(
+    monkeypatch: pytest.MonkeyPatch, argv: list[str], name: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    document = Companion()._document(0.0, [(0.0, 0), (10.0, 5)])
+
+    assert (document["what"], document["who"]) == (name, name)
