@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Incident, Key, OpenIncident, story
 from wslgpud.alerts.messages import text_now, with_victim
-from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
+from wslgpud.alerts.rules import BRAKE, OOM_KILL, UNCLEAN_END
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, Reading, Snapshot, Transition
 from wslgpud.risk import forecast_messages
@@ -88,7 +88,12 @@ def decide(
     """
     known = list(standing)
     numbers = {one.incident.key: one.incident.id for one in known}
-    found = [(_of_forecast(f, f.level, numbers), f.eta_seconds) for f in forecasts if f.level > Level.OK]
+    paused = {o.incident.resource: o for o in known if o.incident.paused is not None}
+    # Of what stands still no forecast is to be told; who goes on beside it comes first.
+    silent = {f.resource for f in forecasts if f.resource in paused and paused[f.resource].incident.stands_still(f)}
+    speaking = (f for f in forecasts if f.resource not in silent)
+    found = [(_of_forecast(f, f.level, numbers), f.eta_seconds) for f in speaking if f.level > Level.OK]
+    found += [(_of_incident(o.incident), None) for o in paused.values() if not o.acknowledged]
     # Memory speaks by its forecasts: an incident that only waits for its end is no trouble of now.
     others = (o.incident for o in known if story(o.incident.rule) != MEMORY and not o.acknowledged)
     found += [(_of_incident(incident), None) for incident in others]
@@ -123,7 +128,8 @@ def _of_forecast(forecast: Forecast, level: Level, numbers: Mapping[Key, int], c
 def _of_incident(incident: Incident) -> Verdict:
     level = min(incident.level, Level.INFO) if incident.rule in OVER else incident.level
     told, _, advice = text_now(incident, None)
-    return Verdict(level, told or incident.message, advice, incident.resource, incident.rule, incident=incident.id)
+    rule = incident.rule if incident.paused is None else BRAKE
+    return Verdict(level, told or incident.message, advice, incident.resource, rule, incident=incident.id)
 
 
 def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: Mapping[Key, int]) -> Verdict:

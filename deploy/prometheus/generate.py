@@ -15,10 +15,11 @@ from deploy.prometheus.own_health import ALERTS, RECORDINGS
 from wslgpud.alerts import runbook
 from wslgpud.alerts.channels.alertmanager import alert_name
 from wslgpud.alerts.messages import RULES as TEXTS
-from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule
+from wslgpud.alerts.rules import BRAKE, MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule
 from wslgpud.model import Level
 from wslgpud.risk.forecast_messages import ADVICE
 from wslgpud.serve.pages import RUNBOOK_PATH
+from wslgpud.words import BLANK
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).parent / "wslgpud.rules.yml"
@@ -35,11 +36,13 @@ LEVELS = {
     MEMORY: (Level.WARNING, Level.CRITICAL),
     VRAM_STRESS: (Level.WARNING, Level.CRITICAL),
     UNCLEAN_END: (Level.INFO, Level.WARNING),
+    BRAKE: (Level.CRITICAL,),
 }
 #: where a rule is seen best: dashboard and panel; all others on the overview's list of incidents
 PANELS = {
     MEMORY: ("wslgpud-overview", "Level"),
     VRAM_STRESS: ("wslgpud-stress", "Last run"),
+    BRAKE: ("wslgpud-overview", "Paused jobs"),
     "swap_thrash": ("wslgpud-overview", "Pressure"),
     "gpu_throttled": ("wslgpud-gpu", "Throttled"),
     "gpu_lost": ("wslgpud-gpu", "State"),
@@ -124,7 +127,7 @@ def _memory_description() -> str:
 
 def _alerts_of(name: str, rule: Rule | None, links: Links) -> Iterator[dict[str, Any]]:
     """Yield one alert for each level at which the daemon itself would speak."""
-    text, watch = TEXTS[name], WATCHES.get(name)
+    text, watch = {part: BLANK.sub("ID", said) for part, said in TEXTS[name].items()}, WATCHES.get(name)
     summary = f"{text['title'][0].upper()}{text['title'][1:]}: {{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}"
     if name == MEMORY:
         description = _memory_description()

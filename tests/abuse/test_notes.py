@@ -23,8 +23,10 @@ from wslgpud.active_runs.notes import MOST_ENTRIES, PLACES, RUNS, Claim, Note, n
 from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import Control, ControlFile
-from wslgpud.alerts.save_request import FILE as STOPPED
-from wslgpud.alerts.save_request import StoppedFile
+from wslgpud.brake.grip import FILE as HELD
+from wslgpud.brake.grip import HeldFile
+from wslgpud.brake.orders import FILE as ORDERS
+from wslgpud.brake.orders import Orders
 from wslgpud.cli.common import Fault
 from wslgpud.cli.guard import _own_log
 from wslgpud.config import Stress
@@ -238,11 +240,12 @@ def test_runs_and_logs_are_not_taken_from_where_a_link_leads(state: Path, victim
 
 
 def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(state: Path, victim: Path) -> None:
-    for name in ("stress-hung.json", CONTROL, STOPPED, past_runs.NAME):
+    for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME):
         (state / name).symlink_to(victim / "a.json")
     note_hung(state, Host(), 7)
     ControlFile(state).put(Control())
-    StoppedFile(state).write([])
+    HeldFile(state).write(1, [])
+    Orders(state).give(1, "resume")
     past_runs.save(state, past_runs.PastRuns())
 
     assert kept(victim)
@@ -299,7 +302,7 @@ def a_huge_file(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [a_fifo, a_huge_file, a_link, Path.mkdir])
 def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(state: Path, outcome, make: Callable) -> None:
-    for name in ("stress-hung.json", CONTROL, STOPPED, past_runs.NAME, "daemon.json"):
+    for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME, "daemon.json"):
         make(state / name)
     inbox(state).mkdir()
     make(inbox(state) / "1-GPU-1.json")
@@ -307,7 +310,8 @@ def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(state: Path, o
     nightly = Nightly(Stress(), Host(), state, Kept())
 
     assert outcome(lambda: still_hung(state, Host())) is False
-    assert outcome(StoppedFile(state).read) == set()
+    assert outcome(HeldFile(state).read) == (0, {})
+    assert outcome(lambda: list(Orders(state).new())) == []
     assert outcome(lambda: past_runs.load(state)) == past_runs.PastRuns()
     assert outcome(lambda: list(client.noted([state]))) == []
     assert outcome(nightly._take_inbox) is None

@@ -25,9 +25,11 @@ from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.alerts import channel_factory
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.save_request import FILE as STOPPED
-from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.app.process import NoRecording, host_at
+from wslgpud.brake.grip import FILE as HELD
+from wslgpud.brake.grip import HeldFile
+from wslgpud.brake.orders import FILE as ORDERS
+from wslgpud.brake.orders import Orders
 from wslgpud.cli import common
 from wslgpud.config import Alerts, ConfigError, Stress
 from wslgpud.host import Host
@@ -107,15 +109,20 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
         assert all(isinstance(number, int) for number in found.acknowledged)
 
     @relaxed
-    @given(documents("boot_id", "stopped"))
+    @given(documents("boot_id", "last", "held", "orders", "members", "cgroup"))
     @example(DEEP)
-    def test_what_was_stopped(self, text: str) -> None:
+    def test_what_is_paused_and_what_was_ordered(self, text: str) -> None:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         with tempfile.TemporaryDirectory() as folder:
             for content in (text, text.replace('"boot_id": ', f'"boot_id": "{boot}", "x": ')):
-                (Path(folder) / STOPPED).write_text(content)
-                for one in StoppedFile(Path(folder)).read():
-                    assert all(isinstance(number, int) for number in one)
+                orders = Orders(Path(folder))
+                (Path(folder) / HELD).write_text(content)
+                (Path(folder) / ORDERS).write_text(content)
+                last, held = HeldFile(Path(folder)).read()
+                assert isinstance(last, int)
+                for grip in held.values():
+                    assert all(isinstance(number, int) for one in grip.members for number in one)
+                assert all(order in ("resume", "stop") for _, order in orders.new())
 
     @relaxed
     @given(documents("pid", "url", "version", "socket"))

@@ -516,6 +516,7 @@ STARTS = {
     "sources/oom_daemons.py": "journalctl, found by PATH",
     "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
     "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",
+    "brake/watchdog.py": "our own watchdog, with our own Python",
     "app/process.py": "itself, as it was started",
     "cli/inside.py": "the command that the user who starts it has named",
 }

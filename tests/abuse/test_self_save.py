@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
 from tests.alerts.test_save_request import IDLE, program, start_ticks, state
 from tests.alerts.ticks import START
-from tests.support.daemons import eventually, wslgpud
-from wslgpud.alerts.save_request import SaveRequests, Stopped, StoppedFile, culprit, send
+from wslgpud.alerts.save_request import SaveRequests, culprit
 from wslgpud.config import Alerts
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.security.exact_signals import ExactProcess, send
 
 NOBODY = 65534
 root = pytest.mark.skipif(os.geteuid() != 0, reason="runs programs of two users, which only root can")
@@ -56,9 +54,9 @@ def test_only_one_process_that_is_known_is_ever_asked(kind, who):
 
 @root
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT])
-def test_another_user_s_process_is_not_signalled(number, tmp_path):
+def test_another_user_s_process_is_not_signalled(number):
     with of_another_user() as other:
-        said = send((other.pid, start_ticks(other.pid)), number, os.geteuid())
+        said = send(ExactProcess(other.pid, start_ticks(other.pid), os.geteuid()), number)
 
         assert said == "it is another user's"
         assert other.poll() is None
@@ -66,22 +64,21 @@ def test_another_user_s_process_is_not_signalled(number, tmp_path):
 
 
 @root
-def test_a_root_daemon_without_a_user_asks_only_root_s(tmp_path):
-    saver = SaveRequests(Alerts(save_signal="SIGSTOP"), tmp_path)
+def test_a_root_daemon_without_a_user_asks_only_root_s():
+    saver = SaveRequests(Alerts(save_signal="SIGTERM"))
     with of_another_user() as other:
         sample = ProcessSample(other.pid, start_ticks(other.pid), "x", 1, 0)
         said = saver.note(blamed(f"x (pid {other.pid})", other.pid), [sample])
 
         assert said.endswith("it is another user's")
-        assert state(other.pid) != "T"
-    assert not (tmp_path / "stopped.json").exists()
+        assert other.poll() is None
 
 
-def test_a_number_used_again_is_another_process(tmp_path):
+def test_a_number_used_again_is_another_process():
     with program(IDLE) as process:
-        stale = (process.pid, start_ticks(process.pid) - 1)
+        stale = ExactProcess(process.pid, start_ticks(process.pid) - 1, os.geteuid())
 
-        assert send(stale, signal.SIGSTOP, os.geteuid()) == "its pid belongs to another process now"
+        assert send(stale, signal.SIGSTOP) == "its pid belongs to another process now"
         assert state(process.pid) != "T"
 
 
@@ -92,54 +89,4 @@ def test_a_number_used_again_is_another_process(tmp_path):
 )
 def test_no_number_reaches_a_group_the_system_or_ourselves(pid):
     with suppress(OverflowError):
-        assert send((pid, 1), signal.SIGCONT, os.geteuid())
-
-
-def note(folder: Path, *stopped: Stopped, boot: str = "") -> None:
-    boot = boot or Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    (folder / "stopped.json").write_text(json.dumps({"boot_id": boot, "stopped": stopped}))
-
-
-@root
-def test_a_forged_note_wakes_at_most_what_it_names_exactly(tmp_path):
-    """Who can write the daemon's folder can name processes: they must be named exactly, and get SIGCONT."""
-    with of_another_user() as other:
-        os.kill(other.pid, signal.SIGSTOP)
-        eventually(lambda: state(other.pid) == "T", "the stop")
-        start = start_ticks(other.pid)
-        note(tmp_path, Stopped(other.pid, start, 0), Stopped(other.pid, start + 1, NOBODY), Stopped(1, 0, 0))
-        done = wslgpud("alerts", "release", "--state", str(tmp_path), home=tmp_path)
-
-        assert "goes on" not in done.stdout
-        assert state(other.pid) == "T"
-        os.kill(other.pid, signal.SIGCONT)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"boot_id": "BOOT", "stopped": [[-1, 0, 0], [0, 0, 0]]}',
-        '{"boot_id": "BOOT", "stopped": [[1e400, 0, 0]]}',
-        '{"boot_id": "BOOT", "stopped": [[999999999999999999999, 0, 0]]}',
-        '{"boot_id": "BOOT", "stopped": ' + "[" * 100_000,
-        '{"boot_id": "BOOT", "stopped": [["1; reboot", "x", null]]}',
-        '{"boot_id": "BOOT", "stopped": {"a": 1}}',
-        '{"boot_id": ["BOOT"]}',
-    ],
-    ids=["groups", "infinite", "huge", "deep", "words", "object", "boot"],
-)
-def test_a_note_made_to_harm_wakes_nobody_and_is_no_traceback(text, tmp_path):
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    (tmp_path / "stopped.json").write_text(text.replace("BOOT", boot))
-
-    assert SaveRequests(Alerts(), tmp_path).released == []
-    done = wslgpud("alerts", "release", "--state", str(tmp_path), home=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_note_is_not_read_through_a_link(tmp_path):
-    (tmp_path / "state").mkdir()
-    note(tmp_path, Stopped(os.getpid(), 1, os.geteuid()))
-    (tmp_path / "state/stopped.json").symlink_to(tmp_path / "stopped.json")
-
-    assert StoppedFile(tmp_path / "state").read() == set()
+        assert send(ExactProcess(pid, 1, os.geteuid()), signal.SIGCONT)

@@ -263,6 +263,7 @@ OWN_WRITERS = {
     "cli/console.py": {"rich.Console"},
     "advise/guard/relay.py": {"os.write"},  # what the guarded command prints is its own
     "advise/guard/runner.py": {"/dev/tty"},  # whose foreground it passes on, and writes nothing
+    "brake/watchdog.py": {"sys.stdout.buffer"},  # a pipe to the daemon, into which go plus signs
     "cli/guard.py": {"os.write"},  # to a disk that may be full
 }
 

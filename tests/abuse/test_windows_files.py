@@ -13,7 +13,7 @@ from tests.support.daemons import wslgpud
 from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.save_request import StoppedFile
+from wslgpud.brake.grip import HeldFile
 from wslgpud.config import Config
 from wslgpud.host import Host, SourceError
 from wslgpud.probes.interop import automount_root
@@ -94,18 +94,18 @@ def test_a_file_without_end_is_named(tmp_path):
 @spoiled
 def test_notes_of_the_daemon_s_own_that_somebody_has_replaced_are_passed_over(spoil, complaint, tmp_path):
     said: list[str] = []
-    spoil(tmp_path / "stopped.json")
+    spoil(tmp_path / "held.json")
     spoil(tmp_path / "alerts.json")
 
-    assert StoppedFile(tmp_path).read() == set()
+    assert HeldFile(tmp_path).read() == (0, {})
     assert not ControlFile(tmp_path, said.append).now().silences
 
 
 def test_nested_too_deeply_is_no_note(tmp_path):
-    (tmp_path / "stopped.json").write_text("[" * 100_000)
+    (tmp_path / "held.json").write_text("[" * 100_000)
     (tmp_path / "alerts.json").write_text('{"silences": ' + "[" * 100_000)
 
-    assert StoppedFile(tmp_path).read() == set()
+    assert HeldFile(tmp_path).read() == (0, {})
     assert not ControlFile(tmp_path).now().silences
 
 

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.alerts.test_manager import Life
 from tests.alerts.ticks import START
-from tests.support.daemons import daemon, eventually, wslgpud
 from wslgpud.alerts.save_on_signal import SaveOnSignal
-from wslgpud.alerts.save_request import SaveRequests, send
+from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.security.exact_signals import ExactProcess, send
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
@@ -35,6 +34,7 @@ while True:
         print("saved", flush=True)
     import time; time.sleep(0.01)
 """
+US = os.geteuid()
 IDLE = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
 
 
@@ -66,8 +66,8 @@ def sample(pid: int, start: int | None = None) -> ProcessSample:
     return ProcessSample(pid, start_ticks(pid) if start is None else start, "python", 1, 0)
 
 
-def test_a_training_loop_is_asked_once_and_saves(tmp_path: Path) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGUSR1"), tmp_path)
+def test_a_training_loop_is_asked_once_and_saves() -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGUSR1"))
     with program(TRAINING) as training:
         assert saver.note(change(training.pid, Level.WARNING), [sample(training.pid)]) == ""
         assert "was sent SIGUSR1" in saver.note(change(training.pid), [sample(training.pid)])
@@ -75,8 +75,8 @@ def test_a_training_loop_is_asked_once_and_saves(tmp_path: Path) -> None:
         assert training.stdout.readline() == "saved\n"
 
 
-def test_one_that_is_critical_with_room_to_spare_is_asked_only_when_the_room_is_gone(tmp_path: Path) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGUSR1"), tmp_path)
+def test_one_that_is_critical_with_room_to_spare_is_asked_only_when_the_room_is_gone() -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGUSR1"))
 
     def left(percent: float, row: Transition) -> Transition:
         return replace(row, forecast=replace(row.forecast, headroom_bytes=int(10 * percent), capacity_bytes=1000))
@@ -95,8 +95,8 @@ def test_one_that_is_critical_with_room_to_spare_is_asked_only_when_the_room_is_
         assert saver.due({"ram": now}) == []  # it was over before
 
 
-def test_who_wants_it_at_a_warning_gets_it_there(tmp_path: Path) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGUSR1", save_level="warning"), tmp_path)
+def test_who_wants_it_at_a_warning_gets_it_there() -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGUSR1", save_level="warning"))
     with program(TRAINING) as training:
         row = change(training.pid, Level.WARNING)
         row = replace(row, forecast=replace(row.forecast, headroom_bytes=20))
@@ -129,144 +129,45 @@ def test_a_request_that_comes_while_the_loop_looks_is_kept_for_the_next_look() -
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_one_that_would_die_of_the_signal_is_left_alone(tmp_path: Path) -> None:
+def test_one_that_would_die_of_the_signal_is_left_alone() -> None:
     with program(IDLE) as idle:
-        said = SaveRequests(Alerts(save_signal="SIGUSR1"), tmp_path).note(change(idle.pid), [sample(idle.pid)])
+        said = SaveRequests(Alerts(save_signal="SIGUSR1")).note(change(idle.pid), [sample(idle.pid)])
 
         assert "does not catch SIGUSR1" in said
         assert idle.poll() is None
 
 
-def test_a_stopped_program_goes_on_when_it_is_over(tmp_path: Path) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGSTOP"), tmp_path)
+def test_a_pid_that_belongs_to_another_process_now_is_spared() -> None:
     with program(IDLE) as idle:
-        saver.note(change(idle.pid), [sample(idle.pid)])
-        eventually(lambda: state(idle.pid) == "T", "the stop")
-        saver.note(change(idle.pid, Level.OK, Level.CRITICAL), [sample(idle.pid)])
-        eventually(lambda: state(idle.pid) != "T", "going on")
-
-
-def test_a_stopped_program_goes_on_when_the_daemon_ends(tmp_path: Path) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGSTOP"), tmp_path)
-    with program(IDLE) as idle:
-        saver.note(change(idle.pid), [sample(idle.pid)])
-        eventually(lambda: state(idle.pid) == "T", "the stop")
-        saver.close()
-        eventually(lambda: state(idle.pid) != "T", "going on")
-
-
-def stop_and_die(folder: Path, pid: int) -> None:
-    """Stop a process in the name of a daemon that is killed before it can do anything more."""
-    code = (
-        "import os, signal, sys; from pathlib import Path\n"
-        f"sys.path.insert(0, {str(ROOT)!r}); from {__name__} import change, sample\n"
-        "from wslgpud.alerts.save_request import SaveRequests; from wslgpud.config import Alerts\n"
-        f"saver = SaveRequests(Alerts(save_signal='SIGSTOP'), Path({str(folder)!r}))\n"
-        f"saver.note(change({pid}), [sample({pid})]); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
-    assert done.returncode == -signal.SIGKILL
-    eventually(lambda: state(pid) == "T", "the stop")
-
-
-def test_a_program_stopped_by_a_daemon_that_was_killed_goes_on_at_the_next_start(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    with program(IDLE) as idle:
-        stop_and_die(tmp_path / "state", idle.pid)
-        with daemon(tmp_path) as running:
-            eventually(lambda: state(idle.pid) != "T", "going on")
-            eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
-            _, said = running.end()
-
-    assert f"pid {idle.pid}, stopped by a daemon that has died, goes on" in said
-    assert not (tmp_path / "state/stopped.json").exists()
-
-
-def test_one_that_was_let_go_on_by_a_restart_is_stopped_again_while_memory_is_as_short(tmp_path: Path) -> None:
-    with program(IDLE) as idle:
-        for _ in range(2):
-            life = Life(tmp_path, save_signal="SIGSTOP")
-            life.manager.tick(life.tick(processes=(sample(idle.pid),)), [], [change(idle.pid)])
-            eventually(lambda: state(idle.pid) == "T", "the stop")
-            life.end()
-            eventually(lambda: state(idle.pid) != "T", "going on")
-
-
-def test_what_runs_after_the_service_has_ended_lets_it_go_on_too(tmp_path: Path) -> None:
-    with program(IDLE) as idle:
-        stop_and_die(tmp_path, idle.pid)
-        first, second = (wslgpud("alerts", "release", "--state", str(tmp_path), home=tmp_path).stdout for _ in range(2))
-        eventually(lambda: state(idle.pid) != "T", "going on")
-
-    assert (first, second) == (f"pid {idle.pid} goes on\n", "no program is stopped\n")
-
-
-def test_nobody_is_stopped_where_it_cannot_be_noted(tmp_path: Path) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGSTOP"), tmp_path / "gone")
-    with program(IDLE) as idle:
-        said = saver.note(change(idle.pid), [sample(idle.pid)])
-
-        assert "gone/stopped.json cannot be written: No such file or directory" in said
-        assert state(idle.pid) != "T"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"boot_id": "another boot", "stopped": [[1, 1, 0]]}', '{"stopped": [["x"]]}']
-)
-def test_a_note_of_another_boot_or_a_broken_one_wakes_nobody(tmp_path: Path, text: str) -> None:
-    (tmp_path / "stopped.json").write_text(text)
-
-    assert SaveRequests(Alerts(), tmp_path).released == []
-
-
-def test_one_that_two_resources_had_stopped_goes_on_when_both_are_over(tmp_path: Path) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGSTOP"), tmp_path)
-
-    def note(resource: str, level: Level, old: Level = Level.OK) -> None:
-        member = replace(sample(idle.pid), cgroup="/x")
-        saver.note(replace(change(idle.pid, level, old), resource=resource), [member])
-
-    with program(IDLE) as idle:
-        note("ram", Level.CRITICAL)
-        note("cgroup:/x", Level.CRITICAL)
-        eventually(lambda: state(idle.pid) == "T", "the stop")
-        note("ram", Level.OK, Level.CRITICAL)
-        assert state(idle.pid) == "T"
-        note("cgroup:/x", Level.OK, Level.CRITICAL)
-        eventually(lambda: state(idle.pid) != "T", "going on")
-
-
-def test_a_pid_that_belongs_to_another_process_now_is_spared(tmp_path: Path) -> None:
-    with program(IDLE) as idle:
-        assert "another process" in send((idle.pid, start_ticks(idle.pid) - 1), signal.SIGTERM, os.geteuid())
-        assert "another user" in send((idle.pid, start_ticks(idle.pid)), signal.SIGTERM, os.geteuid() + 1)
-        assert send((idle.pid, start_ticks(idle.pid)), signal.SIGTERM, os.geteuid()) == ""
+        assert "another process" in send(ExactProcess(idle.pid, start_ticks(idle.pid) - 1, US), signal.SIGTERM)
+        assert "another user" in send(ExactProcess(idle.pid, start_ticks(idle.pid), US + 1), signal.SIGTERM)
+        assert send(ExactProcess(idle.pid, start_ticks(idle.pid), US), signal.SIGTERM) == ""
         handle = os.pidfd_open(idle.pid)
         assert select.select([handle], [], [], 30)[0]
         os.close(handle)
-        assert send((idle.pid, 1), signal.SIGTERM, os.geteuid()) != ""
+        assert send(ExactProcess(idle.pid, 1, US), signal.SIGTERM) != ""
 
 
-def test_the_system_and_ourselves_are_never_asked(tmp_path: Path) -> None:
+def test_the_system_and_ourselves_are_never_asked() -> None:
     for pid in (0, 1, os.getpid()):
-        assert "system's or our own" in send((pid, 1), signal.SIGTERM, os.geteuid())
+        assert "system's or our own" in send(ExactProcess(pid, 1, US), signal.SIGTERM)
 
 
-def test_without_configuration_nothing_is_ever_sent(tmp_path: Path) -> None:
+def test_without_configuration_nothing_is_ever_sent() -> None:
     with program(IDLE) as idle:
-        assert SaveRequests(Alerts(), tmp_path).note(change(idle.pid, Level.EMERGENCY), [sample(idle.pid)]) == ""
+        assert SaveRequests(Alerts()).note(change(idle.pid, Level.EMERGENCY), [sample(idle.pid)]) == ""
         assert idle.poll() is None
 
 
 @pytest.mark.parametrize("kind", ["group", "guess", "tmpfs", ""])
-def test_only_a_single_known_culprit_is_asked(kind: str, tmp_path: Path) -> None:
+def test_only_a_single_known_culprit_is_asked(kind: str) -> None:
     with program(IDLE) as idle:
-        saver = SaveRequests(Alerts(save_signal="SIGTERM"), tmp_path)
+        saver = SaveRequests(Alerts(save_signal="SIGTERM"))
         assert saver.note(change(idle.pid, kind=kind), [sample(idle.pid)]) == ""
 
 
-def test_whoever_has_the_pid_of_one_that_grew_long_ago_is_spared(tmp_path: Path) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGTERM", save_level="warning"), tmp_path)
+def test_whoever_has_the_pid_of_one_that_grew_long_ago_is_spared() -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGTERM", save_level="warning"))
     with program(IDLE) as idle:
         row = change(idle.pid, Level.WARNING, Level.CRITICAL)
         assert row.forecast is not None
@@ -279,8 +180,8 @@ def test_whoever_has_the_pid_of_one_that_grew_long_ago_is_spared(tmp_path: Path)
 @pytest.mark.parametrize(
     ("cgroup", "asked"), [("/build", True), ("/build/job1", True), ("/builder", False), ("/", False), ("", False)]
 )
-def test_of_a_full_cgroup_only_one_of_its_own_is_asked(tmp_path: Path, cgroup: str, asked: bool) -> None:
-    saver = SaveRequests(Alerts(save_signal="SIGUSR1"), tmp_path)
+def test_of_a_full_cgroup_only_one_of_its_own_is_asked(cgroup: str, asked: bool) -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGUSR1"))
     with program(TRAINING) as training:
         row = replace(change(training.pid), resource="cgroup:/build")
         said = saver.note(row, [replace(sample(training.pid), cgroup=cgroup)])
@@ -288,6 +189,6 @@ def test_of_a_full_cgroup_only_one_of_its_own_is_asked(tmp_path: Path, cgroup: s
     assert ("was sent SIGUSR1" in said) is asked
 
 
-def test_a_user_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_a_user_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match="no user nobody-here"):
-        SaveRequests(Alerts(save_user="nobody-here"), tmp_path)
+        SaveRequests(Alerts(save_user="nobody-here"))

@@ -11,8 +11,8 @@ from wslgpud.brake.jobs import (
     JOB_SHARE,
     MOST_MEMBERS,
     Job,
+    ProcessTree,
     Program,
-    Tree,
     grower,
     is_protected,
     is_shell,
@@ -114,7 +114,7 @@ def test_forking_is_no_growth_of_who_was_forked() -> None:
     forks = [program(30 + n, 20, "server", 4 * GIB) for n in range(8)]
     leak = program(40, 10, "python", 3 * GIB)
     before = {one.key: one.held_bytes for one in (INIT, SHELL, server)} | {leak.key: GIB}
-    found = grower(Tree([INIT, SHELL, server, *forks, leak], before), {ALICE}, 2 * GIB)
+    found = grower(ProcessTree([INIT, SHELL, server, *forks, leak], before), {ALICE}, 2 * GIB)
 
     assert pids(found) == {40}
 
@@ -132,7 +132,9 @@ def test_a_crowd_is_left_alone() -> None:
 
 
 def test_whom_the_driver_of_a_card_names_is_paused_with_what_it_has_started() -> None:
-    tree = Tree([INIT, SHELL, program(20, 10, "python"), program(21, 20, "python"), program(22, 10, "python")], {})
+    tree = ProcessTree(
+        [INIT, SHELL, program(20, 10, "python"), program(21, 20, "python"), program(22, 10, "python")], {}
+    )
 
     assert pids(named(tree, {ALICE}, 20)) == {20, 21}
     assert named(tree, {ALICE}, 10) == "protected"
@@ -183,7 +185,7 @@ def looks(draw: st.DrawFn) -> tuple[list[Program], dict[tuple[int, int], int], i
 @given(looks())
 def test_whatever_the_processes_only_unprotected_programs_of_named_users_are_paused_that_grew_most(look) -> None:
     now, before, lost = look
-    tree = Tree(now, before, ours={7})
+    tree = ProcessTree(now, before, ours={7})
     found = grower(tree, {ALICE}, lost)
     if isinstance(found, Job):
         assert found.members
@@ -195,7 +197,7 @@ def test_whatever_the_processes_only_unprotected_programs_of_named_users_are_pau
 
 
 def below_all(now: list[Program], found: Job) -> list[Program]:
-    tree = Tree(now, {})
+    tree = ProcessTree(now, {})
     return [one for root in found.roots for one in tree.below(root)]
 
 
@@ -203,10 +205,10 @@ def below_all(now: list[Program], found: Job) -> list[Program]:
 def test_other_users_programs_never_have_anybody_paused_who_would_not_be_without_them(look) -> None:
     now, before, lost = look
     without = [one for one in now if one.uid == ALICE]
-    found = grower(Tree(now, before), {ALICE}, lost)
+    found = grower(ProcessTree(now, before), {ALICE}, lost)
     # Whoever is below a stranger's program is found with it, and then is one of the roots of the rest.
     if isinstance(found, Job) and all(
-        one.uid == ALICE for root in found.roots for one in Tree(now, before).below(root)
+        one.uid == ALICE for root in found.roots for one in ProcessTree(now, before).below(root)
     ):
-        rest = Tree(without, before)
+        rest = ProcessTree(without, before)
         assert sum(map(rest.grown, rest.by_pid.values())) >= JOB_SHARE * found.grown_bytes

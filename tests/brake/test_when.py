@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -103,7 +104,7 @@ def test_after_the_time_to_decide_it_is_as_configured(way, step) -> None:
 def test_who_ran_for_an_hour_is_as_good_as_new() -> None:
     assert times_again(3, 100.0, 200.0) == 4
     assert times_again(3, 100.0, 5000.0) == 0
-    assert times_again(0, None, 5000.0) == 0
+    assert times_again(0, -math.inf, 5000.0) == 0
 
 
 sizes = st.integers(0, 64 * GIB)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wslgpud.brake.jobs import Job, Key, Program, Spared, Tree, grower
+from wslgpud.brake.jobs import Job, ProcessKey, ProcessTree, Program, Spared, grower
 
 MIB, GIB = 1 << 20, 1 << 30
 ALICE, BOB = 1000, 1001
@@ -23,8 +23,8 @@ def chosen(
     **more: object,
 ) -> Job | Spared:
     """Return whom the brake would pause, given what some held before by pid; the others held what they hold."""
-    held: dict[Key, int] = {one.key: (before or {}).get(one.pid, one.held_bytes) for one in (INIT, *now)}
-    return grower(Tree([INIT, *now], held, ours={99}), users, lost, **more)  # type: ignore[arg-type]
+    held: dict[ProcessKey, int] = {one.key: (before or {}).get(one.pid, one.held_bytes) for one in (INIT, *now)}
+    return grower(ProcessTree([INIT, *now], held, ours={99}), users, lost, **more)  # type: ignore[arg-type]
 
 
 def pids(found: Job | Spared) -> set[int] | str:

@@ -46,6 +46,8 @@ NAMES = (
     "temperature",
     "history",
     "SIGSTOP",
+    "TERM",
+    "alice",
     "Ctrl-C",
     "PNG",
     "pyarrow",
@@ -173,6 +175,7 @@ def declarations():
 DIFFERENT = {
     "--json": {("replay",)},  # a line for each change of level: a contract with programs
     "--all": {("doctor",), ("incidents",)},  # all checks, all incidents
+    "--user": {("brake", "on")},  # whose jobs; elsewhere a service of one's own
     "--for": {("record",), ("alerts", "silence")},  # both a length of time
 }
 

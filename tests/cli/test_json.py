@@ -28,6 +28,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "config show": ((), 0),
     "alerts list": (STATE, 0),
     "alerts show": (("{message}", *STATE), 0),
+    "brake list": (STATE, 0),
+    "brake try": (STATE, 0),
     "stress history": (STATE, 0),
     "stress show": (("2", *STATE), 0),
     "stress compare": (("2", "3", *STATE), 0),

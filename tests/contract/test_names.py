@@ -15,10 +15,9 @@ import yaml
 
 from tests.grafana.panels import DASHBOARDS
 from wslgpud.advise.doctor.checking import CHECKS
-from wslgpud.alerts.rules import RULES, UNCLEAN_END, VRAM_STRESS
+from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.app.catalogue import catalogue
 from wslgpud.config import declared_keys
-from wslgpud.model import MEMORY
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).parent / "names.json"
@@ -32,7 +31,7 @@ def names() -> Names:
     rules = [rule for group in document["groups"] for rule in group["rules"]]
     return {
         "metric": {spec.exposed_name: f"{spec.kind}{{{', '.join(spec.labels)}}}" for spec in catalogue()},
-        "alert": dict.fromkeys((*(rule.name for rule in RULES), MEMORY, UNCLEAN_END, VRAM_STRESS), ""),
+        "alert": dict.fromkeys((*(rule.name for rule in RULES), *OTHERS), ""),
         "Prometheus alert": {rule["alert"]: "" for rule in rules if "alert" in rule},
         "recorded series": {rule["record"]: "" for rule in rules if "record" in rule},
         # In bookmarks a variable is as much a name as the uid: /d/wslgpud-gpu?var-gpu=...

@@ -32,6 +32,9 @@ STILL = {
     **{("wslgpud-overview", panel, ""): "on a recorded machine no program tells of itself" for panel in TRAININGS},
     ("wslgpud-overview", "Kills", "C"): "neither systemd-oomd nor earlyoom runs on these machines",
 }
+PAUSING = ("Paused jobs", "Memory of paused jobs", "Time to pause")
+OFF = "the brake is off unless somebody turns it on"
+STILL = STILL | dict.fromkeys((("wslgpud-overview", name, "") for name in PAUSING), OFF)
 EMPTY = STILL | {
     (board, "VRAM by layer", ref): why
     for board in ("wslgpud-overview", "wslgpud-gpu")
@@ -125,6 +128,25 @@ def test_a_kill_by_a_daemon_is_drawn_beside_the_kernels(tmp_path):
     computes(tmp_path, {kills: "0 0 1 1 1"}, expression, "1m", [{"labels": '{daemon="earlyoom"}', "value": 1}])
 
 
+@pytest.mark.parametrize(
+    ("panel", "ref", "series", "labels", "value"),
+    [
+        ("Paused jobs", "A", "held_jobs{%s}", "{}", 1),
+        ("Paused jobs", "B", "ready{%s}", "{}", 1),
+        ("Paused jobs", "C", "pauses_total{%s}", "{}", 4),
+        ("Paused jobs", "D", 'spared_total{%s, reason="user"}', '{reason="user"}', 4),
+        ("Paused jobs", "E", 'ends_total{%s, how="room"}', '{how="room"}', 4),
+        ("Memory of paused jobs", "A", "held_bytes{%s}", "{}", 1),
+        ("Time to pause", "A", "pause_seconds{%s}", "{}", 1),
+    ],
+)
+def test_what_the_brake_does_is_drawn(tmp_path, panel, ref, series, labels, value):
+    name = "brake_" + series % f'job="wslgpud", instance="{history.PC}"'
+    values = "0+1x40" if "_total" in name else "1x40"
+
+    computes(tmp_path, {name: values}, of("wslgpud-overview", panel, ref), "5m", [{"labels": labels, "value": value}])
+
+
 def computes(folder: Path, series: Mapping[str, str], expression: str, when: str, answer: list[dict[str, object]]):
     """Let promtool compute an expression over made-up series of samples every 15 s."""
     test = {
@@ -193,6 +215,6 @@ def test_a_training_that_keeps_more_with_each_step_is_drawn(grown, panel):
 
 def test_every_query_that_recorded_machines_cannot_fill_is_tried_above():
     tried = {("VRAM by layer", "E"), ("VRAM by layer", "F"), ("Chance of exhaustion", ""), ("Kills", "C")}
-    tried |= {(panel, "") for panel in TRAININGS}
+    tried |= {(panel, "") for panel in (*TRAININGS, *PAUSING)}
 
     assert {(panel, ref) for _, panel, ref in EMPTY} == tried

@@ -2,7 +2,7 @@
 
 Only the rows are kept: an incident is what a fold over them finds, its number the id of its first row. It is
 of one size however many rows it has: an ordinary user can add some thousand a day to one that never ends.
-Memory that runs out and whom that kills is one story, and one incident, of the resource.
+Memory that runs out, whom that kills, and who was paused before it did is one story, and one incident, of the resource.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from wslgpud.alerts.rules import OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
+from wslgpud.alerts.rules import BRAKE, OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
 from wslgpud.model import MEMORY, Forecast, Level, Transition
 from wslgpud.words import Message
 
@@ -28,6 +28,8 @@ STILL_SECONDS = 900.0
 RECOVERED_SHARE = 0.08
 #: what happens again and again is one more row of its incident at most this often
 AGAIN_SECONDS = 30.0
+#: by less of its capacity nothing is said to grow, as for ``risk``
+BREATH_SHARE = 0.012
 #: how long the report of an unclean end counts as open: there is nothing that could make it end
 REPORT_SECONDS = 600.0
 #: an alarm was worth it when less than this share of the memory was left while it held
@@ -75,6 +77,18 @@ class Incident:
         return {rule: row.new for rule, row in self.held.items()}
 
     @property
+    def paused(self) -> Transition | None:
+        """The row of a job that is paused because of it, while it is."""
+        return self.held.get(BRAKE)
+
+    def stands_still(self, now: Forecast | None) -> bool:
+        """Tell whether a job is paused because of it, and nobody else goes on taking what is left."""
+        if self.paused is None or now is None or now.level < Level.CRITICAL:
+            return self.paused is not None
+        left = self.paused.facts.get("left_bytes")
+        return isinstance(left, (int, float)) and now.headroom_bytes >= left - BREATH_SHARE * now.capacity_bytes
+
+    @property
     def close_call(self) -> bool:
         return self.least_bytes is not None and self.least_bytes[0] < CLOSE_CALL_SHARE * self.least_bytes[1]
 
@@ -101,7 +115,7 @@ class OpenIncident(NamedTuple):
 
 def story(rule: str) -> str:
     """Return the rule under which the rows of this one are told."""
-    return MEMORY if rule == OOM_KILL else rule
+    return MEMORY if rule in (OOM_KILL, BRAKE) else rule
 
 
 def kind_of(transition: Transition) -> Kind:
@@ -184,7 +198,8 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
         known = replace(known, kill=row, kill_id=number)
     if known.kill is None and known.warned_wall is None and row.new >= Level.WARNING:
         known = replace(known, warned_wall=row.wall)
-    if kills or (known.kill is None and row.new >= known.worst):
+    paused = row.rule == BRAKE and row.new > Level.OK
+    if kills or (known.kill is None and (paused or row.new >= known.worst)):
         known = replace(known, message=row.message)
     least, now = known.least_bytes, row.forecast
     if now is not None and (least is None or now.headroom_bytes * least[1] < least[0] * now.capacity_bytes):
@@ -233,6 +248,7 @@ class IncidentLedger(Fold):
         if last is None:
             return replace(wanted, old=Level.OK) if wanted.new > Level.OK else None
         news = is_momentary(wanted.rule) and wanted.mono - last.mono >= AGAIN_SECONDS
+        news = news or (wanted.rule == BRAKE and wanted.facts.get("job") != last.facts.get("job"))
         return replace(wanted, old=last.new) if news or wanted.new != last.new else None
 
     def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Transition]:

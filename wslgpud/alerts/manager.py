@@ -95,9 +95,7 @@ class AlertManager:
         self._rules.resume(self._ledger.held().values(), clock.mono())
         self._control = ControlFile(place.state_folder, log.warning)
         self._in_journal = journald.is_where_we_log(os.environ)
-        self._save_requests = SaveRequests(settings, place.state_folder)
-        if going := self._save_requests.released:
-            log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
+        self._save_requests = SaveRequests(settings)
         self._last_eta: dict[str, tuple[float, float]] = {}  # by resource, the last one told, and when
         self._unsaid: set[tuple[str, int]] = set()  # rules and open incidents of which a silence has kept news
         self._announced = False
@@ -172,7 +170,6 @@ class AlertManager:
             self._store.flush(SYNC_SECONDS)
 
     def close(self, timeout_seconds: float) -> None:
-        self._save_requests.close()
         self.dispatcher.close(timeout_seconds)
 
     def readings(self) -> Iterator[Reading]:
@@ -200,8 +197,6 @@ class AlertManager:
         """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
         row = self._ledger.fit(wanted)
         if row is None:
-            # What is no news after a restart is so to whoever was stopped before it, and then let go on.
-            self._request_save(wanted)
             return
         before = self._ledger.known(row)
         row = replace(row, facts={**row.facts, **self._story_facts(row, before)})
@@ -296,6 +291,8 @@ class AlertManager:
         acknowledged = incident is not None and incident.id in self._control.now().acknowledged
         if self._is_silenced(row) or (acknowledged and kind_of(row) in ("eased", "repeated")):
             return {}
+        if row.rule == MEMORY and row.new < row.old and incident is not None and incident.paused is not None:
+            return {}  # what stands still does not grow: no all-clear, and no news
         over = row.new == Level.OK
         worst = incident.worst if over and incident is not None else max(row.old, row.new)
         for_people = not over or (self._settings.resolved and not is_momentary(row.rule))

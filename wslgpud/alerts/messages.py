@@ -66,11 +66,14 @@ def compose(row: Transition) -> Text:
     limited = row.rule == OOM_KILL and row.resource.startswith("cgroup:")
     advice = of_risk.ADVICE["cgroup"] if limited else known["advice"]
     headline = of_risk.fitted(known.get("headline", ""), facts) or row.message
-    return Text(headline, (why,) * bool(why), Message(advice))
+    return Text(headline, (why,) * bool(why), filled(advice, facts))
 
 
 def text_now(incident: Incident, forecast: Forecast | None) -> Text:
     """Return what an open incident says now, given the present forecast of its resource, if there is one."""
+    # A paused job is no all-clear, however calm it looks; but if somebody else goes on, that comes first.
+    if incident.paused is not None and incident.stands_still(forecast):
+        return compose(incident.paused)
     if incident.rule == MEMORY and forecast is not None:
         return _memory(with_victim(forecast, incident.kill), incident.last)
     return compose(incident.last)
@@ -110,6 +113,7 @@ def closing(incident: Incident, row: Transition) -> Message:
     """Return how an exhaustion ended with its last row; an empty message where nobody knows."""
     kill, forecast, last_wall = incident.kill, row.forecast, incident.kill_told_wall or 0.0
     facts: dict[str, Fact | None] = {
+        **row.facts,
         "resource": row.resource,
         "room_bytes": None if forecast is None else (forecast.headroom_bytes, forecast.capacity_bytes),
         "killed_clock": incident.killed_wall,

@@ -12,7 +12,7 @@ from wslgpud.alerts.alert_metrics import false_alarm
 from wslgpud.alerts.incidents import Incident, after, grouped, story
 from wslgpud.alerts.messages import RULES, compose, forecast_facts, iso, outcome, row_facts, shown
 from wslgpud.alerts.oom_kills import resource_of
-from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
+from wslgpud.alerts.rules import BRAKE, OOM_KILL, UNCLEAN_END
 from wslgpud.model import MEMORY, Event, Level, Transition
 from wslgpud.risk.attribution import full_name
 from wslgpud.store import ProcessPoint, Reader, SeriesRef
@@ -141,7 +141,7 @@ def _in_full(history: Reader, known: Incident) -> tuple[Incident, dict[int, Tran
     incident: Incident | None = None
     first: dict[int, Transition] = {}
     last: deque[tuple[int, Transition]] = deque(maxlen=_MOST_ROWS)
-    rules = [MEMORY, OOM_KILL] if story(known.rule) == MEMORY else [known.rule]
+    rules = [MEMORY, OOM_KILL, BRAKE] if story(known.rule) == MEMORY else [known.rule]
     for number, row in history.changes(of=(rules, known.resource, known.id, known.last_id)):
         incident = after(incident, number, row)
         if len(first) < _MOST_ROWS:

@@ -23,7 +23,9 @@ from wslgpud.words import Fact, MessageLike
 UNCLEAN_END = "unclean_end"
 #: what the nightly stress runs found; opened and closed by the runs themselves, see ``wslgpud.stress.schedule``
 VRAM_STRESS = "vram_stress"
-OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS)
+#: a job that is paused until somebody decides, see ``wslgpud.brake``
+BRAKE = "brake"
+OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS, BRAKE)
 #: the one of ``RULES`` that the score counts and reports look into
 OOM_KILL = "oom_kill"
 #: an open alert whose resource has not been measured for so long is closed: nobody knows of it any more
@@ -141,7 +143,7 @@ RULES: tuple[Rule, ...] = (
 
 
 #: rules whose trouble may last for longer than any history that is looked through at the start
-LASTING = (VRAM_STRESS, *(rule.name for rule in RULES if not rule.momentary))
+LASTING = (VRAM_STRESS, BRAKE, *(rule.name for rule in RULES if not rule.momentary))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from wslgpud import verdict
 from wslgpud.advise import checkups
 from wslgpud.alerts import alert_metrics as alerts
 from wslgpud.app import systemd
+from wslgpud.brake import brake_metrics as brake
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import risk_metrics as risk
 from wslgpud.risk import training_metrics as training
@@ -20,7 +21,7 @@ from wslgpud.stress import stress_metrics as stress
 
 def catalogue() -> Catalogue:
     """Return all families, in the order in which they are exposed; ValueError where two have the same name."""
-    declaring = (sampler, risk, training, verdict, stress, checkups, alerts, store, systemd, exposition, otlp)
+    declaring = (sampler, risk, training, verdict, stress, checkups, alerts, brake, store, systemd, exposition, otlp)
     sources = (spec for source in SOURCES for spec in source.metrics)
     return Catalogue((*sources, *(spec for module in declaring for spec in module.METRICS)))
 

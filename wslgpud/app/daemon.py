@@ -24,6 +24,9 @@ from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.loop import Answers, Loop
+from wslgpud.brake.brake import Brake, goes_on, users_of
+from wslgpud.brake.grip import HeldFile
+from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
@@ -57,6 +60,7 @@ def check(config: Config) -> None:
     Raises ConfigError: the key, and what it may be.
     """
     channel_factory.configured(config.alerts)
+    users_of(config.brake)
     HttpServer(config.server, Publisher(()), ())
     if config.otlp.endpoint:
         otlp.Push(config.otlp, list)
@@ -72,9 +76,13 @@ class Daemon:
         self._systemd = systemd.Notifier(environ, config.sampling.interval_seconds)
         self._stop: SimpleQueue[None] = SimpleQueue()
         self._resources = ExitStack()
+        self._watchdog: Watchdog | None = None
 
     def __enter__(self) -> Self:
         """Open the store, bind the port, prepare the sources. Raises StartError: one of these cannot be had."""
+        if self._config.brake.on and self._host.live:
+            # Before our capabilities are kept to ourselves: it lets go on what we are not there any more to let go on.
+            self._watchdog = Watchdog()
         systemd.keep_capabilities()
         if warning := systemd.lack_of_protection(self._environ, oom_score_adjust()):
             log.warning("%s", warning)
@@ -123,12 +131,13 @@ class Daemon:
         place = Installation(socket.gethostname(), self._folder.resolve(), file.parent, language)
         alerts = self._alerts(store, place)
         stack.callback(alerts.close, STOP_SECONDS)
+        brake = self._brake(stack, alerts)
         if (run := store.previous_run) is not None and not run.clean:
             blackbox.examine_in_background(host, store, run, boot_id, alerts)
         self.answers = answers = Answers(store)
         verdicts = VerdictMetrics()
         publisher = Publisher(catalogue(), host.clock)
-        for readings in (alerts.readings, systemd.readings, verdicts.readings):
+        for readings in (alerts.readings, systemd.readings, verdicts.readings, *([brake.readings] if brake else [])):
             publisher.add_collector(readings)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
         rounds = Checkups(self._checkup, host.clock)
@@ -146,16 +155,25 @@ class Daemon:
             push.start()
             stack.callback(push.close, STOP_SECONDS)
             publisher.add_collector(push.readings)
-        watched = config
-        if host.live:  # --state decides too: the disk to watch is the one that we write to
-            watched = replace(config, store=replace(config.store, path=str(file)))
+        # --state decides too: the disk to watch is the one that we write to.
+        watched = replace(config, store=replace(config.store, path=str(file))) if host.live else config
         pipeline = SamplingPipeline(watched, host)
         stack.callback(pipeline.close)
         apart = self._environ.get(unit.VARIABLE) == "yes"
         nightly = Nightly(config.stress, host, self._folder, store, apart=apart)
         here = stack.enter_context(Note(host, "daemon", "wslgpud")) if host.live else None
         self.loop = Loop(
-            pipeline, alerts, nightly, store, publisher, answers, verdicts, self._systemd, translator(language), here
+            pipeline,
+            alerts,
+            brake,
+            nightly,
+            store,
+            publisher,
+            answers,
+            verdicts,
+            self._systemd,
+            translator(language),
+            here,
         )
         stack.callback(self.loop.keep_lessons, last=True)
         self.loop.recall_lessons(host.clock.wall())
@@ -185,6 +203,21 @@ class Daemon:
             rows=earlier(),
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
         )
+
+    def _brake(self, stack: ExitStack, alerts: AlertManager) -> Brake | None:
+        """Let go on what an earlier daemon has left paused; return the brake, if it is on."""
+        clock, folder = self._host.clock, self._folder.resolve()
+        if self._host.live:
+            for number in HeldFile(folder).release():
+                log.warning("job %d, paused by a daemon that has died, goes on", number)
+        for incident in alerts.left_open:
+            if incident.paused is not None:
+                alerts.report(goes_on(incident.resource, clock.wall(), clock.mono()))
+        if self._watchdog is None:
+            return None
+        brake = Brake(self._config.brake, self._host, folder, self._watchdog)
+        stack.callback(brake.close)
+        return brake
 
     def _checkup(self) -> Findings:
         """Return what the doctor finds; only the command asks for torch, because that starts the users' Pythons."""

@@ -14,6 +14,7 @@ from wslgpud.active_runs.notes import Note
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
 from wslgpud.app import systemd, training_warnings
+from wslgpud.brake.brake import Brake
 from wslgpud.model import Level, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
@@ -59,6 +60,7 @@ class Loop:
 
     pipeline: SamplingPipeline
     alerts: AlertManager
+    brake: Brake | None
     nightly: Nightly
     store: Store
     publisher: Publisher
@@ -70,12 +72,15 @@ class Loop:
     _warned: bool = field(default=False, init=False)
     _runs_known: int = field(default=0, init=False)
     _alerts_error: str = field(default="", init=False)
+    _brake_error: str = field(default="", init=False)
 
     def tick(self) -> None:
         """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
         first = self.answers.latest is None
         state, transitions = self.pipeline.tick()
-        # The warning leaves first: under memory pressure any later step may take seconds.
+        # Who is about to use up memory is paused first, then the warning leaves: under memory pressure any later
+        # step may take seconds.
+        self._pause(state)
         self._alert(state, transitions)
         self.nightly.observe(state.snapshot)
         for transition in self.nightly.news():
@@ -88,7 +93,8 @@ class Loop:
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
         verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
         self.verdicts.note(verdict)
-        self.answers.latest = Moment(state, verdict, standing, runs, self.alerts.tally().message)
+        held = () if self.brake is None else self.brake.document()
+        self.answers.latest = Moment(state, verdict, standing, runs, self.alerts.tally().message, held)
         self._tell_trainings(state, standing)
         self.publisher.publish(state.snapshot)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
@@ -117,6 +123,18 @@ class Loop:
         """Write down what the engine has learned, if it is time to; at the end all of it."""
         for subject, document in self.pipeline.lessons(last=last):
             self.store.learn(subject, document)
+
+    def _pause(self, state: PipelineState) -> None:
+        """Hand the tick to the brake; a bug there must end neither the warnings nor the samples."""
+        if self.brake is None:
+            return
+        try:
+            for transition in self.brake.tick(state.snapshot, state.forecasts):
+                self.alerts.report(transition)
+        except Exception as bug:
+            if repr(bug) != self._brake_error:
+                log.exception("the brake failed at this tick; please report this")
+            self._brake_error = repr(bug)
 
     def _alert(self, state: PipelineState, changes: Sequence[Transition]) -> None:
         """Hand the tick to the alerts; a bug there must not end the samples."""

@@ -26,7 +26,7 @@ MOST_MEMBERS: Final = 1024
 #: levels of the tree that are looked down; parents and children of a loop are never looked at twice
 _DEEPEST: Final = 200
 
-Key = tuple[int, int]
+ProcessKey = tuple[int, int]
 #: why nobody is paused
 Spared = Literal["nobody", "several", "protected", "user", "crowd"]
 
@@ -35,7 +35,7 @@ class Program(NamedTuple):
     """A process as a look at /proc shows it.
 
     ``uid`` is None where it has rights of more than one user; ``name`` is what it calls itself, ``program`` the name of
-    the file that it runs, empty where that is hidden. ``stopped`` somebody else has already.
+    the file that it runs, empty where that is hidden: neither is fit to be shown. ``stopped``: by somebody, already.
     """
 
     pid: int
@@ -49,8 +49,8 @@ class Program(NamedTuple):
     stopped: bool = False
 
     @property
-    def key(self) -> Key:
-        """Identity that survives the reuse of a pid."""
+    def key(self) -> ProcessKey:
+        """ExactProcess that survives the reuse of a pid."""
         return self.pid, self.start_ticks
 
 
@@ -101,10 +101,10 @@ def is_protected(one: Program) -> bool:
     return one.pid <= 1 or any(_OTHER.fullmatch(name) for name in (one.name, one.program) if name)
 
 
-class Tree:
+class ProcessTree:
     """All processes of a look, and by how much each has grown since an earlier one."""
 
-    def __init__(self, now: Iterable[Program], before: Mapping[Key, int], ours: Collection[int] = ()) -> None:
+    def __init__(self, now: Iterable[Program], before: Mapping[ProcessKey, int], ours: Collection[int] = ()) -> None:
         """Take the processes of ``now``, what they held ``before``, and the pids of those that are part of us."""
         self.by_pid = {one.pid: one for one in now}
         self._before, self._ours = before, ours
@@ -137,8 +137,10 @@ class Tree:
         """Tell whether it is one of the users' own programs, and neither protected nor a part of us."""
         return one.uid in users and not (one.pid in self._ours or is_shell(one) or is_protected(one))
 
-    def members(self, roots: Sequence[Program], users: Collection[int]) -> tuple[Program, ...]:
-        """Return what is paused of these and all below them: neither shells nor what is stopped already."""
+    def members(
+        self, roots: Sequence[Program], users: Collection[int], *, stopped: bool = False
+    ) -> tuple[Program, ...]:
+        """Return what is paused of these and all below them: no shells, and who is stopped already only if asked."""
         found: dict[int, Program] = {}
         for root in roots:
             cut: set[int] = set()
@@ -147,12 +149,14 @@ class Tree:
                 foreign = one.uid not in users or is_protected(one) or one.pid in self._ours
                 if foreign or one.parent in cut:
                     cut.add(one.pid)
-                elif not is_shell(one) and not one.stopped:
+                elif not is_shell(one) and (stopped or not one.stopped):
                     found.setdefault(one.pid, one)
         return tuple(found.values())
 
 
-def grower(tree: Tree, users: Collection[int], lost_bytes: int, among: Collection[int] | None = None) -> Job | Spared:
+def grower(
+    tree: ProcessTree, users: Collection[int], lost_bytes: int, among: Collection[int] | None = None
+) -> Job | Spared:
     """Return the job that has taken what was lost of RAM or of a limited group, or why nobody is paused.
 
     It accounts for ``JOB_SHARE`` of what all programs have taken, and for ``FOUND_SHARE`` of what was lost. ``among``
@@ -194,7 +198,7 @@ def _why_not(one: Program, users: Collection[int]) -> Spared:
     return "protected" if one.uid in users else "user"
 
 
-def named(tree: Tree, users: Collection[int], pid: int) -> Job | Spared:
+def named(tree: ProcessTree, users: Collection[int], pid: int) -> Job | Spared:
     """Return the job of a process that somebody who knows has named: the driver of a card."""
     root = tree.by_pid.get(pid)
     if root is None:
@@ -204,7 +208,7 @@ def named(tree: Tree, users: Collection[int], pid: int) -> Job | Spared:
     return _job(tree, [root], users, {pid: 0})
 
 
-def _job(tree: Tree, roots: Sequence[Program], users: Collection[int], grown: Mapping[int, int]) -> Job | Spared:
+def _job(tree: ProcessTree, roots: Sequence[Program], users: Collection[int], grown: Mapping[int, int]) -> Job | Spared:
     members = tree.members(roots, users)
     if len(members) > MOST_MEMBERS:
         return "crowd"
@@ -214,7 +218,7 @@ def _job(tree: Tree, roots: Sequence[Program], users: Collection[int], grown: Ma
     return Job(members, lead, sum(grown.get(one.pid, 0) for one in members), tuple(roots))
 
 
-def _sums(tree: Tree, grown: Mapping[int, int]) -> dict[int, int]:
+def _sums(tree: ProcessTree, grown: Mapping[int, int]) -> dict[int, int]:
     """Return for each process by how much it and all below it have grown."""
     sums = dict.fromkeys(tree.by_pid, 0)
     for first, size in grown.items():

@@ -33,7 +33,7 @@ MOST_DOUBLED = 6
 FORGIVEN_SECONDS = 3600.0
 
 #: what becomes of a job at a tick
-Step = Literal["hold", "room", "time", "stop"]
+NextStep = Literal["hold", "room", "time", "stop"]
 #: what the configuration says of one that nobody decides about
 AfterHold = Literal["stay", "resume", "stop"]
 
@@ -91,7 +91,7 @@ class Hold:
 
 def after(
     hold: Hold, t: float, left_bytes: int | None, hold_seconds: float, after_hold: AfterHold
-) -> tuple[Hold, Step]:
+) -> tuple[Hold, NextStep]:
     """Return the hold as the next look leaves it, and what becomes of its job.
 
     ``left_bytes`` is what is left of the resource now, None where that is not known: then there is no room for all that
@@ -107,8 +107,6 @@ def after(
     return hold, "hold"
 
 
-def times_again(before: int, let_go_t: float | None, t: float) -> int:
+def times_again(before: int, let_go_t: float, t: float) -> int:
     """Return how often a job has been paused again, given how often before, and when it was last let go on for room."""
-    if let_go_t is None or t - let_go_t > FORGIVEN_SECONDS:
-        return 0
-    return before + 1
+    return before + 1 if t - let_go_t <= FORGIVEN_SECONDS else 0

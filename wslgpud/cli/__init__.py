@@ -20,8 +20,8 @@ from wslgpud.cli.commands import CommandApp, CommandGroup
 #: in the order of the help; each names its module, which has an ``app`` of several or a function of that name
 NAMES = (
     *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents"),
-    *("guard", "inside", "fit", "sweep", "history", "export", "config", "alerts", "stress", "wslconfig", "db"),
-    *("dashboards", "rules", "service"),
+    *("guard", "inside", "fit", "sweep", "history", "export", "config", "alerts", "brake", "stress", "wslconfig"),
+    *("db", "dashboards", "rules", "service"),
 )
 #: commands that stand in the module of another
 _BESIDE = {"monitor": "status", "capture": "record", "export": "history"}

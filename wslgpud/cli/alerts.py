@@ -19,7 +19,6 @@ from wslgpud.alerts.messages import local_time, trial
 from wslgpud.alerts.report import summaries
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
-from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
@@ -175,17 +174,6 @@ def ack(
     before = file.now()
     _write(file, replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number)))
     print(t("incident {number} is acknowledged: {what}", number=number, what=found["headline"]))
-
-
-@app.command()
-def release(state: common.State = None) -> None:
-    """Resume programs that a daemon had stopped (save_signal = "SIGSTOP") before it died.
-
-    Examples:
-        wslgpud alerts release
-    """
-    going = StoppedFile(common.data_folder(state)).release()
-    print(t("pid {pids} goes on", pids=tuple(going)) if going else t("no program is stopped"))
 
 
 def _write(file: ControlFile, control: Control) -> None:

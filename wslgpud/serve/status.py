@@ -37,7 +37,8 @@ _WINDOWS_GPU = {
 class Moment(NamedTuple):
     """How things stand after a tick.
 
-    ``stress`` are the runs kept, oldest first; ``tally`` says how often it was warned, and how often about nothing.
+    ``stress`` are the runs kept, oldest first; ``tally`` says how often it was warned, and how often about nothing,
+    ``held`` which jobs the brake holds paused.
     """
 
     state: PipelineState
@@ -45,6 +46,7 @@ class Moment(NamedTuple):
     incidents: Sequence[OpenIncident] = ()
     stress: Sequence[StressResult] = ()
     tally: Message | None = None
+    held: Sequence[Mapping[str, Any]] = ()
 
 
 def status(moment: Moment | None, translator: Translator, recent: Iterable[Transition] = ()) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def status(moment: Moment | None, translator: Translator, recent: Iterable[Trans
     if moment is None:
         started = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING, translator)}
         return translator.document(started)
-    state, verdict, incidents, stress, tally = moment
+    state, verdict, incidents, stress, tally, held = moment
     snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
     names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
@@ -92,6 +94,7 @@ def status(moment: Moment | None, translator: Translator, recent: Iterable[Trans
             "incidents": [_open_now(one, now.get(one.incident.resource)) for one in incidents],
             "running": [{**one, "headline": translator.text(running_headline(one))} for one in state.running],
             "tally": tally,
+            "held": [{**one, "paused": iso(one["paused_wall"])} for one in held] or None,
             "locks": [{**asdict(held), "note": held.note} for held in state.locks] or None,
             "stress": [_stress(run, translator) for run in {run.uuid: run for run in stress}.values()],
             "recent": [{**row_facts(row), "previous_level": row.old.label} for row in recent],
@@ -131,7 +134,7 @@ def _open_now(one: OpenIncident, now: Forecast | None) -> dict[str, Any]:
     notes = [say("acknowledged")] * one.acknowledged
     notes += [] if until is None else [say("silenced until {until_wall}", until_wall=until)]
     level = incident.level
-    if now is not None and story(incident.rule) == MEMORY:
+    if now is not None and story(incident.rule) == MEMORY and incident.paused is None:
         # A kill stays open for a while to keep a burst together; over free memory nothing is red.
         level = min(level, now.level)
     return {

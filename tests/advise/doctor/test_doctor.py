@@ -177,6 +177,7 @@ def test_ids_never_change_once_they_are_out():
         "rights.kernel_log",
         "rights.processes",
         "rights.secrets",
+        "rights.brake",
         "service.runs",
     }
     assert len({c.id for c in CHECKS}) == len(CHECKS)

@@ -1,0 +1,93 @@
+"""Real jobs to pause."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from wslgpud.brake import grip, look
+from wslgpud.brake.jobs import Job, ProcessTree
+from wslgpud.host import Host
+from wslgpud.security.exact_signals import ExactProcess, state_of
+
+IDLE = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
+#: starts one short-lived child after another, as a build does
+FORKING = """
+import os, time
+print("ready", flush=True)
+while True:
+    if os.fork() == 0:
+        time.sleep(0.05)
+        os._exit(0)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]: pass
+    except ChildProcessError: pass
+    time.sleep(0.002)
+"""
+US = os.geteuid()
+
+
+@contextmanager
+def running(*command: str, **more: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that says that it is ready; it and all that it has started ends with the block."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, **more) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def python(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", code
+
+
+def job_of(*pids: int) -> Job:
+    """Return the job of these processes and all below them, as the brake would find it."""
+    tree = ProcessTree(look.programs(Host()), {})
+    roots = tuple(tree.by_pid[pid] for pid in pids)
+    return Job(tree.members(roots, {US}), roots[0], 0, roots)
+
+
+def below(pid: int) -> list[ExactProcess]:
+    """Return a process and all below it, as they are now."""
+    tree = ProcessTree(look.programs(Host()), {})
+    return [ExactProcess(*one.key, US) for one in tree.below(tree.by_pid[pid])]
+
+
+def states(pid: int) -> set[str]:
+    """Return the states of a process and all below it; those that have ended meanwhile have none."""
+    return {state_of(one) for one in below(pid)} - {""}
+
+
+@contextmanager
+def cgroup(name: str) -> Iterator[Path]:
+    """Make a cgroup of version 2 for a test, or skip it."""
+    top = grip.root()
+    folder = Path(top) / f"wslgpud-{name}-{os.getpid()}"
+    try:
+        if not top:
+            raise FileNotFoundError("no cgroups of version 2")
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"makes cgroups, which only root may: {error}")
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            grip.set_frozen(str(folder), frozen=False)
+        for pid in map(int, (folder / "cgroup.procs").read_text().split()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        from tests.support.daemons import eventually
+
+        eventually(lambda: not (folder / "cgroup.procs").read_text(), "the end of the cgroup")
+        folder.rmdir()

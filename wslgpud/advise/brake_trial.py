@@ -1,0 +1,55 @@
+"""What the brake would have done: its rule over one's own history, and how it ended without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from wslgpud.alerts.incidents import Incident, grouped, story
+from wslgpud.alerts.messages import iso, outcome
+from wslgpud.brake.when import certainty, is_due, kind_of
+from wslgpud.config import BrakeSettings
+from wslgpud.model import MEMORY, Forecast, Level
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.sampling.observation import observations
+from wslgpud.store import Reader
+from wslgpud.words import say
+
+#: how much before an incident the engine is shown, which judges growth by what came before, and how long it looks
+BEFORE_SECONDS, MOST_SECONDS = 900.0, 6 * 3600.0
+
+
+def pauses(reader: Reader, walls: tuple[float, float], settings: BrakeSettings) -> Iterator[dict[str, Any]]:
+    """Yield when somebody would have been paused in a part of the history, who, and how it ended, with messages.
+
+    Only where memory came to a critical is looked: the brake asks for that and for more. Whether a program is one that
+    is never paused, and whose it is, the history does not tell.
+    """
+    start, end = walls
+    for incident in sorted(grouped(reader.changes(start)), key=lambda one: one.id):
+        asked = story(incident.rule) == MEMORY and kind_of(incident.resource) in settings.resources
+        if not asked or incident.worst < Level.CRITICAL or not start <= incident.opened_wall <= end:
+            continue
+        if (found := _first(reader, incident, end)) is not None:
+            wall, forecast = found
+            sure = certainty(forecast) >= settings.act_on_likelihood or kind_of(incident.resource) != "gpu"
+            yield {
+                "incident": incident.id,
+                "at": iso(wall),
+                "resource": incident.resource,
+                "who": forecast.who if sure else "",
+                "left_bytes": forecast.headroom_bytes,
+                "capacity_bytes": forecast.capacity_bytes,
+                "outcome": outcome(incident) or say("killed for lack of memory"),
+            }
+
+
+def _first(reader: Reader, incident: Incident, end: float) -> tuple[float, Forecast] | None:
+    """Return when the brake would first have acted in an incident, and upon which forecast."""
+    engine, begin = RiskEngine(), incident.opened_wall - BEFORE_SECONDS
+    until = min(end, incident.closed_wall or end, incident.opened_wall + MOST_SECONDS)
+    for seen in observations(reader, begin, until):
+        for forecast in engine.observe(seen).forecasts:
+            if forecast.resource == incident.resource and is_due(forecast):
+                return seen.t, forecast
+    return None

@@ -1,0 +1,176 @@
+"""``wslgpud brake``: pause the job that is about to use up memory."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from wslgpud import config as configuration
+from wslgpud.alerts.messages import local_time
+from wslgpud.brake.brake import KINDS, users_of
+from wslgpud.brake.grip import HeldFile
+from wslgpud.brake.orders import Order, Orders
+from wslgpud.cli import common
+from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
+from wslgpud.client import answering
+from wslgpud.config import change_keys
+from wslgpud.words import current, t
+
+app = CommandApp(help="Pause the job that is about to use up memory, instead of losing it.")
+
+_JOB = argument("ID", "number of the paused job, as 'wslgpud brake list' shows it")
+
+
+@app.command()
+def on(
+    users: Annotated[list[str] | None, option("--user", "NAME", "whose jobs may be paused; yours by default")] = None,
+    resources: Annotated[str, option("--resources", "LIST", "memory that it guards, of ram,gpu,cgroup")] = "",
+    config: common.Config = None,
+) -> None:
+    """Turn the brake on in the configuration.
+
+    Examples:
+        sudo wslgpud brake on
+        sudo wslgpud brake on --user alice --resources ram,cgroup
+    """
+    names = users or [os.environ.get("SUDO_USER") or pwd.getpwuid(os.geteuid()).pw_name]
+    kinds = resources.split(",") if resources else list(KINDS)
+    users_of(configuration.BrakeSettings(users=tuple(names), resources=tuple(kinds)))
+    file = _changed(config, {"on": True, "users": names, "resources": kinds})
+    print(t("the brake is on for {names}: {kinds}", names=tuple(names), kinds=tuple(kinds)))
+    print(t("written to {file}; the daemon takes it up when it is started again", file=str(file)))
+    if file == configuration.SYSTEM_FILE:
+        print(t("its sandbox has to allow it: 'sudo wslgpud service install --allow brake' does both"))
+
+
+@app.command()
+def off(config: common.Config = None) -> None:
+    """Turn the brake off in the configuration; what is paused goes on when the daemon is started again.
+
+    Examples:
+        sudo wslgpud brake off
+    """
+    file = _changed(config, {"on": False})
+    print(t("the brake is off"))
+    print(t("written to {file}; the daemon takes it up when it is started again", file=str(file)))
+
+
+def _changed(config: Path | None, values: dict[str, Any]) -> Path:
+    usual = configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ)
+    file = config or configuration.find_file(os.environ) or usual
+    change_keys.change(file, "brake", values)
+    return file
+
+
+@app.command("list")
+def list_(as_json: common.Json = False, state: common.State = None) -> None:
+    """List the jobs that are paused.
+
+    Examples:
+        wslgpud brake list
+    """
+    held = _held(state)
+    if as_json:
+        common.print_json({"held": held})
+        return
+    for one in held:
+        since = t("since {time}", time=local_time(one["paused"]))
+        facts = {name: one[f"{name}_bytes"] for name in ("left", "size", "needed")}
+        more = t(
+            "{left_bytes} of {resource} left; it holds {size_bytes} ({count} processes), goes on with {needed_bytes}",
+            resource=one["resource"],
+            count=one["processes"],
+            **{f"{name}_bytes": size for name, size in facts.items()},
+        )
+        print(f"{one['job']:>4}  {one['who']}  {since}\n      {more}")
+    if not held:
+        print(t("no job is paused"))
+
+
+def _held(state: Path | None) -> list[dict[str, Any]]:
+    """Return what the running daemon holds."""
+    found = answering(common.daemon_folders(state), complain)
+    return list(found[1].get("held", ())) if found else []
+
+
+@app.command()
+def resume(job: Annotated[int, _JOB], state: common.State = None) -> None:
+    """Let a paused job go on, now; it is not paused again before memory is calm.
+
+    Examples:
+        sudo wslgpud brake resume 3
+    """
+    _order(job, "resume", state)
+    print(t("job {number} goes on", number=job))
+
+
+@app.command()
+def stop(job: Annotated[int, _JOB], state: common.State = None) -> None:
+    """End a paused job: it is asked to (TERM) and may save, and is killed 10 s later.
+
+    Examples:
+        sudo wslgpud brake stop 3
+    """
+    _order(job, "stop", state)
+    print(t("job {number} is asked to end", number=job))
+
+
+def _order(job: int, order: Order, state: Path | None) -> None:
+    if job not in (known := [one["job"] for one in _held(state)]):
+        said = t("{numbers} are", numbers=tuple(map(str, known))) if known else t("none is")
+        raise Fault("job {number} is not paused: {said}", number=job, said=said)
+    orders = Orders(common.data_folder(state))
+    with refused("cannot write {path}: {why}; is it another user's?", path=str(orders.path)):
+        orders.give(job, order)
+
+
+@app.command()
+def release(state: common.State = None) -> None:
+    """Let everything go on that a daemon had paused before it died; the service does so by itself.
+
+    Examples:
+        sudo wslgpud brake release
+    """
+    if _held(state):
+        raise Fault("the daemon holds them, and knows what it does: 'wslgpud brake resume ID' lets one go on")
+    going = HeldFile(common.data_folder(state)).release()
+    print(t("{count} jobs go on", count=len(going)) if going else t("no job is paused"))
+
+
+@app.command("try")
+def try_(
+    since: common.Since = "30d",
+    until: common.Until = "now",
+    config: common.Config = None,
+    as_json: common.Json = False,
+    state: common.State = None,
+) -> None:
+    """Show what would have been paused, from your own history; nothing is paused.
+
+    Examples:
+        wslgpud brake try --since 7d
+    """
+    # Late: only this command needs the database and the engine.
+    from wslgpud.advise.brake_trial import pauses
+    from wslgpud.store import Reader
+
+    settings = loaded(config).config.brake
+    walls = common.span(since, until, time.time())
+    with Reader(database_of(config, state)) as reader:
+        found = list(pauses(reader, walls, settings))
+    if as_json:
+        told = [{**current().document(one), "who": current().text(one["who"])} for one in found]
+        common.print_json({"pauses": told})
+        return
+    for one in found:
+        left = t("{left_bytes} of {resource} left", left_bytes=one["left_bytes"], resource=one["resource"])
+        print(f"{local_time(one['at'])}  {current().text(one['who'] or t('nobody'))}, {left}")
+        print(f"{' ' * 21}{t('how it ended')}: {current().text(one['outcome'])}")
+    if not found:
+        print(t("nothing would have been paused"))
+    elif not settings.on:
+        warn("the brake is off; 'sudo wslgpud brake on' turns it on")

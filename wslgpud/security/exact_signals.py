@@ -1,0 +1,73 @@
+"""Signals to exactly one process, never to another that has its number by now. Standard library only.
+
+A process is known by its pid, its start time (in ticks since the boot) and its user. Through a pidfd the signal reaches
+the process that was looked at, or nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+_HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
+
+class ExactProcess(NamedTuple):
+    """Who a process is: ``uid`` is its real user."""
+
+    pid: int
+    start_ticks: int
+    uid: int
+
+
+def send(whom: ExactProcess, number: signal.Signals) -> str:
+    """Send a signal to exactly this process; return why not, or nothing when it was sent."""
+    pid = whom.pid
+    if pid in (0, 1, os.getpid()):
+        return "it is the system's or our own"
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError as error:
+        return f"{error.strerror}"
+    except OverflowError:  # of a note that others wrote
+        return "no process has such a number"
+    try:
+        # Only now: from here on the handle is of one process for ever, so what is found out of it holds.
+        start, uid, caught = _facts(pid)
+        reasons = {
+            "its pid belongs to another process now": start != whom.start_ticks,
+            "it is another user's": uid != whom.uid,
+            f"it does not catch {number.name} and would be ended by it": number in _HARMLESS_ONLY_IF_CAUGHT
+            and not caught >> (number - 1) & 1,
+        }
+        problem = next((reason for reason, holds in reasons.items() if holds), "")
+        if not problem:
+            signal.pidfd_send_signal(handle, number)
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        return f"{error}"
+    finally:
+        os.close(handle)
+    return problem
+
+
+def state_of(whom: ExactProcess) -> str:
+    """Return the letter of the state that a process is in (proc(5)); empty where it has ended."""
+    try:
+        words = (Path(f"/proc/{whom.pid}") / "stat").read_bytes().rpartition(b")")[2].split()
+        return words[0].decode() if int(words[19]) == whom.start_ticks and words[0] not in (b"Z", b"X") else ""
+    except (OSError, ValueError, IndexError):
+        return ""
+
+
+def _facts(pid: int) -> tuple[int, int, int]:
+    """Return a process's start time in ticks, its real user, and the mask of signals that it catches.
+
+    Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html, proc_pid_status.5.html
+    """
+    folder = Path(f"/proc/{pid}")
+    start = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[19])
+    status = (folder / "status").read_text(encoding="utf-8", errors="replace")
+    lines = dict(line.partition(":")[::2] for line in status.splitlines())
+    return start, int(lines["Uid"].split()[0]), int(lines["SigCgt"].strip(), 16)
