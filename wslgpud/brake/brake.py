@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wslgpud.alerts.messages import iso
 from wslgpud.alerts.rules import BRAKE
 from wslgpud.brake import brake_metrics as metrics
 from wslgpud.brake import grip, hands, jobs, look, when
@@ -377,7 +378,7 @@ class Brake:
                 "job": held.number,
                 "resource": held.resource,
                 "who": held.who,
-                "paused_wall": held.paused_wall,
+                "paused": iso(held.paused_wall),
                 "left_bytes": held.hold.left_bytes,
                 "needed_bytes": round(held.hold.needed_bytes),
                 "size_bytes": held.size_bytes,

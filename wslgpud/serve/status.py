@@ -94,7 +94,7 @@ def status(moment: Moment | None, translator: Translator, recent: Iterable[Trans
             "incidents": [_open_now(one, now.get(one.incident.resource)) for one in incidents],
             "running": [{**one, "headline": translator.text(running_headline(one))} for one in state.running],
             "tally": tally,
-            "held": [{**one, "paused": iso(one["paused_wall"])} for one in held] or None,
+            "held": [translator.document(one) for one in held] or None,
             "locks": [{**asdict(held), "note": held.note} for held in state.locks] or None,
             "stress": [_stress(run, translator) for run in {run.uuid: run for run in stress}.values()],
             "recent": [{**row_facts(row), "previous_level": row.old.label} for row in recent],

@@ -1,0 +1,127 @@
+"""A paused job is one story with the memory that was about to run out, and no all-clear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.alerts.test_manager import Life
+from wslgpud.alerts.messages import outcome
+from wslgpud.alerts.rules import BRAKE
+from wslgpud.brake.brake import goes_on
+from wslgpud.model import Forecast, Level, Transition
+from wslgpud.verdict import Verdict, decide
+from wslgpud.words import say
+
+WHO = "python train.py (pid 7)"
+
+
+def row(life: Life, old: Level, new: Level, **facts: object) -> Transition:
+    forecast = Forecast("ram", Level.CRITICAL, 4, 100, cause="growth") if new > Level.OK else None
+    at = life.clock.wall(), life.clock.mono()
+    return Transition(*at, "ram", BRAKE, old, new, forecast=forecast, facts=facts)  # type: ignore[arg-type]
+
+
+def paused(life: Life, number: int = 1, **more: object) -> None:
+    facts = {"job": number, "who": WHO, "paused_clock": life.clock.wall(), "left_bytes": 4, **more}
+    life.manager.report(row(life, Level.OK, Level.CRITICAL, **facts))
+
+
+def verdict(life: Life, *forecasts: Forecast) -> Verdict:
+    return decide(forecasts, life.manager.standing())
+
+
+def headlines(life: Life) -> list[str]:
+    return [message["headline"] for message in life.waiting()]
+
+
+def story(folder: Path) -> Life:
+    """Memory runs out, and the one who takes it is paused."""
+    life = Life(folder)
+    life.memory(1, Level.OK, Level.WARNING, eta=30.0, left=20)
+    paused(life)
+    life.memory(2, Level.WARNING, Level.CRITICAL, eta=3.0, left=4)
+    return life
+
+
+def test_it_is_one_incident_with_the_commands_to_type(tmp_path: Path) -> None:
+    life = story(tmp_path)
+    (one,) = life.manager.standing()
+    told = life.waiting()[-1]
+
+    assert one.incident.levels == {"memory_exhaustion": Level.CRITICAL, BRAKE: Level.CRITICAL}
+    assert f"{WHO} paused at " in told["headline"]
+    assert "'sudo wslgpud brake resume 1' lets it go on, 'sudo wslgpud brake stop 1' ends it" in told["advice"]
+    life.end()
+
+
+def test_however_calm_it_looks_then_there_is_no_all_clear_before_it_goes_on(tmp_path: Path) -> None:
+    life = story(tmp_path)
+    told = len(life.waiting())
+    life.memory(120, Level.CRITICAL, Level.WARNING, left=4)
+    life.memory(300, Level.WARNING, Level.OK, left=4)
+    calm = Forecast("ram", Level.OK, 4, 100)
+
+    assert len(life.waiting()) == told
+    assert [one.incident.level for one in life.manager.standing()] == [Level.CRITICAL]
+    assert (verdict(life, calm).level, verdict(life, calm).cause) == (Level.CRITICAL, BRAKE)
+
+    facts = {"end": "held", "who": WHO, "outcome": say("goes on, as there is room again"), "held_seconds": 600.0}
+    life.manager.report(row(life, Level.CRITICAL, Level.OK, **facts))
+    life.memory(600, Level.OK, Level.OK, left=60)
+    assert life.manager.standing() == []
+    assert headlines(life)[-1] == f"{WHO} goes on, as there is room again, after 10 min"
+    life.end()
+
+
+def test_what_became_of_it_is_the_end_of_the_incident(tmp_path: Path) -> None:
+    life = story(tmp_path)
+    (one,) = life.manager.standing()
+    life.memory(300, Level.CRITICAL, Level.OK, left=4)
+    facts = {"end": "held", "who": WHO, "outcome": say("was ended by order"), "held_seconds": 600.0}
+    life.manager.report(row(life, Level.CRITICAL, Level.OK, **facts))
+    life.memory(600, Level.OK, Level.OK, left=60)
+    closed = next(i for i in life.manager._past if i.id == one.incident.id)
+
+    assert str(outcome(closed)) == "paused for 10 min, then was ended by order"
+    life.end()
+
+
+def test_while_the_forecast_still_counts_down_the_pause_is_the_verdict(tmp_path: Path) -> None:
+    life = story(tmp_path)
+    counts = Forecast("ram", Level.CRITICAL, 4, 100, eta_seconds=2.0, cause="growth", who=WHO, who_kind="process")
+
+    assert verdict(life, counts).cause == BRAKE
+    life.end()
+
+
+def test_somebody_else_who_takes_what_is_left_comes_first(tmp_path: Path) -> None:
+    life = story(tmp_path)
+    other = Forecast("ram", Level.CRITICAL, 2, 100, eta_seconds=2.0, cause="growth", who="julia (pid 8)")
+
+    assert verdict(life, other).cause == "growth"
+    life.end()
+
+
+def test_a_second_job_is_told_as_well(tmp_path: Path) -> None:
+    life = story(tmp_path)
+    told = len(life.waiting())
+    paused(life, 2, more=1)
+    life.memory(60, Level.CRITICAL, Level.CRITICAL, left=4)
+
+    assert len(life.waiting()) == told + 1
+    assert headlines(life)[-1].endswith("(and 1 more)")
+    life.end()
+
+
+def test_after_a_restart_it_is_told_that_it_went_on(tmp_path: Path) -> None:
+    story(tmp_path).end()
+    life = Life(tmp_path)
+    (left,) = life.manager.left_open
+    assert left.paused is not None
+
+    life.manager.report(goes_on(left.resource, life.clock.wall(), life.clock.mono()))
+    life.memory(3, Level.OK, Level.OK, left=60)
+    (one,) = life.manager.standing()
+    assert one.incident.paused is None
+    assert headlines(life)[-1] == "A paused job goes on, as wslgpud has ended"
+    life.end()
