@@ -77,9 +77,15 @@ def psycopg() -> Path:
 
 
 @pytest.fixture
-def user(admin: Admin, wheel: Path) -> User:
-    one = User(admin.newcomer)
-    one.has_installed(wheel)
+def user(admin: Admin, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> User:
+    one, venvs = User(admin.newcomer), admin.folder / "upper/srv/somebody/venvs"
+    kept = tmp_path_factory.getbasetemp() / "venvs-of-somebody"  # to make it takes as long as a test
+    if kept.exists():
+        venvs.parent.mkdir(parents=True)
+        subprocess.run(["cp", "-a", kept, venvs], check=True)
+    else:
+        one.has_installed(wheel)
+        subprocess.run(["cp", "-a", venvs, kept], check=True)
     return one
 
 
