@@ -112,5 +112,9 @@ def test_the_wheel_carries_the_package_and_what_it_writes_out_and_nothing_else(w
         file for place in SERVICE for file in (REPOSITORY / place, *(REPOSITORY / place).glob("*")) if file.is_file()
     ]
     shipped = {f"wslgpud/shipped/{name}" for name in (*SHIPPED, *(file.relative_to(REPOSITORY) for file in files))}
-    assert {name for name in names if ".dist-info/" not in name} == source | shipped
+    share = REPOSITORY / "deploy/share"
+    pages = {f"share/{path.relative_to(share)}" for path in share.rglob("*") if path.is_file()}
+    data = {name.partition(".data/data/")[2] for name in names if ".data/" in name}
+    assert data == pages
+    assert {name for name in names if ".dist-info/" not in name and ".data/" not in name} == source | shipped
     assert "wslgpud/py.typed" in names
