@@ -94,10 +94,11 @@ def desk(newcomer: Newcomer) -> Path:
     """Put there what a user has: programs, a configuration, a training, a night of stress."""
     machine = newcomer.folder / "upper"
     for name, script in STAND_INS.items():
-        file = machine / "stand-ins" / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(f"#!/bin/sh\n{script}")
-        file.chmod(0o755)
+        for folder in ("stand-ins", "usr/local/bin"):  # root, who installs, looks where only root puts programs
+            file = machine / folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"#!/bin/sh\n{script}")
+            file.chmod(0o755)
     wheels = _downloaded("apprise", REPOSITORY / "deploy/extras/apprise.txt", f"--python-version={GUEST_PYTHON}")
     shutil.copytree(wheels, machine / "wheels", dirs_exist_ok=True)
     (machine / "run/systemd/system").mkdir(parents=True)
