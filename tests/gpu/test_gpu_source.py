@@ -333,7 +333,7 @@ def test_wsls_library_comes_first_then_the_loaders(machine, wsl):
     code = f"""
 from wslgpud.probes import nvml_backend
 nvml_backend.WSL_LIBRARY = {str(machine.library) if wsl else "/nowhere"!r}
-print(nvml_backend.Live("").library)
+print(nvml_backend.NvmlLibrary("").library)
 """
     environment = {**clean_environment(), "LD_LIBRARY_PATH": "" if wsl else folder}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
