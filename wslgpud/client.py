@@ -1,4 +1,4 @@
-"""The daemon as its clients see it: where it is, what it says, and why it does not answer.
+"""The daemon as its clients see it: its address, its answers, and why there is none.
 
 It is found by the note in its state folder, and speaks HTTP: behind a port, or behind a Unix socket in that
 folder where the port asks for a password. Whoever has its port or its folder by now may be hostile; an answer
@@ -17,7 +17,7 @@ from typing import Any
 from wslgpud.security import http_client, safe_files
 from wslgpud.words import MessageError, cause, current
 
-#: what a running daemon keeps in its state folder
+#: the address file that a running daemon keeps in its state folder
 NOTE = "daemon.json"
 #: for a whole answer
 SECONDS = 3.0

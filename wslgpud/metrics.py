@@ -1,4 +1,4 @@
-"""What a metric is, and the catalogue of all of them.
+"""Metrics: the specification of one, and the catalogue of all.
 
 A metric is declared once, in the table of the source that reads it; the exporter, the database, the
 README table and the checks on dashboards and rules derive from that declaration.

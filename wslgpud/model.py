@@ -1,4 +1,4 @@
-"""What flows from sensor to alert: frozen records without I/O.
+"""The records that flow from sensor to alert: frozen, without I/O.
 
 Bytes are plain byte counts, ``t`` and ``mono`` are seconds of the monotonic clock, ``wall`` is seconds
 since the epoch. None means "not known": it is never 0, and it is never exported.
@@ -35,7 +35,7 @@ class Event(NamedTuple):
 
     @property
     def message(self) -> MessageLike:
-        """What happened, to be worded where somebody reads it."""
+        """Return the event as a message, to be worded where somebody reads it."""
         return self.text if self.kind in _QUOTED else Message(self.text, self.fields)
 
 
@@ -81,7 +81,7 @@ class ProcessSample:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds of RAM and swap."""
+        """RAM and swap that it holds."""
         return self.rss_bytes + self.swap_bytes
 
 
@@ -120,7 +120,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one read of a source gave."""
+    """The result of one read of a source."""
 
     readings: tuple[Reading, ...] = ()
     processes: tuple[ProcessSample, ...] | None = None
@@ -198,7 +198,7 @@ class Snapshot:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened since the last tick."""
+        """Events since the last tick."""
         return tuple(e for r in self.reports if r.fresh for e in r.sample.events)
 
 
@@ -219,7 +219,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the risk engine thinks of one resource (``ram``, ``gpu0``, ``cgroup:/path``).
+    """The risk engine's assessment of one resource (``ram``, ``gpu0``, ``cgroup:/path``).
 
     ``rate``: positive while memory goes away. ``eta``: early, middle and late end of the range, None when
     nothing points to exhaustion; ``probabilities`` of it by seconds. ``cause`` is what points to it (growth,
@@ -272,7 +272,7 @@ class Transition:
     facts: Mapping[str, Fact] = field(default_factory=lambda: _NOTHING)
 
 
-# What the risk engine observes, be it of a live tick or of a trace: ``wslgpud replay`` runs the daemon's own engine.
+# The input of the risk engine, be it of a live tick or of a trace: ``wslgpud replay`` runs the daemon's own engine.
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ _RUN = shapes.record(
         "pids": shapes.of(list, lambda pids: len(pids) <= MOST_PIDS and all(map(shapes.whole, pids))),
     },
 )
-#: of a training, see ``wslgpud.training.companion``: what it has in use after its steps, of each kind of memory
+#: of a training, see ``wslgpud.training.companion``: memory in use after its steps, of each kind
 MOST_MEMORIES = 5
 _BLOCK = shapes.of(list, lambda block: len(block) == 4 and all(map(shapes.whole, block)))
 _MEMORY = shapes.record(
@@ -119,7 +119,7 @@ def checked(note: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a command took before and holds now, so that the daemon can warn before it takes the rest.
+    """The memory a command needed before and holds now, so that the daemon can warn before it takes the rest.
 
     ``peaks`` and ``used`` are bytes by resource ("ram" or a card's UUID), ``pids`` its processes, largest first.
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 from wslgpud.words import TEMPLATES, Message, MessageLike, say, says
 
-#: what the words of a note stand for, see ``wslgpud.stress.worker``; a guarded command has no phases
+#: the phases that a note may name, see ``wslgpud.stress.worker``; a guarded command has none
 PHASES: Mapping[str, str] = TEMPLATES["phase"]
 
 

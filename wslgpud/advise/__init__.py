@@ -1,1 +1,1 @@
-"""What to do about it: the doctor, .wslconfig, guarded builds, and whether a model fits."""
+"""Advice: the doctor, .wslconfig, guarded builds, and whether a model fits."""

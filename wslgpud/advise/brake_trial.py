@@ -1,4 +1,4 @@
-"""What the brake would have done: its rule over one's own history, and how it ended without it."""
+"""A dry run of the brake: its rule over this machine's own history, and how that ended without it."""
 
 from __future__ import annotations
 

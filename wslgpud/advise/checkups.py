@@ -36,7 +36,7 @@ Findings = list[dict[str, MessageLike]]
 
 
 class Checkups:
-    """What the doctor found last: now and then in a thread of its own, and when somebody asks after a while."""
+    """The doctor's latest findings, renewed now and then in a thread of its own, and on request once they are old."""
 
     def __init__(
         self,

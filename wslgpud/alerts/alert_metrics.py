@@ -1,4 +1,4 @@
-"""What alerts look like as metrics, and the daemon's own score.
+"""Alerts as metrics, and the daemon's own score.
 
 The score: how many exhaustions it warned of in time, and how often it cried wolf.
 """

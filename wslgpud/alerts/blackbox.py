@@ -1,4 +1,4 @@
-"""What happened last time: noticed at the start, after a run that did not end in order.
+"""The black box: reports, at the start, how the previous run ended if it did not end in order.
 
 The last ticks are in the database, because the store syncs each one while risk is up. What may be gone later
 is gathered now and kept as an event: the kernel's lines of that boot, and the crash dumps that Windows made.

@@ -1,4 +1,4 @@
-"""Silences and acknowledgements: what people tell the running daemon, in a small file beside its data."""
+"""Silences and acknowledgements, given to the running daemon in a small file beside its data."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ GRACE_SECONDS = 60.0
 STILL_SECONDS = 900.0
 #: share of the capacity that must have come back for the shorter of the two; ``risk`` asks for as much
 RECOVERED_SHARE = 0.08
-#: what happens again and again is one more row of its incident at most this often
+#: a repeated event adds a row to its incident at most this often
 AGAIN_SECONDS = 30.0
 #: by less of its capacity nothing is said to grow, as for ``risk``
 BREATH_SHARE = 0.012
@@ -69,7 +69,7 @@ class Incident:
 
     @property
     def key(self) -> Key:
-        """What may have only one open incident."""
+        """Return the key that only one open incident can have."""
         return story(self.rule), self.resource
 
     @property

@@ -1,4 +1,4 @@
-"""What the rules measure: small functions from a tick to (resource, value, facts)."""
+"""Measures of the rules: small functions from a tick to (resource, value, facts)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SWAP_BYTES_PER_SECOND = 20 << 20
 #: Xids that say the card or its memory is ill, not that a program made a mistake (13, 31, 43, 45):
 #: https://docs.nvidia.com/deploy/xid-errors/
 ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"})
-#: what slows a card down against its owner's wish; a power cap is normal under full load
+#: throttle reasons that are a problem; a power cap is normal under full load
 HARMFUL_REASONS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
 #: a trend of Windows' memory, which is asked for every few seconds; by less it has hardly moved
 TREND_SECONDS, FELL_RATIO = 120.0, 0.1
@@ -33,7 +33,7 @@ _NO_TICK = Snapshot(0.0, 0.0, 0, ())
 
 
 class Signal(NamedTuple):
-    """What a rule sees of one resource now; ``facts`` are for people and fill the texts."""
+    """A rule's measurement of one resource now; ``facts`` are for people and fill the texts."""
 
     resource: str
     value: float
@@ -41,7 +41,7 @@ class Signal(NamedTuple):
 
 
 class GroupCount(NamedTuple):
-    """What the kernel counts of one cgroup: kills, and how often it ran into its limit (None: not known)."""
+    """The kernel's counters of one cgroup: kills, and how often it ran into its limit (None: unknown)."""
 
     kills: int
     limit_hits: int | None = None
@@ -60,7 +60,7 @@ class UnnamedKill(NamedTuple):
 
 @dataclass(slots=True)
 class KillCounters:
-    """What is remembered of the kernel's counters from look to look."""
+    """The kernel's counters as of the previous tick."""
 
     #: the machine's count and when it was read: while memory runs out that may fail for a look
     machine: tuple[float, Number] | None = None
@@ -89,7 +89,7 @@ class KillCounters:
 
 @dataclass(slots=True)
 class Trend:
-    """What was left of something over the last two minutes, to tell how long the rest lasts if it goes on like that."""
+    """Free space over the last two minutes, to extrapolate how long the rest lasts at that rate."""
 
     points: deque[tuple[float, float]] = field(default_factory=deque)
 
@@ -126,9 +126,9 @@ class MeasureContext:
     processes: dict[int, ProcessSample] = field(default_factory=dict)
     #: resources in which a training has had something
     trained: set[str] = field(default_factory=set)
-    #: what Windows has left, of RAM or of what it can promise
+    #: what Windows has left, of RAM or of its commit limit
     windows: Trend = field(default_factory=Trend)
-    #: what Windows has moved into RAM of each card that only it shows
+    #: VRAM that Windows has moved into RAM, of each card that only it shows
     spills: dict[str, Spill] = field(default_factory=dict)
 
     def resume(self, row: Transition, mono: float, value: float) -> None:

@@ -1,4 +1,4 @@
-"""What an alert says: a first line (what, when, who), the evidence, advice, and how it ended.
+"""The text of an alert: a first line (what, when, who), the evidence, advice, and how it ended.
 
 The sentences stand in ``words/templates.toml``; those whose facts are not known are left out. While an alert waits
 in the outbox it is a payload with messages; they are worded when it is sent.

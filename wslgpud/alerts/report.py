@@ -18,7 +18,7 @@ from wslgpud.risk.attribution import full_name
 from wslgpud.store import ProcessPoint, Reader, SeriesRef
 from wslgpud.words import MessageLike, Translator, sentences, to_json
 
-#: what is shown of the time before an incident, and after it: as much as it lasted, within these bounds
+#: time shown before and after an incident: as long as it lasted, within these bounds
 BEFORE_SECONDS = (120.0, 600.0)
 AFTER_SECONDS = (20.0, 60.0)
 #: no more than so much is shown; of a longer one its end

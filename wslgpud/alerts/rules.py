@@ -1,7 +1,7 @@
 """Every rule beyond the memory forecast, declared once as data, and the engine that evaluates them.
 
 A rule measures one number per resource at a tick; its steps say from which value on, and after how long,
-that number deserves a level. What a rule says is in ``words/templates.toml`` under its name, what to do at
+that number deserves a level. The text of a rule is in ``words/templates.toml`` under its name, what to do at
 length in ``alerts/RUNBOOK.md``. Levels of ``OTHERS`` are decided by other parts.
 """
 
@@ -21,7 +21,7 @@ from wslgpud.words import Fact, MessageLike
 
 #: how the daemon or the machine ended; opened once at the start, see ``blackbox``
 UNCLEAN_END = "unclean_end"
-#: what the nightly stress runs found; opened and closed by the runs themselves, see ``wslgpud.stress.schedule``
+#: findings of the nightly stress runs, which open and close them, see ``wslgpud.stress.schedule``
 VRAM_STRESS = "vram_stress"
 #: a job that is paused until somebody decides, see ``wslgpud.brake``
 BRAKE = "brake"

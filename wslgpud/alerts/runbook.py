@@ -1,4 +1,4 @@
-"""What to do at length about each rule: RUNBOOK.md, by the rule's name."""
+"""The runbook: RUNBOOK.md, by the rule's name."""
 
 from __future__ import annotations
 

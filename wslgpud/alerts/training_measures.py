@@ -1,4 +1,4 @@
-"""What rules see of trainings that run under ``wslgpud inside``, see ``wslgpud.training``."""
+"""Measures of trainings that run under ``wslgpud inside``, see ``wslgpud.training``."""
 
 from __future__ import annotations
 

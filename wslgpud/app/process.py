@@ -1,4 +1,4 @@
-"""What ``wslgpud run`` becomes: the daemon's process and its log, without the command line's libraries."""
+"""The process of ``wslgpud run``: the daemon and its log, without the command line's libraries."""
 
 from __future__ import annotations
 

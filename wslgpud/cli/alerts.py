@@ -1,4 +1,4 @@
-"""``wslgpud alerts``: what is open, whether messages arrive, and quiet when it is wanted."""
+"""``wslgpud alerts``: open alerts, test messages, silences."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ from wslgpud.cli import help as helps
 from wslgpud.config import ConfigError
 from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
 
-#: what the scripts that a shell has loaded for completion set when they ask
+#: environment variable that a shell's completion script sets when it asks
 COMPLETES = "_WSLGPUD_COMPLETE"
-#: what ``--plot`` without a name stands for: this terminal
+#: value of ``--plot`` without a name: this terminal
 TERMINAL = "-"
 #: of a name that cannot be drawn the picture itself says so
 _PICTURES = (".png", ".svg", ".html", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
@@ -47,7 +47,7 @@ def language(file: Path | None = None) -> str:
 
 
 class _Spoken:
-    """What commands and groups of them have in common."""
+    """The common part of commands and groups of commands."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run in the reader's language; what the user can mend (``MessageError``) ends in one line and status 2."""

@@ -1,4 +1,4 @@
-"""What the commands share: options that mean the same everywhere, moments as people type them, and faults."""
+"""Shared by the commands: options that mean the same everywhere, moments as people type them, and faults."""
 
 from __future__ import annotations
 

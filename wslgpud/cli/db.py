@@ -1,4 +1,4 @@
-"""``wslgpud db``: what the history consists of, whether it is sound, a copy of it, a smaller file."""
+"""``wslgpud db``: size and health of the history, a backup of it, a smaller file."""
 
 from __future__ import annotations
 

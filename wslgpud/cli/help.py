@@ -24,7 +24,7 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 80, 40
 _NAME_COLUMNS = 28
 _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
 _OPENING, _CLOSING = "（《“「【", r"，。：；！？、）》”」】…)\]"
-#: what is not parted: a word, or one Chinese character, with the punctuation that clings to it
+#: never broken across lines: a word, or one Chinese character, with the punctuation that clings to it
 _PIECE = re.compile(rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|.")
 #: between columns of a table, and before the first
 _GAP = re.compile(r"(?:^| ) +(?=\S)")
@@ -34,7 +34,7 @@ _FIRST_SENTENCE = re.compile(r".*?(?:\.(?=\s|$)|。|$)")
 
 
 class Doc(NamedTuple):
-    """What a docstring says: paragraphs, and examples with what each does."""
+    """A parsed docstring: paragraphs, and examples with the purpose of each."""
 
     paragraphs: list[str]
     examples: list[tuple[str, str]]

@@ -1,4 +1,4 @@
-"""``wslgpud history`` and ``wslgpud export``: what was measured, as a picture, a table, or for programs."""
+"""``wslgpud history`` and ``wslgpud export``: recorded series as a picture, a table, or for programs."""
 
 from __future__ import annotations
 

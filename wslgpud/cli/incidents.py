@@ -1,4 +1,4 @@
-"""``wslgpud incidents``: what happened, as a list or as the report of one."""
+"""``wslgpud incidents``: incidents as a list, or the report of one."""
 
 from __future__ import annotations
 

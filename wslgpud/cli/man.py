@@ -19,7 +19,7 @@ from wslgpud.words import t
 #: where pages of a language lie below ``share``
 FOLDERS = {"en": "man", "zh": "man/zh_CN"}
 CONFIGURATION = "wslgpud.toml"
-#: what troff would take for something else: its own signs, and those that it draws as typographers like them
+#: characters to escape in troff: its own, and those that it replaces by typographic ones
 _ESCAPES = str.maketrans(
     {"\\": r"\(rs", "-": r"\-", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti", '"': r"\(dq"}
 )

@@ -79,7 +79,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class RowContext:
-    """What is seen, what was seen before, and into how many columns it goes; ``mono`` is now."""
+    """The current sample, earlier ones, and the width in columns; ``mono`` is now."""
 
     look: LiveSample
     trail: RecentSeries

@@ -21,9 +21,9 @@ SMALL_BYTES = 32 << 20
 _DOES = 18
 #: growth below this, a MiB a minute, is noise
 _NOISE_BYTES_PER_SECOND = (1 << 20) / 60
-#: what holds the clocks down for a reason worth a word
+#: throttle reasons worth a word
 _BRAKES = {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
-#: what a card does, what Windows has left and what of it WSL holds, as far as that is known
+#: state of a card, of Windows' memory, and WSL's part of that, as far as known
 _CARD = ("{watts}[/{limit}] W", "{celsius} °C", template("fan {speed_ratio}"), "{clock} GHz", "P{state}")
 _WINDOWS = (
     template("{room_bytes} RAM left"),

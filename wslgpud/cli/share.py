@@ -1,4 +1,4 @@
-"""What belongs below ``share``, beside the program: manual pages.
+"""Files below ``share``, beside the program: manual pages.
 
 ``python -m wslgpud.cli.share FOLDER`` writes it; ./tests/renew does that for the wheel, which takes it along.
 """

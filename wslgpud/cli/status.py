@@ -70,7 +70,7 @@ def status(
 
 
 class Seen(NamedTuple):
-    """What a look has brought: no look where nobody answered."""
+    """The result of one query: no sample where nobody answered."""
 
     look: LiveSample | None
     document: Mapping[str, Any]

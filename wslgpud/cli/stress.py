@@ -158,7 +158,7 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
     """Write the run into the database, or leave it for the daemon that owns it."""
     try:
         # Root writes no database into the service's folder: a link in its place would have it write anywhere, and
-        # what SQLite adds to a database would be root's, so that the service could not open it any more.
+        # files that SQLite adds to a database would be root's, so that the service could not open it any more.
         if os.geteuid() == 0 and folder.stat().st_uid != 0:
             leave(folder, result)
             return

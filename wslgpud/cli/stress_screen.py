@@ -24,7 +24,7 @@ from wslgpud.stress.stress_metrics import BYTES
 from wslgpud.words import Message, MessageLike, current, say, says, t, template
 
 MODES = {"quick": template("quick run"), "nightly": template("nightly run"), "full": template("full run")}
-#: what the card did during a run, by the figure that tells
+#: the card's state during a run, by the figure that shows it
 COURSE: Mapping[str, Callable[[float], MessageLike]] = {
     "temperature_max_celsius": lambda celsius: say("up to {celsius} °C", celsius=round(celsius)),
     "power_max_watts": lambda watts: f"{watts:.0f} W",

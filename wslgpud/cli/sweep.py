@@ -1,4 +1,4 @@
-"""``wslgpud sweep 'CMD {}' 1 2 4 8``: what each value takes, and which still fits."""
+"""``wslgpud sweep 'CMD {}' 1 2 4 8``: memory and time that each value needs, and which still fits."""
 
 from __future__ import annotations
 

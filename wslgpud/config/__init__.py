@@ -24,7 +24,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ("ConfigError", "ConfigKey", "allowed")  # what comes from elsewhere and is asked for here
+__all__ = ("ConfigError", "ConfigKey", "allowed")  # re-exported
 
 SYSTEM_FILE = Path("/etc/wslgpud/wslgpud.toml")
 SYSTEM_STATE = Path("/var/lib/wslgpud")

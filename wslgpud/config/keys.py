@@ -1,4 +1,4 @@
-"""What a key of the configuration is: its type and bounds, and whether a value is one that it may have."""
+"""Keys of the configuration: type and bounds of each, and validation of values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def key(default: Any, meaning: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One declared key: what it may be, and how much of its value is ever shown."""
+    """One declared key: its valid values, and how much of its value is ever shown."""
 
     section: str
     name: str

@@ -1,4 +1,4 @@
-"""What is asked of NVML: one table of calls, with how often and what the answers mean.
+"""The calls made to NVML: one table, with the period and the meaning of the answers of each.
 
 The probe makes these calls, the GPU source turns the outputs into metrics, the recorder writes the answers
 down. Outputs are named after the metric they feed, with the value of a further label after a colon.

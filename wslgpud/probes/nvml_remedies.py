@@ -1,4 +1,4 @@
-"""What each NVML error means to a user and what to do about it, on plain Linux and under WSL2."""
+"""Meaning and remedy of each NVML error, on plain Linux and under WSL2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def explain_silence(meaning: MessageLike, *, wsl: bool) -> Message:
 
 
 def explain(error: str, call: str, text: str, *, wsl: bool) -> Message:
-    """Return what an NVML error means, what to do about it, and which call returned it."""
+    """Return the meaning of an NVML error, its remedy, and the call that returned it."""
     known = error in REMEDIES
     meaning = Message(REMEDIES[error]["meaning"]) if known else say("NVML returned {error}", error=error)
     answer = say("{call}: {answer}", call=call, answer=text or error)

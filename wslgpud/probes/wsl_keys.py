@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: what each kind of value is called
+#: names of the kinds of values
 KINDS = {
     "bool": template("true or false"),
     "integer": template("whole number"),
@@ -66,7 +66,7 @@ class WslFile:
         self.name, self.forgiving = name, forgiving
         rows = tomllib.loads((Path(__file__).parent / table).read_text("utf-8"))
         self.keys = tuple(_declared(path, row, _SOURCE + source) for path, row in rows.items())
-        #: what of the table is translated
+        #: columns of the table that are translated
         self.texts = {row[c] for row in rows.values() for c in row if c == "meaning" or c.endswith("_words")}
         sections = ((section, key) for key in self.keys for section in (key.section, key.old_section) if section)
         self.by_path = {f"{section}.{key.name}".lower(): key for section, key in sections}
@@ -87,7 +87,7 @@ WSLCONFIG = WslFile(".wslconfig", "wslconfig.toml", "windows/common/WslCoreConfi
 WSL_CONF = WslFile("wsl.conf", "wslconf.toml", "linux/init/WslDistributionConfig.cpp", forgiving=False)
 FILES = (WSLCONFIG, WSL_CONF)
 
-#: What guides recommend and WSL does not know: name -> what to do about it.
+#: Keys that guides recommend and WSL does not know: name -> remedy.
 FOLKLORE = {
     "pagereporting": template(
         "delete the line: it existed in one build of 2019 (19013) only; free pages always go back to Windows now"

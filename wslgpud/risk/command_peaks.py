@@ -58,7 +58,7 @@ class _Life:
 
     began: float
     pid: int  # of its first process
-    room: dict[str, int]  # what was left when it began
+    room: dict[str, int]  # headroom when it began
     held: dict[str, int] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     peak_t: float = 0.0

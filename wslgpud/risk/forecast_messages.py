@@ -1,4 +1,4 @@
-"""What is said of a forecast: messages made of its facts alone, worded where they are shown or sent.
+"""Messages of a forecast, made of its facts alone, worded where they are shown or sent.
 
 The word and the badge agree: below a warning nothing "is full in 43 s", it would be if it went on.
 """
@@ -17,15 +17,15 @@ from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, Message
 PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005
 #: share of a capacity per minute below which use is steady
 STEADY = 0.002
-#: what has not grown for less than this still grows, only more slowly
+#: growth that paused for less than this still goes on, only more slowly
 STILL_SECONDS = 10.0
 #: causes whose time left is measured; of others it is only as good as their likelihood
 _COUNTDOWN = frozenset({"", "growth", "steps"})
 
-#: what to do, by cause, by who is to blame, or by where
+#: advice, by cause, by culprit, or by place
 ADVICE: Final[Mapping[str, str]] = TEMPLATES["advice"]
 _FIRST_LINES, _CAUSES = TEMPLATES["forecast"], TEMPLATES["cause"]
-#: what a first line does without where it is too long, the least missed first; who is kept longest
+#: dropped from a first line that is too long, the least missed first; the culprit is kept longest
 _SPARED: Final = (
     (),
     ("range",),

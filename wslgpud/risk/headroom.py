@@ -161,7 +161,7 @@ class _Card:
 
 
 class Ceilings:
-    """What was learned of each card, by its key: ``bytes_by_key`` are the most that it has given."""
+    """The learned ceiling of each card, by its key: ``bytes_by_key`` are the most that it has given."""
 
     def __init__(self, settings: RiskSettings) -> None:
         self._settings = settings

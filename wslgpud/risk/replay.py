@@ -23,7 +23,7 @@ class TruthError(ValueError):
 
 @dataclass(slots=True)
 class Replay:
-    """What the engine made of one trace: changes of level, and by resource the forecast of each sample.
+    """The engine's output for one trace: changes of level, and by resource the forecast of each sample.
 
     ``start_wall`` is when second 0 was, if that is known.
     """

@@ -1,4 +1,4 @@
-"""What the forecasts look like as metrics."""
+"""Forecasts as metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training keeps more with each step, from what is in use after its steps. Pure.
+"""Memory that a training keeps with each step, estimated from its use after each one. Pure.
 
 Between two steps a program holds its weights, optimizer states and gradients, and nothing of the work on a batch. That
 floor stays where it is for as long as the training lasts, unless something is kept that should not be: a leak shows

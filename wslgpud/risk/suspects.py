@@ -17,7 +17,7 @@ from wslgpud.model import GpuSample, Observation, ProcessSample
 MOST_LOOKS, MOST_SUSPECTS = 40, 32
 #: over less time the list of processes, which is read every few seconds, has hardly changed
 SHORTEST_SECONDS = 10.0
-#: what a process did before is looked at for so long, and not from less than that
+#: length of the time before, with which a process is compared; less is not compared
 BEFORE_SECONDS, FEWEST_SECONDS = 60.0, 3.0
 #: a program that comes so shortly before the growth has only loaded its libraries
 LOADING_SECONDS = 10.0
@@ -28,7 +28,7 @@ _Key = tuple[int, int]
 
 
 class Clues(NamedTuple):
-    """What speaks for one process, over the time in which the card filled; shares are of all suspects together."""
+    """Evidence against one process, over the time in which the card filled; shares are of all suspects together."""
 
     new: float  # 1: came meanwhile, or just before
     changed: float  # works more or less than before, in orders of magnitude, up to 2
@@ -55,7 +55,7 @@ class Suspect(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """What a process has done since its start."""
+    """The counters of a process since its start."""
 
     cpu: float
     held: int

@@ -1,4 +1,4 @@
-"""What trainings tell of themselves, as metrics; see ``wslgpud.training``."""
+"""Metrics that trainings report; see ``wslgpud.training``."""
 
 from __future__ import annotations
 

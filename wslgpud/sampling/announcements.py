@@ -1,4 +1,4 @@
-"""What a tick learns from the notes of active runs: the growth to expect, and what ``status`` shows."""
+"""Notes of active runs in a tick: the growth to expect, and the rows of ``status``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wslgpud.sources.identity import Trust
 
 #: more than any machine has
 _MOST_MEMORY_BYTES = 1 << 50
-#: what of a note is shown as it is; metrics show more of a training
+#: fields of a note that are shown as they are; metrics show more of a training
 _SHOWN = ("kind", "what", "phase", "pid", "done_ratio", "verified_bytes", "peak_bytes", "waiting")
 _SHOWN_OF_TRAININGS = ("steps", "step_seconds", "batch")
 

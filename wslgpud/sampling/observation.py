@@ -1,4 +1,4 @@
-"""What the risk engine sees, of a live tick and of the recorded past: the same record that a trace holds."""
+"""The risk engine's input, from a live tick or from the history: the same record that a trace holds."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ from wslgpud.words import TEMPLATES
 
 log = logging.getLogger(__name__)
 
-#: What the engine has learned is handed out to be kept at most this often, unless a ceiling has moved.
+#: The engine's lessons are stored at most this often, unless a ceiling has moved.
 LESSON_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class PipelineState:
-    """What the last tick left for those who ask.
+    """The results of the last tick, for other threads.
 
     ``running`` is what runs now, as notes tell it; ``locks`` are held alone by others than our tests.
     """

@@ -1,4 +1,4 @@
-"""What trainings tell of themselves, as readings: figures of the notes that ``wslgpud.training`` leaves.
+"""Readings that trainings report: figures of the notes that ``wslgpud.training`` leaves.
 
 A note counts for nothing but its own process: it can have a warning say that this one leaks, and no more.
 """

@@ -32,7 +32,7 @@ def send(whom: ExactProcess, number: signal.Signals) -> str:
     except OSError as error:
         return f"{error.strerror}"
     except OverflowError:  # of a note that others wrote
-        return "no process has such a number"
+        return "no process has this number"
     try:
         # Only now: from here on the handle is of one process for ever, so what is found out of it holds.
         start, uid, caught = _facts(pid)

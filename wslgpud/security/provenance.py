@@ -132,7 +132,7 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 
 class PythonChain(NamedTuple):
-    """What decides what a Python will run, and whether torch is among its packages."""
+    """Return the facts that decide which code a Python runs, and whether torch is among its packages."""
 
     chain: tuple[Component, ...]
     torch: bool

@@ -28,7 +28,7 @@ from wslgpud.words import MessageLike, cause, say
 
 #: accounts for programs without a single owner; the first that exists is used
 WITHOUT_RIGHTS = ("wslgpud-stress", "nobody")
-#: what root's PATH is in a unit of systemd's; that of a shell may name a user's folders
+#: root's PATH in a systemd unit; that of a shell may name a user's folders
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEVICES = ("nvidia*", "nvidia-caps/*", "dri/render*", "dxg")
 

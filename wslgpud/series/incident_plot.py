@@ -22,7 +22,7 @@ _ROOM = 0.16
 
 
 class IncidentMarks(NamedTuple):
-    """What is marked on the curves of an incident, all from ``start`` to ``end``.
+    """Marks on the curves of an incident, all from ``start`` to ``end``.
 
     ``marks`` are (moment, name), ``warned`` is the row that warned with the forecast that stood then.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: what the name of a picture may end in
+#: suffixes of pictures
 ENDINGS = (".png", ".svg")
 #: of a distance of so many steps between two values nothing is known
 _GAP_STEPS = 5.0

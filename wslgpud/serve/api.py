@@ -1,4 +1,4 @@
-"""The read-only JSON API below ``/api/v1/``: how it is asked, and what holds now; see ``static/openapi.json``."""
+"""The read-only JSON API below ``/api/v1/``: its parameters and the current state; see ``static/openapi.json``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPENAPI = Path(__file__).with_name("static") / "openapi.json"
 _MOST_PARAMETERS = 100
 #: more characters than any name of a metric with a label or two has
 PATTERN_MAX = 256
-#: seconds since the epoch up to the year 5138: what is larger are milliseconds by mistake
+#: seconds since the epoch up to the year 5138: larger numbers are milliseconds by mistake
 _LAST_WALL = 1e11
 
 

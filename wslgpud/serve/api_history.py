@@ -125,7 +125,7 @@ class _History:
         return packed(request, dumps(document))
 
     def incidents(self, request: Request) -> Response:
-        """What went wrong and became at least as bad as ``least``, the newest first."""
+        """Return the incidents that reached level ``least``, the newest first."""
         query = Query(request.query, ("limit", "before", "least", "lang"))
         least, words = Level[query.choice("least", LEVELS, "info").upper()], translator(query.language())
         limit, before = _page_of(query)

@@ -1,4 +1,4 @@
-"""What every daemon serves beside its API: metrics, health, the page and its texts.
+"""Endpoints beside the API: metrics, health, the page and its texts.
 
 The page's files are few, small, read once, sent gzipped, and asked for again only to hear that none changed.
 """

@@ -43,7 +43,7 @@ GUESSES_MAX = 8
 #: memory: as many answers of the largest kind are in the making at a time.
 THREADS = 2
 HEAVY_THREADS = 2
-#: How long such a handler may take before the client gets 504.
+#: Time limit of such handlers; the client gets 504 after it.
 HANDLER_SECONDS = 30.0
 
 #: Characters of a path that failed, in the log.
@@ -125,7 +125,7 @@ def packed(request: Request, body: bytes) -> Response:
 
 @dataclass(eq=False)
 class Problem(Exception):  # an answer, not a fault
-    """What refuses a request; ``detail`` says what is wrong and what would be right."""
+    """A refused request; ``detail`` says what is wrong and what would be right."""
 
     status: int
     detail: str
@@ -178,7 +178,7 @@ class Threads:
             self._of -= Counter((client,))
 
     def close(self) -> None:
-        """Start nothing more; what runs is not waited for."""
+        """Accept no more requests; those that run are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

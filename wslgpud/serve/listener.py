@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._idle = self._final = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # what asyncio gives
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as asyncio calls it
         """Begin: TLS, if any, is agreed on."""
         self._transport = transport
 
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """What was answered and waits in memory until the client takes it."""
+        """Bytes of answers that wait in memory until the client takes them."""
         with suppress(AttributeError):  # as below
             return 0 if self._transport is None else self._transport.get_write_buffer_size()
         return 0
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
 CONNECTIONS_MAX = 256
 #: Unread responses in memory, all together: some of the largest.
 UNREAD_BYTES_MAX = 16 << 20
-#: what the kernel keeps of each answer: it takes twice as much, and up to 4 MiB if it may choose (tcp_wmem)
+#: send buffer per connection: the kernel takes twice as much, and up to 4 MiB if it may choose (tcp_wmem)
 _SEND_BUFFER_BYTES = 1 << 16
 BACKLOG = 1024
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

@@ -64,7 +64,7 @@ class CgroupTree(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """What one version calls the files of a cgroup, and the lines in ``memory.stat``."""
+    """Names of a cgroup's files, and of the lines in ``memory.stat``, in one version of cgroups."""
 
     limit: str
     current: str

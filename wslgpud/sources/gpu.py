@@ -133,7 +133,7 @@ RENEW_SECONDS, RENEW_SECONDS_MAX = 30.0, 600.0
 
 
 class _Gpu:
-    """What is known of one GPU, across probes."""
+    """The known state of one GPU, across probes."""
 
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid

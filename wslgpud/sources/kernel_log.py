@@ -1,4 +1,4 @@
-"""What the kernel says: processes killed for lack of memory, errors of WSL's GPU driver and of NVIDIA's."""
+"""The kernel's log: processes killed for lack of memory, errors of WSL's GPU driver and of NVIDIA's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _UNALLOCATED = re.compile(r"kworker/[\w:+-]{1,20}: page allocation failure: orde
 _CHANNEL = re.compile(r"Workqueue: hv_\w{1,20} vmbus_add_channel_work")
 # drivers/hv/dxgkrnl: DXG_ERR prints the function before the text.
 _DXG = re.compile(r"misc dxg: dxgk: (\w{1,60}): .*fail\w*:? (-?\d{1,10})\b")
-#: what it prints here is how many pages it got, unless that is an errno (dxgvmbus.c, create_existing_sysmem)
+#: this number is how many pages it got, unless it is an errno (dxgvmbus.c, create_existing_sysmem)
 _PAGES = "get_user_pages_fast failed"
 # https://docs.nvidia.com/deploy/xid-errors/; at a start in three lines, which one record holds:
 # https://github.com/NVIDIA/NVSentinel/issues/155
@@ -51,7 +51,7 @@ _OFF_THE_BUS = re.compile(
     r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?)(?::? |\\x0a).*fallen off the bus"
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.]{1,40})\): (\d{1,5}),")
-#: what the kernel says before a machine ends, or cannot be used any more; the same in 4.19 and 6.18
+#: last words of a machine that ends or becomes unusable; the same in 4.19 and 6.18
 PRECEDES_THE_END = {
     "disk": re.compile(
         r"EXT4-fs error \(device |EXT4-fs \([\w-]{1,20}\): Remounting filesystem read-only"
@@ -60,7 +60,7 @@ PRECEDES_THE_END = {
     "stall": re.compile(r"rcu: INFO: rcu_\w{1,20} (?:self-)?detected stall|watchdog: BUG: soft lockup - CPU#"),
     "init": re.compile(r"(?:.{0,40}: )?Killed process \d{1,10} \((?:systemd|init|init\(\S{0,40})\)"),
 }
-#: What dxgkrnl complains of at every boot and whenever a program asks for what the host does not have:
+#: Complaints of dxgkrnl at every boot and whenever a program asks for what the host does not have:
 #: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/9099
 _BENIGN = frozenset(
     {
@@ -89,7 +89,7 @@ class Line(NamedTuple):
 
 
 class KernelEvent(NamedTuple):
-    """What lines say: the kind of its event, under which labels it is counted, and the event's fields.
+    """A pattern of lines: the kind of its event, under which labels it is counted, and the event's fields.
 
     ``text`` is the event's template; where it is empty, the line itself is shown.
     """

@@ -164,7 +164,7 @@ class ProcessStat(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """What was found out about a process by looking closer."""
+    """Details of a process that take more than its ``stat``."""
 
     start_ticks: int
     name: str

@@ -1,4 +1,4 @@
-"""What lies on the other side of WSL2: Windows' memory, its virtual machine, its view of the GPUs.
+"""The other side of WSL2: Windows' memory, its virtual machine, its view of the GPUs.
 
 Windows tells it in either of two ways: the probe's JSON or windows_exporter's text.
 """

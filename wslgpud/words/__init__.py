@@ -32,7 +32,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: what is said of forecasts and rules, by what it is said of
+#: templates of forecasts and rules, by their subject
 TEMPLATES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("templates.toml").read_text(encoding="utf-8"))
 
 Fact = Union[str, int, float, "Message", tuple["Fact", ...]]
@@ -154,12 +154,12 @@ def _fact(value: Any) -> Fact:
 
 
 _MOST_CHARACTERS = 500
-#: what is said most often by the C library, by SQLite, and by ``wslgpud.security.safe_files``, which knows no messages
+#: the most frequent errors of the C library, of SQLite, and of ``wslgpud.security.safe_files``, which knows no messages
 FAILURES = frozenset(TEMPLATES["failures"])
 
 
 class MessageError(Exception):  # mostly a state, not a mistake
-    """What is raised with a message, or with a template and its facts: worded only where somebody reads it."""
+    """An error raised with a message, or with a template and its facts: worded only where somebody reads it."""
 
     def __init__(self, said: MessageLike, /, **facts: Fact) -> None:
         if facts and isinstance(said, str):
@@ -189,7 +189,7 @@ def cause(error: BaseException) -> MessageLike:
 TRANSLATIONS = ("zh",)
 LANGUAGES = ("en", *TRANSLATIONS)
 
-#: what a lock screen, a toast's first line and a mail's subject show without cutting
+#: length that a lock screen, a toast's first line and a mail's subject show without cutting
 HEADLINE_CHARACTERS = 100
 #: no channel shows more, and a mail of a megabyte helps nobody
 MOST_CHARACTERS = 3000

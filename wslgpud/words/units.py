@@ -1,4 +1,4 @@
-"""What is written the same in every language: sizes, and the names that others chose."""
+"""Notation that is the same in every language: sizes, and names that others chose."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from wslgpud.words import Fact, Message, say
 GIB = 1 << 30
 #: nvcc's cicc takes 2 to 4 GB on big kernels (Dao-AILab/flash-attention#832), a heavy C++ file 1 to 2.
 NVCC_BYTES, CXX_BYTES = 4 * GIB, 2 * GIB
-#: What stays for everything else: page cache of the sources, the editor, the desktop.
+#: Left for everything else: page cache of the sources, the editor, the desktop.
 RESERVE_RATIO, RESERVE_BYTES = 0.05, GIB
-#: What was measured before is taken with this much on top: the next file may be bigger.
+#: Margin on top of earlier measurements: the next file may be bigger.
 MARGIN = 1.25
 #: So many compilers must have ended before their peaks say more than the defaults.
 ENOUGH_SEEN = 3
-#: What is predicted is taken with so much on top: allocators take memory in steps.
+#: Margin on top of predictions: allocators take memory in steps.
 CAUTION = 1.05
 
 #: Those that hold the memory; drivers like make, g++ and nvcc only wait.

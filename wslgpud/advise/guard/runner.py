@@ -30,7 +30,7 @@ _SURELY = 1.25
 #: Between the word and the deed: time to remove half-written files.
 GRACE_SECONDS = 10.0
 _SAVE_AGAIN_SECONDS = 300.0
-#: What timeout(1) ends with.
+#: Exit status of timeout(1).
 TIMED_OUT = 124
 #: To all of the tree, as a terminal does it; the rest is between the user and the program.
 _TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -41,7 +41,7 @@ _OOM_SCORE = 300
 
 @dataclass(frozen=True, slots=True)
 class GuardedCommand:
-    """What to run and how; ``compiler_bytes`` is what one compiler is expected to take at most."""
+    """The command and how to run it; ``compiler_bytes`` is the expected peak of one compiler."""
 
     command: Sequence[str]
     environment: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What trainings below guard say of themselves: the plan of each and what it took, for ``wslgpud fit``."""
+"""Plans and memory peaks that trainings under guard report, for ``wslgpud fit``."""
 
 from __future__ import annotations
 

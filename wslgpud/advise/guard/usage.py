@@ -1,4 +1,4 @@
-"""What a run is measured by: the memory left, the memory it holds, the cards' memory, and its figures."""
+"""Measurements of a run: memory left, memory it holds, the cards' memory, and the resulting figures."""
 
 from __future__ import annotations
 

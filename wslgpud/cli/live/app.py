@@ -67,7 +67,7 @@ def help_text() -> str:
 
 
 class _Help(ModalScreen[None]):
-    """What the screen means, over the screen; any key closes it."""
+    """The legend of the screen, over the screen; any key closes it."""
 
     CSS = "_Help { align: center middle; } _Help Static { width: auto; border: round $primary; padding: 1 2; }"
 

@@ -1,4 +1,4 @@
-"""What the last minutes suggest, with the figures it rests on."""
+"""Hints from the last minutes, with the figures they rest on."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 @dataclass(frozen=True)
 class LiveSample:
-    """What was seen at ``mono``: the document of ``wslgpud.serve.status`` and every metric.
+    """One sample, taken at ``mono``: the document of ``wslgpud.serve.status`` and every metric.
 
     ``seen_by`` is "daemon", "own look" or "recording"; ``where`` the daemon's address.
     """
@@ -195,7 +195,7 @@ class DriveWatch:
         self._found: tuple[str, str] | None = None
 
     def found(self, document: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the name of such a process of a document, and the path; None where there is none."""
+        """Return the name of that process of a document, and the path; None where there is none."""
         now = time.monotonic()
         if now - self._looked >= DRIVES_SECONDS:
             self._looked = now

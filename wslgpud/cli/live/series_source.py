@@ -27,7 +27,7 @@ SEED_SECONDS = 600.0
 SEED_POINTS = 300
 
 
-#: what the view has seen itself, by word: curves of ``RecentSeries``, whether shares or bytes a second
+#: series recorded by the view itself, by word: curves of ``RecentSeries``, whether shares or bytes per second
 _SEEN: Mapping[str, tuple[tuple[str, ...], str]] = {
     "used": (("used",), "ratio"),
     "gpu": (("busy",), "ratio"),

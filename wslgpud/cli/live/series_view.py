@@ -30,7 +30,7 @@ SPANS: Sequence[tuple[str, float]] = (
     *(("1 min", 60), ("5 min", 300), ("15 min", 900), ("1 h", 3600), ("6 h", 21600), ("24 h", DAY_SECONDS)),
     *(("7 d", 7 * DAY_SECONDS), ("30 d", 30 * DAY_SECONDS), ("90 d", 90 * DAY_SECONDS), ("1 y", 365 * DAY_SECONDS)),
 )
-#: what is looked at first, where it is known
+#: shown first, where it is known
 FIRST = ("headroom", "used")
 #: how often what ends now is asked for again
 FRESH_SECONDS = 2.0
@@ -39,7 +39,7 @@ _LABELS = 12
 
 @dataclass(frozen=True)
 class SeriesWindow:
-    """What is looked at: a word, how long a time, and how many seconds before now it ends."""
+    """The visible window: a series' word, its length, and how many seconds before now it ends."""
 
     words: Sequence[str] = ()
     place: int = 0
