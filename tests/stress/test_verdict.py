@@ -143,7 +143,7 @@ def test_a_run_that_gave_way_has_not_passed():
     ("said", "reason"),
     [
         ({"why": "taken", "facts": {"taken_bytes": 500 << 20}}, "another program took 500 MiB of VRAM"),
-        ({"why": "told"}, "told to stop"),
+        ({"why": "told"}, "asked to stop"),
         ({"why": "{taken_bytes}\x1b[2J", "facts": {"taken_bytes": 1}}, "{taken_bytes} [2J"),
         ({"why": "x" * 3000}, "x" * 199 + "…"),
     ],

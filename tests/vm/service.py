@@ -146,7 +146,7 @@ MAY = {
 PYTHON = f"/home/{SOMEBODY}/bin/python"
 LOCK = "/run/lock/wslgpud-gpu0.lock"
 AS_WHOM = "/run/lock/as-whom"
-#: In the place of a Python with torch: says as whom it runs and what it sees, and works until told to stop.
+#: In the place of a Python with torch: says as whom it runs and what it sees, and works until asked to stop.
 WORKER = f"""#!/bin/sh
 read job
 echo "$(id -un) $(cat /proc/self/oom_score_adj) $(stat -c %a /etc/shadow)" >{AS_WHOM}

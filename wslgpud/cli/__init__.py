@@ -136,9 +136,9 @@ def _shell(name: str, meaning: str) -> Any:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and end")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
     install: Annotated[Shell | None, _shell("--install-completion", "let Tab complete commands and values")] = None,
-    show: Annotated[Shell | None, _shell("--show-completion", "print what the shell would load for that")] = None,
+    show: Annotated[Shell | None, _shell("--show-completion", "print the completion script")] = None,
 ) -> None:
     pass

@@ -117,7 +117,7 @@ def argument(metavar: str, meaning: str, completes: Callable[[str], list[str]] |
 _CONFIG = option("--config -c", "FILE", "configuration instead of the usual one", is_eager=True, callback=_heard)
 _HOST_ROOT = option("--host-root", "FOLDER", "a machine that 'wslgpud capture' recorded instead of this one")
 _STATE = option("--state", "FOLDER", "folder of the daemon's data instead of the usual one")
-_WHENS = "from then on: 90s, 2h or 7d ago, 14:00, yesterday, 2026-11-20, '2026-11-20 14:00'"
+_WHENS = "start: 90s, 2h or 7d ago, 14:00, yesterday, 2026-11-20, '2026-11-20 14:00'"
 _EACH = "one value for each 10s, 5min, 1h, ... instead of every sample"
 _PLOT = option("--plot", "[FILE]", "draw into FILE (.png, .svg); without a name on this terminal")
 
@@ -127,7 +127,7 @@ State = Annotated[Path | None, _STATE]
 HostRoot = Annotated[Path | None, _HOST_ROOT]
 HostName = Annotated[str, option("--host", "NAME", "only this machine, in a database of many")]
 Since = Annotated[str, option("--since", "WHEN", _WHENS)]
-Until = Annotated[str, option("--until", "WHEN", "up to then, written likewise")]
+Until = Annotated[str, option("--until", "WHEN", "end, written likewise")]
 Step = Annotated[str, option("--step", "TIME", _EACH)]
 Timeout = Annotated[str, option("--timeout", "TIME", "stop the command after this time: 90s, 30min, 1h30m")]
 Interval = Annotated[str, option("--interval", "TIME", "time between two updates, at least 0.2s")]

@@ -13,7 +13,7 @@ from wslgpud.words import t
 
 app = CommandApp()
 
-FolderArgument = Annotated[Path, argument("DIR", "folder to write to; made if need be")]
+FolderArgument = Annotated[Path, argument("DIR", "folder to write to; created if missing")]
 
 
 @app.callback()

@@ -164,9 +164,9 @@ def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | Non
             limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
     room, most = gpu_room(card, wsl=generation(Host()) == 2), max(days, default=0)
     if limits:
-        most, how = limits[-1], say("above that an allocation has failed here before; less what is in use now")
+        most, how = limits[-1], say("an allocation above this has failed here before; less the current use")
     elif room is not None and most > room.capacity:
-        how = say("so much has been in use here before; less what is in use now")
+        how = say("the highest use seen here, less the current use")
     else:
         return None
     return Usable(max(0, round(most) - card.used_bytes), how)

@@ -41,7 +41,7 @@ def guard(
     ] = "auto",
     timeout: common.Timeout = "",
     fallback: Annotated[str, option("--fallback", "COMMAND", "shell command to try once when the command fails")] = "",
-    log: Annotated[Path | None, option("--log", "FILE", "log file; one in the state folder otherwise")] = None,
+    log: Annotated[Path | None, option("--log", "FILE", "log file; by default one in the state folder")] = None,
     save_signal: Annotated[
         str, option("--save-signal", "NAME", "signal (like USR1) that asks a program to save itself")
     ] = "",

@@ -197,7 +197,7 @@ def _parameter(param: Any) -> Parameter:
 
 def _meaning(param: Any) -> str:
     if param.name == "help":
-        return t("show this and end")
+        return t("show this and exit")
     text, default = param.help or "", param.default
     if isinstance(default, bool) or default in (None, "", (), []) or callable(default):
         return t(text)

@@ -196,7 +196,7 @@ def _print_list(rows: Sequence[tuple[SeriesRef, Mapping[str, Any]]]) -> None:
 
 def _last(row: Mapping[str, Any]) -> tuple[str, str]:
     if "value" not in row:
-        return "", t("not lately")
+        return "", t("not recently")
     age = time.time() - datetime.fromisoformat(row["at"]).timestamp()
     return amount(row["value"], row["unit"]), t("{age_seconds} ago", age_seconds=age) if age > _FRESH_SECONDS else ""
 

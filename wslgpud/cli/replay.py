@@ -28,7 +28,7 @@ COLUMNS = 72
 def replay_command(
     traces: Annotated[list[Path] | None, argument("FILE", "recordings (JSON Lines, gzip-compressed or not)")] = None,
     as_json: Annotated[
-        bool, flag("--json", "print a JSON object, on a line of its own, for each change of level")
+        bool, flag("--json", "print each change of level as a JSON object on a line of its own")
     ] = False,
     plot: common.Plot = None,
     since: common.Since = "",

@@ -34,8 +34,8 @@ def status(
     config: common.Config = None,
     as_json: common.Json = False,
     check: Annotated[bool, flag("--check", _CHECK)] = False,
-    watch: Annotated[bool, flag("--watch", "look again and again, until Ctrl-C")] = False,
-    interval: Annotated[str, argument("SECONDS", "time between looks of --watch (else 2 s)")] = "",
+    watch: Annotated[bool, flag("--watch", "refresh until Ctrl-C")] = False,
+    interval: Annotated[str, argument("SECONDS", "interval of --watch (2 s by default)")] = "",
     state: common.State = None,
     host_root: common.HostRoot = None,
 ) -> None:
@@ -50,7 +50,7 @@ def status(
     if check and (watch or as_json):
         raise Fault("--check prints one line, once: leave out --watch and --json")
     if interval and not watch:
-        raise Fault("{text} is a time between looks: it needs --watch", text=interval)
+        raise Fault("{text} is an interval: it needs --watch", text=interval)
     pause = seconds(interval if interval[-1:].isalpha() else f"{interval}s") if interval else WATCH_SECONDS
     silent: list[str] = []
     feed = feed_of(config, state, host_root, silent.append if check else complain)
@@ -115,7 +115,7 @@ def _watch(feed: Feed, pause: float, *, as_json: bool) -> NoReturn:
 
 def monitor(
     config: common.Config = None,
-    once: Annotated[bool, flag("--once -o", "print one look and end")] = False,
+    once: Annotated[bool, flag("--once -o", "print one screen and exit")] = False,
     url: Annotated[str | None, option("--url", "URL", "a daemon elsewhere, such as http://trainer:9655")] = None,
     interval: common.Interval = "1s",
     state: common.State = None,
@@ -125,7 +125,7 @@ def monitor(
 
     Examples:
         wslgpud monitor
-        wslgpud monitor --once  # one look, printed
+        wslgpud monitor --once  # one screen, printed
         wslgpud monitor --url http://trainer:9655 --interval 5s  # another machine
     """
     if url:

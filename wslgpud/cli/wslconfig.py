@@ -223,7 +223,7 @@ def set_(
 
 @app.command()
 def restore(
-    backup: Annotated[Path | None, argument("BACKUP", "file to go back to; the newest otherwise")] = None,
+    backup: Annotated[Path | None, argument("BACKUP", "file to restore; the newest by default")] = None,
     file: FileOption = None,
     yes: YesOption = False,
 ) -> None:

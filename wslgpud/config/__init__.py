@@ -39,7 +39,7 @@ class Sampling:
     processes_seconds: float = key(5.0, "time between two scans of the process list", low=1, high=600)
     processes_max: int = key(12, "how many processes each sample keeps", low=1, high=100)
     gpu: bool = key(True, "read NVIDIA GPUs through NVML")
-    gpu_timeout_seconds: float = key(5.0, "how long NVML may take before its process is replaced", low=0.5, high=120)
+    gpu_timeout_seconds: float = key(5.0, "time limit for NVML before its process is replaced", low=0.5, high=120)
     nvml_library: str = key("", "path of libnvidia-ml.so.1; empty means the usual places, WSL's first")
     model_servers: tuple[str, ...] = key(
         (),
@@ -143,7 +143,7 @@ class Alerts:
     command: tuple[str, ...] = key(
         (), "program to run at each change of level, with the warning as JSON on standard input", shows="program"
     )
-    command_timeout_seconds: float = key(30.0, "how long that program may take", low=1, high=600)
+    command_timeout_seconds: float = key(30.0, "time limit of that program", low=1, high=600)
     save_signal: str = key(
         "",
         "signal that asks the growing process to save itself; nothing is sent unless this is set",

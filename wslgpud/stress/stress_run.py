@@ -70,7 +70,7 @@ class Runner:
         except (NoTorch, LockError) as error:
             return self._skipped(sample, mode, cause(error))
         except (OSError, NoData, SourceError) as error:
-            return self._skipped(sample, mode, say("cannot look at the machine: {why}", why=cause(error)))
+            return self._skipped(sample, mode, say("cannot read the state of this machine: {why}", why=cause(error)))
         return judged(digest(done, replace(frame, course=course)), self.earlier())
 
     def _surroundings(self, sample: GpuSample) -> Surroundings:

@@ -364,7 +364,7 @@ class TestHistory:
 
         assert found is not None
         assert found.bytes == 13 * GIB
-        assert "an allocation has failed here" in str(found.how)
+        assert "has failed here before" in str(found.how)
 
     def test_more_than_a_card_is_thought_to_have_was_there_when_it_was_used(self, tmp_path):
         used = next(spec for spec in GpuSource.metrics if spec.name == "gpu_memory_used_bytes")
@@ -372,7 +372,7 @@ class TestHistory:
 
         assert found is not None
         assert found.bytes == 15 * GIB
-        assert str(found.how) == "so much has been in use here before; less what is in use now"
+        assert str(found.how) == "the highest use seen here, less the current use"
 
     def test_a_history_without_this_card_says_nothing(self, tmp_path):
         assert self.usable(tmp_path, Reading(LEARNED, 15 * GIB, ("gpu7", "seen"))) is None
