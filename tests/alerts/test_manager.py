@@ -653,6 +653,19 @@ class TestBlackBox:
         (found,) = blackbox.crash_dumps(Host(tmp_path), time.time() - 3600)
         assert found.endswith("kernel-panic-1-vm.txt")
 
+    @pytest.mark.parametrize("link", ["AppData", "AppData/Local/Temp", "AppData/Local/Temp/wsl-crashes"])
+    def test_a_link_in_a_windows_users_folder_leads_to_no_names(self, tmp_path: Path, link: str) -> None:
+        (tmp_path / "private/Local/Temp/wsl-crashes/wsl-crashes").mkdir(parents=True)
+        for secret in (tmp_path / "private").rglob("wsl-crashes"):
+            (secret / "secret").touch()
+        place = tmp_path / "mnt/c/Users/me" / link
+        place.parent.mkdir(parents=True)
+        place.symlink_to(
+            next(iter((tmp_path / "private").rglob("wsl-crashes"))) if "/" in link else tmp_path / "private"
+        )
+
+        assert blackbox.crash_dumps(Host(tmp_path), 0.0) == []
+
 
 def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_given_up(tmp_path: Path) -> None:
     clock = Clock()

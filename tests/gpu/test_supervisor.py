@@ -69,6 +69,16 @@ def test_requests_are_answered_by_one_and_the_same_child(start):
     assert (child.pid, child.starts_total) == (first, 1)
 
 
+@pytest.mark.parametrize(("order", "crashed"), [("crash", True), ("exit", False), ("hang", False)])
+def test_a_fault_of_the_childs_own_code_is_told_from_its_other_ends(start, order, crashed):
+    child = start(timeout=0.5 if order == "hang" else 180.0)
+    child.ask({})
+    with pytest.raises(ProbeDown):
+        child.ask({"do": order})
+
+    assert child.crashed is crashed
+
+
 def test_a_child_that_hangs_is_ended_and_counted(start):
     child = start(timeout=0.5)
     child.ask({})

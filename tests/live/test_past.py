@@ -105,6 +105,39 @@ def test_a_daemon_that_does_not_answer_is_said_so(stage: Stage) -> None:
         past.words()
 
 
+METRIC = MEMINFO["MemAvailable"].exposed_name
+GOOD = {"metric": METRIC, "kind": "gauge", "labels": {}, "time": [1.0, 2.0], "value": [3, 4]}
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        GOOD | {"time": "now"},
+        GOOD | {"value": [3, None]},
+        GOOD | {"value": [3]},
+        GOOD | {"labels": {"sda": []}},
+        GOOD | {"min": 5},
+        {k: v for k, v in GOOD.items() if k != "kind"},
+        GOOD | {"kind": "counter", "time": [1.0, 1.0]},
+        7,
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_said_so(monkeypatch: pytest.MonkeyPatch, series: object) -> None:
+    answers = {"/api/v1/series": {"series": [{"name": "x", "metric": METRIC}]}}
+    answers["/api/v1/range"] = {"step": 1, "series": [series]}
+    monkeypatch.setattr(DaemonClient, "ask", lambda _, path, **__: answers[path])
+    past = api_past(DaemonClient("http://elsewhere"))
+
+    assert past.words() == ["ram"]
+    with pytest.raises(MessageError, match="is not wslgpud"):
+        past.drawn("ram", 0.0, 10.0, 100)
+    answers["/api/v1/range"] = {"step": 1, "series": [GOOD, GOOD | {"metric": "of_another_version"}]}
+    assert [len(curve.points) for curve in past.drawn("ram", 0.0, 10.0, 100).curves] == [2]
+    answers["/api/v1/series"] = {"series": [{"name": "x"}]}
+    with pytest.raises(MessageError, match="is not wslgpud"):
+        past.words()
+
+
 def test_without_either_there_is_what_the_view_has_seen() -> None:
     trail, now = RecentSeries(), time.monotonic()
     trail.seed(CurveKey("used", "ram"), [(now - ago, ago / 100) for ago in range(60, 0, -1)])

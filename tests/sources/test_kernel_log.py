@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.config import Config
-from wslgpud.host import Host, NoData
+from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.cgroups import CgroupSource
 from wslgpud.sources.kernel_log import KernelLogSource, parse_line
 from wslgpud.sources.memory import MemorySource
@@ -206,6 +206,26 @@ def test_the_log_of_a_machine_mounted_elsewhere_is_not_waited_for(tmp_path):
     source.close()
 
 
+def test_a_log_that_cannot_be_read_on_tells_what_came_before_and_then_that(monkeypatch, tmp_path):
+    (tmp_path / "log").touch()
+    answers = [line.encode() for line in kmsg(*GLOBAL).splitlines()[::2]]
+    answers += [OSError(5, "Input/output error"), OSError(5, "Input/output error")]
+
+    def read_one(*_):
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    source = KernelLogSource(Host(), Config())
+    source._descriptor = os.open(tmp_path / "log", os.O_RDONLY)
+    monkeypatch.setattr(os, "read", read_one)
+    assert [event.fields["victim"] for event in source.read().events] == ["python3"]
+    with pytest.raises(SourceError, match="cannot read /dev/kmsg"):
+        source.read()
+    source.close()
+
+
 def test_a_real_kill_is_told_once_with_victim_size_and_cgroup(limited_cgroup, values):
     if not os.access("/dev/kmsg", os.R_OK):
         pytest.skip("reading the kernel log needs root")
@@ -282,10 +302,10 @@ def test_memory_that_others_do_not_get_in_one_piece_is_none_of_our_business(mach
 @pytest.mark.parametrize(
     "line",
     [
-        # https://forums.developer.nvidia.com, "GPU has fallen off the bus", as printed by drivers 470 to 580
+        # Bumblebee-Project/Bumblebee#554
+        "NVRM: GPU at 0000:0a:00.0 has fallen off the bus.",
+        # https://docs.nvidia.com/deploy/xid-errors/; src/nvidia/arch/nvalloc/unix/src/osinit.c of the open driver
         "NVRM: GPU 0000:0a:00.0: GPU has fallen off the bus.",
-        "NVRM: GPU at PCI:0000:0a:00: GPU has fallen off the bus.",
-        "NVRM: The NVIDIA GPU 0000:0a:00.0 has fallen off the bus and is not responding to commands.",
         # NVIDIA/NVSentinel#155, leptonai/gpud#1209; /dev/kmsg escapes what ends a line within a record
         (
             r"NVRM: The NVIDIA GPU 0000:0a:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0a"

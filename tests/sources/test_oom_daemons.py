@@ -36,14 +36,23 @@ SWAP = "memory used (8147308544) / total (8340758528) and swap used (3865) / tot
 LINES = [
     # systemd/systemd#23606
     (OOMD, f"Killed {SCOPE} due to {PRESSURE}", SCOPE, PRESSURE),
-    # src/oom/oomd-manager.c, systemd 252
-    (OOMD, f"Killed {SCOPE} due to {SWAP}", SCOPE, SWAP),
-    # rfjakob/earlyoom, README and issues, versions 1.6 and 1.8
+    # systemd/systemd#24185; src/oom/oomd-manager.c of 250 to 259
+    (OOMD, f"Killed /system.slice/httpd.service due to {SWAP}", "/system.slice/httpd.service", SWAP),
+    # systemd/systemd#42321; src/oom/oomd-manager.c of 260
+    (OOMD, f"Marked /system.slice/a.service for killing due to {PRESSURE}", "/system.slice/a.service", PRESSURE),
+    (OOMD, f"Marked {SCOPE} for killing due to {SWAP}", SCOPE, SWAP),
+    # rfjakob/earlyoom#230 (1.6), #344 (1.8), #373 (1.9)
     (
         EARLYOOM,
-        'sending SIGTERM to process 3153 uid 1000 "python3": badness 1010, VmRSS 9021 MiB',
-        "python3",
-        "badness 1010, VmRSS 9021 MiB",
+        'sending SIGTERM to process 4173 uid 0 "metrics-server": badness 1001, VmRSS 31 MiB',
+        "metrics-server",
+        "badness 1001, VmRSS 31 MiB",
+    ),
+    (
+        EARLYOOM,
+        'sending SIGTERM to process 1024668 uid 1000 "Web Content": oom_score 823, VmRSS 79 MiB, cmdline "firefox -"',
+        "Web Content",
+        'oom_score 823, VmRSS 79 MiB, cmdline "firefox -"',
     ),
     (
         EARLYOOM,
@@ -111,7 +120,11 @@ def test_a_kill_is_told_with_its_victim_and_the_daemons_reason(
 
 def test_other_words_and_other_peoples_say_nothing(machine: Machine) -> None:
     machine.says(
+        # systemd/systemd#32304, #22032
         (OOMD, "Considered 97 cgroups for killing, top candidates were:"),
+        (OOMD, f"        Path: {SCOPE}"),
+        (OOMD, "oomd attempting to kill 113 with KILL"),
+        (OOMD, "Failed to kill any cgroup(s) under /user.slice based on pressure: No such device"),
         (OOMD, [75, 105]),  # what is no UTF-8 comes as numbers
         (EARLYOOM, "mem avail: 10 of 100 MiB (10.00%), swap free: 0 of 0 MiB (0.00%)"),
         ("user@1000.service", LINES[0][1]),
@@ -154,7 +167,7 @@ def test_a_journal_that_cannot_be_read_is_a_fault_and_tried_again_a_minute_later
         machine.source.read()
     (machine.bin / "end").unlink()
     machine.now += oom_daemons.LOOK_AGAIN_SECONDS
-    machine.says((EARLYOOM, LINES[2][1]))
+    machine.says((EARLYOOM, LINES[-1][1]))
     (machine.bin / "said").unlink()
     assert len(machine.read().events) == 1
 

@@ -6,12 +6,11 @@ is gathered now and kept as an event: the kernel's lines of that boot, and the c
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from wslgpud.alerts.incidents import Incident
@@ -21,6 +20,7 @@ from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, 
 from wslgpud.probes.interop import automount_root
 from wslgpud.risk.attribution import full_name
 from wslgpud.security.redaction import masked
+from wslgpud.security.safe_files import Folder
 from wslgpud.store import DaemonRun, ProcessPoint, Store
 from wslgpud.words import Fact, MessageLike, template
 from wslgpud.words.units import one_line
@@ -98,12 +98,10 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
         return []
     found = []
     for name in names:
-        folder = Path(host.path(f"{users}/{name}/{_DUMPS}"))
-        try:
-            files = islice(folder.iterdir(), _MOST_DUMPS)
-            found += [f"{folder}/{file.name}" for file in files if file.lstat().st_mtime >= since_wall]
-        except OSError:
-            continue  # another user's, or none
+        # Each user may make links in their own folder: through one, names of anybody's files would be told.
+        with contextlib.suppress(OSError), Folder(host.path(users), f"{name}/{_DUMPS}") as folder:  # or there is none
+            dumps = folder.names(_MOST_DUMPS)
+            found += [f"{folder.path}/{dump}" for dump in dumps if folder.stat(dump).st_mtime >= since_wall]
     return [one_line(name, 300) for name in found[:_MOST_LINES]]
 
 

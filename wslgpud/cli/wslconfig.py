@@ -57,10 +57,9 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         wslgpud wslconfig check --file /etc/wsl.conf
     """
     host, told, sound = host_at(host_root), [], True
-    conf = Path(host.path(WSL_CONF_PATH))
     # The optional file first: without the other the command ends.
-    for wanted in (conf, None) if file is None and conf.exists() else (file,):
-        place, document = _document(host, wanted)
+    for wanted in (WSL_CONF, WSLCONFIG) if file is None and host.exists(WSL_CONF_PATH) else (WSLCONFIG,):
+        place, document = _document(host, file, wanted)
         declared = files.declared(place)
         parsed = wsl_config.parse(document.text, place, declared)
         # Asking Windows takes a second: only where its answer is of use.
@@ -212,8 +211,7 @@ def set_(
             raise Fault(said, setting=setting, files=names)
         wanted.setdefault(declared, {})[path] = value
     for declared, values in wanted.items():
-        named = file or (Path(WSL_CONF_PATH) if declared is WSL_CONF else None)
-        place, old = _document(Host(), named, missing=True)
+        place, old = _document(Host(), file, declared, missing=True)
         new = changed(old.text, values, declared)
         parsed = wsl_config.parse(new, place, declared)
         for refused_value in (e for e in map(parsed.first, values) if e is not None and e.state == "refused"):
@@ -256,9 +254,11 @@ def _settings(host: Host, name: str, memory: str, processors: int) -> list[prese
     return presets.settings(presets.PRESETS[name], ram, processors)
 
 
-def _document(host: Host, file: Path | None, *, missing: bool = False) -> tuple[str, ConfigText]:
-    """Return where the file is, and its text; one that is not there is empty where that may be."""
-    place = str(file) if file is not None else files.find(host)
+def _document(
+    host: Host, file: Path | None, declared: WslFile = WSLCONFIG, *, missing: bool = False
+) -> tuple[str, ConfigText]:
+    """Return where ``file`` or the machine's own is, and its text; one that is not there is empty where that may be."""
+    place = str(file) if file is not None else WSL_CONF_PATH if declared is WSL_CONF else files.find(host)
     with refused("cannot read {path}: {why}", path=place):
         try:
             return place, files.read(file or Path(host.path(place)))

@@ -14,9 +14,10 @@ def _remedy(error: str, *, wsl: bool) -> Message:
     return Message({**TEMPLATES["driver"], **REMEDIES.get(error, {})}["wsl" if wsl else "native"])
 
 
-def explain_silence(meaning: MessageLike, *, wsl: bool) -> Message:
+def explain_silence(meaning: MessageLike, *, wsl: bool, crashed: bool = False) -> Message:
     """Return what to do about a driver that hung or crashed, behind what happened."""
-    return say("{meaning}; {remedy}", meaning=meaning, remedy=_remedy("", wsl=wsl))
+    remedy = Message(TEMPLATES["driver"]["crash"]) if wsl and crashed else _remedy("", wsl=wsl)
+    return say("{meaning}; {remedy}", meaning=meaning, remedy=remedy)
 
 
 def explain(error: str, call: str, text: str, *, wsl: bool) -> Message:

@@ -28,6 +28,7 @@ from wslgpud.words.units import one_line
 LONGEST_DELAY_SECONDS = 60.0
 #: A child that lived so long was well: the next restart is quick again.
 HEALTHY_SECONDS = 60.0
+_CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE})
 #: More in one answer than this is nonsense, and must not fill the daemon's memory.
 LARGEST_ANSWER = 4 << 20
 
@@ -71,6 +72,8 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self.starts_total = self.hangs_total = self.crashes_total = 0
+        #: how the last child ended: by a fault of its own code
+        self.crashed = False
         self._child: _Child | None = None
         self._born, self._not_before = float("inf"), float("-inf")
         self._undead: list[_Child] = []
@@ -163,6 +166,7 @@ class Supervisor:
             return
         if not child.end(kill=kill):
             self._undead.append(child)
+        self.crashed = child.process.returncode in _CRASHES
         self._epitaph = epitaph(self.name, child.process.returncode, child.complaint)
 
 

@@ -75,10 +75,17 @@ class Folder:
     place of any name at any moment. All names here are single ones in this very folder.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open it. Raises OSError: it is not there, or is a link or a file."""
-        self.path = Path(path)
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    def __init__(self, path: str | os.PathLike[str], below: str = "") -> None:
+        """Open it, or one ``below`` it. Raises OSError: it, or one on the way, is not there, or is a link or a file."""
+        self.path = Path(path, below)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(path, flags)
+        for name in Path(below).parts:
+            outer = self._descriptor
+            try:
+                self._descriptor = os.open(name, flags, dir_fd=outer)
+            finally:
+                os.close(outer)
 
     @classmethod
     def made(cls, path: Path) -> Self:

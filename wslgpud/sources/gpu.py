@@ -218,7 +218,7 @@ class GpuSource(Source):
             self._forget()
             said = down.said
             if said != self._refusal:  # that says what to do already
-                said = explain_silence(said, wsl=self.host.exists("/dev/dxg"))
+                said = explain_silence(said, wsl=self.host.exists("/dev/dxg"), crashed=self._probe.crashed)
             raise SourceError(said) from down
         if "error" in reply:
             self._fail(reply)

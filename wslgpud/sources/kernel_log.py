@@ -59,6 +59,11 @@ PRECEDES_THE_END = {
     ),
     "stall": re.compile(r"rcu: INFO: rcu_\w{1,20} (?:self-)?detected stall|watchdog: BUG: soft lockup - CPU#"),
     "init": re.compile(r"(?:.{0,40}: )?Killed process \d{1,10} \((?:systemd|init|init\(\S{0,40})\)"),
+    # arch/x86/mm/fault.c and kernel/traps.c; a program's name has 15 characters at most
+    "library": re.compile(
+        r"(?:traps: )?.{1,15}\[\d{1,10}\]:? (?:segfault at|general protection fault) .{1,100} in "
+        r"lib(?:nvidia-ml|cuda|dxcore|nvwgf2umx|nvdxgdmal)[\w.-]{0,40}\["
+    ),
 }
 #: Complaints of dxgkrnl at every boot and whenever a program asks for what the host does not have:
 #: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/9099
@@ -283,7 +288,7 @@ class KernelLogSource(Source):
             return
         if self._descriptor is None:
             self._descriptor = self._open()
-        for _ in range(_MOST_RECORDS):
+        for number in range(_MOST_RECORDS):
             try:
                 yield os.read(self._descriptor, _RECORD_BYTES).decode("utf-8", "replace")
             except BlockingIOError:  # how the kernel says that there is no more
@@ -292,6 +297,8 @@ class KernelLogSource(Source):
             except BrokenPipeError:  # overwritten before we came; the next read goes on behind the gap
                 self._lost += 1
             except OSError as error:
+                if number:  # what came before it is told now, and it by the next look
+                    return
                 raise SourceError("cannot read {path}: {why}", path=_PATH, why=cause(error)) from error
 
     def _open(self) -> int:

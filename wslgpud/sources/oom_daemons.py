@@ -28,10 +28,13 @@ _MOST_BYTES = 64 << 10
 _LONGEST_LINE = 16 << 10
 _UNITS = "/sys/fs/cgroup/system.slice"
 _KILLED = template("{daemon} killed {victim}: {reason}")
-#: of each daemon, what names the victim and the reason; the same from systemd 249 to 258 and earlyoom 1.3 to 1.8:
-#: https://github.com/systemd/systemd/blob/main/src/oom/oomd-manager.c, https://github.com/rfjakob/earlyoom
+#: of each daemon, what names the victim and the reason: systemd 249 and newer, which from 260 on says whom it has
+#: marked and kills a moment later (https://github.com/systemd/systemd/blob/main/src/oom/oomd-manager.c), and earlyoom
+#: 1.3 to 1.9 (https://github.com/rfjakob/earlyoom/blob/master/kill.c)
 _DAEMONS = {
-    "systemd-oomd": re.compile(r"Killed (?P<victim>/\S{1,512}) due to (?P<reason>.*)"),
+    "systemd-oomd": re.compile(
+        r"(?:Killed (?P<victim>/\S{1,512})|Marked (?P<marked>/\S{1,512}) for killing) due to (?P<reason>.*)"
+    ),
     "earlyoom": re.compile(
         r"sending SIG(?:TERM|KILL) to process (?P<pid>\d{1,10}) uid \d{1,10} "
         r'"(?P<victim>.*?)": (?P<reason>(?:badness|oom_score) .*)'
@@ -112,7 +115,8 @@ class OomDaemonSource(Source):
             if match is not None:
                 self._kills[daemon] += 1
                 known = match.groupdict()
-                fields: dict[str, str | int | float] = {"daemon": daemon, "victim": named(match["victim"])}
+                victim = match["victim"] or known.get("marked") or ""
+                fields: dict[str, str | int | float] = {"daemon": daemon, "victim": named(victim)}
                 fields["reason"] = one_line(match["reason"])
                 if pid := known.get("pid"):
                     fields["pid"] = int(pid)

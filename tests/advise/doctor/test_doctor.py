@@ -53,7 +53,11 @@ OLD_TORCH = TorchFacts(
 )
 
 #: torch's and NVML's own words
-QUOTED = ("no kernel image is available for execution on the device", "error")
+QUOTED = (
+    "no kernel image is available for execution on the device",
+    "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed",
+    "error",
+)
 
 
 def states(name: str, **more) -> dict[str, str]:
@@ -304,21 +308,38 @@ def test_a_card_that_windows_drives_in_tcc_mode_is_not_a_driver_to_install(tmp_p
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        # microsoft/WSL#6220, #8340, #10194
+        # microsoft/WSL#6220
         (
             "EXT4-fs error (device sdd): ext4_find_entry:1466: inode #47595: comm node: checksumming directory block 0",
             "disk",
         ),
+        # microsoft/WSL#8340, #6401
         ("EXT4-fs (sdc): Remounting filesystem read-only", "the distro's disk fails"),
         (
             "blk_update_request: I/O error, dev sdb, sector 1050624 op 0x1:(WRITE) flags 0x800",
             "the distro's disk fails",
         ),
-        # microsoft/WSL#5410
+        # microsoft/WSL#5410, #9972; #6982, #11274
         ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", "stood still"),
+        ("rcu: INFO: rcu_sched self-detected stall on CPU", "stood still"),
         ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [kworker/3:1:77]", "stood still"),
         # microsoft/WSL#13263, #40458
         ("Out of memory: Killed process 936 (systemd) total-vm:20352kB, anon-rss:0kB, file-rss:3072kB", "WSL itself"),
+        # microsoft/WSL#11277 with the kernel's words of zed-industries/zed#35758 and of 5.15
+        (
+            (
+                "nvidia-smi[494]: segfault at 25c ip 00007ffff66809a1 sp 00007ffe7e4fa740 error 4 in "
+                "libnvidia-ml.so.1[af2e1a,7ffff6600000+c00000] likely on CPU 12 (core 24, socket 0)"
+            ),
+            "a library of the GPU driver crashed",
+        ),
+        (
+            "traps: python3[812] general protection fault ip:7f1 sp:7ffc error:0 in libcuda.so.1.1[7f0000+9000]",
+            "a library of the GPU driver crashed",
+        ),
+        # microsoft/WSL#41176
+        ("misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12", "VRAM cannot be made resident"),
+        ("misc dxg: dxgk: dxgkio_create_allocation: Ioctl failed: -75", "VRAM allocations refused"),
     ],
 )
 def test_what_precedes_a_catastrophic_failure_is_seen_in_the_kernel_log(tmp_path, line, says):
@@ -328,6 +349,26 @@ def test_what_precedes_a_catastrophic_failure_is_seen_in_the_kernel_log(tmp_path
         log.write_text(text)  # the second is a program's own word
         (finding,) = [f for f in run(host, CONFIG, None) if f.id == "kernel.log"]
         assert (finding.state, says in str(finding.found)) == (state, state == "problem")
+
+
+def test_of_several_signs_the_worst_is_told_with_how_often_it_came(tmp_path):
+    host = copied(tmp_path, "wsl2-idle")
+    lines = [
+        "3,1,1000,-;misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12",
+        # microsoft/WSL#40458, which ended with E_UNEXPECTED
+        "4,2,1000,-;kworker/0:0: page allocation failure: order:7, mode:0xdc0(GFP_KERNEL|__GFP_ZERO), nodemask=(null)",
+        "4,3,1000,-;CPU: 0 PID: 10720 Comm: kworker/0:0 Not tainted 6.6.87.2-microsoft-standard-WSL2 #1",
+        "4,4,1000,-;Workqueue: hv_pri_chan vmbus_add_channel_work",
+        "6,5,1000,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,global_oom,task=cc1plus,pid=7,uid=0",
+        "3,6,1000,-;Out of memory: Killed process 7 (cc1plus) total-vm:9kB, anon-rss:8kB, file-rss:1kB, shmem-rss:0kB",
+        "3,7,1000,-;EXT4-fs error (device sdd): ext4_find_entry:1466: inode #47595: comm node: checksumming",
+        "3,8,1000,-;EXT4-fs (sdd): Remounting filesystem read-only",
+    ]
+    for count, says in ((8, "Remounting filesystem read-only (2 lines"), (6, "no new WSL sessions: Workqueue")):
+        (tmp_path / "wsl2-idle/root/dev/kmsg").write_text("\n".join(lines[:count]) + "\n")
+        (finding,) = [f for f in run(host, CONFIG, None) if f.id == "kernel.log"]
+        assert (finding.state, says in str(finding.found)) == ("problem", True), str(finding.found)
+    assert "compact_memory" in str(finding.remedy)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,13 @@ ENDS = {
         "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.",
         "a compiler ran out of RAM",
     ),
+    "saharmor/dalle-playground#88": (
+        (
+            "failed to alloc 245638656 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"
+            "could not allocate pinned host memory of size: 245638656"
+        ),
+        "CUDA reports out of memory with VRAM free",
+    ),
     "microsoft/WSL#9938": (
         "Failed to initialize NVML: GPU access blocked by the operating system",
         "the GPU driver does not answer as it should",
@@ -48,7 +55,55 @@ ENDS = {
         "RuntimeError: CUDA error: an illegal memory access was encountered",
         "a kernel of the program failed, memory did not run out",
     ),
-    "a python without memory": ("Traceback ...\nMemoryError", "the program could get no more RAM"),
+    "microsoft/WSL#5809": (
+        "MemoryError: Unable to allocate 9.40 GiB for an array with shape (50229, 50229) and data type float32",
+        "the program could get no more RAM",
+    ),
+    "MIC-DKFZ/nnUNet#2213": (
+        "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 1.61 GiB for an array with shape (753, 536, 536)",
+        "the program could get no more RAM",
+    ),
+    "voutcn/megahit#347": (
+        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
+        "the program could get no more RAM",
+    ),
+    "microsoft/qlib#1374": ("OSError: [Errno 12] Cannot allocate memory", "the program could get no more RAM"),
+    "microsoft/WSL#5295": (
+        "cc1plus: out of memory allocating 65536 bytes after a total of 3624960 bytes",
+        "a compiler ran out of RAM",
+    ),
+    "microsoft/WSL#5295, another file": (
+        "virtual memory exhausted: Cannot allocate memory",
+        "a compiler ran out of RAM",
+    ),
+    "pytorch/pytorch#5040": (
+        "RuntimeError: DataLoader worker (pid 13) is killed by signal: Bus error.",
+        "shared memory (/dev/shm) is full",
+    ),
+    "microsoft/WSL#11755": ("Failed to initialize NVML: N/A", "the GPU driver does not answer as it should"),
+    "NVIDIA/nvidia-container-toolkit#817": (
+        "Failed to initialize NVML: Unknown Error",
+        "the GPU driver does not answer as it should",
+    ),
+    "microsoft/WSL#8174": (
+        "cudaGetDeviceCount returned 35\n-> CUDA driver version is insufficient for CUDA runtime version",
+        "the GPU driver does not answer as it should",
+    ),
+    "illinois-scicomp/machine-shop-maintenance#70": (
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "the GPU driver does not answer as it should",
+    ),
+    "karpathy/nanoGPT#470": (
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "a kernel of the program failed, memory did not run out",
+    ),
+    # As Windows 11 says it in German and in Chinese.
+    "microsoft/WSL#12810": (
+        "Schwerwiegender Fehler\nFehlercode: Wsl/Service/E_UNEXPECTED",
+        "WSL's service in Windows failed",
+    ),
+    "microsoft/WSL#13966": ("灾难性故障\n错误代码: Wsl/Service/E_UNEXPECTED", "WSL's service in Windows failed"),
+    "microsoft/WSL#40638": ("Error code: Wsl/Service/CreateInstance/E_UNEXPECTED", "WSL's service in Windows failed"),
     "pytorch/pytorch#16417": (TORCH.format(asked="2.00 GiB", free="1.10 GiB"), "VRAM ran out"),
 }
 
@@ -73,11 +128,20 @@ def test_an_allocation_that_is_refused_with_room_left_is_windows_doing() -> None
     assert str(recognised(last, wsl=True)).startswith("VRAM ran out")
 
 
-@pytest.mark.parametrize("thread", ["microsoft/WSL#8447", "abetlen/llama-cpp-python#229"])
+@pytest.mark.parametrize(
+    "thread", ["microsoft/WSL#8447", "abetlen/llama-cpp-python#229", "saharmor/dalle-playground#88"]
+)
 def test_ram_that_cannot_be_pinned_on_native_linux_says_nothing_of_windows(thread: str) -> None:
     said = str(recognised(ENDS[thread][0].encode(), wsl=False))
 
     assert said.startswith("the driver could not pin that much RAM")
+    assert "Windows" not in said
+
+
+def test_a_driver_that_was_upgraded_on_native_linux_says_nothing_of_windows() -> None:
+    said = str(recognised(b"Failed to initialize NVML: Driver/library version mismatch\n", wsl=False))
+
+    assert said.endswith("restart the machine")
     assert "Windows" not in said
 
 

@@ -140,6 +140,31 @@ def test_a_full_disk_ends_neither_the_command_nor_its_own_status(tmp_path):
     assert deaf.returncode == 3
 
 
+#: runs a command that closes its output, and prints how often it was asked whether it has ended
+COUNTS = """
+import os
+from wslgpud.advise.guard.relay import Relay
+from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
+from wslgpud.advise.guard.usage import VramWatch
+from wslgpud.config import Config
+from wslgpud.host import Host
+asked, ended = [], GuardedRun._ended
+GuardedRun._ended = lambda run: asked.append(run) or ended(run)
+command = GuardedCommand(["sh", "-c", "exec >&- 2>&-; sleep 3; exit 7"], dict(os.environ))
+with Relay(None, live=False) as relay:
+    stats = GuardedRun(command, Host(), relay, VramWatch(Host(), Config())).to_end()
+print(stats.code, len(asked))
+"""
+
+
+def test_a_command_that_prints_nothing_any_more_is_waited_for_and_not_asked_all_the_time():
+    done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, check=True)
+    code, asked = map(int, done.stdout.split())
+
+    assert code == 7
+    assert asked < 60  # at each look, twice a second and more often in the first; 50 times a second it was 150
+
+
 def test_under_nohup_neither_the_guard_nor_its_command_hears_the_terminal_close(tmp_path):
     script = "kill -HUP $PPID $$; sleep 1; echo alive"
     nohup = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]

@@ -238,6 +238,14 @@ def in_wslconfig(setting: str) -> Message:
     return say("{setting}   # below [wsl2] in .wslconfig", setting=setting)
 
 
+def lasting_sysctl(name: str, value: int) -> str:
+    """Return a command that sets a setting of the kernel, now and after each start.
+
+    In a file of its own: nothing is appended to what may lack its last line end, and pasted twice it is there once.
+    """
+    return f"echo {name}={value} | sudo tee /etc/sysctl.d/99-{name}.conf && sudo sysctl --system"
+
+
 def shows_who(command: str) -> Message:
     """Return a command that names the culprit."""
     return say("{command}   # shows who", command=command)

@@ -5,15 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 
-from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, unknown
+from wslgpud.advise.doctor.checking import (
+    Evidence,
+    Outcome,
+    check,
+    good,
+    in_windows,
+    lasting_sysctl,
+    note,
+    problem,
+    unknown,
+)
 from wslgpud.host import NoData, SourceError
-from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, parse_line
-from wslgpud.words import Message, say, says, template
+from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, LineParser, parse_line
+from wslgpud.words import TEMPLATES, Message, say, says, template
 
-#: of each kind: how it is told, and what helps
+#: of each kind, the worst first: how it is told, and what helps
 _SIGNS: dict[str, tuple[str, Message]] = {
+    # Every terminal then ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
+    "init": (template("the kernel killed what WSL itself runs on: {line}"), in_windows("wsl --shutdown")),
     # ext4 turns read-only, then the distro does not start (E_UNEXPECTED): https://github.com/microsoft/WSL/issues/8340,
-    # 6220, 10194, 40450; https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error
+    # 6220, 6401, 10194, 40450; https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error
     "disk": (
         template("the distro's disk fails, most likely because the Windows drive is full: {line}"),
         say(
@@ -21,32 +33,48 @@ _SIGNS: dict[str, tuple[str, Message]] = {
             "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
         ),
     ),
-    # Windows had no memory left for the VM: https://github.com/microsoft/WSL/issues/5410
+    # Windows had no memory left for the VM, or was hibernated: https://github.com/microsoft/WSL/issues/5410, 9972
     "stall": (
-        template("the processors of this VM stood still, as when Windows runs out of memory: {line}"),
-        say("a smaller memory= below [wsl2] in .wslconfig; close programs in Windows"),
+        template("the processors of this VM stood still, as when Windows runs out of memory or was hibernated: {line}"),
+        say("close programs in Windows, or write a smaller memory= below [wsl2] in .wslconfig; then wsl --shutdown"),
     ),
-    # Every terminal then ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
-    "init": (template("the kernel killed what WSL itself runs on: {line}"), in_windows("wsl --shutdown")),
+    "library": (template("a library of the GPU driver crashed: {line}"), Message(TEMPLATES["driver"]["crash"])),
+}
+#: What the daemon warns of as it happens comes with the words of its rule. Before E_UNEXPECTED there were connections
+#: without memory: https://github.com/microsoft/WSL/issues/40458
+_RULES = {
+    ("vmbus_starved", ()): "sessions_blocked",
+    ("dxg_error", ("dxgkio_make_resident", "ENOMEM")): "vram_residency_failed",
+    ("dxg_error", ("dxgkio_create_allocation", "EOVERFLOW")): "gpu_allocation_refused",
 }
 
 
 @check("kernel.log", "Signs of a crash", "wsl")
 def signs(machine: Evidence) -> Outcome:
     """Before WSL ends with "Catastrophic failure" (E_UNEXPECTED), its kernel tends to say why."""
-    found: dict[str, str] = {}
-    count = 0
+    found: dict[str, list[str]] = {}
+    story = LineParser()
     with contextlib.closing(KernelLogSource(machine.host, machine.config)) as source:
         for line in filter(None, map(parse_line, source.records())):
-            for kind, pattern in PRECEDES_THE_END.items():
-                if pattern.match(line.text):
-                    count, found[kind] = count + 1, line.text
-    if not found:
-        return good(say("none since boot"))
-    kind, text = next(iter(found.items()))
-    lines = says("{count} line since boot", "{count} lines since boot", count=count)
-    told, remedy = _SIGNS[kind]
-    return problem(say("{sign} ({lines})", sign=Message(told, {"line": text[:120]}), lines=lines), remedy)
+            kinds = [kind for kind, pattern in PRECEDES_THE_END.items() if pattern.match(line.text)]
+            if (event := story.add(line.text)) is not None:
+                kinds += filter(None, [_RULES.get((event.kind, event.labels))])
+            for kind in kinds:
+                found.setdefault(kind, []).append(line.text)
+    for kind in (*_SIGNS, *_RULES.values()):
+        if kind in found:
+            lines = says("{count} line since boot", "{count} lines since boot", count=len(found[kind]))
+            sign, remedy = _told(kind, found[kind][-1][:120])
+            return problem(say("{sign} ({lines})", sign=sign, lines=lines), remedy)
+    return good(say("none since boot"))
+
+
+def _told(kind: str, line: str) -> tuple[Message, Message]:
+    if kind in _SIGNS:
+        told, remedy = _SIGNS[kind]
+        return Message(told, {"line": line}), remedy
+    texts = TEMPLATES["rule"][kind]
+    return say("{title}: {line}", title=Message(texts["title"]), line=line), Message(texts["advice"])
 
 
 @check("rights.kernel_log", "Kernel log")
@@ -60,7 +88,7 @@ def kernel_log(machine: Evidence) -> Outcome:
     except NoData:
         return unknown(say("there is no {path}", path="/dev/kmsg"))
     except (OSError, SourceError):
-        command = "sudo sysctl kernel.dmesg_restrict=0"
+        command = lasting_sysctl("kernel.dmesg_restrict", 0)
         remedy = say("{command}   # or install the service, which may read it", command=command)
         return note(say("hidden from this user"), remedy)
     return good(say("readable"))

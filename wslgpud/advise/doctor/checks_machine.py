@@ -14,6 +14,7 @@ from wslgpud.advise.doctor.checking import (
     good,
     in_windows,
     in_wslconfig,
+    lasting_sysctl,
     note,
     problem,
     shows_who,
@@ -343,4 +344,4 @@ def _sysctl(
     if value in accepted:
         return good(str(value))
     found = Message(meanings[value], {"value": value}) if value in meanings else str(value)
-    return note(found, f"echo {name}={wanted} | sudo tee -a /etc/sysctl.d/90-training.conf && sudo sysctl --system")
+    return note(found, lasting_sysctl(name, wanted))

@@ -21,8 +21,16 @@ from wslgpud.words.units import one_line
 _WINDOWS_11 = 22_000
 #: PowerShell starts in half a second; a virus scanner that looks at everything takes several
 _SLOW_SECONDS = 5.0
-#: freed in Linux and not given back: https://github.com/microsoft/WSL/issues/4166, 10143, 8414
+#: freed in Linux and not given back, or kept as page cache: https://github.com/microsoft/WSL/issues/4166, 8414, 10011
 _KEPT_BYTES = 4 << 30
+#: below that share Windows swaps, and its programs begin to fail
+_SHORT_RATIO = 0.1
+#: What lies in pieces is not given back. WSL does this itself, after ten minutes in which nothing runs: where an editor
+#: is open, never (https://github.com/microsoft/WSL/issues/10011).
+_RECLAIM = say(
+    "{command}   # for good: a smaller memory= below [wsl2] in .wslconfig",
+    command="sync; sudo sysctl vm.drop_caches=1 vm.compact_memory=1",
+)
 #: rebuilds what the performance counters of Windows are known by, which breaks at times:
 #: https://learn.microsoft.com/windows-server/administration/windows-commands/lodctr
 _COUNTERS = in_windows("lodctr /R")
@@ -72,15 +80,26 @@ def memory(machine: Evidence) -> Outcome:
 @check("windows.vm", "WSL's virtual machine", "windows")
 def virtual_machine(machine: Evidence) -> Outcome:
     """Memory that WSL holds and does not return to Windows is invisible from Linux."""
-    held = machine.windows_facts.sizes.get(windows.VM)
+    sizes, levels = machine.windows_facts.sizes, machine.memory
+    held = sizes.get(windows.VM)
     if held is None:
         return note(_missing(machine.windows_answer, "vm"))
-    used = machine.memory["MemTotal"] - machine.memory["MemFree"]
-    kept = windows.unreturned_bytes(held, used)
-    if kept is None or kept < _KEPT_BYTES:
-        return good(say("its process holds {size_bytes}", size_bytes=held))
-    found = say("its process holds {size_bytes}, of which Linux uses {used_bytes}", size_bytes=held, used_bytes=used)
-    return note(found, say("[experimental]\nautoMemoryReclaim=gradual   # in .wslconfig; at once: wsl --shutdown"))
+    used = levels["MemTotal"] - levels["MemFree"]
+    if (windows.unreturned_bytes(held, used) or 0) >= _KEPT_BYTES:
+        return note(
+            say("its process holds {size_bytes}, of which Linux uses {used_bytes}", size_bytes=held, used_bytes=used),
+            _RECLAIM,
+        )
+    cache, left = levels.get("Cached", 0) - levels.get("Shmem", 0), windows.left_share(sizes)
+    if cache >= _KEPT_BYTES and left is not None and left < _SHORT_RATIO:
+        facts = {"size_bytes": held, "cache_bytes": cache, "left_ratio": left}
+        return note(
+            say(
+                "its process holds {size_bytes}, {cache_bytes} of it page cache; Windows has {left_ratio} left", **facts
+            ),
+            _RECLAIM,
+        )
+    return good(say("its process holds {size_bytes}", size_bytes=held))
 
 
 @check("windows.gpus", "GPUs in Windows", "windows")

@@ -26,11 +26,15 @@ _REFUSED = template(
     "offload), as do fewer CUDA programs and a larger page file in Windows; else wsl --shutdown there"
 )
 _NOT_PINNED = template("the driver could not pin that much RAM: pin_memory=False, or less offload to the CPU")
-# https://github.com/microsoft/WSL/issues/8447, https://github.com/abetlen/llama-cpp-python/issues/229
+# https://github.com/microsoft/WSL/issues/8447, https://github.com/abetlen/llama-cpp-python/issues/229,
+# https://github.com/saharmor/dalle-playground/issues/88, https://github.com/NVIDIA/nvidia-docker/issues/1725
 _PINNING = re.compile(
     r"pin_memory[\s\S]{0,2000}CUDA error: out of memory|failed to allocate [\d.]{1,9} \w{1,3} of pinned memory"
-    r"|cudaHost(?:Alloc|Register)\b"
+    r"|could not allocate pinned host memory|cudaHost(?:Alloc|Register)\b"
 )
+_DRIVER = template("the GPU driver does not answer as it should, as after an update in Windows: wsl --shutdown there")
+#: what is said instead on native Linux
+_NATIVE = {_DRIVER: template("the GPU driver does not answer as it should, as after its upgrade: restart the machine")}
 #: the program's own words, and what is said of them; the first that is found decides
 _KNOWN = (
     # https://github.com/microsoft/WSL/issues/41176
@@ -51,12 +55,12 @@ _KNOWN = (
         ("Unexpected bus error encountered in worker", r"DataLoader worker .{0,80}killed by signal: Bus error"),
         template("shared memory (/dev/shm) is full: use fewer workers, or give the container more (--shm-size)"),
     ),
-    # https://github.com/google/or-tools/issues/4229
+    # https://github.com/google/or-tools/issues/4229, https://github.com/microsoft/WSL/issues/5295
     (
         ("fatal error: Killed signal terminated program", "virtual memory exhausted", "cc1plus: out of memory"),
         template("a compiler ran out of RAM: fewer jobs at once (--jobs), or --pause"),
     ),
-    # https://github.com/microsoft/WSL/issues/9938
+    # https://github.com/microsoft/WSL/issues/9938, 11755, 8174
     (
         (
             "GPU access blocked by the operating system",
@@ -64,9 +68,9 @@ _KNOWN = (
             "CUDA driver version is insufficient",
             "Failed to initialize NVML: (?:Unknown Error|N/A)",
         ),
-        template("the GPU driver does not answer as it should, as after an update in Windows: wsl --shutdown there"),
+        _DRIVER,
     ),
-    # https://github.com/microsoft/WSL/issues/9490
+    # https://github.com/microsoft/WSL/issues/9490, 12810, 13966: the code is the same in every language
     (
         ("Catastrophic failure", r"Wsl/Service/\S{0,40}E_UNEXPECTED"),
         template("WSL's service in Windows failed: save your work, then wsl --shutdown there, and wsl --update"),
@@ -86,7 +90,11 @@ _KNOWN = (
         ("CUDA out of memory", "CUDA error: out of memory"),
         template("VRAM ran out: a smaller batch or a shorter context"),
     ),
-    ((r"^MemoryError\b", "std::bad_alloc", "Cannot allocate memory"), template("the program could get no more RAM")),
+    # https://github.com/microsoft/WSL/issues/5809, https://github.com/MIC-DKFZ/nnUNet/issues/2213
+    (
+        (r"^[\w.]{0,80}\b_?(?:Array)?MemoryError\b", "std::bad_alloc", "Cannot allocate memory"),
+        template("the program could get no more RAM"),
+    ),
 )
 _PATTERNS = tuple((re.compile("|".join(patterns), re.MULTILINE), said) for patterns, said in _KNOWN)
 
@@ -98,7 +106,8 @@ def recognised(output: bytes, *, wsl: bool) -> Message | None:
     free = found is not None and found["free"] and _bytes(found["free"]) > _bytes(found["asked"])
     if (wsl and free) or _PINNING.search(text):
         return Message(_REFUSED if wsl else _NOT_PINNED)
-    return next((Message(said) for pattern, said in _PATTERNS if pattern.search(text)), None)
+    said = next((said for pattern, said in _PATTERNS if pattern.search(text)), None)
+    return None if said is None else Message(said if wsl else _NATIVE.get(said, said))
 
 
 def _bytes(amount: str) -> float:

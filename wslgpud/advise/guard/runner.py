@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,6 +76,7 @@ class GuardedRun:
         self._saved_at = float("-inf")
         self._looked_at = self._started_at = 0.0
         self._child: subprocess.Popen[bytes]
+        self._end: int | None = None
         self._usage: resource.struct_rusage | None = None
 
     @property
@@ -96,11 +99,15 @@ class GuardedRun:
                 line, env=dict(self.guarded.environment), stdout=self._relay.stdout, stderr=self._relay.stderr
             )
             self._relay.started()
+            with contextlib.suppress(OSError):  # a kernel before 5.3
+                self._end = os.pidfd_open(self._child.pid)
             try:
                 self._watch(arrived)
             finally:
                 self._let_go()
                 self._rescue.close()
+                if self._end is not None:
+                    os.close(self._end)
         while self._relay.open and self._relay.pump(0.0):
             pass
         stats, code = self.stats, self._child.returncode
@@ -136,10 +143,18 @@ class GuardedRun:
                     return
             while arrived:
                 self._pass_signal(arrived.pop(0))
-            # Once nobody can print any more, only asking shows the end.
-            self._relay.pump(max(0.0, min(due - self.host.clock.mono(), most if self._relay.open else _ASK_SECONDS)))
+            self._wait(max(0.0, min(due - self.host.clock.mono(), most)))
             if self._ended():
                 due = 0.0
+
+    def _wait(self, seconds: float) -> None:
+        """Pass on what is printed for so long; where nobody can print any more, wait for the command's end."""
+        if self._relay.open:
+            self._relay.pump(seconds)
+        elif self._end is not None and self._child.returncode is None:
+            select.select([self._end], [], [], seconds)
+        else:  # only asking shows the end of what it has left behind
+            time.sleep(min(seconds, _ASK_SECONDS))
 
     def _ended(self) -> bool:
         """Tell whether the command has ended; what it took goes with its entry in the table of processes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -21,6 +22,7 @@ _MOST_NAMES = 6
 #: less than this in a file is a forgotten unit: nobody means kilobytes
 _NO_UNIT_BYTES = 1 << 24
 
+_BLIND = template("neither Windows' memory nor VRAM spill can be seen, and no toast can be shown")
 #: key and value -> why nobody should want it, and the fix
 _REGRETTED = {
     ("gpu.enabled", "False"): (template("this distro has no GPU"), template("delete the line")),
@@ -28,10 +30,7 @@ _REGRETTED = {
         template("programs do not find the driver's libraries (/usr/lib/wsl/lib)"),
         template("delete the line"),
     ),
-    ("interop.enabled", "False"): (
-        template("neither Windows' memory nor VRAM spill can be seen, and no toast can be shown"),
-        template("delete the line"),
-    ),
+    ("interop.enabled", "False"): (_BLIND, template("delete the line")),
     ("automount.cgroups", "'v1'"): (
         template("with cgroup v1 no group's memory pressure can be seen"),
         template("delete the line"),
@@ -47,6 +46,10 @@ _REGRETTED = {
     ("experimental.autoMemoryReclaim", "'Gradual'"): (
         template("up to WSL 2.9.4 it also pushes the memory of idle programs to swap"),
         template("write autoMemoryReclaim=dropCache, the default"),
+    ),
+    ("experimental.autoMemoryReclaim", "'Disabled'"): (
+        template("Windows gets the page cache of Linux back only when WSL ends"),
+        template("delete the line"),
     ),
     ("wsl2.safeMode", "True"): (
         template("no GPU, no swap, no network, no systemd"),
@@ -216,11 +219,24 @@ def _meaning(entry: Entry, key: WslKey) -> Iterator[Advice]:
     elif key.name == "kernelCommandLine" and "sysctl.vm.overcommit_memory=1" in entry.value.split():
         why = say("with overcommit_memory=1 no allocation ever fails: programs are killed instead")
         yield why, say("remove sysctl.vm.overcommit_memory=1 from the line")
+    elif key.path == "automount.options" and _refuses_all(entry.value):
+        yield Message(_BLIND), say("write fmask=11 in the options: with that mask no Windows program can be started")
     elif regretted := _REGRETTED.get((key.path, repr(entry.result))):
         yield Message(regretted[0]), Message(regretted[1])
     if key.old_section and entry.written.lower().startswith(f"{key.old_section}."):
         why = say("it has moved to [{section}]; WSL still accepts it here", section=key.section)
         yield why, say("move the line below a line [{section}]", section=key.section)
+
+
+def _refuses_all(options: str) -> bool:
+    """Tell whether these options take the right to execute from everybody; root needs a bit of it, too.
+
+    https://github.com/mame/wsl2-ssh-agent/issues/15, https://github.com/microsoft/WSL/issues/13104
+    """
+    taken = 0
+    for digits in re.findall(r"\b[uf]mask=([0-7]{1,4})\b", options):
+        taken |= int(digits, 8)
+    return taken & 0o111 == 0o111
 
 
 #: https://github.com/microsoft/wslg/wiki/Controlling-WSLg-frequently-used-settings

@@ -15,6 +15,7 @@ from wslgpud.app.catalogue import catalogue
 from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, busy_share
 from wslgpud.cli.series import WORDS, find, unit_of
 from wslgpud.client import DaemonClient
+from wslgpud.security.shapes import MalformedError, Shape, number, record, rows, table, text
 from wslgpud.series.curves import Curve, curve, rates, step_for
 from wslgpud.serve.api_history import MOST_SERIES
 from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
@@ -26,6 +27,14 @@ MOST_POINTS = 1200
 SEED_SECONDS = 600.0
 SEED_POINTS = 300
 
+#: what a daemon answers, which may be another machine's
+_NUMBERS = rows(number)
+_KNOWN = record({"series": rows(record(dict.fromkeys(("name", "metric"), text)))})
+_SERIES = record(
+    {"metric": text, "kind": text, "labels": table(text, text), "time": _NUMBERS, "value": _NUMBERS},
+    {"min": _NUMBERS, "max": _NUMBERS},
+)
+_RANGE = record({"step": number, "series": rows(_SERIES)})
 
 #: series recorded by the view itself, by word: curves of ``RecentSeries``, whether shares or bytes per second
 _SEEN: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -85,19 +94,29 @@ def api_past(daemon: DaemonClient) -> Past:
     """Ask a daemon's API, also one of another machine."""
     known: list[Mapping[str, Any]] = []
 
+    def answer(path: str, shape: Shape, **query: Any) -> dict[str, Any]:
+        found = daemon.ask(path, **query)
+        if not shape(found):
+            raise daemon.stranger(MalformedError(f"{path} has not the form that it must have"))
+        return found
+
     def words() -> Sequence[str]:
-        known[:] = daemon.ask("/api/v1/series")["series"]
+        known[:] = answer("/api/v1/series", _KNOWN)["series"]
         metrics = {one["metric"] for one in known}
         return [word for word in WORDS if metrics & _samples(word)]
 
     def drawn(word: str, start: float, end: float, points: int) -> Drawn:
-        names = [one["name"] for one in known if one["metric"] in _samples(word)][:MOST_SERIES]
+        samples = _samples(word)
+        names = [one["name"] for one in known if one["metric"] in samples][:MOST_SERIES]
         if not names:
             return Drawn([], 1.0)
         points = max(10, min(points, MOST_POINTS))
-        answer = daemon.ask("/api/v1/range", series=names, start=start, end=end, points=points)
-        curves = [_curve_of(one) for one in answer["series"]]
-        return Drawn([one for one in curves if one.points], float(answer["step"] or 1))
+        found = answer("/api/v1/range", _RANGE, series=names, start=start, end=end, points=points)
+        try:
+            curves = [_curve_of(one) for one in found["series"] if one["metric"] in samples]
+        except (ValueError, ZeroDivisionError) as error:  # columns of different lengths, or a moment twice
+            raise daemon.stranger(error) from error
+        return Drawn([one for one in curves if one.points], float(found["step"] or 1))
 
     return Past(t("from {url}", url=daemon.url), words, drawn)
 
