@@ -41,9 +41,7 @@ def _permissions(incomplete: str) -> list[str]:
 
 
 User = Annotated[bool, flag("--user", "a service of your own, without root; less protected")]
-KeepAlive = Annotated[
-    bool, flag("--keep-alive", "have a scheduled task of Windows keep this WSL distribution running")
-]
+KeepAlive = Annotated[bool, flag("--keep-alive", "have a scheduled task of Windows keep this WSL distribution running")]
 _EXTRA = option("--extra", "NAME", "install an optional part, such as apprise", autocompletion=_extras)
 _ALLOW = option("--allow", "NAME", "relax the sandbox, see deploy/README.md", autocompletion=_permissions)
 Extra = Annotated[list[str] | None, _EXTRA]
