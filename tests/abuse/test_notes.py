@@ -23,10 +23,10 @@ from wslgpud.active_runs.notes import MOST_ENTRIES, PLACES, RUNS, Claim, Note, n
 from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import Control, ControlFile
-from wslgpud.brake.grip import FILE as HELD
-from wslgpud.brake.grip import HeldFile
-from wslgpud.brake.orders import FILE as ORDERS
-from wslgpud.brake.orders import Orders
+from wslgpud.brake.commands import FILE as ORDERS
+from wslgpud.brake.commands import CommandFile
+from wslgpud.brake.held_jobs import FILE as HELD
+from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.cli.common import Fault
 from wslgpud.cli.guard import _own_log
 from wslgpud.config import Stress
@@ -244,8 +244,8 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(state: Path,
         (state / name).symlink_to(victim / "a.json")
     note_hung(state, Host(), 7)
     ControlFile(state).put(Control())
-    HeldFile(state).write(1, [])
-    Orders(state).give(1, "resume")
+    HeldJobsFile(state).write(1, [])
+    CommandFile(state).append(1, "resume")
     past_runs.save(state, past_runs.PastRuns())
 
     assert kept(victim)
@@ -310,8 +310,8 @@ def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(state: Path, o
     nightly = Nightly(Stress(), Host(), state, Kept())
 
     assert outcome(lambda: still_hung(state, Host())) is False
-    assert outcome(HeldFile(state).read) == (0, {})
-    assert outcome(lambda: list(Orders(state).new())) == []
+    assert outcome(HeldJobsFile(state).read) == (0, {})
+    assert outcome(lambda: list(CommandFile(state).new())) == []
     assert outcome(lambda: past_runs.load(state)) == past_runs.PastRuns()
     assert outcome(lambda: list(client.noted([state]))) == []
     assert outcome(nightly._take_inbox) is None

@@ -13,7 +13,7 @@ from tests.support.daemons import wslgpud
 from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.control import ControlFile
-from wslgpud.brake.grip import HeldFile
+from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.config import Config
 from wslgpud.host import Host, SourceError
 from wslgpud.probes.interop import automount_root
@@ -97,7 +97,7 @@ def test_notes_of_the_daemon_s_own_that_somebody_has_replaced_are_passed_over(sp
     spoil(tmp_path / "held.json")
     spoil(tmp_path / "alerts.json")
 
-    assert HeldFile(tmp_path).read() == (0, {})
+    assert HeldJobsFile(tmp_path).read() == (0, {})
     assert not ControlFile(tmp_path, said.append).now().silences
 
 
@@ -105,7 +105,7 @@ def test_nested_too_deeply_is_no_note(tmp_path):
     (tmp_path / "held.json").write_text("[" * 100_000)
     (tmp_path / "alerts.json").write_text('{"silences": ' + "[" * 100_000)
 
-    assert HeldFile(tmp_path).read() == (0, {})
+    assert HeldJobsFile(tmp_path).read() == (0, {})
     assert not ControlFile(tmp_path).now().silences
 
 

@@ -95,6 +95,15 @@ def test_one_that_is_critical_with_room_to_spare_is_asked_only_when_the_room_is_
         assert saver.due({"ram": now}) == []  # it was over before
 
 
+def test_one_that_the_brake_holds_is_not_asked_as_the_signal_would_end_it_when_it_is_resumed() -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGTERM"))
+    with program(IDLE) as job:
+        held = sample(job.pid)
+        assert saver.note(change(job.pid), [held], frozenset({held.key})) == ""
+        assert "was sent SIGTERM" in saver.note(change(job.pid), [held])
+        job.wait()
+
+
 def test_who_wants_it_at_a_warning_gets_it_there() -> None:
     saver = SaveRequests(Alerts(save_signal="SIGUSR1", save_level="warning"))
     with program(TRAINING) as training:

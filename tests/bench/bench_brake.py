@@ -14,20 +14,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.bench.scoring import Truth, truth_beside
-from wslgpud.brake.when import is_due, kind_of
+from wslgpud.brake.policy import resource_kind, should_pause
 from wslgpud.model import Forecast, Level
 from wslgpud.risk.replay import Replay, replay, trace_name
 from wslgpud.risk.trace import read_trace
 
 TRACES = Path(__file__).parents[1] / "traces"
-RULES: dict[str, Callable[[Forecast], bool]] = {"critical": lambda f: f.level >= Level.CRITICAL, "brake": is_due}
+RULES: dict[str, Callable[[Forecast], bool]] = {"critical": lambda f: f.level >= Level.CRITICAL, "brake": should_pause}
 
 
 def judge(seen: Replay, truth: Truth, due: Callable[[Forecast], bool], found: Counter[str]) -> None:
     """Add one recording to the counts of a rule."""
     acted = {resource: [t for t, f in points if due(f)] for resource, points in seen.forecasts.items()}
     for resource, when in truth.events.items():
-        kind = kind_of(resource)
+        kind = resource_kind(resource)
         found[f"{kind} events"] += 1
         before = [t for t in acted.get(resource, ()) if t <= when]
         found[f"{kind} in time"] += bool(before)

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.brake import grip, look
-from wslgpud.brake.jobs import Job, ProcessTree
+from wslgpud.brake import freezer
+from wslgpud.brake.culprit import Job
+from wslgpud.brake.process_scan import scan
+from wslgpud.brake.process_tree import ProcessTree
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, state_of
 
@@ -52,15 +54,15 @@ def python(code: str) -> tuple[str, ...]:
 
 def job_of(*pids: int) -> Job:
     """Return the job of these processes and all below them, as the brake would find it."""
-    tree = ProcessTree(look.programs(Host()), {})
+    tree = ProcessTree(scan(Host()), {})
     roots = tuple(tree.by_pid[pid] for pid in pids)
     return Job(tree.members(roots, {US}), roots[0], 0, roots)
 
 
 def below(pid: int) -> list[ExactProcess]:
     """Return a process and all below it, as they are now."""
-    tree = ProcessTree(look.programs(Host()), {})
-    return [ExactProcess(*one.key, US) for one in tree.below(tree.by_pid[pid])]
+    tree = ProcessTree(scan(Host()), {})
+    return [ExactProcess(*one.key, US) for one in tree.subtree(tree.by_pid[pid])]
 
 
 def states(pid: int) -> set[str]:
@@ -71,7 +73,7 @@ def states(pid: int) -> set[str]:
 @contextmanager
 def cgroup(name: str) -> Iterator[Path]:
     """Make a cgroup of version 2 for a test, or skip it."""
-    top = grip.root()
+    top = freezer.mount_point()
     folder = Path(top) / f"wslgpud-{name}-{os.getpid()}"
     try:
         if not top:
@@ -83,7 +85,7 @@ def cgroup(name: str) -> Iterator[Path]:
         yield folder
     finally:
         with suppress(OSError):
-            grip.set_frozen(str(folder), frozen=False)
+            freezer.set_frozen(str(folder), frozen=False)
         for pid in map(int, (folder / "cgroup.procs").read_text().split()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -16,10 +16,11 @@ from tests.alerts.ticks import START, tick
 from tests.brake.real_jobs import US, below, python, running, states
 from tests.support.daemons import eventually, wslgpud
 from wslgpud.brake import brake as at_work
-from wslgpud.brake import hands, look
-from wslgpud.brake.brake import Brake, users_of
-from wslgpud.brake.grip import HeldFile
-from wslgpud.brake.orders import Orders
+from wslgpud.brake import pauser
+from wslgpud.brake.brake import Brake, allowed_users
+from wslgpud.brake.commands import CommandFile
+from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.brake.process_tree import ScannedProcess
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
@@ -63,8 +64,8 @@ class Stage:
         self.tick(self.ram())
         take(job, 100)
         self.left = 500 * MIB
-        if self.brake._looks:  # else this memory is not guarded
-            self.brake._looks[-1].left["ram"] = 600 * MIB  # type: ignore[index]
+        if self.brake._history._scans:  # else this memory is not guarded
+            self.brake._history._scans[-1].left_bytes["ram"] = 600 * MIB  # type: ignore[index]
         return self.tick(self.ram(Level.CRITICAL), seconds=3.0)
 
     def value(self, name: str, *labels: str) -> float | None:
@@ -80,16 +81,16 @@ def take(job: subprocess.Popen[str], mib: int) -> None:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    everybody = look.programs
+    everybody = at_work.scan
 
-    def ours(host: Host, *, groups: bool = False) -> Iterator[look.Program]:
-        found = list(everybody(host, groups=groups))
+    def ours(host: Host, *, cgroups: bool = False) -> Iterator[ScannedProcess]:
+        found = list(everybody(host, cgroups=cgroups))
         mine = {os.getpid()}
         for _ in range(10):
             mine |= {one.pid for one in found if one.parent in mine}
         return (one for one in found if one.pid in mine)
 
-    monkeypatch.setattr(at_work.look, "programs", ours)
+    monkeypatch.setattr(at_work, "scan", ours)
     made = Stage(tmp_path)
     yield made
     made.brake.close()
@@ -111,7 +112,7 @@ def test_who_takes_the_last_of_the_memory_is_paused_and_it_is_said_how_much_was_
     assert f"(pid {job.pid})" in str(row.facts["who"])
     assert [one["job"] for one in stage.brake.document()] == [row.facts["job"]] == [1]
     assert (stage.value("brake_held_jobs"), stage.value("brake_pauses")) == (1, 1)
-    assert HeldFile(stage.folder).read()[1].keys() == {1}
+    assert HeldJobsFile(stage.folder).read()[1].keys() == {1}
 
 
 def test_one_that_is_paused_is_not_paused_again_while_the_forecast_still_counts_down(stage, job) -> None:
@@ -132,7 +133,7 @@ def test_it_goes_on_when_there_is_room_again_that_stays(stage, job) -> None:
     (row,) = rows
     assert (row.new, str(row.facts["outcome"])) == (Level.OK, "goes on, as there is room again")
     assert stage.value("brake_ends", "room") == 1
-    assert HeldFile(stage.folder).read() == (1, {})
+    assert HeldJobsFile(stage.folder).read() == (1, {})
 
 
 def test_the_second_time_it_waits_for_more_room(stage, job) -> None:
@@ -148,7 +149,7 @@ def test_the_second_time_it_waits_for_more_room(stage, job) -> None:
 
 def test_its_owner_lets_it_go_on_and_it_is_left_alone_until_it_is_calm(stage, job) -> None:
     stage.about_to_run_out(job)
-    Orders(stage.folder).give(1, "resume")
+    CommandFile(stage.folder).append(1, "resume")
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
     assert str(row.facts["outcome"]) == "goes on, as somebody wanted it to"
     assert stage.about_to_run_out(job) == []
@@ -161,14 +162,14 @@ def test_its_owner_lets_it_go_on_and_it_is_left_alone_until_it_is_calm(stage, jo
 
 def test_an_order_for_another_number_means_nobody(stage, job) -> None:
     stage.about_to_run_out(job)
-    Orders(stage.folder).give(2, "stop")
+    CommandFile(stage.folder).append(2, "stop")
     assert stage.tick(stage.ram(Level.CRITICAL)) == []
     assert stage.value("brake_held_jobs") == 1
 
 
 def test_its_owner_ends_it(stage, job) -> None:
     stage.about_to_run_out(job)
-    Orders(stage.folder).give(1, "stop")
+    CommandFile(stage.folder).append(1, "stop")
     stage.tick(stage.ram(Level.CRITICAL))
     assert job.wait() == -signal.SIGTERM
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
@@ -180,9 +181,9 @@ def test_one_that_does_not_end_is_killed_after_its_time(tmp_path, stage) -> None
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + GROWS
     with running(*python(deaf), stdin=subprocess.PIPE) as job:
         stage.about_to_run_out(job)
-        Orders(stage.folder).give(1, "stop")
+        CommandFile(stage.folder).append(1, "stop")
         assert stage.tick(stage.ram(Level.CRITICAL)) == []
-        assert stage.tick(stage.ram(Level.CRITICAL), seconds=hands.TERM_SECONDS) == []
+        assert stage.tick(stage.ram(Level.CRITICAL), seconds=pauser.TERM_SECONDS) == []
         assert job.wait() == -signal.SIGKILL
         assert len(stage.tick(stage.ram(Level.CRITICAL))) == 1
 
@@ -213,7 +214,7 @@ def test_somebody_who_lets_it_go_on_in_the_terminal_has_decided(stage, job) -> N
 
 def test_one_that_has_not_come_to_a_stop_yet_was_not_let_go_on_by_anybody(stage, job, monkeypatch) -> None:
     stage.about_to_run_out(job)
-    monkeypatch.setattr(hands, "is_held", lambda _: False)
+    monkeypatch.setattr(pauser, "is_paused", lambda _: False)
 
     assert stage.tick(stage.ram(Level.CRITICAL)) == []
     assert stage.value("brake_held_jobs") == 1
@@ -233,7 +234,7 @@ def test_when_the_brake_is_let_go_of_all_go_on(stage, job) -> None:
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
     stage.brake.close()
     eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
-    assert HeldFile(stage.folder).read() == (1, {})
+    assert HeldJobsFile(stage.folder).read() == (1, {})
 
 
 def test_a_kind_of_memory_that_is_not_guarded_pauses_nobody(stage, job) -> None:
@@ -252,7 +253,7 @@ def test_another_users_job_is_left_alone_and_counted_once(stage, job) -> None:
 
 
 def test_nobody_is_paused_who_cannot_be_noted_on_disk(stage, job) -> None:
-    stage.brake._file = HeldFile(stage.folder / "gone")
+    stage.brake._file = HeldJobsFile(stage.folder / "gone")
     assert stage.about_to_run_out(job) == []
     eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
 
@@ -265,11 +266,10 @@ def test_a_watchdog_that_has_been_killed_is_replaced_before_anybody_is_paused(st
     os.kill(first, signal.SIGKILL)
     eventually(lambda: not stage.brake._watchdog.alive(), "its end")
     stage.tick(stage.ram(Level.OK))
-    assert stage.value("brake_ready") == 0
-
-    assert len(stage.about_to_run_out(job)) == 1
     assert stage.brake._watchdog.pid != first
     assert stage.value("brake_ready") == 1
+
+    assert len(stage.about_to_run_out(job)) == 1
 
 
 def card(stage: Stage, job: subprocess.Popen[str], **more: object) -> Forecast:
@@ -301,7 +301,7 @@ def test_two_jobs_of_one_resource_are_one_row_that_names_the_last_and_counts_the
         (row,) = stage.tick(card(stage, other), seconds=2.0)
         assert (row.facts["job"], row.facts["more"]) == (2, 1)
 
-        Orders(stage.folder).give(2, "resume")
+        CommandFile(stage.folder).append(2, "resume")
         (row,) = stage.tick(card(stage, other, level=Level.WARNING))
         assert (row.new, row.facts["job"]) == (Level.CRITICAL, 1)
         assert [one.pid for one in below(job.pid)] == [job.pid]
@@ -309,10 +309,10 @@ def test_two_jobs_of_one_resource_are_one_row_that_names_the_last_and_counts_the
 
 def test_who_and_what_is_configured_must_be_there() -> None:
     with pytest.raises(ConfigError, match="no user nobody-here"):
-        users_of(BrakeSettings(users=("nobody-here",)))
+        allowed_users(BrakeSettings(users=("nobody-here",)))
     with pytest.raises(ConfigError, match=r"brake\.resources: disk is none of ram, gpu, cgroup"):
-        users_of(BrakeSettings(resources=("disk",)))
-    assert users_of(BrakeSettings()) == {US}
+        allowed_users(BrakeSettings(resources=("disk",)))
+    assert allowed_users(BrakeSettings()) == {US}
 
 
 def test_commands_on_a_machine_without_a_daemon_say_so(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.alerts.test_manager import Life
 from wslgpud.alerts.messages import outcome
 from wslgpud.alerts.rules import BRAKE
-from wslgpud.brake.brake import goes_on
+from wslgpud.brake.paused_job import resumed_by_restart
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.verdict import Verdict, decide
 from wslgpud.words import say
@@ -119,7 +119,7 @@ def test_after_a_restart_it_is_told_that_it_went_on(tmp_path: Path) -> None:
     (left,) = life.manager.left_open
     assert left.paused is not None
 
-    life.manager.report(goes_on(left.resource, life.clock.wall(), life.clock.mono()))
+    life.manager.report(resumed_by_restart(left.resource, life.clock.wall(), life.clock.mono()))
     life.memory(3, Level.OK, Level.OK, left=60)
     (one,) = life.manager.standing()
     assert one.incident.paused is None

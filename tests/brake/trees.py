@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wslgpud.brake.jobs import Job, ProcessKey, ProcessTree, Program, Spared, grower
+from wslgpud.brake.culprit import Job, NotPaused, growing_job
+from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
 
 MIB, GIB = 1 << 20, 1 << 30
 ALICE, BOB = 1000, 1001
-INIT = Program(1, 1, 0, 0, "systemd", 10 * MIB)
+INIT = ScannedProcess(1, 1, 0, 0, "systemd", 10 * MIB)
 
 
-def program(pid: int, parent: int, name: str, held: int = 10 * MIB, uid: int | None = ALICE, **more: object) -> Program:
-    return Program(pid, pid * 10, parent, uid, name, held)._replace(**more)  # type: ignore[arg-type]
+def program(
+    pid: int, parent: int, name: str, held: int = 10 * MIB, uid: int | None = ALICE, **more: object
+) -> ScannedProcess:
+    return ScannedProcess(pid, pid * 10, parent, uid, name, held)._replace(**more)  # type: ignore[arg-type]
 
 
 def chosen(
-    now: list[Program],
+    now: list[ScannedProcess],
     before: Mapping[int, int] | None = None,
     lost: int = GIB,
     users: frozenset[int] = frozenset({ALICE}),
     **more: object,
-) -> Job | Spared:
+) -> Job | NotPaused:
     """Return whom the brake would pause, given what some held before by pid; the others held what they hold."""
-    held: dict[ProcessKey, int] = {one.key: (before or {}).get(one.pid, one.held_bytes) for one in (INIT, *now)}
-    return grower(ProcessTree([INIT, *now], held, ours={99}), users, lost, **more)  # type: ignore[arg-type]
+    held: dict[ProcessKey, int] = {one.key: (before or {}).get(one.pid, one.memory_bytes) for one in (INIT, *now)}
+    return growing_job(ProcessTree([INIT, *now], held, ours={99}), users, lost, **more)  # type: ignore[arg-type]
 
 
-def pids(found: Job | Spared) -> set[int] | str:
+def pids(found: Job | NotPaused) -> set[int] | str:
     return {one.pid for one in found.members} if isinstance(found, Job) else found

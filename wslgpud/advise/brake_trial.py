@@ -7,7 +7,7 @@ from typing import Any
 
 from wslgpud.alerts.incidents import Incident, grouped, story
 from wslgpud.alerts.messages import iso, outcome
-from wslgpud.brake.when import certainty, is_due, kind_of
+from wslgpud.brake.policy import attribution_probability, resource_kind, should_pause
 from wslgpud.config import BrakeSettings
 from wslgpud.model import MEMORY, Forecast, Level
 from wslgpud.risk.engine import RiskEngine
@@ -27,12 +27,15 @@ def pauses(reader: Reader, walls: tuple[float, float], settings: BrakeSettings) 
     """
     start, end = walls
     for incident in sorted(grouped(reader.changes(start)), key=lambda one: one.id):
-        asked = story(incident.rule) == MEMORY and kind_of(incident.resource) in settings.resources
+        asked = story(incident.rule) == MEMORY and resource_kind(incident.resource) in settings.resources
         if not asked or incident.worst < Level.CRITICAL or not start <= incident.opened_wall <= end:
             continue
         if (found := _first(reader, incident, end)) is not None:
             wall, forecast = found
-            sure = certainty(forecast) >= settings.act_on_likelihood or kind_of(incident.resource) != "gpu"
+            sure = (
+                attribution_probability(forecast) >= settings.act_on_likelihood
+                or resource_kind(incident.resource) != "gpu"
+            )
             yield {
                 "incident": incident.id,
                 "at": iso(wall),
@@ -50,6 +53,6 @@ def _first(reader: Reader, incident: Incident, end: float) -> tuple[float, Forec
     until = min(end, incident.closed_wall or end, incident.opened_wall + MOST_SECONDS)
     for seen in observations(reader, begin, until):
         for forecast in engine.observe(seen).forecasts:
-            if forecast.resource == incident.resource and is_due(forecast):
+            if forecast.resource == incident.resource and should_pause(forecast):
                 return seen.t, forecast
     return None

@@ -96,6 +96,8 @@ class AlertManager:
         self._control = ControlFile(place.state_folder, log.warning)
         self._in_journal = journald.is_where_we_log(os.environ)
         self._save_requests = SaveRequests(settings)
+        #: the processes that the brake holds, by pid and start time, as the loop knows them
+        self.paused: frozenset[tuple[int, int]] = frozenset()
         self._last_eta: dict[str, tuple[float, float]] = {}  # by resource, the last one told, and when
         self._unsaid: set[tuple[str, int]] = set()  # rules and open incidents of which a silence has kept news
         self._announced = False
@@ -236,7 +238,7 @@ class AlertManager:
         return {**facts, "pids": " ".join(members[:MOST_MEMBERS])} if members else facts
 
     def _request_save(self, row: Transition) -> None:
-        if done := self._save_requests.note(row, self._processes):
+        if done := self._save_requests.note(row, self._processes, self.paused):
             log.warning("%s", done)
 
     def _keep_past(self, incident: Incident) -> None:

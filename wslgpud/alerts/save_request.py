@@ -49,8 +49,16 @@ class SaveRequests:
         self._asked: dict[str, set[tuple[int, int]]] = {}
         self._waiting: dict[str, Transition] = {}
 
-    def note(self, transition: Transition, processes: Sequence[ProcessSample]) -> str:
-        """Act on a change of level; return what was done, for the log, or nothing."""
+    def note(
+        self,
+        transition: Transition,
+        processes: Sequence[ProcessSample],
+        paused: frozenset[tuple[int, int]] = frozenset(),
+    ) -> str:
+        """Act on a change of level; return what was done, for the log, or nothing.
+
+        Nobody of ``paused`` is asked: the signal would wait, and end or surprise the job when it is resumed.
+        """
         if self._signal is None or transition.rule not in self._rules:
             return ""
         self._waiting.pop(transition.resource, None)
@@ -62,7 +70,7 @@ class SaveRequests:
             return ""
         asked = self._asked.setdefault(transition.resource, set())
         process = culprit(transition, processes)
-        if transition.new < self._level or process is None or process.key in asked:
+        if transition.new < self._level or process is None or process.key in asked or process.key in paused:
             return ""
         if problem := send(ExactProcess(*process.key, self._user), self._signal):
             return f"{process.name} (pid {process.pid}) was not sent {self._signal.name}: {problem}"

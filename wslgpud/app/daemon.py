@@ -24,8 +24,9 @@ from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.loop import Answers, Loop
-from wslgpud.brake.brake import Brake, goes_on, users_of
-from wslgpud.brake.grip import HeldFile
+from wslgpud.brake.brake import Brake, allowed_users
+from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.brake.paused_job import resumed_by_restart
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
@@ -60,7 +61,7 @@ def check(config: Config) -> None:
     Raises ConfigError: the key, and what it may be.
     """
     channel_factory.configured(config.alerts)
-    users_of(config.brake)
+    allowed_users(config.brake)
     HttpServer(config.server, Publisher(()), ())
     if config.otlp.endpoint:
         otlp.Push(config.otlp, list)
@@ -208,11 +209,11 @@ class Daemon:
         """Let go on what an earlier daemon has left paused; return the brake, if it is on."""
         clock, folder = self._host.clock, self._folder.resolve()
         if self._host.live:
-            for number in HeldFile(folder).release():
+            for number in HeldJobsFile(folder).resume_all():
                 log.warning("job %d, paused by a daemon that has died, goes on", number)
         for incident in alerts.left_open:
             if incident.paused is not None:
-                alerts.report(goes_on(incident.resource, clock.wall(), clock.mono()))
+                alerts.report(resumed_by_restart(incident.resource, clock.wall(), clock.mono()))
         if self._watchdog is None:
             return None
         brake = Brake(self._config.brake, self._host, folder, self._watchdog)

@@ -131,6 +131,7 @@ class Loop:
         try:
             for transition in self.brake.tick(state.snapshot, state.forecasts):
                 self.alerts.report(transition)
+            self.alerts.paused = self.brake.held_processes()
         except Exception as bug:
             if repr(bug) != self._brake_error:
                 log.exception("the brake failed at this tick; please report this")

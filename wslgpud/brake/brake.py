@@ -1,4 +1,4 @@
-"""The brake at work: looks at the machine near its limit, pauses who grows, and holds them until somebody decides."""
+"""The brake at work: near the limit of memory it pauses the job that grows, and holds it until somebody decides."""
 
 from __future__ import annotations
 
@@ -7,56 +7,44 @@ import logging
 import math
 import os
 import pwd
-from collections import Counter, deque
+import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from wslgpud.alerts.messages import iso
-from wslgpud.alerts.rules import BRAKE
 from wslgpud.brake import brake_metrics as metrics
-from wslgpud.brake import grip, hands, jobs, look, when
-from wslgpud.brake.grip import Grip, HeldFile
-from wslgpud.brake.jobs import Job, ProcessKey, ProcessTree
-from wslgpud.brake.orders import Orders
+from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy
+from wslgpud.brake.commands import CommandFile
+from wslgpud.brake.culprit import Job
+from wslgpud.brake.growth_history import Baseline, GrowthHistory, trees
+from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
+from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name
+from wslgpud.brake.process_scan import scan
+from wslgpud.brake.process_tree import ProcessKey, ScannedProcess
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Reading, Snapshot, Transition
-from wslgpud.risk.attribution import GROUP, full_name
-from wslgpud.security.redaction import named
-from wslgpud.words import Fact, Message, MessageLike, cause, say
+from wslgpud.words import MessageLike, cause, say
 
 log = logging.getLogger(__name__)
 
-KINDS = ("ram", "gpu", "cgroup")
-#: time between two looks at all processes: while something grows, and once half of the memory is gone
-GROWING_SECONDS, HALF_FULL_SECONDS = 2.0, 15.0
-#: looks that are remembered; who has grown is asked over at most so long, and over what there is where that is less
-MOST_LOOKS, LONGEST_SECONDS, SHORTEST_SECONDS = 40, 60.0, 3.0
+RESOURCE_KINDS = ("ram", "gpu", "cgroup")
 #: after nobody could be paused it is tried again so much later, not at each of ten samples a second
-AGAIN_SECONDS = 1.0
-#: whether a paused job still stands still is looked at once in so long
+RETRY_SECONDS = 1.0
+#: a watchdog that has ended is replaced at most once in so long
+WATCHDOG_SECONDS = 10.0
+#: whether a paused job still stands still is checked once in so long
 CHECK_SECONDS = 1.0
 #: jobs of which it is remembered how often they were paused
 _MOST_REMEMBERED = 64
 
-#: what is said of a job that is paused no more, by what became of it
-ENDED: Mapping[str, Message] = {
-    "room": say("goes on, as there is room again"),
-    "owner": say("goes on, as somebody wanted it to"),
-    "time": say("goes on, as nobody has decided"),
-    "stopped": say("was ended by order"),
-    "ended": say("has ended"),
-    "restart": say("goes on, as wslgpud has ended"),
-}
 
-
-def users_of(settings: BrakeSettings) -> frozenset[int]:
+def allowed_users(settings: BrakeSettings) -> frozenset[int]:
     """Return whose jobs may be paused. Raises ConfigError: no such user, or no such kind of memory."""
-    if wrong := [name for name in settings.resources if name not in KINDS]:
-        raise ConfigError("brake.resources: {name} is none of {names}", name=wrong[0], names=KINDS)
+    if wrong := [name for name in settings.resources if name not in RESOURCE_KINDS]:
+        raise ConfigError("brake.resources: {name} is none of {names}", name=wrong[0], names=RESOURCE_KINDS)
     found = set() if settings.users else {os.geteuid()}
     for name in settings.users:
         try:
@@ -66,194 +54,178 @@ def users_of(settings: BrakeSettings) -> frozenset[int]:
     return frozenset(found)
 
 
-def goes_on(resource: str, wall: float, mono: float) -> Transition:
-    """Return the row of a resource of which an earlier daemon had paused a job: with that, it was let go on."""
-    facts: dict[str, Fact] = {"end": "held", "outcome": ENDED["restart"]}
-    return Transition(wall, mono, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
-
-
-class _HeldBefore(NamedTuple):
-    """What each process held at a moment, and what was left of each resource."""
-
-    t: float
-    held: Mapping[ProcessKey, int]
-    left: Mapping[str, int]
-
-
-@dataclass(slots=True)
-class PausedJob:
-    """A job that is paused; ``ends_t`` is when it is killed, once it was asked to end."""
-
-    number: int
-    resource: str
-    who: MessageLike
-    paused_wall: float
-    size_bytes: int
-    root: ProcessKey
-    grip: Grip
-    hold: when.Hold
-    forecast: Forecast
-    ends_t: float | None = None
-    checked_t: float = 0.0
-    stood_still: bool = False
-    orders: list[str] = field(default_factory=list)
-
-
 class Brake:
-    """Pauses and lets go on, a tick at a time. ``readings`` and ``document`` are for other threads."""
+    """Pauses and resumes, a tick at a time. ``readings`` and ``document`` are for other threads."""
 
     def __init__(self, settings: BrakeSettings, host: Host, folder: Path, watchdog: Watchdog) -> None:
         """Begin with nothing held. Raises ConfigError: a user or a kind of memory is not known."""
         self._settings, self._host, self._watchdog = settings, host, watchdog
-        self._users = users_of(settings)
-        self._file, self._orders = HeldFile(folder), Orders(folder)
-        self._last, _ = self._file.read()
-        self._held: list[PausedJob] = []
-        self._looks: deque[_HeldBefore] = deque(maxlen=MOST_LOOKS)
-        self._again: dict[str, tuple[float, str]] = {}
-        self._counts: Counter[str] = Counter()
-        self._spared: Counter[str] = Counter()
+        self._users = allowed_users(settings)
+        self._file, self._commands = HeldJobsFile(folder), CommandFile(folder)
+        self._last_number, _ = self._file.read()
+        self._paused: list[PausedJob] = []
+        self._history = GrowthHistory()
+        #: by resource, when nobody could be paused, and why
+        self._spared: dict[str, tuple[float, str]] = {}
+        self._ends: Counter[str] = Counter()
+        self._spared_counts: Counter[str] = Counter()
         self._pauses = 0
         self._pause_seconds: float | None = None
-        #: by the first process of a job, how often it was paused, and when it was let go on for room
-        self._before: dict[ProcessKey, tuple[int, float]] = {}
+        #: by the first process of a job, how often it was paused, and when it was resumed for room
+        self._resumed: dict[ProcessKey, tuple[int, float]] = {}
         #: by resource, processes that somebody wants to go on until it is calm
-        self._let_be: dict[str, set[ProcessKey]] = {}
-        self._told: tuple[Reading, ...] = ()
-        self._shown: tuple[dict[str, Any], ...] = ()
+        self._exempt: dict[str, set[ProcessKey]] = {}
+        self._readings: tuple[Reading, ...] = ()
+        self._document: tuple[dict[str, Any], ...] = ()
+        #: before then no other watchdog is started for one that has ended
+        self._next_watchdog_t = -math.inf
         self._publish()
 
     def tick(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> list[Transition]:
         """Pause who is to be paused, decide on those that are held; return what there is to say."""
-        now = {f.resource: f for f in forecasts if when.kind_of(f.resource) in self._settings.resources}
+        now = {f.resource: f for f in forecasts if policy.resource_kind(f.resource) in self._settings.resources}
         rows: list[Transition] = []
-        for name in [name for name in self._let_be if name not in now or now[name].level <= Level.INFO]:
-            del self._let_be[name]
+        for name in {*self._exempt, *self._spared}:
+            if name not in now or now[name].level <= Level.INFO:
+                self._exempt.pop(name, None)
+                self._spared.pop(name, None)
         # The first thing: each of the ten samples a second may be the last one.
         for forecast in sorted(now.values(), key=lambda f: f.headroom_bytes / max(1, f.capacity_bytes)):
-            if when.is_due(forecast) and self._may_try(forecast.resource, snapshot.mono):
+            if policy.should_pause(forecast) and self._may_try(forecast.resource, snapshot.mono):
                 rows += self._pause(snapshot, forecast, now)
-        rows += self._decide(snapshot, now)
-        self._look_ahead(snapshot.mono, now)
+        rows += self._review(snapshot, now)
+        if self._history.is_due(snapshot.mono, now):
+            self._history.add(snapshot.mono, list(scan(self._host)), now)
+        if not self._watchdog.alive() and snapshot.mono >= self._next_watchdog_t:
+            self._next_watchdog_t = snapshot.mono + WATCHDOG_SECONDS
+            self._restart_watchdog()
+            if self._paused:
+                self._register()
         self._publish()
         return rows
 
     def document(self) -> tuple[dict[str, Any], ...]:
         """Return what is held as JSON, with messages."""
-        return self._shown
+        return self._document
 
     def readings(self) -> Iterator[Reading]:
-        yield from self._told
+        yield from self._readings
+
+    def held_processes(self) -> frozenset[ProcessKey]:
+        """Return who stands still by our doing: a signal would reach them only once they are resumed."""
+        held = (job.held.processes for job in self._paused if job.killed_t is None)
+        return frozenset((one.pid, one.start_ticks) for processes in held for one in processes)
 
     def close(self) -> None:
-        """Let all go on: without us nobody would."""
-        for held in self._held:
-            grip.let_go(held.grip)
-        self._held.clear()
+        """Resume all: without us nobody would."""
+        for job in self._paused:
+            held_jobs.resume(job.held)
+        self._paused.clear()
         with contextlib.suppress(OSError):  # the worst that an entry too many does is another SIGCONT
-            self._file.write(self._last, ())
-        self._watchdog.tell(())
+            self._file.write(self._last_number, ())
+        self._watchdog.update(())
         self._watchdog.close()
 
     # whom, and how
 
     def _may_try(self, resource: str, t: float) -> bool:
-        tried, _ = self._again.get(resource, (-AGAIN_SECONDS, ""))
-        return t - tried >= AGAIN_SECONDS and len(self._held) < grip.MOST_HELD
+        tried, _ = self._spared.get(resource, (-math.inf, ""))
+        return t - tried >= RETRY_SECONDS and len(self._paused) < held_jobs.MOST_HELD
 
     def _pause(self, snapshot: Snapshot, forecast: Forecast, now: Mapping[str, Forecast]) -> Iterator[Transition]:
         resource, t = forecast.resource, snapshot.mono
-        programs = list(look.programs(self._host, groups=resource.startswith("cgroup:")))
-        before = self._look_before(t, forecast)
-        found = self._job(programs, before, forecast)
-        self._remember(t, programs, now)
-        here = any(held.resource == resource for held in self._held)
-        let_be = self._let_be.get(resource, set())
+        processes = list(scan(self._host, cgroups=resource.startswith("cgroup:")))
+        before = self._history.before(t, forecast)
+        found = self._culprit(processes, before, forecast)
+        self._history.add(t, processes, now)
+        here = any(job.resource == resource for job in self._paused)
         if (here or before is None) and found == "nobody":  # who grew is paused, or it is too early to tell
-            return
-        if isinstance(found, Job) and any(one.key in let_be for one in found.members):
             return
         why: MessageLike = ""
         if isinstance(found, Job):
-            held, why = self._hold(snapshot, forecast, found, before)
-            if held is not None:
+            if any(one.key in self._exempt.get(resource, ()) for one in found.members):
+                return
+            why = self._hold(snapshot, forecast, found, before)
+            if not why:
                 # Who grows from here on is somebody else.
-                self._looks.clear()
-                self._remember(t, programs, now)
+                self._history.clear()
+                self._history.add(t, processes, now)
                 yield self._row(snapshot, resource)
                 return
         reason = found if isinstance(found, str) else "refused"
-        if self._again.get(resource, (0.0, ""))[1] != reason:
-            self._spared[reason] += 1
+        if self._spared.get(resource, (0.0, ""))[1] != reason:
+            self._spared_counts[reason] += 1
             log.warning("%s runs out, and nobody is paused: %s%s", resource, reason, f" ({why})" if why else "")
-        self._again[resource] = t, reason
+        self._spared[resource] = t, reason
 
-    def _job(self, programs: Collection[jobs.Program], before: _HeldBefore | None, forecast: Forecast) -> Job | str:
-        resource = forecast.resource
-        tree = ProcessTree(programs, before.held if before is not None else {}, {os.getpid(), self._watchdog.pid})
-        if when.kind_of(resource) == "gpu":
-            if forecast.who_pid is None or when.certainty(forecast) < self._settings.act_on_likelihood:
+    def _culprit(self, processes: Collection[ScannedProcess], before: Baseline | None, forecast: Forecast) -> Job | str:
+        resource, kind = forecast.resource, policy.resource_kind(forecast.resource)
+        own, with_shared = trees(processes, before, {os.getpid(), self._watchdog.pid})
+        if kind == "gpu":
+            if forecast.who_pid is None or policy.attribution_probability(forecast) < self._settings.act_on_likelihood:
                 return "unsure"
-            return jobs.named(tree, self._users, forecast.who_pid)
+            return culprit.job_of_pid(own, self._users, forecast.who_pid)
         if before is None:
             return "nobody"
-        lost, among = before.left.get(resource, forecast.headroom_bytes) - forecast.headroom_bytes, None
-        if when.kind_of(resource) == "cgroup":
+        lost, among = before.left_bytes.get(resource, forecast.headroom_bytes) - forecast.headroom_bytes, None
+        if kind == "cgroup":
             group = resource.removeprefix("cgroup:").rstrip("/")
-            among = {one.pid for one in programs if f"{one.cgroup}/".startswith(f"{group}/")}
-        return jobs.grower(tree, self._users, lost, among)
+            among = {one.pid for one in processes if f"{one.cgroup}/".startswith(f"{group}/")}
+        found = culprit.growing_job(own, self._users, lost, among)
+        # What is shared counts for each that has mapped it, so it is asked for only where that alone explains the loss.
+        return culprit.growing_job(with_shared, self._users, lost, among) if found == "nobody" else found
 
-    def _hold(
-        self, snapshot: Snapshot, forecast: Forecast, job: Job, before: _HeldBefore | None
-    ) -> tuple[PausedJob | None, MessageLike]:
+    def _hold(self, snapshot: Snapshot, forecast: Forecast, job: Job, before: Baseline | None) -> MessageLike:
+        """Pause a job; return why that could not be, or nothing."""
         t, left = snapshot.mono, forecast.headroom_bytes
-        self._last += 1
+        self._last_number += 1
         seconds = t - before.t if before is not None else 0.0
-        taking = max(0.0, job.grown_bytes / seconds if seconds > 0 else forecast.rate_bytes_per_second or 0.0)
-        times = when.times_again(*self._before.get(job.roots[0].key, (0, -math.inf)), t)
-        held = PausedJob(
-            self._last,
+        rate = max(0.0, job.growth_bytes / seconds if seconds > 0 else forecast.rate_bytes_per_second or 0.0)
+        repeats = policy.repeats(*self._resumed.get(job.roots[0].key, (0, -math.inf)), t)
+        paused = PausedJob(
+            self._last_number,
             forecast.resource,
-            _called(job, snapshot, forecast),
+            job_name(job, snapshot, forecast),
             snapshot.wall,
-            sum(one.held_bytes for one in job.members),
+            sum(one.memory_bytes for one in job.members),
+            paused_job.run_seconds(job.members, time.clock_gettime(time.CLOCK_BOOTTIME)),
             job.roots[0].key,
-            Grip(()),
-            when.Hold(t, left, forecast.capacity_bytes, taking, times),
+            HeldJob(()),
+            policy.PauseState(t, left, forecast.capacity_bytes, rate, repeats),
             forecast,
         )
-        self._held.append(held)
+        self._paused.append(paused)
 
-        def note(now_held: Grip) -> MessageLike:
-            held.grip = now_held
-            return self._note()
+        def register(held: HeldJob) -> MessageLike:
+            paused.held = held
+            return self._register()
 
-        done, problem = hands.hold(self._host, job, self._users, note)
-        if done is None:
-            self._held.remove(held)
-            self._note()
-            return None, problem
-        held.grip, held.checked_t = done, t
+        held, problem = pauser.pause(self._host, job, self._users, register)
+        if held is None:
+            self._paused.remove(paused)
+            self._register()
+            return problem
+        paused.held, paused.checked_t = held, t
         self._pauses += 1
         self._pause_seconds = self._host.clock.mono() - t
         after_ms = 1000 * self._pause_seconds
-        log.warning("paused %s (processes: %d) %.0f ms after the sample", held.who, len(done.members), after_ms)
-        return held, ""
+        log.warning("paused %s (processes: %d) %.0f ms after the sample", paused.who, len(held.processes), after_ms)
+        return ""
 
-    def _note(self) -> MessageLike:
+    def _register(self) -> MessageLike:
         """Have the watchdog and the disk know what is held; return why they cannot, or nothing."""
-        grips = [(held.number, held.grip) for held in self._held]
-        if not self._watchdog.tell(one for _, one in grips):
-            self._revive()
-            if not self._watchdog.tell(one for _, one in grips):
+        jobs = [(job.number, job.held) for job in self._paused]
+        if not self._watchdog.update(held for _, held in jobs):
+            self._restart_watchdog()
+            if not self._watchdog.update(held for _, held in jobs):
                 return say("the brake's watchdog does not answer")
         try:
-            self._file.write(self._last, grips)
+            self._file.write(self._last_number, jobs)
         except OSError as error:
             return say("{path} cannot be written: {why}", path=str(self._file.path), why=cause(error))
         return ""
 
-    def _revive(self) -> None:
+    def _restart_watchdog(self) -> None:
         """Start another watchdog, which has the rights that we have left: enough for our own user's jobs."""
         log.warning("the brake's watchdog has ended; starting another one")
         self._watchdog.close()
@@ -261,78 +233,56 @@ class Brake:
 
     # those that are held
 
-    def _decide(self, snapshot: Snapshot, now: Mapping[str, Forecast]) -> Iterator[Transition]:
+    def _review(self, snapshot: Snapshot, now: Mapping[str, Forecast]) -> Iterator[Transition]:
         t = snapshot.mono
-        for number, order in self._orders.new():
-            for held in self._held:
-                if held.number == number:
-                    held.orders.append(order)
-        for held in list(self._held):
-            if how := self._become(held, t, now.get(held.resource)):
-                self._held.remove(held)
-                self._counts[how] += 1
+        for number, command in self._commands.new():
+            for job in self._paused:
+                if job.number == number:
+                    job.commands.append(command)
+        for job in list(self._paused):
+            if how := self._advance(job, t, now.get(job.resource)):
+                self._paused.remove(job)
+                self._ends[how] += 1
                 if how in ("owner", "time"):
-                    members = {(one.pid, one.start_ticks) for one in held.grip.members}
-                    self._let_be.setdefault(held.resource, set()).update(members)
+                    keys = {(one.pid, one.start_ticks) for one in job.held.processes}
+                    self._exempt.setdefault(job.resource, set()).update(keys)
                 elif how == "room":
-                    self._before[held.root] = held.hold.again, t
-                    for oldest in list(self._before)[:-_MOST_REMEMBERED]:
-                        del self._before[oldest]
-                self._note()
-                log.warning("job %d, %s: %s", held.number, held.who, ENDED[how])
-                facts = {"outcome": ENDED[how], "who": held.who, "held_seconds": snapshot.wall - held.paused_wall}
-                yield self._row(snapshot, held.resource, facts, held.forecast)
+                    self._resumed[job.root] = job.state.repeats, t
+                    for oldest in list(self._resumed)[:-_MOST_REMEMBERED]:
+                        del self._resumed[oldest]
+                self._register()
+                log.warning("job %d, %s: %s", job.number, job.who, OUTCOMES[how])
+                yield self._row(snapshot, job.resource, job.outcome(how, snapshot.wall), job.forecast)
 
-    def _become(self, held: PausedJob, t: float, now: Forecast | None) -> str:
-        """Return what has become of a job, nothing while it is held."""
-        if held.ends_t is not None:
-            if not hands.ended(held.grip):
-                if t >= held.ends_t:
-                    hands.kill(self._host, held.grip, self._users)
+    def _advance(self, job: PausedJob, t: float, now: Forecast | None) -> str:
+        """Do what is due for a job; return what has become of it, nothing while it is held."""
+        if job.killed_t is not None:
+            if not pauser.has_ended(job.held):
+                if t >= job.killed_t:
+                    pauser.kill(self._host, job.held, self._users)
                 return ""
             return "stopped"
-        if t - held.checked_t >= CHECK_SECONDS:
-            held.checked_t = t
-            still = hands.is_held(held.grip)
+        if t - job.checked_t >= CHECK_SECONDS:
+            job.checked_t = t
+            still = pauser.is_paused(job.held)
             # Who has not been given a processor yet has not come to a stop yet, either.
-            if still is None or (held.stood_still and not still):
-                grip.let_go(held.grip)  # all of it, if only a part was
+            if still is None or (job.stood_still and not still):
+                held_jobs.resume(job.held)  # all of it, if only a part was
                 return "ended" if still is None else "owner"
-            held.stood_still = still
-        orders, held.orders = held.orders, []
+            job.stood_still = still
+        commands, job.commands = job.commands, []
         left = None if now is None else now.headroom_bytes
-        minutes, way = self._settings.hold_minutes, self._settings.after_hold
-        held.hold, step = when.after(held.hold, t, left, 60.0 * minutes, way)  # type: ignore[arg-type]  # of these choices
-        if "stop" in orders or step == "stop":
-            hands.terminate(held.grip)
-            held.ends_t = t + hands.TERM_SECONDS
+        minutes, after_hold = self._settings.hold_minutes, self._settings.after_hold
+        job.state, step = policy.next_step(job.state, t, left, 60.0 * minutes, after_hold)  # type: ignore[arg-type]  # of these choices
+        if "stop" in commands or step == "stop":
+            pauser.terminate(job.held)
+            job.killed_t = t + pauser.TERM_SECONDS
             return ""
-        how = "owner" if "resume" in orders else step
+        how = "owner" if "resume" in commands else step
         if how != "hold":
-            grip.let_go(held.grip)
+            held_jobs.resume(job.held)
             return how
         return ""
-
-    # what is remembered
-
-    def _look_ahead(self, t: float, now: Mapping[str, Forecast]) -> None:
-        """Look at all processes now and then, so that it is known who has grown when that is asked."""
-        watched = [f for name, f in now.items() if when.kind_of(name) != "gpu" and f.capacity_bytes > 0]
-        growing = any(f.level >= Level.INFO for f in watched)
-        half_full = any(f.headroom_bytes < f.capacity_bytes / 2 for f in watched)
-        seconds = GROWING_SECONDS if growing else HALF_FULL_SECONDS
-        if (growing or half_full) and (not self._looks or t - self._looks[-1].t >= seconds):
-            self._remember(t, look.programs(self._host), now)
-
-    def _remember(self, t: float, programs: Iterable[jobs.Program], now: Mapping[str, Forecast]) -> None:
-        held = {one.key: one.held_bytes for one in programs}
-        self._looks.append(_HeldBefore(t, held, {name: f.headroom_bytes for name, f in now.items()}))
-
-    def _look_before(self, t: float, forecast: Forecast) -> _HeldBefore | None:
-        """Return the look from which on growth is asked for: that at which it began, if there is one of then."""
-        window = min(LONGEST_SECONDS, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
-        known = [one for one in self._looks if forecast.resource in one.left]
-        return next((one for one in reversed(known) if t - one.t >= window), known[0] if known else None)
 
     # what is said
 
@@ -340,63 +290,21 @@ class Brake:
         self,
         snapshot: Snapshot,
         resource: str,
-        outcome: Mapping[str, Fact] | None = None,
+        outcome: Mapping[str, Any] | None = None,
         forecast: Forecast | None = None,
     ) -> Transition:
-        """Return the row of how things stand with a resource: who is paused, or what has become of the last one."""
-        here = [held for held in self._held if held.resource == resource]
-        if not here:
-            facts = {"end": "held", **(outcome or {})}
-            return Transition(snapshot.wall, snapshot.mono, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
-        last = here[-1]
-        facts = {
-            "job": last.number,
-            "who": last.who,
-            "paused_clock": last.paused_wall,
-            "left_bytes": last.hold.left_bytes,
-            "count": len(last.grip.members),
-            **({"more": len(here) - 1} if len(here) > 1 else {}),
-        }
-        told = forecast or last.forecast
-        return Transition(
-            snapshot.wall, snapshot.mono, resource, BRAKE, Level.OK, Level.CRITICAL, forecast=told, facts=facts
-        )
+        here = [job for job in self._paused if job.resource == resource]
+        return paused_job.row(snapshot, resource, here, outcome or {}, forecast)
 
     def _publish(self) -> None:
         # Made ready here: other threads must not walk through what changes meanwhile.
-        self._told = (
+        self._readings = (
             Reading(metrics.READY, int(self._watchdog.alive())),
-            Reading(metrics.HELD, len(self._held)),
-            Reading(metrics.HELD_BYTES, sum(held.size_bytes for held in self._held)),
+            Reading(metrics.HELD, len(self._paused)),
+            Reading(metrics.HELD_BYTES, sum(job.size_bytes for job in self._paused)),
             Reading(metrics.PAUSES, self._pauses),
-            *(Reading(metrics.ENDS, count, (how,)) for how, count in self._counts.items()),
-            *(Reading(metrics.SPARED, count, (reason,)) for reason, count in self._spared.items()),
+            *(Reading(metrics.ENDS, count, (how,)) for how, count in self._ends.items()),
+            *(Reading(metrics.SPARED, count, (reason,)) for reason, count in self._spared_counts.items()),
             *([] if self._pause_seconds is None else [Reading(metrics.PAUSE_SECONDS, round(self._pause_seconds, 3))]),
         )
-        self._shown = tuple(
-            {
-                "job": held.number,
-                "resource": held.resource,
-                "who": held.who,
-                "paused": iso(held.paused_wall),
-                "left_bytes": held.hold.left_bytes,
-                "needed_bytes": round(held.hold.needed_bytes),
-                "size_bytes": held.size_bytes,
-                "processes": len(held.grip.members),
-                "frozen": bool(held.grip.cgroup),
-                "ending": held.ends_t is not None,
-            }
-            for held in self._held
-        )
-
-
-def _called(job: Job, snapshot: Snapshot, forecast: Forecast) -> MessageLike:
-    """Return what a job is called: as the forecast does if it means the same, else by who has grown most."""
-    pids = {one.pid for one in job.members}
-    if forecast.who_pid in pids and forecast.who:
-        return forecast.who
-    if len(job.roots) > 1:
-        return Message(GROUP, {"count": len(job.roots), "name": named(job.roots[0].name)})
-    root = job.roots[0]
-    command = next((p.command for p in snapshot.processes if p.key == root.key and p.command), named(root.name))
-    return full_name(command, root.pid)
+        self._document = tuple(job.document() for job in self._paused)

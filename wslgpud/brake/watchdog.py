@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterable
 from typing import IO, BinaryIO, cast
 
-from wslgpud.brake.grip import Grip, known, let_go, told
+from wslgpud.brake.held_jobs import HeldJob, from_json, resume, to_json
 
-#: for so long it may take to confirm what it was told; a job that it does not know of is not stopped
-CONFIRM_SECONDS = 0.5
+#: for so long it may take to confirm, and at first to start; a job that it does not know of is not stopped
+CONFIRM_SECONDS, START_SECONDS = 0.5, 10.0
 #: bytes of one line
 _MOST_BYTES = 1 << 22
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -31,34 +31,40 @@ class Watchdog:
 
     def __init__(self) -> None:
         """Start the child; it inherits what capabilities are handed on now."""
+        from wslgpud.probes.supervisor import clean_environment, python_command  # not in the child
+
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "wslgpud.brake.watchdog"],
+            python_command("wslgpud.brake.watchdog"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            env=dict(clean_environment()),
+            cwd="/",
             # A closing terminal and Ctrl-C are for the daemon.
             start_new_session=True,
         )
+        self._started = False
         self._pipes = cast("IO[bytes]", self._child.stdin), cast("IO[bytes]", self._child.stdout)
 
     @property
     def pid(self) -> int:
         return self._child.pid
 
-    def tell(self, held: Iterable[Grip]) -> bool:
+    def update(self, held: Iterable[HeldJob]) -> bool:
         """Tell it all that is held from now on; return whether it has confirmed that."""
-        told_in, heard_from = self._pipes
-        line = json.dumps([told(grip) for grip in held]).encode() + b"\n"
-        until = time.monotonic() + CONFIRM_SECONDS
+        input_, output = self._pipes
+        line = json.dumps([to_json(job) for job in held]).encode() + b"\n"
+        until = time.monotonic() + (CONFIRM_SECONDS if self._started else START_SECONDS)
         try:
-            os.set_blocking(told_in.fileno(), False)
+            os.set_blocking(input_.fileno(), False)
             while line:
-                _, ready, _ = select.select([], [told_in], [], max(0.0, until - time.monotonic()))
+                _, ready, _ = select.select([], [input_], [], max(0.0, until - time.monotonic()))
                 if not ready:
                     return self._lost()
-                line = line[os.write(told_in.fileno(), line) :]
-            ready, _, _ = select.select([heard_from], [], [], max(0.0, until - time.monotonic()))
-            return os.read(heard_from.fileno(), 1) == b"+" if ready else self._lost()
+                line = line[os.write(input_.fileno(), line) :]
+            ready, _, _ = select.select([output], [], [], max(0.0, until - time.monotonic()))
+            self._started = bool(ready) and os.read(output.fileno(), 1) == b"+"
+            return self._started or self._lost()
         except (OSError, ValueError):  # it has ended, or we have ended it
             return self._lost()
 
@@ -82,16 +88,16 @@ class Watchdog:
             self._child.wait()
 
 
-def watch(told_in: BinaryIO, confirmed: BinaryIO) -> None:
-    """Take what is held, line by line; when no more comes, let it go on."""
-    held: list[Grip] = []
-    while (line := told_in.readline(_MOST_BYTES)).endswith(b"\n"):
-        held = [known(one) for one in json.loads(line)]
+def watch(updates: BinaryIO, confirmed: BinaryIO) -> None:
+    """Take what is held, line by line; when no more comes, resume it."""
+    held: list[HeldJob] = []
+    while (line := updates.readline(_MOST_BYTES)).endswith(b"\n"):
+        held = [from_json(one) for one in json.loads(line)]
         with contextlib.suppress(OSError):  # it has been killed meanwhile
             confirmed.write(b"+")
             confirmed.flush()
-    for grip in held:
-        let_go(grip)
+    for job in held:
+        resume(job)
 
 
 def main() -> int:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from wslgpud import config as configuration
 from wslgpud.alerts.messages import local_time
-from wslgpud.brake.brake import KINDS, users_of
-from wslgpud.brake.grip import HeldFile
-from wslgpud.brake.orders import Order, Orders
+from wslgpud.brake.brake import RESOURCE_KINDS, allowed_users
+from wslgpud.brake.commands import Command, CommandFile
+from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
@@ -38,8 +38,8 @@ def on(
         sudo wslgpud brake on --user alice --resources ram,cgroup
     """
     names = users or [os.environ.get("SUDO_USER") or pwd.getpwuid(os.geteuid()).pw_name]
-    kinds = resources.split(",") if resources else list(KINDS)
-    users_of(configuration.BrakeSettings(users=tuple(names), resources=tuple(kinds)))
+    kinds = resources.split(",") if resources else list(RESOURCE_KINDS)
+    allowed_users(configuration.BrakeSettings(users=tuple(names), resources=tuple(kinds)))
     file = _changed(config, {"on": True, "users": names, "resources": kinds})
     print(t("the brake is on for {names}: {kinds}", names=tuple(names), kinds=tuple(kinds)))
     print(t("written to {file}; the daemon takes it up when it is started again", file=str(file)))
@@ -81,8 +81,10 @@ def list_(as_json: common.Json = False, state: common.State = None) -> None:
         since = t("since {time}", time=local_time(one["paused"]))
         facts = {name: one[f"{name}_bytes"] for name in ("left", "size", "needed")}
         more = t(
-            "{left_bytes} of {resource} left; it holds {size_bytes} ({count} processes), goes on with {needed_bytes}",
+            "{left_bytes} of {resource} left; it ran for {ran_seconds} and holds {size_bytes} ({count} processes), "
+            "goes on with {needed_bytes}",
             resource=one["resource"],
+            ran_seconds=one["ran_seconds"],
             count=one["processes"],
             **{f"{name}_bytes": size for name, size in facts.items()},
         )
@@ -104,7 +106,7 @@ def resume(job: Annotated[int, _JOB], state: common.State = None) -> None:
     Examples:
         sudo wslgpud brake resume 3
     """
-    _order(job, "resume", state)
+    _command(job, "resume", state)
     print(t("job {number} goes on", number=job))
 
 
@@ -115,17 +117,17 @@ def stop(job: Annotated[int, _JOB], state: common.State = None) -> None:
     Examples:
         sudo wslgpud brake stop 3
     """
-    _order(job, "stop", state)
+    _command(job, "stop", state)
     print(t("job {number} is asked to end", number=job))
 
 
-def _order(job: int, order: Order, state: Path | None) -> None:
+def _command(job: int, command: Command, state: Path | None) -> None:
     if job not in (known := [one["job"] for one in _held(state)]):
         said = t("{numbers} are", numbers=tuple(map(str, known))) if known else t("none is")
         raise Fault("job {number} is not paused: {said}", number=job, said=said)
-    orders = Orders(common.data_folder(state))
-    with refused("cannot write {path}: {why}; is it another user's?", path=str(orders.path)):
-        orders.give(job, order)
+    commands = CommandFile(common.data_folder(state))
+    with refused("cannot write {path}: {why}; is it another user's?", path=str(commands.path)):
+        commands.append(job, command)
 
 
 @app.command()
@@ -137,7 +139,7 @@ def release(state: common.State = None) -> None:
     """
     if _held(state):
         raise Fault("the daemon holds them, and knows what it does: 'wslgpud brake resume ID' lets one go on")
-    going = HeldFile(common.data_folder(state)).release()
+    going = HeldJobsFile(common.data_folder(state)).resume_all()
     print(t("{count} jobs go on", count=len(going)) if going else t("no job is paused"))
 
 

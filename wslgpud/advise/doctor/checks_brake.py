@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, note, problem, skipped, unknown
-from wslgpud.brake.brake import users_of
+from wslgpud.brake.brake import allowed_users
 from wslgpud.client import NOTE
 from wslgpud.config import SYSTEM_STATE, ConfigError
 from wslgpud.security import safe_files
@@ -21,7 +21,7 @@ def brake(machine: Evidence) -> Outcome:
     if not machine.config.brake.on:
         return skipped(say("the brake is off"))
     try:
-        users = users_of(machine.config.brake)
+        users = allowed_users(machine.config.brake)
     except ConfigError as error:
         return problem(cause(error), say("mend it in the configuration"))
     for folder in dict.fromkeys((machine.state_folder, str(SYSTEM_STATE))):

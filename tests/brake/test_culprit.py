@@ -7,18 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.brake.trees import ALICE, BOB, GIB, INIT, MIB, chosen, pids, program
-from wslgpud.brake.jobs import (
-    JOB_SHARE,
-    MOST_MEMBERS,
-    Job,
-    ProcessTree,
-    Program,
-    grower,
-    is_protected,
-    is_shell,
-    named,
-    own_cgroup,
-)
+from wslgpud.brake import process_scan
+from wslgpud.brake.culprit import JOB_SHARE, MOST_MEMBERS, Job, growing_job, job_of_pid
+from wslgpud.brake.freezer import common_cgroup
+from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 
 SHELL = program(10, 1, "bash")
 
@@ -113,8 +105,8 @@ def test_forking_is_no_growth_of_who_was_forked() -> None:
     server = program(20, 10, "server", 4 * GIB)
     forks = [program(30 + n, 20, "server", 4 * GIB) for n in range(8)]
     leak = program(40, 10, "python", 3 * GIB)
-    before = {one.key: one.held_bytes for one in (INIT, SHELL, server)} | {leak.key: GIB}
-    found = grower(ProcessTree([INIT, SHELL, server, *forks, leak], before), {ALICE}, 2 * GIB)
+    before = {one.key: one.memory_bytes for one in (INIT, SHELL, server)} | {leak.key: GIB}
+    found = growing_job(ProcessTree([INIT, SHELL, server, *forks, leak], before), {ALICE}, 2 * GIB)
 
     assert pids(found) == {40}
 
@@ -136,10 +128,10 @@ def test_whom_the_driver_of_a_card_names_is_paused_with_what_it_has_started() ->
         [INIT, SHELL, program(20, 10, "python"), program(21, 20, "python"), program(22, 10, "python")], {}
     )
 
-    assert pids(named(tree, {ALICE}, 20)) == {20, 21}
-    assert named(tree, {ALICE}, 10) == "protected"
-    assert named(tree, {BOB}, 20) == "user"
-    assert named(tree, {ALICE}, 4242) == "nobody"
+    assert pids(job_of_pid(tree, {ALICE}, 20)) == {20, 21}
+    assert job_of_pid(tree, {ALICE}, 10) == "protected"
+    assert job_of_pid(tree, {BOB}, 20) == "user"
+    assert job_of_pid(tree, {ALICE}, 4242) == "nobody"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +148,7 @@ def test_whom_the_driver_of_a_card_names_is_paused_with_what_it_has_started() ->
     ],
 )
 def test_the_group_of_a_job_is_the_smallest_that_has_all_of_it(paths: list[str], group: str) -> None:
-    assert own_cgroup(paths) == group
+    assert common_cgroup(paths) == group
 
 
 names = st.sampled_from(["python", "cc1plus", "bash", "sh", "make", "systemd", "postgres", "tmux: server", "node"])
@@ -164,10 +156,10 @@ uids = st.sampled_from([0, ALICE, ALICE, ALICE, BOB, None])
 
 
 @st.composite
-def looks(draw: st.DrawFn) -> tuple[list[Program], dict[tuple[int, int], int], int]:
+def looks(draw: st.DrawFn) -> tuple[list[ScannedProcess], dict[tuple[int, int], int], int]:
     """Draw any processes, sane or not: parents that are not there, loops, forks; what they held; what was lost."""
     found = [
-        Program(
+        ScannedProcess(
             pid,
             draw(st.integers(0, 50)),
             draw(st.integers(0, 14)),
@@ -186,29 +178,35 @@ def looks(draw: st.DrawFn) -> tuple[list[Program], dict[tuple[int, int], int], i
 def test_whatever_the_processes_only_unprotected_programs_of_named_users_are_paused_that_grew_most(look) -> None:
     now, before, lost = look
     tree = ProcessTree(now, before, ours={7})
-    found = grower(tree, {ALICE}, lost)
+    found = growing_job(tree, {ALICE}, lost)
     if isinstance(found, Job):
         assert found.members
         assert all(one.uid == ALICE and one.pid not in (1, 7) and not one.stopped for one in found.members)
-        assert not any(is_shell(one) or is_protected(one) for one in found.members)
-        below = {one.pid for root in found.roots for one in tree.below(root)}
+        assert not any(one.is_shell or one.is_protected for one in found.members)
+        below = {one.pid for root in found.roots for one in tree.subtree(root)}
         assert {one.pid for one in found.members} <= below
-        assert sum(tree.grown(tree.by_pid[pid]) for pid in below) >= JOB_SHARE * sum(map(tree.grown, now))
+        assert sum(tree.growth_bytes(tree.by_pid[pid]) for pid in below) >= JOB_SHARE * sum(map(tree.growth_bytes, now))
 
 
-def below_all(now: list[Program], found: Job) -> list[Program]:
+def below_all(now: list[ScannedProcess], found: Job) -> list[ScannedProcess]:
     tree = ProcessTree(now, {})
-    return [one for root in found.roots for one in tree.below(root)]
+    return [one for root in found.roots for one in tree.subtree(root)]
 
 
 @given(looks())
 def test_other_users_programs_never_have_anybody_paused_who_would_not_be_without_them(look) -> None:
     now, before, lost = look
     without = [one for one in now if one.uid == ALICE]
-    found = grower(ProcessTree(now, before), {ALICE}, lost)
+    found = growing_job(ProcessTree(now, before), {ALICE}, lost)
     # Whoever is below a stranger's program is found with it, and then is one of the roots of the rest.
     if isinstance(found, Job) and all(
-        one.uid == ALICE for root in found.roots for one in ProcessTree(now, before).below(root)
+        one.uid == ALICE for root in found.roots for one in ProcessTree(now, before).subtree(root)
     ):
         rest = ProcessTree(without, before)
-        assert sum(map(rest.grown, rest.by_pid.values())) >= JOB_SHARE * found.grown_bytes
+        assert sum(map(rest.growth_bytes, rest.by_pid.values())) >= JOB_SHARE * found.growth_bytes
+
+
+def test_the_server_of_an_editor_is_one_whatever_program_runs_it() -> None:
+    for path in ("/home/a/.vscode-server/bin/0a1b/node", "/home/a/.cursor-server/cli/servers/x/server/node"):
+        assert ScannedProcess(5, 50, 1, ALICE, "node", 0, process_scan._program(path)).is_protected
+    assert process_scan._program("/usr/bin/node (deleted)") == "node"

@@ -11,9 +11,10 @@ import pytest
 
 from tests.brake.real_jobs import FORKING, IDLE, US, below, cgroup, job_of, python, running, states
 from tests.support.daemons import eventually
-from wslgpud.brake import grip, hands, look
-from wslgpud.brake.grip import Grip
-from wslgpud.brake.jobs import ProcessTree, is_shell
+from wslgpud.brake import freezer, held_jobs, pauser
+from wslgpud.brake.held_jobs import HeldJob
+from wslgpud.brake.process_scan import scan
+from wslgpud.brake.process_tree import ProcessTree
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, send, state_of
 
@@ -41,15 +42,15 @@ def programs_of(shell: int) -> list[ExactProcess]:
     """Return what a shell has started, once that is no copy of the shell any more."""
 
     def started() -> list[ExactProcess]:
-        found = {one.pid: one for one in look.programs(HOST)}
+        found = {one.pid: one for one in scan(HOST)}
         _, *children = below(shell)
-        return children if len(children) == 2 and not any(is_shell(found[one.pid]) for one in children) else []
+        return children if len(children) == 2 and not any(found[one.pid].is_shell for one in children) else []
 
     return eventually(started, "its programs")
 
 
-def hold(*pids: int, note: hands.TakesNote = lambda _: "") -> Grip:
-    held, problem = hands.hold(HOST, job_of(*pids), {US}, note)
+def hold(*pids: int, note: pauser.Register = lambda _: "") -> HeldJob:
+    held, problem = pauser.pause(HOST, job_of(*pids), {US}, note)
     assert problem == ""
     assert held is not None
     return held
@@ -57,15 +58,15 @@ def hold(*pids: int, note: hands.TakesNote = lambda _: "") -> Grip:
 
 def test_a_job_that_forks_all_the_time_is_held_to_the_last_child_and_goes_on() -> None:
     with running(*python(FORKING)) as forking:
-        noted: list[Grip] = []
+        noted: list[HeldJob] = []
         held = hold(forking.pid, note=lambda grip: noted.append(grip) or "")  # type: ignore[func-returns-value]
         eventually(lambda: states(forking.pid) == {"T"}, "the stop of all")
 
-        assert hands.is_held(held)
+        assert pauser.is_paused(held)
         assert noted[-1] == held
-        assert {one.pid for one in below(forking.pid)} <= {one.pid for one in held.members}
+        assert {one.pid for one in below(forking.pid)} <= {one.pid for one in held.processes}
 
-        grip.let_go(held)
+        held_jobs.resume(held)
         eventually(lambda: states(forking.pid) & {"S", "R"} and "T" not in states(forking.pid), "going on")
 
 
@@ -75,7 +76,7 @@ def test_the_shell_that_a_job_was_started_from_is_left_alone_and_so_is_the_neigh
         held = hold(job.pid)
         eventually(lambda: state_of(job) == "T", "the stop")
 
-        assert [one.pid for one in held.members] == [job.pid]
+        assert [one.pid for one in held.processes] == [job.pid]
         assert state_of(neighbour) in "SR"
         assert state_of(below(shell.pid)[0]) in "SR"
 
@@ -86,7 +87,7 @@ def test_of_a_script_that_is_paused_itself_only_its_programs_are_stopped() -> No
         held = hold(shell.pid)
         eventually(lambda: {state_of(one) for one in programs} == {"T"}, "the stop of its programs")
 
-        assert own not in held.members
+        assert own not in held.processes
         assert state_of(own) in "SR"
 
 
@@ -97,7 +98,7 @@ def test_who_was_stopped_by_somebody_else_stays_so_when_the_job_goes_on() -> Non
         os.kill(child.pid, signal.SIGSTOP)
         eventually(lambda: state_of(child) == "T", "the stop by somebody else")
         held = hold(job.pid)
-        grip.let_go(held)
+        held_jobs.resume(held)
         eventually(lambda: state_of(below(job.pid)[0]) in "SR", "going on")
 
         assert state_of(child) == "T"
@@ -108,15 +109,15 @@ def test_a_number_that_another_process_has_by_now_reaches_nobody() -> None:
         earlier = below(stranger.pid)[0]._replace(start_ticks=1)
 
         assert send(earlier, signal.SIGSTOP) == "its pid belongs to another process now"
-        assert grip.stop_each([earlier]) == {earlier: "its pid belongs to another process now"}
-        assert grip.let_go(Grip((earlier,))) == 0
+        assert held_jobs.stop([earlier]) == {earlier: "its pid belongs to another process now"}
+        assert held_jobs.resume(HeldJob((earlier,))) == 0
         assert state_of(earlier) == ""
         assert states(stranger.pid) <= {"S", "R"}
 
 
 def test_nobody_is_stopped_who_cannot_be_noted() -> None:
     with running(*python(IDLE)) as job:
-        held, problem = hands.hold(HOST, job_of(job.pid), {US}, lambda _: "the disk is full")
+        held, problem = pauser.pause(HOST, job_of(job.pid), {US}, lambda _: "the disk is full")
 
         assert (held, problem) == (None, "the disk is full")
         assert states(job.pid) <= {"S", "R"}
@@ -124,13 +125,13 @@ def test_nobody_is_stopped_who_cannot_be_noted() -> None:
 
 def test_a_job_that_cannot_be_noted_to_its_end_goes_on() -> None:
     with running(*python(FORKING)) as forking:
-        calls: list[Grip] = []
+        calls: list[HeldJob] = []
 
-        def only_once(held: Grip) -> str:
+        def only_once(held: HeldJob) -> str:
             calls.append(held)
             return "the disk is full" if len(calls) > 1 else ""
 
-        held, problem = hands.hold(HOST, job_of(forking.pid), {US}, only_once)
+        held, problem = pauser.pause(HOST, job_of(forking.pid), {US}, only_once)
         if problem:  # else it had no child at that moment
             assert held is None
             eventually(lambda: "T" not in states(forking.pid), "going on")
@@ -141,29 +142,29 @@ def test_somebody_who_lets_it_go_on_by_hand_is_noticed() -> None:
         held = hold(job.pid)
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
         os.kill(job.pid, signal.SIGCONT)
-        eventually(lambda: hands.is_held(held) is False, "going on")
+        eventually(lambda: pauser.is_paused(held) is False, "going on")
         job.kill()
         job.wait()
 
-        assert hands.is_held(held) is None
+        assert pauser.is_paused(held) is None
 
 
 def test_a_job_that_is_to_end_may_save_first() -> None:
     with running(*python(SAVES)) as job:
         held = hold(job.pid)
-        hands.terminate(held)
+        pauser.terminate(held)
 
         assert job.stdout.readline() == "saved\n"
         job.wait()
-        assert hands.ended(held)
+        assert pauser.has_ended(held)
 
 
 def test_one_that_does_not_listen_is_killed() -> None:
     with running(*python(DEAF)) as job:
         held = hold(job.pid)
-        hands.terminate(held)
-        assert not hands.ended(held)
-        hands.kill(HOST, held, {US})
+        pauser.terminate(held)
+        assert not pauser.has_ended(held)
+        pauser.kill(HOST, held, {US})
 
         assert job.wait() == -signal.SIGKILL
 
@@ -177,15 +178,15 @@ def test_a_job_in_a_cgroup_of_its_own_is_frozen_with_all_that_it_starts() -> Non
         enter(folder, job.pid)
         eventually(lambda: {*map(int, (folder / "cgroup.procs").read_text().split())} >= {job.pid}, "the move")
         # Its children of before the move have ended when the group has all of it.
-        eventually(lambda: {one.pid for one in below(job.pid)} <= (look.members_of(str(folder)) or set()), "all in it")
-        held, problem = hands.hold(HOST, job_of(job.pid), {US}, lambda _: "")
+        eventually(lambda: {one.pid for one in below(job.pid)} <= (freezer.pids_in(str(folder)) or set()), "all in it")
+        held, problem = pauser.pause(HOST, job_of(job.pid), {US}, lambda _: "")
         assert problem == ""
         assert held is not None
         if held.cgroup:  # else a child that had ended was in the group: then it is stopped process by process
-            eventually(lambda: grip.is_frozen(str(folder)) is True, "the freeze")
-        assert hands.is_held(held) or not held.cgroup
-        grip.let_go(held)
-        eventually(lambda: grip.is_frozen(str(folder)) is False, "the thaw")
+            eventually(lambda: freezer.is_frozen(str(folder)) is True, "the freeze")
+        assert pauser.is_paused(held) or not held.cgroup
+        held_jobs.resume(held)
+        eventually(lambda: freezer.is_frozen(str(folder)) is False, "the thaw")
 
 
 def test_a_cgroup_with_somebody_else_in_it_is_not_frozen() -> None:
@@ -204,29 +205,91 @@ def test_a_quiet_job_in_a_cgroup_of_its_own_is_frozen_and_ended_there() -> None:
         enter(folder, job.pid)
         held = hold(job.pid)
         assert held.cgroup == str(folder)
-        eventually(lambda: hands.is_held(held) is True, "the freeze")
-        hands.terminate(held)
-        eventually(lambda: hands.is_held(held) is False, "the thaw")
-        hands.kill(HOST, held, {US})
+        eventually(lambda: pauser.is_paused(held) is True, "the freeze")
+        pauser.terminate(held)
+        eventually(lambda: pauser.is_paused(held) is False, "the thaw")
+        pauser.kill(HOST, held, {US})
         job.wait()
-        eventually(lambda: hands.ended(held), "the end")
+        eventually(lambda: pauser.has_ended(held), "the end")
 
 
 def test_a_look_finds_us_with_our_user_and_memory() -> None:
-    own = ProcessTree(look.programs(HOST, groups=True), {}).by_pid[os.getpid()]
+    own = ProcessTree(scan(HOST, cgroups=True), {}).by_pid[os.getpid()]
 
     assert (own.uid, own.parent) == (US, os.getppid())
-    assert own.held_bytes > 1 << 20
+    assert own.memory_bytes > 1 << 20
     assert own.program.startswith("python")
 
 
 @pytest.mark.parametrize("path", ["", "/", "/..", "/a/../b", "a", "/a//b", "/a/./b"])
 def test_what_is_no_path_of_a_cgroup_leads_nowhere(path: str) -> None:
-    assert grip.folder_of(path) == ""
+    assert freezer.folder_of(path) == ""
 
 
 def test_an_identity_is_that_of_the_process_that_was_looked_at() -> None:
-    (one, *_) = hands.identities([ProcessTree(look.programs(HOST), {}).by_pid[os.getpid()]])
+    (one, *_) = pauser.exact_processes([ProcessTree(scan(HOST), {}).by_pid[os.getpid()]])
 
     assert isinstance(one, ExactProcess)
     assert state_of(one) == "R"
+
+
+#: in a terminal of its own, as what a shell has started there
+IN_TERMINAL = f"""
+import os, pty, sys
+pid, line = pty.fork()
+if pid == 0:
+    os.execv(sys.executable, [sys.executable, "-c", {IDLE!r}])
+while b"ready" not in os.read(line, 100): pass
+print("ready", flush=True)
+import time; time.sleep(600)
+"""
+
+
+def test_a_job_of_a_terminal_is_stopped_so_that_its_shell_learns_of_it_even_where_it_could_be_frozen() -> None:
+    with cgroup("terminal") as folder, running(*python(IN_TERMINAL)) as emulator:
+        (_, job) = below(emulator.pid)
+        enter(folder, job.pid)
+        held = hold(job.pid)
+        assert held.cgroup == ""
+        eventually(lambda: state_of(job) == "T", "the stop")
+        held_jobs.resume(held)
+
+
+def test_a_cgroup_into_which_somebody_else_comes_at_the_last_moment_is_thawed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cgroup("race") as folder, running(*python(IDLE)) as job, running(*python(IDLE)) as neighbour:
+        enter(folder, job.pid)
+        freeze = freezer.set_frozen
+
+        def late(path: str, *, frozen: bool) -> None:
+            if frozen:
+                enter(folder, neighbour.pid)
+            freeze(path, frozen=frozen)
+
+        monkeypatch.setattr(freezer, "set_frozen", late)
+        held = hold(job.pid)
+        assert held.cgroup == ""
+        eventually(lambda: states(job.pid) == {"T"}, "the stop")
+        assert freezer.is_frozen(str(folder)) is False
+        assert states(neighbour.pid) <= {"S", "R"}
+
+
+MAPS = """
+import mmap, os, tempfile, sys
+size = 64 << 20
+with tempfile.NamedTemporaryFile(dir=sys.argv[1]) as file:
+    file.write(b"x" * size); file.flush()
+    mapped = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+    sum(mapped[n] for n in range(0, size, 4096))
+    print("ready", flush=True)
+    import time; time.sleep(600)
+"""
+
+
+def test_pages_of_files_are_nobodys_memory_and_those_of_files_in_ram_are_told_apart(tmp_path: Path) -> None:
+    with running(*python(MAPS), str(tmp_path)) as reader, running(*python(MAPS), "/dev/shm") as sharer:
+        found = {one.pid: one for one in scan(HOST)}
+        on_disk, in_ram = found[reader.pid], found[sharer.pid]
+
+        assert in_ram.shared_bytes >= 64 << 20
+        assert on_disk.memory_bytes < 40 << 20
+        assert in_ram.with_shared().memory_bytes == in_ram.memory_bytes + in_ram.shared_bytes

@@ -16,43 +16,43 @@ from wslgpud.risk.levels import COUNTDOWNS
 from wslgpud.words import Message
 
 #: share of a resource below which a job that grows is paused
-ACT_SHARE: Final = 0.045
+PAUSE_RATIO: Final = 0.045
 #: and that of one which is through within so many seconds: it takes the rest from one sample to the next
-SOON_SECONDS, SOON_SHARE = 1.5, 0.15
+SOON_SECONDS, SOON_RATIO = 1.5, 0.15
 #: causes at a critical that speak for acting; by stalls it is only told who has grown, by no growth nobody is
-_ACTED_UPON = COUNTDOWNS | {"pressure", "stall"}
+_CAUSES = COUNTDOWNS | {"pressure", "stall"}
 
 #: how much more must be left than when the job was paused: this share of the resource, or what it took in so long
-ROOM_SHARE, ROOM_SECONDS = 0.08, 60.0
+ROOM_RATIO, ROOM_SECONDS = 0.08, 60.0
 #: no more than this share is ever waited for: where so much is free, nothing is short
-MOST_ROOM_SHARE = 0.6
+MOST_ROOM_RATIO = 0.6
 #: for so long it must have been there; twice as long, and twice as much, each time that the job had to be paused again
-ROOMY_SECONDS = 5.0
-MOST_DOUBLED = 6
-#: a job that has run for so long since it was let go on is as good as new
+STEADY_SECONDS = 5.0
+MOST_DOUBLINGS = 6
+#: a job that has run for so long since it was resumed is as good as new
 FORGIVEN_SECONDS = 3600.0
 
 #: what becomes of a job at a tick
-NextStep = Literal["hold", "room", "time", "stop"]
+Step = Literal["hold", "room", "time", "stop"]
 #: what the configuration says of one that nobody decides about
 AfterHold = Literal["stay", "resume", "stop"]
 
 
-def kind_of(resource: str) -> str:
+def resource_kind(resource: str) -> str:
     """Return the kind of a resource by which the configuration names it: ram, gpu, cgroup, or another's own name."""
     return "gpu" if resource.startswith("gpu") else resource.partition(":")[0]
 
 
-def is_due(forecast: Forecast) -> bool:
+def should_pause(forecast: Forecast) -> bool:
     """Tell whether a resource is so near its end, and so surely, that what grows is to be paused."""
-    if forecast.level < Level.CRITICAL or forecast.cause not in _ACTED_UPON or forecast.capacity_bytes <= 0:
+    if forecast.level < Level.CRITICAL or forecast.cause not in _CAUSES or forecast.capacity_bytes <= 0:
         return False
-    share, eta = forecast.headroom_bytes / forecast.capacity_bytes, forecast.eta_seconds
+    left, eta = forecast.headroom_bytes / forecast.capacity_bytes, forecast.eta_seconds
     soon = forecast.cause in COUNTDOWNS and eta is not None and eta <= SOON_SECONDS
-    return share <= ACT_SHARE or (soon and share <= SOON_SHARE)
+    return left <= PAUSE_RATIO or (soon and left <= SOON_RATIO)
 
 
-def certainty(forecast: Forecast) -> float:
+def attribution_probability(forecast: Forecast) -> float:
     """Return how certain it is who takes the resource: 1 where it is measured, 0 where nobody is named."""
     if forecast.who_kind != "guess":
         return 1.0 if forecast.who_pid is not None else 0.0
@@ -61,52 +61,53 @@ def certainty(forecast: Forecast) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """A paused job, as far as it matters for when it goes on; times are monotonic.
+class PauseState:
+    """A paused job, as far as it matters for when it is resumed; times are monotonic.
 
-    ``left_bytes`` of the resource was left when it was paused, ``taking`` how fast it took it. ``again`` counts how
-    often it had been let go on before and had to be paused once more, ``roomy_since`` when room for it came back.
+    ``left_bytes`` of the resource was left when it was paused, at ``rate_bytes_per_second`` it took it. ``repeats``
+    counts how often it had been resumed before and had to be paused again, ``room_since_t`` is when room for it came
+    back.
     """
 
-    since: float
+    paused_t: float
     left_bytes: int
     capacity_bytes: int
-    taking: float = 0.0
-    again: int = 0
-    roomy_since: float | None = None
+    rate_bytes_per_second: float = 0.0
+    repeats: int = 0
+    room_since_t: float | None = None
 
     @property
     def needed_bytes(self) -> float:
-        """How much must be left for it to go on by itself."""
-        doubled = 2.0 ** min(self.again, MOST_DOUBLED)
-        more = max(ROOM_SHARE * self.capacity_bytes, ROOM_SECONDS * self.taking) * doubled
-        most = max(MOST_ROOM_SHARE * self.capacity_bytes, self.left_bytes + ROOM_SHARE * self.capacity_bytes)
+        """How much must be left for it to be resumed without anybody's word."""
+        doubled = 2.0 ** min(self.repeats, MOST_DOUBLINGS)
+        more = max(ROOM_RATIO * self.capacity_bytes, ROOM_SECONDS * self.rate_bytes_per_second) * doubled
+        most = max(MOST_ROOM_RATIO * self.capacity_bytes, self.left_bytes + ROOM_RATIO * self.capacity_bytes)
         return min(self.left_bytes + more, most)
 
     @property
-    def patience_seconds(self) -> float:
+    def steady_seconds(self) -> float:
         """For how long so much must have been left."""
-        return ROOMY_SECONDS * 2.0 ** min(self.again, MOST_DOUBLED)
+        return STEADY_SECONDS * 2.0 ** min(self.repeats, MOST_DOUBLINGS)
 
 
-def after(
-    hold: Hold, t: float, left_bytes: int | None, hold_seconds: float, after_hold: AfterHold
-) -> tuple[Hold, NextStep]:
-    """Return the hold as the next look leaves it, and what becomes of its job.
+def next_step(
+    paused: PauseState, t: float, left_bytes: int | None, hold_seconds: float, after_hold: AfterHold
+) -> tuple[PauseState, Step]:
+    """Return the state as the next tick leaves it, and what becomes of its job.
 
     ``left_bytes`` is what is left of the resource now, None where that is not known: then there is no room for all that
     anybody knows. ``hold_seconds`` is for how long a job is held that nobody decides about.
     """
-    roomy = left_bytes is not None and left_bytes >= hold.needed_bytes
-    since = (t if hold.roomy_since is None else hold.roomy_since) if roomy else None
-    hold = replace(hold, roomy_since=since)
-    if since is not None and t - since >= hold.patience_seconds:
-        return hold, "room"
-    if after_hold != "stay" and t - hold.since >= hold_seconds:
-        return hold, "stop" if after_hold == "stop" else "time"
-    return hold, "hold"
+    roomy = left_bytes is not None and left_bytes >= paused.needed_bytes
+    since = (t if paused.room_since_t is None else paused.room_since_t) if roomy else None
+    paused = replace(paused, room_since_t=since)
+    if since is not None and t - since >= paused.steady_seconds:
+        return paused, "room"
+    if after_hold != "stay" and t - paused.paused_t >= hold_seconds:
+        return paused, "stop" if after_hold == "stop" else "time"
+    return paused, "hold"
 
 
-def times_again(before: int, let_go_t: float, t: float) -> int:
-    """Return how often a job has been paused again, given how often before, and when it was last let go on for room."""
-    return before + 1 if t - let_go_t <= FORGIVEN_SECONDS else 0
+def repeats(before: int, resumed_t: float, t: float) -> int:
+    """Return how often a job has been paused again, given how often before, and when it was last resumed for room."""
+    return before + 1 if t - resumed_t <= FORGIVEN_SECONDS else 0

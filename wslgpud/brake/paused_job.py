@@ -1,0 +1,119 @@
+"""A job that is paused, and how it is told: its row in the incident and its entry in lists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wslgpud.alerts.messages import iso
+from wslgpud.alerts.rules import BRAKE
+from wslgpud.brake.commands import Command
+from wslgpud.brake.culprit import Job
+from wslgpud.brake.held_jobs import HeldJob
+from wslgpud.brake.policy import PauseState
+from wslgpud.brake.process_tree import ProcessKey, ScannedProcess
+from wslgpud.model import Forecast, Level, Snapshot, Transition
+from wslgpud.risk.attribution import GROUP, full_name
+from wslgpud.security.redaction import named
+from wslgpud.words import Fact, Message, MessageLike, say
+
+#: what is said of a job that is paused no more, by what became of it
+OUTCOMES: Mapping[str, Message] = {
+    "room": say("goes on, as there is room again"),
+    "owner": say("goes on, as somebody wanted it to"),
+    "time": say("goes on, as nobody has decided"),
+    "stopped": say("was ended by order"),
+    "ended": say("has ended"),
+    "restart": say("goes on, as wslgpud has ended"),
+}
+#: of these outcomes the job had lost nothing
+SAVING = ("room", "owner", "time", "restart")
+
+
+@dataclass(slots=True)
+class PausedJob:
+    """A job that is paused; ``killed_t`` is when it is killed, once it was asked to end."""
+
+    number: int
+    resource: str
+    who: MessageLike
+    paused_wall: float
+    size_bytes: int
+    #: how long the oldest of its processes had run
+    ran_seconds: float
+    root: ProcessKey
+    held: HeldJob
+    state: PauseState
+    forecast: Forecast
+    killed_t: float | None = None
+    checked_t: float = 0.0
+    stood_still: bool = False
+    commands: list[Command] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, with messages."""
+        return {
+            "job": self.number,
+            "resource": self.resource,
+            "who": self.who,
+            "paused": iso(self.paused_wall),
+            "left_bytes": self.state.left_bytes,
+            "needed_bytes": round(self.state.needed_bytes),
+            "size_bytes": self.size_bytes,
+            "ran_seconds": round(self.ran_seconds),
+            "processes": len(self.held.processes),
+            "frozen": bool(self.held.cgroup),
+            "ending": self.killed_t is not None,
+        }
+
+    def outcome(self, how: str, wall: float) -> Mapping[str, Fact]:
+        """Return the facts of what became of it, and of the work that was not lost."""
+        facts: dict[str, Fact] = {"outcome": OUTCOMES[how], "who": self.who, "held_seconds": wall - self.paused_wall}
+        return {**facts, "saved_seconds": self.ran_seconds} if how in SAVING else facts
+
+
+def row(
+    snapshot: Snapshot, resource: str, here: Sequence[PausedJob], outcome: Mapping[str, Fact], forecast: Forecast | None
+) -> Transition:
+    """Return how things stand with a resource: who of ``here`` is paused, or what has become of the last one."""
+    at = snapshot.wall, snapshot.mono
+    if not here:
+        facts: dict[str, Fact] = {"end": "held", **outcome}
+        return Transition(*at, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
+    last = here[-1]
+    facts = {
+        "job": last.number,
+        "who": last.who,
+        "paused_clock": last.paused_wall,
+        "left_bytes": last.state.left_bytes,
+        "count": len(last.held.processes),
+        "ran_seconds": last.ran_seconds,
+        **({"more": len(here) - 1} if len(here) > 1 else {}),
+    }
+    told = forecast or last.forecast
+    return Transition(*at, resource, BRAKE, Level.OK, Level.CRITICAL, forecast=told, facts=facts)
+
+
+def resumed_by_restart(resource: str, wall: float, mono: float) -> Transition:
+    """Return the row of a resource of which an earlier daemon had paused a job: with that, it was resumed."""
+    facts: dict[str, Fact] = {"end": "held", "outcome": OUTCOMES["restart"]}
+    return Transition(wall, mono, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
+
+
+def job_name(job: Job, snapshot: Snapshot, forecast: Forecast) -> MessageLike:
+    """Return what a job is called: as the forecast does if it means the same, else by who has grown most."""
+    pids = {one.pid for one in job.members}
+    if forecast.who_pid in pids and forecast.who:
+        return forecast.who
+    if len(job.roots) > 1:
+        return Message(GROUP, {"count": len(job.roots), "name": named(job.roots[0].name)})
+    root = job.roots[0]
+    command = next((p.command for p in snapshot.processes if p.key == root.key and p.command), named(root.name))
+    return full_name(command, root.pid)
+
+
+def run_seconds(members: Sequence[ScannedProcess], boot_seconds: float) -> float:
+    """Return how long the oldest of these has run, given the time since the boot."""
+    return max(0.0, boot_seconds - min(one.start_ticks for one in members) / os.sysconf("SC_CLK_TCK"))
