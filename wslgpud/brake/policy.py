@@ -24,6 +24,8 @@ _CAUSES = COUNTDOWNS | {"pressure", "stall"}
 
 #: how much more must be left than when the job was paused: this share of the resource, or what it took in so long
 ROOM_RATIO, ROOM_SECONDS = 0.08, 60.0
+#: no more than this at first: who took it within seconds may be near its end, and to be paused again loses nothing
+FIRST_ROOM_RATIO = 0.25
 #: no more than this share is ever waited for: where so much is free, nothing is short
 MOST_ROOM_RATIO = 0.6
 #: for so long it must have been there; twice as long, and twice as much, each time that the job had to be paused again
@@ -80,7 +82,8 @@ class PauseState:
     def needed_bytes(self) -> float:
         """How much must be left for it to be resumed without anybody's word."""
         doubled = 2.0 ** min(self.repeats, MOST_DOUBLINGS)
-        more = max(ROOM_RATIO * self.capacity_bytes, ROOM_SECONDS * self.rate_bytes_per_second) * doubled
+        taken = min(FIRST_ROOM_RATIO * self.capacity_bytes, ROOM_SECONDS * self.rate_bytes_per_second)
+        more = max(ROOM_RATIO * self.capacity_bytes, taken) * doubled
         most = max(MOST_ROOM_RATIO * self.capacity_bytes, self.left_bytes + ROOM_RATIO * self.capacity_bytes)
         return min(self.left_bytes + more, most)
 
