@@ -11,7 +11,7 @@ from wslgpud.advise.fit.tape import Storage, Tape, Tensor
 from wslgpud.words import template
 
 #: cuBLAS's workspaces for two kinds of matrix products (4 x 8 MiB on Hopper); they stay.
-_WORKSPACES = (32 * MIB, 32 * MIB)
+WORKSPACES = (32 * MIB, 32 * MIB)
 _WEIGHTS = template("weights")
 
 
@@ -88,7 +88,7 @@ class Model:
         self.setup = setup
         self.stored = 4 if setup.mixed else setup.element
         self.allocator = Allocator()
-        self._workspaces = [self.allocator.take(size) for size in _WORKSPACES]
+        self._workspaces = [self.allocator.take(size) for size in WORKSPACES]
         self.tape = Tape(self.allocator)
         self.tape.recording = training
         self.learning: list[Tensor] = []

@@ -175,7 +175,7 @@ def of_path(path: Path) -> Shape:
     weights, complete = ([path], False) if path.suffix == ".safetensors" else _weights(folder)
     tensors = {name: entry for file in weights for name, entry in header(file).items()}
     if config.exists():
-        shape = of_config(_document(config), folder.name or str(folder))
+        shape = of_config(document(config), folder.name or str(folder))
     elif tensors:
         shape = of_tensors(tensors, path.stem)
     else:
@@ -200,14 +200,14 @@ def _weights(folder: Path) -> tuple[list[Path], bool]:
     files = sorted(folder.glob("*.safetensors"))
     if not (folder / _INDEX).exists():
         return files, True
-    names = _document(folder / _INDEX).get("weight_map")
+    names = document(folder / _INDEX).get("weight_map")
     if not isinstance(names, dict):
         raise ValueError(say("{file} names no files", file=_INDEX))
     pieces = {str(name) for name in names.values()}
     return [file for file in files if file.name in pieces], pieces <= {file.name for file in files}
 
 
-def _document(file: Path) -> dict[str, Any]:
+def document(file: Path) -> dict[str, Any]:
     return safe_files.parsed(safe_files.contents(file, MOST_HEADER_BYTES, follow=True))
 
 
@@ -252,35 +252,35 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     if not isinstance(inner, Mapping):
         raise ShapeError(say("config.json is not a model's"))
     # Some call them otherwise, GGUF headers all.
-    hidden = _whole(inner, "hidden_size", "n_embd", "d_model", "dim", "embedding_length")
-    layers = _whole(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count")
-    heads = _whole(
+    hidden = whole_of(inner, "hidden_size", "n_embd", "d_model", "dim", "embedding_length")
+    layers = whole_of(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count")
+    heads = whole_of(
         inner, "num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads", "attention.head_count"
     )
     wides = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "feed_forward_length")
     kind = str(document.get("model_type", inner.get("model_type", "")))
     gated = not _UNGATED.fullmatch(kind)
-    wide = dense_width = _whole(inner, *wides, default=4 * hidden)
-    experts = _whole(inner, "num_local_experts", "num_experts", "n_routed_experts", "expert_count", default=1)
+    wide = dense_width = whole_of(inner, *wides, default=4 * hidden)
+    experts = whole_of(inner, "num_local_experts", "num_experts", "n_routed_experts", "expert_count", default=1)
     shared = dense_layers = 0
     if experts > 1:
-        wide = _whole(inner, "moe_intermediate_size", "expert_feed_forward_length", default=wide)
-        shared = _whole(inner, "n_shared_experts", "expert_shared_count", default=0) * wide
+        wide = whole_of(inner, "moe_intermediate_size", "expert_feed_forward_length", default=wide)
+        shared = whole_of(inner, "n_shared_experts", "expert_shared_count", default=0) * wide
         shared_width = ("shared_expert_intermediate_size", "expert_shared_feed_forward_length")
-        shared = _whole(inner, *shared_width, default=shared)
-        dense_layers = min(layers, _whole(inner, "first_k_dense_replace", "leading_dense_block_count", default=0))
+        shared = whole_of(inner, *shared_width, default=shared)
+        dense_layers = min(layers, whole_of(inner, "first_k_dense_replace", "leading_dense_block_count", default=0))
     return Shape(
         layers,
         hidden,
         heads,
         _kv_heads(inner, heads),
-        _latent_head(inner) or _whole(inner, "head_dim", "attention.key_length", default=hidden // max(heads, 1)),
+        _latent_head(inner) or whole_of(inner, "head_dim", "attention.key_length", default=hidden // max(heads, 1)),
         wide,
-        _whole(inner, "vocab_size"),
+        whole_of(inner, "vocab_size"),
         gated,
         bool(document.get("tie_word_embeddings", inner.get("tie_word_embeddings", TIED.fullmatch(kind) is not None))),
         experts,
-        _whole(inner, "num_experts_per_tok", "num_experts_per_token", "expert_used_count", default=1),
+        whole_of(inner, "num_experts_per_tok", "num_experts_per_token", "expert_used_count", default=1),
         str(document.get("_name_or_path") or name or kind),
         shared=shared,
         dense_layers=dense_layers,
@@ -297,7 +297,7 @@ def _kv_heads(inner: Mapping[str, Any], heads: int) -> int:
     if inner.get("multi_query") is True and not inner.get("new_decoder_architecture"):
         return 1
     names = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "attention.head_count_kv")
-    return _whole(inner, *names, default=heads)
+    return whole_of(inner, *names, default=heads)
 
 
 def _latent_head(inner: Mapping[str, Any]) -> int:
@@ -305,18 +305,18 @@ def _latent_head(inner: Mapping[str, Any]) -> int:
 
     transformers keeps them for all heads: modeling_deepseek_v3.py. What an engine keeps of latents is far less.
     """
-    if not _whole(inner, "kv_lora_rank", default=0):
+    if not whole_of(inner, "kv_lora_rank", default=0):
         return 0
-    sizes = (_whole(inner, name, default=0) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    sizes = (whole_of(inner, name, default=0) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     return sum(sizes) // 2
 
 
 def _latent(inner: Mapping[str, Any], hidden: int, heads: int) -> dict[str, int]:
     """Return the parameters of a layer's attention from latents: arXiv:2405.04434, 2.1."""
-    if not (latent := _whole(inner, "kv_lora_rank", default=0)):
+    if not (latent := whole_of(inner, "kv_lora_rank", default=0)):
         return {}
-    plain, turned = _whole(inner, "qk_nope_head_dim"), _whole(inner, "qk_rope_head_dim")
-    value, compressed = _whole(inner, "v_head_dim"), _whole(inner, "q_lora_rank", default=0)
+    plain, turned = whole_of(inner, "qk_nope_head_dim"), whole_of(inner, "qk_rope_head_dim")
+    value, compressed = whole_of(inner, "v_head_dim"), whole_of(inner, "q_lora_rank", default=0)
     queries = heads * (plain + turned)
     query = compressed * (hidden + queries) if compressed else hidden * queries
     keys = hidden * (latent + turned) + latent * heads * (plain + value)
@@ -328,7 +328,7 @@ def _attention(inner: Mapping[str, Any], layers: int) -> dict[str, int]:
 
     ``layer_types`` names each; before it, configurations had a window of all layers, or of all but every so many.
     """
-    window = _whole(inner, "sliding_window", default=0) if inner.get("use_sliding_window", True) else 0
+    window = whole_of(inner, "sliding_window", default=0) if inner.get("use_sliding_window", True) else 0
     kinds = inner.get("layer_types")
     if isinstance(kinds, list):
         windowed = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
@@ -337,8 +337,8 @@ def _attention(inner: Mapping[str, Any], layers: int) -> dict[str, int]:
             "windowed_layers": min(layers, windowed) if window else 0,
             "linear_layers": min(layers, sum(kind in ("linear_attention", "mamba", "conv") for kind in kinds)),
         }
-    full = layers // _whole(inner, "full_attention_interval", default=1)
-    every = _whole(inner, "sliding_window_pattern", default=0) or _EVERY.get(str(inner.get("model_type")), 0)
+    full = layers // whole_of(inner, "full_attention_interval", default=1)
+    every = whole_of(inner, "sliding_window_pattern", default=0) or _EVERY.get(str(inner.get("model_type")), 0)
     windowed = layers - layers // every if every else layers
     return {"window": window, "windowed_layers": windowed if window else 0, "linear_layers": layers - full}
 
@@ -386,7 +386,7 @@ def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
     return Shape(max(numbers) + 1, hidden, query // head, key // head, head, wide, vocabulary, gated, tied, name=name)
 
 
-def _whole(document: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+def whole_of(document: Mapping[str, Any], *names: str, default: int | None = None) -> int:
     for name in names:
         value = document.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -1,0 +1,191 @@
+"""The shape of a text-to-image pipeline: by name, or from a diffusers folder (model_index.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wslgpud.advise.fit import flux, text_encoder, unet, vae
+from wslgpud.advise.fit.allocator import Allocator
+from wslgpud.advise.fit.flux import Flux
+from wslgpud.advise.fit.forward import Forward, Parameter
+from wslgpud.advise.fit.pipeline_configs import CONFIGS
+from wslgpud.advise.fit.quantization import ShapeError
+from wslgpud.advise.fit.shape import document, whole_of
+from wslgpud.advise.fit.text_encoder import TextEncoder
+from wslgpud.advise.fit.unet import Unet
+from wslgpud.advise.fit.vae import Vae
+from wslgpud.security import safe_files
+from wslgpud.words import say
+
+INDEX = "model_index.json"
+
+
+class Pipeline(NamedTuple):
+    """A pipeline's models; each is on the card, or alone there where the others wait in RAM."""
+
+    name: str
+    texts: tuple[TextEncoder, ...]
+    denoiser: Unet | Flux
+    decoder: Vae
+
+    @property
+    def size(self) -> int:
+        """Number of parameters of all models."""
+        models = (*map(of_text, self.texts), of_denoiser(self.denoiser), of_decoder(self.decoder))
+        return sum(parameter.numbers for model in models for parameter in model)
+
+
+def _counted(walk: Callable[[Forward], object]) -> list[Parameter]:
+    on = Forward(Allocator(), 2)
+    walk(on)
+    return on.parameters
+
+
+def of_text(net: TextEncoder) -> list[Parameter]:
+    """Return the parameters of a text encoder."""
+    return _counted(lambda on: text_encoder.hold(on, net))
+
+
+def of_denoiser(net: Unet | Flux) -> list[Parameter]:
+    """Return the parameters of what denoises."""
+    if isinstance(net, Flux):
+        return _counted(lambda on: flux.denoise(on, net, 4, 1, 1))
+    return _counted(lambda on: unet.denoise(on, net, 4 ** len(net.widths), 1, 1))
+
+
+def of_decoder(net: Vae) -> list[Parameter]:
+    """Return the parameters of an autoencoder, of which pictures made from words use one half only."""
+    return _counted(lambda on: (vae.encode(on, net), vae.decode(on, net, 1, 1)))
+
+
+def named(text: str) -> Pipeline | None:
+    """Return a pipeline that is known by this name (sdxl, flux-dev), None if none is."""
+    models = CONFIGS.get(text.strip().lower())
+    return of_configs(models, text.strip().lower()) if models else None
+
+
+def of_folder(folder: Path) -> Pipeline:
+    """Return the pipeline in a folder that has a model_index.json.
+
+    Raises:
+        OSError: a file cannot be read.
+        ShapeError: a size is missing, or its models are of a kind that is not known.
+    """
+    index = document(folder / INDEX)
+    models = {}
+    for name, entry in index.items():
+        if isinstance(entry, list) and len(entry) == 2 and (kind := str(entry[1])) in _READERS:
+            models[name] = {**document(folder / name / "config.json"), "_class_name": kind}
+    return of_configs(models, folder.name, str(index.get("_class_name", "?")))
+
+
+def of_configs(models: Mapping[str, Mapping[str, Any]], name: str, kind: str = "?") -> Pipeline:
+    """Return the pipeline that its models' configurations tell; each names its class as ``_class_name``.
+
+    Raises:
+        ShapeError: a size is missing, or its models are of a kind that is not known.
+    """
+    found = [_READERS[str(config["_class_name"])](config) for config in models.values()]
+    texts = tuple(model for model in found if isinstance(model, TextEncoder))
+    denoisers = [model for model in found if isinstance(model, (Unet, Flux))]
+    decoders = [model for model in found if isinstance(model, Vae)]
+    if len(denoisers) != 1 or len(decoders) != 1:
+        raise ShapeError(
+            "{kind}: of diffusers' pipelines fit knows those that have one of {known} and an AutoencoderKL",
+            kind=kind,
+            known=("UNet2DConditionModel", "FluxTransformer2DModel"),
+        )
+    return Pipeline(name, texts, denoisers[0], decoders[0])
+
+
+def _widths(config: Mapping[str, Any]) -> tuple[int, ...]:
+    found = config.get("block_out_channels")
+    if not isinstance(found, (list, tuple)) or not found or not all(isinstance(w, int) and w > 0 for w in found):
+        raise ShapeError("config.json has no {name}", name="block_out_channels")
+    return tuple(found[:8])
+
+
+def _unet(config: Mapping[str, Any]) -> Unet:
+    widths = _widths(config)
+    kinds = config.get("down_block_types") or ()
+    depths = config.get("transformer_layers_per_block", 1)
+    depths = tuple(depths) if isinstance(depths, (list, tuple)) else (depths,) * len(widths)
+    if len(depths) != len(widths) or len(kinds) != len(widths) or not all(type(n) is int for n in depths):
+        raise ShapeError("config.json has no {name}", name="transformer_layers_per_block")
+    crossing = tuple(n if str(kind).startswith("CrossAttn") else 0 for n, kind in zip(depths, kinds, strict=True))
+    return Unet(
+        whole_of(config, "in_channels"),
+        widths,
+        crossing,
+        depths[-1],
+        whole_of(config, "layers_per_block", default=2),
+        whole_of(config, "cross_attention_dim"),
+        config.get("use_linear_projection") is True,
+        whole_of(config, "projection_class_embeddings_input_dim", default=0),
+    )
+
+
+def _flux(config: Mapping[str, Any]) -> Flux:
+    return Flux(
+        whole_of(config, "in_channels", default=64),
+        whole_of(config, "num_layers", default=19),
+        whole_of(config, "num_single_layers", default=38),
+        whole_of(config, "num_attention_heads", default=24),
+        whole_of(config, "attention_head_dim", default=128),
+        whole_of(config, "joint_attention_dim", default=4096),
+        whole_of(config, "pooled_projection_dim", default=768),
+        config.get("guidance_embeds") is True,
+    )
+
+
+def _vae(config: Mapping[str, Any]) -> Vae:
+    return Vae(
+        whole_of(config, "latent_channels"),
+        _widths(config),
+        whole_of(config, "layers_per_block", default=1),
+        whole_of(config, "sample_size", default=32),
+        config.get("use_quant_conv") is not False,
+        config.get("force_upcast") is not False,
+    )
+
+
+def _clip(config: Mapping[str, Any]) -> TextEncoder:
+    hidden = whole_of(config, "hidden_size")
+    return TextEncoder(
+        t5=False,
+        hidden=hidden,
+        layers=whole_of(config, "num_hidden_layers"),
+        inner=whole_of(config, "intermediate_size"),
+        heads_width=hidden,
+        vocabulary=whole_of(config, "vocab_size"),
+        positions=whole_of(config, "max_position_embeddings", default=77),
+        projected=whole_of(config, "projection_dim") if config["_class_name"] == _PROJECTED else 0,
+        gated=False,
+    )
+
+
+def _t5(config: Mapping[str, Any]) -> TextEncoder:
+    return TextEncoder(
+        t5=True,
+        hidden=whole_of(config, "d_model"),
+        layers=whole_of(config, "num_layers"),
+        inner=whole_of(config, "d_ff"),
+        heads_width=whole_of(config, "num_heads") * whole_of(config, "d_kv"),
+        vocabulary=whole_of(config, "vocab_size"),
+        positions=0,
+        projected=0,
+        gated=str(config.get("feed_forward_proj")).startswith("gated"),
+    )
+
+
+_PROJECTED = "CLIPTextModelWithProjection"
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], TextEncoder | Unet | Flux | Vae]] = {
+    "UNet2DConditionModel": _unet,
+    "FluxTransformer2DModel": _flux,
+    "AutoencoderKL": _vae,
+    "CLIPTextModel": _clip,
+    _PROJECTED: _clip,
+    "T5EncoderModel": _t5,
+}
