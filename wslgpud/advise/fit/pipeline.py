@@ -163,6 +163,7 @@ def _clip(config: Mapping[str, Any]) -> TextEncoder:
         positions=whole_of(config, "max_position_embeddings", default=77),
         projected=whole_of(config, "projection_dim") if config["_class_name"] == _PROJECTED else 0,
         gated=False,
+        buckets=0,
     )
 
 
@@ -177,6 +178,7 @@ def _t5(config: Mapping[str, Any]) -> TextEncoder:
         positions=0,
         projected=0,
         gated=str(config.get("feed_forward_proj")).startswith("gated"),
+        buckets=whole_of(config, "relative_attention_num_buckets", default=32) * whole_of(config, "num_heads"),
     )
 
 

@@ -52,6 +52,8 @@ _FLUX_VAE = {
     "sample_size": 1024,
     "use_quant_conv": False,
     "use_post_quant_conv": False,
+    "scaling_factor": 0.3611,
+    "shift_factor": 0.1159,
 }
 _FLUX = {
     "_class_name": "FluxTransformer2DModel",

@@ -22,6 +22,8 @@ class TextEncoder(NamedTuple):
     positions: int
     projected: int
     gated: bool
+    #: of distances between words, for each head
+    buckets: int
 
 
 def hold(on: Forward, net: TextEncoder) -> None:
@@ -37,6 +39,6 @@ def hold(on: Forward, net: TextEncoder) -> None:
         on.matrix(net.inner, hidden, bias=not net.t5, kind="wide" if net.t5 else "matrix")
         for _ in range(2 if net.t5 else 4):
             on.holds(hidden)
-    on.holds(hidden if net.t5 else 2 * hidden)
+    on.holds(hidden + net.buckets if net.t5 else 2 * hidden)
     if net.projected:
         on.matrix(hidden, net.projected, bias=False)
