@@ -12,6 +12,7 @@ import typer
 from tests.docs import peers
 from tests.gpu.fit_on_a_real_card import GIB, MODELS
 from wslgpud import words
+from wslgpud.advise.fit import picture, pipeline
 from wslgpud.advise.fit.estimate import Plan, estimate
 from wslgpud.advise.fit.shape import of_config
 from wslgpud.app import catalogue
@@ -68,6 +69,22 @@ def fit_table(kind: str = "cases") -> str:
     return "\n".join(lines) + "\n"
 
 
+def pictures_table() -> str:
+    """Return what diffusion pipelines took on a real card beside what ``fit`` says they take, then and now."""
+    lines = ["| pipeline | task | predicted before the run | measured | now |", "|---|---|---|---|---|"]
+    for case in json.loads((ROOT / "tests/advise/fit/pictures.json").read_text())["cases"]:
+        plan, measured, model = picture.Plan(**case["plan"]), case["measured_bytes"], pipeline.of(case["model"])
+        assert model is not None
+        task = f"{plan.precision}, batch {plan.batch}, {plan.width}x{plan.height}"
+        task += ", model offload" * (plan.offload == "model")
+        task += ", VAE tiling" * plan.tiling + ", VAE slicing" * plan.slicing
+        now = picture.estimate(model, plan).total_bytes
+        told = (f"{size / GIB:.1f} GiB ({size / measured - 1:+.1%})" for size in (case["predicted_before_bytes"], now))
+        before, after = told
+        lines.append(f"| {case['model']} | {task} | {before} | {measured / GIB:.1f} GiB | {after} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "commands_zh": lambda: commands_table("zh"),
@@ -75,6 +92,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cost_h200": peers.cost_on_a_card_table,
     "fit": fit_table,
     "fit_held_out": lambda: fit_table("held_out"),
+    "fit_pictures": pictures_table,
     "h200": h200_table,
     "metrics": catalogue.table,
     "peers": peers.peers_table,

@@ -1,4 +1,4 @@
-"""Builds diffusion pipelines from their configurations and compares the memory they take with what ``fit`` says.
+"""Builds diffusion pipelines from their configurations and compares their memory with the answers of ``fit``.
 
     python -m tests.gpu.pictures_on_a_real_card OUT [--seconds 120] [--tiny]
 
@@ -23,10 +23,10 @@ from typing import Any
 
 from tests.gpu.fit_on_a_real_card import forget, used
 from wslgpud.advise.fit.picture import Plan, estimate
-from wslgpud.advise.fit.pipeline import named
+from wslgpud.advise.fit.pipeline import of
 from wslgpud.advise.fit.pipeline_configs import CONFIGS
 
-#: In the order of what is most worth knowing; of the first ones each allocation is recorded.
+#: The most important first; every allocation of the first ones is recorded.
 CASES: tuple[tuple[str, Plan], ...] = (
     ("sdxl", Plan("fp16")),
     ("flux-dev", Plan("bf16")),
@@ -117,7 +117,7 @@ def _pipeline(name: str, models: dict[str, Any]) -> Any:
 
 
 def measured(name: str, plan: Plan, *, tiny: bool, record: Path | None = None) -> dict[str, Any]:
-    """Build the pipeline, draw with it, and return what that took."""
+    """Build the pipeline, draw with it, and return the memory that it took."""
     import torch  # only here is it needed
 
     device = "cpu" if tiny else "cuda"
@@ -209,7 +209,7 @@ def _recording(file: Path | None) -> Any:
 
 def row(name: str, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     """Return one line of the table: the peak predicted and measured."""
-    model = named(name)
+    model = of(name)
     assert model is not None
     found = estimate(model, plan)
     peak = facts.get("reserved_bytes", 0) + facts.get("beside_bytes", 0)

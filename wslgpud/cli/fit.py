@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import time
+import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, Any, cast
 
 import typer
-from rich.text import Text
 
 from wslgpud.advise.fit import estimate as estimates
-from wslgpud.advise.fit import measured
-from wslgpud.advise.fit.estimate import Estimate, Mode, Optimizer, Plan, Precision, unmeasured
+from wslgpud.advise.fit import measured, picture, pipeline, vllm
+from wslgpud.advise.fit.estimate import Mode, Optimizer, Plan, Precision, unmeasured
+from wslgpud.advise.fit.pipeline import Pipeline
 from wslgpud.advise.fit.shape import Shape, of
 from wslgpud.advise.guard import past_runs
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, state_folder
-from wslgpud.cli.console import Console, table_of
-from wslgpud.cli.rows import bar
+from wslgpud.cli.fit_answer import Answer, verdict
+from wslgpud.cli.fit_room import Usable, card_of, given, usable
 from wslgpud.config import Config
-from wslgpud.host import Host, NoData, SourceError
-from wslgpud.model import GpuSample
-from wslgpud.risk.headroom import gpu_room
-from wslgpud.risk.risk_metrics import LEARNED
-from wslgpud.sources.gpu import GpuSource
-from wslgpud.sources.wsl import generation
-from wslgpud.store import Reader, StoreError
 from wslgpud.words import Message, MessageLike, current, say, t, template
-from wslgpud.words.units import size
 
 _MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
-_USED = "gpu_memory_used_bytes"
-_DAY_SECONDS, _HISTORY_SECONDS = 86400.0, 90 * 86400.0
-
-
-class Usable(NamedTuple):
-    """How much VRAM there is for a program, and how that is known."""
-
-    bytes: int
-    how: Message
+#: Options that have no meaning for the other kinds of model are refused there, rather than ignored.
+_TRAINING, _WORDS = ("mode", "optimizer", "checkpointing", "rank", "all-linear"), ("context",)
+_PICTURES = ("resolution", "offload", "vae-tiling", "vae-slicing")
+_VLLM = ("gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "kv-cache-dtype", "enforce-eager")
+_SIDES = re.compile(r"(\d{2,5})x(\d{2,5})", re.IGNORECASE)
+_MOST_SIDE = 16384
 
 
 def fit(
-    model: Annotated[str, argument("MODEL", "7B, or a config.json, .safetensors or .gguf file, or a folder of them")],
+    context: typer.Context,
+    model: Annotated[
+        str,
+        argument(
+            "MODEL",
+            "7B, or a config.json, .safetensors or .gguf file, or a folder of them; sdxl, sd15, flux-dev, flux-schnell,"
+            " or a folder of diffusers",
+        ),
+    ],
     mode: Annotated[str, option("--mode -m", "inference|lora|training", "use of the model")] = "inference",
     precision: Annotated[
         str,
@@ -56,15 +51,31 @@ def fit(
             " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. As config.json says, else bf16",
         ),
     ] = "",
-    batch: Annotated[int, option("--batch -b", "N", "sequences at once", min=1)] = 1,
-    context: Annotated[int, option("--context", "N", "tokens of each sequence", min=1)] = 4096,
+    batch: Annotated[int, option("--batch -b", "N", "sequences or pictures at once", min=1)] = 1,
+    tokens: Annotated[int, option("--context", "N", "tokens of each sequence", min=1)] = 4096,
     optimizer: Annotated[
         str, option("--optimizer", "NAME", "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd")
     ] = "adamw",
     checkpointing: Annotated[bool, flag("--checkpointing", "gradient checkpointing")] = False,
     rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
     all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not on q and v")] = False,
-    usable: Annotated[str, option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; asked here otherwise")] = "",
+    resolution: Annotated[str, option("--resolution", "WxH", "pixels of a picture")] = "1024x1024",
+    offload: Annotated[
+        str, option("--offload", "none|model", "whether a pipeline's models wait in RAM for their turn")
+    ] = "none",
+    vae_tiling: Annotated[bool, flag("--vae-tiling", "decode pictures in tiles")] = False,
+    vae_slicing: Annotated[bool, flag("--vae-slicing", "decode one picture after the other")] = False,
+    engine: Annotated[str, option("--engine", "transformers|vllm", "program that runs a language model")] = "",
+    utilization: Annotated[
+        float, option("--gpu-memory-utilization", "RATIO", "vLLM's share of the card", min=0.01, max=1.0)
+    ] = vllm.UTILIZATION,
+    sequences: Annotated[int, option("--max-num-seqs", "N", "vLLM's sequences at once; 0: its own choice", min=0)] = 0,
+    batched: Annotated[
+        int, option("--max-num-batched-tokens", "N", "vLLM's tokens of a step; 0: its own choice", min=0)
+    ] = 0,
+    kv_cache: Annotated[str, option("--kv-cache-dtype", "auto|fp8", "vLLM's format of keys and values")] = "auto",
+    eager: Annotated[bool, flag("--enforce-eager", "vLLM without CUDA graphs")] = False,
+    room: Annotated[str, option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; asked here otherwise")] = "",
     gpu: common.Gpu = 0,
     as_json: common.Json = False,
     config: common.Config = None,
@@ -72,16 +83,88 @@ def fit(
 ) -> None:
     """Say whether a model fits on this card, part by part. Exit status 1 when it does not.
 
+    Language models as transformers runs or trains them, or as vLLM serves them; pictures as diffusers makes them.
+
     Examples:
         wslgpud fit 7B --mode lora --batch 2 --context 2048
         wslgpud fit ./model --precision int4 --usable 14.5GB
+        wslgpud fit flux-dev --precision fp8 --offload model
+        wslgpud fit ./model --engine vllm --context 32768
     """
-    shape = of(model)
-    precision = precision or shape.stored or "bf16"
-    known = {"mode": estimates.MODES, "precision": estimates.PRECISIONS, "optimizer": estimates.OPTIMIZERS}
-    for name, value in {"mode": mode, "precision": precision, "optimizer": optimizer}.items():
-        if value not in known[name]:
-            raise Fault("--{option} {value}: there are {known}", option=name, value=value, known=tuple(known[name]))
+    settings, database = loaded(config).config, database_of(config, state)
+    _of_those("engine", engine or "transformers", ("transformers", "vllm"))
+    if drawing := pipeline.of(model):
+        _only_for(context, say("diffusion pipelines"), (*_TRAINING, *_WORDS, *_VLLM, "engine"), unfit=True)
+        width, height = _sides(resolution)
+        _of_those("offload", offload, picture.OFFLOADS)
+        if _of_those("precision", precision or "bf16", picture.PRECISIONS) == "int8" and offload == "model":
+            raise Fault("int8 weights stay on the card: --offload model needs another --precision")
+        plan = picture.Plan(
+            cast("picture.Precision", precision or "bf16"),
+            batch,
+            width,
+            height,
+            cast("picture.Offload", offload),
+            vae_tiling,
+            vae_slicing,
+        )
+        answer = _drawn(drawing, plan, given(room) if room else usable(settings, database, gpu))
+    else:
+        _only_for(context, say("diffusion pipelines"), _PICTURES)
+        shape = of(model)
+        form = cast("Precision", _of_those("precision", precision or shape.stored or "bf16", estimates.PRECISIONS))
+        if engine == "vllm":
+            _only_for(context, say("--engine {name}", name="vllm"), (*_TRAINING, "batch"), unfit=True)
+            _of_those("kv-cache-dtype", kv_cache, vllm.KV_CACHES)
+            card = _whole(room) if room else _whole_card(settings, gpu)
+            serving = vllm.Plan(form, tokens, utilization, sequences, batched, cast("vllm.KvCache", kv_cache), eager)
+            answer = _served(shape, serving, card)
+        else:
+            _only_for(context, say("--engine {name}", name="vllm"), _VLLM)
+            use = cast("Mode", _of_those("mode", mode, estimates.MODES))
+            how = cast("Optimizer", _of_those("optimizer", optimizer, estimates.OPTIMIZERS))
+            _trainable(use, form)
+            asked = Plan(use, form, batch, tokens, how, checkpointing, rank, "all" if all_linear else "attention")
+            known = measured.read(past_runs.load(state_folder(state)).trainings)
+            answer = _answered(
+                shape,
+                asked,
+                measured.ratio(shape, asked, known),
+                given(room) if room else usable(settings, database, gpu),
+            )
+    if as_json:
+        common.print_json(answer.document(), ensure_ascii=False)
+    else:
+        answer.show()
+    raise typer.Exit(int(answer.over))
+
+
+def _of_those(name: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise Fault("--{option} {value}: there are {known}", option=name, value=value, known=known)
+    return value
+
+
+def _only_for(context: typer.Context, purpose: Message, names: tuple[str, ...], *, unfit: bool = False) -> None:
+    """Refuse options that were given though they have no meaning here."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        for name in names:
+            if f"--{name}" in parameter.opts and source is not None and source.name == "COMMANDLINE":
+                if unfit:
+                    raise Fault("--{option} is not for {purpose}", option=name, purpose=purpose)
+                raise Fault("--{option} is for {purpose}", option=name, purpose=purpose)
+
+
+def _sides(text: str) -> tuple[int, int]:
+    match = _SIDES.fullmatch(text)
+    width, height = (int(side) for side in match.groups()) if match else (0, 0)
+    if not 64 <= min(width, height) <= max(width, height) <= _MOST_SIDE:
+        raise Fault("--resolution {text}: write it like 1024x1024, up to {count}", text=text, count=_MOST_SIDE)
+    return width, height
+
+
+def _trainable(mode: Mode, precision: Precision) -> None:
     if mode == "training" and precision in estimates.QUANTIZED:
         raise Fault("{precision} weights cannot be trained in full: use --mode lora", precision=precision)
     if mode == "lora" and precision in estimates.GGUF:
@@ -89,136 +172,77 @@ def fit(
             "no adapters can be trained on {precision}, a format of llama.cpp: take int4, gptq or awq",
             precision=precision,
         )
-    use, form, how = cast("Mode", mode), cast("Precision", precision), cast("Optimizer", optimizer)
-    plan = Plan(use, form, batch, context, how, checkpointing, rank, "all" if all_linear else "attention")
-    found = estimates.estimate(shape, plan)
-    if own := measured.ratio(shape, plan, measured.read(past_runs.load(state_folder(state)).trainings)):
-        found = found.scaled(own[0])
-    room = _given(usable) if usable else _usable(loaded(config).config, database_of(config, state), gpu)
+
+
+def _answered(shape: Shape, plan: Plan, own: tuple[float, Plan] | None, room: Usable | None) -> Answer:
+    """Return the answer for a language model that transformers runs or trains."""
+    ratio = own[0] if own else 1.0
+    found = estimates.estimate(shape, plan).scaled(ratio)
     over = room is not None and found.total_bytes > room.bytes
-    knobs = estimates.knobs(shape, plan, room.bytes, own[0] if own else 1.0) if room and over else []
-    if as_json:
-        document = _document(shape, plan, found, room, knobs)
-        common.print_json(document | {"measured_ratio": round(own[0], 3) if own else None}, ensure_ascii=False)
-    else:
-        _print(shape, plan, found, room, knobs)
-        if own:
-            ratio, at = own
-            facts = {"by_ratio": ratio, "batch": at.batch, "context": at.context}
-            said = t("Corrected to {by_ratio} by a training measured here (batch {batch}, context {context}).", **facts)
-            Console().print(said, style="dim")
-    raise typer.Exit(int(over))
+    notes = []
+    if own:
+        at = {"batch": own[1].batch, "context": own[1].context}
+        said = t(
+            "Corrected to {by_ratio} by a training measured here (batch {batch}, context {context}).",
+            by_ratio=ratio,
+            **at,
+        )
+        notes.append(said)
+    knobs = estimates.knobs(shape, plan, room.bytes, ratio) if room and over else []
+    facts = {**_facts(shape, shape.size, plan), "measured_ratio": round(ratio, 3) if own else None}
+    return Answer(
+        shape.name, [*_how(shape, plan)], facts, found, room, over, verdict(found, room), knobs, unmeasured(plan), notes
+    )
 
 
-def _given(text: str) -> Usable:
-    number = text.upper().removesuffix("IB").removesuffix("B")
-    scale = {"G": 1 << 30, "M": 1 << 20, "T": 1 << 40}.get(number[-1:], 0)
-    try:
-        return Usable(int(float(number[:-1]) * scale) if scale else int(number), say("as given"))
-    except (ValueError, OverflowError) as error:
-        raise Fault("--usable {text}: write it like 14.5GiB", text=text) from error
+def _drawn(model: Pipeline, plan: picture.Plan, room: Usable | None) -> Answer:
+    """Return the answer for pictures that diffusers makes."""
+    found = picture.estimate(model, plan)
+    over = room is not None and found.total_bytes > room.bytes
+    how: list[MessageLike] = [say("{billions} B parameters", billions=f"{model.size / 1e9:.2f}"), plan.precision]
+    how += [say("batch {count}", count=plan.batch), f"{plan.width}x{plan.height}"]
+    how += ["offload"] * (plan.offload == "model") + ["VAE tiling"] * plan.tiling + ["VAE slicing"] * plan.slicing
+    knobs = picture.knobs(model, plan, room.bytes) if room and over else []
+    facts = {"model": {"name": model.name, "parameters": model.size}, "plan": dataclasses.asdict(plan)}
+    only = picture.unmeasured(plan)
+    return Answer(model.name, how, facts, found, room, over, verdict(found, room), knobs, only)
 
 
-def _usable(settings: Config, database: str, index: int) -> Usable | None:
-    """Return what is really usable: by the last stress run, by history, else what is free now."""
-    source = GpuSource(Host(), settings)
-    try:
-        gpus = source.read().gpus or ()
-    except (NoData, SourceError):
-        return None
-    finally:
-        source.close()
-    card = next((g for g in gpus if g.index == index), None)
+def _served(shape: Shape, plan: vllm.Plan, card: vllm.Card | None) -> Answer:
+    """Return the answer for a language model that vLLM serves."""
     if card is None:
-        raise Fault("there is no GPU {gpu}", gpu=index)
-    known = _from_history(database, card, time.time())
-    if known is not None or card.free_bytes is None:
-        return known
-    room = gpu_room(card, wsl=generation(Host()) == 2)
-    left = room.headroom if room else card.free_bytes
-    return Usable(left, say("free on {card} now; wslgpud stress would know it better", card=card.name))
+        raise Fault("No GPU answers here: say how much is usable with --usable 14.5GiB.")
+    served = vllm.serve(shape, plan, card)
+    over = served.refusal is not None
+    fits = t(
+        "It fits: the cache holds {count} tokens, {ratio} sequences of {context}.",
+        count=served.tokens,
+        ratio=f"{served.concurrency:.2f}",
+        context=plan.context,
+    )
+    how: list[MessageLike] = [say("{billions} B parameters", billions=f"{shape.size / 1e9:.2f}"), "vLLM"]
+    how += [plan.precision, say("context {count}", count=plan.context), f"{plan.utilization:.2f}"]
+    document = {**_facts(shape, shape.size, plan), "tokens": served.tokens, "concurrency": round(served.concurrency, 2)}
+    room = Usable(card.free_bytes, say("free on the card"))
+    said = current().text(served.refusal) if served.refusal else fits
+    knobs = vllm.turns(shape, plan, card) if over else []
+    only = [say("vLLM's profiling run and CUDA graphs")]
+    return Answer(shape.name, how, document, served.found, room, over, said, knobs, only, counted="tokens")
 
 
-def _from_history(database: str, card: GpuSample, now: float) -> Usable | None:
-    """Return what stress runs verified, else what the daemon has seen to be usable, less what is used now."""
-    if "://" not in database and not Path(database).exists():
+def _facts(shape: Shape, parameters: int, plan: Plan | vllm.Plan) -> dict[str, Any]:
+    return {"model": {**dataclasses.asdict(shape), "parameters": parameters}, "plan": dataclasses.asdict(plan)}
+
+
+def _whole(text: str) -> vllm.Card:
+    return vllm.Card(given(text).bytes, given(text).bytes)
+
+
+def _whole_card(settings: Config, index: int) -> vllm.Card | None:
+    card = card_of(settings, index)
+    if card is None or card.total_bytes is None or card.free_bytes is None:
         return None
-    with contextlib.suppress(StoreError), Reader(database) as reader:
-        for _, run in reversed(reader.stress_runs()):
-            if run.uuid == card.uuid and run.complete and "usable_bytes" in run.values:
-                return Usable(int(run.values["usable_bytes"]), say("verified by the last stress run"))
-        return _from_daily_use(reader, card, now)
-    return None
-
-
-def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | None:
-    if card.used_bytes is None:
-        return None
-    days: list[float] = []
-    limits: list[float] = []
-    for ref in reader.series():
-        labels = dict(ref.labels)
-        if ref.metric == _USED and labels.get("uuid") == card.uuid:
-            days += [b.high for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
-        elif ref.metric == LEARNED.name and labels.get("resource") == f"gpu{card.index}":
-            limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
-    room, most = gpu_room(card, wsl=generation(Host()) == 2), max(days, default=0)
-    if limits:
-        most, how = limits[-1], say("an allocation above this has failed here before; less the current use")
-    elif room is not None and most > room.capacity:
-        how = say("the highest use seen here, less the current use")
-    else:
-        return None
-    return Usable(max(0, round(most) - card.used_bytes), how)
-
-
-def _document(
-    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, knobs: list[tuple[Message, int]]
-) -> dict[str, object]:
-    text = current().text
-    return {
-        "model": {**dataclasses.asdict(shape), "parameters": shape.size},
-        "plan": dataclasses.asdict(plan),
-        "parts_bytes": found.parts,
-        "total_bytes": found.total_bytes,
-        "usable_bytes": room.bytes if room else None,
-        "usable_by": text(room.how) if room else None,
-        "fits": found.total_bytes <= room.bytes if room else None,
-        "unmeasured": [text(only) for only in unmeasured(plan)],
-        "knobs": [{"turn": text(turn), "total_bytes": total} for turn, total in knobs],
-    }
-
-
-def _print(shape: Shape, plan: Plan, found: Estimate, room: Usable | None, knobs: list[tuple[Message, int]]) -> None:
-    console = Console()
-    console.print(Text.assemble((shape.name, "bold"), "  " * bool(shape.name), current().listed(_how(shape, plan))))
-    whole = max(found.total_bytes, room.bytes if room else 0)
-    table = table_of("<", "<", "<", first=1)
-    for part, taken in found.parts.items():
-        table.add_row(current().template(part), size(taken), bar(taken / whole, 24, "cyan"))
-    over = room is not None and found.total_bytes > room.bytes
-    peak = bar(found.total_bytes / whole, 24, "red" if over else "green")
-    table.add_row(Text(t("at its peak"), "bold"), Text(size(found.total_bytes), "bold"), peak)
-    if room:
-        table.add_row(t("usable"), size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
-    console.print(table)
-    if room is None:
-        console.print(t("No GPU answers here: say how much is usable with --usable 14.5GiB."))
-        return
-    left = room.bytes - found.total_bytes
-    if over:
-        bad = t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
-        console.print(Text(bad, "bold red"))
-        for turn, total in knobs:
-            console.print("  → " + t("{title}: {text}", title=turn, text=size(total)))
-        if not knobs:
-            console.print("  " + t("No setting brings it in: take a smaller model or a bigger card."))
-    else:
-        good = t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=left, how=room.how)
-        console.print(Text(good, "bold green"))
-    if only := unmeasured(plan):
-        said = t("Only computed, never compared with a real card: {parts}.", parts=tuple(only))
-        console.print(said, style="dim")
+    return vllm.Card(card.total_bytes, card.free_bytes)
 
 
 def _how(shape: Shape, plan: Plan) -> Iterator[MessageLike]:

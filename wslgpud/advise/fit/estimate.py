@@ -6,10 +6,10 @@ What is in use and what PyTorch's allocator holds beside it is simulated: see si
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
 
+from wslgpud.advise.fit.knobs import Turn, fitting
 from wslgpud.advise.fit.parameters import Setup
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.advise.fit.simulation import held
@@ -72,7 +72,6 @@ _UNPACKED: frozenset[str] = frozenset({"int4", "gptq", "gptq8", "awq"})
 #: What CUDA, cuBLAS and the kernels themselves take on an NVIDIA H200, by tests/gpu/fit_on_a_real_card.py; on cards
 #: with fewer processors it is less.
 CONTEXT_BYTES = 768 << 20
-_MOST_KNOBS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,10 @@ def _setup(shape: Shape, plan: Plan) -> Setup:
     adapting, training = plan.mode == "lora", plan.mode == "training"
     element = 4 if plan.precision == "fp32" else 2
     matrix, embedding = _weight_bytes(shape, plan.precision)
-    if adapting and plan.precision in ("int4", "int8"):
-        # prepare_model_for_kbit_training: https://github.com/huggingface/peft/issues/816, .../issues/1149
+    # prepare_model_for_kbit_training makes embeddings and norms 32 bits wide, and with them all between the layers:
+    # https://github.com/huggingface/peft/issues/816, .../issues/1149
+    widened = adapting and plan.precision in ("int4", "int8")
+    if widened:
         embedding = max(embedding, 4.0)
     # peft keeps adapters in 32 bits; what is trained in full has the precision of the weights.
     moments, copying = _optimizer(plan.optimizer, 4 if adapting else WEIGHT_BYTES[plan.precision])
@@ -128,8 +129,9 @@ def _setup(shape: Shape, plan: Plan) -> Setup:
         element,
         matrix,
         embedding,
-        mixed=plan.precision == "mixed" and training,
+        mixed=widened or (plan.precision == "mixed" and training),
         checkpointing=plan.checkpointing and plan.mode != "inference",
+        quantized=plan.precision in QUANTIZED,
         unpacking=plan.precision in _UNPACKED,
         rank=plan.rank if adapting else 0,
         every=plan.targets == "all",
@@ -199,33 +201,16 @@ def _least(shape: Shape, plan: Plan) -> float:
 
 
 def knobs(shape: Shape, plan: Plan, usable_bytes: int, ratio: float = 1.0) -> list[tuple[Message, int]]:
-    """Return the changes that make a plan fit, and the bytes it takes then.
+    """Return the changes that make a plan fit, and the bytes it takes then; ``ratio`` is by what was measured here."""
 
-    Each change that does so alone, else each pair, else each three; ``ratio`` is by what was measured here.
-    """
-    turns = list(_turns(plan))
-    for number in range(1, 4):
-        found = []
-        for some in combinations(turns, number):
-            turned = [name for _, changes in some for name in changes]
-            if len(set(turned)) < len(turned):
-                continue  # two ways to store the weights
-            changed = plan
-            for _, changes in some:
-                changed = replace(changed, **changes)
-            if _least(shape, changed) * ratio > usable_bytes:
-                continue
-            if (total := estimate(shape, changed).scaled(ratio).total_bytes) <= usable_bytes:
-                *others, said = (said for said, _ in some)
-                for other in reversed(others):
-                    said = say("{first} and {second}", first=other, second=said)
-                found.append((said, total))
-        if found:
-            return found[:_MOST_KNOBS]
-    return []
+    def total(changed: Plan) -> int:
+        least = round(_least(shape, changed) * ratio)
+        return least if least > usable_bytes else estimate(shape, changed).scaled(ratio).total_bytes
+
+    return fitting(_turns(plan), plan, usable_bytes, total)
 
 
-def _turns(plan: Plan) -> Iterator[tuple[Message, dict[str, Any]]]:
+def _turns(plan: Plan) -> Iterator[Turn]:
     """Yield the changes that save memory, the least harmful first: to speed, to what is trained, to precision."""
     training = plan.mode != "inference"
     if training and not plan.checkpointing:

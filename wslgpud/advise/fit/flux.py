@@ -8,7 +8,7 @@ from wslgpud.advise.fit.forward import Forward, Value
 
 
 class Flux(NamedTuple):
-    """Its sizes: ``double`` blocks have weights of their own for image and text, ``single`` ones read both as one."""
+    """Its sizes: ``double`` blocks have weights for image and text each, ``single`` blocks read one joined sequence."""
 
     channels: int
     double: int
@@ -21,7 +21,7 @@ class Flux(NamedTuple):
 
 
 def denoise(on: Forward, net: Flux, pixels: int, images: int, words: int) -> None:
-    """Go through the transformer once; ``pixels`` are those of one latent image, of which four make a token."""
+    """Run the transformer once; ``pixels`` is the size of one latent image, of which four make a token."""
     hidden, head = net.heads * net.head_dim, net.head_dim
     for width in (256, *((256,) if net.guided else ()), net.pooled):
         on.matrix(width, hidden)
@@ -51,7 +51,7 @@ def _double(on: Forward, x: Value, text: Value, net: Flux) -> tuple[Value, Value
 
 
 def _added_and_widened(on: Forward, x: Value, y: Value, normed: Value) -> tuple[Value, Value, Value]:
-    """Add attention's outcome and then the feed-forward block's; the caller holds both, and what was normed."""
+    """Add the outputs of attention and of the feed-forward block; the caller holds the last ``normed`` and ``y``."""
     y = on.like(y)
     x = on.like(x)
     normed = on.like(x)
@@ -75,19 +75,17 @@ def _scaled(on: Forward, x: Value) -> Value:
 
 
 def _attention(on: Forward, x: Value, text: Value | None, net: Flux) -> tuple[Value, Value]:
-    """Return what ``FluxAttnProcessor`` makes of image and text, or of both as one."""
-    query, key, value = (on.linear(x, x.width) for _ in range(3))
+    """Run ``FluxAttnProcessor`` on image and text, or on the joined sequence."""
+    own = [on.linear(x, x.width) for _ in range(3)]
     others = [on.linear(text, x.width) for _ in range(3)] if text else []
-    query, key = _normed_heads(on, query, net), _normed_heads(on, key, net)
+    own[:2] = [_normed_heads(on, y, net) for y in own[:2]]
+    others[:2] = [_normed_heads(on, y, net) for y in others[:2]]
     if text:
-        others[:2] = [_normed_heads(on, y, net) for y in others[:2]]
-        rows = x.rows + text.rows
-        query = on.new(rows, x.width)
-        key = on.new(rows, x.width)
-        value = on.new(rows, x.width)
-    query = _turned(on, query)
-    key = _turned(on, key)
-    y = on.like(query)
+        for number in range(3):
+            own[number] = on.new(x.rows + text.rows, x.width)
+    for number in range(2):
+        own[number] = _turned(on, own[number])
+    y = on.like(own[0])
     if not text:
         return y, y
     image = on.new(x.rows, x.width)

@@ -1,7 +1,7 @@
-"""What single operations of diffusers' models allocate in a pass forward, in their order, and their parameters. Pure.
+"""The allocations of single operations of diffusers' models in a forward pass, in their order. Pure.
 
-Nothing is kept for a way back. What a function here holds until it returns is what its namesake in diffusers (0.42)
-holds; images lie as rows (of the whole batch) of so many channels.
+No operation keeps anything for a backward pass. Each function frees its storage in the order in which its namesake in
+diffusers (0.42) does. Images are ``rows`` (pixels of the whole batch) of ``width`` channels.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 from wslgpud.advise.fit.allocator import Allocator
 from wslgpud.advise.fit.tape import Storage
 
-#: - modulation: a matrix of a norm, which layerwise casting leaves as it is
-#: - wide: T5's last matrix of a block, which transformers keeps in 32 bits beside IEEE's 16 and quantized ones
+#: - modulation: the matrix of an adaptive norm, which layerwise casting skips
+#: - wide: T5's ``wo``, kept in 32 bits in fp16 and quantized models (``_keep_in_fp32_modules`` of transformers)
 #: - other: norms, biases, embeddings
 Kind = Literal["matrix", "modulation", "convolution", "wide", "other"]
 
@@ -33,7 +33,7 @@ class Value(NamedTuple):
 
 
 class Forward:
-    """The operations; ``element`` is the bytes of a number, ``unpacking`` whether a matrix is widened to be used."""
+    """The operations; ``element`` is bytes per number, ``unpacking``: a matrix is dequantized before its use."""
 
     def __init__(self, allocator: Allocator, element: int, *, unpacking: bool = False) -> None:
         self.parameters: list[Parameter] = []
@@ -46,7 +46,7 @@ class Forward:
         return Value(Storage(self._allocator, rows * width * (element or self.element)), rows, width)
 
     def like(self, x: Value, element: int = 0) -> Value:
-        """Return a value as large: of a norm without weights, an activation, a sum, a copy."""
+        """Return a value of the same shape: a norm without weights, an activation, a sum, a copy."""
         return self.new(x.rows, x.width, element)
 
     def holds(self, numbers: int, kind: Kind = "other") -> None:
@@ -54,7 +54,7 @@ class Forward:
         self.parameters.append(Parameter(numbers, kind))
 
     def norm(self, x: Value) -> Value:
-        """Return a group's or layer's norm with weight and bias."""
+        """Return a group or layer norm with weight and bias."""
         self.holds(x.width)
         self.holds(x.width)
         return self.like(x)
@@ -67,22 +67,22 @@ class Forward:
         return self.new(x.rows, out)
 
     def matrix(self, width: int, out: int, *, bias: bool = True, kind: Kind = "matrix") -> None:
-        """Count a matrix whose product is too small to matter: of a moment in time, of a prompt as a whole."""
+        """Count a matrix whose product is too small to matter: one row per image (time, pooled prompt)."""
         self.holds(width * out, kind)
         if bias:
             self.holds(out)
 
-    def convolution(self, x: Value, out: int, *, kernel: int = 3, rows: int = 0) -> Value:
-        """Return a convolution's outcome; cuDNN works on copies of what goes in and what comes out."""
+    def convolution(self, x: Value, out: int, *, kernel: int = 3, rows: int = 0, copied: bool = True) -> Value:
+        """Return a convolution's outcome; cuDNN copies its input and outcome, but of channels-last images."""
         self.holds(x.width * out * kernel**2, "convolution")
         self.holds(out)
         y = self.new(rows or x.rows, out)
-        if kernel > 1:
+        if kernel > 1 and copied:
             self.new(1, x.rows * x.width + y.rows * out)
         return y
 
     def residual(self, x: Value, out: int, moment: int = 0) -> Value:
-        """Return what ``ResnetBlock2D`` makes; ``moment`` is the width of the embedding of time, if it has one."""
+        """Run a ``ResnetBlock2D``; ``moment`` is the width of the time embedding, 0 without one."""
         y = self.norm(x)
         y = self.like(y)
         y = self.convolution(y, out)
@@ -98,7 +98,7 @@ class Forward:
         return self.like(y)  # divided by 1
 
     def attention(self, x: Value, context: Value | None = None, *, bias: bool = False) -> Value:
-        """Return what ``AttnProcessor2_0`` makes of queries, and of the keys and values of the same or a context."""
+        """Run ``AttnProcessor2_0``; keys and values come from ``context``, else from ``x``."""
         source = context or x
         query = self.linear(x, x.width, bias=bias)
         key = self.linear(source, x.width, bias=bias)
@@ -108,10 +108,10 @@ class Forward:
         del query, key, value
         return self.like(y)  # divided by 1
 
-    def upsampled(self, x: Value) -> Value:
+    def upsampled(self, x: Value, *, copied: bool = True) -> Value:
         """Return an image twice as wide and high."""
         y = self.new(4 * x.rows, x.width)
-        return self.convolution(y, x.width)
+        return self.convolution(y, x.width, copied=copied)
 
     def downsampled(self, x: Value) -> Value:
         """Return an image half as wide and high."""

@@ -7,6 +7,7 @@ Each was read off what torch 2.11's allocator recorded on an NVIDIA H200 (``_rec
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from wslgpud.advise.fit.tape import Node, Storage, Tape, Tensor
 from wslgpud.words import template
@@ -89,6 +90,13 @@ class Operations:
 
         return tape.made(x.storage, numbers, element, back, node)
 
+    def quantized(self, x: Tensor, weight: Tensor, out: int, *, bias: Tensor | None = None) -> Tensor:
+        """Return the product with a quantized matrix, which is computed in 16 bits (``Linear4bit.forward``)."""
+        y = self._multiplied(
+            self.cast(x, self.element), weight, out, bias=bias, how="unpacked" if self.unpacking else ""
+        )
+        return self.cast(y, x.element)
+
     def linear(self, x: Tensor, weight: Tensor, out: int, *, bias: Tensor | None = None, last: bool = False) -> Tensor:
         """Return a matrix product; ``last`` is one whose outcome nobody needs when it is computed again."""
         if self.mixed:
@@ -96,6 +104,11 @@ class Operations:
             if half is None:
                 half = self._halves[id(weight)] = self.cast(weight, self.element)
             weight, x = half, self.cast(x, self.element)
+        return self._multiplied(x, weight, out, bias=bias, how="last" if last else "")
+
+    def _multiplied(
+        self, x: Tensor, weight: Tensor, out: int, *, bias: Tensor | None, how: Literal["", "last", "unpacked"]
+    ) -> Tensor:
         tape, source, node, into, element = self.tape, weight.node, x.node, self.width(x), self.element
         kept = tape.kept(x.storage, weight.storage) if source else []
         size = weight.numbers
@@ -111,7 +124,8 @@ class Operations:
             gradient = this.take()
             if bias is None:
                 of_weight()
-            self._unpack(size)
+            if how == "unpacked":
+                tape.take(size, element)
             found = self.new(into, element) if node is not None else None
             if bias is not None:
                 of_weight()
@@ -122,12 +136,9 @@ class Operations:
                 found.viewed = True
                 tape.add(node, found)
 
-        self._unpack(size)
-        return self.made(x.storage if last else self.new(out, element), out, element, back, node, source)
-
-    def _unpack(self, numbers: int) -> None:
-        if self.unpacking:
-            self.tape.take(numbers, self.element)
+        if how == "unpacked":
+            tape.take(size, element)
+        return self.made(x.storage if how == "last" else self.new(out, element), out, element, back, node, source)
 
     def adapted(self, x: Tensor, base: Tensor, adapter: tuple[Tensor, Tensor]) -> Tensor:
         """Return a matrix product with a LoRA adapter's beside it, which peft computes in 32 bits."""

@@ -30,6 +30,8 @@ class Setup:
     embedding: float
     mixed: bool = False
     checkpointing: bool = False
+    #: whether matrices are quantized, and made 16 bits wide one at a time to be multiplied
+    quantized: bool = False
     unpacking: bool = False
     rank: int = 0
     every: bool = False

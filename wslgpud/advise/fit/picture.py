@@ -1,21 +1,23 @@
-"""The memory that a diffusion pipeline takes on the card to make pictures, part by part. Pure; bytes throughout."""
+"""The memory that a diffusion pipeline takes on the card, part by part. Pure; bytes throughout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from wslgpud.advise.fit import flux, pipeline, unet, vae
 from wslgpud.advise.fit.allocator import Allocator
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, WEIGHT_BYTES, Estimate
 from wslgpud.advise.fit.flux import Flux
 from wslgpud.advise.fit.forward import Forward, Kind, Parameter
+from wslgpud.advise.fit.knobs import Turn, fitting
 from wslgpud.advise.fit.parameters import WORKSPACES
 from wslgpud.advise.fit.pipeline import Pipeline
 from wslgpud.advise.fit.tape import Storage
-from wslgpud.words import Message, say, template
+from wslgpud.advise.fit.unet import Unet
+from wslgpud.words import Message, MessageLike, say, template
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8", "int8", "int4"]
 Offload = Literal["none", "model"]
@@ -24,21 +26,26 @@ _TEXTS, _DENOISER, _VAE = template("text encoders"), template("denoiser"), templ
 _DENOISING, _DECODING = template("denoising"), template("decoding")
 #: tokens of a prompt: CLIP's, and as many of T5's as Flux's pipeline asks for
 _CLIP_WORDS, _T5_WORDS = 77, 512
+#: images or tiles decoded one after the other; more of them change nothing
+_MOST_TURNS = 16
+#: a smaller picture is not suggested below this side
+_LEAST_SIDE = 768
 
-#: Bytes of a number by its kind.
+#: Bytes of a number by its kind, of each tensor that holds some.
 #: - fp8: layerwise casting, of the denoiser only (https://huggingface.co/docs/diffusers/optimization/memory)
 #: - int8, int4: bitsandbytes, of the denoiser and of T5. NF4 without nested quantization, as diffusers' guide has it:
 #:   4 bits, and 32 for each 64 weights.
-_STORED: Mapping[str, Mapping[Kind, float]] = {
-    "fp8": {"matrix": 1, "convolution": 1},
-    "int8": {"matrix": WEIGHT_BYTES["int8"], "modulation": WEIGHT_BYTES["int8"]},
-    "int4": {"matrix": 4.5 / 8, "modulation": 4.5 / 8},
+_NF4, _INT8 = (1 / 2, 4 / 64), (WEIGHT_BYTES["int8"],)
+_STORED: Mapping[str, Mapping[Kind, tuple[float, ...]]] = {
+    "fp8": {"matrix": (1,), "convolution": (1,)},
+    "int8": {"matrix": _INT8, "modulation": _INT8},
+    "int4": {"matrix": _NF4, "modulation": _NF4},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be drawn; ``tiling`` and ``slicing`` are those of the autoencoder."""
+    """The pictures to make; ``tiling`` and ``slicing`` are those of the autoencoder."""
 
     precision: Precision = "bf16"
     batch: int = 1
@@ -50,7 +57,7 @@ class Plan:
 
 
 class _Card:
-    """What lies on the card."""
+    """The models on the card, and its allocator."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -67,7 +74,7 @@ class _Card:
                 self._weights += self._laid(pipeline.of_text(net), quantized=net.t5 and self.plan.precision != "fp8")
 
     def hold_denoiser(self, model: Pipeline) -> None:
-        """Load what denoises."""
+        """Load the denoiser."""
         with self.allocator.taking(_DENOISER):
             self._weights += self._laid(pipeline.of_denoiser(model.denoiser), quantized=True)
 
@@ -80,11 +87,14 @@ class _Card:
         stored = _STORED.get(self.plan.precision, {}) if quantized else {}
         usual = element or self.element
         kept = 4 if self.plan.precision in ("fp16", "int8", "int4") else usual
-        sizes = (p.numbers * (kept if p.kind == "wide" else stored.get(p.kind, usual)) for p in parameters)
-        return [Storage(self.allocator, round(size)) for size in sizes]
+        found = []
+        for p in parameters:
+            each = (kept,) if p.kind == "wide" else stored.get(p.kind, (usual,))
+            found += [Storage(self.allocator, round(p.numbers * size)) for size in each]
+        return found
 
     def denoise(self, model: Pipeline) -> None:
-        """Go two steps; prompts that say what not to draw go along, but in Flux."""
+        """Run two steps; classifier-free guidance doubles the batch, but not in Flux."""
         plan, net = self.plan, model.denoiser
         on = Forward(self.allocator, self.element, unpacking=plan.precision == "int4")
         with self.allocator.taking(_DENOISING):
@@ -95,35 +105,39 @@ class _Card:
                     unet.denoise(on, net, self._pixels(model), 2 * plan.batch, _CLIP_WORDS)
 
     def decode(self, model: Pipeline) -> None:
-        """Make pixels of the latent images: of all, of each, or of its tiles."""
+        """Make pixels of the latent images: of all, of each, or of its tiles; SDXL's in 32 bits, else they overflow."""
         plan, net, element = self.plan, model.decoder, self.element
-        if net.upcast and plan.precision == "fp16":
+        if net.upcast and plan.precision == "fp16" and isinstance(model.denoiser, Unet) and model.denoiser.moment:
             element = 4
             with self.allocator.taking(_VAE):
                 self._decoder = self._laid(pipeline.of_decoder(net), quantized=False, element=element)
         latent, side = self._pixels(model), net.tile // net.scale
         tiled = plan.tiling and max(plan.width, plan.height) // net.scale > side
+        turns = (plan.batch if plan.slicing else 1) * (-(-latent // side**2) if tiled else 1)
         on = Forward(self.allocator, element)
         with self.allocator.taking(_DECODING):
             made = []
-            for _ in range(plan.batch if plan.slicing else 1):
-                for _ in range(-(-latent // side**2) if tiled else 1):
-                    images = 1 if plan.slicing else plan.batch
-                    made.append(vae.decode(on, net, side**2 if tiled else latent, images))
+            for _ in range(min(turns, _MOST_TURNS)):  # each as the one before
+                pixels, images = side**2 if tiled else latent, 1 if plan.slicing else plan.batch
+                made.append(vae.decode(on, net, pixels, images))
 
     def _pixels(self, model: Pipeline) -> int:
         return (self.plan.width // model.decoder.scale) * (self.plan.height // model.decoder.scale)
 
 
+_Step = Callable[[_Card, Pipeline], None]
+
+
+@lru_cache(maxsize=64)
 def estimate(model: Pipeline, plan: Plan) -> Estimate:
-    """Return the memory that a pipeline takes; of models that take turns, that of the one which needs most."""
-    texts: list[Callable[[_Card, Pipeline], None]] = [_Card.hold_texts]
-    denoiser, decoder = [_Card.hold_denoiser, _Card.denoise], [_Card.hold_decoder, _Card.decode]
-    turns = (
-        (texts, denoiser, decoder)
-        if plan.offload == "model"
-        else ([*texts, _Card.hold_denoiser, _Card.hold_decoder, _Card.denoise, _Card.decode],)
-    )
+    """Return the memory that a pipeline takes; with model offload, that of the largest step."""
+    loading: list[_Step] = [_Card.hold_texts, _Card.hold_denoiser]
+    denoiser: list[_Step] = [_Card.hold_denoiser, _Card.denoise]
+    decoder: list[_Step] = [_Card.hold_decoder, _Card.decode]
+    if plan.offload == "none":
+        turns = [[*loading, _Card.hold_decoder, _Card.denoise, _Card.decode]]
+    else:  # bitsandbytes quantizes on the card, before anything waits in RAM
+        turns = [loading if plan.precision == "int4" else loading[:1], denoiser, decoder]
     cards = []
     for turn in turns:
         card = _Card(plan)
@@ -134,3 +148,32 @@ def estimate(model: Pipeline, plan: Plan) -> Estimate:
     parts = {purpose: taken for purpose, taken in most.peak.items() if purpose and taken}
     parts[template("PyTorch's cache, unused")] = most.reserved_bytes - sum(parts.values())
     return Estimate({**parts, template("CUDA itself"): CONTEXT_BYTES})
+
+
+def knobs(model: Pipeline, plan: Plan, usable_bytes: int) -> list[tuple[Message, int]]:
+    """Return the changes that make a plan fit, and the bytes it takes then."""
+    return fitting(_turns(plan), plan, usable_bytes, lambda changed: estimate(model, changed).total_bytes)
+
+
+def _turns(plan: Plan) -> Iterator[Turn]:
+    """Yield the changes that save memory, the least harmful first: to speed, to pictures at once, to precision."""
+    if plan.batch > 1 and not plan.slicing:
+        yield say("--vae-slicing (one picture is decoded after the other)"), {"slicing": True}
+    if not plan.tiling:
+        yield say("--vae-tiling (pictures are decoded in tiles)"), {"tiling": True}
+    if plan.offload == "none":
+        yield say("--offload model (models wait in RAM for their turn)"), {"offload": "model"}
+    if plan.batch > 1:
+        yield say("a batch of 1"), {"batch": 1}
+    for precision in ("bf16", "fp8", "int4"):
+        usual = WEIGHT_BYTES[plan.precision] + (plan.precision == "fp16")  # in which SDXL decodes in 32 bits
+        if WEIGHT_BYTES[precision] < usual:
+            yield say("{precision} weights", precision=precision), {"precision": precision}
+    if min(plan.width, plan.height) > _LEAST_SIDE:
+        half = {"width": plan.width // 2, "height": plan.height // 2}
+        yield say("{width}x{height} pixels", **half), half
+
+
+def unmeasured(plan: Plan) -> list[MessageLike]:
+    """Return the parts of a plan that are only computed; the rest was measured on a real card, see README.md."""
+    return [say("quantized weights")] if plan.precision in ("int8", "int4") else []

@@ -12,18 +12,18 @@ from wslgpud.advise.fit.flux import Flux
 from wslgpud.advise.fit.forward import Forward, Parameter
 from wslgpud.advise.fit.pipeline_configs import CONFIGS
 from wslgpud.advise.fit.quantization import ShapeError
-from wslgpud.advise.fit.shape import document, whole_of
+from wslgpud.advise.fit.shape import document, reading, whole_of
 from wslgpud.advise.fit.text_encoder import TextEncoder
 from wslgpud.advise.fit.unet import Unet
 from wslgpud.advise.fit.vae import Vae
-from wslgpud.security import safe_files
-from wslgpud.words import say
 
-INDEX = "model_index.json"
+_INDEX = "model_index.json"
+#: Anything larger is not a model but a file made to keep the simulation busy.
+_MOST_BLOCKS, _MOST_WIDTH = 1024, 1 << 20
 
 
 class Pipeline(NamedTuple):
-    """A pipeline's models; each is on the card, or alone there where the others wait in RAM."""
+    """A pipeline's models."""
 
     name: str
     texts: tuple[TextEncoder, ...]
@@ -49,21 +49,30 @@ def of_text(net: TextEncoder) -> list[Parameter]:
 
 
 def of_denoiser(net: Unet | Flux) -> list[Parameter]:
-    """Return the parameters of what denoises."""
+    """Return the parameters of a denoiser."""
     if isinstance(net, Flux):
         return _counted(lambda on: flux.denoise(on, net, 4, 1, 1))
     return _counted(lambda on: unet.denoise(on, net, 4 ** len(net.widths), 1, 1))
 
 
 def of_decoder(net: Vae) -> list[Parameter]:
-    """Return the parameters of an autoencoder, of which pictures made from words use one half only."""
-    return _counted(lambda on: (vae.encode(on, net), vae.decode(on, net, 1, 1)))
+    """Return the parameters of an autoencoder: both halves are loaded, though text-to-image runs the decoder only."""
+    return _counted(lambda on: vae.encode(on, net)) + _counted(lambda on: vae.decode(on, net, 1, 1))
 
 
-def named(text: str) -> Pipeline | None:
-    """Return a pipeline that is known by this name (sdxl, flux-dev), None if none is."""
-    models = CONFIGS.get(text.strip().lower())
-    return of_configs(models, text.strip().lower()) if models else None
+def of(text: str) -> Pipeline | None:
+    """Return the pipeline that the user names: sdxl, flux-dev, or a folder with a model_index.json; None if it is none.
+
+    Raises:
+        ShapeError: it does not tell enough, or its models are of a kind that is not known.
+    """
+    name = text.strip().lower()
+    if models := CONFIGS.get(name):
+        return of_configs(models, name)
+    with reading(text):
+        path = Path(text).expanduser()
+        folder = path.parent if path.name == _INDEX else path
+        return of_folder(folder) if (folder / _INDEX).exists() else None
 
 
 def of_folder(folder: Path) -> Pipeline:
@@ -71,12 +80,14 @@ def of_folder(folder: Path) -> Pipeline:
 
     Raises:
         OSError: a file cannot be read.
+        ValueError: a file is none of this format.
         ShapeError: a size is missing, or its models are of a kind that is not known.
     """
-    index = document(folder / INDEX)
+    index = document(folder / _INDEX)
     models = {}
     for name, entry in index.items():
-        if isinstance(entry, list) and len(entry) == 2 and (kind := str(entry[1])) in _READERS:
+        known = isinstance(entry, list) and len(entry) == 2 and (kind := str(entry[1])) in _READERS
+        if known and name.isidentifier():  # "../elsewhere" would lead out of the folder
             models[name] = {**document(folder / name / "config.json"), "_class_name": kind}
     return of_configs(models, folder.name, str(index.get("_class_name", "?")))
 
@@ -88,6 +99,8 @@ def of_configs(models: Mapping[str, Mapping[str, Any]], name: str, kind: str = "
         ShapeError: a size is missing, or its models are of a kind that is not known.
     """
     found = [_READERS[str(config["_class_name"])](config) for config in models.values()]
+    if not all(map(_bounded, found)):
+        raise ShapeError("{kind}: no model is as large as its config.json says", kind=kind)
     texts = tuple(model for model in found if isinstance(model, TextEncoder))
     denoisers = [model for model in found if isinstance(model, (Unet, Flux))]
     decoders = [model for model in found if isinstance(model, Vae)]
@@ -98,6 +111,16 @@ def of_configs(models: Mapping[str, Mapping[str, Any]], name: str, kind: str = "
             known=("UNet2DConditionModel", "FluxTransformer2DModel"),
         )
     return Pipeline(name, texts, denoisers[0], decoders[0])
+
+
+def _bounded(model: TextEncoder | Unet | Flux | Vae) -> bool:
+    """Return whether the sizes are plausible, so that a simulation ends."""
+    blocks = {"layers", "double", "single", "middle", "depths"}
+    for name, value in model._asdict().items():
+        most = _MOST_BLOCKS if name in blocks else _MOST_WIDTH
+        if any(each > most for each in (value if isinstance(value, tuple) else (value,))):
+            return False
+    return True
 
 
 def _widths(config: Mapping[str, Any]) -> tuple[int, ...]:

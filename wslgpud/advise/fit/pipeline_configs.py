@@ -1,4 +1,4 @@
-"""What the configurations of the pipelines known by name say, as far as it takes memory.
+"""The configurations of the pipelines known by name, as far as they matter to memory.
 
 From the config.json files of stable-diffusion-v1-5/stable-diffusion-v1-5, stabilityai/stable-diffusion-xl-base-1.0,
 black-forest-labs/FLUX.1-dev and black-forest-labs/FLUX.1-schnell on Hugging Face.
@@ -92,15 +92,10 @@ _SDXL = {
     "projection_class_embeddings_input_dim": 2816,
 }
 _FLUX_DEV = {"text_encoder": _CLIP_L, "text_encoder_2": _T5_XXL, "transformer": _FLUX, "vae": _FLUX_VAE}
-#: by the name of the model: each of its models by its own name in the pipeline
+#: by the name of the pipeline: each model by its name in model_index.json
 CONFIGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "sd15": {"vae": _VAE | {"force_upcast": False}, "text_encoder": _CLIP_L, "unet": _SD_15},
-    "sdxl": {
-        "vae": _VAE | {"sample_size": 1024},
-        "text_encoder": _CLIP_L,
-        "text_encoder_2": _CLIP_G,
-        "unet": _SDXL,
-    },
+    "sd15": {"vae": _VAE, "text_encoder": _CLIP_L, "unet": _SD_15},
+    "sdxl": {"vae": _VAE | {"sample_size": 1024}, "text_encoder": _CLIP_L, "text_encoder_2": _CLIP_G, "unet": _SDXL},
     "flux-dev": _FLUX_DEV,
     "flux-schnell": _FLUX_DEV | {"transformer": _FLUX | {"guidance_embeds": False}},
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ class Shape:
     windowed_layers: int = 0
     linear_layers: int = 0
     attention_parameters: int = 0
+    #: numbers of a token's latent in a layer, for engines that keep it instead of keys and values
+    latent: int = 0
     family: Family = LLAMA
 
     def count(self) -> int:
@@ -126,18 +129,29 @@ def of(text: str) -> Shape:
     Raises:
         ShapeError: it is none of these, or does not tell enough.
     """
-    try:
+    with reading(text):
         path = Path(text).expanduser()
         if path.exists():
             return of_path(path)
-    except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, of a user who is not there
-        file = error.filename if isinstance(error, OSError) else None  # of those below the path
-        raise ShapeError("cannot read {path}: {why}", path=str(file or text), why=cause(error)) from error
     match = _NUMBER.fullmatch(text.strip())
     if not match or not float(match[1]):
         raise ShapeError("{text} is no size like 7B, no config.json, no .safetensors and no .gguf file", text=text)
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
     return typical(round(float(match[1]) * scale), text.strip().upper())
+
+
+@contextmanager
+def reading(text: str) -> Iterator[None]:
+    """Say which file could not be read of those that the user named.
+
+    Raises:
+        ShapeError: one could not.
+    """
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, of a user who is not there
+        file = error.filename if isinstance(error, OSError) else None  # of those below the path
+        raise ShapeError("cannot read {path}: {why}", path=str(file or text), why=cause(error)) from error
 
 
 def typical(parameters: int, name: str = "") -> Shape:
@@ -208,6 +222,12 @@ def _weights(folder: Path) -> tuple[list[Path], bool]:
 
 
 def document(file: Path) -> dict[str, Any]:
+    """Return what a JSON file of a model says.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no JSON object.
+    """
     return safe_files.parsed(safe_files.contents(file, MOST_HEADER_BYTES, follow=True))
 
 
@@ -320,7 +340,7 @@ def _latent(inner: Mapping[str, Any], hidden: int, heads: int) -> dict[str, int]
     queries = heads * (plain + turned)
     query = compressed * (hidden + queries) if compressed else hidden * queries
     keys = hidden * (latent + turned) + latent * heads * (plain + value)
-    return {"attention_parameters": query + keys + heads * value * hidden}
+    return {"attention_parameters": query + keys + heads * value * hidden, "latent": latent + turned}
 
 
 def _attention(inner: Mapping[str, Any], layers: int) -> dict[str, int]:
@@ -387,6 +407,11 @@ def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
 
 
 def whole_of(document: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    """Return the first of these keys that has a whole number above 0.
+
+    Raises:
+        ShapeError: none has, and there is no default.
+    """
     for name in names:
         value = document.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:

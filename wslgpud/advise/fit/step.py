@@ -143,8 +143,11 @@ class Step(Attention):
         return self.rms_norm(x, weight) if kind == "rms" else self.wide_norm(x, weight, plus_one=kind == "plus_one")
 
     def _product(self, x: Tensor, matrix: Matrix, *, last: bool = False) -> Tensor:
-        last = last and matrix.adapter is None
-        y = self.linear(x, matrix.weight, matrix.outputs, bias=matrix.bias, last=last)
+        if self.model.setup.quantized:
+            y = self.quantized(x, matrix.weight, matrix.outputs, bias=matrix.bias)
+        else:
+            last = last and matrix.adapter is None
+            y = self.linear(x, matrix.weight, matrix.outputs, bias=matrix.bias, last=last)
         return y if matrix.adapter is None else self.adapted(x, y, matrix.adapter)
 
     def _checkpointed(self, x: Tensor, weights: Weights) -> Tensor:

@@ -1,6 +1,6 @@
 """The parameters of the text encoders of diffusers' pipelines. Pure.
 
-They are done before the denoiser begins and take less than it, so that what they compute with is never the peak.
+They finish before the denoiser begins and need less than it, so their activations are never the peak.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from wslgpud.advise.fit.forward import Forward, Value
 
 
 class Unet(NamedTuple):
-    """Its sizes; ``depths`` are the transformer blocks after each residual one at each level, 0 where there are none.
+    """Its sizes; ``depths`` are the transformer blocks after each residual block of a level, ``middle`` in the middle.
 
-    ``moment`` is the width of what else is embedded with the time (SDXL: sizes and the pooled prompt), or 0.
+    ``moment`` is the width of the added embedding (SDXL: original sizes and the pooled prompt), 0 without one.
     """
 
     channels: int
@@ -24,7 +24,7 @@ class Unet(NamedTuple):
 
 
 def denoise(on: Forward, net: Unet, pixels: int, images: int, words: int) -> None:
-    """Go through the U-Net once; ``pixels`` are those of one latent image."""
+    """Run the U-Net once; ``pixels`` is the size of one latent image."""
     text = on.new(images * words, net.context)
     first, time = net.widths[0], 4 * net.widths[0]
     for width in (first, *((net.moment,) if net.moment else ())):
@@ -60,7 +60,7 @@ def denoise(on: Forward, net: Unet, pixels: int, images: int, words: int) -> Non
 
 
 def _transformers(on: Forward, x: Value, text: Value, depth: int, *, linear: bool) -> Value:
-    """Return what ``Transformer2DModel`` makes of an image."""
+    """Run a ``Transformer2DModel``."""
     if not depth:
         return x
     y = on.norm(x)
@@ -82,7 +82,7 @@ def _transformers(on: Forward, x: Value, text: Value, depth: int, *, linear: boo
 
 
 def _block(on: Forward, given: Value, text: Value) -> Value:
-    """Return what ``BasicTransformerBlock`` makes; its caller holds what it was given."""
+    """Run a ``BasicTransformerBlock``; the caller holds ``given``."""
     normed = on.norm(given)
     y = on.attention(normed)
     x = on.like(given)

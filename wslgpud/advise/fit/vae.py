@@ -8,10 +8,10 @@ from wslgpud.advise.fit.forward import Forward, Value
 
 
 class Vae(NamedTuple):
-    """Its sizes; ``tile`` is how wide and high a tile is where it decodes one after the other, in pixels.
+    """Its sizes; ``tile`` is the side of a tile in pixels, for tiled decoding.
 
-    ``quantized`` has a convolution more at either side of the latent image; ``upcast`` decodes in 32 bits where the
-    weights have IEEE's 16.
+    ``quantized``: one more convolution on either side of the latent image (``use_quant_conv``). ``upcast``: SDXL
+    decodes in 32 bits if the weights are fp16 (``force_upcast``).
     """
 
     latent: int
@@ -23,12 +23,12 @@ class Vae(NamedTuple):
 
     @property
     def scale(self) -> int:
-        """Pixels in a latent one's row."""
-        return 2 ** (len(self.widths) - 1)
+        """Pixels along one side of a latent pixel."""
+        return 1 << (len(self.widths) - 1)
 
 
 def decode(on: Forward, net: Vae, pixels: int, images: int) -> Value:
-    """Return images; ``pixels`` are those of one latent image."""
+    """Return images; ``pixels`` is the size of one latent image."""
     x = on.new(images * pixels, net.latent)
     if net.quantized:
         x = on.convolution(x, net.latent, kernel=1)
@@ -38,8 +38,8 @@ def decode(on: Forward, net: Vae, pixels: int, images: int) -> Value:
         held = x  # by the loop over the blocks, until the block is done
         for _ in range(net.layers + 1):
             x = on.residual(x, net.widths[level])
-        if level:
-            x = on.upsampled(x)
+        if level:  # attention has left several images channels-last
+            x = on.upsampled(x, copied=images == 1)
         del held
     x = on.norm(x)
     x = on.like(x)
@@ -47,7 +47,7 @@ def decode(on: Forward, net: Vae, pixels: int, images: int) -> Value:
 
 
 def encode(on: Forward, net: Vae) -> None:
-    """Go the other way, of one pixel, for the parameters' sake."""
+    """Run the encoder on one pixel, to count its parameters."""
     x = on.convolution(on.new(1, 3), net.widths[0])
     for level, width in enumerate(net.widths):
         for _ in range(net.layers):

@@ -1,0 +1,221 @@
+"""A diffusion pipeline takes the VRAM that diffusers was seen to take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from wslgpud.advise.fit import pipeline
+from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Estimate
+from wslgpud.advise.fit.picture import OFFLOADS, PRECISIONS, Plan, estimate, knobs
+from wslgpud.advise.fit.pipeline import Pipeline, of
+from wslgpud.advise.fit.pipeline_configs import CONFIGS
+from wslgpud.advise.fit.quantization import ShapeError
+from wslgpud.cli import app
+
+GIB = 1 << 30
+RECORDED = json.loads(Path(__file__).with_name("pictures.json").read_text())
+PLANS = st.builds(
+    Plan,
+    st.sampled_from(PRECISIONS),
+    st.integers(1, 4),
+    st.sampled_from([512, 768, 1024, 1344]),
+    st.sampled_from([512, 1024]),
+    st.sampled_from(OFFLOADS),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+def known(name: str) -> Pipeline:
+    found = of(name)
+    assert found is not None
+    return found
+
+
+def in_use(found: Estimate) -> int:
+    return sum(taken for part, taken in found.parts.items() if part not in ("PyTorch's cache, unused", "CUDA itself"))
+
+
+@pytest.mark.parametrize(
+    ("name", "denoiser", "others"),
+    [
+        # As diffusers and transformers count them (tests/gpu/pictures_on_a_real_card.py).
+        ("sd15", 859_520_964, 123_060_480 + 83_653_863),
+        ("sdxl", 2_567_463_684, 123_060_480 + 694_659_840 + 83_653_863),
+        ("flux-dev", 11_901_408_320, 123_060_480 + 4_762_310_656 + 83_819_683),
+        ("flux-schnell", 11_891_178_560, 123_060_480 + 4_762_310_656 + 83_819_683),
+    ],
+)
+def test_parameters_are_those_of_the_models(name, denoiser, others):
+    model = known(name)
+
+    assert sum(p.numbers for p in pipeline.of_denoiser(model.denoiser)) == denoiser
+    assert model.size == denoiser + others
+
+
+@pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda c: f"{c['model']} {c['plan']}")
+def test_a_real_card_took_what_is_said(case):
+    """An NVIDIA H100 on 2026-11-24, by tests/gpu/pictures_on_a_real_card.py."""
+    found = estimate(known(case["model"]), Plan(**case["plan"]))
+
+    assert found.total_bytes == pytest.approx(case["measured_bytes"], rel=0.05)
+    # beside cuBLAS's workspaces
+    assert in_use(found) + (64 << 20) == pytest.approx(case["allocated_bytes"], rel=0.025)
+    assert known(case["model"]).size == case["parameters"]
+
+
+@pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda c: f"{c['model']} {c['plan']}")
+def test_it_was_said_before_the_card_was_asked(case):
+    assert case["predicted_before_bytes"] == pytest.approx(case["measured_bytes"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("plan", "loaded_gib", "peak_gib"),
+    [
+        (Plan("bf16"), 31.447, 36.166),
+        (Plan("bf16", offload="model"), None, 23.271),
+        (Plan("int4"), 12.584, 17.281),
+        (Plan("int4", offload="model"), None, 12.383),
+        (Plan("int8"), 19.273, 24.432),
+        (Plan("fp8"), 23.682, 28.451),
+        (Plan("fp8", offload="model"), None, 15.621),
+    ],
+)
+def test_flux_takes_what_diffusers_authors_published(plan, loaded_gib, peak_gib):
+    """By PyTorch's allocator on an NVIDIA H100; the rows of diffusers and bitsandbytes.
+
+    https://huggingface.co/datasets/derekl35/diffusers-quantization-benchmarks
+    """
+    found = estimate(known("flux-dev"), plan)
+
+    assert (found.total_bytes - CONTEXT_BYTES) / GIB == pytest.approx(peak_gib, rel=0.05)
+    if loaded_gib:
+        weights = sum(found.parts[part] for part in ("text encoders", "denoiser", "autoencoder"))
+        assert weights / GIB == pytest.approx(loaded_gib, rel=0.02)
+
+
+def test_tiles_save_nothing_of_a_picture_that_is_one_tile():
+    """SDXL's and Flux's autoencoders have tiles of 1024 pixels: ``sample_size`` in their configurations."""
+
+    def total(name: str, side: int, *, tiling: bool) -> int:
+        return estimate(known(name), Plan(width=side, height=side, tiling=tiling)).total_bytes
+
+    assert total("sdxl", 1024, tiling=True) == total("sdxl", 1024, tiling=False)
+    assert total("sdxl", 1536, tiling=True) < total("sdxl", 1536, tiling=False) - GIB
+    assert total("sd15", 1024, tiling=True) < total("sd15", 1024, tiling=False) - GIB
+
+
+def test_sdxl_in_fp16_decodes_in_32_bits():
+    """https://huggingface.co/docs/diffusers/api/pipelines/stable_diffusion/stable_diffusion_xl: ``force_upcast``."""
+    half, brain = (estimate(known("sdxl"), Plan(precision)).parts["decoding"] for precision in ("fp16", "bf16"))
+
+    assert half == pytest.approx(2 * brain, rel=0.01)
+    older = (estimate(known("sd15"), Plan(precision)).parts["decoding"] for precision in ("fp16", "bf16"))
+    assert len(set(older)) == 1
+
+
+@settings(max_examples=25)
+@given(PLANS, st.sampled_from(list(CONFIGS)), st.integers(3, 40))
+def test_every_knob_that_is_named_brings_it_in(plan, name, gib):
+    for text, total in knobs(known(name), plan, gib * GIB):
+        assert text
+        assert total <= gib * GIB
+
+
+@settings(max_examples=25)
+@given(PLANS, st.sampled_from(list(CONFIGS)))
+def test_no_part_is_less_than_nothing(plan, name):
+    assert all(part >= 0 for part in estimate(known(name), plan).parts.values())
+
+
+def folder_of(place: Path, name: str, **changes: dict[str, object]) -> Path:
+    """Write a folder as diffusers does."""
+    index: dict[str, object] = {"_class_name": "APipeline", "scheduler": ["diffusers", "AScheduler"]}
+    for part, config in CONFIGS[name].items():
+        document = {**config, **changes.get(part, {})}
+        index[part] = ["a_library", document.pop("_class_name")]
+        (place / part).mkdir()
+        (place / part / "config.json").write_text(json.dumps(document))
+    (place / "model_index.json").write_text(json.dumps(index))
+    return place
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_folder_of_diffusers_tells_the_same_as_the_name(tmp_path, name):
+    folder = folder_of(tmp_path, name)
+
+    assert known(str(folder))._replace(name=name) == known(name)
+    assert known(str(folder / "model_index.json")) == known(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"unet": {"_class_name": "SomethingElse"}}, "APipeline: of diffusers' pipelines fit knows"),
+        ({"unet": {"block_out_channels": None}}, "config.json has no block_out_channels"),
+        ({"unet": {"layers_per_block": 10**9}}, "no model is as large"),
+        ({"unet": {"transformer_layers_per_block": [1, 2, 10**12]}}, "no model is as large"),
+        ({"unet": {"transformer_layers_per_block": "ten"}}, "config.json has no transformer_layers_per_block"),
+        ({"vae": {"latent_channels": 10**30}}, "no model is as large"),
+        ({"text_encoder": {"num_hidden_layers": 10**9}}, "no model is as large"),
+    ],
+)
+def test_a_folder_made_to_harm_is_refused(tmp_path, changes, words):
+    with pytest.raises(ShapeError, match=words):
+        of(str(folder_of(tmp_path, "sdxl", **changes)))
+
+
+def test_a_part_of_a_folder_cannot_lie_outside_of_it(tmp_path):
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/config.json").write_text(json.dumps(CONFIGS["sdxl"]["vae"]))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model_index.json").write_text(json.dumps({"../secret": ["diffusers", "AutoencoderKL"]}))
+
+    with pytest.raises(ShapeError, match="of diffusers' pipelines fit knows"):
+        of(str(folder))
+
+
+def asked(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["fit", *arguments])
+    return done.exit_code, done.output
+
+
+def test_the_command_says_whether_pictures_fit():
+    fits, shown = asked("sdxl", "--usable", "16GiB")
+    not_so, document = asked("flux-dev", "--usable", "16GiB", "--json")
+
+    assert (fits, not_so) == (0, 1)
+    assert "3.47 B parameters, bf16, batch 1, 1024x1024" in shown
+    found = json.loads(document)
+    assert found["fits"] is False
+    assert sum(found["parts_bytes"].values()) == found["total_bytes"]
+    assert found["knobs"][0]["total_bytes"] <= found["usable_bytes"]
+    assert "--offload model" in found["knobs"][0]["turn"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sdxl", "--mode", "lora"], "--mode is not for diffusion pipelines"),
+        (["sdxl", "--context", "77"], "--context is not for diffusion pipelines"),
+        (["sdxl", "--engine", "vllm"], "--engine is not for diffusion pipelines"),
+        (["sdxl", "--precision", "gptq"], "there are bf16, fp16, fp32, fp8, int8, int4"),
+        (["sdxl", "--resolution", "big"], "write it like 1024x1024"),
+        (["sdxl", "--resolution", "99999x99999"], "up to 16384"),
+        (["flux-dev", "--precision", "int8", "--offload", "model"], "int8 weights stay on the card"),
+        (["7B", "--resolution", "512x512"], "--resolution is for diffusion pipelines"),
+        (["7B", "--vae-tiling"], "--vae-tiling is for diffusion pipelines"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_by_name(arguments, words):
+    code, shown = asked(*arguments, "--usable", "24GiB")
+
+    assert code == 2
+    assert words in " ".join(shown.split())

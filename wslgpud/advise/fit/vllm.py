@@ -1,0 +1,186 @@
+"""How vLLM divides a card among weights, work and the cache of keys and values, and how many tokens that holds. Pure.
+
+vLLM takes ``gpu_memory_utilization`` of the whole card, however small the model is. The KV cache gets the rest after
+weights, the peak of a profiling run (with as many tokens as one step may have), CUDA graphs and CUDA itself. vLLM
+starts only if that share is free and the cache holds one sequence of ``max_model_len``:
+https://docs.vllm.ai/en/latest/configuration/conserving_memory/, ``determine_available_memory`` in
+https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_worker.py and ``check_enough_kv_cache_memory`` in
+https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/kv_cache_utils.py. Bytes throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
+
+from wslgpud.advise.fit.estimate import WEIGHT_BYTES, Estimate, Precision, weights
+from wslgpud.advise.fit.shape import Shape
+from wslgpud.words import Message, say, template
+
+KvCache = Literal["auto", "fp8"]
+KV_CACHES = get_args(KvCache)
+GIB = 1 << 30
+#: vLLM's default share of the card, and tokens in a block of its cache
+UTILIZATION, BLOCK_TOKENS = 0.92, 16
+#: Default tokens of a step and sequences at once, on cards from 70 GiB on and on smaller ones:
+#: ``EngineArgs.get_batch_defaults``.
+_LARGE_BYTES, _LARGE, _SMALL = 70 * GIB, (8192, 1024), (2048, 256)
+#: non-torch memory: 0.26 to 0.56 GiB in vLLM's logs
+_CUDA_BYTES = GIB // 2
+#: per layer, of the 86 graphs that vLLM captures by default: 0.2 to 0.9 GiB in all in its logs
+_GRAPH_BYTES = 86 * 230_000
+#: per logit of the sampler: in 16 bits, in 32, its probability, and a mask
+_SCORE_BYTES = 2 + 4 + 4 + 1
+#: sequences at once that suffice for a single user
+_FEW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """vLLM's settings, by its names: ``context`` is max_model_len; 0 leaves a number to vLLM."""
+
+    precision: Precision = "bf16"
+    context: int = 4096
+    utilization: float = UTILIZATION
+    max_num_seqs: int = 0
+    max_num_batched_tokens: int = 0
+    kv_cache: KvCache = "auto"
+    eager: bool = False
+
+
+class Card(NamedTuple):
+    """The whole card, and its free memory."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class Served(NamedTuple):
+    """How vLLM divides its share of a card; ``refusal`` is the reason why it does not start."""
+
+    found: Estimate
+    cache_bytes: int
+    tokens: int
+    #: sequences of max_model_len at once
+    concurrency: float
+    refusal: Message | None
+
+
+def serve(shape: Shape, plan: Plan, card: Card) -> Served:
+    """Return how vLLM divides the card, and whether it starts."""
+    share = round(plan.utilization * card.total_bytes)
+    parts = {
+        template("weights"): round(weights(shape, plan.precision)),
+        template("profiling run"): _profiling_bytes(shape, plan, card),
+        template("CUDA graphs"): 0 if plan.eager else _GRAPH_BYTES * shape.layers,
+        template("CUDA itself"): _CUDA_BYTES,
+    }
+    cache = share - sum(parts.values())
+    each = sequence_bytes(shape, plan, card, plan.context)
+    concurrency = max(0.0, cache / each)
+    tokens = int(concurrency * plan.context) // BLOCK_TOKENS * BLOCK_TOKENS
+    if cache > 0:
+        parts[template("keys and values")] = cache
+    return Served(Estimate(parts), cache, tokens, concurrency, _refusal(share, cache, each, plan, card))
+
+
+def _refusal(share: int, cache: int, each: int, plan: Plan, card: Card) -> Message | None:
+    if share > card.free_bytes:
+        return say(
+            "vLLM will not start: it asks for {share_bytes}, and {free_bytes} are free"
+            ' ("Free memory on device … is less than desired GPU memory utilization").',
+            share_bytes=share,
+            free_bytes=card.free_bytes,
+        )
+    if cache <= 0:
+        return say('vLLM will not start: nothing is left to cache ("No available memory for the cache blocks").')
+    if each > cache:
+        return say(
+            "vLLM will not start: a sequence of {count} tokens takes {size_bytes} of the cache, which has {cache_bytes}"
+            ' ("… is larger than the maximum number of tokens that can be stored in KV cache").',
+            count=plan.context,
+            size_bytes=each,
+            cache_bytes=cache,
+        )
+    return None
+
+
+def sequence_bytes(shape: Shape, plan: Plan, card: Card, tokens: int) -> int:
+    """Return the KV cache that a sequence needs; layers with a window keep the window and the tokens of one step."""
+    element = 1 if plan.kv_cache == "fp8" else 4 if plan.precision == "fp32" else 2
+    page = BLOCK_TOKENS * (shape.latent or 2 * shape.kv_width) * element
+    seen = min(tokens, shape.window - 1 + _batched(plan, card)[0]) if shape.window else tokens
+    whole = shape.layers - shape.linear_layers - shape.windowed_layers
+    return page * (whole * -(-tokens // BLOCK_TOKENS) + shape.windowed_layers * (-(-seen // BLOCK_TOKENS) + 1))
+
+
+def _batched(plan: Plan, card: Card) -> tuple[int, int]:
+    """Return how many tokens a step has at most, and of how many sequences."""
+    tokens, sequences = _LARGE if card.total_bytes >= _LARGE_BYTES else _SMALL
+    return plan.max_num_batched_tokens or tokens, plan.max_num_seqs or sequences
+
+
+def _profiling_bytes(shape: Shape, plan: Plan, card: Card) -> int:
+    """Return the peak of the profiling run: in a feed-forward block, or in the sampler.
+
+    The block holds its input, the residual, and the outputs of its matrices and activation.
+    """
+    tokens, sequences = _batched(plan, card)
+    element = 4 if plan.precision == "fp32" else 2
+    wide = max(shape.active_width, shape.dense_width)
+    block = tokens * (2 * shape.hidden + shape.matrices * wide) * element
+    choice = tokens * shape.hidden * element + min(sequences, tokens) * shape.vocabulary * _SCORE_BYTES
+    return max(block, choice)
+
+
+def turns(shape: Shape, plan: Plan, card: Card) -> list[tuple[Message, int]]:
+    """Return the settings with which vLLM starts, each by itself, and how many tokens its cache holds then."""
+    found = []
+    for changed, said in _turns(shape, plan, card):
+        if (served := serve(shape, changed, card)).refusal is None:
+            found.append((said, served.tokens))
+    return found
+
+
+def _turns(shape: Shape, plan: Plan, card: Card) -> Iterator[tuple[Plan, Message]]:
+    free = math.floor(100 * card.free_bytes / card.total_bytes) / 100
+    within = replace(plan, utilization=min(plan.utilization, free))
+    lowered = None
+    if within.utilization < plan.utilization:
+        lowered = say("--gpu-memory-utilization {ratio}", ratio=f"{free:.2f}")
+        yield within, lowered
+    cache = serve(shape, within, card).cache_bytes
+    lacking = sequence_bytes(shape, plan, card, plan.context) - cache
+    ratio = math.ceil(100 * (within.utilization + lacking / card.total_bytes)) / 100
+    if within.utilization < ratio <= free:
+        yield replace(plan, utilization=ratio), say("--gpu-memory-utilization {ratio}", ratio=f"{ratio:.2f}")
+    if fitting := _longest(shape, within, card, cache):
+        yield replace(within, context=fitting), _both(lowered, say("--max-model-len {count}", count=fitting))
+    if plan.kv_cache == "auto":
+        yield replace(within, kv_cache="fp8"), _both(lowered, say("--kv-cache-dtype fp8"))
+    if not plan.eager:
+        yield replace(within, eager=True), _both(lowered, say("--enforce-eager (slower)"))
+    if _batched(plan, card)[1] > _FEW:
+        yield replace(within, max_num_seqs=_FEW), _both(lowered, say("--max-num-seqs {count}", count=_FEW))
+    for precision in ("fp8", "awq"):
+        if WEIGHT_BYTES[precision] < WEIGHT_BYTES[plan.precision]:
+            said = say("{precision} weights", precision=precision)
+            yield replace(within, precision=precision), _both(lowered, said)
+
+
+def _both(lowered: Message | None, said: Message) -> Message:
+    return said if lowered is None else say("{first} and {second}", first=lowered, second=said)
+
+
+def _longest(shape: Shape, plan: Plan, card: Card, cache: int) -> int:
+    """Return how many tokens of a sequence fit into the cache, in whole blocks."""
+    low, high = 0, plan.context // BLOCK_TOKENS
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sequence_bytes(shape, plan, card, middle * BLOCK_TOKENS) <= cache:
+            low = middle
+        else:
+            high = middle - 1
+    return low * BLOCK_TOKENS

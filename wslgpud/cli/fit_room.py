@@ -1,0 +1,99 @@
+"""The VRAM there is for a program on this card: given, verified, seen in daily use, or free now."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from wslgpud.cli.common import Fault
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample
+from wslgpud.risk.headroom import gpu_room
+from wslgpud.risk.risk_metrics import LEARNED
+from wslgpud.sources.gpu import GpuSource
+from wslgpud.sources.wsl import generation
+from wslgpud.store import Reader, StoreError
+from wslgpud.words import Message, say
+
+_USED = "gpu_memory_used_bytes"
+_DAY_SECONDS, _HISTORY_SECONDS = 86400.0, 90 * 86400.0
+
+
+class Usable(NamedTuple):
+    """How much VRAM there is for a program, and how that is known."""
+
+    bytes: int
+    how: Message
+
+
+def given(text: str) -> Usable:
+    """Return the size given by ``--usable``."""
+    number = text.upper().removesuffix("IB").removesuffix("B")
+    scale = {"G": 1 << 30, "M": 1 << 20, "T": 1 << 40}.get(number[-1:], 0)
+    try:
+        return Usable(int(float(number[:-1]) * scale) if scale else int(number), say("as given"))
+    except (ValueError, OverflowError) as error:
+        raise Fault("--usable {text}: write it like 14.5GiB", text=text) from error
+
+
+def card_of(settings: Config, index: int) -> GpuSample | None:
+    """Return the card of this number, None if no driver answers."""
+    source = GpuSource(Host(), settings)
+    try:
+        gpus = source.read().gpus or ()
+    except (NoData, SourceError):
+        return None
+    finally:
+        source.close()
+    card = next((g for g in gpus if g.index == index), None)
+    if card is None:
+        raise Fault("there is no GPU {gpu}", gpu=index)
+    return card
+
+
+def usable(settings: Config, database: str, index: int) -> Usable | None:
+    """Return the usable VRAM: by the last stress run, by history, else the free memory."""
+    if (card := card_of(settings, index)) is None:
+        return None
+    known = from_history(database, card, time.time())
+    if known is not None or card.free_bytes is None:
+        return known
+    room = gpu_room(card, wsl=generation(Host()) == 2)
+    left = room.headroom if room else card.free_bytes
+    return Usable(left, say("free on {card} now; wslgpud stress would know it better", card=card.name))
+
+
+def from_history(database: str, card: GpuSample, now: float) -> Usable | None:
+    """Return the VRAM verified by stress runs, else that seen by the daemon, less the current use."""
+    if "://" not in database and not Path(database).exists():
+        return None
+    with contextlib.suppress(StoreError), Reader(database) as reader:
+        for _, run in reversed(reader.stress_runs()):
+            if run.uuid == card.uuid and run.complete and "usable_bytes" in run.values:
+                return Usable(int(run.values["usable_bytes"]), say("verified by the last stress run"))
+        return _from_daily_use(reader, card, now)
+    return None
+
+
+def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | None:
+    if card.used_bytes is None:
+        return None
+    days: list[float] = []
+    limits: list[float] = []
+    for ref in reader.series():
+        labels = dict(ref.labels)
+        if ref.metric == _USED and labels.get("uuid") == card.uuid:
+            days += [b.high for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
+        elif ref.metric == LEARNED.name and labels.get("resource") == f"gpu{card.index}":
+            limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
+    room, most = gpu_room(card, wsl=generation(Host()) == 2), max(days, default=0)
+    if limits:
+        most, how = limits[-1], say("an allocation above this has failed here before; less the current use")
+    elif room is not None and most > room.capacity:
+        how = say("the highest use seen here, less the current use")
+    else:
+        return None
+    return Usable(max(0, round(most) - card.used_bytes), how)
