@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.advise.fit import gguf, shape
+from wslgpud.advise.fit import config_json, gguf, shape
 from wslgpud.advise.fit.shape import ShapeError, of
 
 MIB = 1 << 20
@@ -85,6 +85,7 @@ def test_a_model_made_to_harm_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr(gguf, "MOST_HEADER_BYTES", LIMIT_BYTES)
     monkeypatch.setattr(shape, "MOST_HEADER_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(config_json, "MOST_HEADER_BYTES", LIMIT_BYTES)
     plant(tmp_path / name)
     tracemalloc.start()
     try:

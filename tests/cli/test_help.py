@@ -58,6 +58,7 @@ NAMES = (
     "lora",
     "inference",
     "training",
+    "vllm",
     "desktop",
     "max",
     "sum",

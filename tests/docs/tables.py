@@ -12,7 +12,7 @@ import typer
 from tests.docs import peers
 from tests.gpu.fit_on_a_real_card import GIB, MODELS
 from wslgpud import words
-from wslgpud.advise.fit import picture, pipeline
+from wslgpud.advise.fit import diffusion, picture
 from wslgpud.advise.fit.estimate import Plan, estimate
 from wslgpud.advise.fit.shape import of_config
 from wslgpud.app import catalogue
@@ -73,10 +73,10 @@ def pictures_table() -> str:
     """Return what diffusion pipelines took on a real card beside what ``fit`` says they take, then and now."""
     lines = ["| pipeline | task | predicted before the run | measured | now |", "|---|---|---|---|---|"]
     for case in json.loads((ROOT / "tests/advise/fit/pictures.json").read_text())["cases"]:
-        plan, measured, model = picture.Plan(**case["plan"]), case["measured_bytes"], pipeline.of(case["model"])
+        plan, measured, model = picture.PicturePlan(**case["plan"]), case["measured_bytes"], diffusion.of(case["model"])
         assert model is not None
         task = f"{plan.precision}, batch {plan.batch}, {plan.width}x{plan.height}"
-        task += ", model offload" * (plan.offload == "model")
+        task += ", model offload" * plan.offload
         task += ", VAE tiling" * plan.tiling + ", VAE slicing" * plan.slicing
         now = picture.estimate(model, plan).total_bytes
         told = (f"{size / GIB:.1f} GiB ({size / measured - 1:+.1%})" for size in (case["predicted_before_bytes"], now))

@@ -22,32 +22,32 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.fit_on_a_real_card import forget, used
-from wslgpud.advise.fit.picture import Plan, estimate
-from wslgpud.advise.fit.pipeline import of
-from wslgpud.advise.fit.pipeline_configs import CONFIGS
+from wslgpud.advise.fit.diffusion import of
+from wslgpud.advise.fit.diffusion_configs import CONFIGS
+from wslgpud.advise.fit.picture import PicturePlan, estimate
 
 #: The most important first; every allocation of the first ones is recorded.
-CASES: tuple[tuple[str, Plan], ...] = (
-    ("sdxl", Plan("fp16")),
-    ("flux-dev", Plan("bf16")),
-    ("sdxl", Plan("bf16")),
-    ("sd15", Plan("fp16", width=512, height=512)),
-    ("sdxl", Plan("fp16", batch=4)),
-    ("sdxl", Plan("fp16", batch=4, slicing=True)),
-    ("sdxl", Plan("fp16", offload="model")),
-    ("flux-dev", Plan("fp8")),
-    ("flux-schnell", Plan("bf16", width=768, height=1344)),
-    ("sd15", Plan("fp16", batch=8, width=512, height=512)),
-    ("sdxl", Plan("fp16", width=1536, height=1536, tiling=True)),
-    ("sdxl", Plan("bf16", width=1536, height=1536)),
-    ("sd15", Plan("fp32", width=768, height=768)),
-    ("sdxl", Plan("fp32")),
-    ("sdxl", Plan("fp8")),
-    ("flux-dev", Plan("bf16", batch=2)),
-    ("flux-dev", Plan("bf16", width=512, height=512)),
-    ("sd15", Plan("bf16", width=1024, height=1024, tiling=True)),
-    ("flux-dev", Plan("fp8", offload="model")),
-    ("flux-dev", Plan("bf16", offload="model")),
+CASES: tuple[tuple[str, PicturePlan], ...] = (
+    ("sdxl", PicturePlan("fp16")),
+    ("flux-dev", PicturePlan("bf16")),
+    ("sdxl", PicturePlan("bf16")),
+    ("sd15", PicturePlan("fp16", width=512, height=512)),
+    ("sdxl", PicturePlan("fp16", batch=4)),
+    ("sdxl", PicturePlan("fp16", batch=4, slicing=True)),
+    ("sdxl", PicturePlan("fp16", offload=True)),
+    ("flux-dev", PicturePlan("fp8")),
+    ("flux-schnell", PicturePlan("bf16", width=768, height=1344)),
+    ("sd15", PicturePlan("fp16", batch=8, width=512, height=512)),
+    ("sdxl", PicturePlan("fp16", width=1536, height=1536, tiling=True)),
+    ("sdxl", PicturePlan("bf16", width=1536, height=1536)),
+    ("sd15", PicturePlan("fp32", width=768, height=768)),
+    ("sdxl", PicturePlan("fp32")),
+    ("sdxl", PicturePlan("fp8")),
+    ("flux-dev", PicturePlan("bf16", batch=2)),
+    ("flux-dev", PicturePlan("bf16", width=512, height=512)),
+    ("sd15", PicturePlan("bf16", width=1024, height=1024, tiling=True)),
+    ("flux-dev", PicturePlan("fp8", offload=True)),
+    ("flux-dev", PicturePlan("bf16", offload=True)),
 )
 _RECORDED = 5
 TINY: dict[str, Any] = {
@@ -116,7 +116,7 @@ def _pipeline(name: str, models: dict[str, Any]) -> Any:
     )
 
 
-def measured(name: str, plan: Plan, *, tiny: bool, record: Path | None = None) -> dict[str, Any]:
+def measured(name: str, plan: PicturePlan, *, tiny: bool, record: Path | None = None) -> dict[str, Any]:
     """Build the pipeline, draw with it, and return the memory that it took."""
     import torch  # only here is it needed
 
@@ -142,7 +142,7 @@ def measured(name: str, plan: Plan, *, tiny: bool, record: Path | None = None) -
         pipe.vae.enable_tiling()
     if plan.slicing:
         pipe.vae.enable_slicing()
-    if plan.offload == "model" and not tiny:
+    if plan.offload and not tiny:
         pipe.enable_model_cpu_offload()
     forget()
     with torch.no_grad(), _recording(None if tiny else record):
@@ -166,7 +166,7 @@ def measured(name: str, plan: Plan, *, tiny: bool, record: Path | None = None) -
     }
 
 
-def _prompts(torch: Any, name: str, pipe: Any, plan: Plan, device: str, dtype: Any) -> dict[str, Any]:
+def _prompts(torch: Any, name: str, pipe: Any, plan: PicturePlan, device: str, dtype: Any) -> dict[str, Any]:
     """Let the text encoders work, and return embeddings of the shapes that they would have made of words."""
     words = torch.randint(0, 1000, (plan.batch, 77), device=device)
     pipe.text_encoder(words)
@@ -207,7 +207,7 @@ def _recording(file: Path | None) -> Any:
         json.dump(rows, stream)
 
 
-def row(name: str, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def row(name: str, plan: PicturePlan, facts: dict[str, Any]) -> dict[str, Any]:
     """Return one line of the table: the peak predicted and measured."""
     model = of(name)
     assert model is not None

@@ -9,10 +9,10 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from wslgpud.advise.fit import diffusion, measured, picture, vllm
 from wslgpud.advise.fit import estimate as estimates
-from wslgpud.advise.fit import measured, picture, pipeline, vllm
+from wslgpud.advise.fit.diffusion import DiffusionPipeline
 from wslgpud.advise.fit.estimate import Mode, Optimizer, Plan, Precision, unmeasured
-from wslgpud.advise.fit.pipeline import Pipeline
 from wslgpud.advise.fit.shape import Shape, of
 from wslgpud.advise.guard import past_runs
 from wslgpud.cli import common
@@ -60,9 +60,7 @@ def fit(
     rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
     all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not on q and v")] = False,
     resolution: Annotated[str, option("--resolution", "WxH", "pixels of a picture")] = "1024x1024",
-    offload: Annotated[
-        str, option("--offload", "none|model", "whether a pipeline's models wait in RAM for their turn")
-    ] = "none",
+    offload: Annotated[bool, flag("--offload", "a pipeline's models wait in RAM for their turn")] = False,
     vae_tiling: Annotated[bool, flag("--vae-tiling", "decode pictures in tiles")] = False,
     vae_slicing: Annotated[bool, flag("--vae-slicing", "decode one picture after the other")] = False,
     engine: Annotated[str, option("--engine", "transformers|vllm", "program that runs a language model")] = "",
@@ -88,25 +86,18 @@ def fit(
     Examples:
         wslgpud fit 7B --mode lora --batch 2 --context 2048
         wslgpud fit ./model --precision int4 --usable 14.5GB
-        wslgpud fit flux-dev --precision fp8 --offload model
+        wslgpud fit flux-dev --precision fp8 --offload
         wslgpud fit ./model --engine vllm --context 32768
     """
     settings, database = loaded(config).config, database_of(config, state)
     _of_those("engine", engine or "transformers", ("transformers", "vllm"))
-    if drawing := pipeline.of(model):
+    if drawing := diffusion.of(model):
         _only_for(context, say("diffusion pipelines"), (*_TRAINING, *_WORDS, *_VLLM, "engine"), unfit=True)
         width, height = _sides(resolution)
-        _of_those("offload", offload, picture.OFFLOADS)
-        if _of_those("precision", precision or "bf16", picture.PRECISIONS) == "int8" and offload == "model":
-            raise Fault("int8 weights stay on the card: --offload model needs another --precision")
-        plan = picture.Plan(
-            cast("picture.Precision", precision or "bf16"),
-            batch,
-            width,
-            height,
-            cast("picture.Offload", offload),
-            vae_tiling,
-            vae_slicing,
+        if _of_those("precision", precision or "bf16", picture.PRECISIONS) == "int8" and offload:
+            raise Fault("int8 weights stay on the card: --offload needs another --precision")
+        plan = picture.PicturePlan(
+            cast("picture.Precision", precision or "bf16"), batch, width, height, offload, vae_tiling, vae_slicing
         )
         answer = _drawn(drawing, plan, given(room) if room else usable(settings, database, gpu))
     else:
@@ -117,7 +108,9 @@ def fit(
             _only_for(context, say("--engine {name}", name="vllm"), (*_TRAINING, "batch"), unfit=True)
             _of_those("kv-cache-dtype", kv_cache, vllm.KV_CACHES)
             card = _whole(room) if room else _whole_card(settings, gpu)
-            serving = vllm.Plan(form, tokens, utilization, sequences, batched, cast("vllm.KvCache", kv_cache), eager)
+            serving = vllm.ServingPlan(
+                form, tokens, utilization, sequences, batched, cast("vllm.KvCache", kv_cache), eager
+            )
             answer = _served(shape, serving, card)
         else:
             _only_for(context, say("--engine {name}", name="vllm"), _VLLM)
@@ -195,20 +188,20 @@ def _answered(shape: Shape, plan: Plan, own: tuple[float, Plan] | None, room: Us
     )
 
 
-def _drawn(model: Pipeline, plan: picture.Plan, room: Usable | None) -> Answer:
+def _drawn(model: DiffusionPipeline, plan: picture.PicturePlan, room: Usable | None) -> Answer:
     """Return the answer for pictures that diffusers makes."""
     found = picture.estimate(model, plan)
     over = room is not None and found.total_bytes > room.bytes
     how: list[MessageLike] = [say("{billions} B parameters", billions=f"{model.size / 1e9:.2f}"), plan.precision]
     how += [say("batch {count}", count=plan.batch), f"{plan.width}x{plan.height}"]
-    how += ["offload"] * (plan.offload == "model") + ["VAE tiling"] * plan.tiling + ["VAE slicing"] * plan.slicing
+    how += ["offload"] * plan.offload + ["VAE tiling"] * plan.tiling + ["VAE slicing"] * plan.slicing
     knobs = picture.knobs(model, plan, room.bytes) if room and over else []
     facts = {"model": {"name": model.name, "parameters": model.size}, "plan": dataclasses.asdict(plan)}
     only = picture.unmeasured(plan)
     return Answer(model.name, how, facts, found, room, over, verdict(found, room), knobs, only)
 
 
-def _served(shape: Shape, plan: vllm.Plan, card: vllm.Card | None) -> Answer:
+def _served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card | None) -> Answer:
     """Return the answer for a language model that vLLM serves."""
     if card is None:
         raise Fault("No GPU answers here: say how much is usable with --usable 14.5GiB.")
@@ -230,7 +223,7 @@ def _served(shape: Shape, plan: vllm.Plan, card: vllm.Card | None) -> Answer:
     return Answer(shape.name, how, document, served.found, room, over, said, knobs, only, counted="tokens")
 
 
-def _facts(shape: Shape, parameters: int, plan: Plan | vllm.Plan) -> dict[str, Any]:
+def _facts(shape: Shape, parameters: int, plan: Plan | vllm.ServingPlan) -> dict[str, Any]:
     return {"model": {**dataclasses.asdict(shape), "parameters": parameters}, "plan": dataclasses.asdict(plan)}
 
 

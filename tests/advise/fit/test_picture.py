@@ -10,29 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from wslgpud.advise.fit import pipeline
+from wslgpud.advise.fit import diffusion
+from wslgpud.advise.fit.diffusion import DiffusionPipeline, of
+from wslgpud.advise.fit.diffusion_configs import CONFIGS
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Estimate
-from wslgpud.advise.fit.picture import OFFLOADS, PRECISIONS, Plan, estimate, knobs
-from wslgpud.advise.fit.pipeline import Pipeline, of
-from wslgpud.advise.fit.pipeline_configs import CONFIGS
+from wslgpud.advise.fit.picture import PRECISIONS, PicturePlan, estimate, knobs
 from wslgpud.advise.fit.quantization import ShapeError
 from wslgpud.cli import app
 
 GIB = 1 << 30
 RECORDED = json.loads(Path(__file__).with_name("pictures.json").read_text())
 PLANS = st.builds(
-    Plan,
+    PicturePlan,
     st.sampled_from(PRECISIONS),
     st.integers(1, 4),
     st.sampled_from([512, 768, 1024, 1344]),
     st.sampled_from([512, 1024]),
-    st.sampled_from(OFFLOADS),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
 )
 
 
-def known(name: str) -> Pipeline:
+def known(name: str) -> DiffusionPipeline:
     found = of(name)
     assert found is not None
     return found
@@ -55,14 +55,14 @@ def in_use(found: Estimate) -> int:
 def test_parameters_are_those_of_the_models(name, denoiser, others):
     model = known(name)
 
-    assert sum(p.numbers for p in pipeline.of_denoiser(model.denoiser)) == denoiser
+    assert sum(p.numbers for p in diffusion.of_denoiser(model.denoiser)) == denoiser
     assert model.size == denoiser + others
 
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda c: f"{c['model']} {c['plan']}")
 def test_a_real_card_took_what_is_said(case):
     """An NVIDIA H100 on 2026-11-24, by tests/gpu/pictures_on_a_real_card.py."""
-    found = estimate(known(case["model"]), Plan(**case["plan"]))
+    found = estimate(known(case["model"]), PicturePlan(**case["plan"]))
 
     assert found.total_bytes == pytest.approx(case["measured_bytes"], rel=0.05)
     # beside cuBLAS's workspaces
@@ -78,13 +78,13 @@ def test_it_was_said_before_the_card_was_asked(case):
 @pytest.mark.parametrize(
     ("plan", "loaded_gib", "peak_gib"),
     [
-        (Plan("bf16"), 31.447, 36.166),
-        (Plan("bf16", offload="model"), None, 23.271),
-        (Plan("int4"), 12.584, 17.281),
-        (Plan("int4", offload="model"), None, 12.383),
-        (Plan("int8"), 19.273, 24.432),
-        (Plan("fp8"), 23.682, 28.451),
-        (Plan("fp8", offload="model"), None, 15.621),
+        (PicturePlan("bf16"), 31.447, 36.166),
+        (PicturePlan("bf16", offload=True), None, 23.271),
+        (PicturePlan("int4"), 12.584, 17.281),
+        (PicturePlan("int4", offload=True), None, 12.383),
+        (PicturePlan("int8"), 19.273, 24.432),
+        (PicturePlan("fp8"), 23.682, 28.451),
+        (PicturePlan("fp8", offload=True), None, 15.621),
     ],
 )
 def test_flux_takes_what_diffusers_authors_published(plan, loaded_gib, peak_gib):
@@ -104,7 +104,7 @@ def test_tiles_save_nothing_of_a_picture_that_is_one_tile():
     """SDXL's and Flux's autoencoders have tiles of 1024 pixels: ``sample_size`` in their configurations."""
 
     def total(name: str, side: int, *, tiling: bool) -> int:
-        return estimate(known(name), Plan(width=side, height=side, tiling=tiling)).total_bytes
+        return estimate(known(name), PicturePlan(width=side, height=side, tiling=tiling)).total_bytes
 
     assert total("sdxl", 1024, tiling=True) == total("sdxl", 1024, tiling=False)
     assert total("sdxl", 1536, tiling=True) < total("sdxl", 1536, tiling=False) - GIB
@@ -113,10 +113,10 @@ def test_tiles_save_nothing_of_a_picture_that_is_one_tile():
 
 def test_sdxl_in_fp16_decodes_in_32_bits():
     """https://huggingface.co/docs/diffusers/api/pipelines/stable_diffusion/stable_diffusion_xl: ``force_upcast``."""
-    half, brain = (estimate(known("sdxl"), Plan(precision)).parts["decoding"] for precision in ("fp16", "bf16"))
+    half, brain = (estimate(known("sdxl"), PicturePlan(precision)).parts["decoding"] for precision in ("fp16", "bf16"))
 
     assert half == pytest.approx(2 * brain, rel=0.01)
-    older = (estimate(known("sd15"), Plan(precision)).parts["decoding"] for precision in ("fp16", "bf16"))
+    older = (estimate(known("sd15"), PicturePlan(precision)).parts["decoding"] for precision in ("fp16", "bf16"))
     assert len(set(older)) == 1
 
 
@@ -197,7 +197,7 @@ def test_the_command_says_whether_pictures_fit():
     assert found["fits"] is False
     assert sum(found["parts_bytes"].values()) == found["total_bytes"]
     assert found["knobs"][0]["total_bytes"] <= found["usable_bytes"]
-    assert "--offload model" in found["knobs"][0]["turn"]
+    assert "--offload" in found["knobs"][0]["turn"]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_the_command_says_whether_pictures_fit():
         (["sdxl", "--precision", "gptq"], "there are bf16, fp16, fp32, fp8, int8, int4"),
         (["sdxl", "--resolution", "big"], "write it like 1024x1024"),
         (["sdxl", "--resolution", "99999x99999"], "up to 16384"),
-        (["flux-dev", "--precision", "int8", "--offload", "model"], "int8 weights stay on the card"),
+        (["flux-dev", "--precision", "int8", "--offload"], "int8 weights stay on the card"),
         (["7B", "--resolution", "512x512"], "--resolution is for diffusion pipelines"),
         (["7B", "--vae-tiling"], "--vae-tiling is for diffusion pipelines"),
     ],

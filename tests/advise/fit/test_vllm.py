@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from wslgpud.advise.fit.shape import Shape, of_config
-from wslgpud.advise.fit.vllm import GIB, KV_CACHES, Card, Plan, sequence_bytes, serve, turns
+from wslgpud.advise.fit.vllm import GIB, KV_CACHES, Card, ServingPlan, sequence_bytes, serve, turns
 from wslgpud.cli import app
 
 LLAMA_8B = Shape(32, 4096, 32, 8, 128, 14336, 128256)
@@ -23,8 +23,8 @@ def card(total_gib: float, free_gib: float | None = None) -> Card:
 
 
 #: vLLM before its version 1 took the longest sequence as one step, and 90 % of the card.
-def older(context: int, utilization: float = 0.9, **more: str) -> Plan:
-    return Plan(
+def older(context: int, utilization: float = 0.9, **more: str) -> ServingPlan:
+    return ServingPlan(
         context=context,
         utilization=utilization,
         max_num_batched_tokens=context,
@@ -76,9 +76,13 @@ def test_a_cache_holds_as_many_tokens_as_vllm_counted(shape, context, cache_gib,
     ("plan", "of_card", "words"),
     [
         # https://github.com/Alex8791-cyber/cognithor/pull/318, WSL2: 30.12 of 31.84 GiB are free, 0.95 asks for 30.25
-        (Plan(context=4096, utilization=0.95), card(31.84, 30.12), "is less than desired GPU memory utilization"),
+        (
+            ServingPlan(context=4096, utilization=0.95),
+            card(31.84, 30.12),
+            "is less than desired GPU memory utilization",
+        ),
         # https://github.com/vllm-project/vllm/issues/2248
-        (Plan(context=4096), card(16), "No available memory for the cache blocks"),
+        (ServingPlan(context=4096), card(16), "No available memory for the cache blocks"),
         # https://github.com/vllm-project/vllm/issues/10517
         (older(29000), card(23.58), "larger than the maximum number of tokens that can be stored in KV cache"),
     ],
@@ -92,7 +96,7 @@ def test_a_refusal_is_foreseen_with_the_setting_that_mends_it(plan, of_card, wor
 
 
 def test_less_of_the_card_is_asked_for_where_windows_has_some_of_it():
-    said = [str(turn) for turn, _ in turns(LLAMA_8B, Plan(context=4096, utilization=0.95), card(31.84, 30.12))]
+    said = [str(turn) for turn, _ in turns(LLAMA_8B, ServingPlan(context=4096, utilization=0.95), card(31.84, 30.12))]
 
     assert said[0] == "--gpu-memory-utilization 0.94"
 
@@ -122,7 +126,7 @@ def test_windows_and_latents_take_less_of_the_cache():
     hybrid = of_config(base | {"full_attention_interval": 4})
 
     def each(shape: Shape, context: int) -> float:
-        return sequence_bytes(shape, Plan(context=context), card(24), context) / (2 * 8 * 128 * 2 * context)
+        return sequence_bytes(shape, ServingPlan(context=context), card(24), context) / (2 * 8 * 128 * 2 * context)
 
     assert each(of_config(base), 65536) == 32
     assert each(windowed, 65536) == pytest.approx(8 + 24 * (1023 + 2048) / 65536, rel=0.01)
@@ -133,12 +137,12 @@ def test_windows_and_latents_take_less_of_the_cache():
         | {"model_type": "deepseek_v2", "num_attention_heads": 16, "kv_lora_rank": 512, "qk_nope_head_dim": 128}
         | {"qk_rope_head_dim": 64, "v_head_dim": 128}
     )
-    assert sequence_bytes(latent, Plan(), card(24), 4096) == 4096 * 32 * 576 * 2
+    assert sequence_bytes(latent, ServingPlan(), card(24), 4096) == 4096 * 32 * 576 * 2
 
 
 @given(
     st.builds(
-        Plan,
+        ServingPlan,
         st.sampled_from(["bf16", "fp8", "awq", "int4"]),
         st.integers(16, 200_000),
         st.floats(0.1, 1.0),
@@ -187,7 +191,7 @@ def test_the_command_says_how_many_tokens_fit():
         (["--mode", "training"], "--mode is not for --engine vllm"),
         (["--batch", "4"], "--batch is not for --engine vllm"),
         (["--kv-cache-dtype", "int2"], "there are auto, fp8"),
-        (["--offload", "model"], "--offload is for diffusion pipelines"),
+        (["--offload"], "--offload is for diffusion pipelines"),
     ],
 )
 def test_what_has_no_meaning_is_refused_by_name(arguments, words):

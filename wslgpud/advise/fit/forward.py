@@ -17,7 +17,7 @@ from wslgpud.advise.fit.tape import Storage
 Kind = Literal["matrix", "modulation", "convolution", "wide", "other"]
 
 
-class Parameter(NamedTuple):
+class Weight(NamedTuple):
     """One tensor of a model."""
 
     numbers: int
@@ -36,7 +36,7 @@ class Forward:
     """The operations; ``element`` is bytes per number, ``unpacking``: a matrix is dequantized before its use."""
 
     def __init__(self, allocator: Allocator, element: int, *, unpacking: bool = False) -> None:
-        self.parameters: list[Parameter] = []
+        self.parameters: list[Weight] = []
         self.element = element
         self._allocator = allocator
         self._unpacking = unpacking
@@ -51,7 +51,7 @@ class Forward:
 
     def holds(self, numbers: int, kind: Kind = "other") -> None:
         """Count a parameter."""
-        self.parameters.append(Parameter(numbers, kind))
+        self.parameters.append(Weight(numbers, kind))
 
     def norm(self, x: Value) -> Value:
         """Return a group or layer norm with weight and bias."""

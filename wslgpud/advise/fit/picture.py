@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from wslgpud.advise.fit import flux, pipeline, unet, vae
+from wslgpud.advise.fit import diffusion, flux, unet, vae
 from wslgpud.advise.fit.allocator import Allocator
+from wslgpud.advise.fit.diffusion import DiffusionPipeline
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, WEIGHT_BYTES, Estimate
 from wslgpud.advise.fit.flux import Flux
-from wslgpud.advise.fit.forward import Forward, Kind, Parameter
+from wslgpud.advise.fit.forward import Forward, Kind, Weight
 from wslgpud.advise.fit.knobs import Turn, fitting
 from wslgpud.advise.fit.parameters import WORKSPACES
-from wslgpud.advise.fit.pipeline import Pipeline
 from wslgpud.advise.fit.tape import Storage
 from wslgpud.advise.fit.unet import Unet
 from wslgpud.words import Message, MessageLike, say, template
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8", "int8", "int4"]
-Offload = Literal["none", "model"]
-PRECISIONS, OFFLOADS = get_args(Precision), get_args(Offload)
+PRECISIONS = get_args(Precision)
 _TEXTS, _DENOISER, _VAE = template("text encoders"), template("denoiser"), template("autoencoder")
 _DENOISING, _DECODING = template("denoising"), template("decoding")
 #: tokens of a prompt: CLIP's, and as many of T5's as Flux's pipeline asks for
@@ -44,22 +43,22 @@ _STORED: Mapping[str, Mapping[Kind, tuple[float, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The pictures to make; ``tiling`` and ``slicing`` are those of the autoencoder."""
+class PicturePlan:
+    """The pictures to make; ``offload`` is of whole models, ``tiling`` and ``slicing`` are the autoencoder's."""
 
     precision: Precision = "bf16"
     batch: int = 1
     width: int = 1024
     height: int = 1024
-    offload: Offload = "none"
+    offload: bool = False
     tiling: bool = False
     slicing: bool = False
 
 
-class _Card:
+class _Loaded:
     """The models on the card, and its allocator."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PicturePlan) -> None:
         self.plan = plan
         self.element = 4 if plan.precision == "fp32" else 2
         self.allocator = Allocator()
@@ -67,23 +66,23 @@ class _Card:
         self._weights: list[Storage] = []
         self._decoder: list[Storage] = []
 
-    def hold_texts(self, model: Pipeline) -> None:
+    def hold_texts(self, model: DiffusionPipeline) -> None:
         """Load the text encoders."""
         with self.allocator.taking(_TEXTS):
             for net in model.texts:
-                self._weights += self._laid(pipeline.of_text(net), quantized=net.t5 and self.plan.precision != "fp8")
+                self._weights += self._laid(diffusion.of_text(net), quantized=net.t5 and self.plan.precision != "fp8")
 
-    def hold_denoiser(self, model: Pipeline) -> None:
+    def hold_denoiser(self, model: DiffusionPipeline) -> None:
         """Load the denoiser."""
         with self.allocator.taking(_DENOISER):
-            self._weights += self._laid(pipeline.of_denoiser(model.denoiser), quantized=True)
+            self._weights += self._laid(diffusion.of_denoiser(model.denoiser), quantized=True)
 
-    def hold_decoder(self, model: Pipeline) -> None:
+    def hold_decoder(self, model: DiffusionPipeline) -> None:
         """Load the autoencoder."""
         with self.allocator.taking(_VAE):
-            self._decoder = self._laid(pipeline.of_decoder(model.decoder), quantized=False)
+            self._decoder = self._laid(diffusion.of_decoder(model.decoder), quantized=False)
 
-    def _laid(self, parameters: list[Parameter], *, quantized: bool, element: int = 0) -> list[Storage]:
+    def _laid(self, parameters: list[Weight], *, quantized: bool, element: int = 0) -> list[Storage]:
         stored = _STORED.get(self.plan.precision, {}) if quantized else {}
         usual = element or self.element
         kept = 4 if self.plan.precision in ("fp16", "int8", "int4") else usual
@@ -93,7 +92,7 @@ class _Card:
             found += [Storage(self.allocator, round(p.numbers * size)) for size in each]
         return found
 
-    def denoise(self, model: Pipeline) -> None:
+    def denoise(self, model: DiffusionPipeline) -> None:
         """Run two steps; classifier-free guidance doubles the batch, but not in Flux."""
         plan, net = self.plan, model.denoiser
         on = Forward(self.allocator, self.element, unpacking=plan.precision == "int4")
@@ -104,13 +103,13 @@ class _Card:
                 else:
                     unet.denoise(on, net, self._pixels(model), 2 * plan.batch, _CLIP_WORDS)
 
-    def decode(self, model: Pipeline) -> None:
+    def decode(self, model: DiffusionPipeline) -> None:
         """Make pixels of the latent images: of all, of each, or of its tiles; SDXL's in 32 bits, else they overflow."""
         plan, net, element = self.plan, model.decoder, self.element
         if net.upcast and plan.precision == "fp16" and isinstance(model.denoiser, Unet) and model.denoiser.moment:
             element = 4
             with self.allocator.taking(_VAE):
-                self._decoder = self._laid(pipeline.of_decoder(net), quantized=False, element=element)
+                self._decoder = self._laid(diffusion.of_decoder(net), quantized=False, element=element)
         latent, side = self._pixels(model), net.tile // net.scale
         tiled = plan.tiling and max(plan.width, plan.height) // net.scale > side
         turns = (plan.batch if plan.slicing else 1) * (-(-latent // side**2) if tiled else 1)
@@ -121,26 +120,26 @@ class _Card:
                 pixels, images = side**2 if tiled else latent, 1 if plan.slicing else plan.batch
                 made.append(vae.decode(on, net, pixels, images))
 
-    def _pixels(self, model: Pipeline) -> int:
+    def _pixels(self, model: DiffusionPipeline) -> int:
         return (self.plan.width // model.decoder.scale) * (self.plan.height // model.decoder.scale)
 
 
-_Step = Callable[[_Card, Pipeline], None]
+_Step = Callable[[_Loaded, DiffusionPipeline], None]
 
 
 @lru_cache(maxsize=64)
-def estimate(model: Pipeline, plan: Plan) -> Estimate:
+def estimate(model: DiffusionPipeline, plan: PicturePlan) -> Estimate:
     """Return the memory that a pipeline takes; with model offload, that of the largest step."""
-    loading: list[_Step] = [_Card.hold_texts, _Card.hold_denoiser]
-    denoiser: list[_Step] = [_Card.hold_denoiser, _Card.denoise]
-    decoder: list[_Step] = [_Card.hold_decoder, _Card.decode]
-    if plan.offload == "none":
-        turns = [[*loading, _Card.hold_decoder, _Card.denoise, _Card.decode]]
+    loading: list[_Step] = [_Loaded.hold_texts, _Loaded.hold_denoiser]
+    denoiser: list[_Step] = [_Loaded.hold_denoiser, _Loaded.denoise]
+    decoder: list[_Step] = [_Loaded.hold_decoder, _Loaded.decode]
+    if not plan.offload:
+        turns = [[*loading, _Loaded.hold_decoder, _Loaded.denoise, _Loaded.decode]]
     else:  # bitsandbytes quantizes on the card, before anything waits in RAM
         turns = [loading if plan.precision == "int4" else loading[:1], denoiser, decoder]
     cards = []
     for turn in turns:
-        card = _Card(plan)
+        card = _Loaded(plan)
         for step in turn:
             step(card, model)
         cards.append(card.allocator)
@@ -150,19 +149,19 @@ def estimate(model: Pipeline, plan: Plan) -> Estimate:
     return Estimate({**parts, template("CUDA itself"): CONTEXT_BYTES})
 
 
-def knobs(model: Pipeline, plan: Plan, usable_bytes: int) -> list[tuple[Message, int]]:
+def knobs(model: DiffusionPipeline, plan: PicturePlan, usable_bytes: int) -> list[tuple[Message, int]]:
     """Return the changes that make a plan fit, and the bytes it takes then."""
     return fitting(_turns(plan), plan, usable_bytes, lambda changed: estimate(model, changed).total_bytes)
 
 
-def _turns(plan: Plan) -> Iterator[Turn]:
+def _turns(plan: PicturePlan) -> Iterator[Turn]:
     """Yield the changes that save memory, the least harmful first: to speed, to pictures at once, to precision."""
     if plan.batch > 1 and not plan.slicing:
         yield say("--vae-slicing (one picture is decoded after the other)"), {"slicing": True}
     if not plan.tiling:
         yield say("--vae-tiling (pictures are decoded in tiles)"), {"tiling": True}
-    if plan.offload == "none":
-        yield say("--offload model (models wait in RAM for their turn)"), {"offload": "model"}
+    if not plan.offload:
+        yield say("--offload (models wait in RAM for their turn)"), {"offload": True}
     if plan.batch > 1:
         yield say("a batch of 1"), {"batch": 1}
     for precision in ("bf16", "fp8", "int4"):
@@ -174,6 +173,6 @@ def _turns(plan: Plan) -> Iterator[Turn]:
         yield say("{width}x{height} pixels", **half), half
 
 
-def unmeasured(plan: Plan) -> list[MessageLike]:
+def unmeasured(plan: PicturePlan) -> list[MessageLike]:
     """Return the parts of a plan that are only computed; the rest was measured on a real card, see README.md."""
     return [say("quantized weights")] if plan.precision in ("int8", "int4") else []

@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from wslgpud.advise.fit import gguf
+from wslgpud.advise.fit.config_json import MOST_HEADER_BYTES, document, reading, whole_of
 from wslgpud.advise.fit.family import LLAMA, TIED, Family, family_of
 from wslgpud.advise.fit.quantization import ShapeError, stored
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import record, rows, whole
-from wslgpud.words import cause, say
+from wslgpud.words import say
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
 _WIDTH_TO_DEPTH = 128
 #: From here on models share keys and values among heads (Llama 2 70B, arXiv:2307.09288).
 _GROUPED_PARAMETERS = 30_000_000_000
-MOST_HEADER_BYTES = 100 << 20  # of safetensors, the format's own limit
 #: These have two matrices in each feed-forward block, all newer ones three (a gate).
 _UNGATED = re.compile(
     "gpt2|gpt_neox?|gptj|gpt_bigcode|opt|bloom|falcon|phi|mpt|bert|roberta|t5"
@@ -140,20 +139,6 @@ def of(text: str) -> Shape:
     return typical(round(float(match[1]) * scale), text.strip().upper())
 
 
-@contextmanager
-def reading(text: str) -> Iterator[None]:
-    """Say which file could not be read of those that the user named.
-
-    Raises:
-        ShapeError: one could not.
-    """
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, of a user who is not there
-        file = error.filename if isinstance(error, OSError) else None  # of those below the path
-        raise ShapeError("cannot read {path}: {why}", path=str(file or text), why=cause(error)) from error
-
-
 def typical(parameters: int, name: str = "") -> Shape:
     """Return the shape that Llama-like models of this size have.
 
@@ -219,16 +204,6 @@ def _weights(folder: Path) -> tuple[list[Path], bool]:
         raise ValueError(say("{file} names no files", file=_INDEX))
     pieces = {str(name) for name in names.values()}
     return [file for file in files if file.name in pieces], pieces <= {file.name for file in files}
-
-
-def document(file: Path) -> dict[str, Any]:
-    """Return what a JSON file of a model says.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no JSON object.
-    """
-    return safe_files.parsed(safe_files.contents(file, MOST_HEADER_BYTES, follow=True))
 
 
 def of_gguf(file: Path) -> Shape:
@@ -404,18 +379,3 @@ def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
     tied = not any(n.endswith(("lm_head.weight", "output.weight", "embed_out.weight")) for n in tensors)
     gated = any(n.endswith(("gate_proj.weight", "w1.weight")) for n in tensors)
     return Shape(max(numbers) + 1, hidden, query // head, key // head, head, wide, vocabulary, gated, tied, name=name)
-
-
-def whole_of(document: Mapping[str, Any], *names: str, default: int | None = None) -> int:
-    """Return the first of these keys that has a whole number above 0.
-
-    Raises:
-        ShapeError: none has, and there is no default.
-    """
-    for name in names:
-        value = document.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    if default is None:
-        raise ShapeError("config.json has no {name}", name=names[0])
-    return default

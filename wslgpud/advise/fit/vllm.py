@@ -38,7 +38,7 @@ _FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ServingPlan:
     """vLLM's settings, by its names: ``context`` is max_model_len; 0 leaves a number to vLLM."""
 
     precision: Precision = "bf16"
@@ -68,7 +68,7 @@ class Served(NamedTuple):
     refusal: Message | None
 
 
-def serve(shape: Shape, plan: Plan, card: Card) -> Served:
+def serve(shape: Shape, plan: ServingPlan, card: Card) -> Served:
     """Return how vLLM divides the card, and whether it starts."""
     share = round(plan.utilization * card.total_bytes)
     parts = {
@@ -86,20 +86,20 @@ def serve(shape: Shape, plan: Plan, card: Card) -> Served:
     return Served(Estimate(parts), cache, tokens, concurrency, _refusal(share, cache, each, plan, card))
 
 
-def _refusal(share: int, cache: int, each: int, plan: Plan, card: Card) -> Message | None:
+def _refusal(share: int, cache: int, each: int, plan: ServingPlan, card: Card) -> Message | None:
     if share > card.free_bytes:
         return say(
             "vLLM will not start: it asks for {share_bytes}, and {free_bytes} are free"
-            ' ("Free memory on device … is less than desired GPU memory utilization").',
+            " (`Free memory on device … is less than desired GPU memory utilization`).",
             share_bytes=share,
             free_bytes=card.free_bytes,
         )
     if cache <= 0:
-        return say('vLLM will not start: nothing is left to cache ("No available memory for the cache blocks").')
+        return say("vLLM will not start: nothing is left to cache (`No available memory for the cache blocks`).")
     if each > cache:
         return say(
             "vLLM will not start: a sequence of {count} tokens takes {size_bytes} of the cache, which has {cache_bytes}"
-            ' ("… is larger than the maximum number of tokens that can be stored in KV cache").',
+            " (`… is larger than the maximum number of tokens that can be stored in KV cache`).",
             count=plan.context,
             size_bytes=each,
             cache_bytes=cache,
@@ -107,7 +107,7 @@ def _refusal(share: int, cache: int, each: int, plan: Plan, card: Card) -> Messa
     return None
 
 
-def sequence_bytes(shape: Shape, plan: Plan, card: Card, tokens: int) -> int:
+def sequence_bytes(shape: Shape, plan: ServingPlan, card: Card, tokens: int) -> int:
     """Return the KV cache that a sequence needs; layers with a window keep the window and the tokens of one step."""
     element = 1 if plan.kv_cache == "fp8" else 4 if plan.precision == "fp32" else 2
     page = BLOCK_TOKENS * (shape.latent or 2 * shape.kv_width) * element
@@ -116,13 +116,13 @@ def sequence_bytes(shape: Shape, plan: Plan, card: Card, tokens: int) -> int:
     return page * (whole * -(-tokens // BLOCK_TOKENS) + shape.windowed_layers * (-(-seen // BLOCK_TOKENS) + 1))
 
 
-def _batched(plan: Plan, card: Card) -> tuple[int, int]:
+def _batched(plan: ServingPlan, card: Card) -> tuple[int, int]:
     """Return how many tokens a step has at most, and of how many sequences."""
     tokens, sequences = _LARGE if card.total_bytes >= _LARGE_BYTES else _SMALL
     return plan.max_num_batched_tokens or tokens, plan.max_num_seqs or sequences
 
 
-def _profiling_bytes(shape: Shape, plan: Plan, card: Card) -> int:
+def _profiling_bytes(shape: Shape, plan: ServingPlan, card: Card) -> int:
     """Return the peak of the profiling run: in a feed-forward block, or in the sampler.
 
     The block holds its input, the residual, and the outputs of its matrices and activation.
@@ -135,7 +135,7 @@ def _profiling_bytes(shape: Shape, plan: Plan, card: Card) -> int:
     return max(block, choice)
 
 
-def turns(shape: Shape, plan: Plan, card: Card) -> list[tuple[Message, int]]:
+def turns(shape: Shape, plan: ServingPlan, card: Card) -> list[tuple[Message, int]]:
     """Return the settings with which vLLM starts, each by itself, and how many tokens its cache holds then."""
     found = []
     for changed, said in _turns(shape, plan, card):
@@ -144,7 +144,7 @@ def turns(shape: Shape, plan: Plan, card: Card) -> list[tuple[Message, int]]:
     return found
 
 
-def _turns(shape: Shape, plan: Plan, card: Card) -> Iterator[tuple[Plan, Message]]:
+def _turns(shape: Shape, plan: ServingPlan, card: Card) -> Iterator[tuple[ServingPlan, Message]]:
     free = math.floor(100 * card.free_bytes / card.total_bytes) / 100
     within = replace(plan, utilization=min(plan.utilization, free))
     lowered = None
@@ -174,7 +174,7 @@ def _both(lowered: Message | None, said: Message) -> Message:
     return said if lowered is None else say("{first} and {second}", first=lowered, second=said)
 
 
-def _longest(shape: Shape, plan: Plan, card: Card, cache: int) -> int:
+def _longest(shape: Shape, plan: ServingPlan, card: Card, cache: int) -> int:
     """Return how many tokens of a sequence fit into the cache, in whole blocks."""
     low, high = 0, plan.context // BLOCK_TOKENS
     while low < high:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from wslgpud.advise.fit import flux, text_encoder, unet, vae
 from wslgpud.advise.fit.allocator import Allocator
+from wslgpud.advise.fit.config_json import document, reading, whole_of
+from wslgpud.advise.fit.diffusion_configs import CONFIGS
 from wslgpud.advise.fit.flux import Flux
-from wslgpud.advise.fit.forward import Forward, Parameter
-from wslgpud.advise.fit.pipeline_configs import CONFIGS
+from wslgpud.advise.fit.forward import Forward, Weight
 from wslgpud.advise.fit.quantization import ShapeError
-from wslgpud.advise.fit.shape import document, reading, whole_of
 from wslgpud.advise.fit.text_encoder import TextEncoder
 from wslgpud.advise.fit.unet import Unet
 from wslgpud.advise.fit.vae import Vae
@@ -22,7 +22,7 @@ _INDEX = "model_index.json"
 _MOST_BLOCKS, _MOST_WIDTH = 1024, 1 << 20
 
 
-class Pipeline(NamedTuple):
+class DiffusionPipeline(NamedTuple):
     """A pipeline's models."""
 
     name: str
@@ -37,30 +37,30 @@ class Pipeline(NamedTuple):
         return sum(parameter.numbers for model in models for parameter in model)
 
 
-def _counted(walk: Callable[[Forward], object]) -> list[Parameter]:
+def _counted(walk: Callable[[Forward], object]) -> list[Weight]:
     on = Forward(Allocator(), 2)
     walk(on)
     return on.parameters
 
 
-def of_text(net: TextEncoder) -> list[Parameter]:
+def of_text(net: TextEncoder) -> list[Weight]:
     """Return the parameters of a text encoder."""
     return _counted(lambda on: text_encoder.hold(on, net))
 
 
-def of_denoiser(net: Unet | Flux) -> list[Parameter]:
+def of_denoiser(net: Unet | Flux) -> list[Weight]:
     """Return the parameters of a denoiser."""
     if isinstance(net, Flux):
         return _counted(lambda on: flux.denoise(on, net, 4, 1, 1))
     return _counted(lambda on: unet.denoise(on, net, 4 ** len(net.widths), 1, 1))
 
 
-def of_decoder(net: Vae) -> list[Parameter]:
+def of_decoder(net: Vae) -> list[Weight]:
     """Return the parameters of an autoencoder: both halves are loaded, though text-to-image runs the decoder only."""
     return _counted(lambda on: vae.encode(on, net)) + _counted(lambda on: vae.decode(on, net, 1, 1))
 
 
-def of(text: str) -> Pipeline | None:
+def of(text: str) -> DiffusionPipeline | None:
     """Return the pipeline that the user names: sdxl, flux-dev, or a folder with a model_index.json; None if it is none.
 
     Raises:
@@ -75,7 +75,7 @@ def of(text: str) -> Pipeline | None:
         return of_folder(folder) if (folder / _INDEX).exists() else None
 
 
-def of_folder(folder: Path) -> Pipeline:
+def of_folder(folder: Path) -> DiffusionPipeline:
     """Return the pipeline in a folder that has a model_index.json.
 
     Raises:
@@ -92,7 +92,7 @@ def of_folder(folder: Path) -> Pipeline:
     return of_configs(models, folder.name, str(index.get("_class_name", "?")))
 
 
-def of_configs(models: Mapping[str, Mapping[str, Any]], name: str, kind: str = "?") -> Pipeline:
+def of_configs(models: Mapping[str, Mapping[str, Any]], name: str, kind: str = "?") -> DiffusionPipeline:
     """Return the pipeline that its models' configurations tell; each names its class as ``_class_name``.
 
     Raises:
@@ -110,7 +110,7 @@ def of_configs(models: Mapping[str, Mapping[str, Any]], name: str, kind: str = "
             kind=kind,
             known=("UNet2DConditionModel", "FluxTransformer2DModel"),
         )
-    return Pipeline(name, texts, denoisers[0], decoders[0])
+    return DiffusionPipeline(name, texts, denoisers[0], decoders[0])
 
 
 def _bounded(model: TextEncoder | Unet | Flux | Vae) -> bool:
