@@ -108,7 +108,7 @@ def output(
             timeout=timeout_seconds,
             cwd=folder,
             env=environment,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             check=False,
         )

@@ -41,9 +41,14 @@ from texts import (
     wsl_commands,
 )
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 WALL = 1_790_000_000.0
 #: what Windows tells beside it: of a PC with 64 GB and that card
-WINDOWS = Path(__file__).parent.parent / "probes/windows/answer.json"
+WINDOWS = tomllib.loads((Path(__file__).parent.parent / "probes/windows/11-english.toml").read_text("utf-8"))
 CARD = 16303 * MIB
 ISSUE = "https://github.com/microsoft/WSL/issues/"
 
@@ -124,7 +129,7 @@ def wsl2_vram_full() -> Machine:
         links,
         wsl_commands("2.7.10", "mirrored"),
         WSL_DISKS,
-        windows=json.loads(WINDOWS.read_text()),
+        windows=WINDOWS["probe"]["answer"],
     )
 
 

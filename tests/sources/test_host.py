@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,11 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(tmp_path):
     (tmp_path / "folder" / "file").touch()
     (tmp_path / "folder" / "link").symlink_to("inner")
     assert host.folders("/folder") == ["inner"]
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX"])  # a service's, and a minimal image's
+def test_a_programs_words_are_utf_8_whatever_the_locale(locale):
+    code = "from wslgpud.host import output; print(ascii(output(['printf', r'\\303\\274\\377'], 5)))"
+    environment = {**os.environ, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "'\\xfc\\ufffd'\n"

@@ -22,16 +22,23 @@ SOCKET = "/run/WSL/1_interop"
 _PASSED = frozenset({"PATH", "HOME", "LANG"})
 _POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 
-#: Complaints in one line, and in UTF-8 instead of the console's code page, which differs from country to country.
-#: A Windows program that a service started may have no console, whose encoding then cannot be set.
+#: Results and complaints go as bytes of UTF-8 past the console, whose code page differs from country to country and
+#: cannot always be set: a Windows program that a service started may have none.
 _FRAME = r"""
 $ErrorActionPreference = 'Stop'
 $ProgressPreference = 'SilentlyContinue'
-try {{ [Console]::OutputEncoding = New-Object Text.UTF8Encoding $false }} catch {{ }}
+$utf8 = New-Object Text.UTF8Encoding $false
+function Tell($stream, $text) {{
+    $line = $utf8.GetBytes("$text`n")
+    $stream.Write($line, 0, $line.Length)
+    $stream.Flush()
+}}
 try {{
+    & {{
 {script}
+    }} | ForEach-Object {{ Tell ([Console]::OpenStandardOutput()) $_ }}
 }} catch {{
-    [Console]::Error.WriteLine($_.Exception.Message)
+    Tell ([Console]::OpenStandardError()) $_.Exception.Message
     exit 1
 }}
 """
@@ -121,7 +128,8 @@ def run(host: Host, script: str, text: str = "", timeout_seconds: float | None =
     if why := absence(host):
         raise NoData(why)
     command, folder = powershell_command(host, script), host.path(drive(host))
-    return output(command, timeout_seconds or START_SECONDS, environment(os.environ), folder=folder, text=text)
+    said = output(command, timeout_seconds or START_SECONDS, environment(os.environ), folder=folder, text=text)
+    return said.removeprefix("\ufeff")
 
 
 def powershell_command(host: Host, script: str) -> list[str]:

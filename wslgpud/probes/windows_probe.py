@@ -14,7 +14,6 @@ Every part is asked for by itself, so a class that a Windows lacks costs only wh
   https://github.com/lptstr/winfetch/pull/155); keys whose ``LastSeen`` is older are of earlier boots
 - ``vm``: the process of WSL's virtual machine, ``vmmemWSL`` on Windows 11, ``vmmem`` on 10
 
-Bytes are written to the pipe as UTF-8, past the console, whose code page differs from country to country.
 Written from these facts; nobody has run it on every Windows. What it cannot do it says under ``missing``.
 """
 
@@ -22,8 +21,6 @@ from __future__ import annotations
 
 SCRIPT = r"""
 [Diagnostics.Process]::GetCurrentProcess().PriorityClass = 'BelowNormal'
-$utf8 = New-Object Text.UTF8Encoding $false
-$out = [Console]::OpenStandardOutput()
 $counters = 'Win32_PerfFormattedData'
 $system = [wmisearcher]'SELECT TotalVisibleMemorySize FROM Win32_OperatingSystem'
 $memory = [wmisearcher]('SELECT AvailableBytes, CommittedBytes, CommitLimit, PoolNonpagedBytes ' +
@@ -71,8 +68,6 @@ while ($null -ne [Console]::In.ReadLine()) {
     foreach ($part in $parts.Keys) {
         try { $answer[$part] = @(& $parts[$part]) } catch { $answer.missing[$part] = $_.Exception.Message }
     }
-    $line = $utf8.GetBytes((ConvertTo-Json $answer -Compress -Depth 4) + "`n")
-    $out.Write($line, 0, $line.Length)
-    $out.Flush()
+    ConvertTo-Json $answer -Compress -Depth 4
 }
 """

@@ -286,7 +286,10 @@ def from_exporter(text: str) -> Facts:
     held: dict[tuple[str, str], int] = {}
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
-        value = _whole(match["value"]) if match else None
+        try:
+            value = _whole(float(match["value"])) if match else None
+        except ValueError:
+            continue
         if match is None or value is None:
             continue
         name, labels = match["name"], dict(_LABEL.findall(match["labels"] or ""))
@@ -351,9 +354,10 @@ def _rows(answer: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
 
 
 def _whole(value: object) -> int | None:
-    """Return a number of bytes; Windows writes them as numbers, WMI's 64 bits sometimes as text."""
-    try:
-        number = int(float(value)) if isinstance(value, str) else value
-    except (ValueError, OverflowError):
-        return None
-    return int(number) if isinstance(number, (int, float)) and 0 <= number < 1 << 62 else None
+    """Return a number of bytes; Windows writes them as numbers, WMI's 64 bits sometimes as text.
+
+    With a point or a comma in it the text is of some language, of which 9.663 may be nine thousand: not known.
+    """
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
+    return int(value) if isinstance(value, (int, float)) and 0 <= value < 1 << 62 else None

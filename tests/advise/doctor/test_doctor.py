@@ -136,6 +136,7 @@ def test_ids_never_change_once_they_are_out():
         "wsl.systemd",
         "wsl.stays",
         "wsl.interop",
+        "wsl.relays",
         "wslconfig.valid",
         "wslconf.valid",
         "wslconfig.in_force",
@@ -148,6 +149,7 @@ def test_ids_never_change_once_they_are_out():
         "wsl.systemd",
         "wsl.stays",
         "wsl.interop",
+        "wsl.relays",
         "wslconfig.valid",
         "wslconf.valid",
         "wslconfig.in_force",
@@ -392,6 +394,8 @@ def test_of_several_signs_the_worst_is_told_with_how_often_it_came(tmp_path):
         ("kernel.max_map_count", "/proc/sys/vm/max_map_count", "65530\n", "note"),
         ("kernel.inotify", "/proc/sys/fs/inotify/max_user_watches", "8192\n", "note"),
         ("kernel.memory_cgroup", "/sys/fs/cgroup/cgroup.controllers", "cpu io\n", "note"),
+        # microsoft/WSL#8340, 40450
+        ("disk.state", "/proc/self/mounts", "/dev/sdd / ext4 ro,relatime,discard,errors=remount-ro 0 0\n", "problem"),
         ("clock.daemons", "/proc/77/comm", "chronyd\n", "note"),
         ("docker.nvidia", "/usr/bin/dockerd", "", "note"),
         ("docker.nvidia", "/etc/cdi/nvidia.yaml", "", "not applicable"),
@@ -421,6 +425,17 @@ def test_a_toolkit_whose_image_left_out_its_version_file_is_seen(tmp_path, heade
 
     assert finding.state == state
     assert found in str(finding.found)
+
+
+@pytest.mark.parametrize(("count", "state"), [(62, "problem"), (2, "good")])  # a day's, in microsoft/WSL#41242
+def test_relays_of_ended_sessions_are_seen_before_no_session_starts(tmp_path, count, state):
+    names = {f"/proc/{900 + i}/comm": "Relay\n" for i in range(count)}
+    served = {f"/proc/{2000 + i}/comm": f"Relay({2001 + i})\n" for i in range(30)}
+    host = copied(tmp_path, "wsl2-idle", **names, **served)
+
+    (finding,) = [f for f in run(host, CONFIG) if f.id == "wsl.relays"]
+
+    assert (finding.state, str(count) in str(finding.found)) == (state, True)
 
 
 def test_a_full_drive_of_windows_is_seen_though_linux_looks_empty(tmp_path):

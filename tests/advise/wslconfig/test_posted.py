@@ -1,4 +1,4 @@
-"""Files as people have them: what WSL takes of each, and what we say of its lines."""
+"""Files as people have them: the settings that WSL takes of each, and our remarks on its lines."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from importlib import import_module
 
-from wslgpud.advise.doctor.checking import CHECKS, Check, CheckResult, Evidence, Outcome, skipped, unknown
+from wslgpud.advise.doctor.checking import CHECKS, OF_WINDOWS, Check, CheckResult, Evidence, Outcome, skipped, unknown
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.config import state_folder as usual_state_folder
@@ -35,7 +35,7 @@ def run(
     """
     usual = str(usual_state_folder(os.environ) if host.live else SYSTEM_STATE)
     evidence = Evidence(host, config or Config(), torch, state_folder or usual)
-    return [_result(check, evidence) for check in CHECKS if (check.needs == "windows") is windows]
+    return [_result(check, evidence) for check in CHECKS if (check.needs in OF_WINDOWS) is windows]
 
 
 def _result(check: Check, evidence: Evidence) -> CheckResult:
@@ -48,9 +48,10 @@ def _result(check: Check, evidence: Evidence) -> CheckResult:
 
 def _lacking(check: Check, evidence: Evidence) -> Outcome | None:
     """Say what the machine lacks for the check to apply."""
-    if check.needs in ("wsl", "windows") and evidence.wsl != 2:
+    if check.needs in ("wsl", *OF_WINDOWS) and evidence.wsl != 2:
         return skipped(say("this is not WSL2"))
-    if check.needs == "windows" and check.id != "windows.powershell" and "error" in evidence.powershell:
+    asks = check.needs == "windows" or (check.needs == "probe" and not evidence.host.recorded)
+    if asks and check.id != "windows.powershell" and "error" in evidence.powershell:
         return skipped(say("PowerShell cannot be used"))
     if check.needs in ("gpu", "torch") and not evidence.gpus.samples:
         return skipped(say("no GPU answers"))

@@ -28,6 +28,11 @@ from wslgpud.sources.wsl import generation
 from wslgpud.words import Message, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
+#: The distro's disk turns read-only once ext4.vhdx can grow no more.
+WINDOWS_DRIVE_FULL = say(
+    "free up the Windows drive, then run 'wsl --shutdown' there; if it goes on: "
+    "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
+)
 _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})
 
 
@@ -79,6 +84,11 @@ class Evidence:
     def release(self) -> str:
         """The kernel's release, like 6.6.87.2-microsoft-standard-WSL2."""
         return (self.read("/proc/sys/kernel/osrelease") or "").strip()
+
+    @cached_property
+    def running(self) -> tuple[str, ...]:
+        """The kernel's name of each process that this user may see."""
+        return tuple(self.host.read_optional(f"/proc/{name}/comm").strip() for name in self.host.names("/proc"))
 
     @cached_property
     def memory(self) -> dict[str, int]:
@@ -166,8 +176,10 @@ def _labels(reading: Reading) -> dict[str, str]:
 
 
 State = Literal["good", "note", "problem", "not applicable", "could not tell"]
-#: of "windows" are the checks that only ``doctor --windows`` makes: they take seconds, and act
-Needs = Literal["", "wsl", "gpu", "torch", "windows"]
+#: "windows" and "probe" are of ``doctor --windows`` alone: it takes seconds, and acts. A recording may hold the probe's
+#: answer, and nothing else of Windows.
+Needs = Literal["", "wsl", "gpu", "torch", "windows", "probe"]
+OF_WINDOWS = ("windows", "probe")
 
 
 class Outcome(NamedTuple):

@@ -6,6 +6,7 @@ import contextlib
 import os
 
 from wslgpud.advise.doctor.checking import (
+    WINDOWS_DRIVE_FULL,
     Evidence,
     Outcome,
     check,
@@ -25,13 +26,10 @@ _SIGNS: dict[str, tuple[str, Message]] = {
     # Every terminal then ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
     "init": (template("the kernel killed what WSL itself runs on: {line}"), in_windows("wsl --shutdown")),
     # ext4 turns read-only, then the distro does not start (E_UNEXPECTED): https://github.com/microsoft/WSL/issues/8340,
-    # 6220, 6401, 10194, 40450; https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error
+    # 6220, 6401, 10194, 40450
     "disk": (
         template("the distro's disk fails, most likely because the Windows drive is full: {line}"),
-        say(
-            "free up the Windows drive, then run 'wsl --shutdown' there; if it goes on: "
-            "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
-        ),
+        WINDOWS_DRIVE_FULL,
     ),
     # Windows had no memory left for the VM, or was hibernated: https://github.com/microsoft/WSL/issues/5410, 9972
     "stall": (
@@ -40,8 +38,8 @@ _SIGNS: dict[str, tuple[str, Message]] = {
     ),
     "library": (template("a library of the GPU driver crashed: {line}"), Message(TEMPLATES["driver"]["crash"])),
 }
-#: What the daemon warns of as it happens comes with the words of its rule. Before E_UNEXPECTED there were connections
-#: without memory: https://github.com/microsoft/WSL/issues/40458
+#: The daemon warns of these as they happen, with the same words. Connections without memory precede E_UNEXPECTED:
+#: https://github.com/microsoft/WSL/issues/40458
 _RULES = {
     ("vmbus_starved", ()): "sessions_blocked",
     ("dxg_error", ("dxgkio_make_resident", "ENOMEM")): "vram_residency_failed",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Container, Mapping
 
 from wslgpud.advise.doctor.checking import (
+    WINDOWS_DRIVE_FULL,
     Evidence,
     Outcome,
     check,
@@ -212,8 +213,8 @@ def state(machine: Evidence) -> Outcome:
         found = say("{path} is on {filesystem}", path=path, filesystem=mount.type)
         return problem(found, say("set store.path to a folder such as /var/lib/wslgpud"))
     if "ro" in mount.options:
-        remedy = say("{command}   # a failing disk? see dmesg", command="sudo mount -o remount,rw /")
-        return problem(say("{path} is read-only", path=path), remedy)
+        remedy = say("{command}   # a failing disk? see dmesg", command=f"sudo mount -o remount,rw {mount.point}")
+        return problem(say("{path} is read-only", path=path), WINDOWS_DRIVE_FULL if machine.wsl else remedy)
     return good(say("{path}, on {filesystem}", path=path, filesystem=mount.type))
 
 
@@ -248,8 +249,7 @@ def windows_space(machine: Evidence) -> Outcome:
 @check("clock.daemons", "Clock synchronization", "wsl")
 def clock(machine: Evidence) -> Outcome:
     """Windows sets WSL's clock; a second time daemon fights it, and the clock jumps (microsoft/WSL#11790)."""
-    running = {machine.host.read_optional(f"/proc/{name}/comm").strip() for name in machine.host.names("/proc")}
-    if found := sorted(TIME_DAEMONS & running):
+    if found := sorted(TIME_DAEMONS.intersection(machine.running)):
         unit = {"chronyd": "chrony", "systemd-timesyn": "systemd-timesyncd"}.get(found[0], found[0])
         return note(say("{program} sets it as well", program=found[0]), f"sudo systemctl disable --now {unit}")
     return good(say("set by Windows alone"))

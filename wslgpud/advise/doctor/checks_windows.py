@@ -25,8 +25,8 @@ _SLOW_SECONDS = 5.0
 _KEPT_BYTES = 4 << 30
 #: below that share Windows swaps, and its programs begin to fail
 _SHORT_RATIO = 0.1
-#: What lies in pieces is not given back. WSL does this itself, after ten minutes in which nothing runs: where an editor
-#: is open, never (https://github.com/microsoft/WSL/issues/10011).
+#: Free memory in pieces is not given back. WSL joins them after ten minutes in which nothing runs: where an editor is
+#: open, never (https://github.com/microsoft/WSL/issues/10011).
 _RECLAIM = say(
     "{command}   # for good: a smaller memory= below [wsl2] in .wslconfig",
     command="sync; sudo sysctl vm.drop_caches=1 vm.compact_memory=1",
@@ -41,8 +41,9 @@ _POLICY = say(
 
 
 def _refused(said: MessageLike, remedy: MessageLike = "") -> Outcome:
-    """Return what kept a part from working; a policy is known in every language by PowerShell's id of its error."""
-    return problem(said, _POLICY if "ConstrainedLanguage" in str(said) else remedy)
+    """Return why a part does not work; a policy is known in every language by the id of PowerShell's error."""
+    whole = said if isinstance(said, str) else said.facts.get("told", said)  # the id is the end of half a dozen lines
+    return problem(said, _POLICY if "ConstrainedLanguage" in str(whole) else remedy)
 
 
 @check("windows.powershell", "PowerShell", "windows")
@@ -67,7 +68,7 @@ def powershell(machine: Evidence) -> Outcome:
     return note(found, say("a virus scanner that inspects powershell.exe slows its start"))
 
 
-@check("windows.memory", "Windows' memory", "windows")
+@check("windows.memory", "Windows' memory", "probe")
 def memory(machine: Evidence) -> Outcome:
     """When Windows runs out of memory, it ends WSL's virtual machine, however much is free inside."""
     sizes = machine.windows_facts.sizes
@@ -77,7 +78,7 @@ def memory(machine: Evidence) -> Outcome:
     return good(say("{available_bytes} of {total_bytes} available", available_bytes=available, total_bytes=total))
 
 
-@check("windows.vm", "WSL's virtual machine", "windows")
+@check("windows.vm", "WSL's virtual machine", "probe")
 def virtual_machine(machine: Evidence) -> Outcome:
     """Memory that WSL holds and does not return to Windows is invisible from Linux."""
     sizes, levels = machine.windows_facts.sizes, machine.memory
@@ -102,7 +103,7 @@ def virtual_machine(machine: Evidence) -> Outcome:
     return good(say("its process holds {size_bytes}", size_bytes=held))
 
 
-@check("windows.gpus", "GPUs in Windows", "windows")
+@check("windows.gpus", "GPUs in Windows", "probe")
 def gpus(machine: Evidence) -> Outcome:
     """VRAM that spills into Windows' memory makes a training many times slower; only Windows counts it."""
     known = windows.labelled(machine.windows_facts.adapters)

@@ -28,6 +28,8 @@ LEAST_KERNEL = (5, 10, 43)
 #: The first with gradual memory reclaim, mirrored networking and wslinfo.
 GOOD_WSL = (2, 0, 0)
 _UPDATE = in_windows("wsl --update")
+#: They are left one by one, and sessions fail at some hundred: https://github.com/microsoft/WSL/issues/41242, 40650
+MANY_RELAYS = 20
 
 
 @check("wsl.kernel", "Linux kernel")
@@ -98,6 +100,20 @@ def interop(machine: Evidence) -> Outcome:
     if not machine.host.exists("/run/WSL"):
         return unknown(say("/run/WSL is not visible: this looks like a container"))
     return good(say("{entry} is registered", entry=entry))
+
+
+@check("wsl.relays", "Relays of ended sessions", "wsl")
+def relays(machine: Evidence) -> Outcome:
+    """Each keeps its connections to Windows; with none left, no session starts, though running programs go on."""
+    left = machine.running.count("Relay")  # one that serves a session is called Relay(PID)
+    if left < MANY_RELAYS:
+        return good(say("{count} are left", count=left))
+    remedy = say(
+        "save your work, run {update} and {shutdown} in Windows; WSL 2.9.8 ends them itself (microsoft/WSL#41242)",
+        update="wsl --update",
+        shutdown="wsl --shutdown",
+    )
+    return problem(say("{count} are left: new terminals soon hang or end with E_UNEXPECTED", count=left), remedy)
 
 
 @check("wslconfig.valid", ".wslconfig", "wsl")
