@@ -228,7 +228,10 @@ def _facts(shape: Shape, parameters: int, plan: Plan | vllm.ServingPlan) -> dict
 
 
 def _whole(text: str) -> vllm.Card:
-    return vllm.Card(given(text).bytes, given(text).bytes)
+    size = given(text).bytes
+    if size < 1:
+        raise Fault("--usable {text}: write it like 14.5GiB", text=text)
+    return vllm.Card(size, size)
 
 
 def _whole_card(settings: Config, index: int) -> vllm.Card | None:

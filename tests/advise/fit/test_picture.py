@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from wslgpud.advise.fit import diffusion
-from wslgpud.advise.fit.diffusion import DiffusionPipeline, of
+from wslgpud.advise.fit.diffusion import DiffusionPipeline, of, of_configs
 from wslgpud.advise.fit.diffusion_configs import CONFIGS
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Estimate
 from wslgpud.advise.fit.picture import PRECISIONS, PicturePlan, estimate, knobs
@@ -169,6 +169,31 @@ def test_a_folder_of_diffusers_tells_the_same_as_the_name(tmp_path, name):
 def test_a_folder_made_to_harm_is_refused(tmp_path, changes, words):
     with pytest.raises(ShapeError, match=words):
         of(str(folder_of(tmp_path, "sdxl", **changes)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([(name, part, key) for name, parts in CONFIGS.items() for part in parts for key in parts[part]]),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.floats(),
+        st.integers(-1, 1 << 40),
+        st.text(max_size=2),
+        st.lists(st.one_of(st.integers(-2, 10**12), st.text(max_size=2)), max_size=5),
+        st.dictionaries(st.text(max_size=1), st.integers(), max_size=1),
+    ),
+)
+def test_any_value_in_a_configuration_is_refused_or_computed(place, value):
+    name, part, key = place
+    if key == "_class_name":
+        return
+    models = {**CONFIGS[name], part: {**CONFIGS[name][part], key: value}}
+    try:
+        found = estimate(of_configs(models, name), PicturePlan(tiling=True))
+    except ShapeError:
+        return
+    assert found.total_bytes > CONTEXT_BYTES
 
 
 def test_a_part_of_a_folder_cannot_lie_outside_of_it(tmp_path):

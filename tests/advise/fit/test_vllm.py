@@ -131,6 +131,8 @@ def test_windows_and_latents_take_less_of_the_cache():
     assert each(of_config(base), 65536) == 32
     assert each(windowed, 65536) == pytest.approx(8 + 24 * (1023 + 2048) / 65536, rel=0.01)
     assert each(hybrid, 65536) == 8
+    linear = of_config(base | {"layer_types": ["linear_attention"] * 32})
+    assert serve(linear, ServingPlan(), card(24)).refusal is None
     # DeepSeek V2 Lite keeps 512 + 64 numbers of a token: arXiv:2405.04434, 2.1.2
     latent = of_config(
         base
@@ -192,10 +194,11 @@ def test_the_command_says_how_many_tokens_fit():
         (["--batch", "4"], "--batch is not for --engine vllm"),
         (["--kv-cache-dtype", "int2"], "there are auto, fp8"),
         (["--offload"], "--offload is for diffusion pipelines"),
+        (["--usable", "0GB"], "write it like 14.5GiB"),
     ],
 )
 def test_what_has_no_meaning_is_refused_by_name(arguments, words):
-    code, shown = asked(*arguments, "--usable", "24GiB")
+    code, shown = asked("--usable", "24GiB", *arguments)
 
     assert code == 2
     assert words in shown

@@ -19,7 +19,7 @@ from wslgpud.advise.fit.vae import Vae
 
 _INDEX = "model_index.json"
 #: Anything larger is not a model but a file made to keep the simulation busy.
-_MOST_BLOCKS, _MOST_WIDTH = 1024, 1 << 20
+_MOST_BLOCKS, _MOST_WIDTH = 64, 1 << 20
 
 
 class DiffusionPipeline(NamedTuple):
@@ -132,10 +132,12 @@ def _widths(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _unet(config: Mapping[str, Any]) -> Unet:
     widths = _widths(config)
-    kinds = config.get("down_block_types") or ()
+    kinds = config.get("down_block_types")
     depths = config.get("transformer_layers_per_block", 1)
     depths = tuple(depths) if isinstance(depths, (list, tuple)) else (depths,) * len(widths)
-    if len(depths) != len(widths) or len(kinds) != len(widths) or not all(type(n) is int for n in depths):
+    if not isinstance(kinds, (list, tuple)) or len(kinds) != len(widths):
+        raise ShapeError("config.json has no {name}", name="down_block_types")
+    if len(depths) != len(widths) or not all(type(n) is int and n > 0 for n in depths):
         raise ShapeError("config.json has no {name}", name="transformer_layers_per_block")
     crossing = tuple(n if str(kind).startswith("CrossAttn") else 0 for n, kind in zip(depths, kinds, strict=True))
     return Unet(

@@ -110,7 +110,7 @@ class _Loaded:
             element = 4
             with self.allocator.taking(_VAE):
                 self._decoder = self._laid(diffusion.of_decoder(net), quantized=False, element=element)
-        latent, side = self._pixels(model), net.tile // net.scale
+        latent, side = self._pixels(model), max(1, net.tile // net.scale)
         tiled = plan.tiling and max(plan.width, plan.height) // net.scale > side
         turns = (plan.batch if plan.slicing else 1) * (-(-latent // side**2) if tiled else 1)
         on = Forward(self.allocator, element)

@@ -112,8 +112,9 @@ def sequence_bytes(shape: Shape, plan: ServingPlan, card: Card, tokens: int) -> 
     element = 1 if plan.kv_cache == "fp8" else 4 if plan.precision == "fp32" else 2
     page = BLOCK_TOKENS * (shape.latent or 2 * shape.kv_width) * element
     seen = min(tokens, shape.window - 1 + _batched(plan, card)[0]) if shape.window else tokens
-    whole = shape.layers - shape.linear_layers - shape.windowed_layers
-    return page * (whole * -(-tokens // BLOCK_TOKENS) + shape.windowed_layers * (-(-seen // BLOCK_TOKENS) + 1))
+    whole = max(0, shape.layers - shape.linear_layers - shape.windowed_layers)
+    blocks = whole * -(-tokens // BLOCK_TOKENS) + shape.windowed_layers * (-(-seen // BLOCK_TOKENS) + 1)
+    return page * max(1, blocks)  # of linear layers only, one block
 
 
 def _batched(plan: ServingPlan, card: Card) -> tuple[int, int]:
