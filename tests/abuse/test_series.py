@@ -24,7 +24,7 @@ from wslgpud.host import Host
 from wslgpud.metrics import CGROUP_NAMES, MOST_SERIES_OF_NAMES, OTHER, PROGRAM_NAMES, MetricSpec
 from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.cardinality import CardinalityLimiter, NameSlots
-from wslgpud.serve.exposition import families
+from wslgpud.serve.metrics_text import families
 from wslgpud.sources import cgroups, processes
 from wslgpud.sources.processes import ProcessSource
 from wslgpud.store import Reader, Store, upkeep
@@ -102,7 +102,7 @@ def test_processes_that_rename_themselves_make_no_more_series_than_an_hour_has_p
                 pretender.rename(f"{round_}n{number}{mine}-gcc")
             tick = watch.tick()
             store.append(tick)
-            samples = [str(s.labels) for family in families(tick.readings(), {}) for s in family.samples]
+            samples = [str(labels) for family in families(tick.readings(), {}) for labels in family.series]
             exposed |= {labels for labels in samples if mine in labels}
         assert store.flush()
         last = tick.value(processes.RESIDENT, OTHER)

@@ -13,7 +13,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.sampling.observation import observe
 from wslgpud.serve import exposition
-from wslgpud.serve.exposition import CLASSIC, encode, families
+from wslgpud.serve.metrics_text import CLASSIC, MetricsText, families
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 VOLATILE = {exposition.SOURCE_DURATION, exposition.SOURCE_AGE, exposition.TICK_TIMESTAMP}
@@ -26,7 +26,7 @@ def test_the_scrape_of_a_machine_is_as_it_was(name, ticked):
         forecasts = engine.observe(observe(snapshot)).forecasts
     readings = [*snapshot.readings(), *risk_metrics.readings(forecasts), *exposition.source_readings(snapshot)]
     order = {spec.name: rank for rank, spec in enumerate(catalogue())}
-    scrape = encode(families((r for r in readings if r.spec not in VOLATILE), order), CLASSIC).decode()
+    scrape = MetricsText(CLASSIC).of(families((r for r in readings if r.spec not in VOLATILE), order)).decode()
 
     file = GOLDEN / f"{name}.prom"
     if os.environ.get("WSLGPUD_RENEW"):

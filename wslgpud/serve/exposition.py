@@ -6,22 +6,17 @@ import contextlib
 import functools
 import gzip
 import logging
-import math
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import ProcessCollector
-from prometheus_client.core import Metric
-from prometheus_client.exposition import generate_latest as classic_text
-from prometheus_client.openmetrics.exposition import ALLOWUTF8
-from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from wslgpud import __version__
 from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec, counter, gauge, info
 from wslgpud.model import Reading, Snapshot
+from wslgpud.serve.metrics_text import CLASSIC, CLASSIC_1, OPENMETRICS, Format, MetricsText, families
 
 # How the daemon itself fares is Prometheus' to remember, not our database's.
 _gauge, _counter = functools.partial(gauge, stored=False), functools.partial(counter, stored=False)
@@ -77,11 +72,13 @@ def source_readings(snapshot: Snapshot) -> Iterator[Reading]:
             yield Reading(SOURCE_AGE, max(0.0, snapshot.mono - report.mono), name)
 
 
-class _Text(NamedTuple):
+@dataclass(slots=True)
+class _Text:
     published: int
     mono: float
     plain: bytes
-    zipped: bytes
+    #: nothing until somebody asks for it
+    zipped: bytes = b""
 
 
 class Publisher:
@@ -102,6 +99,7 @@ class Publisher:
         #: the last snapshot; None until the first tick
         self.latest: Snapshot | None = None
         self._texts: dict[Format, _Text] = {}
+        self._writers: dict[Format, MetricsText] = {}
         self._render_seconds: float | None = None
         self.started_mono = self._clock.mono()
 
@@ -130,16 +128,18 @@ class Publisher:
         kept, now = self._texts.get(text_format), self._clock.mono()
         if kept is None or kept.published != self._published or now - kept.mono > FRESH_SECONDS:
             kept = self._texts[text_format] = self._render(text_format, now)
-        return kept.zipped if zipped else kept.plain
+        if not zipped:
+            return kept.plain
+        # Level 1: metrics shrink to a twentieth already; level 6 takes three times as long for a fifth more.
+        kept.zipped = kept.zipped or gzip.compress(kept.plain, compresslevel=1, mtime=0)
+        return kept.zipped
 
     def _render(self, text_format: Format, now: float) -> _Text:
         published = self._published
-        metrics = [*families(self.readings(), self._order), *self._process.collect()]
-        plain = encode(metrics, text_format)
-        # Level 1: metrics shrink to a twentieth already; level 6 takes three times as long for a fifth more.
-        zipped = gzip.compress(plain, compresslevel=1, mtime=0)
+        writer = self._writers.setdefault(text_format, MetricsText(text_format))
+        plain = writer.of(families(self.readings(), self._order), self._process.collect())
         self._render_seconds = self._clock.mono() - now
-        return _Text(published, now, plain, zipped)
+        return _Text(published, now, plain)
 
     def readings(self) -> Iterator[Reading]:
         yield build_reading()
@@ -164,18 +164,6 @@ class Publisher:
         self._complaints.pop(readings, None)
         return found
 
-
-class Format(NamedTuple):
-    """A text format and the media type that announces it."""
-
-    content_type: str
-    openmetrics: bool = False
-
-
-# https://prometheus.io/docs/instrumenting/content_negotiation/
-CLASSIC = Format("text/plain; version=0.0.4; charset=utf-8")
-CLASSIC_1 = Format("text/plain; version=1.0.0; escaping=underscores; charset=utf-8")
-OPENMETRICS = Format("application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics=True)
 
 _BY_MEDIA_TYPE = {
     ("application/openmetrics-text", "1.0.0"): OPENMETRICS,
@@ -208,52 +196,3 @@ def _weighed(header: str) -> Iterator[tuple[tuple[str, str], float]]:
         with contextlib.suppress(ValueError):
             weight = float(values.get("q", "1"))
         yield (name, values.get("version", "")), weight if 0 <= weight <= 1 else 0.0
-
-
-def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[Metric]:
-    """Group readings into families, each once, in the order of the catalogue.
-
-    A series that two sources read is exposed once, with the last value: Prometheus drops a whole scrape
-    that holds a duplicate. What is not a finite number is not known, hence absent. Families that
-    ``order`` (name -> rank) does not know come last, by name.
-
-    Raises ValueError: a reading has not one value for each label its metric declares.
-    """
-    grouped: dict[str, tuple[MetricSpec, dict[tuple[str, ...], float]]] = {}
-    for spec, value, labels in readings:
-        if math.isfinite(value):
-            grouped.setdefault(spec.name, (spec, {}))[1][tuple(map(_clean, labels))] = value
-    names = sorted(grouped, key=lambda name: (order.get(name, len(order)), name))
-    return [_family(*grouped[name]) for name in names]
-
-
-def _family(spec: MetricSpec, series: Mapping[tuple[str, ...], float]) -> Metric:
-    family = Metric(spec.family, spec.help, spec.kind, spec.unit)
-    for labels, value in series.items():
-        try:
-            named = {k: _clean(v) for k, v in zip(spec.labels, labels, strict=True)}
-        except ValueError as error:
-            raise ValueError(f"{spec.family} declares labels {spec.labels}, a reading has {labels}") from error
-        family.add_sample(spec.exposed_name, named, value)
-    return family
-
-
-def _clean(label: str) -> str:
-    """Return ``label`` as text that any parser takes: file names may hold bytes that are not UTF-8.
-
-    One such value would otherwise cost the whole scrape; and some lexers take NUL for the end.
-    """
-    if label.isascii() and "\0" not in label:
-        return label
-    return label.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-def encode(metrics: Iterable[Metric], text_format: Format) -> bytes:
-    """Write families as text.
-
-    Our names hold no character that needs escaping; ALLOWUTF8 then gives the same text as the default
-    scheme and spares OpenMetrics half its time (it walks every name character by character otherwise).
-    """
-    write = openmetrics_text if text_format.openmetrics else classic_text
-    registry: Any = SimpleNamespace(collect=lambda: metrics)
-    return bytes(write(registry, escaping=ALLOWUTF8))
