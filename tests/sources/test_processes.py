@@ -15,16 +15,8 @@ import pytest
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
-from wslgpud.sources.processes import (
-    ProcessSource,
-    ProcessStat,
-    build_tool,
-    choose,
-    memory_cgroup,
-    parse_stat,
-    sampled,
-    short_command,
-)
+from wslgpud.sources.process_turns import ProcessStat, parse_stat
+from wslgpud.sources.processes import ProcessSource, build_tool, choose, memory_cgroup, sampled, short_command
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
