@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -38,7 +39,9 @@ def become(config_file: Path | None, state: Path | None, host_root: Path | None)
     Typer and its dependencies take 13 MiB, which a program that runs for months need not keep.
     """
     order = json.dumps([None if path is None else str(path) for path in (config_file, state, host_root)])
-    os.execve(sys.executable, sys.orig_argv, {**os.environ, ORDER: order})  # noqa: S606 - our own command line
+    # Of glibc's heaps each thread would fill one of its own, and only one thread at a time runs Python.
+    environment = {"MALLOC_ARENA_MAX": "1", **os.environ, ORDER: order}
+    os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - our own command line
 
 
 def main(order: str) -> int:
@@ -71,6 +74,7 @@ def main(order: str) -> int:
             )
             sys.stdout.write("\n".join(told) + "\n")
             sys.stdout.flush()
+            gc.freeze()  # modules and what was built stay to the end: no collection need look at them again
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:
         told_error = words.current().text(words.cause(error))
