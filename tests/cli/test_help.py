@@ -181,6 +181,10 @@ DIFFERENT = {
 }
 
 
+def test_the_list_of_commands_says_what_each_says_itself():
+    assert [helps.short(one) for one in ROOT.listed()] == [helps.short(ROOT.commands[name]) for name in ROOT.commands]
+
+
 def test_an_option_of_several_commands_is_declared_once():
     several = {
         name: [" ".join(path) for path, one in uses if one is not uses[0][1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -52,18 +53,21 @@ class Listed(NamedTuple):
     help: str
 
 
+#: where a module says what it does: in the help of a group, or in the docstring of its function
+_HELP = (
+    r'CommandApp\(\s*help=(?P<help>".+?")\s*[,)]'
+    r'|^(@app\.callback\([^\n]*\)\ndef \w+|def NAME)\(.*?^    (?P<doc>""".+?""")'
+)
+
+
 def _listed(name: str) -> Listed:
     """Return a command without importing it: all of them together would take a second over a list of names."""
     source = find_spec(_module(name))
-    tree = ast.parse(Path(source.origin).read_bytes()) if source and source.origin else ast.Module([], [])
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            above = [ast.unparse(one) for one in node.decorator_list]
-            if node.name in (name, f"{name}_command") or any(one.startswith("app.callback") for one in above):
-                return Listed(name, ast.get_docstring(node) or "")
-        elif isinstance(node, ast.Call) and ast.unparse(node).startswith("CommandApp(help="):
-            return Listed(name, inspect.cleandoc(ast.literal_eval(node.keywords[0].value)))
-    raise LookupError(name)
+    text = Path(source.origin).read_text(encoding="utf-8") if source and source.origin else ""
+    found = re.search(_HELP.replace("NAME", f"{name}(_command)?"), text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise LookupError(name)
+    return Listed(name, inspect.cleandoc(ast.literal_eval(found["help"] or found["doc"])))
 
 
 class _Late(Mapping[str, Any]):
