@@ -177,10 +177,10 @@ class Snapshot:
 
     def family(self, spec: MetricSpec) -> Mapping[tuple[str, ...], Number]:
         """Return the known values of one metric by their labels."""
-        if not self._families:
-            for one, value, labels in self.readings():
-                self._families.setdefault(one.name, {})[labels] = value
-        return self._families.get(spec.name, _NOTHING)
+        families = self._families
+        for one, value, labels in () if families else self.readings():
+            (families.get(one.name) or families.setdefault(one.name, {}))[labels] = value
+        return families.get(spec.name, _NOTHING)
 
     def value(self, spec: MetricSpec, *labels: str) -> Number | None:
         """Return the value of one series, or None where it is not known."""

@@ -152,9 +152,11 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
         say("{resource} {room_bytes}", resource=f.resource, room_bytes=(f.headroom_bytes, f.capacity_bytes))
         for f in forecasts[:MOST_ROOMS]
     )
-    fine = [say("Memory is fine: {rooms} left", rooms=rooms[:most]) for most in range(1, len(rooms) + 1)]
-    whole = [message for message in fine if len(str(message)) <= HEADLINE_CHARACTERS]  # none is cut
-    return Verdict(Level.OK, (whole or fine[:1] or [say("Nothing points to trouble")])[-1])
+    if not rooms:
+        return Verdict(Level.OK, say("Nothing points to trouble"))
+    fine = [say("Memory is fine: {rooms} left", rooms=rooms[:most]) for most in range(len(rooms), 0, -1)]
+    whole = (message for message in fine[:-1] if len(str(message)) <= HEADLINE_CHARACTERS)  # none is cut
+    return Verdict(Level.OK, next(whole, fine[-1]))
 
 
 class VerdictMetrics:

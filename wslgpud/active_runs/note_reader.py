@@ -52,8 +52,7 @@ class RunNotes:
     def read(self) -> list[Noted]:
         """Return what runs now, the one that began first at first."""
         found = chain.from_iterable(self._of(place, known) for place, known in self._listings.items())
-        runs = (note for note in found if note.document["kind"] in RUNS)
-        return sorted(islice(runs, MOST_NOTES), key=lambda note: float(note.document["began_mono"]))
+        return sorted(islice(found, MOST_NOTES), key=lambda note: float(note.document["began_mono"]))
 
     def of(self, kind: Kind, pid: int) -> Noted | None:
         """Return the note of one process, however many others lie beside it."""
@@ -85,7 +84,7 @@ class RunNotes:
             pids = [int(name) for name in self._host.names("/proc") if name.isdecimal()]
             entries = [name_of(kind, pid) for pid in pids for kind in RUNS]
         # Those that are known come first: no later ones displace them.
-        names = dict.fromkeys([*known.names, *named(entries)])
+        names = dict.fromkeys([*known.names, *named(entries, RUNS)])
         known.names, left_out = self._chosen(folder, names)
         if (known.crowded or left_out) and not known.complained:
             known.complained = True

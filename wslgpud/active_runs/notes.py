@@ -80,9 +80,9 @@ def name_of(kind: Kind, pid: int) -> str:
     return f"wslgpud-running-{kind}-{pid}.json"
 
 
-def named(names: Iterable[str]) -> list[str]:
-    """Return those that are named like notes."""
-    return [name for name in names if _NAME.fullmatch(name)]
+def named(names: Iterable[str], kinds: Sequence[str] = get_args(Kind)) -> list[str]:
+    """Return those that are named like notes of these kinds."""
+    return [name for name in names if (match := _NAME.fullmatch(name)) and match[1] in kinds]
 
 
 class Noted(NamedTuple):

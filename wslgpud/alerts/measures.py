@@ -113,6 +113,7 @@ class MeasureContext:
     since_wall: float = math.inf
     snapshot: Snapshot = _NO_TICK
     last: Snapshot = _NO_TICK
+    heard: tuple[Event, ...] = ()
     store_error: MessageLike = ""
     store_damage: MessageLike = ""
     #: by resource, whom the forecast sees growing
@@ -147,10 +148,11 @@ class MeasureContext:
             self.processes = {p.pid: p for p in (*self.last.processes, *self.snapshot.processes)}
         self.gpu_seen = self.gpu_seen or bool(self.snapshot.gpus)
         self.last, self.snapshot = self.snapshot, snapshot
+        self.heard = snapshot.events
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
-        for event in self.snapshot.events:
+        for event in self.heard:
             if event.kind == kind and (not event.fields.get("past") or event.wall > self.since_wall):
                 yield event
 

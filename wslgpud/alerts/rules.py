@@ -69,6 +69,10 @@ class Rule:
     def beyond(self, value: float | None, threshold: float) -> bool:
         return value is not None and (value <= threshold if self.falling else value >= threshold)
 
+    def reached(self, value: float) -> bool:
+        """Tell whether a value is beyond any threshold."""
+        return any(self.beyond(value, step.value) for step in self.steps)
+
 
 _GIB, _MIB = float(1 << 30), float(1 << 20)
 #: kills and refusals that follow one another within this are one incident
@@ -195,8 +199,15 @@ class RuleEngine:
         look.store_error, look.store_damage, look.growing = store_error, store_damage, growing
         changes: list[Transition | None] = []
         for rule in RULES:
-            signals = {s.resource: s for s in rule.measure(look) if self._is_news(rule, s, snapshot.mono)}
-            resources = sorted(signals.keys() | self._states[rule.name].keys())
+            states = self._states[rule.name]
+            signals = {
+                signal.resource: signal
+                for signal in rule.measure(look)
+                # Nearly all of them, nearly always, are of what is well.
+                if (signal.resource in states or rule.reached(signal.value))
+                and self._is_news(rule, signal, snapshot.mono)
+            }
+            resources = sorted(signals.keys() | states.keys())
             changes += [self._step(rule, resource, signals.get(resource), snapshot) for resource in resources]
         return [change for change in changes if change is not None]
 

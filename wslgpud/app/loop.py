@@ -18,7 +18,7 @@ from wslgpud.brake.brake import Brake
 from wslgpud.model import Level, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
-from wslgpud.serve.status import Moment, in_one_line, judged, status
+from wslgpud.serve.status import Moment, line_of, status
 from wslgpud.store import Store, StoreError
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
@@ -148,9 +148,11 @@ class Loop:
             self._alerts_error = repr(bug)
 
     def _notify(self, state: PipelineState, verdict: Verdict, *, first: bool) -> None:
+        if not self.service.heard:
+            return
         if first:
             self.service.ready()
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        level, said = self.translator.label("level", verdict.label), judged(verdict, self.translator)
-        self.service.send(*alive, f"STATUS={level}: {in_one_line(said)}")
+        level, said = self.translator.label("level", verdict.label), line_of(verdict, self.translator)
+        self.service.send(*alive, f"STATUS={level}: {said}")

@@ -33,6 +33,11 @@ class Notifier:
         self._watchdog_usec = environ.get("WATCHDOG_USEC", "")
         self._needed_usec = round(_MISSED_TICKS * interval_seconds * 1e6)
 
+    @property
+    def heard(self) -> bool:
+        """Whether there is a service manager."""
+        return bool(self._address)
+
     def ready(self) -> None:
         """Report the end of the start, and adapt the watchdog to a long sampling interval.
 

@@ -110,7 +110,15 @@ def judged(verdict: Verdict, translator: Translator) -> dict[str, Any]:
     told = {name: value or None for name, value in verdict._asdict().items()}
     more = says("and {count} more is open", "and {count} more are open", count=verdict.also) if verdict.also else None
     told |= {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label, "more": more}
-    said = translator.document(told)
+    return _with_byline(translator.document(told))
+
+
+def line_of(verdict: Verdict, translator: Translator) -> str:
+    """Return the verdict in one line."""
+    return in_one_line(_with_byline(translator.document({"headline": verdict.message, "who": verdict.who or None})))
+
+
+def _with_byline(said: dict[str, Any]) -> dict[str, Any]:
     who = said.get("who", "")
     return said if who.partition(" (pid ")[0] in said["headline"] else said | {"byline": who}
 

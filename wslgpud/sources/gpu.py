@@ -255,8 +255,10 @@ class GpuSource(Source):
             return
         if now >= self._look_at:
             if visible(self.host, self.config.sampling.nvml_library):
+                self.period_seconds = 0.0
                 return
             self._look_at = now + LOOK_AGAIN_SECONDS
+        self.period_seconds = self._look_at - now + 1  # no thread need wake up before
         raise NoData(say("no NVIDIA GPU here"))
 
     def _fail(self, reply: Mapping[str, str]) -> None:

@@ -22,9 +22,10 @@ from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
+from wslgpud.sources import gpu, windows
 from wslgpud.store import Store, StoreError
 from wslgpud.store.records import stress_from_json, stress_to_json
-from wslgpud.stress import stress_metrics
+from wslgpud.stress import stress_metrics, telemetry
 from wslgpud.stress.comparison import level_of
 from wslgpud.stress.conditions import Recent
 from wslgpud.stress.stress_run import Runner
@@ -44,6 +45,12 @@ _MOST_WAITING = 1000
 _DAYS = re.compile(r"(?<![^,])(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?(?![^,])")
 _NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _NIGHTLY, _AGAIN = "vram-stress", "vram-stress-again"
+#: metrics by which a run is judged, beside the samples of cards
+_OF_CARDS = tuple(
+    spec
+    for spec in (*gpu.GpuSource.metrics, *windows.WindowsSource.metrics)
+    if spec is gpu.INFO or spec.name in (*telemetry.FOLLOWED, telemetry.SHARED)
+)
 
 
 def trigger(settings: Stress) -> Any:
@@ -142,7 +149,9 @@ class Nightly:
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take a tick; start the scheduler when there is something to test."""
-        self._recent.note(snapshot.mono, snapshot.gpus, snapshot.readings(), snapshot.events)
+        if snapshot.gpus or snapshot.events:
+            of_cards = (Reading(s, value, labels) for s in _OF_CARDS for labels, value in snapshot.family(s).items())
+            self._recent.note(snapshot.mono, snapshot.gpus, of_cards, snapshot.events)
         if snapshot.gpus and self._scheduler is None and self._settings.schedule != OFF and self._host.live:
             self._start()
         if self._scheduler is not None and any(event.kind == "clock_jump" for event in snapshot.events):
