@@ -2,6 +2,8 @@
 
     python -m tests.bench.bench_cost --fetch         # once: peers into ~/.cache/wslgpud-peers
     python -m tests.bench.bench_cost --seconds 300   # prints the table of README.md here; --json FILE keeps the facts
+    python -m tests.bench.bench_cost --cards 8 --call-microseconds 200   # a machine full of cards, under WSL2
+    python -m tests.bench.bench_cost --processes 3000                    # a machine full of processes
 
 All run at once, over the same time: first nobody scrapes (but the Prometheus of the trio, which has no
 history otherwise), then each is scraped once a second. Everybody's processor time is that of all its
@@ -14,6 +16,8 @@ keeps their time slices out of the latencies.
 from __future__ import annotations
 
 import argparse
+import gzip
+import http.client
 import json
 import os
 import re
@@ -23,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -54,14 +59,24 @@ LATENCIES = {
     "delay_us.DeviceGetPcieThroughput": 20_800,
 }
 GIVE_UP_SECONDS = 60.0
+#: Prometheus 2.42
+AS_PROMETHEUS = {
+    "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
 
 
-def fake_library(folder: Path) -> Path:
-    """Build NVIDIA's library that answers as slowly as on a real card; a training holds it."""
+def fake_library(folder: Path, cards: int = 1, call_microseconds: int = 0) -> Path:
+    """Build NVIDIA's library that answers as slowly as on a real card; a training holds it.
+
+    With ``call_microseconds`` each call waits so long, as one does that crosses from WSL to Windows.
+    """
     library = folder / "libnvidia-ml.so.1"
     options = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-shared", "-fPIC"]
     subprocess.run(["cc", *options, "-o", library, FAKE, "-ldl"], check=True)
-    settings = {**LATENCIES, "pid": os.getpid(), "used": 12 << 30}
+    latencies = {"delay_us": call_microseconds} if call_microseconds else LATENCIES
+    settings = {**latencies, "gpus": cards, "pid": os.getpid(), "used": 12 << 30, "fixed": 1}
     Path(f"{library}.settings").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     return library
 
@@ -160,13 +175,18 @@ def wait_until_answering(tool: Tool) -> None:
 
 
 def scrape(tool: Tool, ended: threading.Event) -> None:
-    """Scrape a tool once a second, as one Prometheus does, and time it."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    """Scrape a tool once a second, as one Prometheus does: over a connection that stays, packed; and time it."""
+    place = urllib.parse.urlsplit(tool.parts[0].url)
+    connection = http.client.HTTPConnection(place.netloc, timeout=30)
+    target = f"{place.path}?{place.query}" if place.query else place.path
     while not ended.wait(1.0):
         began = time.perf_counter()
-        with opener.open(tool.parts[0].url, timeout=30) as answer:
-            body = answer.read()
+        connection.request("GET", target, headers=AS_PROMETHEUS)
+        answer = connection.getresponse()
+        body = answer.read()
         tool.took.append(time.perf_counter() - began)
+        if answer.headers["Content-Encoding"] == "gzip":
+            body = gzip.decompress(body)
         tool.body_bytes = len(body)
         tool.series = sum(line[:1] not in (b"#", b"") for line in body.splitlines())
         if found := re.search(rb'^wslgpud_source_duration_seconds\{source="sampler"\} (\S+)', body, re.MULTILINE):
@@ -299,6 +319,9 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=300, help="of each of the two parts")
     options.add_argument("--warm-up-seconds", type=float, default=60)
     options.add_argument("--real-gpu", action="store_true", help="this machine's NVML, not the stand-in")
+    options.add_argument("--cards", type=int, default=1, help="of the stand-in, at most 8")
+    options.add_argument("--call-microseconds", type=int, default=0, help="how long each call to it waits")
+    options.add_argument("--processes", type=int, default=0, help="how many more processes sleep on this machine")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     if chosen.fetch:
@@ -308,7 +331,9 @@ def main() -> None:
         raise SystemExit("no C compiler (cc) for the stand-in of NVIDIA's library")
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
-        library = None if chosen.real_gpu else fake_library(folder)
+        library = None if chosen.real_gpu else fake_library(folder, chosen.cards, chosen.call_microseconds)
+        for _ in range(chosen.processes):
+            stack.callback(subprocess.Popen(["sleep", "infinity"]).kill)
         theirs, missing = others(folder)
         tools = [ours(folder, library), *theirs]
         for tool in tools:

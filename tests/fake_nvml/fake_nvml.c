@@ -13,6 +13,7 @@
  *   pid N                       a process on each GPU
  *   delay_us N                  each call takes so long; delay_us.CALL for one function alone
  *   busy_us N                   each call computes so long, as a driver does; busy_us.CALL for one alone
+ *   fixed 1                     this file is not read again: where the cost of calls is measured
  *   print TEXT                  nvmlInit prints it on standard output
  *   process_name TEXT           what nvmlSystemGetProcessName answers
  * Structures and numbers are those of NVIDIA's nvml.h.
@@ -34,7 +35,10 @@ static char settings[8192];
 static void load(void)
 {
     static char path[4096];
+    static int fixed;
     Dl_info self;
+    if (fixed)
+        return;
     if (!path[0] && dladdr((void *)load, &self))
         snprintf(path, sizeof path, "%s.settings", self.dli_fname);
     FILE *file = fopen(path, "r");
@@ -44,6 +48,7 @@ static void load(void)
         size_t got = fread(settings + 1, 1, sizeof settings - 2, file);
         settings[got + 1] = 0;
         fclose(file);
+        fixed = strstr(settings, "\nfixed 1\n") != NULL;
     }
 }
 
