@@ -55,9 +55,6 @@ HOMES = {
     "opentelemetry": {"serve"},
 }
 
-# One file by design: a Python that has torch and nothing of ours is given it as it is.
-LONGEST = {"stress/worker.py": 800}
-
 
 def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -92,7 +89,7 @@ def test_every_module_imports_only_layers_below_it_and_is_short_enough_to_read_a
     for path in sorted(PACKAGE.rglob("*.py")):
         found += wrong(path)
         name, lines = str(path.relative_to(PACKAGE)), len(path.read_text().splitlines())
-        found += [f"{name}: {lines} lines"] if lines > LONGEST.get(name, 420) else []
+        found += [f"{name}: {lines} lines"] if lines > 420 else []
     assert found == []
 
 

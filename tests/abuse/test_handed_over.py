@@ -55,6 +55,20 @@ def test_the_script_handed_over_becomes_no_file_of_roots_with_a_users_words(publ
     assert not forged.exists()
 
 
+@needs_root
+def test_a_package_is_handed_over_as_one_file_where_its_reader_may_not_look(public: Path) -> None:
+    package = public / "closed" / "job"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "work.py").write_text("import os\ndone = f'done by {os.getuid()}'\n")
+    (package / "main.py").write_text("from .work import done\n\ndef main():\n    print(done)\n")
+    package.parent.chmod(0o700)
+
+    order = Command([str(shared_python())], {}, Account("alice", ALICE, ALICE))
+
+    assert run(order, 60.0, script=package) == (0, f"done by {ALICE}\n", "")
+
+
 @pytest.fixture
 def leased() -> Iterator[Callable[[Path], None]]:
     """Have a file's owner hold a lease on it: who opens it waits until they let go, or the kernel's 45 s."""
@@ -151,7 +165,7 @@ class TestALease:
         order = Command([str(program), "0"], {}, Account("alice", ALICE, ALICE))
 
         def begin() -> None:
-            failures.append(str(supervise(order, {}, deadline_seconds=1.0).failure))
+            failures.append(str(supervise(order, dict, deadline_seconds=1.0).failure))
 
         failures: list[str] = []
         assert not waits(begin)

@@ -161,7 +161,7 @@ class TestWhatAWorkerSays:
             "import json, resource, sys\nfrom wslgpud.stress import parent\nparent.OWN_SECONDS = 0.3\n"
             "from wslgpud.security.run_as import Command\n"
             "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-            f"done = parent.supervise(Command([sys.executable, '-c', {program!r}], {{}}), {{}},"
+            f"done = parent.supervise(Command([sys.executable, '-c', {program!r}], {{}}), dict,"
             f" deadline_seconds={2.0 if said.startswith('not done') else 300.0})\n"
             "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
             "print(json.dumps([str(done.failure), after - before, done.hung_pid]))"
@@ -177,7 +177,9 @@ class TestWhatAWorkerSays:
     def test_beats_that_come_too_fast_are_not_passed_on(self) -> None:
         heard: list[Any] = []
         script = 'print(\'{"event": "beat", "phase": "x"}\\n\' * 1500 + \'{"event": "end", "outcome": "done"}\')'
-        done = supervise(Command([sys.executable, "-c", script], {}), {}, deadline_seconds=300.0, progress=heard.append)
+        done = supervise(
+            Command([sys.executable, "-c", script], {}), dict, deadline_seconds=300.0, progress=heard.append
+        )
 
         assert done.failure == ""
         assert len(heard) < 500

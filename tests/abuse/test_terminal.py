@@ -257,7 +257,7 @@ def test_markup_in_a_string_is_text_for_the_console_of_every_command() -> None:
 
 #: Programs whose standard output is a pipe to us, or that pass a guarded command's own output on unchanged.
 #: Whatever they print of others is made harmless where it is read, or where they write it (``os.write``).
-SPEAK_TO_PIPES = ("probes/", "stress/worker.py", "advise/doctor/torch_probe.py", "alerts/channels/apprise_worker.py")
+SPEAK_TO_PIPES = ("probes/", "stress/worker/", "advise/doctor/torch_probe.py", "alerts/channels/apprise_worker.py")
 OWN_WRITERS = {
     "output.py": {"sys.stdout", "sys.stderr"},
     "cli/console.py": {"rich.Console"},

@@ -5,13 +5,11 @@ On a CPU: 64 MiB stand for a card, 40 MiB for 4 GiB. On a real card: ``python -m
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import threading
 
 import pytest
 
-from wslgpud.stress.parent import WORKER
+from wslgpud.stress.worker_job import PASSES
 
 pytestmark = pytest.mark.bench
 pytest.importorskip("torch")
@@ -19,13 +17,12 @@ rivals = pytest.importorskip("tests.bench.stress_rivals")
 
 
 def ours(card):
-    spec = importlib.util.spec_from_file_location("worker", WORKER)
-    worker = importlib.util.module_from_spec(spec)
-    sys.modules["worker"] = worker
-    spec.loader.exec_module(worker)
+    from wslgpud.stress.worker.card import WorkerJob
+    from wslgpud.stress.worker.phases import Worker
+
     lines = []
-    one = worker.Worker(
-        worker.WorkerJob(device="cpu", slow_ratio=0.0, retention_seconds=0.0),
+    one = Worker(
+        WorkerJob(device="cpu", passes=PASSES["nightly"], slow_ratio=0.0, retention_seconds=0.0),
         lambda event, **facts: lines.append(event),
         threading.Event(),
     )

@@ -85,6 +85,15 @@ def pictures_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def stress_table() -> str:
+    """Return how long tests of a card's memory took, and how much of it they tested, one after another on one card."""
+    lines = ["| tool | seconds in all | of the free memory | checks |", "|---|---|---|---|"]
+    for row in json.loads((ROOT / "tests/gpu/stress.json").read_text())["rows"]:
+        share = f"{row['tested_mib'] / row['free_mib']:.2%} ({row['tested_mib']:,} of {row['free_mib']:,} MiB)"
+        lines.append(f"| {row['tool']} | {row['seconds']} | {share} | {row['checks']} |")
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "commands_zh": lambda: commands_table("zh"),
@@ -96,6 +105,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "h200": h200_table,
     "metrics": catalogue.table,
     "peers": peers.peers_table,
+    "stress": stress_table,
 }
 
 

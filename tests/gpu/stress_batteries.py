@@ -19,11 +19,13 @@ from pathlib import Path
 import torch
 
 from tests.bench.stress_rivals import FAULTS, RIVALS, Card, table
-from tests.stress.faulty_worker import Faulty, worker
+from tests.stress.faulty_worker import Faulty
 from wslgpud.config import Stress
 from wslgpud.model import GpuSample
 from wslgpud.stress import worker_job
 from wslgpud.stress.result import Frame, WorkerOutput, digest
+from wslgpud.stress.worker.card import Leave, WorkerJob
+from wslgpud.stress.worker.phases import Worker
 
 say = functools.partial(print, flush=True)
 MIB, GIB = 1 << 20, 1 << 30
@@ -51,14 +53,12 @@ def battery(small, faults=None, mode="quick", **changes):
     """Run one battery; return its result, its lines and its seconds."""
     before, lines = sample(small), []
     job = worker_job.job(before, Stress(), mode, wsl=False) | {"ladder": ()} | (SMALL if small else {}) | changes
-    one = Faulty(
-        worker.WorkerJob(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event()
-    )
+    one = Faulty(WorkerJob(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event())
     one.faults = json.loads(json.dumps(faults or {}))
     start, end = time.perf_counter(), {"event": "end", "outcome": "done", "why": ""}
     try:
         one.run()
-    except worker.Leave as leave:
+    except Leave as leave:
         end = {"event": "end", "outcome": "left", "why": str(leave), "facts": leave.facts}
     one.let_go()
     del one
@@ -140,13 +140,13 @@ def rivals(small, out):
 
     def ours(card):
         lines = []
-        job = worker.WorkerJob(
+        job = WorkerJob(
             device=size.get("device", "cpu"),
             slow_ratio=0.0,
             retention_seconds=0.0,
             passes=("solid", "checkerboard", "address"),
         )
-        one = worker.Worker(job, lambda event, **_: lines.append(event), threading.Event())
+        one = Worker(job, lambda event, **_: lines.append(event), threading.Event())
         one.look = lambda *_: None
         one.chunks, one.written = card.chunks, lambda _: card.settle()
         one.patterns()

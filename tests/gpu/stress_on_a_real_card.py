@@ -176,7 +176,7 @@ def worker_of(pid) -> int | None:
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                if b"worker.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"stress/worker" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return int(child)
     return None
 

@@ -75,6 +75,14 @@ def test_what_is_dear_is_asked_rarely(session):
     assert read_at["gpu_energy_joules"] == [0, 60, 120]
 
 
+def test_what_is_dear_is_asked_as_well_when_everything_is(session):
+    sample(session, 0.0)
+    (gpu,) = session.sample(1.0, everything=True)["gpus"]
+
+    assert gpu["values"]["gpu_energy_joules"] == 5.0
+    assert "gpu_energy_joules" not in sample(session, 2.0)
+
+
 @pytest.mark.parametrize(("took_seconds", "read_at"), [(0.0001, list(range(11))), (0.001, [0, 5, 10])])
 def test_who_is_on_the_card_is_read_with_every_sample_where_that_costs_next_to_nothing(
     session, backend, monkeypatch, took_seconds, read_at

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from tests.stress.support import gpu
 from wslgpud.stress.result import Frame, WorkerOutput, digest
+from wslgpud.stress.worker_job import PASSES
 
 MIB = 1 << 20
-FOLDER = Path(__file__).parent
 #: some 48 MiB in six chunks; the whole battery takes a third of a second
 SMALL = {
     "device": "cpu",
@@ -19,6 +17,7 @@ SMALL = {
     "reserve": 4 * MIB,
     "chunk": 8 * MIB,
     "scratch": 2 * MIB,
+    "passes": PASSES["nightly"],
     "repeats": 2,
     "retention_seconds": 0.01,
     "slow_ratio": 0.0,
@@ -31,11 +30,9 @@ def faulty():
     """The worker with faults planted, in this process; only where torch is."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed: pip install torch==2.13.0 into .venv-test to run the stress worker")
-    spec = importlib.util.spec_from_file_location("faulty_worker", FOLDER / "faulty_worker.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["faulty_worker"] = module
-    spec.loader.exec_module(module)
-    return module
+    from tests.stress import faulty_worker  # loads torch
+
+    return faulty_worker
 
 
 class Done:
@@ -60,7 +57,7 @@ def run(faulty):
     def do(faults=None, stop=None, **job):
         lines = []
         worker = faulty.Faulty(
-            faulty.worker.WorkerJob(**SMALL | job),
+            faulty.card.WorkerJob(**SMALL | job),
             lambda event, **facts: lines.append({"event": event, **facts}),
             stop or threading.Event(),
         )
@@ -68,7 +65,7 @@ def run(faulty):
         left = {}
         try:
             worker.run()
-        except faulty.worker.Leave as leave:
+        except faulty.card.Leave as leave:
             left = {"why": str(leave), "facts": leave.facts}
         worker.let_go()
         assert worker.own_bytes() == 0

@@ -1,8 +1,5 @@
 """The stress worker with faults planted: ``faulty_worker.py FAULTS`` (JSON), otherwise as the real one.
 
-Runs with any Python with torch, as the real one does; it may be carried to a machine with a GPU by itself
-(beside ``worker.py``, or with WORKER naming it).
-
 flips:   [[pattern, chunk, word, mask]]  bits that change once, after the pattern was written
 stuck:   [[chunk, word, mask]]           bits that stay set whatever is written
 swap:    [[pattern, chunk, chunk]]       two chunks change places after the pattern was written
@@ -14,24 +11,17 @@ do:      [pattern, "hang" | "die" | "nonsense" | "flood" | "refuse"]
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
 import time
-from pathlib import Path
 
-HERE = Path(__file__).parent
-PATH = Path(os.environ.get("WORKER") or HERE.parents[1] / "wslgpud" / "stress" / "worker.py")
-spec = importlib.util.spec_from_file_location("worker", PATH)
-worker = importlib.util.module_from_spec(spec)
-sys.modules["worker"] = worker
-spec.loader.exec_module(worker)
+import torch
 
-import torch  # noqa: E402 - the stand-in is set up above
+from wslgpud.stress.worker import card, patterns, phases, protocol  # noqa: F401 - tests change some of their constants
 
 
-class Faulty(worker.Worker):
+class Faulty(phases.Worker):
     faults: dict = {}
     foreign = 0
 
@@ -58,10 +48,10 @@ class Faulty(worker.Worker):
     def written(self, name):
         for pattern, chunk, word, mask in list(self.faults.get("flips", ())):
             if pattern == name:
-                self.chunks[chunk][word] ^= worker.signed(mask)
+                self.chunks[chunk][word] ^= card.signed(mask)
                 self.faults["flips"].remove([pattern, chunk, word, mask])
         for chunk, word, mask in self.faults.get("stuck", ()):
-            self.chunks[chunk][word] |= worker.signed(mask)
+            self.chunks[chunk][word] |= card.signed(mask)
         for pattern, one, other in self.faults.get("swap", ()):
             if pattern == name:
                 # In pieces: the card is full.
@@ -112,4 +102,4 @@ def pinned(size):
 
 if __name__ == "__main__":
     Faulty.faults = json.loads(sys.argv[1])
-    raise SystemExit(worker.obedient(Faulty))
+    protocol.converse(Faulty)

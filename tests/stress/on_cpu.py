@@ -5,19 +5,15 @@ What the parent asks for a card is done on 120 MiB of the host's memory; every p
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import os
 import sys
 from dataclasses import replace
 
-loader = importlib.machinery.SourceFileLoader("worker", sys.argv[1])  # /dev/fd/N does not end in .py
-spec = importlib.util.spec_from_loader("worker", loader)
-worker = importlib.util.module_from_spec(spec)
-sys.modules["worker"] = worker
-spec.loader.exec_module(worker)
+sys.path.insert(0, sys.argv[1])  # an archive
 
-MIB = worker.MIB
+from worker import card, phases, protocol
+
+MIB = card.MIB
 SIZES = {
     "device": "cpu",
     "cpu_bytes": 120 * MIB,
@@ -28,7 +24,7 @@ SIZES = {
 }
 
 
-class Even(worker.Worker):
+class Even(phases.Worker):
     """On a CPU that others use as well a time says nothing."""
 
     def timings(self, works):
@@ -46,4 +42,4 @@ def small(job, send, stop):
 
 
 if __name__ == "__main__":
-    raise SystemExit(worker.obedient(small))
+    protocol.converse(small)

@@ -154,6 +154,6 @@ def test_a_training_that_starts_meanwhile_gets_the_card(tmp_path, card):
 def worker_of(pid):
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            if b"worker.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"stress/worker" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return child
     return None

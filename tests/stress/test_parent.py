@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.daemons import eventually
+from wslgpud.probes.supervisor import ProbeDown
 from wslgpud.security.run_as import Command
-from wslgpud.stress.parent import supervise
+from wslgpud.stress.parent import WORKER, supervise
 
 BEGIN = """
 import json, os, signal, sys, time
@@ -27,7 +30,7 @@ say("end", outcome="left", why="told")
 def start(script, **limits):
     limits = {"deadline_seconds": 300.0, "stall_seconds": 300.0} | limits
     command = Command([sys.executable, "-c", BEGIN + script], {"PATH": os.environ["PATH"]})
-    return supervise(command, {"seed": 1}, **limits)
+    return supervise(command, lambda: {"seed": 1}, **limits)
 
 
 def test_a_worker_gets_its_job_and_is_heard_to_its_end():
@@ -38,6 +41,35 @@ def test_a_worker_gets_its_job_and_is_heard_to_its_end():
     assert done.lines[0]["job"] == {"seed": 1}
     assert [line["event"] for line in heard] == ["begin", "beat", "end"]
     assert (done.failure, done.hung_pid) == ("", None)
+
+
+def test_a_worker_that_gets_no_job_ends_without_a_word(tmp_path):
+    note = tmp_path / "input"
+    command = Command([sys.executable, "-c", f"import sys; open({str(note)!r}, 'w').write(repr(sys.stdin.read()))"], {})
+
+    def job():
+        raise ProbeDown("the GPU is busy")
+
+    with pytest.raises(ProbeDown, match="the GPU is busy"):
+        supervise(command, job, deadline_seconds=300.0, started=lambda _: pytest.fail("it has no job"))
+
+    assert note.read_text() == "''"
+
+
+def test_the_time_before_a_worker_has_its_job_counts_for_nothing(monkeypatch):
+    hour = SimpleNamespace(passed=False)
+
+    def job():
+        hour.passed = True
+        return {"seed": 1}
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600.0 * hour.passed)
+    monkeypatch.setattr("wslgpud.stress.parent.time", clock)
+    command = Command([sys.executable, "-c", BEGIN + 'say("end", outcome="done")'], {})
+    done = supervise(command, job, deadline_seconds=300.0)
+
+    assert done.failure == ""
+    assert done.seconds < 3600.0
 
 
 def test_a_worker_is_told_to_leave_and_keeps_the_reason():
@@ -121,13 +153,14 @@ def test_a_worker_whose_parent_dies_is_told_so_by_the_end_of_its_input(tmp_path)
 
 
 def test_a_python_that_is_not_there_is_named():
-    done = supervise(Command(["/no/such/python"], {}), {}, deadline_seconds=1.0)
+    done = supervise(Command(["/no/such/python"], {}), dict, deadline_seconds=1.0)
 
     assert str(done.failure) == "cannot start /no/such/python: No such file or directory"
 
 
 @pytest.mark.xdist_group("torch")  # what loads torch beside a stress run makes it give way
-def test_the_real_worker_gives_everything_back_when_told(faulty):
+@pytest.mark.usefixtures("faulty")  # skips where there is no torch
+def test_the_real_worker_gives_everything_back_when_told():
     """The whole way, over a real pipe."""
     begun = []
 
@@ -144,8 +177,9 @@ def test_the_real_worker_gives_everything_back_when_told(faulty):
         "retention_seconds": 0.0,
         "slow_ratio": 0.0,
     }
-    command = Command([sys.executable, str(faulty.PATH)], {"PATH": os.environ["PATH"]})
-    done = supervise(command, job, deadline_seconds=300.0, stall_seconds=300.0, watch=watch, progress=begun.append)
+    command = Command([sys.executable], {"PATH": os.environ["PATH"]})
+    limits = {"deadline_seconds": 300.0, "stall_seconds": 300.0}
+    done = supervise(command, lambda: job, script=WORKER, watch=watch, progress=begun.append, **limits)
 
     assert done.left == "enough"
     assert done.failure == ""

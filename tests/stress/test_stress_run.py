@@ -44,6 +44,7 @@ class IdleGpu:
 
     def __init__(self, **changes):
         self.recent, self.changes = Recent(), changes
+        self.recent.note(time.monotonic() - 3600.0, [gpu(**changes)])  # it has been looked at for long
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._note, daemon=True)
         self._say()
@@ -102,6 +103,23 @@ def test_no_worker_starts_on_a_busy_gpu(runner, tmp_path):
     assert result.verdict == "skipped"
     assert "the GPU is busy" in str(result.reason)
     assert not started.exists()
+
+
+def test_a_gpu_that_becomes_busy_while_torch_is_loaded_is_left_alone(runner, monkeypatch):
+    one = runner()
+    one.recent = Recent()
+    one.recent.note(time.monotonic(), [gpu()])
+    busy = iter([False, True])
+
+    def somebody_waits(_lock, _host):
+        one.recent.note(time.monotonic(), [gpu(utilization_ratio=0.9)])
+        return next(busy)
+
+    monkeypatch.setattr("wslgpud.stress.lock.GpuLock.wanted", somebody_waits)
+    result = one.run(gpu(), "nightly")
+
+    assert (result.verdict, "the GPU is busy" in str(result.reason)) == ("skipped", True)
+    assert list(busy) == []
 
 
 @pytest.mark.parametrize(("ago_seconds", "keeps_it_away"), [(30.0, True), (90.0, False)])
@@ -188,7 +206,7 @@ def test_sizes_follow_the_card():
 
 
 @pytest.mark.parametrize(
-    ("total", "wsl", "expected"), [(16 << 30, True, 1 << 30), (4 << 30, True, 512 << 20), (16 << 30, False, 128 << 20)]
+    ("total", "wsl", "expected"), [(16 << 30, True, 1 << 30), (4 << 30, True, 512 << 20), (16 << 30, False, 64 << 20)]
 )
 def test_more_is_left_free_under_wsl(total, wsl, expected):
     assert reserve_bytes(total, 0, wsl=wsl) == expected

@@ -20,11 +20,13 @@ ALL = PASSES["nightly"]
 
 
 def test_it_needs_nothing_but_torch_and_the_standard_library():
-    tree = ast.parse(WORKER.read_text())
-    names = {n.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
-    names |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    nodes = [node for file in WORKER.glob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    names = {n.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for n in node.names}
+    parts = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names |= {part.module.split(".")[0] for part in parts if not part.level}
 
     assert names - set(sys.stdlib_module_names) == {"torch"}
+    assert {part.module for part in parts if part.level} == {file.stem for file in WORKER.glob("[c-p]*.py")} - {"main"}
 
 
 def test_a_sound_memory_passes_every_phase(run):
@@ -62,7 +64,7 @@ def test_what_is_verified_is_counted_by_the_checks_made(run):
 
 
 def test_memory_that_was_not_reached_is_not_called_verified(run, faulty, monkeypatch):
-    monkeypatch.setattr(faulty.worker, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(faulty.card, "LOOK_SECONDS", 0.0)
     done = run({"foreign": ["solid", 500 * MIB]})
 
     assert done.left == {"why": "taken", "facts": {"taken_bytes": 500 << 20}}
@@ -110,7 +112,7 @@ def test_any_flip_is_found_with_its_place_and_its_bits(run, name, chunk, word, m
 
 
 def test_a_flip_at_the_far_end_of_a_large_chunk_is_placed(run, faulty, monkeypatch):
-    monkeypatch.setattr(faulty.worker, "PART_WORDS", 1 << 10)  # a thousand parts, as of 8 GiB
+    monkeypatch.setattr(faulty.patterns, "PART_WORDS", 1 << 10)  # a thousand parts, as of 8 GiB
     [bad] = run({"flips": [["solid", 1, WORDS - 1, 4]]}, passes=["solid"]).of("bad")
 
     assert bad["samples"][0]["word"] == WORDS - 1
@@ -118,7 +120,7 @@ def test_a_flip_at_the_far_end_of_a_large_chunk_is_placed(run, faulty, monkeypat
 
 @pytest.mark.parametrize("form", range(4))
 def test_each_way_to_read_a_chunk_finds_a_flip(run, faulty, monkeypatch, form):
-    monkeypatch.setattr(faulty.worker, "FORMS", faulty.worker.FORMS[form:])
+    monkeypatch.setattr(faulty.phases, "FORMS", faulty.card.FORMS[form:])
     flips = [[name, 1, 4097, 1 << bit] for name, bit in (("solid", 0), ("walking", 31), ("address", 63))]
     done = run({"flips": flips}, passes=["solid", "walking", "address", "modulo"], repeats=1)
 
@@ -130,7 +132,7 @@ def test_each_way_to_read_a_chunk_finds_a_flip(run, faulty, monkeypatch, form):
 
 
 def test_a_soak_goes_on_with_part_of_the_memory(run, faulty, monkeypatch):
-    monkeypatch.setattr(faulty.worker, "SOAK_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(faulty.phases, "SOAK_PAUSE_SECONDS", 0.0)
     done = run(passes=["solid"], soak_seconds=0.5)
     [row] = [row for row in done.of("pattern") if row["name"] == "soak"]
     taken = done.of("filled")[0]["bytes"]
@@ -207,6 +209,6 @@ def test_it_leaves_at_once_when_told_to(run):
 
 
 def test_it_leaves_when_everything_becomes_slow(run, faulty, monkeypatch):
-    monkeypatch.setattr(faulty.worker, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(faulty.card, "SLOW_SECONDS", 0.0)
 
     assert run(slow_ratio=1e9).left["why"] == "slow"

@@ -1,4 +1,7 @@
-"""``wslgpud stress``: test the GPU's memory now, and look at the nights so far."""
+"""``wslgpud stress``: test the GPU's memory now, and look at the nights so far.
+
+The store, which takes as long to import as all the rest, is imported once it is needed: in a run, while torch loads.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,20 +26,17 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.series.plots import plot_stress
 from wslgpud.sources.gpu import GpuSource
-from wslgpud.store import LockedError, Reader, Store, StoreError
-from wslgpud.store.records import stress_to_json
-from wslgpud.stress import unit
 from wslgpud.stress.comparison import by_key, differences
 from wslgpud.stress.conditions import Recent
-from wslgpud.stress.schedule import leave
 from wslgpud.stress.stress_run import Runner
 from wslgpud.stress.worker_job import Mode
 from wslgpud.words import cause, current, t
 
 app = CommandApp(no_args_is_help=False)
 
-#: Whoever asks for a run has let go of the GPU; a nightly run waits longer (stress.settle_seconds).
-SETTLE_SECONDS = 5.0
+#: Whoever asks for a run has let go of the GPU, and torch takes about that long to load; a nightly run waits longer
+#: (stress.settle_seconds).
+SETTLE_SECONDS = 3.0
 #: exit status for each verdict
 STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
 
@@ -68,7 +68,7 @@ def stress(
     result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly")
     _keep(result, by_hand.settings, by_hand.folder, by_hand.database)
     if as_json:
-        common.print_json(stress_to_json(result, current().text), ensure_ascii=False)
+        common.print_json(_document(result), ensure_ascii=False)
     else:
         print_run(result)
     raise typer.Exit(STATUS[result.verdict])
@@ -81,6 +81,8 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
     Examples:
         wslgpud stress answer
     """
+    from wslgpud.stress import unit
+
     by_hand = _ByHand(config, state, silent=True)
     unit.answer(by_hand.folder, by_hand.run)
 
@@ -102,13 +104,12 @@ class _ByHand:
             sample = self._gpu(gpu)
             self.folder.mkdir(parents=True, exist_ok=True)
             settings = replace(self.settings.stress, settle_seconds=self._settle)
-            runner = Runner(self._host, settings, self.folder, self._recent, self._earlier, renew=self._renew)
+            runner = Runner(self._host, settings, self.folder, self._recent, self._earlier, look=self._look_anew)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: runner.stop.set())
             self._watcher.start()
             with Progress(silent=self._silent) as progress:
                 progress.tell(t("waiting for the GPU to settle"))
-                runner.stop.wait(self._settle)
                 return runner.run(sample, mode, progress.line)
         finally:
             self._stop_looking()
@@ -128,9 +129,10 @@ class _ByHand:
             self._watcher.join(2)
         self._source.close()
 
-    def _renew(self) -> None:
-        self._stop_looking()
-        self._source = GpuSource(self._host, self.settings)  # asks for everything, also what is rarely asked for
+    def _look_anew(self) -> None:
+        self._done.set()
+        self._watcher.join()
+        self._source.ask_everything()
         with contextlib.suppress(NoData, SourceError):
             self._look()
 
@@ -144,18 +146,31 @@ class _ByHand:
         raise Fault("there is no GPU {gpu}; there is {known}", gpu=index, known=tuple(f"GPU {one}" for one in known))
 
     def _earlier(self) -> list[StressResult]:
+        from wslgpud.store import StoreError
+
         with contextlib.suppress(StoreError):
             return [run for _, run in _runs(self.database)]
         return []
 
 
 def _runs(database: str) -> list[tuple[int, StressResult]]:
+    from wslgpud.store import Reader
+
     with Reader(database) as reader:
         return reader.stress_runs()
 
 
+def _document(run: StressResult) -> dict[str, Any]:
+    from wslgpud.store.records import stress_to_json
+
+    return stress_to_json(run, current().text)
+
+
 def _keep(result: StressResult, settings: configuration.Config, folder: Path, database: str) -> None:
     """Write the run into the database, or leave it for the daemon that owns it."""
+    from wslgpud.store import LockedError, Store, StoreError
+    from wslgpud.stress.schedule import leave
+
     try:
         # Root writes no database into the service's folder: a link in its place would have it write anywhere, and
         # files that SQLite adds to a database would be root's, so that the service could not open it any more.
@@ -192,7 +207,7 @@ def history(
         plot_stress([run for _, run in runs], file)
         typer.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
-        told = [{"id": number, **stress_to_json(run, current().text)} for number, run in runs]
+        told = [{"id": number, **_document(run)} for number, run in runs]
         for one in told:
             del one["detail"]
         common.print_json(told, ensure_ascii=False)
@@ -216,7 +231,7 @@ def show(
     """
     run = _one(_runs(database_of(config, state)), number)
     if as_json:
-        common.print_json({"id": number, **stress_to_json(run, current().text)}, ensure_ascii=False)
+        common.print_json({"id": number, **_document(run)}, ensure_ascii=False)
     else:
         print_run(run, rows=True)
 

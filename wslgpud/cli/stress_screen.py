@@ -17,8 +17,6 @@ from wslgpud.cli.chart import chart
 from wslgpud.cli.console import Console, table_of
 from wslgpud.colors import TERMINAL_LINES, TERMINAL_VERDICTS
 from wslgpud.model import StressResult
-from wslgpud.series.curves import Curve
-from wslgpud.store import SeriesRef
 from wslgpud.stress.comparison import VERDICTS, named
 from wslgpud.stress.stress_metrics import BYTES
 from wslgpud.words import Message, MessageLike, current, say, says, t, template
@@ -217,6 +215,9 @@ def print_history(runs: Sequence[tuple[int, StressResult]]) -> None:
 
 def print_curves(runs: Sequence[StressResult]) -> None:
     """Draw usable VRAM and bandwidth of the complete runs over time, for each card."""
+    from wslgpud.series.curves import Curve  # with the store, see ``wslgpud.cli.stress``
+    from wslgpud.store import SeriesRef
+
     out, done = Console(), [run for run in runs if run.complete]
     drawn: tuple[tuple[str, Sequence[str], str], ...] = (
         (t("usable VRAM"), ("usable_bytes",), "bytes"),

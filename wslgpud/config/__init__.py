@@ -180,7 +180,7 @@ class Stress:
     retry_minutes: float = key(30.0, "time between these tries", low=1, high=720)
     python: str = key("", "Python with torch; empty: searched for in the usual places")
     reserve_bytes: int = key(
-        0, "VRAM that stays free; 0 means 128 MiB, under WSL2 512 MiB or a sixteenth of the card", low=0
+        0, "VRAM that stays free; 0 means 64 MiB, under WSL2 512 MiB or a sixteenth of the card", low=0
     )
     settle_seconds: float = key(30.0, "the GPU must have been idle for this long", low=1, high=3600)
     soak_seconds: float = key(

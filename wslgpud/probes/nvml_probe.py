@@ -134,8 +134,10 @@ class Session:
             if gpu.identity
         ]
 
-    def sample(self, now: float) -> dict[str, Any]:
-        """Ask what is due and return the answer for the daemon; ``Failed`` where NVML cannot be used any more."""
+    def sample(self, now: float, *, everything: bool = False) -> dict[str, Any]:
+        """Ask what is due, or everything, and return the answer; ``Failed`` where NVML cannot be used any more."""
+        for question in (question for gpu in self.gpus for question in gpu.questions if everything):
+            question.due = now
         reply: dict[str, Any] = {"gpus": [self._sample_gpu(gpu, now) for gpu in self.gpus]}
         there = [gpu for gpu in self.gpus if not gpu.lost]
         if self.gpus and not there:
@@ -234,7 +236,7 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
     """Answer requests until they end or NVML cannot be used."""
     session: Session | None = None
     backend: NvmlLibrary | Recorded | None = None
-    while os.read(requests, 1 << 16):  # a request is one short line, and the next waits for our answer
+    while request := os.read(requests, 1 << 16):  # a request is one short line, and the next waits for our answer
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
         try:
             backend = backend or open_backend(library, recording)
@@ -243,7 +245,7 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
             now = time.monotonic()
             first = session is None
             session = session or Session(backend, now)
-            reply = session.sample(now)
+            reply = session.sample(now, everything=b"everything" in request)
             if first:
                 reply["session"] = session.describe()
         except Failed as failed:

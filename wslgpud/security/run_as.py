@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from wslgpud.security.provenance import NOBODY, Account, Component, UntrustedProgram, owner, survey, unreachable, way
 from wslgpud.words import MessageLike, cause, say
@@ -164,8 +165,9 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own; with an account as that account, without any way back to root.
 
-    ``script`` is a file of ours that the program is to run: its first argument, and handed over open, because the
-    account may be unable to read the folder it lies in. Its name follows, for people to see. The others are Popen's.
+    ``script`` is a file of ours that a Python is to run, or a package (its ``main.main``): the first argument, and
+    handed over open, because the account may be unable to read the folder it lies in. Its name follows, for people
+    to see. The others are Popen's.
 
     Raises OSError: it cannot be started, or the script not be read.
     """
@@ -267,11 +269,24 @@ def _open_copy(script: Path) -> Iterator[int]:
     would have made a file of root's with their own words in it.
     """
     with os.fdopen(os.memfd_create(script.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as copy:
-        copy.write(script.read_bytes())
+        if script.is_dir():
+            _write_archive(script, copy)
+        else:
+            copy.write(script.read_bytes())
         copy.flush()
         os.fchmod(copy.fileno(), 0o444)
         fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
         yield copy.fileno()
+
+
+def _write_archive(package: Path, file: IO[bytes]) -> None:
+    """Write a package as what a Python can run as it is: https://docs.python.org/3/library/zipapp.html."""
+    import zipfile  # few commands get here
+
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("__main__.py", f"from {package.name}.main import main\n\nmain()\n")
+        for module in sorted(package.glob("*.py")):
+            archive.writestr(f"{package.name}/{module.name}", module.read_bytes())
 
 
 def _without_new_privileges(begin: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:

@@ -202,6 +202,11 @@ class GpuSource(Source):
         self._look_at = float("-inf")
         self._renew_at: float | None = None
         self._renew_after = RENEW_SECONDS
+        self._request: dict[str, bool] = {}
+
+    def ask_everything(self) -> None:
+        """Have the next reading ask for all there is, also for what is asked for rarely."""
+        self._request = {"everything": True}
 
     def read(self) -> Sample:
         """Return what NVML tells now; a driver's hang, crash or refusal is a SourceError that says what to do."""
@@ -212,8 +217,9 @@ class GpuSource(Source):
         if self._renew_at is not None and now >= self._renew_at:
             self._renew_at = None
             self._probe.renew()
+        request, self._request = self._request, {}
         try:
-            reply = self._probe.ask({})
+            reply = self._probe.ask(request)
         except ProbeDown as down:
             self._forget()
             said = down.said

@@ -76,6 +76,11 @@ class Recent:
         with self._lock:
             return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
 
+    def watched_since(self, uuid: str) -> float:
+        """Return the monotonic time of the oldest sample of a card that has one."""
+        with self._lock:
+            return self._samples[uuid][0][0]
+
     def last(self, uuid: str) -> tuple[float, GpuSample] | None:
         with self._lock:
             known = self._samples.get(uuid)

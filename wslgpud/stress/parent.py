@@ -19,7 +19,7 @@ from wslgpud.security.run_as import Command, start
 from wslgpud.stress.result import WorkerOutput
 from wslgpud.words import MessageLike, cause, say
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = Path(__file__).with_name("worker")
 #: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for so long.
 STALL_SECONDS = 15.0
 #: How long each way of ending may take. The first is the worker's own: it gives memory back and ends, which
@@ -40,7 +40,7 @@ Line = dict[str, Any]
 
 def supervise(  # noqa: PLR0913 - what to run and its limits
     command: Command,
-    job: Mapping[str, Any],
+    job: Callable[[], Mapping[str, Any]],
     *,
     deadline_seconds: float,
     script: Path | None = None,
@@ -49,13 +49,14 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     progress: Callable[[Line], None] = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
 ) -> WorkerOutput:
-    """Run the worker on a ``worker.WorkerJob`` to its end; ``script`` is its file where the command does not name it.
+    """Run the worker to its end; ``script`` is its program where the command does not name it.
 
-    ``watch`` is asked ten times a second: a text is a reason to leave the GPU now. ``started`` gets the worker's
-    pid as soon as there is one, ``progress`` every line as it comes. ``stall_seconds`` is the longest time
-    without a line, from the first one on.
+    ``job`` returns its ``worker.WorkerJob``, and may take its time: the worker loads torch meanwhile, which takes
+    seconds, and touches no GPU. What it raises ends the worker and is raised on. ``started`` gets the worker's pid
+    right before its job, ``progress`` every line as it comes. ``watch`` is asked ten times a second: a text is a
+    reason to leave the GPU now. ``stall_seconds`` is the longest time without a line, from the first one on.
     """
-    outcome, began, pipe = WorkerOutput(), time.monotonic(), subprocess.PIPE
+    outcome, pipe = WorkerOutput(), subprocess.PIPE
     try:
         process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, script=script)
     except OSError as error:
@@ -65,8 +66,10 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     conversation = _Conversation(process, outcome, progress)
     reason: MessageLike = ""
     try:
+        text = json.dumps(dict(job()))
+        began = conversation.heard = time.monotonic()
         started(process.pid)
-        conversation.tell(json.dumps(dict(job)))
+        conversation.tell(text)
         while not reason and conversation.listen(WATCH_SECONDS):
             now = time.monotonic()
             # The first line comes once torch is loaded, from a cold disk or a drive of Windows at worst.

@@ -19,10 +19,10 @@ from wslgpud.stress.comparison import judged
 from wslgpud.stress.find_python import NoTorch, command, find_python
 from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.lock import GpuLock, LockError
-from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
+from wslgpud.stress.parent import STALL_SECONDS, WATCH_SECONDS, WORKER, Line, supervise
 from wslgpud.stress.result import Frame, WorkerOutput, digest
 from wslgpud.stress.telemetry import ECC
-from wslgpud.words import MessageLike, cause, clauses, say
+from wslgpud.words import MessageError, MessageLike, cause, clauses, say
 
 #: how long memory may take to come back in NVML's view after the worker has ended
 AFTER_SECONDS = 5.0
@@ -31,6 +31,10 @@ RECENT_ERRORS_SECONDS = 60.0
 COUNTERS_SECONDS = 5.0
 #: of the bytes to go through: before that, nobody can tell how long the rest will take
 _SURE_SHARE = 0.05
+
+
+class NotNow(MessageError):
+    """A run must not begin; the message says why."""
 
 
 @dataclass
@@ -45,7 +49,7 @@ class Runner:
     lock_folder: Path | None = None
     stall_seconds: float = STALL_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)  # ends a run under way
-    renew: Callable[[], object] | None = None  # asks for the driver's error counters, read once a minute, anew
+    look: Callable[[], object] | None = None  # takes a sample now, error counters too, which are read once a minute
 
     def run(
         self, sample: GpuSample, mode: worker_job.Mode, progress: Callable[[Line], None] = lambda _: None
@@ -60,18 +64,31 @@ class Runner:
                         return self._skipped(sample, mode, locked)
                     # At once, and until the lock is free: by this the daemon knows whose lock it is.
                     with Note(self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index) as note:
-                        seen = self._surroundings(sample)
-                        if found := [*obstacles(seen, self.settings)]:
-                            return self._skipped(sample, mode, clauses(found))
-                        done, frame = self._locked(seen.samples[-1], mode, lock, note, progress)
-                course.over = True
-                if ECC in course.last:
-                    self.renew() if self.renew else self.stop.wait(RARELY + COUNTERS_SECONDS)
-        except (NoTorch, LockError) as error:
+                        self._clear(sample)
+                        done, frame, earlier = self._locked(sample, mode, lock, note, progress)
+                        course.over = True
+                        after = self._after(frame.before)
+                if ECC in course.last and self.look is None:
+                    self.stop.wait(RARELY + COUNTERS_SECONDS)
+        except (NoTorch, LockError, NotNow) as error:
             return self._skipped(sample, mode, cause(error))
         except (OSError, NoData, SourceError) as error:
             return self._skipped(sample, mode, say("cannot read the state of this machine: {why}", why=cause(error)))
-        return judged(digest(done, replace(frame, course=course)), self.earlier())
+        return judged(digest(done, replace(frame, after=after, course=course)), earlier)
+
+    def _clear(self, sample: GpuSample) -> GpuSample:
+        """Return the card's latest sample. Raises NotNow: a run must not begin now."""
+        seen = self._surroundings(sample)
+        if found := [*obstacles(seen, self.settings)]:
+            raise NotNow(clauses(found))
+        return seen.samples[-1]
+
+    def _settle(self, uuid: str, lock: GpuLock) -> None:
+        """Wait until the card has been watched for long enough, unless somebody wants it before."""
+        settled = self.recent.watched_since(uuid) + self.settings.settle_seconds
+        while self.host.clock.mono() < settled:
+            if lock.wanted(self.host) or self.stop.wait(WATCH_SECONDS):
+                return
 
     def _surroundings(self, sample: GpuSample) -> Surroundings:
         now, jump, error = self.host.clock.mono(), self.recent.last_jump_mono, self.recent.last_error_mono
@@ -96,16 +113,27 @@ class Runner:
         return {**reserve, "driver": driver, "mode": mode, "engine": worker_job.ENGINE, "wsl": wsl}
 
     def _locked(
-        self, before: GpuSample, mode: worker_job.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
-    ) -> tuple[WorkerOutput, Frame]:
-        python = find_python(self.settings.python, self.environ)
+        self, sample: GpuSample, mode: worker_job.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
+    ) -> tuple[WorkerOutput, Frame, Sequence[StressResult]]:
+        python, before = find_python(self.settings.python, self.environ), sample
+        earlier: Sequence[StressResult] = ()
         clock, own, known = self.host.clock, os.getpid(), frozenset(self.host.names("/proc"))
         wall, started = clock.wall(), clock.mono()
+        job = worker_job.job(sample, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
+        pauses = job["retention_seconds"] * job["passes"].count("retention")
+        pace = WorkerPace(pauses, job["soak_seconds"], started)
+
+        def settled() -> Mapping[str, Any]:
+            nonlocal before, earlier
+            earlier = self.earlier()
+            self._settle(sample.uuid, lock)
+            before, pace.began = self._clear(sample), clock.mono()
+            return job
 
         def watch() -> MessageLike:
             if self.stop.is_set():
                 return say("wslgpud is shutting down")
-            last, error = self.recent.last(before.uuid), self.recent.last_error_mono
+            last, error = self.recent.last(sample.uuid), self.recent.last_error_mono
             return reason_to_leave(
                 [*conditions.users(self.host, own), *conditions.newcomers(self.host, known, own)],
                 waiting=lock.wanted(self.host),
@@ -113,12 +141,9 @@ class Runner:
                 silent_seconds=0.0 if last is None else clock.mono() - last[0],
             )
 
-        job = worker_job.job(before, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
-        pauses = job["retention_seconds"] * job["passes"].count("retention")
-        pace = WorkerPace(pauses, job["soak_seconds"], clock.mono())
         done = supervise(
-            command(python, before.uuid, self.environ),
-            job,
+            command(python, sample.uuid, self.environ),
+            settled,
             script=self.worker,
             deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
             watch=watch,
@@ -128,12 +153,14 @@ class Runner:
         )
         if done.hung_pid is not None:
             conditions.note_hung(self.state_folder, self.host, done.hung_pid)
-        return done, Frame(wall, before, self._key(before, mode), self._after(before))
+        return done, Frame(wall, before, self._key(sample, mode)), earlier
 
     def _after(self, before: GpuSample) -> GpuSample | None:
         """Return the GPU once the worker's memory is back, or after a while as it is then."""
         asked = self.host.clock.mono()
         while True:
+            if self.look is not None:
+                self.look()
             last = self.recent.last(before.uuid)
             fresh = last[1] if last is not None and last[0] >= asked else None
             back = fresh is not None and (fresh.used_bytes or 0) <= (before.used_bytes or 0) + (64 << 20)

@@ -49,7 +49,7 @@ def reserve_bytes(total_bytes: int, setting: int, *, wsl: bool) -> int:
     """
     if setting:
         return setting
-    return max(512 * MIB, total_bytes // 16) if wsl else 128 * MIB
+    return max(512 * MIB, total_bytes // 16) if wsl else 64 * MIB
 
 
 def ladder(total_bytes: int) -> list[int]:
@@ -63,7 +63,6 @@ def job(sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool) -> dict[s
         "device": "cuda:0",
         "reserve": reserve_bytes(total, settings.reserve_bytes, wsl=wsl),
         "chunk": LARGE_CHUNK_BYTES if total >= LARGE_CARD_BYTES else CHUNK_BYTES,
-        "scratch": (32 if total < 12 * GIB else 64) * MIB,
         "ladder": ladder(total),
         "passes": PASSES[mode],
         "repeats": 2 if mode == "quick" else 3,

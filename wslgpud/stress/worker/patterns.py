@@ -1,0 +1,267 @@
+"""Patterns: words written all over memory, checked, and what is found wrong looked into."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .card import MOST_ERRORS, CardMemory, Work, filled, inverted, signed
+
+#: words of 8 bytes in one row of a chunk; patterns that vary do so by row and by place in the row
+ROW_WORDS = 1 << 17
+#: how often a bad chunk is looked into, and how many of its wrong words are seen
+MOST_LOOKS, MOST_PLACES = 4, 4096
+#: how much of a bad chunk is looked at in one go: what that takes besides fits into the scratch
+PART_WORDS = 1 << 18
+#: how often each pattern goes over all memory, to tell how far we are (modulo: for each offset)
+TRAVERSALS = dict.fromkeys(("solid", "checkerboard", "random", "move", "modulo"), 4) | {
+    "walking": 32,
+    "address": 3,
+    "retention": 2,
+}
+#: memtest86's distance between the words of a modulo pattern: it shares no factor with rows or cache lines
+MODULO = 20
+#: (chunk, places in it, values there) -> what was there before a check turned it into a constant
+Restore = Callable[[int, Tensor, Tensor], Tensor]
+
+
+class Patterns:
+    """The patterns, each a method that returns how many words were wrong."""
+
+    def __init__(self, worker: CardMemory, name: str, generator: random.Random) -> None:
+        """Prepare the factors of patterns in which every word differs.
+
+        The word at (row, column) is ``rows[row] * columns[column]`` modulo 2^64, all factors random: unique
+        as an address must be, written and checked in one pass each, and, because ``rows`` are odd and hence
+        invertible, a word found in the wrong place tells where it belongs.
+        """
+        self.worker, self.name = worker, name
+        self.bad_chunks: set[int] = set()
+        self.checks, self.check_seconds = 0, 0.0
+        self.generator = generator
+        seeded = torch.Generator().manual_seed(generator.getrandbits(60))
+        counts = [chunk.numel() // ROW_WORDS for chunk in worker.chunks]
+        rows, self.columns = (
+            torch.randint(-(1 << 62), 1 << 62, (count,), generator=seeded).to(worker.device)
+            for count in (sum(counts), ROW_WORDS)
+        )
+        self.rows = list((rows * 2 + 1).split(counts))
+
+    def solid(self) -> int:
+        """All zeros, all ones: bits that cannot change, dead chips."""
+        return self._constants(0)
+
+    def checkerboard(self) -> int:
+        """Neighbouring bits differ, and all toggle at once: coupling, crosstalk on the bus."""
+        return self._constants(0x5555555555555555)
+
+    def walking(self) -> int:
+        """One bit of eight set, then one clear: single data lines, which bus inversion does not hide."""
+        return self._constants(*(0x0101010101010101 << bit for bit in range(8)))
+
+    def retention(self) -> int:
+        """Leave memory alone for a while: cells that leak, refresh that fails."""
+        word = 0x3333333333333333
+        self._sweep("write", lambda x, _: filled(x, word))
+        self.worker.rest(self.worker.job.retention_seconds)
+        return self._check(word)
+
+    def address(self) -> int:
+        """Give each word a value of its own: ranges that are mirrored, swapped, or share cells."""
+        self._sweep("broadcast", self._write)
+        bad = self._verify()
+        if bad:  # The check has changed memory while it checked, and twice where two chunks share it.
+            self._sweep("", self._write)
+        for index in sorted(self.bad_chunks):  # whose words do they hold?
+            x = self.worker.chunks[index]
+            place = torch.linspace(0, x.numel() - 1, 64, dtype=torch.float64, device=x.device).long()
+            product = self.rows[index][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
+            homes = [self._home(word) for word in x[place][x[place] != product].tolist()[:4]]
+            if any(homes):
+                self.worker.send("located", chunk=index, belongs=[home for home in homes if home])
+        return bad
+
+    def random(self) -> int:
+        """Random words and their inverse, other ones in each run: what depends on the data."""
+        self._sweep("broadcast", self._write)
+        self._sweep("change", lambda x, _: inverted(x))
+        return self._verify(inverted=True)
+
+    def modulo(self) -> int:
+        """Write every twentieth word, then all others: no cache and no write combining hides what that does.
+
+        As test 8 of memtest86 and cuda_memtest do, but here the others are checked as well.
+        """
+        return sum(
+            self._modulo(offset, signed(self.generator.getrandbits(64)))
+            for offset in self.generator.sample(range(MODULO), min(MODULO, self.worker.job.offsets))
+        )
+
+    def _modulo(self, offset: int, word: int) -> int:
+        row = torch.full((MODULO,), ~word, device=self.worker.device)
+        row[offset] = word
+
+        def twentieth(x: Tensor, _: int) -> None:
+            whole, rest = self._in_twenties(x)
+            whole[:, offset].fill_(word)
+            rest.fill_(0)  # the last few words of a chunk, which make no row
+
+        def others(x: Tensor, _: int) -> None:
+            whole = self._in_twenties(x)[0]
+            whole[:, :offset].fill_(~word)
+            whole[:, offset + 1 :].fill_(~word)
+
+        def restore(index: int, place: Tensor, values: Tensor) -> Tensor:
+            whole = self.worker.chunks[index].numel() // MODULO * MODULO
+            return values ^ row[place % MODULO].masked_fill(place >= whole, 0)
+
+        self.worker.sweep("", twentieth)
+        self._sweep("", others)
+        return self._check(0, (), lambda x, _: self._in_twenties(x)[0].bitwise_xor_(row), restore, kind="")
+
+    def _in_twenties(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        whole = x.numel() // MODULO * MODULO
+        return x[:whole].view(-1, MODULO), x[whole:]
+
+    def move(self) -> int:
+        """Copy every second chunk over its neighbour: reading and writing in quick turns."""
+        chunks, bad = self.worker.chunks, 0
+        pairs = [i for i in range(0, len(chunks) - 1, 2) if chunks[i].numel() == chunks[i + 1].numel()]
+        for sources, step in (pairs, 1), ([pair + 1 for pair in pairs], -1):
+            if sources:  # none would stand for all
+                self._sweep("", self._write, sources)
+                self._sweep("", lambda x, i, step=step: chunks[i + step].copy_(x), sources)  # type: ignore[misc]
+                bad += self._verify([source + step for source in sources], origin=-step)
+        return bad
+
+    def _sweep(self, kind: str, work: Work, chunks: Sequence[int] = ()) -> None:
+        self.worker.sweep(kind, work, chunks)
+        self.worker.written(self.name)
+
+    def _constants(self, *words: int) -> int:
+        bad = 0
+        for word in map(signed, words):
+            self._sweep("write", lambda x, _, word=word: filled(x, word))  # type: ignore[misc]
+            bad += self._check(word)
+            self._sweep("change", lambda x, _: inverted(x))
+            bad += self._check(signed(~word))
+        return bad
+
+    def _write(self, x: Tensor, index: int) -> None:
+        torch.mul(self.rows[index][:, None], self.columns[None, :], out=x.view(-1, ROW_WORDS))
+
+    def _verify(self, chunks: Sequence[int] = (), *, inverted: bool = False, origin: int = 0) -> int:
+        """Turn what should be there into a constant, and check that.
+
+        ``origin`` is the distance to the chunk from which the words were copied.
+        """
+        sign = 1 if inverted else -1
+
+        def subtract(x: Tensor, index: int) -> None:
+            rows = self.rows[index + origin][:, None]
+            x.view(-1, ROW_WORDS).addcmul_(rows, self.columns[None, :], value=sign)
+
+        def restore(index: int, place: Tensor, values: Tensor) -> Tensor:
+            product = self.rows[index + origin][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
+            return values - sign * product
+
+        return self._check(-1 if inverted else 0, chunks, subtract, restore)
+
+    def _check(
+        self,
+        word: int,
+        chunks: Sequence[int] = (),
+        undo: Work | None = None,
+        restore: Restore = lambda _index, _place, values: values,
+        kind: str = "change",
+    ) -> int:
+        """Prove that every word is ``word``: the least and the greatest are. One read, and no scratch.
+
+        ``word`` repeats after 32 bits, as it may be read so. ``undo`` turns what is in memory into this constant,
+        ``restore`` returns from values what was there before.
+        """
+        worker = self.worker
+        order = chunks or range(len(worker.chunks))
+        bounds = worker.bounds(len(worker.chunks))
+        start = time.perf_counter()
+        if undo is not None:  # not by ``_sweep``: nothing is written that has to last until a check
+            worker.sweep(kind, undo, chunks)
+        worker.sweep("read", lambda x, i: worker.extremes(x, bounds[0, i], bounds[1, i]), order)
+        low, high = bounds[0].amin(1).tolist(), bounds[1].amax(1).tolist()
+        self.check_seconds += time.perf_counter() - start
+        self.checks += 1
+        worker.verified += sum(worker.chunks[i].nbytes for i in order)
+        right = signed(word, bounds.dtype.itemsize * 8)
+        wrong = [i for i in order if not low[i] == high[i] == right]
+        return sum(self._diagnose(i, word, restore) for i in wrong)
+
+    def _diagnose(self, index: int, word: int, restore: Restore) -> int:
+        """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
+        worker, x = self.worker, self.worker.chunks[index]
+        self.bad_chunks.add(index)
+        places: list[Tensor] = []
+        count = 0
+        for number, part in enumerate(x.split(PART_WORDS)):
+            wrong = (part != word).nonzero().flatten()
+            if count < MOST_PLACES:
+                places.append(wrong[:MOST_PLACES] + number * PART_WORDS)
+            count += wrong.numel()
+            worker.look()
+        place = torch.cat(places)[:MOST_PLACES]
+        told = worker.reports[index] >= MOST_LOOKS or worker.reports.total() >= MOST_ERRORS
+        if not count or told:  # read wrong once and right now, or told often enough
+            x.fill_(word)
+            nothing: dict[str, Any] = {"samples": [], "bits": {}, "flips": {}}
+            worker.send("bad", pattern=self.name, chunk=index, words=count, examined=not count, **nothing)
+            return max(count, 1)
+        worker.reports[index] += 1
+        seen, again = restore(index, place, x[place]), restore(index, place, self._read_again(x, place))
+        expected = restore(index, place, torch.full_like(place, word))
+        mask = seen ^ expected
+        bits = (mask[:, None] >> torch.arange(64, device=worker.device)) & 1
+        stuck = torch.zeros_like(place)
+        for value in (expected, ~expected):
+            x[place] = value
+            worker.written("rewrite")
+            stuck |= self._read_again(x, place) ^ value
+        x[place] = word
+        names = ("expected", "got", "again", "stuck")
+        rows = zip(*(found[:MOST_ERRORS].tolist() for found in (expected, seen, again, stuck)), strict=True)
+        samples = [
+            {"word": at} | {name: f"{word & ((1 << 64) - 1):016x}" for name, word in zip(names, row, strict=True)}
+            for at, row in zip(place[:MOST_ERRORS].tolist(), rows, strict=True)
+        ]
+        for sample in samples[:4] if self.name == "address" else ():
+            sample["belongs"] = self._home(int(sample["got"], 16))
+        ones = bits.sum(1).tolist()
+        flipped = {n: bit for n, bit in enumerate(bits.sum(0).tolist()) if bit}
+        flips = {n: ones.count(n) for n in sorted(set(ones))}
+        worker.send("bad", pattern=self.name, chunk=index, words=count, samples=samples, bits=flipped, flips=flips)
+        return count
+
+    def _read_again(self, x: Tensor, place: Tensor) -> Tensor:
+        # Larger than the cache: what is read next comes from memory.
+        self.worker.extremes(x, *self.worker.bounds(1)[:, 0])
+        return x[place]
+
+    def _home(self, word: int) -> list[int] | None:
+        """Return (chunk, word in it) where a value of the address pattern belongs, if it is one."""
+        rows = torch.cat(self.rows)
+        inverse = rows.clone()
+        for _ in range(5):  # Newton's step doubles the good bits: 3, 6, ... 96
+            inverse *= 2 - rows * inverse
+        ordered, order = self.columns.sort()
+        wanted = inverse * signed(word)
+        near = torch.searchsorted(ordered, wanted).clamp(max=ROW_WORDS - 1)
+        starts = [0, *itertools.accumulate(map(len, self.rows))]
+        for row in (ordered[near] == wanted).nonzero().flatten().tolist():
+            chunk = bisect.bisect_right(starts, row) - 1
+            return [chunk, (row - starts[chunk]) * ROW_WORDS + int(order[near[row]])]
+        return None

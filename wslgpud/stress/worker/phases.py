@@ -1,0 +1,254 @@
+"""The phases of a run: sizes, fill, speed, patterns, soak, release."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .card import FORMS, LOOK_SECONDS, MIB, CardMemory, Leave, filled, inverted
+from .patterns import TRAVERSALS, Patterns
+
+#: an allocation of at least 10 MiB that is a multiple of 2 MiB is one cudaMalloc without rounding
+#: (c10/core/AllocatorConfig.h: kLargeBuffer, kMinLargeAlloc, kRoundLarge)
+GRAIN, SMALLEST = 2 * MIB, 10 * MIB
+#: The clock of the memory rises only under load.
+WARM_SECONDS = 0.3
+#: A soak lasts; a program that comes meanwhile shall find room at once.
+SOAK_RATIO = 0.6
+SOAK_ROUNDS, SOAK_PAUSE_SECONDS = 16, 1.0
+
+
+class Worker(CardMemory):
+    """One run."""
+
+    def run(self) -> None:
+        """Do the whole job. Raises Leave: somebody else wants the GPU."""
+        self.begin()
+        phases = (self.ladder, self.fragmentation, self.fill, self.bandwidth, self.patterns, self.beyond)
+        for work in (*phases, self.soak, self.release):
+            self.phase, start = work.__name__, time.perf_counter()
+            work()
+            self.send("phase", phase=self.phase, seconds=time.perf_counter() - start)
+
+    def begin(self) -> None:
+        """Create the context, wake the clocks, learn what is there."""
+        self.phase = "begin"
+        if self.stop.wait(LOOK_SECONDS):  # told while torch was being loaded
+            raise Leave("told")
+        facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
+        if self.cuda:
+            properties = torch.cuda.get_device_properties(self.device)
+            facts |= {
+                "name": properties.name,
+                "total": properties.total_memory,
+                "l2": getattr(properties, "L2_cache_size", None),
+                "bus_bits": getattr(properties, "memory_bus_width", None),
+                "memory_kilohertz": getattr(properties, "memory_clock_rate", None),
+            }
+            torch.cuda.set_device(self.device)
+        self.free_at_start, self.own_at_start = self.free_bytes(), self.own_bytes()
+        facts["form"] = self.warm_up(self.allocate(min(self.job.chunk, self.room())))
+        self.let_go()
+        self.free_at_start, self.own_at_start = self.free_bytes(), self.own_bytes()
+        self.send("begin", free=self.free_at_start, pid=os.getpid(), **facts)
+
+    def warm_up(self, x: Tensor) -> str:
+        """Wake the clocks and load every kind of kernel; take the fastest way to read, and return its name."""
+        end = time.monotonic() + (WARM_SECONDS if self.cuda else 0.0)
+        while True:
+            rows, columns = x[:2, None], x[None, 2:4]
+            torch.mul(rows, columns, out=x[4:8].view(2, 2)).addcmul_(rows, columns, value=-1)
+            inverted(filled(x, 0))
+            seconds = {}
+            for form in FORMS if self.cuda else FORMS[:1]:
+                self.form = form
+                low, high = self.bounds(1)[:, 0]
+                seconds[form] = min(self.timings([functools.partial(self.extremes, x, low, high)] * 4))
+            self.look()
+            if time.monotonic() >= end:
+                break
+        self.form = dtype, rows = min(seconds, key=seconds.__getitem__)
+        return f"{dtype}, rows: {rows}".removeprefix("torch.")
+
+    def room(self) -> int:
+        """Return how many bytes may still be taken, a multiple of the driver's grain."""
+        return max(0, self.free_bytes() - self.job.reserve) // GRAIN * GRAIN
+
+    def ladder(self) -> None:
+        """Take one tensor of each size, write it, let it go."""
+        for size in self.job.ladder:
+            row: dict[str, Any] = {"target": size}
+            if size > self.room():
+                self.send("rung", **row, outcome="too large")
+                continue
+            before, start = self.free_bytes(), time.perf_counter()
+            try:
+                self.chunks = [self.allocate(size)]
+            except torch.OutOfMemoryError as error:
+                self.send("rung", **row, outcome="refused", why=self.refusal(error))
+                continue
+            self.settle()
+            row |= {"allocate_seconds": time.perf_counter() - start, "actual": self.chunks[0].nbytes}
+            row["free_less"] = before - self.free_bytes()
+            times: list[float] = []
+            slices = self.chunks[0].split(self.job.chunk // 8)
+            for first in range(0, len(slices), self.group):
+                parts = slices[first : first + self.group]
+                times += self.timings([functools.partial(filled, part, -1) for part in parts])
+                self.look()
+            row |= {"write_seconds": sum(times), "slowest_slice_seconds": max(times)}
+            del slices, parts
+            self.let_go()
+            self.send("rung", **row, outcome="ok")
+
+    def fragmentation(self) -> None:
+        """Free every second piece and ask for twice its size: from the cache, then from the driver."""
+        piece = min(64 * MIB, self.job.chunk)
+        count = min(32, self.room() // piece)
+        if count < 8:
+            return
+        self.chunks = [self.allocate(piece) for _ in range(count)]
+        self.look()
+        del self.chunks[::2]
+        found: dict[str, Any] = {}
+        for name in ("from_cache", "after_empty_cache"):
+            if name == "after_empty_cache" and self.cuda:
+                torch.cuda.empty_cache()
+            start = time.perf_counter()
+            double = self.allocate(2 * piece)
+            self.settle()
+            found[f"{name}_seconds"] = time.perf_counter() - start
+            del double
+        if self.cuda:
+            stats = torch.cuda.memory_stats(self.device)
+            found |= {"retries": stats["num_alloc_retries"], "refusals": stats["num_ooms"]}
+            found["split"] = stats["inactive_split_bytes.all.current"]
+        self.let_go()
+        self.send("fragmentation", **found)
+
+    def fill(self) -> None:
+        """Take chunks up to the limit, then one of what remains."""
+        # Kept in the allocator's cache for what checks need besides; so nothing is taken later.
+        scratch = self.allocate(self.job.scratch)
+        refused = ""
+        while (room := self.room()) >= SMALLEST or (not self.cuda and room >= GRAIN):
+            before = self.free_bytes()
+            try:
+                # A piece too small for itself would be cut out of a bigger one: the last is larger instead.
+                size = self.job.chunk if room >= self.job.chunk + SMALLEST else room
+                self.chunks.append(self.allocate(min(size, room)))
+            except torch.OutOfMemoryError as error:
+                refused = self.refusal(error)
+                break
+            less, index = before - self.free_bytes(), len(self.chunks) - 1
+            self.send("chunk", index=index, bytes=self.chunks[-1].nbytes, free_less=less)
+            self.look()
+        del scratch
+        taken, count, free = sum(x.nbytes for x in self.chunks), len(self.chunks), self.free_bytes()
+        sweeps = sum(TRAVERSALS[n] * (self.job.offsets if n == "modulo" else 1) for n in self.job.passes)
+        planned = taken * (3 * (1 + self.job.repeats) + sweeps)
+        self.send("filled", bytes=taken, chunks=count, refused=refused, free=free, planned=planned)
+
+    def bandwidth(self) -> None:
+        """Time each chunk, twice over all: only the second sweep sees what moved when memory was full."""
+        if not self.chunks:
+            return
+        low, high = self.bounds(1)[:, 0]
+        works: dict[str, Callable[[Tensor], Any]] = {
+            "write": lambda x: filled(x, 0x5A5A5A5A),
+            "change": inverted,
+            "read": lambda x: self.extremes(x, low, high),
+        }
+
+        def measure(x: Tensor, index: int, kind: str, rows: list[dict[str, float]], repeats: int) -> None:
+            times = self.timings([functools.partial(works[kind], x)] * repeats)
+            self.traversed += x.nbytes * (repeats - 1)
+            rows[index][kind] = min([*times, rows[index].get(kind, times[0])])
+
+        for sweep, repeats in (1, 1), (2, self.job.repeats):
+            rows: list[dict[str, float]] = [{} for _ in self.chunks]
+            for kind in works:
+                work = functools.partial(measure, kind=kind, rows=rows, repeats=repeats)
+                self.sweep("", work)
+                # What is slow because it was moved out is slow again; what somebody else slowed down is not.
+                usual = statistics.median(row[kind] for row in rows)
+                if slow := [index for index, row in enumerate(rows) if row[kind] > 2 * usual]:
+                    self.sweep("", work, slow)
+            for index, row in enumerate(rows):
+                self.send("speed", sweep=sweep, index=index, bytes=self.chunks[index].nbytes, **row)
+            for kind in works:
+                self._reference[kind] = [
+                    # What a group costs besides its kernels: launches, waiting, looking around.
+                    1e-3 + sum(row[kind] for row in rows[first : first + self.group])
+                    for first in range(0, len(rows), self.group)
+                ]
+
+    def patterns(self) -> None:
+        """Write patterns, check them, and say what was checked."""
+        generator = random.Random(self.job.seed)
+        for name in self.job.passes:
+            before, start = self.verified, time.perf_counter()
+            pattern = Patterns(self, name, generator)
+            found = getattr(pattern, name)()
+            facts = {"checks": pattern.checks, "check_seconds": pattern.check_seconds}
+            seconds = time.perf_counter() - start
+            self.send("pattern", name=name, verified=self.verified - before, bad_words=found, seconds=seconds, **facts)
+
+    def beyond(self) -> None:
+        """Try up to two chunks past the limit, timing each at once, and stop at the first that is slow."""
+        best = min((row / self.group for row in self._reference.get("read", ())), default=0.0)
+        for _ in range(min(self.job.beyond, 2)):
+            try:
+                extra = self.allocate(self.job.chunk)
+            except torch.OutOfMemoryError as error:
+                self.send("beyond", outcome="refused", why=self.refusal(error))
+                return
+            [seconds] = self.timings([functools.partial(filled, extra, -1)])
+            self.send("beyond", outcome="ok", bytes=extra.nbytes, write_seconds=seconds)
+            self.chunks.append(extra)
+            if seconds > 4 * best:
+                return
+
+    def soak(self) -> None:
+        """Go on for a while, with pauses: faults that come with heat and when clocks change.
+
+        Only on some of the chunks, other ones each time.
+        """
+        if not self.job.soak_seconds:
+            return
+        generator = random.Random(self.job.seed + 1)
+        generator.shuffle(self.chunks)
+        del self.chunks[max(1, int(SOAK_RATIO * len(self.chunks))) :]
+        if self.cuda:
+            torch.cuda.empty_cache()
+        # What a group usually took was measured on chunks in another order.
+        self._reference.clear()
+        before, start, found, checking = self.verified, time.perf_counter(), 0, 0.0
+        rounds: list[float] = []
+        while not rounds or time.perf_counter() - start < self.job.soak_seconds:
+            began = time.perf_counter()
+            pattern = Patterns(self, "soak", generator)
+            found += pattern.random()
+            checking += pattern.check_seconds
+            rounds.append(time.perf_counter() - began)
+            if len(rounds) % SOAK_ROUNDS == 0:
+                self.rest(SOAK_PAUSE_SECONDS)
+        facts = {"checks": len(rounds), "check_seconds": checking, "seconds": time.perf_counter() - start}
+        facts |= {"fastest_seconds": min(rounds), "slowest_seconds": max(rounds)}
+        self.send("pattern", name="soak", verified=self.verified - before, bad_words=found, **facts)
+
+    def release(self) -> None:
+        """Give everything back and see whether it has come back."""
+        self.let_go()
+        start, own = time.perf_counter(), self.own_bytes() - self.own_at_start
+        while (left := self.free_at_start - self.free_bytes()) > 32 * MIB and time.perf_counter() - start < 2.0:
+            time.sleep(LOOK_SECONDS)
+        self.send("released", still_taken=own, free_less=left, seconds=time.perf_counter() - start)
