@@ -243,6 +243,21 @@ def test_a_kind_of_memory_that_is_not_guarded_pauses_nobody(stage, job) -> None:
     assert states(job.pid) <= {"S", "R"}
 
 
+def test_one_of_the_same_name_beside_it_that_has_stopped_growing_is_left_alone(stage, job) -> None:
+    def ram(level: Level, left_mib: int) -> Forecast:
+        return stage.ram(level, headroom_bytes=left_mib * MIB, capacity_bytes=4 * GIB, window_seconds=60.0)
+
+    with running(*python(GROWS), stdin=subprocess.PIPE) as earlier:
+        stage.tick(ram(Level.WARNING, 350))
+        take(earlier, 100)
+        stage.tick(ram(Level.WARNING, 250), seconds=4.0)
+        take(job, 100)
+        assert len(stage.tick(ram(Level.CRITICAL, 150), seconds=4.0)) == 1
+        eventually(lambda: states(job.pid) == {"T"}, "the stop")
+
+        assert states(earlier.pid) <= {"S", "R"}
+
+
 def test_another_users_job_is_left_alone_and_counted_once(stage, job) -> None:
     stage.brake._users = frozenset({US + 1})
     assert stage.about_to_run_out(job) == []

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.brake.trees import ALICE, BOB, GIB, INIT, MIB, chosen, pids, program
 from wslgpud.brake import process_scan
-from wslgpud.brake.culprit import JOB_SHARE, MOST_MEMBERS, Job, growing_job, job_of_pid
+from wslgpud.brake.culprit import JOB_SHARE, MOST_MEMBERS, Job, NotPaused, growing_job, job_of_pid, narrowed
 from wslgpud.brake.freezer import common_cgroup
 from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 
@@ -41,6 +41,20 @@ def test_twenty_workers_of_one_shell_are_one_job() -> None:
     other = program(50, 10, "innocent", 8 * GIB)
 
     assert pids(chosen([SHELL, other, *workers], dict.fromkeys(range(100, 120), 10 * MIB))) == {*range(100, 120)}
+
+
+def test_one_of_the_same_name_beside_workers_that_has_long_stopped_growing_is_left_alone() -> None:
+    idle, leak = program(20, 10, "python", 4 * GIB), program(21, 10, "python", 4 * GIB)
+
+    def since(idle_before: int, leak_before: int) -> Job | NotPaused:
+        return chosen([SHELL, idle, leak], {20: idle_before, 21: leak_before}, lost=4 * GIB - leak_before)
+
+    over_all, lately = since(2 * GIB, 2 * GIB), since(4 * GIB, 3 * GIB)
+    assert pids(over_all) == {20, 21}
+    assert pids(lately) == pids(narrowed(over_all, lately)) == {21}
+    assert pids(narrowed("several", lately)) == {21}
+    assert pids(narrowed(over_all, "nobody")) == {20, 21}
+    assert narrowed("nobody", lately) == "nobody"
 
 
 def test_two_programs_that_grow_by_as_much_have_nothing_in_common_so_nobody_is_paused() -> None:

@@ -17,7 +17,7 @@ from wslgpud.brake import brake_metrics as metrics
 from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.culprit import Job
-from wslgpud.brake.growth_history import Baseline, GrowthHistory, trees
+from wslgpud.brake.growth_history import SHORTEST_SECONDS, Baseline, GrowthHistory, trees
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name
 from wslgpud.brake.process_scan import scan
@@ -136,7 +136,7 @@ class Brake:
         resource, t = forecast.resource, snapshot.mono
         processes = list(scan(self._host, cgroups=resource.startswith("cgroup:")))
         before = self._history.before(t, forecast)
-        found = self._culprit(processes, before, forecast)
+        found = self._culprit(processes, before, forecast, t)
         self._history.add(t, processes, now)
         here = any(job.resource == resource for job in self._paused)
         if (here or before is None) and found == "nobody":  # who grew is paused, or it is too early to tell
@@ -158,22 +158,35 @@ class Brake:
             log.warning("%s runs out, and nobody is paused: %s%s", resource, reason, f" ({why})" if why else "")
         self._spared[resource] = t, reason
 
-    def _culprit(self, processes: Collection[ScannedProcess], before: Baseline | None, forecast: Forecast) -> Job | str:
+    def _culprit(
+        self, processes: Collection[ScannedProcess], before: Baseline | None, forecast: Forecast, t: float
+    ) -> Job | str:
         resource, kind = forecast.resource, policy.resource_kind(forecast.resource)
-        own, with_shared = trees(processes, before, {os.getpid(), self._watchdog.pid})
+        ours = {os.getpid(), self._watchdog.pid}
         if kind == "gpu":
             if forecast.who_pid is None or policy.attribution_probability(forecast) < self._settings.act_on_likelihood:
                 return "unsure"
-            return culprit.job_of_pid(own, self._users, forecast.who_pid)
+            return culprit.job_of_pid(trees(processes, None, ours)[0], self._users, forecast.who_pid)
         if before is None:
             return "nobody"
-        lost, among = before.left_bytes.get(resource, forecast.headroom_bytes) - forecast.headroom_bytes, None
+        among = None
         if kind == "cgroup":
             group = resource.removeprefix("cgroup:").rstrip("/")
             among = {one.pid for one in processes if f"{one.cgroup}/".startswith(f"{group}/")}
-        found = culprit.growing_job(own, self._users, lost, among)
-        # What is shared counts for each that has mapped it, so it is asked for only where that alone explains the loss.
-        return culprit.growing_job(with_shared, self._users, lost, among) if found == "nobody" else found
+
+        def since(baseline: Baseline, least_bytes: float = 0.0) -> Job | culprit.NotPaused:
+            lost = baseline.left_bytes.get(resource, forecast.headroom_bytes) - forecast.headroom_bytes
+            if lost < least_bytes:
+                return "nobody"
+            own, with_shared = trees(processes, baseline, ours)
+            found = culprit.growing_job(own, self._users, lost, among)
+            # What is shared counts for each that has mapped it, so it is asked for only where that explains the loss.
+            return culprit.growing_job(with_shared, self._users, lost, among) if found == "nobody" else found
+
+        over_all, recent = since(before), self._history.before(t, forecast, SHORTEST_SECONDS)
+        if recent is None or recent.t <= before.t:
+            return over_all
+        return culprit.narrowed(over_all, since(recent, culprit.BREATH_RATIO * forecast.capacity_bytes))
 
     def _hold(self, snapshot: Snapshot, forecast: Forecast, job: Job, before: Baseline | None) -> MessageLike:
         """Pause a job; return why that could not be, or nothing."""

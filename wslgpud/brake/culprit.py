@@ -18,6 +18,10 @@ from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 FOUND_SHARE: Final = 0.5
 #: share of all growth that one part of the tree accounts for, or nobody is paused
 JOB_SHARE: Final = 0.7
+#: a worker has grown by this share of what those of its name have grown by on average
+GROWING_RATIO: Final = 0.1
+#: less than this share of the resource is lost by chance
+BREATH_RATIO: Final = 0.012
 #: processes of one job; a program that has more of them is not one that trains or builds
 MOST_MEMBERS: Final = 1024
 #: levels of the tree that are looked down; parents and children of a loop are never looked at twice
@@ -70,11 +74,27 @@ def growing_job(
     alike: defaultdict[tuple[str, str], list[ScannedProcess]] = defaultdict(list)
     for child in children:
         alike[child.name, child.program].append(child)
-    workers = max(alike.values(), key=lambda ones: sum(sums[one.pid] for one in ones), default=[])
+    group = max(alike.values(), key=lambda ones: sum(sums[one.pid] for one in ones), default=[])
+    # One of the same name that does not grow is no worker of theirs.
+    least = GROWING_RATIO * sum(sums[one.pid] for one in group) / max(1, len(group))
+    workers = [one for one in group if sums[one.pid] >= least]
     if here is None or not enough(workers):
         return "several"
     chosen = [one for one in workers if tree.may_be_paused(one, users)]
     return _job(tree, chosen, users, growth) if enough(chosen) else _why_not(workers[0], users)
+
+
+def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused) -> Job | NotPaused:
+    """Return who has grown, given who has over the whole growth, and who has in the last seconds of it.
+
+    Part of a job may have grown before and stand still since: then only the part that still grows is the job. Where
+    several have grown, the one that still does is.
+    """
+    if not isinstance(lately, Job):
+        return over_all
+    if isinstance(over_all, Job):
+        return lately if {one.pid for one in lately.members} <= {one.pid for one in over_all.members} else over_all
+    return lately if over_all == "several" else over_all
 
 
 def _why_not(one: ScannedProcess, users: Collection[int]) -> NotPaused:

@@ -47,9 +47,9 @@ class GrowthHistory:
     def clear(self) -> None:
         self._scans.clear()
 
-    def before(self, t: float, forecast: Forecast) -> Baseline | None:
+    def before(self, t: float, forecast: Forecast, longest_seconds: float = LONGEST_SECONDS) -> Baseline | None:
         """Return the scan from which on growth is asked for: that at which it began, if there is one of then."""
-        window = min(LONGEST_SECONDS, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
+        window = min(longest_seconds, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
         known = [one for one in self._scans if forecast.resource in one.left_bytes]
         return next((one for one in reversed(known) if t - one.t >= window), known[0] if known else None)
 
