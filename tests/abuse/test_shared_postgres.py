@@ -168,10 +168,10 @@ def test_a_daemon_neither_reads_nor_deletes_the_rows_of_another_machine(server_t
 def test_a_series_that_another_machine_has_put_under_our_name_is_not_written_into(server_target: str, run: Run) -> None:
     with Store(server_target, host_name="a"):
         pass
-    run("INSERT INTO host VALUES (1, 'b')")
+    run("INSERT INTO host VALUES (1, 'b', 0, NULL)")
     run("INSERT INTO series VALUES (65540, 0, 'made_bytes', 'gauge', '{\"kind\":\"free\"}', 1)")
 
     one_tick(server_target, "a", 1)
 
-    (row,) = run("SELECT readings FROM batch")
+    (row,) = run("SELECT data FROM batch")
     assert "65540" not in str(row[0])

@@ -25,6 +25,7 @@ from wslgpud.store import Reader, StoreStats
 from wslgpud.store import connect as engines
 from wslgpud.store.maintenance import Info, info
 from wslgpud.store.schema import PERIOD_SECONDS
+from wslgpud.store.slots import Slots
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
 
@@ -78,7 +79,7 @@ def deleting(file: Path) -> None:
     """Have everything deleted for its size, and print what the longest slice took."""
     taken = []
     with engines.writer_engine(str(file)).connect() as connection:
-        keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer(), StoreStats())
+        keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer(), Slots(), StoreStats())
         more = True
         while more:
             began, cpu = time.monotonic(), time.thread_time()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -19,11 +21,14 @@ from typing import Any
 import pytest
 
 from tests.bench.bench_cost import fake_library, spent
+from tests.bench.bench_store import T0, Clock, Machine
 from tests.soak.machine import SoakClock
 from tests.support.daemons import PATIENCE_SECONDS, Running, daemon, eventually
 from wslgpud.app.daemon import Daemon
-from wslgpud.config import Config
+from wslgpud.config import Config, StoreSettings
 from wslgpud.host import RecordedHost
+from wslgpud.model import Sample, Snapshot, SourceReport
+from wslgpud.store import Store, upkeep
 
 #: What only commands or options need. The first three come with typer, which reads the command line.
 FOREIGN = (
@@ -53,6 +58,10 @@ TICKS = 20
 #: functions, C's included; bytes allocated at its height; blocks of memory that are still there after it
 #: (what waits to be written, the minutes that the engine looks back).
 CALLS_OF_FUNCTIONS, ALLOCATED_BYTES, KEPT_BLOCKS = 8_000, 160 << 10, 250
+#: Pages of the log that thirty commits in calm take: one each, and what a new period changes.
+COMMITS, PAGES = 30, 36
+#: of the log: its head, a page with its own head
+LOG_HEAD_BYTES, LOG_PAGE_BYTES = 32, 24 + 4096
 RECORDED = Path(__file__).parents[1] / "hosts" / "h200-training"
 
 
@@ -162,6 +171,32 @@ def calls() -> Iterator[list[int]]:
 def usual(look: Callable[[], int]) -> int:
     """Return the median: what happens now and then, in other threads too, is no part of a usual tick."""
     return sorted(look() for _ in range(TICKS))[TICKS // 2]
+
+
+def test_a_commit_in_calm_writes_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it wrote, not what the kernel made of it: that depends on when it was synced."""
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+    file, machine, clock = tmp_path / "wslgpud.db", Machine(150), Clock()
+
+    with Store(file, StoreSettings(commit_seconds=300, raw_days=3650), clock=clock) as store:
+
+        def commits(seconds: range) -> None:
+            for second in seconds:
+                clock.now = T0 + second
+                sample = Sample(machine.tick(second))
+                report = SourceReport("bench", "ok", sample, clock.now, 0.001)
+                store.append(Snapshot(clock.now, clock.now, second, (report,)))
+                if second % 10 == 9:
+                    assert store.flush()
+
+        commits(range(1000))  # a quarter of an hour is sealed, and leaves its places to the next
+        eventually(lambda: store.flush() and store.stats().rows.get("chunk") == 1, "a sealed chunk")
+        with closing(sqlite3.connect(file)) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        commits(range(1000, 1000 + 10 * COMMITS))
+        written = file.with_name("wslgpud.db-wal").stat().st_size
+
+    assert COMMITS <= (written - LOG_HEAD_BYTES) / LOG_PAGE_BYTES <= PAGES
 
 
 def test_a_tick_takes_few_calls(calls: list[int], tick: Callable[[], None]) -> None:

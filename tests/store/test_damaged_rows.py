@@ -9,6 +9,7 @@ import pytest
 
 from wslgpud.model import ProcessSample
 from wslgpud.store import Reader, Store, upkeep, writer
+from wslgpud.store.codec import pack_text, unpack_text
 from wslgpud.store.maintenance import info
 
 
@@ -36,6 +37,17 @@ def begun(file, settings, clock, made):
     return go_on
 
 
+def _all_with(data, old, new):
+    return pack_text(unpack_text(data).replace(old, new))
+
+
+def _values_with(data, old, new):
+    """Change the values of series 1."""
+    head, name, tail = unpack_text(data).partition('"1":')
+    values, end, rest = tail.partition("}")
+    return pack_text(head + name + values.replace(old, new) + end + rest)
+
+
 def _everything(reader, made):
     """Ask for all that there is to ask for; return how many samples there are, and how many in minutes."""
     start, end = made.T0, made.T0 + 9000
@@ -50,14 +62,17 @@ def _everything(reader, made):
 @pytest.mark.parametrize(
     ("damage", "left"),
     [
-        (("batch", "readings = replace(readings, ',', '.')", "min"), (1940, 1940)),
-        (("batch", "readings = replace(readings, '[', '{')", "min"), (1940, 1940)),
-        (("batch", "readings = replace(readings, ']', '}')", "min"), (1940, 1940)),
-        (("batch", "readings = replace(readings, ',', '000000000000000000,')", "max"), (2000, 2000)),
-        (("batch", "readings = replace(replace(readings, ',', '.5,'), ']', '.5]')", "max"), (1980, 1980)),
-        (("batch", "offsets = '[1,'", "min"), (1940, 1940)),
-        (("batch", "readings = 'x' || readings, offsets = '{}'", ""), (1800, 1800)),
-        (("batch", "processes = '[1,'", "min"), (2000, 2000)),
+        (("batch", "data = values_with(data, ',', '.')", "min"), (1940, 1940)),
+        (("batch", "data = values_with(data, '[', '{')", "min"), (1940, 1940)),
+        (("batch", "data = values_with(data, ']', '}')", "min"), (1940, 1940)),
+        (("batch", "data = values_with(data, ',', '000000000000000000,')", "max"), (2000, 2000)),
+        (("batch", "data = values_with(values_with(data, ',', '.5,'), ']', '.5]')", "max"), (1980, 1980)),
+        (("batch", "data = all_with(data, '[[[', '[[')", "min"), (2000, 2000)),
+        (("batch", "data = all_with(data, '[0,', '[x,')", "min"), (1940, 1940)),
+        (("batch", "data = all_with(data, '\"', '')", ""), (1800, 1800)),
+        (("batch", "data = all_with(data, 'processes', '')", "min"), (2000, 2000)),
+        (("batch", "data = x'00'", "min"), (1940, 1940)),
+        (("batch", "data = zeroblob(3)", ""), (1800, 1800)),
         (("chunk", "processes = x'01'", "max"), (2000, 2000)),
         (("chunk", "times = x'01'", "max"), (1100, 2000)),
         (("block", "data = x'00'", "max"), (1100, 2000)),
@@ -69,8 +84,11 @@ def _everything(reader, made):
 def test_the_rest_is_read_and_goes_on_being_sealed(begun, file, made, damage, left):
     table, change, which = damage
     key = "part" if table == "rollup_minute" else "id"
-    row = f"WHERE {key} = (SELECT {which}({key}) FROM {table})" if which else ""
+    those = "JOIN (SELECT sealed FROM host) ON id > sealed" if table == "batch" else ""
+    row = f"WHERE {key} = (SELECT {which}({key}) FROM {table} {those})" if which else ""
     with closing(sqlite3.connect(file)) as other, other:
+        other.create_function("all_with", 3, _all_with)
+        other.create_function("values_with", 3, _values_with)
         assert other.execute(f"UPDATE {table} SET {change} {row}").rowcount
     with Reader(str(file)) as reader:
         assert _everything(reader, made) == left

@@ -209,12 +209,14 @@ print(reader.read(ref, 0, 1e10)[0].value)
     assert done.stdout == "0.5\n"
 
 
-def test_anyone_can_query_the_newest_values_with_sql(store, target, made):
-    store.append(made.snapshot(made.T0, {(made.BYTES, "free"): 12, made.RATIO: 0.25}))
-    store.append(made.snapshot(made.T0 + 1, {(made.BYTES, "free"): 13, made.RATIO: 0.25}))
-    store.append(made.snapshot(made.T0 + 2, {made.RATIO: 0.25}))
-    assert store.flush()
-    rows = made.query(target, "SELECT time, host, metric, labels, value FROM recent ORDER BY metric, time")
+@pytest.mark.servers
+def test_anyone_can_query_the_newest_values_of_a_server_with_sql(server_target, settings, clock, made):
+    with Store(server_target, settings, host_name="pc", clock=clock) as store:
+        store.append(made.snapshot(made.T0, {(made.BYTES, "free"): 12, made.RATIO: 0.25}))
+        store.append(made.snapshot(made.T0 + 1, {(made.BYTES, "free"): 13, made.RATIO: 0.25}))
+        store.append(made.snapshot(made.T0 + 2, {made.RATIO: 0.25}))
+        assert store.flush()
+    rows = made.query(server_target, "SELECT time, host, metric, labels, value FROM recent ORDER BY metric, time")
     assert rows == [
         (made.T0, "pc", "made_bytes", '{"kind":"free"}', 12),
         (made.T0 + 1, "pc", "made_bytes", '{"kind":"free"}', 13),
@@ -241,7 +243,8 @@ def empty():
 def _kept(buffer, connection):
     """Return the values of series 1 that wait to be written, batch by batch."""
     buffer.look_up(connection)
-    return [json.loads(row["readings"])["1"] for batch in buffer.waiting(10**6).batches for row in batch.rows]
+    rows = buffer.waiting(10**6).rows
+    return [readings["1"] for row in rows for _, readings in json.loads(row["data"])["ticks"]]
 
 
 def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made, empty):
@@ -291,11 +294,11 @@ def test_rows_of_a_batch_hold_every_value_at_its_tick(made, empty, ticks):
     names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
     found = []
     for row in waiting.rows:
-        offsets = json.loads(row["offsets"])
-        for key, given_ in json.loads(row["readings"]).items():
-            values = given_ if isinstance(given_, list) else [given_] * len(offsets)
+        for offsets, readings in json.loads(row["data"])["ticks"]:
             times = [row["ms"] + offset - made.T0 * 1000 for offset in offsets]
-            found += [(names[key], ms, v) for ms, v in zip(times, values, strict=True)]
+            for key, given_ in readings.items():
+                values = given_ if isinstance(given_, list) else [given_] * len(offsets)
+                found += [(names[key], ms, v) for ms, v in zip(times, values, strict=True)]
     assert sorted(found) == sorted(wanted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -125,7 +126,8 @@ class Daemon:
         # A database on a server leaves the state folder as the only place of ours that can fill up.
         file = (sqlite_path(target) or self._folder / "wslgpud.db").resolve()
         boot_id = host.read("/proc/sys/kernel/random/boot_id").strip()
-        store = stack.enter_context(Store(target, config.store, boot_id=boot_id, clock=host.clock))
+        ids = {"boot_id": boot_id, "machine_id": _machine_id(host)}
+        store = stack.enter_context(Store(target, config.store, **ids, clock=host.clock, own_file=file))
         if store.warning:
             log.warning("%s", store.warning)
         language = chosen(config.alerts.language, self._environ)
@@ -249,3 +251,13 @@ class Daemon:
             raise StartError(
                 "cannot write into {path}: {why}; choose another with --state", path=path, why=why
             ) from error
+
+
+def _machine_id(host: Host) -> str:
+    """Return an id of this machine's installation that is no secret, empty where it has none.
+
+    https://www.freedesktop.org/software/systemd/man/latest/machine-id.html asks not to show the id itself.
+    """
+    with suppress(NoData, SourceError):
+        return hashlib.sha256(b"wslgpud " + host.read("/etc/machine-id").strip().encode()).hexdigest()[:16]
+    return ""

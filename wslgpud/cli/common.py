@@ -89,7 +89,15 @@ def data_folder(state: Path | None) -> Path:
 
 def database_of(config: Path | None, state: Path | None) -> str:
     """Return the path or URL of the database that a command is to read."""
-    return loaded(config).config.store.path or str(data_folder(state) / "wslgpud.db")
+    return loaded(config).config.store.path or own_database(config, state)
+
+
+def own_database(config: Path | None, state: Path | None) -> str:
+    """Return the file that this machine's history is written into; a server gets a copy of what it holds."""
+    from wslgpud.store import sqlite_path  # late: SQLAlchemy, which most commands can do without
+
+    path = loaded(config).config.store.path
+    return path if path and sqlite_path(path) is not None else str(data_folder(state) / "wslgpud.db")
 
 
 def _heard(file: Path | None) -> Path | None:

@@ -20,7 +20,7 @@ import typer
 from wslgpud import config as configuration
 from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandApp
-from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, warn
+from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, own_database, picture, warn
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
@@ -92,7 +92,7 @@ class _ByHand:
 
     def __init__(self, config: Path | None, state: Path | None, patience: float = math.inf, *, silent: bool) -> None:
         self.settings, self.folder = loaded(config).config, common.state_folder(state)
-        self.database = database_of(config, state)
+        self.database = own_database(config, state)
         self._settle = min(self.settings.stress.settle_seconds, patience)
         self._silent = silent
         self._host, self._recent, self._done = Host(), Recent(), threading.Event()

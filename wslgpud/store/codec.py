@@ -27,7 +27,7 @@ from operator import sub
 from typing import Any, NamedTuple, TypeVar
 
 from wslgpud.model import Number
-from wslgpud.store.schema import MOST_TICKS
+from wslgpud.store.schema import MOST_BATCH_BYTES, MOST_TICKS
 from wslgpud.words import cause, say
 
 _A = TypeVar("_A", "array[int]", "array[float]")
@@ -203,6 +203,15 @@ def inflate(data: bytes, most: int, *, raw: bool = False) -> bytes:
     if not engine.eof:
         raise zlib.error(say("cut short"))
     return found
+
+
+def pack_text(text: str) -> bytes:
+    return zlib.compress(text.encode(), 9)
+
+
+def unpack_text(data: bytes | str) -> str:
+    """Undo ``pack_text``, whatever follows it; a server has the text itself. Raises ValueError, or zlib.error."""
+    return data if isinstance(data, str) else inflate(data, MOST_BATCH_BYTES).decode()
 
 
 class SeriesBlock(NamedTuple):

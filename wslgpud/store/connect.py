@@ -294,7 +294,7 @@ def _writer_pragmas(connection: Any, _: object) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     # what SQLite hears from the disk while it copies its log by itself it tells nobody
-    settings = ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0", "journal_size_limit = 131072")
+    settings = ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0", "journal_size_limit = 2097152")
     for setting in (*settings, "cache_size = -2048", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {setting}")
 

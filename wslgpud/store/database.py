@@ -44,23 +44,19 @@ _VIEWS = {
                 CASE s.divisor WHEN 0 THEN r.extra ELSE r.n * r.last + r.extra END AS total
             FROM rollup_hour r JOIN series s ON s.id = r.series
         ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
-    "recent": """
+}
+#: of a server, which can look into what is not sealed yet
+_RECENT = """
         SELECT r.time, h.name AS host, s.metric, s.labels, {value}
-        FROM ({recent}) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
-}
-_RECENT = {
-    "sqlite": """
-        SELECT (b.ms + o.value) / 1000.0 AS time, CAST(j.key AS INTEGER) AS series,
-            CASE j.type WHEN 'array' THEN json_extract(j.value, '$[' || o.key || ']') ELSE j.value END AS value
-        FROM batch b, json_each(b.offsets) o, json_each(b.readings) j""",
-    "postgresql": """
-        SELECT (b.ms + o.value::bigint) / 1000.0 AS time, j.key::bigint AS series,
-            CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
-                ELSE j.value #>> '{}' END AS NUMERIC) AS value
-        FROM batch b,
-            json_array_elements_text(b.offsets::json) WITH ORDINALITY AS o (value, key),
-            json_each(b.readings::json) j""",
-}
+        FROM (
+            SELECT (b.ms + o.value::bigint) / 1000.0 AS time, j.key::bigint AS series,
+                CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
+                    ELSE j.value #>> '{{}}' END AS NUMERIC) AS value
+            FROM batch b JOIN host a ON a.id = b.slot >> {bits} AND a.sealed < b.id,
+                json_array_elements(b.data::json -> 'ticks') g,
+                json_array_elements_text(g.value -> 0) WITH ORDINALITY AS o (value, key),
+                json_each(g.value -> 1) j
+        ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host"""
 _COLUMNS = ("n", "last", "below", "above", "over")
 _VALUE = "CASE WHEN s.divisor > 1 THEN CAST(r.{0} AS DOUBLE PRECISION) / s.divisor ELSE r.{0} END AS {1}"
 
@@ -91,13 +87,14 @@ def views(dialect: str) -> dict[str, str]:
     words = {
         "values": ", ".join(_VALUE.format(*pair) for pair in shown),
         "value": _VALUE.format("value", "value"),
-        "recent": _RECENT[dialect],
+        "bits": schema.ROW_BITS,
         "minutes": ", ".join(f"({minute})" for minute in range(15)),
         "texts": ", ".join(f"{_text(i, dialect)} AS {name}" for i, name in enumerate(_COLUMNS)),
         "pieces": ", ".join(f"{_piece(name)} AS {name}" for name in _COLUMNS),
         "numbers": ", ".join(f"{_number(name, dialect)} AS {name}" for name in _COLUMNS),
     }
-    return {name: query.format_map(words) for name, query in _VIEWS.items()}
+    queries = _VIEWS | ({"recent": _RECENT} if dialect == "postgresql" else {})
+    return {name: query.format_map(words) for name, query in queries.items()}
 
 
 def version_of(connection: Connection, target: str) -> int:
@@ -182,7 +179,7 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
     number: int | None = connection.scalar(select(host.c.id).where(host.c.name == host_name))
     if number is None:
         number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
-        connection.execute(host.insert(), {"id": number, "name": host_name})
+        connection.execute(host.insert(), {"id": number, "name": host_name, "sealed": schema.row_range(number)[0]})
     if connection.dialect.name == "postgresql":
         lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(connect.APPLICATION_ID), number)
         if not connection.scalar(select(lock)):

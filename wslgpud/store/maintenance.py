@@ -20,7 +20,7 @@ from sqlalchemy import Connection, and_, func, select
 from wslgpud.security.safe_files import Folder
 from wslgpud.store import connect as engines
 from wslgpud.store import schema
-from wslgpud.store.codec import decode
+from wslgpud.store.codec import decode, unpack_text
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
@@ -226,9 +226,10 @@ def info(reader: Reader) -> Info:
         series = connection.scalar(select(func.count()).select_from(schema.series)) or 0
         newest = connection.scalar(select(func.max(schema.chunk.c.high_ms)))
         batch = schema.batch.c
-        last = connection.execute(select(batch.ms, batch.offsets).order_by(batch.ms.desc()).limit(1)).first()
+        last = connection.execute(select(batch.ms, batch.data).order_by(batch.ms.desc()).limit(1)).first()
         with gap("the newest ticks"):
-            newest = newest if last is None else last.ms + json.loads(last.offsets)[-1]
+            groups = [] if last is None else json.loads(unpack_text(last.data))["ticks"]
+            newest = max((last.ms + offsets[-1] for offsets, _ in groups), default=newest) if last else newest
         samples = _samples(connection)
     tiers, total, free = _sizes(reader)
     path = reader.path
@@ -255,8 +256,9 @@ def _samples(connection: Connection) -> int:
             blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
             for mask, count in blocks.items():
                 total += count * (mask_of(row.masks, row.ticks, mask).count(1) if mask else row.ticks)
-    for offsets, readings in connection.execute(select(batch.c.offsets, batch.c.readings)):
-        total += (offsets.count(",") + 1) * readings.count('":')
+    for number, data in connection.execute(select(batch.c.id, batch.c.data).where(schema.unsealed)):
+        with gap("ticks %d", number):
+            total += sum(len(offsets) * len(readings) for offsets, readings in json.loads(unpack_text(data))["ticks"])
     return total
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -16,16 +15,13 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
+from wslgpud.store import all_series, database, records, schema, series_reader
 from wslgpud.store import connect as engines
-from wslgpud.store import database, records, schema, series_reader
 from wslgpud.store.errors import explained, gap
 from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Point, ProcessPoint, SeriesRef
 from wslgpud.store.rollup import Steps
 from wslgpud.store.series_reader import Asked, unscaled
 
-#: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
-LATEST_MS = 65_000
-LATEST_ROWS = 150
 #: series of one metric of one machine that ``series`` lists, and of all; a sound history has fewer
 MOST_LISTED_OF_A_METRIC = MOST_SERIES_OF_NAMES
 MOST_LISTED = 20_000
@@ -130,6 +126,13 @@ class Reader(AbstractContextManager["Reader"]):
             known = [[ms / 1000 for ms in of if ms is not None] for of in begins]
         return Oldest(*(min(walls, default=None) for walls in known))
 
+    def unsealed(self) -> tuple[int, float | None]:
+        """Return how many ticks are not sealed yet, and when the oldest of them was; a server may not have them yet."""
+        of = schema.batch.c
+        with self.connected() as connection:
+            ticks, ms = connection.execute(select(func.sum(of.ticks), func.min(of.ms)).where(schema.unsealed)).one()
+        return ticks or 0, None if ms is None else ms / 1000
+
     def read(self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None) -> list[Point]:
         """Return the values between two moments (both included), by time.
 
@@ -179,24 +182,10 @@ class Reader(AbstractContextManager["Reader"]):
         Those read at least once a minute are the newest; what is read less often may be that of the last
         sealed quarter of an hour.
         """
-        table = schema.batch
         found: dict[int, tuple[int, Number]] = {}
         with self.connected() as connection:
             for host in connection.scalars(select(schema.host.c.id)).all():
-                mine = schema.of_host(table, host)
-                found |= series_reader.last_values(connection, host)
-                newest = connection.scalar(select(table.c.ms).where(mine).order_by(table.c.id.desc()).limit(1))
-                rows = connection.execute(
-                    select(table.c.ms, table.c.offsets, table.c.readings)
-                    .where(mine, table.c.ms >= (newest or 0) - LATEST_MS)
-                    .order_by(table.c.id.desc())
-                    .limit(LATEST_ROWS)
-                ).all()
-                for ms, offsets, readings in reversed(rows):
-                    with gap("ticks from %d on", ms):
-                        last = ms + json.loads(offsets)[-1]
-                        for key, given in json.loads(readings).items():
-                            found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
+                found |= all_series.last_values(connection, host)
             series = {number: (ref, divisor) for number, ref, divisor in series_reader.refs(connection, [*found])}
         return {
             series[number][0]: Point(ms / 1000, *unscaled((value,), series[number][1]))
@@ -222,7 +211,7 @@ class Reader(AbstractContextManager["Reader"]):
         with self.connected() as connection:
             found = [
                 (ms / 1000, row)
-                for ms, rows in series_reader.processes(connection, start, end, self._ours)
+                for ms, rows in all_series.processes(connection, start, end, self._ours)
                 for row in rows
                 if isinstance(row[0], first)
             ]

@@ -44,6 +44,8 @@ MAX_BATCH = 60
 MOST_TICKS = 16 * MAX_TICKS
 #: bytes that the masks, or the processes, of a chunk inflate to; those of a busy machine are below a tenth
 MOST_INFLATED_BYTES = 16 << 20
+#: bytes that a batch inflates to: 60 ticks of 600 series and 100 processes take a third
+MOST_BATCH_BYTES = 2 << 20
 #: values that one read gives; of a series at 1 s those of four months
 MOST_VALUES = 10_000_000
 #: identities in one statement; SQLite bounds its values
@@ -76,6 +78,8 @@ def _exact(_type: Exact, compiler: Any, **_: object) -> str:
 _Int: TypeEngine[int] = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _Real: TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 _Text, _Blob, _Exact = sa.Text(), sa.LargeBinary(), Exact()
+#: PostgreSQL compresses a long text by itself, and its functions can look into it
+_Packed: TypeEngine[Any] = sa.Text().with_variant(sa.LargeBinary(), "sqlite")
 
 metadata = sa.MetaData()
 
@@ -92,7 +96,9 @@ def _table(
 
 schema_migration = _table("schema_migration", {"name": _Text, "applied_ms": _Int}, keys="version")
 
-host = _table("host", {"name": _Text}, sa.UniqueConstraint("name"))
+# ``sealed`` is the id of the newest batch that was sealed into a chunk; ``source``, on a server, tells how far the
+# rows of the machine's own file were copied, see ``replication``.
+host = _table("host", {"name": _Text, "sealed": _Int, "source": _Text}, sa.UniqueConstraint("name"), optional="source")
 
 # The metric as declared, with neither prefix nor suffix; ``labels`` are a JSON object, keys in the order of the
 # declaration.
@@ -102,22 +108,29 @@ series = _table(
     sa.UniqueConstraint("host", "metric", "labels", "divisor"),
 )
 
-# The newest data, as it is committed: some ticks in order of arrival, which a wall clock that goes back
-# cannot disturb (within a batch time only grows). A row holds the series that have a value at the very same
-# of these ticks; the rows of one batch, fullest first, bear the id of the first. A row a reading would cost
-# several times the processor time and the bytes written.
+# The newest data, as it is committed: some ticks in order of arrival (``id``), which a wall clock that goes back
+# cannot disturb (within a batch time only grows). A row a reading would cost several times the processor time and
+# the bytes written. A batch that was sealed stays until another takes its place, see ``slots``.
 batch = _table(
     "batch",
     {
-        "batch": _Int,
-        "ms": _Int,  # of the batch's first tick
-        "offsets": _Text,  # JSON array: milliseconds from there to each tick
-        "readings": _Text,  # JSON object: series id -> values * divisor, one if all are it
-        # JSON array of [offset, rows]: [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and
-        # [UUID of a GPU, pid, name, KiB of its memory or null] of one that uses a GPU
-        "processes": _Text,
+        "id": _Int,
+        "ms": _Int,  # of the first tick
+        "ticks": _Int,
+        # JSON object, deflated in SQLite. "ticks": [offsets, readings] of the series that have a value at the very
+        # same ticks, the fullest first: milliseconds from ``ms`` to each; series id -> values * divisor, one if all
+        # are it. "processes": [offset, rows] with [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and
+        # [UUID of a GPU, pid, name, KiB of its memory or null] of one that uses a GPU.
+        "data": _Packed,
     },
-    optional="processes",
+    keys="slot",
+)
+#: true of the batches that are not sealed yet
+unsealed = batch.c.id > (
+    sa.select(host.c.sealed)
+    .where(host.c.id == batch.c.slot.bitwise_rshift(sa.literal_column(str(ROW_BITS), sa.Integer)))
+    .correlate(batch)
+    .scalar_subquery()
 )
 
 # Older data: the ticks of one stretch of time sealed together; what their series share is kept once, here.
@@ -130,7 +143,7 @@ chunk = _table(
         "last_ms": _Int,  # last in order of arrival
         "times": _Blob,  # block of the ticks' milliseconds
         "masks": _Blob,  # deflated: for each mask one byte (0 or 1) a tick
-        "processes": _Blob,  # deflated JSON array as in batch, with ms for offset
+        "processes": _Blob,  # deflated JSON array as in a batch, with ms for offset
     },
     optional="processes",
 )
@@ -249,7 +262,7 @@ def series_range(host_id: int) -> tuple[int, int]:
 def of_host(table: sa.Table, host_id: int) -> sa.ColumnElement[bool]:
     if "series" in table.c:
         return table.c.series.between(*series_range(host_id))
-    return table.c.id.between(*row_range(host_id))
+    return table.primary_key.columns.values()[0].between(*row_range(host_id))
 
 
 def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:

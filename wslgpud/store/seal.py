@@ -11,17 +11,17 @@ import logging
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
-from itertools import compress, groupby
-from operator import itemgetter
+from itertools import compress
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, select, update
 
 from wslgpud.store import schema
-from wslgpud.store.codec import SeriesBlock, encode, pack_sheet
+from wslgpud.store.codec import SeriesBlock, encode, pack_sheet, unpack_text
 from wslgpud.store.errors import gap
 from wslgpud.store.rollup import MINUTE, summarise, write_summaries
-from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
+from wslgpud.store.schema import MAX_TICKS, PERIOD_MS
+from wslgpud.store.slots import Slots
 
 log = logging.getLogger(__name__)
 
@@ -33,39 +33,32 @@ class Column(NamedTuple):
     mask: bytearray
 
 
-def due(connection: Connection, low: int, high: int) -> tuple[int, int] | None:
-    """Return first and last id of the oldest batches among ids ``low`` to ``high`` whose period is over, if any."""
-    table = schema.batch
-    mine = select(table.c.id, table.c.ms).where(table.c.id.between(low, high))
-    oldest = connection.execute(mine.order_by(table.c.id).limit(1)).first()
-    newest = connection.execute(mine.order_by(table.c.id.desc()).limit(1)).first()
-    if oldest is None or newest is None:
-        return None
-    period = oldest.ms // PERIOD_MS
-    if newest.ms // PERIOD_MS == period and newest.id - oldest.id < MAX_TICKS // MAX_BATCH:
-        return None
-    complete, ticks, seen, last = None, 0, 0, oldest.id
-    query = mine.add_columns(table.c.batch, table.c.offsets).order_by(table.c.id).limit(MAX_TICKS)
-    for number, ms, batch, offsets in connection.execute(query):
-        if number == batch:
-            # the rows before are whole batches
-            complete = oldest.id, last
-            if ms // PERIOD_MS != period or ticks >= MAX_TICKS:
-                return complete
-            ticks += offsets.count(",") + 1
-        seen, last = seen + 1, number
-    return complete if seen == MAX_TICKS else None
+def due(connection: Connection, host: int, last: int) -> int | None:
+    """Return the last id of the oldest batches of a host, up to id ``last``, whose period is over, if any."""
+    of = schema.batch.c
+    mine = schema.of_host(schema.batch, host), schema.unsealed, of.id <= last
+    query = select(of.id, of.ms, of.ticks).where(*mine).order_by(of.id).limit(MAX_TICKS)
+    complete = period = None
+    ticks = 0
+    for number, ms, count in connection.execute(query).all():
+        period = ms // PERIOD_MS if period is None else period
+        if ms // PERIOD_MS != period or ticks >= MAX_TICKS:
+            return complete
+        complete, ticks = number, ticks + count
+    return None
 
 
-def seal(connection: Connection, stretch: tuple[int, int], number: int) -> None:
+def seal(connection: Connection, host: int, last: int, slots: Slots) -> None:
+    """Seal the batches of a host up to id ``last`` into a chunk of that id."""
     with connection.begin():
-        times, columns, processes = _columns(connection, stretch)
+        times, columns, processes = _columns(connection, host, last)
     # the work is done outside of a transaction: nobody waits for it
-    write = chunk_writer(number, times, columns, processes) if times else None
+    write = chunk_writer(last, times, columns, processes) if times else None
     with connection.begin():
         if write is not None:
             write(connection)
-        connection.execute(delete(schema.batch).where(schema.batch.c.id.between(*stretch)))
+        connection.execute(update(schema.host).where(schema.host.c.id == host).values(sealed=last))
+        slots.free(connection, last)
 
 
 def chunk_writer(
@@ -104,40 +97,40 @@ def chunk_writer(
     return write
 
 
-def _columns(connection: Connection, stretch: tuple[int, int]) -> tuple[list[int], dict[int, Column], list[Any]]:
+def _columns(connection: Connection, host: int, last: int) -> tuple[list[int], dict[int, Column], list[Any]]:
     """Return the ticks' times in order of arrival, the columns of their series, and their processes."""
-    table = schema.batch
-    query = select(table).where(table.c.id.between(*stretch)).order_by(table.c.id)
-    rows = []
-    for raw in connection.execute(query):
-        with gap("ticks %d", raw.id):
-            rows.append(_parsed(raw))
-    places: dict[tuple[int, int], int] = {}
-    for batch, group in groupby(rows, key=itemgetter(0)):
-        for ms in sorted({ms for _, own, *_ in group for ms in own}):
-            places.setdefault((batch, ms), len(places))
-    times = [ms for _, ms in places]
+    of = schema.batch.c
+    query = select(of.id, of.ms, of.data).where(schema.of_host(schema.batch, host), schema.unsealed, of.id <= last)
+    batches = []
+    for number, ms, data in connection.execute(query.order_by(of.id)):
+        with gap("ticks %d", number):
+            batches.append(_parsed(ms, data))
+    times: list[int] = []
+    groups, processes = [], []
+    for of_batch, seen in batches:
+        places = {ms: len(times) + i for i, ms in enumerate(sorted({ms for own, _ in of_batch for ms in own}))}
+        groups += [([places[ms] for ms in own], readings) for own, readings in of_batch]
+        times += places
+        processes += seen
     found: dict[int, Column] = {}
-    processes = []
-    for batch, own, readings, seen in rows:
-        where = [places[batch, ms] for ms in own]
+    for where, readings in groups:
         for key, values in readings.items():
             column = found.setdefault(key, Column(array("q"), bytearray(len(times))))
             column.values.extend(values)
             for i in where:
                 column.mask[i] = 1
-        processes += seen
     return times, found, processes
 
 
-def _parsed(row: Any) -> tuple[int, list[int], dict[int, array[int]], list[Any]]:
-    """Return the batch, times (ms), readings by series and processes of a row, or raise one of ``errors.DAMAGE``."""
-    times = [row.ms + offset for offset in json.loads(row.offsets)]
-    readings: dict[int, array[int]] = {}
-    for key, given in json.loads(row.readings).items():
-        values = given if isinstance(given, list) else [given] * len(times)
-        if len(values) != len(times) or {*map(type, values)} != {int}:
-            raise ValueError(f"values of series {key}")
-        readings[int(key)] = array("q", values)
-    processes = [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
-    return row.batch, times, readings, processes
+def _parsed(start_ms: int, data: bytes | str) -> tuple[list[tuple[list[int], dict[int, array[int]]]], list[Any]]:
+    """Return (times in ms, readings by series) of each group, and processes, or raise one of ``errors.DAMAGE``."""
+    known, groups = json.loads(unpack_text(data)), []
+    for offsets, readings in known["ticks"]:
+        columns: dict[int, array[int]] = {}
+        for key, given in readings.items():
+            values = given if isinstance(given, list) else [given] * len(offsets)
+            if len(values) != len(offsets) or {*map(type, values)} != {int}:
+                raise ValueError(f"values of series {key}")
+            columns[int(key)] = array("q", values)
+        groups.append(([start_ms + offset for offset in offsets], columns))
+    return groups, [[start_ms + offset, seen] for offset, seen in known["processes"]]

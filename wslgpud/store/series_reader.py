@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import compress, pairwise, repeat
 from operator import add, itemgetter, mul, sub, truediv
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Select, Table, bindparam, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, Table, bindparam, func, literal, select
 from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import SeriesBlock, decode, find_block, inflate, rises, unpack_sheet
+from wslgpud.store.codec import SeriesBlock, decode, find_block, inflate, rises, unpack_sheet, unpack_text
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.records import SeriesRef
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
-from wslgpud.store.schema import MAX_BATCH, MOST_IDENTITIES, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
+from wslgpud.store.schema import MOST_IDENTITIES, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
 
-#: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
-_WIDTH = 26 * MAX_BATCH
-
-#: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
-_MOST_ROWS = 250_000
-
+#: what follows it: one value, or a list of them
+_VALUES = re.compile(r"\[([^]]*)\]|([^],}]*)")
+#: chunks whose times are remembered: those of a day, and 1 MB
+_KEPT_TIMES = 128
 #: whether time only grows, times (ms, or seconds), values
 Piece = tuple[bool, Iterable[Any], Iterable[Number]]
 
@@ -79,7 +79,12 @@ _SEALED = (
     .order_by(_chunk.id)
 )
 _FIRST_SEALED = select(_chunk.low_ms).where(_chunk.id.between(_low, _high)).order_by(_chunk.high_ms).limit(1)
-_FIRST_NEWEST = select(_batch.ms).where(_batch.id.between(_low, _high)).order_by(_batch.id).limit(1)
+_UNSEALED = (
+    select(_batch.ms, _batch.data)
+    .where(_batch.slot.between(_low, _high), schema.unsealed, _batch.ms.between(_start - PERIOD_MS, _end))
+    .order_by(_batch.id)
+)
+_FIRST_NEWEST = select(_batch.ms).where(_batch.slot.between(_low, _high), schema.unsealed).order_by(_batch.id).limit(1)
 
 
 def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_wall: float) -> list[Asked]:
@@ -106,17 +111,6 @@ def refs(connection: Connection, wanted: Sequence[int]) -> Iterator[tuple[int, S
         for number, divisor, metric, labels, host in connection.execute(_REFS, words):
             with gap("labels of series %d", number):
                 yield number, SeriesRef(metric, tuple(json.loads(labels).items()), host), divisor
-
-
-@cache
-def _unsealed(place_of: str) -> Select[Any]:
-    position = getattr(func, place_of)(_batch.readings, bindparam("needle"), type_=Integer)
-    values = func.substr(_batch.readings, position + bindparam("length", type_=Integer), _WIDTH)
-    return (
-        select(_batch.ms, _batch.offsets, values)
-        .where(_batch.id.between(_low, _high), position > 0, _batch.ms.between(_start - PERIOD_MS, _end))
-        .order_by(_batch.id)
-    )
 
 
 def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
@@ -214,7 +208,7 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
             found = find_block(sheet, own)
             if found is None:
                 continue
-            times = decode(when, ticks, last_ms, per_time)
+            times: list[Any] = _sealed_times(when, ticks, last_ms, per_time).tolist()
             if found.mask:
                 times = list(compress(times, mask_of(masks, ticks, found.mask)))
             values = decode(found.data, len(times), found.last, per_value)
@@ -222,6 +216,12 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
                 inside = [start <= time <= end for time in times]
                 times, values = list(compress(times, inside)), list(compress(values, inside))
             yield rises(when), times, values
+
+
+@lru_cache(_KEPT_TIMES)
+def _sealed_times(block: bytes, ticks: int, last_ms: int, per_time: int) -> array[Any]:
+    """Return the times of a chunk, which all its series share: who draws several decodes them once."""
+    return array("d" if per_time > 1 else "q", decode(block, ticks, last_ms, per_time))
 
 
 def _tuples(
@@ -257,17 +257,22 @@ def mask_of(masks: bytes, ticks: int, mask: int) -> bytes:
 def _newest(connection: Connection, asked: Asked) -> tuple[list[int], list[Number]]:
     """Return times (ms) and values of one series among the ticks that are not sealed yet, in order of arrival.
 
-    The text is cut out by position: parsing each batch as JSON would take twenty times as long.
+    The text is cut out by position: parsing each batch as JSON would take several times as long.
     """
     needle, (low, high) = f'"{asked.number}":', asked.rows
-    words = {"needle": needle, "length": len(needle), "start": asked.start_ms, "end": asked.end_ms}
-    query = _unsealed("instr" if connection.dialect.name == "sqlite" else "strpos")
+    words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
     points: list[tuple[int, int]] = []
-    for first, offsets, text in connection.execute(query, {**words, "low": low, "high": high}):
+    for first, data in _tuples(connection, _UNSEALED, words):
         with gap("ticks from %d on, series %d", first, asked.number):
-            many = text[0] == "["
-            texts = text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
-            given = zip((first + offset for offset in json.loads(offsets)), texts, strict=False)
+            text = unpack_text(data)
+            place = text.find(needle)
+            found = _VALUES.match(text, place + len(needle)) if place >= 0 else None
+            if found is None:
+                continue
+            readings = text.rindex("{", 0, place)
+            offsets = text[text.rindex("[", 0, readings) + 1 : readings - 2].split(",")
+            texts = repeat(found[2]) if found[1] is None else found[1].split(",")
+            given = zip((first + int(offset) for offset in offsets), texts, strict=False)
             points += [(ms, int(number)) for ms, number in given if asked.start_ms <= ms <= asked.end_ms]
     return [ms for ms, _ in points], [value for _, value in points]
 
@@ -338,43 +343,3 @@ def _by_part(
     # Those of one part come by their key; SQLite would sort all, as it does not know that the parts come by
     # theirs.
     return sorted(_tuples(connection, query), key=itemgetter(0))
-
-
-def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
-    """Return (ms, value) of every series of a host at the end of its newest chunk."""
-    mine = select(schema.chunk).where(schema.of_host(schema.chunk, host))
-    newest = connection.execute(mine.order_by(_chunk.id.desc()).limit(1)).first()
-    found: dict[int, tuple[int, Number]] = {}
-    if newest is None:
-        return found
-    with gap("chunk %d", newest.id):
-        times = times_of(newest)
-        latest = {0: times[-1]}
-        for number, (mask, last, _) in blocks_of(connection, newest.id).items():
-            if mask not in latest:
-                latest[mask] = times[mask_of(newest.masks, newest.ticks, mask).rfind(1)]
-            found[host << schema.SERIES_BITS | number] = (latest[mask], last)
-    return found
-
-
-def _parsed(data: bytes) -> list[Any]:
-    # each row would take a hundred times its two bytes
-    text = inflate(data, MOST_INFLATED_BYTES)
-    if text.count(b"[") + text.count(b"{") > _MOST_ROWS:
-        raise ValueError(f"more than {_MOST_ROWS} rows of processes")
-    found: list[Any] = json.loads(text)
-    return found
-
-
-def processes(
-    connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
-) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Return (ms, rows as in ``schema.batch``) between two moments."""
-    sealed = select(_chunk.id, _chunk.processes).where(_chunk.high_ms >= start_ms, _chunk.low_ms <= end_ms)
-    newest = select(_batch.ms, _batch.processes).where(_batch.ms.between(start_ms - PERIOD_MS, end_ms))
-    for table, query in ((schema.chunk, sealed), (schema.batch, newest)):
-        kept = query.where(table.c.processes.is_not(None), ours(connection, table)).order_by(table.c.id)
-        for which, given in connection.execute(kept):
-            with gap("processes of %s %d", table.name, which):
-                begin, seen = (0, _parsed(given)) if table is schema.chunk else (which, json.loads(given))
-                yield from [(begin + at, rows) for at, rows in seen if start_ms <= begin + at <= end_ms]

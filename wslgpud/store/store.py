@@ -25,6 +25,7 @@ from wslgpud.store import database, schema
 from wslgpud.store.errors import gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Delivery, Learned, delivery_of, stress_to_json, transition_row
+from wslgpud.store.replication import ReplicationSource
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import WriteBuffer
@@ -33,6 +34,8 @@ from wslgpud.words import MessageLike, to_text
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
+#: and then for a server
+CENTRAL_CLOSE_SECONDS = 0.4
 #: how far back is counted how long this machine was watched
 WATCHED_SECONDS = 30 * 86400.0
 #: deliveries that are taken over from an earlier run, the newest; as many wait for ten channels that are down
@@ -129,7 +132,7 @@ class Store(AbstractContextManager["Store"]):
     kept in memory within a bound, ``stats`` says so, and it is written when the disk is back.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition of the history
         self,
         target: str | Path,
         settings: StoreSettings | None = None,
@@ -137,15 +140,20 @@ class Store(AbstractContextManager["Store"]):
         host_name: str | None = None,
         boot_id: str = "",
         clock: Clock | None = None,
+        own_file: Path | None = None,
+        machine_id: str = "",
     ) -> None:
         """Open or create the database at ``target`` (a path, or an SQLAlchemy URL) and start the writer.
+
+        With ``own_file`` the history lies there, and a server at ``target`` gets a copy of it, whenever it answers.
 
         Raises:
             StoreError: the folder or file cannot be used; each subclass names it and the remedy.
             NewerSchemaError: a newer wslgpud wrote the file.
             LockedError: another daemon writes into it.
         """
-        self._target = str(target)
+        central = str(target) if own_file is not None and engines.sqlite_path(str(target)) is None else ""
+        self._target = str(own_file if central else target)
         settings = settings or StoreSettings()
         self.host = host_name or socket.gethostname()
         self._clock = clock or SystemClock()
@@ -164,6 +172,7 @@ class Store(AbstractContextManager["Store"]):
         self._reader: Reader | None = None
         self._reading = threading.Lock()
         self._run_id: int | None = None
+        self._central: _Central | None = None
         self._boot_id = boot_id
         self.previous_run: DaemonRun | None = None
         #: how long earlier daemons have watched within ``WATCHED_SECONDS``
@@ -173,6 +182,13 @@ class Store(AbstractContextManager["Store"]):
         self.outbox = Outbox(self._buffer, self._clock.wall, self._writer.wake)
         try:
             self._writer.start(ours=ours)
+            self._held.callback(self._writer.close, CLOSE_SECONDS)
+            if central:
+                self._buffer.copied(0)
+                source = ReplicationSource(
+                    self._target, self.host, machine_id, lambda: self._run_id, self._buffer.copied
+                )
+                self._central = _Central(central, settings, source, self.host, self._clock.wall)
         except BaseException:
             self._held.close()
             raise
@@ -197,6 +213,8 @@ class Store(AbstractContextManager["Store"]):
         """Write what waits, note the clean end and let go of the file; False when something is lost."""
         self._buffer.write(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS)
+        if self._central is not None:
+            self._central.close()
         self._held.close()
         return clean
 
@@ -238,7 +256,7 @@ class Store(AbstractContextManager["Store"]):
         with connection.begin():
             host_id = database.prepare(connection, self._target, self.host)
             low, high = schema.row_range(host_id)
-            of_host = (select(func.max(t.c.id)).where(t.c.id.between(low, high)) for t in schema.NUMBERED)
+            of_host = (select(func.max(t.c.id)).where(schema.of_host(t, host_id)) for t in schema.NUMBERED)
             last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
             self._buffer.attach(host_id, last_row, same_file=same_file)
             self.outbox.load(connection, low, high)
@@ -258,8 +276,9 @@ class Store(AbstractContextManager["Store"]):
             ran = func.sum(run.c.stopped_ms - case((run.c.started_ms > since_ms, run.c.started_ms), else_=since_ms))
             self.watched_seconds = (connection.scalar(select(ran).where(mine, run.c.stopped_ms > since_ms)) or 0) / 1000
             if last is not None:
+                since = batch.c.slot.between(low, high), batch.c.id > last.id
                 stopped = last.stopped_ms or connection.scalar(
-                    select(batch.c.ms).where(batch.c.id.between(last.id, high)).order_by(batch.c.id.desc()).limit(1)
+                    select(batch.c.ms).where(*since).order_by(batch.c.id.desc()).limit(1)
                 )
                 began, ended = last.started_ms / 1000, None if stopped is None else stopped / 1000
                 self.previous_run = DaemonRun(began, ended, bool(last.clean), last.version, last.boot_id)
@@ -289,4 +308,28 @@ class Store(AbstractContextManager["Store"]):
             dropped_records_total=self._buffer.events.dropped + self._buffer.writes.dropped,
             rejected_values_total=self._buffer.rejected_values,
             last_commit_age_seconds=None if committed is None else time.monotonic() - committed,
+            error=self._stats.error or (self._central.stats.error if self._central else ""),
+            replication_queue_ticks=self._central.source.waiting_ticks if self._central else None,
         )
+
+
+class _Central:
+    """The writer of a database of many machines, to which the rows of our file are copied."""
+
+    def __init__(
+        self, target: str, settings: StoreSettings, source: ReplicationSource, host: str, wall: Callable[[], float]
+    ) -> None:
+        """Start copying, or raise StoreError: waiting would not help."""
+        self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
+        self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach)
+        self.writer.start(ours=False)
+
+    def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
+        _ = last_row, same_file  # a server keeps what it has committed
+        with connection.begin():
+            self.source.attach(connection, database.prepare(connection, self._target, self._host))
+
+    def close(self) -> None:
+        """Copy what can be copied at once; the rest waits for the next start."""
+        self.writer.close(CENTRAL_CLOSE_SECONDS)
+        self.source.close()

@@ -20,6 +20,9 @@ _FINDINGS = "What the nightly look through the file found wrong the last time."
 _DROPPED = "Samples given up because the disk took none for too long."
 _ERRORS = "Failed attempts to write; the data is kept and written later."
 _FAILING = "1 while the database cannot be written, else 0."
+_WAITING = (
+    "Samples that wait on the disk of this machine to be copied to the database server; absent where there is none."
+)
 _ROOM = "Room inside the file that new data will use first."
 _AGE, _CHECKED = "Time since data last reached the disk.", "When the file was last looked through."
 _DURATION, _DELETED = "How long the last commit took.", "Rows deleted for their age or for the size of the whole."
@@ -43,6 +46,8 @@ class StoreStats:
     dropped_records_total: int = _figure(0, _counter_now("store_dropped_records", _RECORDS))
     write_errors_total: int = _figure(0, _counter_now("store_write_errors", _ERRORS))
     error: MessageLike = field(default="", metadata={"metric": _gauge_now("store_failing", _FAILING)})
+    #: None where nothing is copied to a server
+    replication_queue_ticks: int | None = _figure(None, _gauge_now("store_replication_queue_ticks", _WAITING))
     last_commit_age_seconds: float | None = _figure(None, _gauge_now("store_commit_age_seconds", _AGE, decimals=3))
     last_commit_seconds: float | None = _figure(
         None, _gauge_now("store_commit_duration_seconds", _DURATION, decimals=6)

@@ -13,15 +13,17 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from sqlalchemy import ColumnElement, Connection, Integer, Table, and_, bindparam, delete, func, select, text, true
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, text, true
 
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
+from wslgpud.store import all_series, schema, seal
 from wslgpud.store import connect as engines
-from wslgpud.store import schema, seal
 from wslgpud.store.errors import StoreError
 from wslgpud.store.reader import Reader
+from wslgpud.store.replication import ReplicationSource
 from wslgpud.store.rollup import DAY, HOUR
+from wslgpud.store.slots import Slots
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import WriteBuffer
 
@@ -84,9 +86,14 @@ class Upkeep:
     """Seals what is complete, deletes what is too old, then what is too much; one slice a call."""
 
     def __init__(
-        self, settings: StoreSettings, wall: Callable[[], float], buffer: WriteBuffer, stats: StoreStats
+        self,
+        settings: StoreSettings,
+        wall: Callable[[], float],
+        buffer: WriteBuffer | ReplicationSource,
+        slots: Slots,
+        stats: StoreStats,
     ) -> None:
-        self._settings, self._wall, self._buffer, self._stats = settings, wall, buffer, stats
+        self._settings, self._wall, self._buffer, self._slots, self._stats = settings, wall, buffer, slots, stats
         self._rows, self._pages = 50, VACUUM_PAGES
         self._due_mono = self._measure_due_mono = self._used_bytes = self._bytes_a_row = 0.0
         self._forget = Forgetter(settings, buffer, stats)
@@ -107,12 +114,12 @@ class Upkeep:
         return False
 
     def _seal(self, connection: Connection) -> bool:
-        low, _ = schema.row_range(self._buffer.host_id)
+        host = self._buffer.host_id
         with connection.begin():
-            stretch = seal.due(connection, low, self._buffer.synced_row)
-        if stretch is not None:
-            seal.seal(connection, stretch, self._buffer.next_row())
-        return stretch is not None
+            last = seal.due(connection, host, self._buffer.sealable_row)
+        if last is not None:
+            seal.seal(connection, host, last, self._slots)
+        return last is not None
 
     def _purge(self, connection: Connection) -> bool:
         keep = self._settings
@@ -238,6 +245,7 @@ class Upkeep:
             for table in (schema.series, schema.batch, schema.chunk, *MOST_ROWS):
                 count = select(func.count()).select_from(table)
                 ours = count if table is schema.series else count.where(self._ours(connection, table))
+                ours = ours.where(schema.unsealed) if table is schema.batch else ours
                 self._stats.rows[table.name] = connection.scalar(ours) or 0
             if connection.dialect.name == "sqlite":
                 _, free, size = engines.page_counts(connection)
@@ -252,7 +260,7 @@ def _adapted(size: int, seconds: float, most: int) -> int:
 class Forgetter:
     """Deletes series of which nothing is kept any more, and of too many names those not seen for longest."""
 
-    def __init__(self, settings: StoreSettings, buffer: WriteBuffer, stats: StoreStats) -> None:
+    def __init__(self, settings: StoreSettings, buffer: WriteBuffer | ReplicationSource, stats: StoreStats) -> None:
         days = max(settings.raw_days, settings.minute_days, settings.hour_days)
         self._raw_seconds, self._all_seconds = settings.raw_days * DAY, days * DAY
         self._buffer, self._stats = buffer, stats
@@ -272,13 +280,16 @@ class Forgetter:
 
     def _look(self, connection: Connection, now_wall: float) -> bool:
         low, high = 0, schema.series_range(1 << 32)[1]
+        mine: ColumnElement[bool] = true()
         if connection.dialect.name != "sqlite":  # a file is all ours, also what a renamed machine has left
             low, high = schema.series_range(self._buffer.host_id)
+            mine = schema.of_host(schema.batch, self._buffer.host_id)
         if self._place is None:
             self._place, self._excess = low - 1, _excess(connection, low, high)
         query = select(_series.id, _series.host, _series.metric).where(_series.id.between(self._place + 1, high))
         some = connection.execute(query.order_by(_series.id).limit(_AT_ONCE)).all()
-        started, in_use = time.monotonic(), self._buffer.in_use()
+        in_use = self._buffer.in_use() | all_series.unsealed_series(connection, mine)
+        started = time.monotonic()
         for number, host, metric in some:
             self._place = number
             crowded = self._excess.get((host, metric), 0) > 0
@@ -302,14 +313,7 @@ def _excess(connection: Connection, low: int, high: int) -> dict[tuple[int, str]
 
 def _kept(connection: Connection, number: int, since_wall: float) -> bool:
     since = int(since_wall // DAY) * DAY
-    if connection.execute(_HOUR_SINCE, {"series": number, "since": since}).first() is not None:
-        return True
-    batch = schema.batch.c
-    place_of = func.instr if connection.dialect.name == "sqlite" else func.strpos
-    place = place_of(batch.readings, bindparam("needle"), type_=Integer)
-    mine = batch.id.between(*schema.row_range(number >> schema.SERIES_BITS))
-    query = select(batch.id).where(mine, place > 0).limit(1)
-    return connection.execute(query, {"needle": f'"{number}":'}).first() is not None
+    return connection.execute(_HOUR_SINCE, {"series": number, "since": since}).first() is not None
 
 
 def _delete(connection: Connection, number: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,11 +24,11 @@ from wslgpud.store import connect as engines
 from wslgpud.store.errors import UnkeptError
 from wslgpud.words import MessageLike, cause, say
 
-#: the log is copied into the database when it has about so many pages
-CHECKPOINT_PAGES = 32
+#: the log is copied into the database when it has about so many pages: each page then once for all its changes
+CHECKPOINT_PAGES = 256
+#: what is committed in calm is synced at the latest after this, by the next commit
+SYNC_SECONDS = 25.0
 PAGE = 4096
-#: pages a commit changes beside those its rows fill
-_COMMIT_PAGES = 2
 _REMEDIES = {
     errno.EDQUOT: say("delete files of this user, or raise its quota"),
     errno.ENOSPC: say("free some space or name another folder in store.path"),
@@ -43,11 +44,17 @@ class Wal:
         self.connection, self._path = connection, path
         self._descriptor: int | None = None
         self._pages = 0
+        self._synced_mono = time.monotonic()
 
     @property
     def long(self) -> bool:
         """Tell whether it should be copied into the database; on a server nothing waits for that."""
         return self._path is None or self._pages >= CHECKPOINT_PAGES
+
+    @property
+    def due(self) -> bool:
+        """Tell whether what is committed should be synced, though nothing is at risk."""
+        return self.long or time.monotonic() - self._synced_mono >= SYNC_SECONDS
 
     @property
     def inode(self) -> tuple[int, int] | None:
@@ -57,7 +64,7 @@ class Wal:
         return found.st_dev, found.st_ino
 
     def grew(self, row_bytes: int) -> None:
-        self._pages += _COMMIT_PAGES + row_bytes // PAGE
+        self._pages += 1 + row_bytes // PAGE
 
     def sync(self) -> None:
         """Wait until the disk has all that is committed, or raise UnkeptError: some of it may be lost."""
@@ -68,6 +75,7 @@ class Wal:
             self._descriptor = os.open(engines.log_path(self._path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with _kept(self._path):
             os.fdatasync(self._descriptor)
+        self._synced_mono = time.monotonic()
 
     def checkpoint(self) -> None:
         """Copy it into the database as far as readers let it, or raise UnkeptError: all is copied again later."""

@@ -26,9 +26,9 @@ BUFFER_WRITES = 20_000
 #: ids of rows from here on stand for those they get when the database is opened for the first time
 PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
-#: what a row costs in memory beside its text
-_ROW_OVERHEAD = 400
-#: a series of a row: its name, and a number or a list of them
+#: what a batch costs in memory beside its text
+_BATCH_OVERHEAD = 800
+#: a series of a group: its name, and a number or a list of them
 _READING = re.compile(r'"(\d+)":(\[[^]]*\]|[^,}]+)')
 _T = TypeVar("_T")
 
@@ -103,16 +103,24 @@ class Backlog(Generic[_T]):
 
 
 class Batch(NamedTuple):
-    """Some ticks as rows, readings by the names of ``SeriesInUse``; ``id`` is that of the first, the others follow."""
+    """Some ticks as JSON, see ``schema.batch``, with readings by the names of ``SeriesInUse``."""
 
     id: int
-    rows: tuple[dict[str, Any], ...]
+    ms: int
     ticks: int
+    #: (offsets, readings) of the series that have values at the very same ticks
+    groups: tuple[tuple[str, str], ...]
+    processes: str
     urgent: bool
 
     @property
     def size(self) -> int:
-        return sum(len(r["readings"]) + len(r["processes"] or "") + _ROW_OVERHEAD for r in self.rows)
+        return sum(len(text) for group in self.groups for text in group) + len(self.processes) + _BATCH_OVERHEAD
+
+    def row(self, numbers: Mapping[str, int]) -> dict[str, Any]:
+        groups = ",".join(f"[{offsets},{_numbered(readings, numbers)}]" for offsets, readings in self.groups)
+        data = f'{{"ticks":[{groups}],"processes":{self.processes}}}'
+        return {"id": self.id, "ms": self.ms, "ticks": self.ticks, "data": data}
 
 
 @dataclass(slots=True)
@@ -139,22 +147,20 @@ class OpenBatch:
         if processes:
             self.processes.append((ms - self.times[0], processes))
 
-    def rows(self) -> tuple[dict[str, Any], ...]:
+    def closed(self, number: int) -> Batch:
         """Return the series in groups that have values at the very same ticks, fullest group first."""
         groups: dict[int, dict[str, Any]] = {}
         if self.processes:
-            # kept with all ticks, so that the offsets of the first row cover them
+            # kept with all ticks, so that the offsets of the first group cover them
             groups[(1 << len(self.times)) - 1] = {}
         for name, (values, bits) in self.columns.items():
             first = values[0]
             groups.setdefault(bits, {})[name] = first if values.count(first) == len(values) else values
-        start, rows = self.times[0], []
+        start, found = self.times[0], []
         for bits, readings in sorted(groups.items(), key=lambda g: -g[0].bit_count()):
             offsets = [ms - start for i, ms in enumerate(self.times) if bits >> i & 1]
-            rows.append({"ms": start, "offsets": dumps(offsets), "readings": dumps(readings), "processes": None})
-        if self.processes:
-            rows[0]["processes"] = dumps(self.processes)
-        return tuple(rows)
+            found.append((dumps(offsets), dumps(readings)))
+        return Batch(number, start, len(self.times), tuple(found), dumps(self.processes), self.urgent)
 
 
 class Waiting(NamedTuple):
@@ -176,6 +182,8 @@ class WriteBuffer:
     those in use and not all that the database has ever seen.
     """
 
+    where_it_waits = "in memory"
+
     def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._lock = threading.Lock()
         #: of the host whose rows these are
@@ -193,9 +201,8 @@ class WriteBuffer:
         self._next_row = PROVISIONAL
         self._shift = 0
         self._committed_row = 0
-        #: last id of our ticks that the disk is known to have: only such may be sealed. Those after it may have to
-        #: be committed once more, and what is sealed already would be there twice
-        self.synced_row = 0
+        self._synced_row = 0
+        self._copied_row: int | None = None
         self.rejected_values = 0
 
     def attach(self, host_id: int, last_row: int, *, same_file: bool = False) -> None:
@@ -214,8 +221,8 @@ class WriteBuffer:
                 self._next_row += self._shift
             self._next_row = max(self._next_row, free)
             if not same_file:
-                self._committed_row = self.synced_row = last_row
-                self.pending.replace(lambda batch: batch._replace(id=self._row_ids(len(batch.rows))))
+                self._committed_row = self._synced_row = last_row
+                self.pending.replace(lambda batch: batch._replace(id=self._row_ids(1)))
                 self.events.replace(lambda event: {**event, "id": self._row_ids(1)})
 
     def look_up(self, connection: Connection) -> bool:
@@ -269,20 +276,14 @@ class WriteBuffer:
             pending, numbers, series = self.pending.waiting(), self._series.numbers(), list(self._series.unsaved)
         before = accumulate((batch.ticks for batch in pending), initial=0)
         batches = [batch for batch, ticks_before in zip(pending, before, strict=False) if ticks_before < ticks]
-        rows = [
-            {**row, "id": batch.id + i, "batch": batch.id, "readings": _numbered(row["readings"], numbers)}
-            for batch in batches
-            for i, row in enumerate(batch.rows)
-        ]
-        return Waiting(series, batches, rows, events, writes)
+        return Waiting(series, batches, [batch.row(numbers) for batch in batches], events, writes)
 
     def committed(self, done: Waiting) -> None:
         with self._lock:
             del self._series.unsaved[: len(done.series)]
             self.pending.committed(done.batches)
             if done.batches:
-                newest = done.batches[-1]
-                self._committed_row = newest.id + len(newest.rows) - 1
+                self._committed_row = done.batches[-1].id
             self.events.committed(done.events)
             self.writes.committed(done.writes)
 
@@ -291,13 +292,25 @@ class WriteBuffer:
         with self._lock:
             for backlog in self._backlogs:
                 backlog.synced()
-            self.synced_row = self._committed_row
+            self._synced_row = self._committed_row
 
     def again(self) -> None:
         """Have everything committed again that the disk may not have."""
         with self._lock:
             for backlog in self._backlogs:
                 backlog.again()
+
+    @property
+    def sealable_row(self) -> int:
+        """Last id of our batches that the disk is known to have, and a central database: only such may be sealed.
+
+        Those after it may have to be committed once more, and what is sealed already would be there twice.
+        """
+        return self._synced_row if self._copied_row is None else min(self._synced_row, self._copied_row)
+
+    def copied(self, row: int) -> None:
+        """Note up to which id a central database has our batches; where there is none this is never called."""
+        self._copied_row = row
 
     @property
     def queue(self) -> tuple[int, int]:
@@ -311,13 +324,14 @@ class WriteBuffer:
 
     def insert(self, table: Table, row: Mapping[str, Any], **references: int | None) -> int:
         """Have a row written and return its id; ``references`` are columns that hold ids of other rows."""
-        number = self.next_row()
 
         def insert(connection: Connection) -> None:
             ids = {name: other and self.final_row(other) for name, other in references.items()}
             insert_new(connection, table, [{**row, **ids, "id": self.final_row(number)}])
 
-        self.write(insert)
+        with self._lock:  # rows of one table reach the file in the order of their ids
+            number = self._row_ids(1)
+            self.writes.put(insert)
         return number
 
     def write(self, write: Write) -> None:
@@ -338,9 +352,7 @@ class WriteBuffer:
 
     def _close_batch(self) -> None:
         if self._open.times:
-            rows = self._open.rows()
-            number = self._row_ids(len(rows))
-            self.pending.put(Batch(number, rows, len(self._open.times), self._open.urgent))
+            self.pending.put(self._open.closed(self._row_ids(1)))
             self._open = OpenBatch()
 
     def _scale(self, readings: Iterable[Reading], into: dict[str, Number]) -> None:

@@ -15,7 +15,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from wslgpud.config import StoreSettings
 from wslgpud.store import connect as engines
 from wslgpud.store import database, errors, recovery, schema, wal
+from wslgpud.store.replication import ReplicationSource
 from wslgpud.store.schema import insert_new
+from wslgpud.store.slots import Slots
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import Waiting, WriteBuffer
@@ -44,7 +46,7 @@ class Writer:
         self,
         target: str,
         settings: StoreSettings,
-        buffer: WriteBuffer,
+        buffer: WriteBuffer | ReplicationSource,
         stats: StoreStats,
         wall: Callable[[], float],
         *,
@@ -55,7 +57,8 @@ class Writer:
         self._path = engines.sqlite_path(target)
         self._buffer, self._stats = buffer, stats
         self._attach, self._wall, self._commit_seconds = attach, wall, settings.commit_seconds
-        self._upkeep = Upkeep(settings, wall, buffer, stats)
+        self._slots = Slots()
+        self._upkeep = Upkeep(settings, wall, buffer, self._slots, stats)
         self._check = NightlyCheck(target, wall, stats, self.report_damage)
         self._engine: Engine | None = None
         self._aside: Path | None = None
@@ -152,11 +155,10 @@ class Writer:
             waiting = self._buffer.waiting(TICKS_A_COMMIT)
             if not (numbered or waiting):
                 break
-            self._commit(log_file.connection, waiting)
-            log_file.grew(sum(batch.size for batch in waiting.batches))
+            log_file.grew(self._commit(log_file.connection, waiting))
             self._buffer.committed(waiting)
             some = self._unsynced = True
-        if synced or log_file.long:
+        if synced or log_file.due:
             self._sync(log_file)
         if some:
             self.last_commit_mono = time.monotonic()
@@ -170,7 +172,8 @@ class Writer:
         if log_file.long:
             log_file.checkpoint()
 
-    def _commit(self, connection: Connection, waiting: Waiting) -> None:
+    def _commit(self, connection: Connection, waiting: Waiting) -> int:
+        """Commit rows; return the bytes of those that are batches."""
         with connection.begin():
             for write in waiting.writes:
                 write(connection)
@@ -178,8 +181,8 @@ class Writer:
             insert_new(connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series])
             if waiting.series:
                 connection.execute(_KIND, [{"number": n, "now": k.kind} for n, k in waiting.series])
-            insert_new(connection, schema.batch, waiting.rows)
             insert_new(connection, schema.event, waiting.events)
+            return self._slots.write(connection, waiting.rows)
 
     def _upkeep_slice(self) -> bool:
         log_file, more = self._open(), True
@@ -218,7 +221,7 @@ class Writer:
                 why = say("{what} ({why})", what=why, why=reason)
             why = clauses((why, remedy))
         if str(why) != str(self._stats.error):
-            log.error("history is kept in memory: %s", why)
+            log.error("history is kept %s: %s", self._buffer.where_it_waits, why)
         self._stats.error = why
         # the driver's own words: SQLAlchemy adds what was to be written, and an event may speak of damage
         said = str(error.orig if isinstance(error, DBAPIError) else error)
@@ -248,6 +251,8 @@ class Writer:
                 if self._aside is not None:
                     self._begin_salvage(opened.connection, self._aside)
                 self._attach(opened.connection, self._last_row, same_file=self._inode == engines.identity(self._path))
+                with opened.connection.begin():
+                    self._slots.load(opened.connection, self._buffer.host_id, self._last_row)
                 # that this run has begun must be known even if the power goes in the next second
                 opened.sync()
             except BaseException:

@@ -175,6 +175,7 @@ def test_ids_never_change_once_they_are_out():
         "memory.limited",
         "data.windows_drive",
         "disk.state",
+        "disk.replication",
         "disk.space",
         "disk.windows",
         "clock.daemons",

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Container, Mapping
+from pathlib import Path
 
 from wslgpud.advise.doctor.checking import (
     WINDOWS_DRIVE_FULL,
@@ -28,7 +29,7 @@ from wslgpud.security import safe_files
 from wslgpud.sources import table, whole
 from wslgpud.sources.disk import READERS, holder, open_there
 from wslgpud.sources.processes import ProcessSource
-from wslgpud.words import Message, all_of, say, says, template
+from wslgpud.words import Message, all_of, cause, say, says, template
 from wslgpud.words.units import size
 
 GIB = 1 << 30
@@ -44,6 +45,8 @@ MAPS = 262144
 WATCHES, MANY_WATCHES = 65536, 524288
 #: ext4.vhdx grows by gigabytes at a time, and Windows itself fails below some.
 FULL_BYTES, NEARLY_FULL_BYTES = 5 * GIB, 20 * GIB
+#: A quarter of an hour of samples is sealed once the server has it, and a minute is between two looks.
+LATE_SECONDS = 1200.0
 #: The hardware clock tells whole seconds, and a machine under load asks late.
 SKEW_SECONDS = 5.0
 #: Time zones differ by quarters of an hour, and by 14 hours at most.
@@ -216,6 +219,33 @@ def state(machine: Evidence) -> Outcome:
         remedy = say("{command}   # a failing disk? see dmesg", command=f"sudo mount -o remount,rw {mount.point}")
         return problem(say("{path} is read-only", path=path), WINDOWS_DRIVE_FULL if machine.wsl else remedy)
     return good(say("{path}, on {filesystem}", path=path, filesystem=mount.type))
+
+
+@check("disk.replication", "Copy of the history on the server")
+def replication(machine: Evidence) -> Outcome:
+    """A server that is away costs nothing but delay: what it has not got yet waits on this machine's disk."""
+    # Late: SQLAlchemy, for which few machines have use here.
+    from wslgpud.store import Reader, StoreError, shown, sqlite_path
+
+    server = machine.config.store.path
+    if not server or sqlite_path(server) is not None or not machine.host.live:
+        return skipped(say("the history lies on this machine alone"))
+    try:
+        with Reader(str(Path(machine.state_folder) / "wslgpud.db")) as reader:
+            ticks, oldest_wall = reader.unsealed()
+    except StoreError as error:
+        return unknown(cause(error))
+    waited = 0.0 if oldest_wall is None else machine.host.clock.wall() - oldest_wall
+    if waited < LATE_SECONDS:
+        return good(say("{server} has all but the newest samples", server=shown(server)))
+    found = says(
+        "{count} sample waits on this disk for {server}, the oldest for {waited_seconds}",
+        "{count} samples wait on this disk for {server}, the oldest for {waited_seconds}",
+        count=ticks,
+        server=shown(server),
+        waited_seconds=waited,
+    )
+    return problem(found, "journalctl -u wslgpud -g 'kept on this machine' | tail -3")
 
 
 @check("disk.space", "Space on the Linux disk")

@@ -1,0 +1,97 @@
+"""What is asked of all series at once: their last values, the processes, and which are not sealed yet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, select
+
+from wslgpud.model import Number
+from wslgpud.store import schema
+from wslgpud.store.codec import inflate, unpack_text
+from wslgpud.store.errors import gap
+from wslgpud.store.schema import MOST_INFLATED_BYTES, PERIOD_MS
+from wslgpud.store.series_reader import blocks_of, mask_of, times_of
+
+#: ``last_values`` looks back this far, and at no more batches, for series that are read less often than every tick
+LATEST_MS = 65_000
+LATEST_BATCHES = 75
+#: the name of a series in a batch; within a text each quote is escaped
+_NAME = re.compile(r'"(\d+)":')
+#: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
+_MOST_ROWS = 250_000
+
+
+_chunk, _batch = schema.chunk.c, schema.batch.c
+
+
+def unsealed_series(connection: Connection, mine: ColumnElement[bool]) -> set[int]:
+    """Return the ids of the series in those batches that are not sealed yet."""
+    found: set[int] = set()
+    for number, data in connection.execute(select(_batch.id, _batch.data).where(mine, schema.unsealed)):
+        with gap("ticks %d", number):
+            found.update(map(int, _NAME.findall(unpack_text(data))))
+    return found
+
+
+def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
+    """Return (ms, value) of every series of a host: of the newest batches, else at the end of its newest chunk."""
+    mine = select(schema.chunk).where(schema.of_host(schema.chunk, host))
+    found: dict[int, tuple[int, Number]] = {}
+    for newest in connection.execute(mine.order_by(_chunk.id.desc()).limit(1)):
+        found = _last_of_chunk(connection, host, newest)
+    return found | _newest_values(connection, host)
+
+
+def _last_of_chunk(connection: Connection, host: int, newest: Any) -> dict[int, tuple[int, Number]]:
+    found: dict[int, tuple[int, Number]] = {}
+    with gap("chunk %d", newest.id):
+        times = times_of(newest)
+        latest = {0: times[-1]}
+        for number, (mask, last, _) in blocks_of(connection, newest.id).items():
+            if mask not in latest:
+                latest[mask] = times[mask_of(newest.masks, newest.ticks, mask).rfind(1)]
+            found[host << schema.SERIES_BITS | number] = (latest[mask], last)
+    return found
+
+
+def _newest_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
+    mine = schema.of_host(schema.batch, host), schema.unsealed
+    newest = connection.scalar(select(_batch.ms).where(*mine).order_by(_batch.id.desc()).limit(1))
+    rows = select(_batch.ms, _batch.data).where(*mine, _batch.ms >= (newest or 0) - LATEST_MS)
+    found: dict[int, tuple[int, Number]] = {}
+    for ms, data in connection.execute(rows.order_by(_batch.id.desc()).limit(LATEST_BATCHES)).all()[::-1]:
+        with gap("ticks from %d on", ms):
+            for offsets, readings in json.loads(unpack_text(data))["ticks"]:
+                last = ms + offsets[-1]
+                for key, given in readings.items():
+                    found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
+    return found
+
+
+def _parsed(data: bytes) -> list[Any]:
+    # each row would take a hundred times its two bytes
+    text = inflate(data, MOST_INFLATED_BYTES)
+    if text.count(b"[") + text.count(b"{") > _MOST_ROWS:
+        raise ValueError(f"more than {_MOST_ROWS} rows of processes")
+    found: list[Any] = json.loads(text)
+    return found
+
+
+def processes(
+    connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
+) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Return (ms, rows as in ``schema.batch``) between two moments."""
+    sealed = select(_chunk.id, _chunk.processes).where(_chunk.high_ms >= start_ms, _chunk.low_ms <= end_ms)
+    sealed = sealed.where(_chunk.processes.is_not(None))
+    newest = select(_batch.ms, _batch.data).where(_batch.ms.between(start_ms - PERIOD_MS, end_ms), schema.unsealed)
+    for table, query in ((schema.chunk, sealed), (schema.batch, newest)):
+        kept = query.where(ours(connection, table)).order_by(table.c.id)
+        for which, given in connection.execute(kept):
+            with gap("processes of %s %d", table.name, which):
+                whole = table is schema.chunk
+                begin, seen = (0, _parsed(given)) if whole else (which, json.loads(unpack_text(given))["processes"])
+                yield from [(begin + at, rows) for at, rows in seen if start_ms <= begin + at <= end_ms]

@@ -1,0 +1,258 @@
+"""What a central database is still to get: the rows of the machine's own file, in order, each once.
+
+The daemon writes into its own file alone. A second ``Writer`` copies what is new there, so that a server that is away
+for a day costs nothing but delay. How far it has come stands in the server's row of this machine, changed by the very
+transaction that brings the rows: whichever side dies, nothing is there twice or missing. Batches are not sealed in the
+file before they are copied, so what waits is bounded by ``store.max_bytes`` as all of the file is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Table, delete, func, select, update
+
+from wslgpud.store import schema, series_ids
+from wslgpud.store.codec import unpack_text
+from wslgpud.store.errors import LockedError, StoreError, gap
+from wslgpud.store.reader import Reader
+from wslgpud.store.schema import insert_new
+from wslgpud.store.series_ids import SeriesKey
+from wslgpud.store.write_buffer import Waiting
+
+#: rows of one table that are copied by one transaction
+_AT_ONCE = 500
+#: what is copied beside batches, in the order in which rows refer to each other
+_TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run, schema.learned, schema.daemon_run)
+#: of rows that change once after they were made: the column that is empty until then
+_ENDS = {schema.outbox: schema.outbox.c.done_ms, schema.daemon_run: schema.daemon_run.c.stopped_ms}
+_batch, _series = schema.batch.c, schema.series.c
+_CREATED = select(func.min(schema.schema_migration.c.applied_ms))
+
+
+class _Source(NamedTuple):
+    """How far the rows of a file were copied, as JSON in ``host.source``."""
+
+    #: when the file was made, in milliseconds since the epoch: tells one file from another
+    file: int
+    #: of the machine that wrote it, empty where that is not known
+    machine: str
+    #: id and beginning of the run that has copied last: a file that does not know it was set back, or is a copy
+    run: tuple[int, int]
+    #: id in the server less the id in the file
+    shift: int
+    #: table -> id in the file of the last row that is there
+    copied: dict[str, int]
+
+
+_NOTHING = _Source(0, "", (0, 0), 0, {})
+
+
+class ReplicationSource:
+    """Takes the place of ``WriteBuffer`` for the writer of a central database: rows wait in a file, not in memory."""
+
+    where_it_waits = "on this machine's disk"
+
+    def __init__(
+        self, file: str, host: str, machine: str, run_row: Callable[[], int | None], copied: Callable[[int], None]
+    ) -> None:
+        """``copied`` is told the id up to which batches of the ``file`` may be sealed; ``run_row`` gives our run's."""
+        self._file, self._host, self._machine, self._run_row, self._copied = file, host, machine, run_row, copied
+        self._reader: Reader | None = None
+        self._source = _NOTHING
+        self._run = (0, 0)
+        #: of the machine in the file
+        self._low = 0
+        #: of the machine in the server
+        self.host_id = 0
+        #: last id of our batches that may be sealed
+        self.sealable_row = 0
+        #: id of a series in the file -> in the server
+        self._numbers: dict[int, int] = {}
+        self._open: dict[Table, set[int]] = {table: set() for table in _ENDS}
+        self._new: list[tuple[int, SeriesKey]] = []
+        self._rows: dict[Table, list[dict[str, Any]]] = {}
+        self._ended: dict[Table, list[dict[str, Any]]] = {}
+        self._batches: list[dict[str, Any]] = []
+        #: samples that wait in the file, None while that is not known
+        self.waiting_ticks: int | None = None
+
+    def attach(self, connection: Connection, host_id: int) -> None:
+        """Look up how far an opened database has come, or raise LockedError: another machine has our name there."""
+        self.host_id, self._numbers, self._new = host_id, {}, []
+        self._source = _NOTHING
+        given = connection.scalar(select(schema.host.c.source).where(schema.host.c.id == host_id))
+        with gap("how far the rows of host %d were copied", host_id):
+            self._source = _Source(*json.loads(given)) if given else _NOTHING
+        if self._source.machine not in ("", self._machine):
+            take_over = f"UPDATE host SET source = NULL WHERE name = '{self._host}'"
+            raise LockedError(
+                "the database holds another machine named {host}; give this one another name, or, if it takes the "
+                "place of that one: {command}",
+                host=self._host,
+                command=take_over,
+            )
+        for table, end in _ENDS.items():
+            unended = select(table.c.id).where(schema.of_host(table, host_id), end.is_(None))
+            self._open[table] = {number - self._source.shift for number in connection.scalars(unended.limit(_AT_ONCE))}
+
+    def look_up(self, connection: Connection) -> bool:
+        """Read what is new in the file and give its series their numbers; tell whether there were any without."""
+        with self._local() as local:
+            self._follow(connection, local)
+            self._read(local)
+            names = {int(name) for row in self._batches for _, of in row["data"]["ticks"] for name in of}
+            wanted = [*names - self._numbers.keys()]
+            rows = [] if not wanted else local.execute(select(schema.series).where(_series.id.in_(wanted))).all()
+        keys = {row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor) for row in rows}
+        if keys:
+            with connection.begin():
+                known = series_ids.find(connection, self.host_id, keys.values())
+            newest, last = known.newest, schema.series_range(self.host_id)[1]
+            free = iter(known.free)
+            for number, key in keys.items():
+                theirs, kind = known.rows.get(key.identity, (None, ""))
+                if theirs is None:
+                    newest += 1
+                    theirs = newest if newest <= last else next(free, None)
+                if theirs is not None:
+                    self._numbers[number] = theirs
+                    if kind != key.kind:
+                        self._new.append((theirs, key))
+        return bool(self._new)
+
+    def waiting(self, ticks: int) -> Waiting:
+        """Return what ``look_up`` has read; ``ticks`` are those of one transaction at most, about."""
+        _ = ticks
+        rows = [self._renumbered(row) for row in self._batches]
+        some = bool(self._batches or any(self._rows.values()) or any(self._ended.values()))
+        return Waiting(self._new, [], rows, [], [self._copy] if some else [])
+
+    def committed(self, done: Waiting) -> None:
+        if done.writes:
+            self._source = self._reached()
+            for table, rows in self._rows.items():
+                if table in _ENDS:
+                    self._open[table] |= {row["id"] for row in rows if row[_ENDS[table].name] is None}
+            for table, rows in self._ended.items():
+                self._open[table] -= {row["id"] for row in rows}
+        self._new, self._rows, self._ended, self._batches = [], {}, {}, []
+
+    def synced(self) -> None:
+        """A server keeps what it has committed: it may be sealed, there and in the file."""
+        copied = self._source.copied.get(schema.batch.name, 0)
+        self.sealable_row = copied + self._source.shift
+        self._copied(copied)
+
+    def again(self) -> None:
+        """Count what waits while the server is away; nothing else is remembered that ``attach`` does not look up."""
+        with suppress(StoreError), self._local() as local:
+            self.waiting_ticks = self._count(local)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is lost that was not copied yet."""
+        return True
+
+    def in_use(self) -> set[int]:
+        return {*self._numbers.values()}
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    @contextmanager
+    def _local(self) -> Iterator[Connection]:
+        self._reader = self._reader or Reader(self._file, self._host)
+        with self._reader.connected() as local:
+            yield local
+
+    def _count(self, local: Connection) -> int:
+        copied = self._source.copied.get(schema.batch.name, 0)
+        return int(local.scalar(select(func.sum(_batch.ticks)).where(schema.unsealed, _batch.id > copied)) or 0)
+
+    def _follow(self, connection: Connection, local: Connection) -> None:
+        """Begin anew with another file than before, or one that was set back: its rows get ids of their own."""
+        made, ours = int(local.scalar(_CREATED) or 0), self._run_row() or 0
+        here = local.execute(select(schema.host).where(schema.host.c.name == self._host)).one()
+        low, server_low = schema.row_range(here.id)[0], schema.row_range(self.host_id)[0]
+        ids = (select(func.max(table.c.id)).where(schema.of_host(table, here.id)) for table in schema.NUMBERED)
+        newest = max(local.scalar(query) or low for query in ids)
+        if here.id << schema.ROW_BITS != self._low or self._source.file != made:
+            self._low, self._numbers = low, {}
+        run = schema.daemon_run.c
+        started = dict(
+            local.execute(select(run.id, run.started_ms).where(run.id.in_((ours, self._source.run[0])))).all()
+        )
+        self._run = ours, started.get(ours, 0)
+        known = self._source.run[1] == started.get(self._source.run[0])
+        if self._source.file == made and known and max(self._source.copied.values(), default=low) <= newest:
+            return
+        with connection.begin():
+            ids = (select(func.max(t.c.id)).where(schema.of_host(t, self.host_id)) for t in schema.NUMBERED)
+            taken = max(connection.scalar(query) or server_low for query in ids)
+        # what is sealed in a file is history from before; what one that was set back holds from before that is there
+        first = max(here.sealed, ours - 1) if self._source.file == made else here.sealed
+        names = (table.name for table in (schema.batch, *_TABLES))
+        self._source = _Source(made, self._machine, self._run, taken - first, dict.fromkeys(names, first))
+        self._open = {table: set() for table in _ENDS}
+
+    def _read(self, local: Connection) -> None:
+        copied, host = self._source.copied, self._low >> schema.ROW_BITS
+
+        def after(table: Table) -> Any:
+            return select(table).where(schema.of_host(table, host), table.c.id > copied.get(table.name, 0))
+
+        self._rows = {t: _dicts(local, after(t).order_by(t.c.id).limit(_AT_ONCE)) for t in _TABLES}
+        self._ended = {
+            table: _dicts(local, select(table).where(table.c.id.in_(self._open[table]), end.is_not(None)))
+            for table, end in _ENDS.items()
+        }
+        self.waiting_ticks = self._count(local)
+        self._batches = _dicts(local, after(schema.batch).order_by(_batch.id).limit(_AT_ONCE // 8))
+        for row in self._batches:
+            parsed: dict[str, Any] = {"ticks": [], "processes": []}
+            with gap("ticks %d", row["id"]):
+                parsed = json.loads(unpack_text(row["data"]))
+            row["data"] = parsed
+
+    def _renumbered(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        numbers = self._numbers
+        ticks = [
+            [offsets, {str(numbers[int(name)]): values for name, values in of.items() if int(name) in numbers}]
+            for offsets, of in row["data"]["ticks"]
+        ]
+        data = schema.dumps({**row["data"], "ticks": ticks})
+        return {"id": row["id"] + self._source.shift, "ms": row["ms"], "ticks": row["ticks"], "data": data}
+
+    def _reached(self) -> _Source:
+        read = {**self._rows, schema.batch: self._batches}
+        last = {table.name: rows[-1]["id"] for table, rows in read.items() if rows}
+        return self._source._replace(run=self._run, copied=self._source.copied | last)
+
+    def _copy(self, connection: Connection) -> None:
+        shift = self._source.shift
+        for table, rows in self._rows.items():
+            insert_new(connection, table, [self._shifted(row) for row in rows])
+        for row in self._rows.get(schema.learned, ()):
+            of = schema.learned.c
+            earlier = schema.of_host(schema.learned, self.host_id), of.id < row["id"] + shift
+            connection.execute(delete(schema.learned).where(*earlier, of.subject == row["subject"]))
+        for table, rows in self._ended.items():
+            for row in map(self._shifted, rows):
+                connection.execute(update(table).where(table.c.id == row["id"]).values(row))
+        reached = schema.dumps(self._reached())
+        connection.execute(update(schema.host).where(schema.host.c.id == self.host_id).values(source=reached))
+
+    def _shifted(self, row: dict[str, Any]) -> dict[str, Any]:
+        shifted = {**row, "id": row["id"] + self._source.shift}
+        if row.get("transition") is not None:
+            shifted["transition"] = row["transition"] + self._source.shift
+        return shifted
+
+
+def _dicts(connection: Connection, query: Any) -> list[dict[str, Any]]:
+    return [dict(row) for row in connection.execute(query).mappings()]

@@ -1,0 +1,86 @@
+"""Where the newest batches lie in their table: each in the place of one that is sealed.
+
+A row that is written over one of its size changes its page and no other. To insert one and delete it later
+changes up to four more with each commit: the head of the list of free pages, the list, the map that finds the owner
+of a page, and the page above. A page is written twice, into the log and from there into the file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, select
+from sqlalchemy.dialects import sqlite
+
+from wslgpud.store import schema
+from wslgpud.store.codec import pack_text
+
+#: sizes of ``batch.data``: so that eight, four, two or one fill a page of 4096 bytes with what SQLite adds
+_SIZES = (470, 980, 2000, 4030)
+_PAGE = 4096
+#: places that are kept free; a machine that has each second synced for a quarter of an hour needs 900 for a while
+_MOST_FREE = 300
+
+_batch = schema.batch
+
+
+class Slots:
+    """The places of one host; ``load`` looks up those of a database that was opened anew."""
+
+    def __init__(self) -> None:
+        #: id of a batch -> (bytes, place)
+        self._taken: dict[int, tuple[int, int]] = {}
+        self._free: list[tuple[int, int]] = []
+        self._newest = 0
+
+    def load(self, connection: Connection, host: int, beyond: int) -> None:
+        """Look up what is taken; of a file whose rows are still to be taken over only places ``beyond`` are free."""
+        of = _batch.c
+        query = select(of.id, func.length(of.data), of.slot, schema.unsealed).where(schema.of_host(_batch, host))
+        rows = connection.execute(query).all()
+        self._taken = {number: (size, slot) for number, size, slot, unsealed in rows if unsealed}
+        self._free = sorted((size, slot) for _, size, slot, unsealed in rows if not unsealed)
+        self._newest = max((slot for *_, slot, _ in rows), default=schema.row_range(host)[0])
+        self._newest = max(self._newest, beyond)
+
+    def write(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
+        """Write batches, again where a commit failed that may have happened; return their bytes."""
+        if not rows:
+            return 0
+        sqlite_ = connection.dialect.name == "sqlite"
+        placed = [self._placed(row, pack_text(row["data"]) if sqlite_ else row["data"]) for row in rows]
+        make: Any = sqlite.insert
+        if not sqlite_:
+            from sqlalchemy.dialects import postgresql  # late, see ``schema.insert_new``
+
+            make = postgresql.insert
+        write = make(_batch)
+        others = {column.name: write.excluded[column.name] for column in _batch.c if not column.primary_key}
+        connection.execute(write.on_conflict_do_update(index_elements=[_batch.c.slot], set_=others), placed)
+        return sum(len(row["data"]) for row in placed)
+
+    def free(self, connection: Connection, sealed: int) -> None:
+        """Let others take the places of the batches up to id ``sealed``, and give back what is too much."""
+        for number in [number for number in self._taken if number <= sealed]:
+            insort(self._free, self._taken.pop(number))
+        # the larger ones suit any batch
+        surplus = [slot for _, slot in self._free[:-_MOST_FREE]]
+        if surplus:
+            del self._free[:-_MOST_FREE]
+            connection.execute(delete(_batch).where(_batch.c.slot.in_(surplus)))
+
+    def _placed(self, row: dict[str, Any], data: bytes | str) -> dict[str, Any]:
+        size, slot = self._taken.get(row["id"]) or self._take(len(data))
+        self._taken[row["id"]] = size, slot
+        if isinstance(data, bytes):
+            data = data.ljust(size, b"\0")
+        return {**row, "slot": slot, "data": data}
+
+    def _take(self, size: int) -> tuple[int, int]:
+        at = bisect_left(self._free, (size, 0))
+        if at < len(self._free):
+            return self._free.pop(at)
+        self._newest += 1
+        return next((known for known in _SIZES if known >= size), -size // _PAGE * -_PAGE), self._newest
