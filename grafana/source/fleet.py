@@ -84,19 +84,23 @@ def _machines() -> list[Panel]:
     )
     vram = f"{_BY} ({metric('gpu_memory_used_bytes')} / {metric('gpu_memory_total_bytes')})"
     level = f"{_BY} ({metric('verdict_level')})"
+    share = f"{metric('headroom_bytes')} / ({metric('headroom_capacity_bytes')} > 0)"
     table = rows(
         "Machines by verdict",
-        "One row per machine; click to open its overview. N/A: the machine has no GPU.",
+        "One row per machine, with the resource that has the smallest share left; click to open its overview. N/A: the"
+        " machine has no GPU.",
         ask(level, rows=True),
         ask(f"{left} or {level} * 0 - 1", rows=True),
         ask(memory, rows=True),
         ask(f"{vram} or {level} * 0 - 1", rows=True),
         ask(f"{_BY} ({metric('gpu_utilization_ratio')}) or {level} * 0 - 1", rows=True),
         ask(f"{_BY} ({metric('alert_level')}) or {level} * 0", rows=True),
+        ask(f"min by (job, instance, resource) (bottomk by (job, instance) (1, {share}))", rows=True),
         columns={
             "instance": "Machine",
             "Value #A": "Verdict",
             "Value #B": "Time left",
+            "resource": "Least headroom",
             "Value #C": "RAM and swap",
             "Value #D": "VRAM",
             "Value #E": "GPU load",
@@ -187,10 +191,10 @@ def _together() -> list[Panel]:
         lines("GPU power by machine", "Drawn by each board.", ask(metric("gpu_power_watts"), card), unit="watt"),
         bars(
             "Headroom by machine",
-            "The smallest share left on any of its resources.",
+            "The smallest share left on any of its resources, and of which.",
             ask(
-                f"min by (instance) ({metric('headroom_bytes')} / ({metric('headroom_capacity_bytes')} > 0))",
-                "{{instance}}",
+                f"bottomk by (instance) (1, {metric('headroom_bytes')} / ({metric('headroom_capacity_bytes')} > 0))",
+                "{{instance}}: {{resource}}",
                 now=True,
             ),
             unit="percentunit",

@@ -11,7 +11,7 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana.source.kit import CRITICAL, DATASOURCE, NOTE, WARNING, Panel, metric
+from grafana.source.kit import CRITICAL, DATASOURCE, NOTE, Panel, metric
 
 TAG = "wslgpud"
 
@@ -59,6 +59,10 @@ def variables(*, machines: bool = False, cards: str = "") -> list[Any]:
     return found
 
 
+#: of bands, which may cover hours: Grafana draws their edges in it at full strength, and the curves are what matters
+_FAINT = "rgba(250, 222, 42, 0.25)"
+
+
 def _annotation(name: str, expression: str, title: str, text: str, colour: str, *, on: bool = True) -> Any:
     return (
         builders.AnnotationQuery()
@@ -77,7 +81,7 @@ def happenings() -> list[Any]:
     """Return what happened, drawn into every curve."""
     jumped = "changes({}[$__interval]) > 0"
     return [
-        _annotation("Incidents", f"{metric('alert_level')} >= 2", "{{rule}}", "{{resource}}", WARNING),
+        _annotation("Incidents", f"{metric('alert_level')} >= 2", "{{rule}}", "{{resource}}", _FAINT),
         _annotation(
             "OOM kills", f"increase({metric('oom_kills')}[$__interval]) > 0", "OOM kill", "{{instance}}", CRITICAL
         ),

@@ -148,8 +148,7 @@ def _last() -> Any:
 def figure(
     title: str,
     text: str,
-    query: Any,
-    *,
+    *queries: Any,
     unit: str = "none",
     width: int = 4,
     height: int = 4,
@@ -161,7 +160,7 @@ def figure(
     decimals: float | None = None,
     colour: str = "",
 ) -> Panel:
-    """Return a large figure; ``names`` shows the names of series instead of values."""
+    """Return a large figure, of several series each with its name; ``names`` shows the names instead of values."""
     mode = common.BigValueColorMode.BACKGROUND if background else common.BigValueColorMode.VALUE
     panel = (
         stat.Panel()
@@ -180,7 +179,7 @@ def figure(
         panel = panel.decimals(decimals)
     if names:
         panel = panel.text(common_builders.VizTextDisplayOptions().value_size(28))
-    return _dressed(panel, title, text, [query], width, height)
+    return _dressed(panel, title, text, queries, width, height)
 
 
 def bars(

@@ -32,11 +32,9 @@ from grafana.source.overview import vram
 ALIVE = words({1: ("answers", GOOD), 0: ("lost", CRITICAL)})
 YES_NO = words({1: ("yes", WARNING), 0: ("no", GOOD), -1: ("N/A", NOT_HERE)})
 ON_OFF = words({1: ("on", NOTE), 0: ("off", "#5a5a5a33")})
-REPAIR = words(
-    {0: ("nothing to do", GOOD), 1: ("at next reset", WARNING), 2: ("replace card", CRITICAL), -1: ("N/A", NOT_HERE)}
-)
-DISPLAY = words({1: ("yes", NOTE), 0: ("no", GOOD), -1: ("N/A", NOT_HERE)})
-DIVIDED = words({1: ("divided", NOTE), 0: ("whole", GOOD), -1: ("N/A", NOT_HERE)})
+REPAIR = words({0: ("nothing to do", GOOD), 1: ("at next reset", WARNING), 2: ("replace card", CRITICAL)})
+DISPLAY = words({1: ("yes", NOTE), 0: ("no", GOOD)})
+DIVIDED = words({1: ("divided", NOTE), 0: ("whole", GOOD)})
 
 
 def _now() -> list[Panel]:
@@ -198,19 +196,33 @@ def _work() -> list[Panel]:
 
 
 def _health() -> list[Panel]:
-    def one(title: str, text: str, name: str, field: str, *matchers: str, unit: str = "none", width: int = 3) -> Panel:
-        return figure(
-            title,
-            text,
-            ask(f"max({or_not_here(gpu(name, *matchers), field)})", now=True),
-            unit=unit,
-            mappings=NOT_HERE_WORDS,
-            width=width,
-            decimals=0,
-        )
-
+    energy, power = gpu("gpu_energy_joules"), gpu("gpu_power_watts")
     failed, pending = gpu("gpu_row_remap_failed"), gpu("gpu_row_remap_pending")
-    energy = gpu("gpu_energy_joules")
+    # One panel, for Grafana shows no tile for a series that is not there, but an empty panel for a query without any.
+    parts = {
+        "Fan": gpu("gpu_fan_speed_ratio"),
+        "ECC uncorrected": gpu("gpu_ecc_errors", type="uncorrected"),
+        "ECC corrected": gpu("gpu_ecc_errors", type="corrected"),
+        "Remapped rows": gpu("gpu_remapped_rows"),
+        "Row repair": f"2 * {failed} > 0 or {pending}",
+        "Display": gpu("gpu_display_active"),
+        "MIG": gpu("gpu_mig_enabled"),
+        "Energy per day": f"(rate({energy}[$__range]) or avg_over_time({power}[$__range])) * 24 / 1000",
+    }
+    tiles = figure(
+        "Health",
+        "Target speed of the fan; memory errors since the driver was loaded; rows of memory replaced by spare ones, and"
+        " whether a faulty one waits for the next reset; whether the card drives a display, which then takes part of its"
+        " memory, and is divided into instances; energy at the rate of the time range shown. A tile is missing where the"
+        " card has no such thing (below).",
+        *(ask(f"max({expression})", name, now=True) for name, expression in parts.items()),
+        width=24,
+        decimals=0,
+    )
+    override(tiles, "Fan", unit="percentunit")
+    override(tiles, "Energy per day", unit="kwatth", decimals=1)
+    for name, meanings in {"Row repair": REPAIR, "Display": DISPLAY, "MIG": DIVIDED}.items():
+        override(tiles, name, mappings=[meaning.to_json() for meaning in meanings])
     known = rows(
         "Supported metrics",
         "Driver calls and whether this card supports them: the reason for N/A elsewhere.",
@@ -232,61 +244,7 @@ def _health() -> list[Panel]:
         width=14,
     )
     override(who, "Name", custom__width=260)
-    return [
-        one("Fan", "Target speed.", "gpu_fan_speed_ratio", "fan", unit="percentunit", width=2),
-        one(
-            "ECC uncorrected",
-            "Memory errors since the driver was loaded.",
-            "gpu_ecc_errors",
-            "ecc_uncorrected",
-            'type="uncorrected"',
-            width=4,
-        ),
-        one(
-            "ECC corrected",
-            "Memory errors since the driver was loaded.",
-            "gpu_ecc_errors",
-            "ecc_corrected",
-            'type="corrected"',
-        ),
-        one("Remapped rows", "Memory rows permanently replaced by spare ones.", "gpu_remapped_rows", "remapped_rows"),
-        figure(
-            "Row repair",
-            "Whether a faulty row is waiting to be replaced (at the next reset), or could not be.",
-            ask(f"max({or_not_here(f'2 * {failed} > 0 or {pending}', 'remapped_rows')})", now=True),
-            mappings=REPAIR,
-            width=3,
-        ),
-        figure(
-            "Display",
-            "Whether this card drives one. If so, the desktop takes part of its memory.",
-            ask(f"max({or_not_here(gpu('gpu_display_active'), 'display')})", now=True),
-            mappings=DISPLAY,
-            width=3,
-        ),
-        figure(
-            "MIG",
-            "Whether the card is divided into instances (MIG).",
-            ask(f"max({or_not_here(gpu('gpu_mig_enabled'), 'mig')})", now=True),
-            mappings=DIVIDED,
-            width=3,
-        ),
-        figure(
-            "Energy per day",
-            "At the rate of the time range shown: by the card's own counter, else from its power.",
-            ask(
-                f"(max(rate({energy}[$__range])) or max(avg_over_time({gpu('gpu_power_watts')}[$__range])))"
-                f" * 24 / 1000 or max(({gpu('gpu_field_supported', field='power')} == 0) - 1)",
-                now=True,
-            ),
-            unit="kwatth",
-            decimals=1,
-            mappings=NOT_HERE_WORDS,
-            width=3,
-        ),
-        known,
-        who,
-    ]
+    return [tiles, known, who]
 
 
 def supported() -> list[object]:

@@ -55,6 +55,22 @@ def _size(kind: str) -> str:
 
 
 def _last() -> list[Panel]:
+    # One panel: a tile that the card has no reading for (ECC) is not shown.
+    run = figure(
+        "Last complete run",
+        "Errors that the card's ECC detected, corrected ones included; highest temperature of the core; share of the run in"
+        " which heat or the power supply throttled the card; how long it took.",
+        ask(f"sum({gpu('vram_stress_ecc_errors')})", "ECC errors", now=True),
+        ask(f"max({gpu('vram_stress_temperature_celsius')})", "Hottest", now=True),
+        ask(f"max({gpu('vram_stress_slowed_ratio')})", "Throttled", now=True),
+        ask(f"max({gpu('vram_stress_duration_seconds')})", "Duration", now=True),
+        width=16,
+        decimals=0,
+    )
+    ecc = [{"value": None, "color": GOOD}, {"value": 1, "color": WARNING}]
+    override(run, "ECC errors", thresholds={"mode": "absolute", "steps": ecc})
+    for name, unit in {"Hottest": "celsius", "Throttled": "percentunit", "Duration": "s"}.items():
+        override(run, name, unit=unit)
     return [
         figure(
             "Last run",
@@ -121,40 +137,7 @@ def _last() -> list[Panel]:
             decimals=1,
             mappings=NOT_HERE_WORDS,
         ),
-        figure(
-            "ECC errors",
-            "Detected by the card in the last complete run, corrected ones included.",
-            ask(_or_not_here(f"sum({gpu('vram_stress_ecc_errors')})"), now=True),
-            width=4,
-            decimals=0,
-            mappings=NOT_HERE_WORDS,
-            thresholds=steps((None, GOOD), (1, WARNING)),
-        ),
-        figure(
-            "Hottest",
-            "Highest temperature of the core in the last complete run.",
-            ask(_or_not_here(f"max({gpu('vram_stress_temperature_celsius')})"), now=True),
-            unit="celsius",
-            width=4,
-            mappings=NOT_HERE_WORDS,
-        ),
-        figure(
-            "Throttled share",
-            "Share of that run in which heat or the power supply throttled the card.",
-            ask(_or_not_here(f"max({gpu('vram_stress_slowed_ratio')})"), now=True),
-            unit="percentunit",
-            width=4,
-            decimals=0,
-            mappings=NOT_HERE_WORDS,
-        ),
-        figure(
-            "Duration",
-            "Duration of the last complete run.",
-            ask(f"max({gpu('vram_stress_duration_seconds')})", now=True),
-            unit="s",
-            width=4,
-            decimals=1,
-        ),
+        run,
     ]
 
 

@@ -40,8 +40,14 @@ EMPTY = STILL | {
     for board in ("wslgpud-overview", "wslgpud-gpu")
     for ref, why in (("E", GROWTH), ("F", NO_FAILURE))
 }
+NO_ECC = {("wslgpud-stress", "Last complete run", "A"): "these runs count no ECC errors: no tile"}
+CONSUMER = {("wslgpud-gpu", "Health", ref): "a consumer card has none: no tile" for ref in "BCDEG"} | NO_ECC
 #: of single machines
-ALONE = {"two-gpus": {("wslgpud-overview", "Kills", "B"): "the kernel's log cannot be read on this machine"}}
+ALONE = {
+    "wsl2-vram-full": CONSUMER,
+    "two-gpus": {("wslgpud-overview", "Kills", "B"): "the kernel's log cannot be read on this machine"} | CONSUMER,
+    "h200-training": {("wslgpud-gpu", "Health", "A"): "it has no fan: no tile"} | NO_ECC,
+}
 NO_WINDOWS = "this machine does not run under WSL"
 WINDOWS = {
     ("wslgpud-overview", "Windows memory", ""): NO_WINDOWS,
