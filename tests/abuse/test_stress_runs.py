@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -212,11 +213,9 @@ class TestWhatIsStored:
         with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
             for number in (1, 2, 3):
                 store.record_stress(night(number))
-        database = sqlite3.connect(tmp_path / "wslgpud.db")
-        ids = [number for (number,) in database.execute("select id from stress_run order by ms")]
-        database.execute("update stress_run set document = ? where id = ?", (DAMAGES[request.param], ids[1]))
-        database.commit()
-        database.close()
+        with closing(sqlite3.connect(tmp_path / "wslgpud.db")) as database, database:
+            ids = [number for (number,) in database.execute("select id from stress_run order by ms")]
+            database.execute("update stress_run set document = ? where id = ?", (DAMAGES[request.param], ids[1]))
         return ids, lambda *words: CliRunner().invoke(app, ["stress", *words, "--state", str(tmp_path)])
 
     @pytest.mark.parametrize("ask", DAMAGES, indirect=True)
