@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import clean_environment, daemon, eventually, wslgpud
+from tests.support.terminals import Terminal
 
 PROGRAM = Path(sys.executable).parent / "wslgpud"
+SHARE = Path(__file__).parents[2] / "deploy/share"
 
 
 def completed(line: str, home: Path) -> list[str]:
@@ -79,6 +82,33 @@ def test_bash_itself_completes(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
 
     assert done.stdout == "explain\n"
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish here")
+def test_fish_itself_completes(tmp_path: Path) -> None:
+    folder = tmp_path / "fish/vendor_completions.d"
+    folder.mkdir(parents=True)
+    shutil.copy(SHARE / "fish/vendor_completions.d/wslgpud.fish", folder)
+    named = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "XDG_DATA_DIRS": str(tmp_path)}
+    asked = ["fish", "-c", 'complete -C "wslgpud alerts explain training_le"']
+    environment = {**clean_environment(tmp_path), **named}
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "training_leak\ntraining_length\n"
+
+
+@pytest.mark.skipif(not (shutil.which("zsh") and shutil.which("tmux")), reason="there is no zsh or tmux here")
+def test_zsh_itself_completes_at_the_first_tab(tmp_path: Path) -> None:
+    """The file is what zsh calls then: Typer's own only declares who completes, and that Tab does nothing."""
+    setup = (
+        f"fpath+={shlex.quote(str(SHARE / 'zsh/site-functions'))}; autoload -Uz compinit; compinit -u; PS1='ready> '"
+    )
+    (tmp_path / ".zshrc").write_text(setup)
+    path = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "ZDOTDIR": str(tmp_path)}
+    with Terminal(["zsh", "-i"], tmp_path, environment=path) as terminal:
+        terminal.until("ready>")
+        terminal.keys("wslgpud alerts explain training_lea", "Tab")
+        terminal.until("training_leak")
 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:

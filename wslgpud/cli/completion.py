@@ -16,11 +16,22 @@ from wslgpud.words import t
 Completer = Callable[[str], list[str]]
 
 
-def show(shell: str) -> None:
-    """Print what a shell has to load, and end."""
+def script(shell: str) -> str:
+    """Return what a shell has to load."""
     from typer._completion_shared import get_completion_script
 
-    typer.echo(get_completion_script(prog_name="wslgpud", complete_var=COMPLETES, shell=shell))
+    text = get_completion_script(prog_name="wslgpud", complete_var=COMPLETES, shell=shell)
+    if shell == "zsh":
+        # zsh calls the file itself at the first Tab: where it only declares who completes, that Tab does nothing.
+        declares = "compdef _wslgpud_completion wslgpud"
+        called = f"if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _wslgpud_completion; else {declares}; fi"
+        text = text.replace(f"\n{declares}", f"\n{called}")
+    return text
+
+
+def show(shell: str) -> None:
+    """Print what a shell has to load, and end."""
+    typer.echo(script(shell))
     raise typer.Exit
 
 
@@ -30,6 +41,7 @@ def install(shell: str) -> None:
 
     with common.refused("cannot write {path}: {why}", path="~"):
         _, path = installed(shell=shell, prog_name="wslgpud", complete_var=COMPLETES)
+        path.write_text(f"{script(shell)}\n", encoding="utf-8")
     typer.echo(t("completion is in {path}; new terminals have it", path=str(path)))
     raise typer.Exit
 

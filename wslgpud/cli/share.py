@@ -1,4 +1,4 @@
-"""Files below ``share``, beside the program: manual pages.
+"""Files below ``share``, beside the program: manual pages, and the scripts that shells load for completion.
 
 ``python -m wslgpud.cli.share FOLDER`` writes it; ./tests/renew does that for the wheel, which takes it along.
 """
@@ -8,12 +8,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from wslgpud.cli import man
+from wslgpud.cli import completion, man
+
+#: where each shell looks by itself
+_COMPLETIONS = {
+    "bash": "bash-completion/completions/wslgpud",
+    "fish": "fish/vendor_completions.d/wslgpud.fish",
+    "zsh": "zsh/site-functions/_wslgpud",
+}
 
 
 def files() -> dict[str, str]:
     """Return the text of each file by its path below ``share``."""
-    return man.pages()
+    return man.pages() | {path: f"{completion.script(shell)}\n" for shell, path in _COMPLETIONS.items()}
 
 
 def write(folder: Path) -> None:

@@ -1,0 +1,1 @@
+complete --command wslgpud --no-files --arguments "(env _WSLGPUD_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) wslgpud)" --condition "env _WSLGPUD_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) wslgpud"
