@@ -12,6 +12,7 @@ PACKAGES = {
     "parquet": "pyarrow",
     "plots": "matplotlib",
     "postgresql": "'psycopg[binary]'",
+    "stress": "torch",
 }
 
 

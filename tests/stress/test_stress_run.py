@@ -134,7 +134,8 @@ def test_an_error_of_the_driver_keeps_a_run_away_for_a_minute(runner, ago_second
 
 def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path, monkeypatch):
     monkeypatch.setattr("wslgpud.stress.find_python.home_folders", lambda: [tmp_path])
-    with pytest.raises(NoTorch, match=r"name yours as stress\.python"):
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    with pytest.raises(NoTorch, match=r"pip install torch brings one, or name yours as stress\.python"):
         find_python("", {"PATH": ""})
     result = runner(settings=Stress(python="/no/such/python", settle_seconds=1.0)).run(gpu(), "nightly")
 

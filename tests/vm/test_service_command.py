@@ -5,6 +5,7 @@ A stand-in answers for systemd; ``test_ways_in`` has the real one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -188,6 +189,70 @@ def test_an_extra_is_fetched_as_it_was_locked_and_kept_by_upgrades(user: User, w
     assert asked.stdout == "0.2.0\n"
     assert json.loads(user.service("status", "--json").stdout)["extras"] == ["postgresql"]
     assert "there is no apprize: one of apprise, otlp" in user.service("install", "--extra", "apprize").stderr
+
+
+def small_torch(folder: Path) -> tuple[Path, str]:
+    """Return a wheel that calls itself torch, and a lock file that names it; the real one has gigabytes."""
+    wheel = folder / "torch-2.13.0-py3-none-any.whl"
+    info = "torch-2.13.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("torch/__init__.py", "")
+        archive.writestr("torch/version.py", "__version__ = '2.13.0'\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return wheel, f"torch==2.13.0 \\\n    --hash=sha256:{digest}\n# downloads {wheel.stat().st_size} bytes on x86-64\n"
+
+
+def with_lock(wheel: Path, folder: Path, version: str, lock: str) -> Path:
+    """Return the wheel of another version, which locks another torch."""
+    made = another(wheel, folder, version)
+    with zipfile.ZipFile(made) as archive:
+        texts = {name: archive.read(name) for name in archive.namelist()}
+    texts["wslgpud/shipped/deploy/extras/stress.txt"] = lock.encode()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, text in texts.items():
+            archive.writestr(name, text)
+    return made
+
+
+def test_torch_has_an_environment_of_its_own_that_upgrades_keep_and_uninstalling_removes(
+    user: User, wheel: Path, tmp_path: Path
+) -> None:
+    torch, lock = small_torch(tmp_path)
+    user.has_installed(with_lock(wheel, tmp_path, "0.2.0", lock))
+    without = user.service("install", "--extra", "stress")
+    shutil.copy(torch, user.folder / "upper/wheels")
+    shown = user.service("install", "--extra", "stress", "--dry-run").stdout
+    done = user.types(PROGRAM, "service", "install", "--extra", "stress", PIP_FIND_LINKS="/wheels")
+    at, release = user.folder / "upper/opt/wslgpud.stress", user.folder / f"upper{user.release}"
+    made = (at / "stress.txt").stat()
+    user.has_installed(with_lock(wheel, tmp_path, "0.3.0", lock.replace("on x86", "on every x86")))
+    upgraded = user.service("upgrade")  # from nowhere: PIP_NO_INDEX, and no folder
+    found = user.types(
+        "/opt/wslgpud/bin/python",
+        "-c",
+        "from wslgpud.stress.find_python import find_python as f; x = f('', {}); print(x.path, x.account.name)",
+    )
+
+    assert without.returncode == 2, "the service runs, and torch could not be had"
+    assert "/opt/wslgpud.stress cannot be made" in without.stderr
+    assert "make /opt/wslgpud.stress: an environment of /usr/bin/python3.11 with torch (downloads 1 KiB)" in shown
+    assert done.returncode == 0, done.stderr
+    assert "torch for the nightly test: fetching 1 KiB" in done.stderr
+    assert not [*release.glob("lib/python3*/site-packages/torch")]
+    assert {path.lstat().st_uid for path in at.rglob("*")} == {0}
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert (at / "stress.txt").stat().st_mtime == made.st_mtime
+    assert found.stdout == "/opt/wslgpud.stress/bin/python3 wslgpud-stress\n", found.stderr
+    assert json.loads(user.service("status", "--json").stdout)["extras"] == ["stress"]
+
+    again = user.types(PROGRAM, "service", "install", "--extra", "stress", PIP_FIND_LINKS="/wheels")
+    assert again.returncode == 0, again.stderr
+    assert "on every x86" in (at / "stress.txt").read_text()
+    removed = user.service("uninstall", program="/usr/local/bin/wslgpud")
+    assert (removed.returncode, user.has("opt/wslgpud.stress")) == (0, False), removed.stderr
 
 
 def test_who_is_not_root_is_told_what_to_type_and_nothing_is_upgraded_that_is_not_there(user: User) -> None:

@@ -6,8 +6,12 @@ import gc
 import json
 import logging
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -15,13 +19,17 @@ from typing import NoReturn
 from wslgpud import config, words
 from wslgpud.alerts.journald import is_where_we_log
 from wslgpud.config import ConfigError, secret_files
-from wslgpud.host import Host, RecordedHost
+from wslgpud.host import Host, RecordedHost, unprotected
 from wslgpud.security.redaction import masked
+from wslgpud.security.terminal import beneath
 from wslgpud.words import MessageError, cause, say, t
 from wslgpud.words.units import printable
 
 #: How the order reaches the process after the change; taken from the environment before anything is started.
 ORDER = "WSLGPUD_ORDER"
+
+#: a driver that hangs must not keep the doctor beside us for ever
+_EXAMINE_SECONDS = 60.0
 
 # syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
@@ -73,6 +81,9 @@ def main(order: str) -> int:
                 t("data     {path}", path=str(daemon.database)),
             )
             sys.stdout.write("\n".join(told) + "\n")
+            if beneath(sys.stdout).isatty() and root is None:
+                sys.stdout.write(t("next     {command}   (in another terminal)", command=f"{called()} monitor") + "\n")
+                threading.Thread(target=_examine, args=(file,), daemon=True).start()
             sys.stdout.flush()
             gc.freeze()  # modules and what was built stay to the end: no collection need look at them again
             daemon.run()
@@ -81,6 +92,28 @@ def main(order: str) -> int:
         sys.stderr.write(f"{journal_prefix(logging.ERROR)}wslgpud: {told_error}\n")
         return 2
     return 0
+
+
+def called() -> str:
+    """Return how this program is called from here: by its name if that finds it, else by its path."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return f"{sys.executable} -m {program.parent.name}"
+    found = shutil.which(program.name)
+    if found and os.path.realpath(found) == os.path.realpath(program):
+        return program.name
+    with suppress(ValueError):
+        return str(program.relative_to(Path.cwd()))
+    return str(program)
+
+
+def _examine(file: Path | None) -> None:
+    """Have a doctor print what is wrong with this machine: in a child, whose libraries go with it."""
+    command = [sys.executable, "-I", sys.argv[0], "doctor", "--brief", "--no-torch"]
+    if file is not None:
+        command += ["--config", str(file)]
+    with suppress(OSError, subprocess.TimeoutExpired):  # the daemon is well without it
+        subprocess.run(unprotected(command), stdin=subprocess.DEVNULL, timeout=_EXAMINE_SECONDS, check=False)
 
 
 def host_at(folder: Path | None) -> Host:

@@ -15,12 +15,12 @@ from wslgpud.advise import doctor as doctors
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.doctor.bundle import write
 from wslgpud.advise.doctor.checking import CheckResult, State
-from wslgpud.app.process import host_at
+from wslgpud.app.process import called, host_at
 from wslgpud.cli import common
 from wslgpud.cli.common import flag, loaded, option, refused
 from wslgpud.cli.console import Console, table_of
 from wslgpud.stress.find_python import candidates, has_torch, home_folders
-from wslgpud.words import current, say, says, sentences, t, template
+from wslgpud.words import Message, current, say, says, sentences, t, template
 
 
 def doctor(
@@ -30,6 +30,7 @@ def doctor(
     bundle: Annotated[
         Path | None, option("--bundle", "FILE", "write a support archive (.tar.gz), secrets and names masked")
     ] = None,
+    brief: Annotated[bool, flag("--brief", "one line for each problem")] = False,
     windows: Annotated[
         bool, flag("--windows", "try each part of the Windows side instead; shows a notification there")
     ] = False,
@@ -63,7 +64,10 @@ def doctor(
         english = [{name: str(said) for name, said in finding._asdict().items()} for finding in findings]
         common.print_json(english)
     elif tried or bundle is None:
-        print_findings(tried or findings, everything=everything or windows)
+        if brief:
+            print_brief(tried or findings)
+        else:
+            print_findings(tried or findings, everything=everything or windows)
     if bundle is not None:
         with refused("cannot write {path}: {why}", path=str(bundle)):
             count, path = len(write(bundle, host, settings, findings)), str(bundle)
@@ -105,17 +109,31 @@ def print_findings(
         elif group and state != "not applicable":
             titles = current().listed(finding.title for finding in group)
             console.print(_hanging(Text(mark, style), _titled(current().label("finding", state), style, titles)))
-    problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
-    counts = (
-        *([says("{count} problem", "{count} problems", count=problems)] if problems else ()),
-        *([says("{count} note", "{count} notes", count=notes)] if notes else ()),
-    )
+    counts = _counts(findings)
     end = t("{counts}.", counts=counts) if counts else t("Nothing to fix.")
     if not everything:
         asks = any(finding.id == "wsl.interop" and finding.state == "good" for finding in findings)
         more = (say("--windows tries the Windows side."),) if asks else ()
         end = "\n" + current().text(sentences((end, say("--all shows everything."), *more)))
     console.print(Text(end, "bold"))
+
+
+def print_brief(findings: Sequence[CheckResult]) -> None:
+    """Print one line for each problem, and how to see the rest."""
+    console = Console()
+    for finding in findings:
+        if finding.state == "problem":
+            _print_line(console, finding)
+    if counts := _counts(findings):
+        console.print(Text(t("{counts}: {command} says what to do.", counts=counts, command=f"{called()} doctor")))
+
+
+def _counts(findings: Sequence[CheckResult]) -> tuple[Message, ...]:
+    problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
+    return (
+        *([says("{count} problem", "{count} problems", count=problems)] if problems else ()),
+        *([says("{count} note", "{count} notes", count=notes)] if notes else ()),
+    )
 
 
 def _print_full(console: Console, finding: CheckResult) -> None:

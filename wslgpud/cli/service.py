@@ -12,9 +12,11 @@ from typing import Annotated
 import typer
 
 from wslgpud import client
+from wslgpud.advise import doctor as doctors
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, complain, flag, option
+from wslgpud.cli.doctor import print_brief
 from wslgpud.cli.help import padded
 from wslgpud.host import Host
 from wslgpud.service import install as installing
@@ -95,6 +97,8 @@ def _install(action: str, options: Options, *, user: bool, dry_run: bool) -> Non
         print("\n".join(_told(new, where)))
         if generation(Host()) and not options.keep_alive and not installing.keeps_alive():
             print("\n" + _how_to_keep_alive(user=user))
+        print()
+        print_brief(doctors.run(Host(), common.loaded(where.configuration).config, None, str(where.data)))
 
 
 def _told(new: Path, where: Places) -> list[str]:
@@ -197,7 +201,7 @@ def _begin(action: str, *, user: bool, dry_run: bool) -> tuple[Places, Changes]:
         )
     use_the_systems_programs()
     os.umask(0o022)
-    return places(user=user), Changes(dry=dry_run)
+    return places(user=user), Changes(dry=dry_run, tell=common.warn)
 
 
 def _shown(changes: Changes) -> bool:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wslgpud import host
 from wslgpud.security import safe_files
-from wslgpud.words import MessageError
+from wslgpud.words import MessageError, MessageLike
+from wslgpud.words.units import one_line
+
+#: hears how far it is
+Tell = Callable[[MessageLike], None]
 
 #: a unit that starts may take as long as it is allowed to (TimeoutStartSec=300), a download longer
 _LONGEST_SECONDS = 3600.0
+#: of a program that has failed
+_LAST_LINES = 5
 #: root runs no program that a user's own PATH names
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -25,6 +33,42 @@ class ServiceError(MessageError):
 def output(*command: str | Path) -> str:
     """Run a program of the system and return what it printed. Raises NoData, SourceError: as ``host.output``."""
     return host.output([str(word) for word in command], _LONGEST_SECONDS)
+
+
+def followed(command: Sequence[str], heard: Callable[[str], None]) -> None:
+    """Run a program that may take long; ``heard`` gets each line of what it says.
+
+    Raises SourceError: it could not be started, or failed; the end of what it said is why.
+    """
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            host.unprotected(command),
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise host.SourceError("cannot start {program}: {why}", program=command[0], why=str(error)) from error
+    with process:
+        try:
+            for line in process.stdout or ():
+                last.append(line)
+                heard(line)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise host.SourceError(
+            "{program} failed ({status}): {told}",
+            program=one_line(" ".join(command)),
+            status=process.returncode,
+            told="".join(last).strip(),
+        )
 
 
 def succeeds(*command: str | Path) -> bool:
@@ -45,8 +89,8 @@ def use_the_systems_programs() -> None:
 class Changes:
     """Does each change; with ``dry`` it only says it, as somebody would type it."""
 
-    def __init__(self, *, dry: bool) -> None:
-        self.dry = dry
+    def __init__(self, *, dry: bool, tell: Tell = lambda _: None) -> None:
+        self.dry, self.tell = dry, tell
         self.said: list[str] = []
 
     def does(self, said: str, deed: Callable[[], object]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import keep_alive
-from wslgpud.service import accounts, release, systemctl
+from wslgpud.service import accounts, release, stress_environment, systemctl
 from wslgpud.service.changes import Changes, ServiceError, output, succeeds
 from wslgpud.service.places import PACKAGED_UNIT, Places
 from wslgpud.shipped_files import in_folder
@@ -67,12 +67,14 @@ def install(options: Options, places: Places, changes: Changes) -> Path:
         NotStarted: it was set up, and does not start; the version before, if there is one, runs again.
     """
     _require(options, places)
-    extras = sorted({*options.extras, *remembered_extras(places)})
+    wanted = {*options.extras, *remembered_extras(places)}
+    extras = sorted(wanted - {stress_environment.EXTRA})
     python = release.interpreter(places)
     new = _wanted(places, python, extras)
     if not (new / "complete").exists():
         told = ", ".join(["this program", *extras])
-        changes.does(f"make {new}: an environment of {python} with {told}", lambda: release.make(new, python, extras))
+        told = f"make {new}: an environment of {python} with {told}"
+        changes.does(told, lambda: release.make(new, python, extras, changes.tell))
     try:
         if not places.user:
             accounts.make(changes)
@@ -83,8 +85,10 @@ def install(options: Options, places: Places, changes: Changes) -> Path:
         _check_configuration(new, places)
     changed = _put_drop_ins({*options.allowed, *([UNDER_WSL] if generation(Host()) else [])}, places, changes)
     _start(new, places, changes, changed=changed)
-    _link_manual_pages(new, places, changes)
-    _tidy_up(new, extras, places, changes)
+    _link_shared_files(new, places, changes)
+    _tidy_up(new, wanted, places, changes)
+    if stress_environment.EXTRA in wanted:
+        stress_environment.put(python, places, changes, anew=stress_environment.EXTRA in options.extras)
     if options.keep_alive:
         told = "make a task of Windows that keeps this distribution running"
         changes.does(told, lambda: keep_alive.does(Host(), "create"))
@@ -194,10 +198,10 @@ def _is_for_service(path: Path, mode: int) -> bool:
     return False
 
 
-def _link_manual_pages(new: Path, places: Places, changes: Changes) -> None:
-    """Let ``man`` find them: beside where the command lies."""
-    pages = [path.relative_to(new / "share") for path in sorted((new / "share/man").rglob("*.[15]"))]
-    wanted = {places.share / page: places.program / "share" / page for page in pages}
+def _link_shared_files(new: Path, places: Places, changes: Changes) -> None:
+    """Let ``man`` and shells find what is for them: beside where the command lies."""
+    files = [path.relative_to(new / "share") for path in sorted((new / "share").rglob("*wslgpud*")) if path.is_file()]
+    wanted = {places.share / file: places.program / "share" / file for file in files}
     for link, target in wanted.items():
         if not (link.exists() or link.is_symlink()):
             changes.link(target, link)
@@ -206,7 +210,7 @@ def _link_manual_pages(new: Path, places: Places, changes: Changes) -> None:
 
 def _tidy_up(new: Path, extras: Collection[str], places: Places, changes: Changes) -> None:
     if extras and sorted(extras) != remembered_extras(places):
-        changes.put("\n".join(extras) + "\n", places.extras)
+        changes.put("\n".join(sorted(extras)) + "\n", places.extras)
     if places.releases.is_dir():
         changes.remove(*(path for path in sorted(places.releases.iterdir()) if path.is_dir() and path != new))
     if places.user and not systemctl.lingers():

@@ -10,6 +10,10 @@ from pathlib import Path
 PACKAGED_UNIT = Path("/usr/lib/systemd/system/wslgpud.service")
 
 
+#: folders below ``share`` that have files of ours: manual pages, and what shells load for completion
+SHARED = ("man", "bash-completion", "fish", "zsh")
+
+
 @dataclass(frozen=True)
 class Places:
     """Paths of one service. ``program`` is a link to the release that runs; the others lie beside it."""
@@ -32,6 +36,15 @@ class Places:
         return self.releases / "extras"
 
     @property
+    def stress(self) -> Path:
+        """The environment with torch, if ``--extra stress`` has made it."""
+        return Path(f"{self.program}.stress")
+
+    @property
+    def stress_being_made(self) -> Path:
+        return Path(f"{self.stress}.new")
+
+    @property
     def drop_ins(self) -> Path:
         return self.units / "wslgpud.service.d"
 
@@ -49,8 +62,8 @@ class Places:
 
     @property
     def shared_links(self) -> list[Path]:
-        """The links below ``share`` that lead to manual pages of the program."""
-        found = self.share.glob("man/**/wslgpud*")
+        """The links below ``share`` that lead to files of the program."""
+        found = (path for folder in SHARED for path in self.share.glob(f"{folder}/**/*wslgpud*"))
         return sorted(path for path in found if path.is_symlink() and path.readlink().is_relative_to(self.program))
 
     @property

@@ -26,7 +26,7 @@ import wslgpud
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.security.provenance import UntrustedProgram, way
-from wslgpud.service.changes import ServiceError, output, succeeds
+from wslgpud.service.changes import ServiceError, Tell, followed, output, succeeds
 from wslgpud.service.places import Places
 from wslgpud.shipped_files import ROOT
 from wslgpud.words import cause, say
@@ -37,6 +37,8 @@ EXTRAS_FOLDER = ROOT / "deploy/extras"
 _MOST_BYTES = 512 << 20
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[([\w,\s.-]*)\])?")
 _FOR_EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
+#: what pip says of files that take a while
+_DOWNLOAD = re.compile(r"^ *Downloading (\S+) \(([\d.]+ [MG]B)\)")
 _OLDEST, _NEWEST = 10, 14
 #: from lib/python3.x/site-packages to the root of an environment
 _UP = ("..", "..", "..")
@@ -177,7 +179,7 @@ def _will_do(python: Path) -> bool:
     return all(component.uid == 0 and not component.mode & stat.S_IWOTH for component in components)
 
 
-def make(release: Path, python: Path, extras: Collection[str]) -> None:
+def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> None:
     """Make a release; the file ``complete`` in it says that it is one.
 
     Raises ServiceError: what is missing cannot be had.
@@ -200,7 +202,7 @@ def make(release: Path, python: Path, extras: Collection[str]) -> None:
         for package in copied:
             copy(package, packages)
         if locked:
-            _fetch(release, locked)
+            fetch(release, locked, tell)
         program = release / "bin/wslgpud"
         program.write_text(_PROGRAM.format(python=release / "bin/python"), encoding="utf-8")
         program.chmod(0o755)
@@ -227,14 +229,26 @@ def _minor(python: Path) -> int:
     return int(output(python, "-I", "-c", "import sys; print(sys.version_info.minor)"))
 
 
-def _fetch(release: Path, locked: Collection[Path]) -> None:
-    """Install what lock files name: nothing but files that were hashed then, and nothing that must be built."""
-    python = str(release / "bin/python")
+def fetch(environment: Path, locked: Collection[Path], tell: Tell) -> None:
+    """Install what lock files name: nothing but files that were hashed then, and nothing that must be built.
+
+    ``tell`` gets what is large as its download begins.
+
+    Raises NoData, SourceError, ServiceError: it cannot be had.
+    """
+    python = str(environment / "bin/python")
     if succeeds(python, "-I", "-m", "ensurepip"):
         pip = [python, "-I", "-m", "pip"]
     elif succeeds(sys.executable, "-m", "pip", "--version"):
         pip = [sys.executable, "-m", "pip", f"--python={python}"]
     else:
         raise ServiceError(say("pip is needed to fetch what is missing: install python3-venv by your package manager"))
-    options = ("--quiet", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
-    output(*pip, "install", *options, *(f"--requirement={file}" for file in locked))
+    options = ("--progress-bar=off", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
+
+    def heard(line: str) -> None:
+        if match := _DOWNLOAD.search(line):
+            tell(say("fetching {file}, {size}", file=match[1], size=match[2]))
+        elif line.startswith("Installing "):
+            tell(say("unpacking what was fetched"))
+
+    followed([*pip, "install", *options, *(f"--requirement={file}" for file in locked)], heard)

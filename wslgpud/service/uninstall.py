@@ -59,4 +59,5 @@ def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
             accounts.remove(changes)
     os.chdir("/")
     # Last, since this very command may run from there.
-    changes.remove(places.program, places.program.with_name(f"{places.program.name}.new"), places.releases)
+    leftover = places.program.with_name(f"{places.program.name}.new")
+    changes.remove(places.stress, places.stress_being_made, places.program, leftover, places.releases)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from wslgpud import optional_packages
 from wslgpud.security.provenance import Account, UntrustedProgram, survey, users_mounts
 from wslgpud.security.run_as import Command, account_for, environment
 from wslgpud.words import MessageError, say
 
+#: what 'wslgpud service install --extra stress' has made; a user's own lies below ~/.local/share
+MADE_FOR_US = Path("/opt/wslgpud.stress/bin/python3")
 #: where people keep environments, below a home folder and for all users
 BELOW_HOME = (
     *(f"{folder}{name}" for folder in ("", "*/", "*/*/") for name in (".venv", "venv")),
@@ -35,12 +39,16 @@ def has_torch(python: Path) -> bool:
         return False
 
 
-def candidates(environ: Mapping[str, str], homes: Iterable[Path]) -> Iterator[Path]:
+def candidates(environ: Mapping[str, str], homes: Collection[Path]) -> Iterator[Path]:
     """Yield the Pythons to look at, the likeliest first, whether they are there or not.
 
     Root does not go where a user may lead it: there a star stands for real folders only, and for none that a user
     has mounted. A link may lead to the end of the world, and a file system of a user's need not answer.
     """
+    yield MADE_FOR_US
+    if os.geteuid() != 0:
+        yield from (home / ".local/share" / MADE_FOR_US.relative_to("/opt") for home in homes)
+    yield Path(sys.executable)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if environ.get(variable):
             yield Path(environ[variable]) / "bin" / "python"
@@ -98,7 +106,10 @@ def find_python(setting: str, environ: Mapping[str, str]) -> Python:
             if os.access(named, os.X_OK):
                 return Python(named, account)
         raise NoTorch("stress.python: {path} is not a program", path=str(named))
-    why = say("no Python with torch was found: name yours as stress.python in the configuration")
+    why = say(
+        "no Python with torch was found: {command} brings one, or name yours as stress.python in the configuration",
+        command=optional_packages.remedy("stress"),
+    )
     for python in candidates(environ, home_folders()):
         if has_torch(python) and os.access(python, os.X_OK):
             try:

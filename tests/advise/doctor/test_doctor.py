@@ -27,8 +27,9 @@ from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.cli import app
 from wslgpud.cli.console import Console
 from wslgpud.cli.doctor import print_findings
-from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings
+from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings, Stress
 from wslgpud.host import Host, NoData, RecordedHost
+from wslgpud.optional_packages import remedy
 from wslgpud.probes.nvml_remedies import explain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -160,6 +161,7 @@ def test_ids_never_change_once_they_are_out():
         "torch.kernel",
         "torch.speed",
         "torch.pinned",
+        "torch.nightly",
         "cuda.toolkit",
         "gpu.desktop",
         "memory.size",
@@ -264,7 +266,25 @@ def test_a_clock_that_stood_still_while_windows_slept_is_found(tmp_path):
 def test_what_was_not_asked_or_is_not_there_is_said_and_not_guessed():
     assert states("wsl2-idle")["torch.kernel"] == "could not tell"
     assert states("wsl2-idle", torch=[])["torch.kernel"] == "not applicable"
+    assert states("wsl2-idle")["torch.nightly"] == "could not tell"
     assert states("bare-linux")["wsl.stays"] == states("no-gpu")["gpu.desktop"] == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("settings", "torch", "state"),
+    [
+        (Stress(), [TORCH], "good"),
+        (Stress(python="/opt/mine/bin/python"), [], "good"),
+        (Stress(), [], "note"),
+        (Stress(schedule="off"), [], "not applicable"),
+    ],
+)
+def test_without_torch_the_nightly_test_is_skipped_and_the_remedy_brings_it(settings, torch, state):
+    found = run(RecordedHost(HERE / "wsl2-idle"), dataclasses.replace(CONFIG, stress=settings), torch)
+    check = next(one for one in found if one.id == "torch.nightly")
+
+    assert check.state == state
+    assert (check.remedy == remedy("stress")) == (state == "note")
 
 
 def copied(tmp_path: Path, name: str, **files: str) -> RecordedHost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from wslgpud import optional_packages
 from wslgpud.advise.doctor.checking import (
     Evidence,
     Outcome,
@@ -211,6 +212,18 @@ def pinned(machine: Evidence) -> Outcome:
         return good(say("{taken_bytes} could be pinned", taken_bytes=taken))
     found = say("only {taken_bytes} can be pinned: more fails as CUDA out of memory with VRAM free", taken_bytes=taken)
     return note(found, say("pin_memory=False in data loaders, and no offloading to pinned memory"))
+
+
+@check("torch.nightly", "torch for the nightly test", "gpu")
+def nightly(machine: Evidence) -> Outcome:
+    """The nightly test of the GPU's memory runs in a Python that has torch, and is skipped where there is none."""
+    if machine.config.stress.schedule == "off":
+        return skipped(say("the nightly test is off"))
+    if machine.torch is None:
+        return unknown(say("torch was not asked"))
+    if machine.torches or machine.config.stress.python:
+        return good(machine.config.stress.python or machine.torches[0].python)
+    return note(say("no Python with torch was found"), optional_packages.remedy("stress"))
 
 
 @check("cuda.toolkit", "CUDA toolkit")
