@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,3 +91,8 @@ def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple
         except Unanswered as error:
             complain(current().text(error.said))
     return None
+
+
+def in_one_line(said: Mapping[str, Any]) -> str:
+    """Return what a verdict as JSON says: its headline and byline."""
+    return " · ".join(filter(None, (said["headline"], said.get("byline"))))

@@ -8,7 +8,7 @@ Names follow https://prometheus.io/docs/practices/naming/.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
@@ -18,6 +18,8 @@ PREFIX = "wslgpud_"
 Kind = Literal["gauge", "counter", "info"]
 Unit = Literal["bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", ""]
 _UNITS: tuple[Unit, ...] = get_args(Unit)
+#: of the names of samples
+SUFFIXES: Mapping[Kind, str] = {"gauge": "", "counter": "_total", "info": "_info"}
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
@@ -94,7 +96,7 @@ class MetricSpec:
     @property
     def exposed_name(self) -> str:
         """Name of the samples, as one types it into a query."""
-        return self.family + {"gauge": "", "counter": "_total", "info": "_info"}[self.kind]
+        return self.family + SUFFIXES[self.kind]
 
 
 def _declare(  # noqa: PLR0913 - a metric has that many facets

@@ -21,7 +21,8 @@ from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import CurveKey, DaemonFeed, DriveWatch, LiveSample, OwnFeed, RecentSeries
+from wslgpud.cli.live.live_sample import CurveKey, DaemonFeed, DriveWatch, LiveSample, RecentSeries
+from wslgpud.cli.live.own_feed import OwnFeed
 from wslgpud.cli.live.series_source import Drawn, Past, api_past, before, database_past, trail_past
 from wslgpud.cli.live.series_view import SPANS, History, SeriesWindow, history
 from wslgpud.client import DaemonClient, noted

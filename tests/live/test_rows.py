@@ -25,7 +25,8 @@ from wslgpud import words
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import help_text
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import CurveKey, DaemonFeed, LiveSample, OwnFeed, RecentSeries
+from wslgpud.cli.live.live_sample import CurveKey, DaemonFeed, LiveSample, RecentSeries
+from wslgpud.cli.live.own_feed import OwnFeed
 from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen
 from wslgpud.client import DaemonClient

@@ -19,8 +19,8 @@ from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.client import in_one_line
 from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
-from wslgpud.serve.status import in_one_line
 from wslgpud.words import Fact, current, filled, t, template
 
 SPARKS = "▁▂▃▄▅▆▇█"

@@ -19,8 +19,7 @@ from wslgpud.cli.common import Fault, argument, complain, flag, option, seconds
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.live_sample import DaemonFeed, Feed, LiveSample, NotYet, RecentSeries, feed_of, looked
 from wslgpud.cli.screen import Screen, once
-from wslgpud.client import DaemonClient, Unanswered
-from wslgpud.serve.status import in_one_line
+from wslgpud.client import DaemonClient, Unanswered, in_one_line
 from wslgpud.words import MessageError, current, t
 
 #: of ``--check``, by level; any other is not known

@@ -10,6 +10,7 @@ from wslgpud import __version__
 from wslgpud.active_runs.run_messages import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.messages import forecast_facts, iso, row_facts, text_now
+from wslgpud.client import in_one_line
 from wslgpud.model import MEMORY, Forecast, GpuSample, Snapshot, SourceReport, StressResult, Transition
 from wslgpud.risk.forecast_messages import outlook
 from wslgpud.sampling.pipeline import PipelineState
@@ -121,11 +122,6 @@ def line_of(verdict: Verdict, translator: Translator) -> str:
 def _with_byline(said: dict[str, Any]) -> dict[str, Any]:
     who = said.get("who", "")
     return said if who.partition(" (pid ")[0] in said["headline"] else said | {"byline": who}
-
-
-def in_one_line(said: Mapping[str, Any]) -> str:
-    """Return what a verdict as JSON says: its headline and byline."""
-    return " · ".join(filter(None, (said["headline"], said.get("byline"))))
 
 
 def _card(gpu: GpuSample) -> dict[str, Any]:

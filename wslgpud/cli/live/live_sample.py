@@ -10,21 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
-from wslgpud.app.catalogue import catalogue
 from wslgpud.app.process import host_at
 from wslgpud.cli.common import complain, daemon_folders, loaded
 from wslgpud.client import DaemonClient, Unanswered, answering
-from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.serve import status as summary
+from wslgpud.metrics import PREFIX, SUFFIXES
 from wslgpud.sources.disk import READERS, open_there, windows_points
-from wslgpud.verdict import blindness, decide
-from wslgpud.words import current, say
+from wslgpud.words import say
 
 if TYPE_CHECKING:
+    from wslgpud.cli.live.own_feed import OwnFeed
     from wslgpud.cli.live.series_source import Past
 
 #: a data set stays where it is
@@ -33,7 +30,6 @@ DRIVES_SECONDS = 10.0
 SETTLE_SECONDS = 1.0
 #: without a sample for so long, or for so many intervals, how things stand is not known; as in /-/healthy
 STALE_SECONDS, STALE_INTERVALS = 10.0, 5
-_CATALOGUE = catalogue()
 _ESCAPE = re.compile(r"\\(.)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -61,9 +57,10 @@ class LiveSample:
 
     def series(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
         """Yield the series of a metric (no prefix, no suffix) that have these labels among theirs."""
-        for found, value in self.values.get(_CATALOGUE[name].exposed_name, ()):
-            if labels.items() <= found.items():
-                yield found, value
+        for suffix in SUFFIXES.values():
+            for found, value in self.values.get(f"{PREFIX}{name}{suffix}", ()):
+                if labels.items() <= found.items():
+                    yield found, value
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the sum of those series, or None where there is none."""
@@ -116,38 +113,7 @@ class DaemonFeed:
         """Do nothing: nothing is held."""
 
 
-class OwnFeed:
-    """Looks at the machine itself: no daemon is needed, but nothing is remembered and nobody is warned."""
-
-    def __init__(self, config: Config, host: Host, seen_by: str = "own look", folder: Path | None = None) -> None:
-        """Prepare the sources; nothing is read yet. ``folder`` is where a daemon's data may lie."""
-        self._monitor = SamplingPipeline(config, host)
-        self._seen_by, self._folder = seen_by, folder
-        self._watch = DriveWatch(host)
-
-    def look(self) -> LiveSample:
-        """Look once."""
-        state, _ = self._monitor.tick()
-        values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-        for spec, value, labels in state.snapshot.readings():
-            series = values.setdefault(spec.exposed_name, [])
-            series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
-        verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
-        document = {"seen_by": self._seen_by} | summary.status(summary.Moment(state, verdict), current())
-        return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document))
-
-    def past(self, trail: RecentSeries) -> Past:
-        """Return where history comes from: a database, else what ``trail`` has seen."""
-        from wslgpud.cli.live.series_source import past_of  # the database only when somebody asks
-
-        return past_of(str(self._folder / "wslgpud.db") if self._folder else "", trail)
-
-    def close(self) -> None:
-        """Give back what the sources hold."""
-        self._monitor.close()
-
-
-Feed: TypeAlias = DaemonFeed | OwnFeed
+Feed: TypeAlias = Union[DaemonFeed, "OwnFeed"]
 
 
 def feed_of(
@@ -155,10 +121,12 @@ def feed_of(
 ) -> Feed:
     """Return the feed of this machine's daemon, or of a recorded machine; else looks of our own."""
     settings, folders = loaded(config).config, daemon_folders(state)
+    if host_root is None and (found := answering(folders, complain)):
+        return DaemonFeed(found[0], here=True)
+    from wslgpud.cli.live.own_feed import OwnFeed  # the sources and the engine only where no daemon has looked
+
     if host_root is not None:
         return OwnFeed(settings, host_at(host_root), "recording")
-    if found := answering(folders, complain):
-        return DaemonFeed(found[0], here=True)
     # What a daemon kept that does not run now is history all the same.
     with_history = next((folder for folder in folders if (folder / "wslgpud.db").exists()), folders[0])
     return OwnFeed(settings, Host(), folder=with_history)

@@ -1,0 +1,49 @@
+"""Looks at the machine by ourselves, where no daemon runs that could be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wslgpud.cli.live.live_sample import DriveWatch, LiveSample, RecentSeries
+from wslgpud.config import Config
+from wslgpud.host import Host
+from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.serve import status as summary
+from wslgpud.verdict import blindness, decide
+from wslgpud.words import current
+
+if TYPE_CHECKING:
+    from wslgpud.cli.live.series_source import Past
+
+
+class OwnFeed:
+    """Looks at the machine itself: no daemon is needed, but nothing is remembered and nobody is warned."""
+
+    def __init__(self, config: Config, host: Host, seen_by: str = "own look", folder: Path | None = None) -> None:
+        """Prepare the sources; nothing is read yet. ``folder`` is where a daemon's data may lie."""
+        self._monitor = SamplingPipeline(config, host)
+        self._seen_by, self._folder = seen_by, folder
+        self._watch = DriveWatch(host)
+
+    def look(self) -> LiveSample:
+        """Look once."""
+        state, _ = self._monitor.tick()
+        values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+        for spec, value, labels in state.snapshot.readings():
+            series = values.setdefault(spec.exposed_name, [])
+            series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
+        verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
+        document = {"seen_by": self._seen_by} | summary.status(summary.Moment(state, verdict), current())
+        return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document))
+
+    def past(self, trail: RecentSeries) -> Past:
+        """Return where history comes from: a database, else what ``trail`` has seen."""
+        from wslgpud.cli.live.series_source import past_of  # the database only when somebody asks
+
+        return past_of(str(self._folder / "wslgpud.db") if self._folder else "", trail)
+
+    def close(self) -> None:
+        """Give back what the sources hold."""
+        self._monitor.close()
