@@ -124,6 +124,7 @@ NOT_SHOWN = {
     "wslgpud_network_transmit_packets_total": "bytes, faults and drops say more",
     "wslgpud_processes": "how many there are says nothing of what they do",
     "wslgpud_risk_culprit_info": "the verdict and the incidents name it; alerts take the name from it",
+    "wslgpud_store_replication_queue_ticks": "there only where the history is copied to a database server",
     "wslgpud_source_last_success_timestamp_seconds": "the age of values says the same; alerts use it",
 }
 
