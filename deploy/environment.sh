@@ -180,5 +180,6 @@ make_release() {
         echo "the packages above could not be installed; this needs the network, a second time it does not" >&2
         return 1
     fi
+    sync # else a power cut could leave a link to a program without content
     touch "$release/complete"
 }

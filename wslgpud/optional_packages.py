@@ -22,4 +22,7 @@ def remedy(extra: str) -> str:
     if ".releases" in str(Path(sys.prefix).resolve()):
         kind = "" if sys.prefix.startswith("/opt/") else " --user"
         return f"{'' if kind else 'sudo '}wslgpud service install{kind} --extra {extra}"
+    if sys.prefix == "/usr/lib/wslgpud":  # the Debian package, whose files are dpkg's
+        service = f"~/.local/bin/wslgpud service install --extra {extra}"
+        return f"sudo apt remove wslgpud && pipx install wslgpud && sudo {service}"
     return f"{sys.executable} -m pip install {PACKAGES[extra]}"

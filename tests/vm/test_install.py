@@ -156,9 +156,10 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admi
     before = admin.running()
     admin.put("etc/systemd/system/wslgpud.service", "the unit before", 0o644)
     admin.put(f"{CLONE[1:]}/wslgpud/broken.py", "# what the stand-in for systemd does not start\n")
-    done = admin.does("install")
+    done = admin.does("install", "--allow", "home")
 
     assert done.returncode == 2
+    assert not admin.has("etc/systemd/system/wslgpud.service.d/wslgpud-home.conf")
     *_, last_words, told = done.stderr.splitlines()
     assert last_words == "its last words"
     assert told.endswith("the new version does not start, its last words are above; the one before runs again")
@@ -202,9 +203,11 @@ def test_what_somebody_has_changed_for_himself_is_left_alone(admin: Admin) -> No
     admin.put("opt/wslgpud/bin/wslgpud", "an environment made by hand")
     admin.put("etc/systemd/system/wslgpud.service.d/override.conf", "[Service]\nNice=5\n", 0o644)
     admin.put("usr/local/bin/wslgpud", "another program")
+    admin.put("etc/systemd/system/wslgpud.service.d/wslgpud-home.conf", "as an older version had it", 0o644)
     admin.does("install", "--allow", "save-signal")
 
     assert admin.has("etc/systemd/system/wslgpud.service.d/wslgpud-save-signal.conf")
+    assert "ProtectHome=" in admin.read("etc/systemd/system/wslgpud.service.d/wslgpud-home.conf")
     admin.does("uninstall")
     assert admin.read("usr/local/bin/wslgpud") == "another program"
     assert admin.read("etc/systemd/system/wslgpud.service.d/override.conf") == "[Service]\nNice=5\n"

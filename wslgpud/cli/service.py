@@ -77,7 +77,8 @@ def upgrade(user: User = False, dry_run: common.DryRun = False) -> None:
     Examples:
         sudo wslgpud service upgrade  # after 'pipx upgrade wslgpud'
     """
-    if places(user=user).running is None:
+    where = places(user=user)
+    if where.running is None and not where.packaged:
         raise Fault("no service is installed here: {command} does that", command=_typed("install", user=user))
     _install("upgrade", Options(), user=user, dry_run=dry_run)
 
@@ -89,19 +90,19 @@ def _install(action: str, options: Options, *, user: bool, dry_run: bool) -> Non
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # what is half done is undone
     try:
-        new = installing.install(options, where, changes)
+        version = installing.install(options, where, changes)
     except NotStarted as error:
         print(error.last_words.rstrip(), file=sys.stderr)
         raise
     if not _shown(changes):
-        print("\n".join(_told(new, where)))
+        print("\n".join(_told(version, where)))
         if generation(Host()) and not options.keep_alive and not installing.keeps_alive():
             print("\n" + _how_to_keep_alive(user=user))
         print()
         print_brief(doctors.run(Host(), common.loaded(where.configuration).config, None, str(where.data)))
 
 
-def _told(new: Path, where: Places) -> list[str]:
+def _told(version: str, where: Places) -> list[str]:
     daemon = next(client.noted([where.data]), None)
     restart = "systemctl --user restart wslgpud" if where.user else "sudo systemctl restart wslgpud"
     rows = [
@@ -114,7 +115,7 @@ def _told(new: Path, where: Places) -> list[str]:
     if where.user and not systemctl.lingers():
         command = f"loginctl enable-linger {Path.home().name}"
         rows.append((t("beware"), t("it ends when you log out, unless root runs: {command}", command=command)))
-    head = t("wslgpud {version} runs, and starts with the machine.", version=new.name.partition("-")[0])
+    head = t("wslgpud {version} runs, and starts with the machine.", version=version)
     return [head, *_table(rows)]
 
 

@@ -8,11 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import wslgpud
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.optional_packages import remedy
 from wslgpud.probes import keep_alive
 from wslgpud.service import accounts, release, stress_environment, systemctl
 from wslgpud.service.changes import Changes, ServiceError, output, succeeds
-from wslgpud.service.places import PACKAGED_UNIT, Places
+from wslgpud.service.places import PACKAGE, Places
 from wslgpud.shipped_files import in_folder
 from wslgpud.sources.identity import ACCOUNT
 from wslgpud.sources.wsl import generation
@@ -57,16 +59,19 @@ def allowed(places: Places) -> list[str]:
     return sorted(path.stem.removeprefix("wslgpud-") for path in places.drop_ins.glob("wslgpud-*.conf"))
 
 
-def install(options: Options, places: Places, changes: Changes) -> Path:
-    """Install or upgrade; return the release that runs now. It returns when the daemon has taken a sample.
+def install(options: Options, places: Places, changes: Changes) -> str:
+    """Install or upgrade; return the version that runs now. It returns when the daemon has taken a sample.
 
-    Data and configuration stay, and the version that runs goes on until the new one has proved to start.
+    Data and configuration stay, and the version that runs goes on until the new one has proved to start. What dpkg
+    has installed, dpkg upgrades: there this only gives permissions.
 
     Raises:
         ServiceError: it cannot be; what ran goes on.
         NotStarted: it was set up, and does not start; the version before, if there is one, runs again.
     """
     _require(options, places)
+    if places.packaged:
+        return _adapt_package(options, places, changes)
     wanted = {*options.extras, *remembered_extras(places)}
     extras = sorted(wanted - {stress_environment.EXTRA})
     python = release.interpreter(places)
@@ -75,24 +80,50 @@ def install(options: Options, places: Places, changes: Changes) -> Path:
         told = ", ".join(["this program", *extras])
         told = f"make {new}: an environment of {python} with {told}"
         changes.does(told, lambda: release.make(new, python, extras, changes.tell))
-    try:
-        if not places.user:
-            accounts.make(changes)
-        _make_settings(new, places, changes)
-    except (NoData, SourceError) as error:
-        raise ServiceError(error.said) from error
+    prepare(new / "bin/wslgpud", places, changes)
     if not changes.dry and places.running != new:
         _check_configuration(new, places)
-    changed = _put_drop_ins({*options.allowed, *([UNDER_WSL] if generation(Host()) else [])}, places, changes)
-    _start(new, places, changes, changed=changed)
+    units = {places.units / name: text for name, text in in_folder(f"deploy/{places.kind}").items()}
+    _start(new, units | drop_ins(options.allowed, places), places, changes)
     _link_shared_files(new, places, changes)
     _tidy_up(new, wanted, places, changes)
     if stress_environment.EXTRA in wanted:
         stress_environment.put(python, places, changes, anew=stress_environment.EXTRA in options.extras)
+    _keep_alive(options, changes)
+    return new.name.partition("-")[0]
+
+
+def prepare(program: Path, places: Places, changes: Changes) -> None:
+    """Make accounts and configuration, those that are not there. Raises ServiceError: the system refuses."""
+    try:
+        if not places.user:
+            accounts.make(changes)
+        _make_settings(program, places, changes)
+    except (NoData, SourceError) as error:
+        raise ServiceError(error.said) from error
+
+
+def drop_ins(allowed_now: Collection[str], places: Places) -> dict[Path, str]:
+    """Return the files that relax the sandbox: for what is allowed now, and was before, as this version has them."""
+    if places.user:
+        return {}
+    names = {*allowed_now, *allowed(places), *([UNDER_WSL] if generation(Host()) else [])}
+    texts = {Path(name).stem: text for name, text in in_folder("deploy/drop-ins").items()}
+    return {places.drop_ins / f"wslgpud-{name}.conf": texts[name] for name in sorted(names) if name in texts}
+
+
+def _adapt_package(options: Options, places: Places, changes: Changes) -> str:
+    """Give the service of the Debian package what is allowed now."""
+    if _put(drop_ins(options.allowed, places), places, changes):
+        changes.run(*systemctl.command(places, "restart", *places.enabled_units))
+    _keep_alive(options, changes)
+    return wslgpud.__version__
+
+
+def _keep_alive(options: Options, changes: Changes) -> None:
     if options.keep_alive:
         told = "make a task of Windows that keeps this distribution running"
         changes.does(told, lambda: keep_alive.does(Host(), "create"))
-    return new
 
 
 def _check_configuration(new: Path, places: Places) -> None:
@@ -102,27 +133,27 @@ def _check_configuration(new: Path, places: Places) -> None:
         raise ServiceError("mend the configuration first, nothing else was changed: {why}", why=str(error)) from error
 
 
-def _start(new: Path, places: Places, changes: Changes, *, changed: bool) -> None:
+def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) -> None:
     """Make a release what runs, and go back to the one before where it does not start."""
     before = places.running or (_by_hand(places) if places.program.is_dir() else None)
-    units_before = _units(places)
+    units_before = {path: path.read_text(encoding="utf-8") for path in units if path.is_file()}
     try:
-        changed |= _use(new, in_folder(f"deploy/{places.kind}"), places, changes)
+        changed = _use(new, units, places, changes)
         if not (places.command.exists() or places.command.is_symlink()):
             changes.link(places.program / "bin/wslgpud", places.command)
         if not systemctl.is_enabled(places):
             changes.run(*systemctl.command(places, "enable", "--quiet", *places.enabled_units))
         if changed or not systemctl.is_active(places):
             changes.run(*systemctl.command(places, "restart", *places.enabled_units))
-    except (NoData, SourceError, KeyboardInterrupt) as error:
+    except (NoData, SourceError, OSError, KeyboardInterrupt) as error:
         last_words = systemctl.last_words(places)
         told = say("wslgpud does not start; its last words are above")
         if before not in (None, new):
-            _use(before, units_before, places, changes)
+            _use(before, units_before, places, changes, obsolete=units.keys() - units_before.keys())
             if not succeeds(*systemctl.command(places, "restart", *places.enabled_units)):
                 raise NotStarted(say("neither the new version starts nor the one before"), last_words) from error
             told = say("the new version does not start, its last words are above; the one before runs again")
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, (OSError, KeyboardInterrupt)):
             raise
         raise NotStarted(told, last_words) from error
 
@@ -131,8 +162,10 @@ def _require(options: Options, places: Places) -> None:
     for names, offered in ((options.extras, release.offered_extras()), (options.allowed, offered_permissions())):
         if unknown := sorted(set(names) - set(offered)):
             raise ServiceError("there is no {name}: one of {names}", name=unknown[0], names=tuple(offered))
-    if not places.user and PACKAGED_UNIT.exists():
+    if places.packaged and Path(sys.prefix) != PACKAGE:
         raise ServiceError(say("the package wslgpud is installed: apt upgrades and removes it"))
+    if places.packaged and options.extras:
+        raise ServiceError("a service installed by apt takes no extras: {command}", command=remedy(min(options.extras)))
     systemctl.require(places)
 
 
@@ -146,21 +179,15 @@ def _wanted(places: Places, python: Path, extras: Collection[str]) -> Path:
     return places.releases / release.name_of(release.needed(release.OURS, installed).values(), extras)
 
 
-def _units(places: Places) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in places.units.glob("wslgpud*.*") if path.is_file()}
-
-
 def _by_hand(places: Places) -> Path:
     return places.releases / "by-hand"
 
 
-def _use(new: Path, units: dict[str, str], places: Places, changes: Changes) -> bool:
+def _use(new: Path, units: dict[Path, str], places: Places, changes: Changes, obsolete: Collection[Path] = ()) -> bool:
     """Make a release what runs: its units, and from one moment to the next its program. Return whether it was not."""
-    changed = [changes.put(text, places.units / name) for name, text in units.items()]
-    if any(changed):
-        changes.run(*systemctl.command(places, "daemon-reload"))
+    changed = _put(units, places, changes, obsolete)
     if places.running == new:
-        return any(changed)
+        return changed
     # An environment that somebody made by hand is no link, and cannot become one in one step.
     if places.program.is_dir() and not places.program.is_symlink():
         aside = _by_hand(places)
@@ -169,21 +196,22 @@ def _use(new: Path, units: dict[str, str], places: Places, changes: Changes) -> 
     return True
 
 
-def _put_drop_ins(names: Collection[str], places: Places, changes: Changes) -> bool:
-    if places.user:
-        return False
-    texts = in_folder("deploy/drop-ins")
-    put = [changes.put(texts[f"{name}.conf"], places.drop_ins / f"wslgpud-{name}.conf") for name in sorted(names)]
-    return any(put)
+def _put(units: dict[Path, str], places: Places, changes: Changes, obsolete: Collection[Path] = ()) -> bool:
+    """Write units, remove others, and let systemd know; return whether any was not so already."""
+    changed = [changes.put(text, path) for path, text in units.items()]
+    changes.remove(*obsolete)
+    if any(changed) or obsolete:
+        changes.run(*systemctl.command(places, "daemon-reload"))
+    return any(changed)
 
 
-def _make_settings(new: Path, places: Places, changes: Changes) -> None:
+def _make_settings(program: Path, places: Places, changes: Changes) -> None:
     """Make the configuration, and close it to all but root and the service: secrets are put there."""
     folder, file = places.settings, places.configuration
     if not places.user and not _is_for_service(folder, 0o750):
         changes.run("install", "-d", "-o", "root", "-g", ACCOUNT, "-m", "750", folder)
     if not file.exists():
-        changes.run(new / "bin/wslgpud", "config", "init", file)
+        changes.run(program, "config", "init", file)
     if not places.user and not _is_for_service(file, 0o640):
         changes.run("chown", f"root:{ACCOUNT}", file)
         changes.run("chmod", "640", file)

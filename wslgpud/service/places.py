@@ -6,8 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-#: where dpkg puts the unit of our Debian package, and nobody else puts any
-PACKAGED_UNIT = Path("/usr/lib/systemd/system/wslgpud.service")
+#: where dpkg puts the program of our Debian package, and its unit
+PACKAGE = Path("/usr/lib/wslgpud")
+PACKAGED_PROGRAM = Path("/usr/bin/wslgpud")
+_PACKAGED_UNIT = Path("/usr/lib/systemd/system/wslgpud.service")
 
 
 #: folders below ``share`` that have files of ours: manual pages, and what shells load for completion
@@ -25,6 +27,11 @@ class Places:
     data: Path
     command: Path
     share: Path
+
+    @property
+    def packaged(self) -> bool:
+        """Whether the service is that of the Debian package, whose files are dpkg's."""
+        return not self.user and _PACKAGED_UNIT.exists()
 
     @property
     def releases(self) -> Path:

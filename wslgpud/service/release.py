@@ -3,7 +3,9 @@
 Its packages are copied from where they are installed, each file compared with what its package's RECORD says of
 it (https://packaging.python.org/en/latest/specifications/recording-installed-packages/): this needs no network
 and no pip, and whatever becomes of the environment that the command came from, pipx's above all, the service
-stays as it is. Only what is missing there, an extra, is fetched: the versions and hashes that were tested.
+stays as it is. The checksums find damage, no attacker: who owns the environment can change RECORD as well, and sudo
+runs their code as root anyway. Only what is missing there, an extra, is fetched: the versions and
+hashes that were tested.
 """
 
 from __future__ import annotations
@@ -208,6 +210,7 @@ def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> No
         program.chmod(0o755)
         output(release / "bin/python", "-I", "-m", "compileall", "-q", packages)
         output(program, "--version")
+        os.sync()  # else a power cut could leave a link to a program without content
     except BaseException as error:
         shutil.rmtree(release, ignore_errors=True)
         if isinstance(error, (NoData, SourceError, OSError)):

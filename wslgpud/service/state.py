@@ -12,7 +12,7 @@ from wslgpud.host import NoData, SourceError
 from wslgpud.service import systemctl
 from wslgpud.service.changes import output
 from wslgpud.service.install import allowed, remembered_extras
-from wslgpud.service.places import PACKAGED_UNIT, Places
+from wslgpud.service.places import PACKAGED_PROGRAM, Places
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,11 @@ class ServiceState:
 
 def state_of(places: Places) -> ServiceState:
     """Return how the service stands."""
-    packaged = not places.user and PACKAGED_UNIT.exists()
-    installed = packaged or (places.program / "bin/wslgpud").exists()
+    installed = places.packaged or (places.program / "bin/wslgpud").exists()
     daemon = next(client.noted([places.data]), None)
     return ServiceState(
-        kind="package" if packaged else places.kind,
-        version=_version(places, packaged=packaged) if installed else "",
+        kind="package" if places.packaged else places.kind,
+        version=_version(places) if installed else "",
         command_version=wslgpud.__version__,
         state=_asked(*systemctl.command(places, "show", "--property=ActiveState", "--value", "wslgpud")),
         enabled=systemctl.is_enabled(places),
@@ -57,8 +56,8 @@ def state_of(places: Places) -> ServiceState:
     )
 
 
-def _version(places: Places, *, packaged: bool) -> str:
-    program = "/usr/bin/wslgpud" if packaged else places.program / "bin/wslgpud"
+def _version(places: Places) -> str:
+    program = PACKAGED_PROGRAM if places.packaged else places.program / "bin/wslgpud"
     return _asked(program, "--version").rpartition(" ")[2]
 
 

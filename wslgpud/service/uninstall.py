@@ -10,7 +10,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import keep_alive
 from wslgpud.service import accounts, systemctl
 from wslgpud.service.changes import Changes, ServiceError
-from wslgpud.service.places import PACKAGED_UNIT, Places
+from wslgpud.service.places import Places
 from wslgpud.shipped_files import in_folder
 from wslgpud.sources.wsl import generation
 from wslgpud.words import MessageError
@@ -21,7 +21,7 @@ def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
 
     Raises ServiceError: it is another's to remove, or systemd refuses.
     """
-    if not places.user and PACKAGED_UNIT.exists():
+    if places.packaged:
         raise ServiceError(
             "the package wslgpud is installed: {command} removes it",
             command="'sudo apt purge wslgpud'" if purge else "'sudo apt remove wslgpud'",
@@ -47,12 +47,7 @@ def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
     if places.command.is_symlink() and places.command.readlink() == places.program / "bin/wslgpud":
         changes.remove(places.command)
     changes.remove(*places.shared_links)
-    if generation(Host()):
-        with suppress(MessageError):  # Windows cannot be asked; its task then starts what is no longer there, and ends
-            changes.does(
-                "remove the task of Windows that keeps this distribution running, if there is one",
-                lambda: keep_alive.does(Host(), "remove"),
-            )
+    remove_windows_task(changes)
     if purge:
         changes.remove(places.settings, places.data)
         if not places.user:
@@ -61,3 +56,13 @@ def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
     # Last, since this very command may run from there.
     leftover = places.program.with_name(f"{places.program.name}.new")
     changes.remove(places.stress, places.stress_being_made, places.program, leftover, places.releases)
+
+
+def remove_windows_task(changes: Changes) -> None:
+    """Remove the task that keeps this distribution running, if there is one."""
+    if generation(Host()):
+        with suppress(MessageError):  # Windows cannot be asked; its task then starts what is no longer there, and ends
+            changes.does(
+                "remove the task of Windows that keeps this distribution running, if there is one",
+                lambda: keep_alive.does(Host(), "remove"),
+            )
