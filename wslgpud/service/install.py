@@ -144,11 +144,13 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
         if not systemctl.is_enabled(places):
             changes.run(*systemctl.command(places, "enable", "--quiet", *places.enabled_units))
         if changed or not systemctl.is_active(places):
+            systemctl.forget_failures(places, changes)
             changes.run(*systemctl.command(places, "restart", *places.enabled_units))
     except (NoData, SourceError, OSError, KeyboardInterrupt) as error:
         last_words = systemctl.last_words(places)
         told = say("wslgpud does not start; its last words are above")
         if before not in (None, new):
+            systemctl.forget_failures(places, changes)
             _use(before, units_before, places, changes, obsolete=units.keys() - units_before.keys())
             if not succeeds(*systemctl.command(places, "restart", *places.enabled_units)):
                 raise NotStarted(say("neither the new version starts nor the one before"), last_words) from error

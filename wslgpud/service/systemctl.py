@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.service.changes import ServiceError, output, succeeds
+from wslgpud.service.changes import Changes, ServiceError, output, succeeds
 from wslgpud.service.places import Places
 from wslgpud.sources.wsl import generation
 from wslgpud.words import say
@@ -49,6 +50,12 @@ def is_active(places: Places) -> bool:
 
 def is_enabled(places: Places) -> bool:
     return succeeds(*command(places, "--quiet", "is-enabled", *places.enabled_units))
+
+
+def forget_failures(places: Places, changes: Changes) -> None:
+    """Let it start whatever came before: a version that fails in a loop uses up the starts that systemd grants."""
+    with suppress(NoData, SourceError):  # nothing had failed
+        changes.run(*command(places, "reset-failed", "wslgpud*"))
 
 
 def last_words(places: Places) -> str:

@@ -42,8 +42,7 @@ def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
         changes.run("rmdir", "--ignore-fail-on-non-empty", places.drop_ins)
     if systemctl.runs():
         changes.run(*systemctl.command(places, "daemon-reload"))
-        with suppress(SourceError):  # there was nothing that had failed
-            changes.run(*systemctl.command(places, "reset-failed", "wslgpud*"))
+        systemctl.forget_failures(places, changes)
     if places.command.is_symlink() and places.command.readlink() == places.program / "bin/wslgpud":
         changes.remove(places.command)
     changes.remove(*places.shared_links)
