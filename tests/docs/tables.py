@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from tests.docs import peers
+from tests.docs import out_of_memory, peers
 from tests.gpu.fit_on_a_real_card import GIB, MODELS
 from wslgpud import words
 from wslgpud.advise.fit import diffusion, picture
@@ -25,6 +25,7 @@ PAGES = (
     "README.zh.md",
     "tests/bench/README.md",
     "wslgpud/advise/fit/README.md",
+    "wslgpud/brake/COMPARED.md",
     "wslgpud/serve/METRICS.md",
 )
 _MARKED = re.compile(r"(?P<begin><!-- (?P<name>\w+): generated [^>]*-->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL)
@@ -104,6 +105,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "fit_pictures": pictures_table,
     "h200": h200_table,
     "metrics": catalogue.table,
+    "out_of_memory": out_of_memory.summary_table,
+    "out_of_memory_runs": out_of_memory.runs_table,
     "peers": peers.peers_table,
     "stress": stress_table,
 }

@@ -77,8 +77,9 @@ class Machine:
         drives: Sequence[Path] = (),
         launcher: Sequence[str] = (),
         options: Sequence[str] = (),
+        keep: bool = False,
     ) -> None:
-        """Make the disks in ``folder``; nothing runs before :meth:`boot`.
+        """Make the disks in ``folder``, unless they are to be kept; nothing runs before :meth:`boot`.
 
         ``drives`` are raw disks of the caller's, /dev/vdb first where there is no swap. ``launcher`` starts qemu
         (a command that runs its arguments in its own place), ``options`` are added to qemu's own.
@@ -91,7 +92,8 @@ class Machine:
         self._drives = [folder / "root.qcow2"]
         # qcow2 holds back its own tables until the guest flushes. A cut loses what was written since, as
         # the volatile cache of a real drive would; a raw file would keep it in the host's page cache.
-        _qemu_img("create", "-f", "qcow2", "-F", "raw", "-b", str(image.disk), str(self._drives[0]))
+        if not keep:
+            _qemu_img("create", "-f", "qcow2", "-F", "raw", "-b", str(image.disk), str(self._drives[0]))
         if swap_mib:
             swap = folder / "swap.raw"
             with swap.open("wb") as file:
@@ -129,9 +131,16 @@ class Machine:
         Raises:
             MachineError: It did not come up in time; the text ends with the console.
         """
+        deadline = time.monotonic() + timeout_seconds
+        self._start()
+        boot_id = str(self._receive(deadline)["hello"])
+        # Its exit status tells running from degraded; a test that cares asks again.
+        self.run("systemctl", "is-system-running", "--wait", check=False, timeout_seconds=timeout_seconds)
+        return boot_id
+
+    def _start(self) -> None:
         if self.running:
             raise MachineError("the machine is running already")
-        deadline = time.monotonic() + timeout_seconds
         ours, its = socket.socketpair()
         with its, (self._folder / "qemu.log").open("ab") as log:
             self._qemu = subprocess.Popen(
@@ -145,10 +154,6 @@ class Machine:
         life = threading.Timer(LIFE_SECONDS, self._qemu.kill)
         life.daemon = True
         life.start()
-        boot_id = str(self._receive(deadline)["hello"])
-        # Its exit status tells running from degraded; a test that cares asks again.
-        self.run("systemctl", "is-system-running", "--wait", check=False, timeout_seconds=timeout_seconds)
-        return boot_id
 
     def run(
         self,

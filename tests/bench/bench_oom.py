@@ -1,0 +1,150 @@
+"""The brake beside earlyoom, systemd-oomd, thrash-protect and nothing, in the same machines and runs.
+
+    python -m tests.bench.bench_oom FILE [--only CONFIGURATION...] [--tool NAME...]
+
+Boots virtual machines (``tests/vm``), starts one tool, runs a scenario of ``oom_guest.py``, and begins anew from a
+snapshot with the next: every run finds the same machine. Results are added to FILE, a JSON list; what is in it is not
+run again. thrash-protect comes from the package index. Where machines are emulated a run takes a minute or two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.vm.image import Image, image, wheel_of
+from tests.vm.machine import MachineError
+from tests.vm.snapshots import SnapshotMachine
+
+from .oom_machine import PACKAGES, REPOSITORY, SITE, machine
+
+GUEST = Path(__file__).with_name("oom_guest.py")
+THRASH_PROTECT = "thrash-protect==1.1.2"
+RUN_SECONDS, START_SECONDS = 1800.0, 1800.0
+TOOLS = ("none", "wslgpud", "earlyoom", "systemd-oomd", "thrash-protect")
+SWAP = {
+    "none": "true",
+    "swap": "mkswap -q /dev/vdb && swapon /dev/vdb",
+    "zram": "modprobe zram && echo {half}M >/sys/block/zram0/disksize && mkswap -q /dev/zram0 && swapon /dev/zram0",
+}
+#: What is started for each tool, and until when it is waited for.
+START = {
+    "none": "true",
+    "earlyoom": "systemctl start earlyoom && sleep 2",
+    "systemd-oomd": "systemctl start systemd-oomd.socket systemd-oomd && sleep 5",
+    "thrash-protect": "systemd-run --unit=thrash-protect python3 /opt/thrash_protect.py && sleep 5",
+    "wslgpud": "systemctl start wslgpud && sleep 15 && systemctl is-active wslgpud",
+}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A kind of machine, and what is run on it."""
+
+    memory_mib: int
+    swap: str
+    psi: bool
+    scenarios: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.memory_mib / 1024:.0f} GiB, {SAID[self.swap]}{'' if self.psi else ', no PSI'}"
+
+
+SAID = {"none": "no swap", "swap": "swap", "zram": "zram"}
+#: A balanced fraction of all combinations: each scenario, size, kind of swap and PSI with several of the others.
+CONFIGURATIONS = (
+    Configuration(1024, "none", True, ("leak", "innocent", "workers", "build", "burst")),
+    Configuration(1024, "swap", True, ("thrash", "leak")),
+    Configuration(1024, "zram", True, ("leak", "workers")),
+    Configuration(2048, "none", False, ("leak", "build", "tmpfs")),
+    Configuration(2048, "swap", False, ("thrash", "innocent")),
+)
+
+
+def prepare(one: SnapshotMachine, thrash_protect: Path, half_mib: int, swap: str) -> None:
+    """Bring the scenarios, the program as it is now, and swap."""
+    compileall.compile_dir(REPOSITORY / "wslgpud", quiet=1)
+    one.run("rm", "-rf", f"{SITE}/wslgpud")
+    one.copy_in(REPOSITORY / "wslgpud", f"{SITE}/wslgpud")
+    one.copy_in(GUEST, "/opt/oom_guest.py")
+    one.copy_in(thrash_protect, "/opt/thrash_protect.py")
+    one.run("sh", "-ec", SWAP[swap].format(half=half_mib))
+    one.run("python3", "-m", "compileall", "-q", "/opt/oom_guest.py", check=False)
+    one.run("sync")
+
+
+def fetched(folder: Path) -> Path:
+    """Return thrash-protect, a single script, from the package index."""
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={folder}", THRASH_PROTECT],
+        check=True,
+    )
+    with zipfile.ZipFile(next(folder.glob("thrash_protect-*.whl"))) as wheel:
+        wheel.extract("thrash_protect.py", folder)
+    return folder / "thrash_protect.py"
+
+
+def runs(one: SnapshotMachine, tool: str, scenarios: list[str]) -> Iterator[dict[str, object]]:
+    """Start a tool and yield what became of scenarios, each from the same state; or that it does not run here."""
+    one.restore("prepared")
+    started = one.run("sh", "-c", START[tool], check=False, timeout_seconds=START_SECONDS)
+    active = tool == "none" or one.run("systemctl", "is-active", tool, check=False).returncode == 0
+    if not active:
+        said = one.run("systemctl", "status", "--no-pager", tool, check=False).stdout
+        sys.stderr.write(started.stderr + said)
+        yield from ({"scenario": name, "error": "does not run here"} for name in scenarios)
+        return
+    one.save("started")
+    for number, name in enumerate(scenarios):
+        if number:
+            one.restore("started")
+        began = time.monotonic()
+        try:
+            answer = one.run("python3", "-I", "/opt/oom_guest.py", name, timeout_seconds=RUN_SECONDS)
+            result: dict[str, object] = json.loads(answer.stdout.splitlines()[-1])
+        except (MachineError, IndexError, ValueError) as error:
+            result = {"error": str(error)[-300:]}
+        if tool == "wslgpud":
+            log = one.run("journalctl", "--no-pager", "-o", "cat", "-u", "wslgpud", "-n", "40", check=False)
+            result["log"] = [line for line in log.stdout.splitlines() if "paus" in line or "job" in line]
+        print(tool, name, result, f"{time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        yield {"scenario": name, **result}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--only", nargs="*", type=int, default=range(len(CONFIGURATIONS)), help="numbers, from 0")
+    parser.add_argument("--tool", nargs="*", default=TOOLS)
+    options = parser.parse_args()
+    results: list[dict[str, object]] = json.loads(options.file.read_text()) if options.file.exists() else []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        disk: Image = image(wheel_of(REPOSITORY, folder), PACKAGES)
+        script = fetched(folder)
+        for number in options.only:
+            chosen = CONFIGURATIONS[number]
+            known = {(row["tool"], row["scenario"]) for row in results if row["machine"] == chosen.name}
+            with machine(disk, chosen.memory_mib, psi=chosen.psi) as one:
+                prepare(one, script, chosen.memory_mib // 2, chosen.swap)
+                one.save("prepared")
+                for tool in options.tool:
+                    missing = [name for name in chosen.scenarios if (tool, name) not in known]
+                    for row in runs(one, tool, missing) if missing else []:
+                        results.append({"machine": chosen.name, "tool": tool, **row})
+                        options.file.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

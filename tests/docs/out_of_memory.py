@@ -1,0 +1,83 @@
+"""The tables of ``bench_oom``: what became of the same runs under each tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MEASURED = Path(__file__).parents[1] / "bench" / "oom.json"
+TOOLS = {
+    "none": "nothing (the kernel alone)",
+    "wslgpud": "**wslgpud's brake**",
+    "earlyoom": "earlyoom 1.7",
+    "systemd-oomd": "systemd-oomd 252",
+    "thrash-protect": "thrash-protect 1.1.2",
+}
+#: faster than this, from half full or from the job's beginning to the end, nobody is asked to be in time
+FAIR_SECONDS = 5.0
+Run = Mapping[str, Any]
+
+
+def measured() -> list[Run]:
+    return list(json.loads(MEASURED.read_text()))
+
+
+def outcome(run: Run) -> str:
+    """Return what became of a run in some words."""
+    if "error" in run:
+        return str(run["error"])
+    said = [str(run["job"])]
+    for key, name in (("kernel_kills", "kernel"), ("tool_kills", "tool")):
+        if run[key]:
+            said.append(f"{name} killed {_counted(run[key])}")
+    if run["paused"]:
+        said.append("paused " + ", ".join(f"{role} {seconds:.0f} s" for role, seconds in run["paused"].items()))
+    if run["slow_seconds"]:
+        said.append(f"shell late for {run['slow_seconds']:.0f} s")
+    return "; ".join(said)
+
+
+def _counted(names: Sequence[str]) -> str:
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
+    return ", ".join(name if number == 1 else f"{number} of {name}" for name, number in counts.items())
+
+
+def summary_table() -> str:
+    """Return the figures of each tool over all runs."""
+    heads = (
+        "runs|the kernel killed in|the tool killed in|an innocent was killed in|the job was paused in|an innocent was"
+    )
+    heads += "|the job finished in|work lost, s|shell late, s|longest answer, s"
+    lines = [f"| | {heads.replace('|', ' | ')} |", "|---" * (2 + heads.count("|")) + "|"]
+    for tool, name in TOOLS.items():
+        runs = [run for run in measured() if run["tool"] == tool and "error" not in run]
+        if not runs:
+            continue
+        cells = [
+            len(runs),
+            sum(bool(run["kernel_kills"]) for run in runs),
+            sum(bool(run["tool_kills"]) for run in runs),
+            sum(any(who != "job" for who in (*run["kernel_kills"], *run["tool_kills"])) for run in runs),
+            sum("job" in run["paused"] for run in runs),
+            sum("ballast" in run["paused"] for run in runs),
+            sum(run["job"] == "finished" for run in runs),
+            f"{sum(run['lost_seconds'] for run in runs):.0f}",
+            f"{sum(run['slow_seconds'] for run in runs):.0f}",
+            f"{max(run['longest_answer_seconds'] for run in runs):.1f}",
+        ]
+        lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def runs_table() -> str:
+    """Return every run: machine and scenario by tool."""
+    runs = measured()
+    cases = list(dict.fromkeys((run["machine"], run["scenario"]) for run in runs))
+    by_case = {(run["machine"], run["scenario"], run["tool"]): run for run in runs}
+    lines = ["| machine | scenario | " + " | ".join(TOOLS.values()) + " |", "|---|---|" + "---|" * len(TOOLS)]
+    for machine, scenario in cases:
+        cells = [outcome(run) if (run := by_case.get((machine, scenario, tool))) else "not run" for tool in TOOLS]
+        lines.append(f"| {machine} | {scenario} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
