@@ -246,7 +246,7 @@ def crowded(file: Path, here: str) -> None:
     row += " FROM names"
     names = "WITH RECURSIVE names(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM names WHERE n < 32000) "
     with closing(sqlite3.connect(file)) as database, database:
-        database.execute("INSERT INTO host VALUES (1, 'elsewhere')")
+        database.execute("INSERT INTO host (id, name, sealed) VALUES (1, 'elsewhere', 0)")
         for host in (0, 1):
             for at, metric in enumerate(("program_resident_bytes", "program_swap_bytes")):
                 first = (host << 16) + 32_000 * at
