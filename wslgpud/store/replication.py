@@ -88,7 +88,8 @@ class ReplicationSource:
         with gap("how far the rows of host %d were copied", host_id):
             self._source = _Source(*json.loads(given)) if given else _NOTHING
         if self._source.machine not in ("", self._machine):
-            take_over = f"UPDATE host SET source = NULL WHERE name = '{self._host}'"
+            name = self._host.replace("'", "''")  # it is for somebody to paste
+            take_over = f"UPDATE host SET source = NULL WHERE name = '{name}'"
             raise LockedError(
                 "the database holds another machine named {host}; give this one another name, or, if it takes the "
                 "place of that one: {command}",
