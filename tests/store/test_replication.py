@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -98,8 +99,9 @@ def test_what_comes_while_the_server_is_away_waits_on_the_disk_and_follows_in_or
         assert store.flush()
         made.until(lambda: store.stats().replication_queue_ticks == 2000 or store._central.writer.wake())
         assert store.stats().queue_ticks == 0, "nothing waits in memory"
+        made.until(lambda: store.flush() and store.reader.unsealed()[0] == 2100)  # a quarter of an hour is sealed
         found = replication(Evidence(Host(), _configured(server_target), None, str(file.parent)))
-        assert (found.state, found.found.facts["count"]) == ("problem", 2100), "with those of the quarter of an hour"
+        assert (found.state, found.found.facts["count"]) == ("problem", 2100), "with those of the quarter under way"
         store.outbox.tried(store.outbox.unsent()[0].id, done=True)
     with begun() as store:  # started while the server is away
         _append(store, made, clock, range(3000, 3500))
@@ -118,6 +120,31 @@ def test_what_comes_while_the_server_is_away_waits_on_the_disk_and_follows_in_or
             assert [row.resource for _, row in reader.transitions()] == ["a", "b"]
             deliveries = {d.payload["text"]: d.done_wall is not None for d in reader.deliveries(0, 1e10)}
             assert deliveries == {"a": True, "b": False}
+
+
+def test_what_waits_is_bounded_and_what_is_left_follows_without_a_hole(
+    away, file, settings, clock, made, server_target
+):
+    limit, noise = 600_000, random.Random(1)
+    with Store(server_target, replace(settings, max_bytes=limit), host_name="pc", clock=clock, own_file=file) as store:
+        _append(store, made, clock, range(100))
+        _copied(store)
+        away(True)
+        for second in range(100, 6000):
+            clock.now = made.T0 + second
+            values = {made.EVENTS: second} | {(made.BYTES, str(i)): noise.getrandbits(50) for i in range(20)}
+            store.append(made.snapshot(clock.now, values))
+            if second % 100 == 99:
+                assert store.flush()
+        made.settle(store, clock)
+        assert store.stats().file_bytes < 1.3 * limit
+        away(False)
+        _copied(store)
+    with Reader(server_target, "pc") as reader:
+        seconds = [round(second) for second, _ in made.read_all(reader, "made_events")]
+    assert seconds[:100] == [*range(100)]
+    assert seconds[100:] == [*range(6100 - len(seconds), 6000)]
+    assert 100 < len(seconds) < 4000
 
 
 KILLED = """
@@ -244,6 +271,33 @@ def test_a_machine_that_was_renamed_goes_on_under_its_new_name(begun, clock, mad
     with Reader(server_target) as reader:
         found = {ref.host: [p.value for p in reader.read(ref, 0, 1e10)] for ref in reader.series("made_events")}
     assert found == {"old": [*range(10)], "new": [*range(20, 30)]}
+
+
+def test_what_waited_when_a_machine_was_renamed_follows_under_its_old_name(begun, away, clock, made, server_target):
+    with begun(name="old", machine_id="a") as store:
+        _append(store, made, clock, range(10))
+        _copied(store)
+        away(True)
+        _append(store, made, clock, range(10, 2000))
+        _warn(store, made, "a")
+        assert store.flush()
+    with begun(name="new", machine_id="a") as store:
+        assert [delivery.payload for delivery in store.outbox.unsent()] == [{"text": "a"}], "it is still sent"
+        _append(store, made, clock, range(3000, 4000))
+        assert store.flush()
+        away(False)
+        _copied(store)
+        with Reader(server_target) as reader:
+
+            def copied():
+                found = {ref.host: [p.value for p in reader.read(ref, 0, 1e10)] for ref in reader.series("made_events")}
+                return found == {"old": [*range(2000)], "new": [*range(3000, 4000)]}
+
+            made.until(copied)
+            assert [change.resource for _, change in reader.transitions()] == ["a"]
+        made.until(lambda: store.flush() and store.reader.unsealed()[1] >= made.T0 + 3000)
+        here = sorted(made.read_all(store.reader, "made_events"))
+        assert here == [(s, s) for s in (*range(2000), *range(3000, 4000))]
 
 
 def test_a_wall_clock_that_goes_back_loses_and_doubles_nothing(begun, clock, made, server_target):

@@ -57,9 +57,12 @@ class ReplicationSource:
     where_it_waits = "on this machine's disk"
 
     def __init__(
-        self, file: str, host: str, machine: str, run_row: Callable[[], int | None], copied: Callable[[int], None]
+        self, file: str, host: str, machine: str, run_row: Callable[[], int | None], copied: Callable[[int, int], None]
     ) -> None:
-        """``copied`` is told the id up to which batches of the ``file`` may be sealed; ``run_row`` gives our run's."""
+        """``copied`` is told the host in the ``file`` and the id up to which its batches may be sealed.
+
+        ``run_row`` gives the id of the run that wrote them last.
+        """
         self._file, self._host, self._machine, self._run_row, self._copied = file, host, machine, run_row, copied
         self._reader: Reader | None = None
         self._source = _NOTHING
@@ -68,8 +71,7 @@ class ReplicationSource:
         self._low = 0
         #: of the machine in the server
         self.host_id = 0
-        #: last id of our batches that may be sealed
-        self.sealable_row = 0
+        self._sealable_row = 0
         #: id of a series in the file -> in the server
         self._numbers: dict[int, int] = {}
         self._open: dict[Table, set[int]] = {table: set() for table in _ENDS}
@@ -145,8 +147,13 @@ class ReplicationSource:
     def synced(self) -> None:
         """A server keeps what it has committed: it may be sealed, there and in the file."""
         copied = self._source.copied.get(schema.batch.name, 0)
-        self.sealable_row = copied + self._source.shift
-        self._copied(copied)
+        self._sealable_row = copied + self._source.shift
+        self._copied(self._low >> schema.ROW_BITS, copied)
+
+    def sealable_row(self, host_id: int) -> int:
+        """Return the last id of our batches in the server that may be sealed."""
+        _ = host_id
+        return self._sealable_row
 
     def again(self) -> None:
         """Count what waits while the server is away; nothing else is remembered that ``attach`` does not look up."""
@@ -173,7 +180,9 @@ class ReplicationSource:
 
     def _count(self, local: Connection) -> int:
         copied = self._source.copied.get(schema.batch.name, 0)
-        return int(local.scalar(select(func.sum(_batch.ticks)).where(schema.unsealed, _batch.id > copied)) or 0)
+        ours = select(schema.host.c.id).where(schema.host.c.name == self._host).scalar_subquery()
+        waiting = schema.unsealed, _batch.id > copied, _batch.slot.bitwise_rshift(schema.ROW_BITS) == ours
+        return int(local.scalar(select(func.sum(_batch.ticks)).where(*waiting)) or 0)
 
     def _follow(self, connection: Connection, local: Connection) -> None:
         """Begin anew with another file than before, or one that was set back: its rows get ids of their own."""

@@ -21,7 +21,6 @@ from wslgpud.store.codec import SeriesBlock, encode, pack_sheet, unpack_text
 from wslgpud.store.errors import gap
 from wslgpud.store.rollup import MINUTE, summarise, write_summaries
 from wslgpud.store.schema import MAX_TICKS, PERIOD_MS
-from wslgpud.store.slots import Slots
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +32,11 @@ class Column(NamedTuple):
     mask: bytearray
 
 
-def due(connection: Connection, host: int, last: int) -> int | None:
-    """Return the last id of the oldest batches of a host, up to id ``last``, whose period is over, if any."""
+def due(connection: Connection, host: int, last: int, *, ended: bool = False) -> int | None:
+    """Return the last id of the oldest batches of a host, up to id ``last``, whose period is over, if any.
+
+    ``ended``: so is every period, as nobody writes under this name any more.
+    """
     of = schema.batch.c
     mine = schema.of_host(schema.batch, host), schema.unsealed, of.id <= last
     query = select(of.id, of.ms, of.ticks).where(*mine).order_by(of.id).limit(MAX_TICKS)
@@ -45,11 +47,11 @@ def due(connection: Connection, host: int, last: int) -> int | None:
         if ms // PERIOD_MS != period or ticks >= MAX_TICKS:
             return complete
         complete, ticks = number, ticks + count
-    return None
+    return complete if ended else None
 
 
-def seal(connection: Connection, host: int, last: int, slots: Slots) -> None:
-    """Seal the batches of a host up to id ``last`` into a chunk of that id."""
+def seal(connection: Connection, host: int, last: int, free: Callable[[Connection, int], None]) -> None:
+    """Seal the batches of a host up to id ``last`` into a chunk of that id, and ``free`` their places."""
     with connection.begin():
         times, columns, processes = _columns(connection, host, last)
     # the work is done outside of a transaction: nobody waits for it
@@ -58,7 +60,7 @@ def seal(connection: Connection, host: int, last: int, slots: Slots) -> None:
         if write is not None:
             write(connection)
         connection.execute(update(schema.host).where(schema.host.c.id == host).values(sealed=last))
-        slots.free(connection, last)
+        free(connection, last)
 
 
 def chunk_writer(

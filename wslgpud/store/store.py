@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -22,13 +22,13 @@ from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import connect as engines
 from wslgpud.store import database, schema
-from wslgpud.store.errors import gap
+from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Delivery, Learned, delivery_of, stress_to_json, transition_row
 from wslgpud.store.replication import ReplicationSource
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.write_buffer import WriteBuffer
+from wslgpud.store.write_buffer import PROVISIONAL, WriteBuffer
 from wslgpud.store.writer import Writer
 from wslgpud.words import MessageLike, to_text
 
@@ -60,7 +60,7 @@ class Outbox:
         self._loaded = False
 
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
-        """Remember the deliveries of our ids that no channel has taken yet."""
+        """Remember the deliveries of these ids that no channel has taken yet."""
         if self._loaded:
             # what was sent meanwhile may still be waiting to be marked in the file
             return
@@ -184,11 +184,17 @@ class Store(AbstractContextManager["Store"]):
             self._writer.start(ours=ours)
             self._held.callback(self._writer.close, CLOSE_SECONDS)
             if central:
-                self._buffer.copied(0)
-                source = ReplicationSource(
-                    self._target, self.host, machine_id, lambda: self._run_id, self._buffer.copied
-                )
-                self._central = _Central(central, settings, source, self.host, self._clock.wall)
+                self._buffer.wait_for_copies()
+
+                def copy(name: str, run: int | None = None) -> _Central:
+                    source = ReplicationSource(
+                        self._target, name, machine_id, lambda: run or self._run_id, self._buffer.copied
+                    )
+                    return _Central(central, settings, source, name, self._clock.wall, once=run is not None)
+
+                self._central = copy(self.host)
+                for name, run in self._earlier_names():
+                    self._held.callback(copy(name, run).close)
         except BaseException:
             self._held.close()
             raise
@@ -247,6 +253,16 @@ class Store(AbstractContextManager["Store"]):
                 self._reader = self._held.enter_context(Reader(self._target, self.host))
             return self._reader
 
+    def _earlier_names(self) -> list[tuple[str, int]]:
+        """Return under which names this machine has left samples that are not sealed, and the last run of each."""
+        host, batch, run = schema.host.c, schema.batch.c, schema.daemon_run.c
+        left = select(batch.id).where(batch.slot.bitwise_rshift(schema.ROW_BITS) == host.id, schema.unsealed)
+        last = select(func.max(run.id)).where(run.id.bitwise_rshift(schema.ROW_BITS) == host.id)
+        query = select(host.name, last.scalar_subquery().label("run")).where(host.name != self.host, left.exists())
+        with suppress(StoreError), self.reader.connected() as connection:
+            return [(row.name, row.run or 0) for row in connection.execute(query)]
+        return []
+
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
         """Bring a newly opened database up to date and learn what it holds of this host.
 
@@ -259,7 +275,8 @@ class Store(AbstractContextManager["Store"]):
             of_host = (select(func.max(t.c.id)).where(schema.of_host(t, host_id)) for t in schema.NUMBERED)
             last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
             self._buffer.attach(host_id, last_row, same_file=same_file)
-            self.outbox.load(connection, low, high)
+            # a file is all ours, also what waits in it from before this machine was renamed
+            self.outbox.load(connection, *((0, PROVISIONAL) if connection.dialect.name == "sqlite" else (low, high)))
             self._begin_run(connection, low, high)
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:
@@ -316,12 +333,19 @@ class Store(AbstractContextManager["Store"]):
 class _Central:
     """The writer of a database of many machines, to which the rows of our file are copied."""
 
-    def __init__(
-        self, target: str, settings: StoreSettings, source: ReplicationSource, host: str, wall: Callable[[], float]
+    def __init__(  # noqa: PLR0913 - as many as the writer's
+        self,
+        target: str,
+        settings: StoreSettings,
+        source: ReplicationSource,
+        host: str,
+        wall: Callable[[], float],
+        *,
+        once: bool,
     ) -> None:
-        """Start copying, or raise StoreError: waiting would not help."""
+        """Start copying, ``once`` or as long as rows come; raise StoreError where waiting would not help."""
         self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
-        self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach)
+        self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach, once=once)
         self.writer.start(ours=False)
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import takewhile
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, text, true
@@ -114,12 +115,23 @@ class Upkeep:
         return False
 
     def _seal(self, connection: Connection) -> bool:
-        host = self._buffer.host_id
+        ours = self._buffer.host_id
         with connection.begin():
-            last = seal.due(connection, host, self._buffer.sealable_row)
+            last = seal.due(connection, ours, self._buffer.sealable_row(ours))
+            earlier = [] if last is not None else self._earlier_names(connection)
         if last is not None:
-            seal.seal(connection, host, last, self._slots)
-        return last is not None
+            seal.seal(connection, ours, last, self._slots.free)
+        for host, row in earlier:
+            seal.seal(connection, host, row, partial(_delete_batches, host))
+        return last is not None or bool(earlier)
+
+    def _earlier_names(self, connection: Connection) -> list[tuple[int, int]]:
+        """Return (host, last id) of batches in a file that may be sealed, of names that the machine had before."""
+        if connection.dialect.name != "sqlite":
+            return []
+        others = connection.scalars(select(schema.host.c.id).where(schema.host.c.id != self._buffer.host_id)).all()
+        found = ((h, seal.due(connection, h, self._buffer.sealable_row(h), ended=True)) for h in others)
+        return [(host, row) for host, row in found if row is not None]
 
     def _purge(self, connection: Connection) -> bool:
         keep = self._settings
@@ -250,6 +262,11 @@ class Upkeep:
             if connection.dialect.name == "sqlite":
                 _, free, size = engines.page_counts(connection)
                 self._stats.free_bytes = free * size
+
+
+def _delete_batches(host: int, connection: Connection, last: int) -> None:
+    gone = schema.of_host(schema.batch, host), schema.batch.c.id <= last
+    connection.execute(delete(schema.batch).where(*gone))
 
 
 def _adapted(size: int, seconds: float, most: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from sqlalchemy import Connection, Table
 
 from wslgpud.model import Number, Reading, Snapshot
-from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, dumps, insert_new
+from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, dumps, insert_new, row_range
 from wslgpud.store.series_ids import SeriesInUse, SeriesKey, find
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
@@ -202,7 +202,8 @@ class WriteBuffer:
         self._shift = 0
         self._committed_row = 0
         self._synced_row = 0
-        self._copied_row: int | None = None
+        #: id of a host in the file -> last id of its batches that a central database has; None without one
+        self._copied_rows: dict[int, int] | None = None
         self.rejected_values = 0
 
     def attach(self, host_id: int, last_row: int, *, same_file: bool = False) -> None:
@@ -300,17 +301,22 @@ class WriteBuffer:
             for backlog in self._backlogs:
                 backlog.again()
 
-    @property
-    def sealable_row(self) -> int:
-        """Last id of our batches that the disk is known to have, and a central database: only such may be sealed.
+    def sealable_row(self, host_id: int) -> int:
+        """Return the last id of a host's batches that the disk is known to have, and a central database.
 
         Those after it may have to be committed once more, and what is sealed already would be there twice.
         """
-        return self._synced_row if self._copied_row is None else min(self._synced_row, self._copied_row)
+        synced = self._synced_row if host_id == self.host_id else row_range(host_id)[1]
+        return synced if self._copied_rows is None else min(synced, self._copied_rows.get(host_id, 0))
 
-    def copied(self, row: int) -> None:
-        """Note up to which id a central database has our batches; where there is none this is never called."""
-        self._copied_row = row
+    def wait_for_copies(self) -> None:
+        """Have nothing sealed that a central database has not got, see ``copied``."""
+        self._copied_rows = {}
+
+    def copied(self, host_id: int, row: int) -> None:
+        """Note up to which id a central database has the batches of a host in the file."""
+        if self._copied_rows is not None:
+            self._copied_rows[host_id] = row
 
     @property
     def queue(self) -> tuple[int, int]:

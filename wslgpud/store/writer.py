@@ -51,13 +51,17 @@ class Writer:
         wall: Callable[[], float],
         *,
         attach: Callable[..., None],
+        once: bool = False,
     ) -> None:
-        """Prepare; ``attach`` is called with each newly opened database (see ``Store``)."""
+        """Prepare; ``attach`` is called with each newly opened database (see ``Store``).
+
+        ``once``: end as soon as all that waits is written, however long that takes.
+        """
         self._target = target
         self._path = engines.sqlite_path(target)
         self._buffer, self._stats = buffer, stats
         self._attach, self._wall, self._commit_seconds = attach, wall, settings.commit_seconds
-        self._slots = Slots()
+        self._slots, self._once = Slots(), once
         self._upkeep = Upkeep(settings, wall, buffer, self._slots, stats)
         self._check = NightlyCheck(target, wall, stats, self.report_damage)
         self._engine: Engine | None = None
@@ -126,7 +130,7 @@ class Writer:
                 self._urgent = False
             more, wait = False, RETRY_SECONDS[min(self._failures_in_a_row, len(RETRY_SECONDS) - 1)]
             try:
-                self._commit_all(synced=urgent or stopping)
+                self._commit_all(synced=urgent or stopping or self._once)
                 wait = self._commit_seconds
                 self._succeeded(ticket)
                 more = not stopping and self._upkeep_slice()
@@ -136,7 +140,7 @@ class Writer:
                     log.exception("please report this")
                 self._failed(error)
             self._stats.written_bytes_total = wal.written_bytes()
-            if stopping:
+            if stopping or (self._once and not more and not self._failures_in_a_row):
                 break
         self._close_connection()
         if self._engine is not None:
