@@ -12,7 +12,8 @@ this repository's program and its dependencies into ``/opt/wslgpud`` (no unit is
 - ``cut_power()`` or ``shut_down()``, then ``boot()`` again: the disk stays
 - ``kernel_log()`` of this boot, ``console`` of all of them
 
-A boot takes some 12 s without KVM, so share one where you can. Mark the module ``vm``.
+A boot takes some 12 s without KVM, and everything in it ten times as long, so share one where you can, or take
+``container``, which has this machine's kernel, where no test loses power or runs out of memory. Mark the module ``vm``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import pytest
 
+from .container import Container
 from .image import image, wheel_of
 from .machine import Machine
 
@@ -76,3 +78,16 @@ def _boots_machines(
 
 machine = pytest.fixture(_boots_machines, name="machine")
 module_machine = pytest.fixture(_boots_machines, name="module_machine", scope="module")
+
+
+@pytest.fixture(scope="module")
+def container(able_to_boot: None, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    """A container with the program, which the tests of a module share: it boots in seconds."""
+    disk, folder = image(wheel), tmp_path_factory.mktemp("container")
+    one = Container(disk.tree, folder, disk.program)
+    try:
+        one.boot()
+        yield one
+    finally:
+        one.kill()
+        shutil.rmtree(folder)

@@ -46,7 +46,7 @@ def tree(suite: str = SUITE) -> Path:
         ImageError: it cannot be made.
     """
     if suite == SUITE:
-        return image().kernel.parents[1]
+        return image().tree
     folder = cache_folder() / f"{suite}-{_recipe_hash()}"
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
@@ -64,14 +64,17 @@ def tree(suite: str = SUITE) -> Path:
 class Container:
     """One machine; what is written to it stays from one boot to the next."""
 
-    def __init__(self, lower: Path, folder: Path) -> None:
-        """Take a copy of ``lower``, whose changes come to ``folder``; nothing runs before :meth:`boot`."""
-        self._lower, self._folder = lower, folder
+    def __init__(self, lower: Path, folder: Path, program: Path | None = None) -> None:
+        """Take a copy of ``lower`` and what ``program`` has besides; nothing runs before :meth:`boot`.
+
+        All that changes comes to ``folder``.
+        """
+        self._lower, self._folder = f"{program}:{lower}" if program else str(lower), folder
         self._outside: subprocess.Popen[bytes] | None = None
         self.upper = folder / "upper"
         for name in ("upper", "work", "root"):
             (folder / name).mkdir()
-        for name in NOT_DEBIAN:
+        for name in NOT_DEBIAN[: 1 if program else None]:
             (self.upper / name).parent.mkdir(parents=True, exist_ok=True)
             os.mknod(self.upper / name, stat.S_IFCHR)  # an overlay's "gone"
         self._console = folder / "console.log"
@@ -81,7 +84,7 @@ class Container:
         apart = ["unshare", "--fork", "--kill-child", "--pid", "--mount", "--uts", "--ipc", "--net", "--cgroup"]
         with self._console.open("ab") as console:
             self._outside = subprocess.Popen(
-                [*apart, "sh", "-euc", BOOT, "sh", str(self._lower), str(self._folder)],
+                [*apart, "sh", "-euc", BOOT, "sh", self._lower, str(self._folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -132,9 +135,12 @@ class Container:
 
     def copy_in(self, source: Path, target: str) -> None:
         """Copy a file or the content of a folder to ``target``."""
-        packed = subprocess.run(["tar", "-c", "-C", source.parent, source.name], capture_output=True, check=True).stdout
+        if source.is_file():
+            self.write(target, source.read_bytes(), source.stat().st_mode & 0o777)
+            return
+        packed = subprocess.run(["tar", "-c", "-C", source, "."], capture_output=True, check=True).stdout
         self.run("mkdir", "-p", target)
-        self.run("tar", "-x", "--no-same-owner", "--strip-components=1", "-C", target, stdin=packed)
+        self.run("tar", "-x", "--no-same-owner", "-C", target, stdin=packed)
 
     def has(self, path: str) -> bool:
         return self.run("test", "-e", path, "-o", "-L", path, check=False).returncode == 0

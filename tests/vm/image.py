@@ -79,11 +79,16 @@ class ImageError(RuntimeError):
 
 @dataclass(frozen=True)
 class Image:
-    """A bootable disk with the kernel and initrd that belong to it; never written to."""
+    """A bootable disk with the kernel and initrd that belong to it; never written to.
+
+    ``tree`` is the Debian on it as a folder, ``program`` what the disk has besides, as a folder too.
+    """
 
     kernel: Path
     initrd: Path
     disk: Path
+    tree: Path
+    program: Path
 
 
 def cache_folder() -> Path:
@@ -105,6 +110,7 @@ def image(wheel: Path | None = None, packages: tuple[str, ...] = ()) -> Image:
     base = cache_folder() / f"{SUITE}-{_recipe_hash(packages)}"
     base.mkdir(parents=True, exist_ok=True)
     disk = base / (f"program-{_sha256(wheel.read_bytes() + _made_of())}.img" if wheel else "base.img")
+    program = disk.with_suffix(".program")
     with _locked(base / "lock"):
         tree = base / "tree"
         if not tree.exists():
@@ -113,17 +119,23 @@ def image(wheel: Path | None = None, packages: tuple[str, ...] = ()) -> Image:
             Path(f"{tree}{PROGRAM}").unlink(missing_ok=True)
             shutil.rmtree(f"{tree}{PROGRAM}.releases", ignore_errors=True)
             shutil.rmtree(f"{tree}{SOURCE}", ignore_errors=True)
+            _fresh(program)
             if wheel:
                 _install(tree)
+                for path in (PROGRAM, f"{PROGRAM}.releases", SOURCE):
+                    target = Path(f"{program}{path}")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    _run("cp", "-al", f"{tree}{path}", str(target))
             _pack(tree, disk)
         os.utime(disk)
         for old in sorted(base.glob("*.img"), key=lambda path: path.stat().st_mtime)[:-KEPT_IMAGES]:
             old.unlink()
+            shutil.rmtree(old.with_suffix(".program"))
     for lock in cache_folder().glob(f"{SUITE}-*/lock"):
         if time.time() - lock.stat().st_mtime > UNUSED_SECONDS:  # each use touches it
             shutil.rmtree(lock.parent)
     boot = tree / "boot"
-    return Image(next(boot.glob("vmlinuz-*")), next(boot.glob("initrd.img-*")), disk)
+    return Image(next(boot.glob("vmlinuz-*")), next(boot.glob("initrd.img-*")), disk, tree, program)
 
 
 def wheel_of(repository: Path, folder: Path) -> Path:

@@ -61,7 +61,7 @@ class Newcomer:
 
 @pytest.fixture
 def newcomer(able_to_boot: None, tmp_path: Path) -> Newcomer:
-    tree = image().kernel.parents[1]
+    tree = image().tree
     one = Newcomer(tmp_path, tree)
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "wslgpud", "deploy", "grafana"]
     files = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout

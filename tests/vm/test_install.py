@@ -76,7 +76,7 @@ class Admin:
     def running(self) -> Path:
         """Return the release that runs, by the link to it; the machine below has one where other tests need it."""
         own = self.folder / "upper/opt/wslgpud"
-        return (own if own.is_symlink() else image().kernel.parents[1] / "opt/wslgpud").readlink()
+        return (own if own.is_symlink() else image().tree / "opt/wslgpud").readlink()
 
     def access(self, file: Path) -> str:
         """Return whose it is there, and for whom."""
@@ -147,7 +147,7 @@ def test_what_cannot_be_downloaded_changes_nothing(admin: Admin) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "nothing was changed."
     assert not any(admin.has(path) for path in ("opt/wslgpud", "etc/wslgpud", "etc/systemd/system/wslgpud.service"))
-    assert "wslgpud" not in Path(image().kernel.parents[1] / "etc/passwd").read_text()
+    assert "wslgpud" not in Path(image().tree / "etc/passwd").read_text()
     assert not admin.has("etc/passwd")  # no user was made
 
 

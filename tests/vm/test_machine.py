@@ -17,12 +17,6 @@ from .machine import Machine, MachineError
 
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(3000)]
 
-#: What the tests that build on the machines would find as well, only less plainly.
-slow = pytest.mark.skipif(
-    "WSLGPUD_SLOW" not in os.environ,
-    reason="boots and thrashes for minutes where machines are emulated: set WSLGPUD_SLOW=1",
-)
-
 TAKE_ALL_MEMORY = """
 blocks = []
 while True:
@@ -32,6 +26,9 @@ while True:
 
 @pytest.fixture(scope="module")
 def debian(module_machine: BootMachine) -> Machine:
+    if "WSLGPUD_SLOW" not in os.environ:
+        # The tests that build on the machines would find it as well, only less plainly.
+        pytest.skip("takes minutes where machines are emulated: set WSLGPUD_SLOW=1")
     return module_machine(program=True, memory_mib=384, swap_mib=128)
 
 
@@ -96,7 +93,6 @@ def test_the_wheel_is_installed(debian: Machine) -> None:
     assert version.strip() in (REPOSITORY / "wslgpud/__init__.py").read_text(encoding="utf-8")
 
 
-@slow
 def test_memory_beyond_ram_goes_to_the_swap_drive_and_comes_back(debian: Machine) -> None:
     code = """
 import re
@@ -120,7 +116,6 @@ def test_a_memory_limit_of_a_cgroup_kills_inside_it(debian: Machine) -> None:
     assert "oom_memcg=/system.slice/limited.service" in debian.kernel_log()
 
 
-@slow
 def test_the_kernel_kills_who_takes_all_memory_and_the_machine_still_answers(debian: Machine) -> None:
     result = debian.python(TAKE_ALL_MEMORY, check=False)
 
@@ -130,7 +125,6 @@ def test_the_kernel_kills_who_takes_all_memory_and_the_machine_still_answers(deb
     assert re.search(killed, debian.console)
 
 
-@slow
 def test_a_power_cut_keeps_what_was_synced_and_loses_what_was_not(debian: Machine) -> None:
     before = debian.read("/proc/sys/kernel/random/boot_id")
     debian.write("/srv/synced", "here")
@@ -148,7 +142,6 @@ def test_a_power_cut_keeps_what_was_synced_and_loses_what_was_not(debian: Machin
     assert "Linux version" in debian.run("journalctl", "-k", "-b", "-1").stdout
 
 
-@slow
 def test_a_shut_down_keeps_everything(debian: Machine) -> None:
     debian.write("/srv/unsynced", "kept")
 
@@ -158,7 +151,6 @@ def test_a_shut_down_keeps_everything(debian: Machine) -> None:
     assert debian.read("/srv/unsynced") == b"kept"
 
 
-@slow
 def test_a_kernel_panic_is_reported_with_the_console(debian: Machine) -> None:
     with pytest.raises(MachineError, match=r"(?s)the machine died.*sysrq triggered crash"):
         debian.run("sh", "-c", "echo c > /proc/sysrq-trigger")

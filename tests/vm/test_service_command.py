@@ -46,8 +46,10 @@ class User(Admin):
         shutil.copy(wheel, self.folder / "upper" / at)
         for path in ("wheels", "srv/somebody"):
             self.give(path, SOMEBODY)
-        pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "install", "-q", "--find-links=/wheels", f"/{at}"]
-        for command in (["python3", "-m", "venv", ENVIRONMENT], [*pip, "--force-reinstall", "--no-compile"]):
+        pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "install", "-q", "--no-compile", "--find-links=/wheels", f"/{at}"]
+        make = [["python3", "-m", "venv", ENVIRONMENT], pip]
+        another_version = [[*pip, "--force-reinstall", "--no-deps"]]
+        for command in another_version if (self.folder / f"upper{PROGRAM}").exists() else make:
             done = self.types("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", *command)
             assert done.returncode == 0, done.stderr
 

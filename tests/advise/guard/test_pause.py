@@ -15,8 +15,8 @@ from wslgpud.advise.guard import tree
 from wslgpud.host import Host
 
 MIB = 1 << 20
-#: Each file takes g++ some 110 MiB and a second or two; all at once take half as much again as the limit.
-FILES, ENTRIES, LIMIT = 6, 700_000, 400 * MIB
+#: Each file takes g++ some 75 MiB and a second; all at once take half as much again as the limit.
+FILES, ENTRIES, LIMIT = 4, 450_000, 200 * MIB
 
 
 @pytest.fixture(scope="module")
