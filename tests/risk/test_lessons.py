@@ -76,6 +76,17 @@ def test_where_no_programs_are_shown_a_fall_tells_once_and_a_saw_no_more():
     assert len(failures) == 1
 
 
+def test_where_a_card_was_once_as_full_and_emptied_slowly_a_fall_teaches_nothing():
+    up = [(t, [card(0, A, 4 + 11.8 * t / 120)]) for t in range(121)]
+    slowly_down = [(121 + t, [card(0, A, 15.8 - 15 * t / 240)]) for t in range(241)]
+    again = [(400 + t, cards) for t, cards in up]
+
+    failures, _, forecasts = run(RiskEngine(), [*up, *slowly_down, *again, (521, [card(0, A, 0.5)])])
+
+    assert not failures
+    assert forecasts["gpu0"].capacity_learned == ""
+
+
 def test_windows_refusal_concerns_the_card_that_grows_not_every_card():
     calm = [card(1, B, 13)]
     story = [(t, [card(0, A, 6 + 0.15 * t), *calm]) for t in range(60)]
