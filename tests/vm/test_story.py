@@ -66,8 +66,8 @@ def ticks():
         lines = answer.read().decode().splitlines()
     return next(line for line in lines if line.startswith("wslgpud_ticks_total"))
 
-batch, history, seen = left() // 40, [], ""
-for step in range(1, 36):
+batch, history, seen = left() // 20, [], ""
+for step in range(1, 18):
     history.append(b"x" * batch)
     print(f"step {step:3}  loss {2.31 * 0.98 ** step:.3f}  examples kept: {len(history) * 512}", flush=True)
     time.sleep(0.5)
@@ -75,7 +75,7 @@ for step in range(1, 36):
         time.sleep(0.5)
     seen = now
 print("validation", flush=True)
-history.append(b"x" * (40 * batch))
+history.append(b"x" * (20 * batch))
 """
 URL = "http://127.0.0.1:9655"
 STATUS = f"""
