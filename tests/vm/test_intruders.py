@@ -288,7 +288,8 @@ def test_a_flood_by_a_stranger_neither_ends_nor_fills_nor_stops_it(service: Serv
     eventually(lambda: ticks() > before + 2, "more samples")
     assert unharmed(service, pid)
     assert service.property("NRestarts") == "0"
-    (memory_kib,) = re.findall(r"^Pss: +(\d+) kB", service.machine.read(f"/proc/{pid}/smaps_rollup").decode(), re.MULTILINE)
+    memory = service.machine.read(f"/proc/{pid}/smaps_rollup").decode()
+    (memory_kib,) = re.findall(r"^Pss: +(\d+) kB", memory, re.MULTILINE)
     assert int(memory_kib) << 10 < MOST_MEMORY_BYTES
     assert len(service.journal("--unit=wslgpud")) < lines + 10
 

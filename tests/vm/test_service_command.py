@@ -46,7 +46,8 @@ class User(Admin):
         shutil.copy(wheel, self.folder / "upper" / at)
         for path in ("wheels", "srv/somebody"):
             self.give(path, SOMEBODY)
-        pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "install", "-q", "--no-compile", "--find-links=/wheels", f"/{at}"]
+        pip = [f"{ENVIRONMENT}/bin/python", "-m", "pip", "install", "-q", "--no-compile"]
+        pip += ["--find-links=/wheels", f"/{at}"]
         make = [["python3", "-m", "venv", ENVIRONMENT], pip]
         another_version = [[*pip, "--force-reinstall", "--no-deps"]]
         for command in another_version if (self.folder / f"upper{PROGRAM}").exists() else make:

@@ -1,8 +1,8 @@
-"""The whole story in one machine: installed, scraped, a training leaks, warned, a power cut, the report read.
+"""The whole story in one machine: installed, a training leaks, warned, a power cut, the report read.
 
-Every step waits for a fact, never for a time. With WSLGPUD_RENEW=1 it also has Prometheus scrape, which takes minutes
-where machines are emulated, and what the terminal showed is kept in ``story.json``, of which ``tests/test_docs.py`` makes
-the README's film.
+Every step waits for a fact, never for a time. With WSLGPUD_RENEW=1 Prometheus scrapes, too, which takes minutes where
+machines are emulated, and what the terminal showed is kept in ``story.json``, of which ``tests/test_docs.py`` makes the
+README's film.
 """
 
 from __future__ import annotations
