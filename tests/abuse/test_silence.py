@@ -482,6 +482,7 @@ def test_another_users_lock_file_serves_as_well(runner: Runner) -> None:
         assert ours
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("torch")  # whose tests take this card, too
 def test_the_whole_daemon_warns_of_a_locked_card_and_shows_by_whom(tmp_path: Path, built_library: Path) -> None:
     library = tmp_path / "libnvidia-ml.so.1"

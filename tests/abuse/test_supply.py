@@ -269,6 +269,7 @@ def test_a_release_is_made_of_what_is_locked_and_nothing_else_is_asked_for(made:
     assert made.left() == []
 
 
+@pytest.mark.slow
 def test_making_it_writes_nothing_into_the_clone(made: Clone) -> None:
     there = {str(path.relative_to(made.folder)) for path in made.folder.rglob("*") if path.is_file()}
 
@@ -281,6 +282,7 @@ def test_making_it_writes_nothing_into_the_clone(made: Clone) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("offered", "why"),
     [

@@ -46,6 +46,7 @@ def test_what_is_offered_begins_with_what_was_typed(line: str, found: list[str],
     assert completed(line, tmp_path) == found
 
 
+@pytest.mark.slow
 def test_incidents_are_offered_by_their_numbers_where_a_daemon_answers(tmp_path: Path) -> None:
     with daemon(tmp_path) as killed:
         eventually(lambda: killed.samples().get("wslgpud_ticks_total", 0) > 3, "some samples")

@@ -29,6 +29,7 @@ def test_what_is_certain_stays_so_and_what_is_out_of_the_question_too():
     assert within(3600, 0.0, 1.0) == 0.0
 
 
+@pytest.mark.slow
 def test_what_is_told_of_the_recordings_comes_true_within_seven_percent_at_half_the_distance_of_what_decides():
     # In those of ``host`` what runs out may be Windows' memory, and nobody knows how RAM would have gone on.
     paths = [path for path in sorted(TRACES.rglob("*.jsonl.gz")) if path.parent.name != "host"]

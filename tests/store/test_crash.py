@@ -11,11 +11,14 @@ import sys
 import time
 from contextlib import closing
 
+import pytest
+
 from wslgpud.store import Store
 
 ROUNDS = 100
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments_loses_nothing_that_was_confirmed(made, file, settings):
     """Kill a writer again and again over one file.
 
