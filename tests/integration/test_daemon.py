@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import closing
 from datetime import datetime
@@ -20,6 +21,7 @@ from time import time as now
 import pytest
 
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually, wslgpud
+from tests.support.terminals import Terminal
 from wslgpud import __version__
 from wslgpud.app.daemon import Daemon
 from wslgpud.config import Config
@@ -35,6 +37,26 @@ def test_it_says_where_its_page_and_its_data_are(tmp_path: Path) -> None:
         assert running.database.exists()
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
         assert "<html" in running.get("/")
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (Debian package)")
+def test_on_a_terminal_it_says_what_to_type_next_and_what_is_wrong_with_the_machine(tmp_path: Path) -> None:
+    program = [str(Path(sys.executable).with_name("wslgpud")), "run", "--state", str(tmp_path / "state")]
+    with tempfile.NamedTemporaryFile() as urls:  # where all come to, unlike tmp_path
+        Path(urls.name).chmod(0o644)
+        settings = {"WSLGPUD_ALERTS__URLS_FILE": urls.name, "WSLGPUD_SERVER__PORT": "0"}
+        with Terminal(program, tmp_path, (200, 40), settings) as terminal:
+            lines = terminal.until("says what to do").splitlines()
+    with daemon(tmp_path) as running:
+        running.process.terminate()
+        told_a_file, _ = running.process.communicate(timeout=PATIENCE_SECONDS)
+
+    told = [line for line in lines if line.startswith(("metrics", "page", "data", "next"))]
+    assert [line.split()[0] for line in told] == ["metrics", "page", "data", "next"]
+    assert told[3].endswith("wslgpud monitor   (in another terminal)")
+    assert any(line.startswith("✗") and f"every user can read {urls.name}" in line for line in lines)
+    assert lines[-1].endswith("wslgpud doctor says what to do.")
+    assert told_a_file == ""
 
 
 def test_the_figures_it_serves_are_those_of_this_machine(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def main(order: str) -> int:
             sys.stdout.write("\n".join(told) + "\n")
             if beneath(sys.stdout).isatty() and root is None:
                 sys.stdout.write(t("next     {command}   (in another terminal)", command=f"{called()} monitor") + "\n")
-                threading.Thread(target=_examine, args=(file,), daemon=True).start()
+                threading.Thread(target=_examine, args=(file, folder), daemon=True).start()
             sys.stdout.flush()
             gc.freeze()  # modules and what was built stay to the end: no collection need look at them again
             daemon.run()
@@ -107,9 +107,9 @@ def called() -> str:
     return str(program)
 
 
-def _examine(file: Path | None) -> None:
+def _examine(file: Path | None, state: Path) -> None:
     """Have a doctor print what is wrong with this machine: in a child, whose libraries go with it."""
-    command = [sys.executable, "-I", sys.argv[0], "doctor", "--brief", "--no-torch"]
+    command = [sys.executable, "-I", sys.argv[0], "doctor", "--brief", "--no-torch", "--state", str(state)]
     if file is not None:
         command += ["--config", str(file)]
     with suppress(OSError, subprocess.TimeoutExpired):  # the daemon is well without it

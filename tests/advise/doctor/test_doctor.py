@@ -469,6 +469,22 @@ def test_a_full_drive_of_windows_is_seen_though_linux_looks_empty(tmp_path):
     assert found["disk.space"].state == "good"
 
 
+def test_in_brief_each_problem_is_a_line_and_the_last_says_how_to_see_the_rest():
+    def typed(machine: str):
+        words = ["doctor", "--brief", "--no-torch", "--host-root", str(HERE / machine)]
+        return CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+
+    done = typed("wsl2-swap-thrash")
+    *problems, last = done.stdout.splitlines()
+    titles = [str(f.title) for f in run(RecordedHost(HERE / "wsl2-swap-thrash"), CONFIG) if f.state == "problem"]
+
+    assert done.exit_code == 1
+    assert [line.partition(":")[0] for line in problems] == [f"✗ {title}" for title in titles]
+    assert re.fullmatch(r"3 problems, \d notes: \S+ doctor says what to do\.", last)
+    healthy = typed("wsl2-idle")
+    assert (healthy.exit_code, healthy.stdout.count("\n")) == (0, 1)
+
+
 def test_json_and_exit_status_are_for_scripts():
     done = CliRunner().invoke(app, ["doctor", "--json", "--host-root", str(HERE / "no-gpu")])
 
