@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wslgpud import config
-from wslgpud.cli.config import sample_file
 from wslgpud.config import ConfigError, declared_keys, load
+from wslgpud.config.sample import sample_file
 
 
 def load_text(tmp_path: Path, text: str) -> config.Loaded:

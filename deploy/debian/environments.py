@@ -26,13 +26,6 @@ import sys
 from wslgpud.__main__ import main
 sys.exit(main())
 """
-COMPLETIONS = {
-    "bash": "usr/share/bash-completion/completions/wslgpud",
-    "zsh": "usr/share/zsh/vendor-completions/_wslgpud",
-    "fish": "usr/share/fish/vendor_completions.d/wslgpud.fish",
-}
-#: runs the program from the environment that is being made, whose own Python is a link to a place that is not yet
-RUN = "import site, sys; site.addsitedir(sys.argv.pop(1)); from wslgpud.__main__ import main; main()"
 
 
 def pythons(pyproject: str) -> list[str]:
@@ -105,10 +98,11 @@ def main(repository: Path, package: Path) -> None:
         install(folder, python, "--require-hashes", "--requirement", requirements)
         # By its name: of a file pip would note where it lay.
         install(folder, python, "--no-index", f"--find-links={build}", "wslgpud")
-        pages = folder / "share/man"
-        shutil.copytree(pages, package / "usr/share/man", dirs_exist_ok=True)
+        shutil.copytree(folder / "share", package / "usr/share", dirs_exist_ok=True)
         shutil.rmtree(folder / "share")
     share(folders)
+    # Debian's zsh does not look where zsh's own default is.
+    (package / "usr/share/zsh/site-functions").rename(package / "usr/share/zsh/vendor-completions")
     for folder in sorted((home / "lib").rglob("*"), reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -120,12 +114,12 @@ def main(repository: Path, package: Path) -> None:
     program.write_text(PROGRAM, encoding="utf-8")
     program.chmod(0o755)
 
-    run = [sys.executable, "-c", RUN, folders[f"3.{sys.version_info.minor}"]]
-    for shell, name in COMPLETIONS.items():
-        said = subprocess.run([*run, "--show-completion", shell], check=True, capture_output=True).stdout
-        (package / name).parent.mkdir(parents=True)
-        (package / name).write_bytes(said)
-    subprocess.run([*run, "config", "init", package / "etc/wslgpud/wslgpud.toml"], check=True)
+    sys.path.append(str(repository))  # which needs none of its packages for this
+    from wslgpud.config.sample import sample_file
+
+    configuration = package / "etc/wslgpud/wslgpud.toml"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text(sample_file(), encoding="utf-8")
 
 
 if __name__ == "__main__":

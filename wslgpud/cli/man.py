@@ -13,7 +13,7 @@ import typer
 from wslgpud import __version__, config, words
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
-from wslgpud.cli.config import to_toml
+from wslgpud.config.sample import to_toml
 from wslgpud.words import t
 
 #: where pages of a language lie below ``share``
