@@ -29,3 +29,7 @@ def test_the_remedy_adds_to_where_this_program_runs(monkeypatch, tmp_path: Path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "wslgpud"))
 
     assert optional_packages.remedy("parquet") == "wslgpud service install --user --extra parquet"
+
+    monkeypatch.setattr(sys, "prefix", "/usr/lib/wslgpud")  # the Debian package: dpkg's files are left alone
+    assert optional_packages.remedy("stress") == "sudo wslgpud service install --extra stress"
+    assert optional_packages.remedy("parquet").startswith("sudo apt remove wslgpud && ")

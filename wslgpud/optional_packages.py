@@ -23,6 +23,8 @@ def remedy(extra: str) -> str:
         kind = "" if sys.prefix.startswith("/opt/") else " --user"
         return f"{'' if kind else 'sudo '}wslgpud service install{kind} --extra {extra}"
     if sys.prefix == "/usr/lib/wslgpud":  # the Debian package, whose files are dpkg's
+        if extra == "stress":  # an environment of its own
+            return f"sudo wslgpud service install --extra {extra}"
         service = f"~/.local/bin/wslgpud service install --extra {extra}"
         return f"sudo apt remove wslgpud && pipx install wslgpud && sudo {service}"
     return f"{sys.executable} -m pip install {PACKAGES[extra]}"

@@ -119,8 +119,8 @@ def in_wsl(admin: Admin) -> Admin:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        ("run/WSL/1_interop", "sudo wslgpud wslconfig set boot.systemd=true"),
-        ("run/other", "'wslgpud run' starts the daemon without it"),
+        ("run/WSL/1_interop", "put systemd=true below [boot] in /etc/wsl.conf, then type 'wsl --shutdown'"),
+        ("run/other", "./deploy/run starts the daemon without it"),
     ],
 )
 def test_without_systemd_it_says_what_to_do(newcomer: Newcomer, place: str, expected: str) -> None:
@@ -130,6 +130,7 @@ def test_without_systemd_it_says_what_to_do(newcomer: Newcomer, place: str, expe
 
     assert (done.returncode, done.stdout) == (2, "")
     assert expected in done.stderr
+    assert "preparing" not in done.stderr  # else it would be said after minutes of downloads
 
 
 def test_it_names_sudo_to_who_is_not_root_and_what_is_possible_to_who_mistypes(admin: Admin) -> None:
@@ -235,6 +236,21 @@ def test_a_user_gets_a_service_of_his_own_without_root(admin: Admin) -> None:
     admin.does("uninstall", "--user", "--purge", uid=NOBODY, HOME=f"/{home}")
     left = [path for path in (admin.folder / "upper" / home).rglob("*") if path.is_file()]
     assert left == []
+
+
+def test_what_a_program_that_is_gone_had_beside_it_goes_without_it(admin: Admin) -> None:
+    admin.newcomer.start("rm", "-rf", "/opt/wslgpud", environment={}).wait()  # the machines of other tests have one
+    admin.put("opt/wslgpud.stress/bin/python3")
+    admin.put("etc/wslgpud/wslgpud.toml", SECRET)
+    admin.put("srv/kept")
+    (admin.folder / "upper/var/lib/wslgpud/planted").symlink_to("/srv")
+    admin.does("uninstall")
+    assert not admin.has("opt/wslgpud.stress")
+    assert admin.has("etc/wslgpud/wslgpud.toml")
+    admin.does("uninstall", "--purge")
+
+    assert not any(admin.has(path) for path in ("etc/wslgpud", "var/lib/wslgpud"))
+    assert admin.has("srv/kept")
 
 
 def test_root_gets_no_service_of_his_own(admin: Admin) -> None:

@@ -20,7 +20,7 @@ from .conftest import REPOSITORY
 from .container import Container, tree
 from .image import GUEST_PYTHON, backend, wheelhouse
 from .service import CONFIGURATION_FILE, DROP_INS, PATIENCE_SECONDS, READY, Service, eventually
-from .test_service_command import another
+from .test_service_command import another, small_torch
 
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("ways-in"), pytest.mark.timeout(3000)]
 
@@ -65,6 +65,9 @@ class Way:
         with self.refused():
             assert "the one before runs again" in self.install(BROKEN, check=False)
 
+    def add_torch(self) -> None:
+        """Have torch brought for the nightly test: a small one, which this version says it was locked with."""
+
     @contextmanager
     def refused(self) -> Iterator[None]:
         self.container.write(DROP_IN, REFUSE)
@@ -102,7 +105,7 @@ class Run(Way):
     def go_back(self) -> None:
         """Nobody but who typed it starts what is in the foreground: they take the other version again."""
         self.install(BROKEN)
-        eventually(lambda: BROKEN in self.types("cat", NOTE), "another version")
+        history(self, BROKEN)
         self.install(NEWER)
 
     def purge(self) -> None:
@@ -149,6 +152,17 @@ class Package(Way):
             typed = self.install(BROKEN).partition("to go back: sudo apt install ./")[2].split()[0]
             self.apt("install", "--allow-downgrades", f"/root/{typed}")
 
+    def add_torch(self) -> None:
+        torch, lock = small_torch(self.folder)
+        self.container.write(f"/wheels/{torch.name}", torch.read_bytes())
+        listed = self.types("dpkg", "--listfiles", "wslgpud").splitlines()
+        self.container.write(next(name for name in listed if name.endswith("/extras/stress.txt")), lock)
+        self.types("wslgpud", "service", "install", "--extra", "stress")
+        assert json.loads(self.types("wslgpud", "service", "status", "--json"))["extras"] == ["stress"]
+        self.types("/opt/wslgpud.stress/bin/python3", "-c", "import torch")
+        refused = self.types("wslgpud", "service", "install", "--extra", "apprise", check=False)
+        assert "for apprise: sudo apt remove wslgpud && pipx install wslgpud && sudo" in refused
+
     def apt(self, *words: str) -> str:
         return self.types("apt-get", "--yes", "--quiet", *words)
 
@@ -157,7 +171,7 @@ class Package(Way):
         assert self.container.has(CONFIGURATION_FILE)
         assert self.container.has("/var/lib/wslgpud/wslgpud.db")
         self.apt("purge", "wslgpud")
-        self.types("sh", "-c", "rm /root/*.deb")
+        self.types("sh", "-c", "rm -r /wheels /root/*.deb")
 
 
 def another_package(package: Path, folder: Path, version: str) -> Path:
@@ -263,6 +277,7 @@ def test_it_runs_upgrades_with_its_history_goes_back_and_leaves_nothing(
     boots: Callable[..., Way], kind: type[Way], suite: str
 ) -> None:
     way = boots(kind, suite)
+    way.container.write("/srv/of-somebody", "")
     before = files(way.container)
     for version, runs in ((FIRST, [[FIRST, 0]]), (NEWER, [[FIRST, 1], [NEWER, 0]])):
         way.install(version)
@@ -270,6 +285,7 @@ def test_it_runs_upgrades_with_its_history_goes_back_and_leaves_nothing(
         if kind is not Run:
             check_service(way)
 
+    way.add_torch()
     way.go_back()
     kept = [run for run in history(way, NEWER) if run[0] != BROKEN]
     assert (kept[:2], kept[-1]) == ([[FIRST, 1], [NEWER, 1]], [NEWER, 0])
@@ -279,7 +295,9 @@ def test_it_runs_upgrades_with_its_history_goes_back_and_leaves_nothing(
         way.container.boot()
         assert history(way, NEWER)[-2:] == [[NEWER, 0], [NEWER, 0]]
 
+    way.types("ln", "-s", "/srv", "/var/lib/wslgpud/planted")
     way.purge()
+    assert way.container.has("/srv/of-somebody")
     assert files(way.container) - before == set()
     assert way.types("getent", "passwd", "wslgpud", "wslgpud-stress", check=False) == ""
     assert Service(way.container).property("LoadState") == "not-found"

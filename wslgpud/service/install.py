@@ -48,10 +48,11 @@ def offered_permissions() -> list[str]:
 
 def remembered_extras(places: Places) -> list[str]:
     """Return what ``--extra`` has added so far."""
+    added = [stress_environment.EXTRA] if places.stress.exists() else []
     with suppress(OSError):
         known = release.offered_extras()
-        return [name for name in places.extras.read_text(encoding="utf-8").split() if name in known]
-    return []
+        added += [name for name in places.extras.read_text(encoding="utf-8").split() if name in known]
+    return sorted(added)
 
 
 def allowed(places: Places) -> list[str]:
@@ -63,17 +64,16 @@ def install(options: Options, places: Places, changes: Changes) -> str:
     """Install or upgrade; return the version that runs now. It returns when the daemon has taken a sample.
 
     Data and configuration stay, and the version that runs goes on until the new one has proved to start. What dpkg
-    has installed, dpkg upgrades: there this only gives permissions.
+    has installed, dpkg upgrades: there this only gives permissions, and brings torch.
 
     Raises:
         ServiceError: it cannot be; what ran goes on.
         NotStarted: it was set up, and does not start; the version before, if there is one, runs again.
     """
-    _require(options, places)
+    require(options, places)
     if places.packaged:
         return _adapt_package(options, places, changes)
-    wanted = {*options.extras, *remembered_extras(places)}
-    extras = sorted(wanted - {stress_environment.EXTRA})
+    extras = sorted({*options.extras, *remembered_extras(places)} - {stress_environment.EXTRA})
     python = release.interpreter(places)
     new = _wanted(places, python, extras)
     if not (new / "complete").exists():
@@ -86,11 +86,27 @@ def install(options: Options, places: Places, changes: Changes) -> str:
     units = {places.units / name: text for name, text in in_folder(f"deploy/{places.kind}").items()}
     _start(new, units | drop_ins(options.allowed, places), places, changes)
     _link_shared_files(new, places, changes)
-    _tidy_up(new, wanted, places, changes)
-    if stress_environment.EXTRA in wanted:
-        stress_environment.put(python, places, changes, anew=stress_environment.EXTRA in options.extras)
+    _tidy_up(new, extras, places, changes)
+    stress_environment.put(python, places, changes, asked=stress_environment.EXTRA in options.extras)
     _keep_alive(options, changes)
     return new.name.partition("-")[0]
+
+
+def require(options: Options, places: Places) -> None:
+    """Raises ServiceError: the service cannot be installed here, or not with these options."""
+    for names, offered in ((options.extras, release.offered_extras()), (options.allowed, offered_permissions())):
+        if unknown := sorted(set(names) - set(offered)):
+            raise ServiceError("there is no {name}: one of {names}", name=unknown[0], names=tuple(offered))
+    if places.packaged and Path(sys.prefix) != PACKAGE:
+        raise ServiceError(say("the package wslgpud is installed: apt upgrades and removes it"))
+    if places.packaged and (others := set(options.extras) - {stress_environment.EXTRA}):
+        raise ServiceError(
+            "a service installed by apt takes no extra but {taken}; for {name}: {command}",
+            taken=stress_environment.EXTRA,
+            name=min(others),
+            command=remedy(min(others)),
+        )
+    systemctl.require(places)
 
 
 def prepare(program: Path, places: Places, changes: Changes) -> None:
@@ -113,9 +129,11 @@ def drop_ins(allowed_now: Collection[str], places: Places) -> dict[Path, str]:
 
 
 def _adapt_package(options: Options, places: Places, changes: Changes) -> str:
-    """Give the service of the Debian package what is allowed now."""
+    """Give the service of the Debian package what is allowed now, and torch."""
     if _put(drop_ins(options.allowed, places), places, changes):
         changes.run(*systemctl.command(places, "restart", *places.enabled_units))
+    python = release.interpreter(places)
+    stress_environment.put(python, places, changes, asked=stress_environment.EXTRA in options.extras)
     _keep_alive(options, changes)
     return wslgpud.__version__
 
@@ -158,17 +176,6 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
         if isinstance(error, (OSError, KeyboardInterrupt)):
             raise
         raise NotStarted(told, last_words) from error
-
-
-def _require(options: Options, places: Places) -> None:
-    for names, offered in ((options.extras, release.offered_extras()), (options.allowed, offered_permissions())):
-        if unknown := sorted(set(names) - set(offered)):
-            raise ServiceError("there is no {name}: one of {names}", name=unknown[0], names=tuple(offered))
-    if places.packaged and Path(sys.prefix) != PACKAGE:
-        raise ServiceError(say("the package wslgpud is installed: apt upgrades and removes it"))
-    if places.packaged and options.extras:
-        raise ServiceError("a service installed by apt takes no extras: {command}", command=remedy(min(options.extras)))
-    systemctl.require(places)
 
 
 def _wanted(places: Places, python: Path, extras: Collection[str]) -> Path:
@@ -239,8 +246,8 @@ def _link_shared_files(new: Path, places: Places, changes: Changes) -> None:
 
 
 def _tidy_up(new: Path, extras: Collection[str], places: Places, changes: Changes) -> None:
-    if extras and sorted(extras) != remembered_extras(places):
-        changes.put("\n".join(sorted(extras)) + "\n", places.extras)
+    if extras:
+        changes.put("\n".join(extras) + "\n", places.extras)
     if places.releases.is_dir():
         changes.remove(*(path for path in sorted(places.releases.iterdir()) if path.is_dir() and path != new))
     if places.user and not systemctl.lingers():

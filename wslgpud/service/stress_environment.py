@@ -24,16 +24,18 @@ _UNPACKED_RATIO = 2.0
 _DOWNLOADS = re.compile(r"^# downloads (\d+) bytes", re.MULTILINE)
 
 
-def put(python: Path, places: Places, changes: Changes, *, anew: bool) -> None:
-    """See to it that the environment is there; with ``anew`` also that it holds what this version was locked with.
+def put(python: Path, places: Places, changes: Changes, *, asked: bool) -> None:
+    """See to it that the environment works where there is one, and is there as this version locked it if ``asked`` for.
 
-    An upgrade leaves it as it is: nobody has asked for gigabytes then.
+    An upgrade leaves one that works as it is: nobody has asked for gigabytes then.
 
     Raises ServiceError: it cannot be made; the one before, if there is one, stays.
     """
     made_of = places.stress / LOCKED.name
-    is_there = (places.stress / "bin/python3").exists()  # not if that led to a Python which has been removed
-    if is_there and not (anew and made_of.read_text(encoding="utf-8") != LOCKED.read_text(encoding="utf-8")):
+    works = (places.stress / "bin/python3").exists()  # not if that led to a Python which has been removed
+    if asked:
+        works = works and made_of.read_text(encoding="utf-8") == LOCKED.read_text(encoding="utf-8")
+    if works or not (asked or places.stress.exists()):
         return
     told = f"make {places.stress}: an environment of {python} with torch (downloads {size(download_bytes())})"
     changes.does(told, lambda: _make(python, places, changes))

@@ -9,10 +9,13 @@ from pathlib import Path
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.service.changes import Changes, ServiceError, output, succeeds
 from wslgpud.service.places import Places
+from wslgpud.shipped_files import ROOT
 from wslgpud.sources.wsl import generation
 from wslgpud.words import say
 
 _RUNS = Path("/run/systemd/system")
+#: of a clone nothing is on the PATH
+_FOREGROUND = "./deploy/run" if (ROOT / "deploy/run").exists() else "'wslgpud run'"
 #: what a daemon that does not start has said last
 _LAST_LINES = 5
 
@@ -30,11 +33,11 @@ def require(places: Places) -> None:
     if not runs():
         if generation(Host()):
             raise ServiceError(
-                "systemd does not run in this WSL distribution: type {command}, then 'wsl --shutdown' in Windows;"
-                " without it 'wslgpud run' starts the daemon in the foreground",
-                command="'sudo wslgpud wslconfig set boot.systemd=true'",
+                "systemd does not run in this WSL distribution: put systemd=true below [boot] in /etc/wsl.conf,"
+                " then type 'wsl --shutdown' in Windows; without it {command} starts the daemon in the foreground",
+                command=_FOREGROUND,
             )
-        raise ServiceError(say("systemd does not run here; 'wslgpud run' starts the daemon without it"))
+        raise ServiceError("systemd does not run here; {command} starts the daemon without it", command=_FOREGROUND)
     if places.user and not succeeds(*command(places, "show-environment")):
         told = say(
             "your systemd does not answer ('systemctl --user' fails): log in directly, not by sudo, and install"
