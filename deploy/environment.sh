@@ -24,7 +24,7 @@ counted() {
     shift
     { "$@" 2>&1 && echo "status 0" || echo "status $?"; } | while IFS= read -r line; do
         case $line in
-            "Collecting "*)
+            "Collecting "* | "Processing "*) # the latter of a file that is here
                 count=$((count + 1))
                 [ $((count % 20)) != 0 ] || echo "fetching package $count of $total" >&2
                 ;;
