@@ -239,7 +239,8 @@ def test_a_user_gets_a_service_of_his_own_without_root(admin: Admin) -> None:
 
 
 def test_what_a_program_that_is_gone_had_beside_it_goes_without_it(admin: Admin) -> None:
-    admin.newcomer.start("rm", "-rf", "/opt/wslgpud", environment={}).wait()  # the machines of other tests have one
+    remove = ("rm", "-rf", "/opt/wslgpud")  # the machines of other tests have one
+    admin.newcomer.start(*remove, environment={}).communicate()
     admin.put("opt/wslgpud.stress/bin/python3")
     admin.put("etc/wslgpud/wslgpud.toml", SECRET)
     admin.put("srv/kept")
