@@ -120,6 +120,7 @@ def test_it_imports_next_to_nothing() -> None:
         "wslgpud.brake",
         "wslgpud.brake.freezer",
         "wslgpud.brake.held_jobs",
+        "wslgpud.brake.resident",
         "wslgpud.brake.watchdog",
         "wslgpud.security",
         "wslgpud.security.exact_signals",

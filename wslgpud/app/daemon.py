@@ -28,6 +28,7 @@ from wslgpud.app.loop import Answers, Loop
 from wslgpud.brake.brake import Brake, allowed_users
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.brake.paused_job import resumed_by_restart
+from wslgpud.brake.resident import stay_resident
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
@@ -85,6 +86,8 @@ class Daemon:
         if self._config.brake.on and self._host.live:
             # Before our capabilities are kept to ourselves: it lets go on what we are not there any more to let go on.
             self._watchdog = Watchdog()
+            if why := stay_resident():
+                log.info("the brake may have to wait for its own memory: %s", why)
         systemd.keep_capabilities()
         if warning := systemd.lack_of_protection(self._environ, oom_score_adjust()):
             log.warning("%s", warning)

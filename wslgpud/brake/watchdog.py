@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import IO, BinaryIO, cast
 
 from wslgpud.brake.held_jobs import HeldJob, from_json, resume, to_json
+from wslgpud.brake.resident import stay_resident
 
 #: for so long it may take to confirm, and at first to start; a job that it does not know of is not stopped
 CONFIRM_SECONDS, START_SECONDS = 0.5, 10.0
@@ -103,6 +104,7 @@ def watch(updates: BinaryIO, confirmed: BinaryIO) -> None:
 def main() -> int:
     for number in _SIGNALS:  # systemd ends all of a unit at once; our end is the daemon's
         signal.signal(number, signal.SIG_IGN)
+    stay_resident()  # the daemon may do the same, and says so if not
     watch(sys.stdin.buffer, sys.stdout.buffer)
     return 0
 
