@@ -14,7 +14,7 @@ import pytest
 
 from wslgpud.brake import freezer
 from wslgpud.brake.culprit import Job
-from wslgpud.brake.process_scan import scan
+from wslgpud.brake.process_scan import ProcessScan, scan
 from wslgpud.brake.process_tree import ProcessTree
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, state_of
@@ -52,16 +52,17 @@ def python(code: str) -> tuple[str, ...]:
     return sys.executable, "-c", code
 
 
-def job_of(*pids: int) -> Job:
-    """Return the job of these processes and all below them, as the brake would find it."""
-    tree = ProcessTree(scan(Host()), {})
+def job_of(*pids: int) -> tuple[Job, ProcessScan]:
+    """Return the job of these processes and all below them, as the brake would find it, and the scan that shows it."""
+    seen = scan(Host())
+    tree = ProcessTree(seen.processes, {})
     roots = tuple(tree.by_pid[pid] for pid in pids)
-    return Job(tree.members(roots, {US}), roots[0], 0, roots)
+    return Job(tree.members(roots, {US}), roots[0], 0, roots), seen
 
 
 def below(pid: int) -> list[ExactProcess]:
     """Return a process and all below it, as they are now."""
-    tree = ProcessTree(scan(Host()), {})
+    tree = ProcessTree(scan(Host()).processes, {})
     return [ExactProcess(*one.key, US) for one in tree.subtree(tree.by_pid[pid])]
 
 

@@ -20,7 +20,8 @@ from wslgpud.brake import pauser
 from wslgpud.brake.brake import Brake, allowed_users
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import HeldJobsFile
-from wslgpud.brake.process_tree import ScannedProcess
+from wslgpud.brake.policy import TERM_SECONDS
+from wslgpud.brake.process_scan import ProcessScan
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
@@ -38,6 +39,7 @@ for line in sys.stdin:
     kept.append(bytearray(b"x") * (int(line) << 20))
     print("has it", flush=True)
 """
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + GROWS
 
 
 class Stage:
@@ -83,12 +85,12 @@ def take(job: subprocess.Popen[str], mib: int) -> None:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     everybody = at_work.scan
 
-    def ours(host: Host, *, cgroups: bool = False) -> Iterator[ScannedProcess]:
-        found = list(everybody(host, cgroups=cgroups))
+    def ours(host: Host, *, cgroups: bool = False) -> ProcessScan:
+        found = everybody(host, cgroups=cgroups)
         mine = {os.getpid()}
         for _ in range(10):
-            mine |= {one.pid for one in found if one.parent in mine}
-        return (one for one in found if one.pid in mine)
+            mine |= {one.pid for one in found.processes if one.parent in mine}
+        return found._replace(processes=tuple(one for one in found.processes if one.pid in mine))
 
     monkeypatch.setattr(at_work, "scan", ours)
     made = Stage(tmp_path)
@@ -131,7 +133,7 @@ def test_it_goes_on_when_there_is_room_again_that_stays(stage, job) -> None:
     eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
 
     (row,) = rows
-    assert (row.new, str(row.facts["outcome"])) == (Level.OK, "goes on, as there is room again")
+    assert (row.new, str(row.facts["outcome"])) == (Level.OK, "went on when there was room again")
     assert stage.value("brake_ends", "room") == 1
     assert HeldJobsFile(stage.folder).read() == (1, {})
 
@@ -151,7 +153,7 @@ def test_its_owner_lets_it_go_on_and_it_is_left_alone_until_it_is_calm(stage, jo
     stage.about_to_run_out(job)
     CommandFile(stage.folder).append(1, "resume")
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
-    assert str(row.facts["outcome"]) == "goes on, as somebody wanted it to"
+    assert str(row.facts["outcome"]) == "was resumed by hand"
     assert stage.about_to_run_out(job) == []
     assert states(job.pid) <= {"S", "R"}
 
@@ -177,15 +179,44 @@ def test_its_owner_ends_it(stage, job) -> None:
     assert str(row.facts["outcome"]) == "was ended by order"
 
 
-def test_one_that_does_not_end_is_killed_after_its_time(tmp_path, stage) -> None:
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + GROWS
-    with running(*python(deaf), stdin=subprocess.PIPE) as job:
+def test_one_that_does_not_end_is_killed_after_its_time(stage) -> None:
+    with running(*python(DEAF), stdin=subprocess.PIPE) as job:
         stage.about_to_run_out(job)
         CommandFile(stage.folder).append(1, "stop")
         assert stage.tick(stage.ram(Level.CRITICAL)) == []
-        assert stage.tick(stage.ram(Level.CRITICAL), seconds=pauser.TERM_SECONDS) == []
+        assert stage.tick(stage.ram(Level.CRITICAL), seconds=TERM_SECONDS) == []
         assert job.wait() == -signal.SIGKILL
         assert len(stage.tick(stage.ram(Level.CRITICAL))) == 1
+
+
+def test_one_that_takes_what_is_left_instead_of_ending_is_killed_at_once_and_not_paused_anew(stage) -> None:
+    with running(*python(DEAF), stdin=subprocess.PIPE) as job:
+        stage.about_to_run_out(job)
+        CommandFile(stage.folder).append(1, "stop")
+        assert stage.tick(stage.ram(Level.CRITICAL)) == []
+        take(job, 100)
+        stage.left = 300 * MIB
+        assert stage.tick(stage.ram(Level.CRITICAL)) == []
+        assert states(job.pid) <= {"S", "R"}
+        assert stage.brake.is_ending()
+
+        stage.left = 200 * MIB
+        assert stage.tick(stage.ram(Level.CRITICAL)) == []
+        assert job.wait() == -signal.SIGKILL
+        assert len(stage.tick(stage.ram(Level.CRITICAL))) == 1
+        assert (stage.value("brake_pauses"), stage.brake.is_ending()) == (1, False)
+
+
+def test_one_that_is_to_end_when_others_have_taken_what_was_left_does_not_run_for_it(stage) -> None:
+    saves = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('runs', flush=True))\n" + GROWS
+    with running(*python(saves), stdin=subprocess.PIPE) as job:
+        stage.about_to_run_out(job)
+        stage.left = 200 * MIB
+        CommandFile(stage.folder).append(1, "stop")
+        stage.tick(stage.ram(Level.CRITICAL))
+
+        assert job.wait() == -signal.SIGKILL
+        assert job.stdout.read() == ""
 
 
 @pytest.mark.parametrize(("way", "how"), [("resume", "time"), ("stop", "stopped")])
@@ -209,7 +240,7 @@ def test_somebody_who_lets_it_go_on_in_the_terminal_has_decided(stage, job) -> N
     eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
 
-    assert str(row.facts["outcome"]) == "goes on, as somebody wanted it to"
+    assert str(row.facts["outcome"]) == "was resumed by hand"
 
 
 def test_one_that_has_not_come_to_a_stop_yet_was_not_let_go_on_by_anybody(stage, job, monkeypatch) -> None:
@@ -226,7 +257,7 @@ def test_one_that_is_killed_meanwhile_is_no_longer_held(stage, job) -> None:
     job.wait()
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
 
-    assert str(row.facts["outcome"]) == "has ended"
+    assert str(row.facts["outcome"]) == "ended"
 
 
 def test_when_the_brake_is_let_go_of_all_go_on(stage, job) -> None:

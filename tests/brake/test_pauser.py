@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.brake.real_jobs import FORKING, IDLE, US, below, cgroup, job_of, pyth
 from tests.support.daemons import eventually
 from wslgpud.brake import freezer, held_jobs, pauser
 from wslgpud.brake.held_jobs import HeldJob
-from wslgpud.brake.process_scan import scan
+from wslgpud.brake.process_scan import rescan, scan
 from wslgpud.brake.process_tree import ProcessTree
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, send, state_of
@@ -42,7 +43,7 @@ def programs_of(shell: int) -> list[ExactProcess]:
     """Return what a shell has started, once that is no copy of the shell any more."""
 
     def started() -> list[ExactProcess]:
-        found = {one.pid: one for one in scan(HOST)}
+        found = {one.pid: one for one in scan(HOST).processes}
         _, *children = below(shell)
         return children if len(children) == 2 and not any(found[one.pid].is_shell for one in children) else []
 
@@ -50,7 +51,7 @@ def programs_of(shell: int) -> list[ExactProcess]:
 
 
 def hold(*pids: int, note: pauser.Register = lambda _: "") -> HeldJob:
-    held, problem = pauser.pause(HOST, job_of(*pids), {US}, note)
+    held, problem = pauser.pause(HOST, *job_of(*pids), {US}, note)
     assert problem == ""
     assert held is not None
     return held
@@ -68,6 +69,39 @@ def test_a_job_that_forks_all_the_time_is_held_to_the_last_child_and_goes_on() -
 
         held_jobs.resume(held)
         eventually(lambda: states(forking.pid) & {"S", "R"} and "T" not in states(forking.pid), "going on")
+
+
+BECOMES = "echo ready; read now; exec {python} -c 'import time; time.sleep(600)'"
+
+
+def test_a_shell_whose_place_a_program_has_taken_meanwhile_is_held_as_well() -> None:
+    code = f"import subprocess; subprocess.call(['/bin/sh', '-c', {BECOMES.format(python=sys.executable)!r}])"
+    with running(*python(code), stdin=subprocess.PIPE) as job:
+        shell = below(job.pid)[1]
+        found, seen = job_of(job.pid)
+        assert shell.pid not in {one.pid for one in found.members}
+        job.stdin.write("\n")
+        job.stdin.flush()
+        eventually(lambda: "python" in Path(f"/proc/{shell.pid}/exe").readlink().name, "the other program")
+        held, problem = pauser.pause(HOST, found, seen, {US}, lambda _: "")
+
+        assert (problem, {one.pid for one in held.processes}) == ("", {job.pid, shell.pid})
+
+
+def test_a_second_look_reads_only_who_has_come_since() -> None:
+    read: set[int] = set()
+
+    class Counting(Host):
+        def read(self, path: str) -> str:
+            read.add(int(path.split("/")[2]))
+            return super().read(path)
+
+    before = scan(HOST)
+    with running(*python(IDLE)) as job:
+        now = rescan(Counting(), before, ())
+
+        assert read == now.pids - before.pids
+        assert job.pid in {one.pid for one in now.processes}
 
 
 def test_the_shell_that_a_job_was_started_from_is_left_alone_and_so_is_the_neighbour() -> None:
@@ -117,7 +151,7 @@ def test_a_number_that_another_process_has_by_now_reaches_nobody() -> None:
 
 def test_nobody_is_stopped_who_cannot_be_noted() -> None:
     with running(*python(IDLE)) as job:
-        held, problem = pauser.pause(HOST, job_of(job.pid), {US}, lambda _: "the disk is full")
+        held, problem = pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "the disk is full")
 
         assert (held, problem) == (None, "the disk is full")
         assert states(job.pid) <= {"S", "R"}
@@ -131,7 +165,7 @@ def test_a_job_that_cannot_be_noted_to_its_end_goes_on() -> None:
             calls.append(held)
             return "the disk is full" if len(calls) > 1 else ""
 
-        held, problem = pauser.pause(HOST, job_of(forking.pid), {US}, only_once)
+        held, problem = pauser.pause(HOST, *job_of(forking.pid), {US}, only_once)
         if problem:  # else it had no child at that moment
             assert held is None
             eventually(lambda: "T" not in states(forking.pid), "going on")
@@ -179,7 +213,7 @@ def test_a_job_in_a_cgroup_of_its_own_is_frozen_with_all_that_it_starts() -> Non
         eventually(lambda: {*map(int, (folder / "cgroup.procs").read_text().split())} >= {job.pid}, "the move")
         # Its children of before the move have ended when the group has all of it.
         eventually(lambda: {one.pid for one in below(job.pid)} <= (freezer.pids_in(str(folder)) or set()), "all in it")
-        held, problem = pauser.pause(HOST, job_of(job.pid), {US}, lambda _: "")
+        held, problem = pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "")
         assert problem == ""
         assert held is not None
         if held.cgroup:  # else a child that had ended was in the group: then it is stopped process by process
@@ -214,7 +248,7 @@ def test_a_quiet_job_in_a_cgroup_of_its_own_is_frozen_and_ended_there() -> None:
 
 
 def test_a_look_finds_us_with_our_user_and_memory() -> None:
-    own = ProcessTree(scan(HOST, cgroups=True), {}).by_pid[os.getpid()]
+    own = ProcessTree(scan(HOST, cgroups=True).processes, {}).by_pid[os.getpid()]
 
     assert (own.uid, own.parent) == (US, os.getppid())
     assert own.memory_bytes > 1 << 20
@@ -227,7 +261,7 @@ def test_what_is_no_path_of_a_cgroup_leads_nowhere(path: str) -> None:
 
 
 def test_an_identity_is_that_of_the_process_that_was_looked_at() -> None:
-    (one, *_) = pauser.exact_processes([ProcessTree(scan(HOST), {}).by_pid[os.getpid()]])
+    (one, *_) = pauser.exact_processes([ProcessTree(scan(HOST).processes, {}).by_pid[os.getpid()]])
 
     assert isinstance(one, ExactProcess)
     assert state_of(one) == "R"
@@ -287,7 +321,7 @@ with tempfile.NamedTemporaryFile(dir=sys.argv[1]) as file:
 
 def test_pages_of_files_are_nobodys_memory_and_those_of_files_in_ram_are_told_apart(tmp_path: Path) -> None:
     with running(*python(MAPS), str(tmp_path)) as reader, running(*python(MAPS), "/dev/shm") as sharer:
-        found = {one.pid: one for one in scan(HOST)}
+        found = {one.pid: one for one in scan(HOST).processes}
         on_disk, in_ram = found[reader.pid], found[sharer.pid]
 
         assert in_ram.shared_bytes >= 64 << 20

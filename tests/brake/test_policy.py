@@ -13,6 +13,7 @@ from wslgpud.brake.policy import (
     MOST_ROOM_RATIO,
     PauseState,
     attribution_probability,
+    may_save,
     next_step,
     repeats,
     resource_kind,
@@ -101,6 +102,20 @@ def test_each_time_it_takes_twice_the_room_and_twice_the_patience() -> None:
 
     assert again.needed_bytes - HOLD.left_bytes == 2 * (HOLD.needed_bytes - HOLD.left_bytes)
     assert again.steady_seconds == 2 * HOLD.steady_seconds
+
+
+def test_one_that_is_to_end_may_run_for_it_while_half_is_left_of_what_was_when_it_was_paused() -> None:
+    assert may_save(HOLD, GIB // 2)
+    assert may_save(HOLD, GIB // 4)
+    assert not may_save(HOLD, GIB // 4 - 1)
+    assert may_save(HOLD, None)
+
+
+def test_and_while_it_cannot_take_the_rest_from_one_sample_to_the_next() -> None:
+    fast = replace(HOLD, rate_bytes_per_second=GIB)
+
+    assert may_save(fast, GIB // 3)
+    assert not may_save(fast, GIB // 4)
 
 
 @pytest.mark.parametrize(("way", "step"), [("stay", "hold"), ("resume", "time"), ("stop", "stop")])

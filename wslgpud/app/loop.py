@@ -132,6 +132,8 @@ class Loop:
             for transition in self.brake.tick(state.snapshot, state.forecasts):
                 self.alerts.report(transition)
             self.alerts.paused = self.brake.held_processes()
+            if self.brake.is_ending():
+                self.pipeline.hurry()
         except Exception as bug:
             if repr(bug) != self._brake_error:
                 log.exception("the brake failed at this tick; please report this")

@@ -11,17 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wslgpud.brake import brake_metrics as metrics
 from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.culprit import Job
-from wslgpud.brake.growth_history import SHORTEST_SECONDS, Baseline, GrowthHistory, trees
+from wslgpud.brake.growth_history import SHORTEST_SECONDS, Baseline, GrowthHistory, own_tree, shared_tree
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name
-from wslgpud.brake.process_scan import scan
-from wslgpud.brake.process_tree import ProcessKey, ScannedProcess
+from wslgpud.brake.process_scan import ProcessScan, scan
+from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
@@ -84,7 +84,8 @@ class Brake:
     def tick(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> list[Transition]:
         """Pause who is to be paused, decide on those that are held; return what there is to say."""
         now = {f.resource: f for f in forecasts if policy.resource_kind(f.resource) in self._settings.resources}
-        rows: list[Transition] = []
+        ending = self._ending()
+        rows = [*self._review(ending, snapshot, now)]
         for name in {*self._exempt, *self._spared}:
             if name not in now or now[name].level <= Level.INFO:
                 self._exempt.pop(name, None)
@@ -93,9 +94,10 @@ class Brake:
         for forecast in sorted(now.values(), key=lambda f: f.headroom_bytes / max(1, f.capacity_bytes)):
             if policy.should_pause(forecast) and self._may_try(forecast.resource, snapshot.mono):
                 rows += self._pause(snapshot, forecast, now)
-        rows += self._review(snapshot, now)
+        self._take_commands()
+        rows += self._review([job for job in self._paused if job not in ending], snapshot, now)
         if self._history.is_due(snapshot.mono, now):
-            self._history.add(snapshot.mono, list(scan(self._host)), now)
+            self._history.add(snapshot.mono, scan(self._host).processes, now)
         if not self._watchdog.alive() and snapshot.mono >= self._next_watchdog_t:
             self._next_watchdog_t = snapshot.mono + WATCHDOG_SECONDS
             self._restart_watchdog()
@@ -113,8 +115,11 @@ class Brake:
 
     def held_processes(self) -> frozenset[ProcessKey]:
         """Return who stands still by our doing: a signal would reach them only once they are resumed."""
-        held = (job.held.processes for job in self._paused if job.killed_t is None)
-        return frozenset((one.pid, one.start_ticks) for processes in held for one in processes)
+        return frozenset[ProcessKey]().union(*(job.keys for job in self._paused if job.killed_t is None))
+
+    def is_ending(self) -> bool:
+        """Tell whether a job runs that was asked to end, with as little memory left as when it was paused."""
+        return bool(self._ending())
 
     def close(self) -> None:
         """Resume all: without us nobody would."""
@@ -126,6 +131,9 @@ class Brake:
         self._watchdog.update(())
         self._watchdog.close()
 
+    def _ending(self) -> list[PausedJob]:
+        return [job for job in self._paused if job.killed_t is not None]
+
     # whom, and how
 
     def _may_try(self, resource: str, t: float) -> bool:
@@ -134,22 +142,24 @@ class Brake:
 
     def _pause(self, snapshot: Snapshot, forecast: Forecast, now: Mapping[str, Forecast]) -> Iterator[Transition]:
         resource, t = forecast.resource, snapshot.mono
-        processes = list(scan(self._host, cgroups=resource.startswith("cgroup:")))
+        seen = scan(self._host, cgroups=resource.startswith("cgroup:"))
         before = self._history.before(t, forecast)
-        found = self._culprit(processes, before, forecast, t)
-        self._history.add(t, processes, now)
+        found = self._culprit(seen.processes, before, forecast, t)
+        self._history.add(t, seen.processes, now)
         here = any(job.resource == resource for job in self._paused)
         if (here or before is None) and found == "nobody":  # who grew is paused, or it is too early to tell
             return
         why: MessageLike = ""
         if isinstance(found, Job):
-            if any(one.key in self._exempt.get(resource, ()) for one in found.members):
+            # Who is held may still be on its way to a stop, or to its end.
+            left_alone = self._exempt.get(resource, set()).union(*(job.keys for job in self._paused))
+            if any(one.key in left_alone for one in found.members):
                 return
-            why = self._hold(snapshot, forecast, found, before)
+            why = self._hold(snapshot, forecast, found, seen, before)
             if not why:
                 # Who grows from here on is somebody else.
                 self._history.clear()
-                self._history.add(t, processes, now)
+                self._history.add(t, seen.processes, now)
                 yield self._row(snapshot, resource)
                 return
         reason = found if isinstance(found, str) else "refused"
@@ -166,7 +176,7 @@ class Brake:
         if kind == "gpu":
             if forecast.who_pid is None or policy.attribution_probability(forecast) < self._settings.act_on_likelihood:
                 return "unsure"
-            return culprit.job_of_pid(trees(processes, None, ours)[0], self._users, forecast.who_pid)
+            return culprit.job_of_pid(ProcessTree(processes, {}, ours), self._users, forecast.who_pid)
         if before is None:
             return "nobody"
         among = None
@@ -178,17 +188,20 @@ class Brake:
             lost = baseline.left_bytes.get(resource, forecast.headroom_bytes) - forecast.headroom_bytes
             if lost < least_bytes:
                 return "nobody"
-            own, with_shared = trees(processes, baseline, ours)
-            found = culprit.growing_job(own, self._users, lost, among)
+            found = culprit.growing_job(own_tree(processes, baseline, ours), self._users, lost, among)
+            if found != "nobody":
+                return found
             # What is shared counts for each that has mapped it, so it is asked for only where that explains the loss.
-            return culprit.growing_job(with_shared, self._users, lost, among) if found == "nobody" else found
+            return culprit.growing_job(shared_tree(processes, baseline, ours), self._users, lost, among)
 
         over_all, recent = since(before), self._history.before(t, forecast, SHORTEST_SECONDS)
         if recent is None or recent.t <= before.t:
             return over_all
         return culprit.narrowed(over_all, since(recent, culprit.BREATH_RATIO * forecast.capacity_bytes))
 
-    def _hold(self, snapshot: Snapshot, forecast: Forecast, job: Job, before: Baseline | None) -> MessageLike:
+    def _hold(
+        self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessScan, before: Baseline | None
+    ) -> MessageLike:
         """Pause a job; return why that could not be, or nothing."""
         t, left = snapshot.mono, forecast.headroom_bytes
         self._last_number += 1
@@ -213,7 +226,7 @@ class Brake:
             paused.held = held
             return self._register()
 
-        held, problem = pauser.pause(self._host, job, self._users, register)
+        held, problem = pauser.pause(self._host, job, seen, self._users, register)
         if held is None:
             self._paused.remove(paused)
             self._register()
@@ -246,19 +259,22 @@ class Brake:
 
     # those that are held
 
-    def _review(self, snapshot: Snapshot, now: Mapping[str, Forecast]) -> Iterator[Transition]:
-        t = snapshot.mono
+    def _take_commands(self) -> None:
         for number, command in self._commands.new():
             for job in self._paused:
                 if job.number == number:
                     job.commands.append(command)
-        for job in list(self._paused):
+
+    def _review(
+        self, jobs: Iterable[PausedJob], snapshot: Snapshot, now: Mapping[str, Forecast]
+    ) -> Iterator[Transition]:
+        t = snapshot.mono
+        for job in jobs:
             if how := self._advance(job, t, now.get(job.resource)):
                 self._paused.remove(job)
                 self._ends[how] += 1
                 if how in ("owner", "time"):
-                    keys = {(one.pid, one.start_ticks) for one in job.held.processes}
-                    self._exempt.setdefault(job.resource, set()).update(keys)
+                    self._exempt.setdefault(job.resource, set()).update(job.keys)
                 elif how == "room":
                     self._resumed[job.root] = job.state.repeats, t
                     for oldest in list(self._resumed)[:-_MOST_REMEMBERED]:
@@ -269,12 +285,9 @@ class Brake:
 
     def _advance(self, job: PausedJob, t: float, now: Forecast | None) -> str:
         """Do what is due for a job; return what has become of it, nothing while it is held."""
+        left = None if now is None else now.headroom_bytes
         if job.killed_t is not None:
-            if not pauser.has_ended(job.held):
-                if t >= job.killed_t:
-                    pauser.kill(self._host, job.held, self._users)
-                return ""
-            return "stopped"
+            return self._end(job, t, left)
         if t - job.checked_t >= CHECK_SECONDS:
             job.checked_t = t
             still = pauser.is_paused(job.held)
@@ -284,17 +297,26 @@ class Brake:
                 return "ended" if still is None else "owner"
             job.stood_still = still
         commands, job.commands = job.commands, []
-        left = None if now is None else now.headroom_bytes
         minutes, after_hold = self._settings.hold_minutes, self._settings.after_hold
         job.state, step = policy.next_step(job.state, t, left, 60.0 * minutes, after_hold)  # type: ignore[arg-type]  # of these choices
         if "stop" in commands or step == "stop":
-            pauser.terminate(job.held)
-            job.killed_t = t + pauser.TERM_SECONDS
-            return ""
+            return self._end(job, t, left)
         how = "owner" if "resume" in commands else step
         if how != "hold":
             held_jobs.resume(job.held)
             return how
+        return ""
+
+    def _end(self, job: PausedJob, t: float, left_bytes: int | None) -> Literal["", "stopped"]:
+        """Ask a job to end; kill it when it has not in its time, or when too little is left to wait for it."""
+        if job.killed_t is not None and pauser.has_ended(job.held):
+            return "stopped"
+        if not policy.may_save(job.state, left_bytes) or (job.killed_t is not None and t >= job.killed_t):
+            pauser.kill(self._host, job.held, self._users)
+            job.killed_t = t  # and at each tick from now on: it may have started others
+        elif job.killed_t is None:
+            pauser.terminate(job.held)
+            job.killed_t = t + policy.TERM_SECONDS
         return ""
 
     # what is said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from wslgpud.brake.policy import resource_kind
@@ -54,10 +54,11 @@ class GrowthHistory:
         return next((one for one in reversed(known) if t - one.t >= window), known[0] if known else None)
 
 
-def trees(
-    processes: Collection[ScannedProcess], before: Baseline | None, ours: Collection[int]
-) -> tuple[ProcessTree, ProcessTree]:
-    """Return the tree of processes with their own memory, and that with what they share counted for each."""
-    own = ProcessTree(processes, before.own_bytes if before is not None else {}, ours)
-    shared = [one.with_shared() for one in processes]
-    return own, ProcessTree(shared, before.with_shared_bytes if before is not None else {}, ours)
+def own_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collection[int]) -> ProcessTree:
+    """Return the tree of processes with their own memory."""
+    return ProcessTree(processes, before.own_bytes, ours)
+
+
+def shared_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collection[int]) -> ProcessTree:
+    """Return the tree of processes with what they share counted for each."""
+    return ProcessTree((one.with_shared() for one in processes), before.with_shared_bytes, ours)

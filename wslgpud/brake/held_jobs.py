@@ -8,6 +8,7 @@ daemon, or ``wslgpud brake release``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -104,6 +105,7 @@ class HeldJobsFile:
         return resumed
 
 
+@functools.cache
 def boot_id() -> str:
     """Return what tells this boot from all others."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

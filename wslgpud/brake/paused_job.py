@@ -21,13 +21,15 @@ from wslgpud.words import Fact, Message, MessageLike, say
 
 #: what is said of a job that is paused no more, by what became of it
 OUTCOMES: Mapping[str, Message] = {
-    "room": say("goes on, as there is room again"),
-    "owner": say("goes on, as somebody wanted it to"),
-    "time": say("goes on, as nobody has decided"),
+    "room": say("went on when there was room again"),
+    "owner": say("was resumed by hand"),
+    "time": say("went on, as nobody had decided"),
     "stopped": say("was ended by order"),
-    "ended": say("has ended"),
-    "restart": say("goes on, as wslgpud has ended"),
+    "ended": say("ended"),
+    "restart": say("went on, as wslgpud had ended"),
 }
+#: of a job's processes so many are told by their pid
+MOST_PIDS = 32
 #: of these outcomes the job had lost nothing
 SAVING = ("room", "owner", "time", "restart")
 
@@ -52,6 +54,11 @@ class PausedJob:
     stood_still: bool = False
     commands: list[Command] = field(default_factory=list)
 
+    @property
+    def keys(self) -> set[ProcessKey]:
+        """Who of it is held."""
+        return {(one.pid, one.start_ticks) for one in self.held.processes}
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON, with messages."""
         return {
@@ -64,6 +71,7 @@ class PausedJob:
             "size_bytes": self.size_bytes,
             "ran_seconds": round(self.ran_seconds),
             "processes": len(self.held.processes),
+            "pids": [one.pid for one in self.held.processes[:MOST_PIDS]],
             "frozen": bool(self.held.cgroup),
             "ending": self.killed_t is not None,
         }
@@ -88,6 +96,7 @@ def row(
         "who": last.who,
         "paused_clock": last.paused_wall,
         "left_bytes": last.state.left_bytes,
+        "needed_bytes": round(last.state.needed_bytes),
         "count": len(last.held.processes),
         "ran_seconds": last.ran_seconds,
         **({"more": len(here) - 1} if len(here) > 1 else {}),

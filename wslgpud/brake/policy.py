@@ -1,4 +1,4 @@
-"""When a job is paused, and how much room must come back before it goes on by itself. Pure.
+"""When a job is paused, how much room must come back before it goes on, and how long one may take to end. Pure.
 
 What is done needs more certainty than what is said. In 154 recordings (``python -m tests.bench.bench_brake``) a
 critical comes before 72 of 75 exhaustions, and for nothing in 6 of the 20 that climb close and stop by themselves;
@@ -33,6 +33,12 @@ STEADY_SECONDS = 5.0
 MOST_DOUBLINGS = 6
 #: a job that has run for so long since it was resumed is as good as new
 FORGIVEN_SECONDS = 3600.0
+
+#: how long a job that was asked to end (TERM) may take to before it is killed
+TERM_SECONDS: Final = 10.0
+#: less than this share of what was left when it was paused, or than it took in three samples, and it is killed at once:
+#: earlyoom kills at half of what it asks at, and turns to it while it waits (``kill_wait`` in its kill.c)
+KILL_RATIO, KILL_SECONDS = 0.5, 0.3
 
 #: what becomes of a job at a tick
 Step = Literal["hold", "room", "time", "stop"]
@@ -109,6 +115,16 @@ def next_step(
     if after_hold != "stay" and t - paused.paused_t >= hold_seconds:
         return paused, "stop" if after_hold == "stop" else "time"
     return paused, "hold"
+
+
+def may_save(paused: PauseState, left_bytes: int | None) -> bool:
+    """Tell whether so much is left that a job that was asked to end may run to do so, as it takes memory meanwhile.
+
+    Where it is not known how much is left, only the time counts: that of RAM always is, and a card that is full ends no
+    machine.
+    """
+    least = max(KILL_RATIO * paused.left_bytes, KILL_SECONDS * paused.rate_bytes_per_second)
+    return left_bytes is None or left_bytes >= least
 
 
 def repeats(before: int, resumed_t: float, t: float) -> int:

@@ -66,7 +66,7 @@ class SamplingPipeline:
         self._lessons_mono = host.clock.mono()
         self._card_ends: Mapping[str, float] = {}
         self._pace = SamplingPace(config.sampling)
-        self._interval = config.sampling.interval_seconds
+        self._interval, self._fastest = config.sampling.interval_seconds, config.sampling.fastest_seconds
         self._last_full: float | None = None
         self.delay_seconds = self._interval
 
@@ -91,6 +91,10 @@ class SamplingPipeline:
         snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
         runs = running(notes, self._notes.trust, self.host.clock.mono(), training_readings.shown(snapshot))
         return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
+
+    def hurry(self) -> None:
+        """Take the next sample as soon as may be: what is left of memory can go at any moment."""
+        self.delay_seconds = self._fastest
 
     def _assess(self, observation: Observation, wall: float) -> tuple[Assessment, SourceReport]:
         """Ask the engine. A bug in it costs what it remembers, never the samples, the metrics or the page."""

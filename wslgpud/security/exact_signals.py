@@ -45,7 +45,7 @@ def send(whom: ExactProcess, number: signal.Signals) -> str:
         problem = next((reason for reason, holds in reasons.items() if holds), "")
         if not problem:
             signal.pidfd_send_signal(handle, number)
-    except (OSError, ValueError, KeyError, IndexError) as error:
+    except (OSError, ValueError, IndexError) as error:
         return f"{error}"
     finally:
         os.close(handle)
@@ -69,5 +69,5 @@ def _facts(pid: int) -> tuple[int, int, int]:
     folder = Path(f"/proc/{pid}")
     start = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[19])
     status = (folder / "status").read_text(encoding="utf-8", errors="replace")
-    lines = dict(line.partition(":")[::2] for line in status.splitlines())
-    return start, int(lines["Uid"].split()[0]), int(lines["SigCgt"].strip(), 16)
+    uid, caught = (status.partition(f"\n{name}:")[2].split(None, 1)[0] for name in ("Uid", "SigCgt"))
+    return start, int(uid), int(caught, 16)
