@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.alerts.test_manager import Life
-from wslgpud.alerts.messages import outcome
+from wslgpud.alerts.messages import outcome, text_now
 from wslgpud.alerts.rules import BRAKE
 from wslgpud.brake.paused_job import resumed_by_restart
 from wslgpud.model import Forecast, Level, Transition
@@ -65,11 +65,11 @@ def test_however_calm_it_looks_then_there_is_no_all_clear_before_it_goes_on(tmp_
     assert [one.incident.level for one in life.manager.standing()] == [Level.CRITICAL]
     assert (verdict(life, calm).level, verdict(life, calm).cause) == (Level.CRITICAL, BRAKE)
 
-    facts = {"end": "held", "who": WHO, "outcome": say("goes on, as there is room again"), "held_seconds": 600.0}
+    facts = {"end": "held", "who": WHO, "outcome": say("went on when there was room again"), "held_seconds": 600.0}
     life.manager.report(row(life, Level.CRITICAL, Level.OK, **facts))
     life.memory(600, Level.OK, Level.OK, left=60)
     assert life.manager.standing() == []
-    assert headlines(life)[-1] == f"{WHO} goes on, as there is room again, after 10 min"
+    assert headlines(life)[-1] == f"{WHO} went on when there was room again, after a pause of 10 min"
     life.end()
 
 
@@ -83,6 +83,26 @@ def test_what_became_of_it_is_the_end_of_the_incident(tmp_path: Path) -> None:
     closed = next(i for i in life.manager._past if i.id == one.incident.id)
 
     assert str(outcome(closed)) == "paused for 10 min, then was ended by order"
+    life.end()
+
+
+def test_the_pause_stays_the_story_when_another_alarm_comes_before_the_end(tmp_path: Path) -> None:
+    life = story(tmp_path)
+    (one,) = life.manager.standing()
+    saved = {"outcome": say("went on when there was room again"), "held_seconds": 60.0, "saved_seconds": 180.0}
+    life.manager.report(row(life, Level.CRITICAL, Level.OK, end="held", who=WHO, **saved))
+    life.memory(60, Level.CRITICAL, Level.CRITICAL, left=30)
+    assert str(text_now(life.manager.standing()[0].incident, Forecast("ram", Level.WARNING, 4, 100)).headline) == (
+        f"{WHO} went on when there was room again, after a pause of 60 s; 3 min of work kept"
+    )
+    life.memory(70, Level.CRITICAL, Level.WARNING, left=30)
+    life.memory(72, Level.WARNING, Level.CRITICAL, eta=9.0, left=10)
+    life.memory(300, Level.CRITICAL, Level.OK, left=60)
+    closed = next(i for i in life.manager._past if i.id == one.incident.id)
+
+    assert " paused at " in str(closed.message)
+    told = "paused for 60 s, then went on when there was room again; 3 min of work kept"
+    assert str(outcome(closed)).startswith(told)
     life.end()
 
 
@@ -123,5 +143,5 @@ def test_after_a_restart_it_is_told_that_it_went_on(tmp_path: Path) -> None:
     life.memory(3, Level.OK, Level.OK, left=60)
     (one,) = life.manager.standing()
     assert one.incident.paused is None
-    assert headlines(life)[-1] == "A paused job goes on, as wslgpud has ended"
+    assert headlines(life)[-1] == "A paused job went on, as wslgpud had ended"
     life.end()

@@ -61,6 +61,9 @@ class Incident:
     warned_wall: float | None = None
     #: the least that was left at one of its rows, and of how much
     least_bytes: tuple[int, int] | None = None
+    #: the row with which a job that was paused because of it no longer was, the last such one
+    resumed: Transition | None = None
+    resumed_id: int | None = None
     #: its first kill, and when the last one was told
     kill: Transition | None = None
     kill_id: int | None = None
@@ -199,8 +202,12 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
     if known.kill is None and known.warned_wall is None and row.new >= Level.WARNING:
         known = replace(known, warned_wall=row.wall)
     paused = row.rule == BRAKE and row.new > Level.OK
-    if kills or (known.kill is None and (paused or row.new >= known.worst)):
+    # Whom the brake has saved is the story; an alarm that is no worse comes and goes beside it.
+    saved = known.resumed is not None or known.paused is not None
+    if kills or (known.kill is None and (paused or row.new > known.worst or (row.new == known.worst and not saved))):
         known = replace(known, message=row.message)
+    if row.rule == BRAKE and row.new == Level.OK:
+        known = replace(known, resumed=row, resumed_id=number)
     least, now = known.least_bytes, row.forecast
     if now is not None and (least is None or now.headroom_bytes * least[1] < least[0] * now.capacity_bytes):
         least = now.headroom_bytes, now.capacity_bytes

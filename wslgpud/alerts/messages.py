@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from wslgpud import words
 from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
-from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END, is_momentary
+from wslgpud.alerts.rules import BRAKE, OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import forecast_messages as of_risk
 from wslgpud.words import (
@@ -81,7 +81,7 @@ def text_now(incident: Incident, forecast: Forecast | None) -> Text:
 
 def _memory(forecast: Forecast, row: Transition) -> Text:
     if row.new == Level.OK and forecast.level > Level.OK:  # the incident is over, whatever is thought now
-        return Text(_over(row))
+        return compose(row) if row.rule == BRAKE else Text(_over(row))
     return Text(of_risk.headline(forecast), of_risk.evidence(forecast), of_risk.advice(forecast, row.facts))
 
 
@@ -120,7 +120,11 @@ def closing(incident: Incident, row: Transition) -> Message:
         "last_clock": last_wall if kill is not None and last_wall > kill.wall else None,
         "lead_seconds": incident.lead_seconds,
     }
-    return filled(TEMPLATES["end"].get("killed" if kill is not None else str(row.facts.get("end")), ""), facts)
+    ended = filled(TEMPLATES["end"].get("killed" if kill is not None else str(row.facts.get("end")), ""), facts)
+    if incident.resumed is None or incident.resumed is row:
+        return ended
+    paused = filled(TEMPLATES["end"]["held"], incident.resumed.facts)
+    return Message(TEMPLATES["end"]["after_pause"], {"paused": paused, "ended": ended}) if ended else paused
 
 
 def end_facts(incident: Incident, row: Transition, processes: Iterable[ProcessSample]) -> Mapping[str, Fact]:

@@ -61,11 +61,12 @@ def summaries(history: Reader, incidents: Sequence[Incident], translator: Transl
     """Yield incidents, which were made of brief rows, in a few words of a language, as JSON."""
     for first in range(0, len(incidents), _MOST_AT_ONCE):
         part = incidents[first : first + _MOST_AT_ONCE]
-        rows = history.changes_numbered({n for i in part for n in (i.last_id, i.kill_id) if n is not None})
+        numbers = {n for i in part for n in (i.last_id, i.kill_id, i.resumed_id) if n is not None}
+        rows = history.changes_numbered(numbers)
         for i in part:
-            yield _summary(
-                replace(i, last=rows.get(i.last_id, i.last), kill=rows.get(i.kill_id or 0, i.kill)), translator
-            )
+            last, kill = rows.get(i.last_id, i.last), rows.get(i.kill_id or 0, i.kill)
+            resumed = rows.get(i.resumed_id or 0, i.resumed)
+            yield _summary(replace(i, last=last, kill=kill, resumed=resumed), translator)
 
 
 def _summary(incident: Incident, translator: Translator) -> dict[str, Any]:

@@ -18,10 +18,15 @@ from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
 from wslgpud.client import answering
 from wslgpud.config import change_keys
-from wslgpud.words import current, t
+from wslgpud.words import current, t, template
 
 app = CommandApp(help="Pause the job that is about to use up memory, instead of losing it.")
 
+_PAUSED = template("{who}, paused at {time} after {ran_seconds} of work")
+_HOLDS = template(
+    "holds {size_bytes}[ in {count} processes]; goes on by itself with {needed_bytes} of {resource} free"
+    "[ ({now_bytes} now)]"
+)
 _JOB = argument("ID", "number of the paused job, as 'wslgpud brake list' shows it")
 
 
@@ -73,30 +78,31 @@ def list_(as_json: common.Json = False, state: common.State = None) -> None:
     Examples:
         wslgpud brake list
     """
-    held = _held(state)
+    document = _status(state)
+    held = document.get("held", [])
     if as_json:
         common.print_json({"held": held})
         return
+    now = {forecast["resource"]: forecast["headroom_bytes"] for forecast in document.get("forecasts", ())}
     for one in held:
-        since = t("since {time}", time=local_time(one["paused"]))
-        facts = {name: one[f"{name}_bytes"] for name in ("left", "size", "needed")}
-        more = t(
-            "{left_bytes} of {resource} left; it ran for {ran_seconds} and holds {size_bytes} ({count} processes), "
-            "goes on with {needed_bytes}",
-            resource=one["resource"],
-            ran_seconds=one["ran_seconds"],
-            count=one["processes"],
-            **{f"{name}_bytes": size for name, size in facts.items()},
-        )
-        print(f"{one['job']:>4}  {one['who']}  {since}\n      {more}")
+        number, facts = one["job"], {name: one[name] for name in ("who", "ran_seconds")}
+        print(f"{number:>4}  {t(_PAUSED, time=local_time(one['paused']), **facts)}")
+        if one["ending"]:
+            print(f"      {t('it was asked to end')}")
+            continue
+        facts = {name: one[name] for name in ("size_bytes", "needed_bytes", "resource")}
+        facts |= {"count": one["processes"]} if one["processes"] > 1 else {}
+        facts |= {"now_bytes": now[one["resource"]]} if one["resource"] in now else {}
+        print(f"      {t(_HOLDS, **facts)}")
+        print(f"      sudo wslgpud brake resume {number}  |  sudo wslgpud brake stop {number}")
     if not held:
         print(t("no job is paused"))
 
 
-def _held(state: Path | None) -> list[dict[str, Any]]:
-    """Return what the running daemon holds."""
+def _status(state: Path | None) -> dict[str, Any]:
+    """Return what the running daemon knows; nothing where none runs."""
     found = answering(common.daemon_folders(state), complain)
-    return list(found[1].get("held", ())) if found else []
+    return found[1] if found else {}
 
 
 @app.command()
@@ -112,7 +118,7 @@ def resume(job: Annotated[int, _JOB], state: common.State = None) -> None:
 
 @app.command()
 def stop(job: Annotated[int, _JOB], state: common.State = None) -> None:
-    """End a paused job: it is asked to (TERM) and may save, and is killed 10 s later.
+    """End a paused job: it is asked to (TERM) and may save, and is killed after 10 s, or once memory runs out.
 
     Examples:
         sudo wslgpud brake stop 3
@@ -122,7 +128,7 @@ def stop(job: Annotated[int, _JOB], state: common.State = None) -> None:
 
 
 def _command(job: int, command: Command, state: Path | None) -> None:
-    if job not in (known := [one["job"] for one in _held(state)]):
+    if job not in (known := [one["job"] for one in _status(state).get("held", ())]):
         said = t("{numbers} are", numbers=tuple(map(str, known))) if known else t("none is")
         raise Fault("job {number} is not paused: {said}", number=job, said=said)
     commands = CommandFile(common.data_folder(state))
@@ -137,7 +143,7 @@ def release(state: common.State = None) -> None:
     Examples:
         sudo wslgpud brake release
     """
-    if _held(state):
+    if _status(state).get("held"):
         raise Fault("the daemon holds them, and knows what it does: 'wslgpud brake resume ID' lets one go on")
     going = HeldJobsFile(common.data_folder(state)).resume_all()
     print(t("{count} jobs go on", count=len(going)) if going else t("no job is paused"))

@@ -62,6 +62,8 @@ def status(moment: Moment | None, translator: Translator, recent: Iterable[Trans
     snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
     names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
+    paused_pids = {pid for one in held for pid in one["pids"]}
+    paused = {o.incident.resource for o in incidents if o.incident.stands_still(now.get(o.incident.resource))}
     return translator.document(
         {
             "version": __version__,
@@ -81,14 +83,17 @@ def status(moment: Moment | None, translator: Translator, recent: Iterable[Trans
                     "resource": forecast.resource,
                     "name": names.get(forecast.resource) or translator.resource(forecast.resource),
                     "level": forecast.level.label,
-                    "outlook": outlook(forecast),
+                    "outlook": say("paused") if forecast.resource in paused else outlook(forecast),
                     "pid": forecast.who_pid,
                     **forecast_facts(forecast),
                 }
                 for forecast in state.forecasts
             ],
             "processes": [
-                {**_picked(p, "pid name command rss_bytes swap_bytes"), "roles": sorted(p.roles)}
+                {
+                    **_picked(p, "pid name command rss_bytes swap_bytes"),
+                    "roles": [*sorted(p.roles), *["paused"] * (p.pid in paused_pids)],
+                }
                 for p in snapshot.processes
             ],
             "sources": [_source(report, snapshot) for report in snapshot.reports],

@@ -5,7 +5,7 @@ import { fan, sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, duration, percent, size, speed, wallOf } from "./format.js";
 import { label, t, template } from "./i18n.js";
-import { at, card, chip, empty, fact, keys, layers, liveCard, named, pastChip, sign, work } from "./parts.js";
+import { at, card, chip, command, empty, fact, keys, layers, liveCard, named, pastChip, sign, work } from "./parts.js";
 import { processTable } from "./processes.js";
 import { LEVELS, rates } from "./sample.js";
 import { NIGHT } from "./stress.js";
@@ -135,6 +135,7 @@ function resource(ctx, f) {
   const [left, all] = [size(f.headroom_bytes), size(f.capacity_bytes)];
   const rate = f.rate_bytes_per_second;
   const full = status.verdict.subject === f.resource && status.verdict.cause === "full";
+  const jobs = (status.held ?? []).filter((job) => job.resource === f.resource).map((job) => job.job);
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
     h("div", { class: "head" }, h("h2", { title: f.resource.startsWith("cgroup:") ? f.resource.slice(7) : null }, f.name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null),
       held(f) ? chip("unknown", t("{time} old", { time: duration(f.age_seconds) })) : chip(f.level)),
@@ -146,9 +147,10 @@ function resource(ctx, f) {
       "aria-label": t("{what}: {left} left of {all}. {outlook}", { what: f.name, left, all, outlook: f.outlook }) }),
     h("dl", { class: "facts" },
       // Where the outlook is a rate already, a second one, measured over another time, only puzzles.
-      Math.abs(rate) >= 2 ** 20 / 60 && !full && !/[+−]/.test(f.outlook) ? fact(t("change of use"), speed(rate)) : null,
-      full ? null : chance(f),
+      Math.abs(rate) >= 2 ** 20 / 60 && !full && !jobs.length && !/[+−]/.test(f.outlook) ? fact(t("change of use"), speed(rate)) : null,
+      full || jobs.length ? null : chance(f),
       f.capacity_learned ? fact(t("actual limit"), label("learned", f.capacity_learned)) : null),
+    jobs.map((job) => h("p", { class: "small" }, ["resume", "stop"].map((what) => [command(`sudo wslgpud brake ${what} ${job}`), " "]))),
     held(f) ? h("p", { class: "dim small" }, t("No new sample of this memory for {time}.", { time: duration(f.age_seconds) })) : null);
 }
 
