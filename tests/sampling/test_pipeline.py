@@ -68,6 +68,14 @@ def test_a_pace_that_eases_again_is_not_taken_for_a_stalled_machine() -> None:
     assert [state.snapshot.value(INTERVAL) for state in (hurried, eased)] == [0.125, 1.0]
 
 
+def test_who_hurries_gets_the_next_sample_soon_and_only_that_one() -> None:
+    with watching() as machine:
+        machine.pipeline.hurry()
+        seen = [machine.next_tick().snapshot.value(INTERVAL) for _ in range(2)]
+
+    assert seen == [Config().sampling.fastest_seconds, 1.0]
+
+
 def test_a_slightly_quicker_pace_reads_no_source_more_rarely() -> None:
     with watching() as machine:
         seen = [is_fresh(machine.next_tick(planned_seconds=0.8), "cpu") for _ in range(4)]

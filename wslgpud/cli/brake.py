@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,24 +80,28 @@ def list_(as_json: common.Json = False, state: common.State = None) -> None:
         wslgpud brake list
     """
     document = _status(state)
-    held = document.get("held", [])
     if as_json:
-        common.print_json({"held": held})
+        common.print_json({"held": document.get("held", [])})
         return
+    print(*lines(document) or [t("no job is paused")], sep="\n")
+
+
+def lines(document: Mapping[str, Any]) -> list[str]:
+    """Return what is said of the jobs that are paused, by a document of ``wslgpud.serve.status``."""
     now = {forecast["resource"]: forecast["headroom_bytes"] for forecast in document.get("forecasts", ())}
-    for one in held:
+    said = []
+    for one in document.get("held", ()):
         number, facts = one["job"], {name: one[name] for name in ("who", "ran_seconds")}
-        print(f"{number:>4}  {t(_PAUSED, time=local_time(one['paused']), **facts)}")
+        said.append(f"{number:>4}  {t(_PAUSED, time=local_time(one['paused']), **facts)}")
         if one["ending"]:
-            print(f"      {t('it was asked to end')}")
+            said.append(f"      {t('it was asked to end')}")
             continue
         facts = {name: one[name] for name in ("size_bytes", "needed_bytes", "resource")}
         facts |= {"count": one["processes"]} if one["processes"] > 1 else {}
         facts |= {"now_bytes": now[one["resource"]]} if one["resource"] in now else {}
-        print(f"      {t(_HOLDS, **facts)}")
-        print(f"      sudo wslgpud brake resume {number}  |  sudo wslgpud brake stop {number}")
-    if not held:
-        print(t("no job is paused"))
+        commands = (f"sudo wslgpud brake {what} {number}" for what in ("resume", "stop"))
+        said += [f"      {t(_HOLDS, **facts)}", f"      {'  |  '.join(commands)}"]
+    return said
 
 
 def _status(state: Path | None) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""What the screens show of a job that is paused."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.alerts.test_manager import Life
+from tests.alerts.ticks import tick
+from tests.brake.test_story import WHO, story
+from tests.support.screens import print_status
+from wslgpud.brake.held_jobs import HeldJob
+from wslgpud.brake.paused_job import PausedJob
+from wslgpud.brake.policy import PauseState
+from wslgpud.cli.brake import lines
+from wslgpud.model import Forecast, Level, Observation, ProcessSample
+from wslgpud.sampling.pipeline import PipelineState
+from wslgpud.security.exact_signals import ExactProcess
+from wslgpud.serve.status import Moment, status
+from wslgpud.verdict import decide
+from wslgpud.words import translator
+
+MIB = 1 << 20
+
+
+def job(life: Life, count: int = 1) -> PausedJob:
+    processes = tuple(ExactProcess(7 + n, 70, 1000) for n in range(count))
+    state = PauseState(life.clock.mono(), 40 * MIB, 1000 * MIB)
+    left = Forecast("ram", Level.CRITICAL, 40 * MIB, 1000 * MIB)
+    return PausedJob(1, "ram", WHO, life.clock.wall(), 600 * MIB, 90.0, (7, 70), HeldJob(processes), state, left)
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Any:
+    made = story(tmp_path)
+    yield made
+    made.end()
+
+
+def document(life: Life, paused: PausedJob, *, left: int = 4, eta: float | None = None) -> dict[str, Any]:
+    """Return the status while it is paused: ``left`` MiB of 100, of which at the pause there were next to none."""
+    forecast = Forecast("ram", Level.CRITICAL, left, 100, eta_seconds=eta, cause="growth", who=WHO, who_kind="process")
+    standing = life.manager.standing()
+    samples = [ProcessSample(pid, 70, "python", 600 * MIB, 0, command="python train.py") for pid in (7, 6)]
+    snapshot = tick(10.0, processes=samples)
+    state = PipelineState(snapshot, Observation(10.0), (forecast,))
+    return status(Moment(state, decide([forecast], standing), standing, held=(paused.document(),)), translator("en"))
+
+
+def test_its_memory_does_not_count_down_and_it_is_marked_among_the_programs(life: Life) -> None:
+    shown = document(life, job(life), eta=2.0)
+
+    assert shown["forecasts"][0]["outlook"] == "paused"
+    assert [(p["pid"], p["roles"]) for p in shown["processes"]] == [(7, ["paused"]), (6, [])]
+
+
+def test_if_somebody_else_takes_what_is_left_that_counts_down(life: Life) -> None:
+    shown = document(life, job(life), left=1, eta=2.0)
+
+    assert shown["forecasts"][0]["outlook"] == "~2 s left"
+
+
+def test_the_list_says_what_it_waits_for_and_what_to_type(life: Life) -> None:
+    one, several = job(life), job(life, count=3)
+    who, waits, commands = lines(document(life, one))
+
+    assert who.startswith(f"   1  {WHO}, paused at ")
+    assert who.endswith(" after 2 min of work")
+    assert waits == "      holds 600 MiB; goes on by itself with 120 MiB of RAM free (0 KiB now)"
+    assert commands == "      sudo wslgpud brake resume 1  |  sudo wslgpud brake stop 1"
+    assert "holds 600 MiB in 3 processes; " in lines(document(life, several))[1]
+
+
+def test_of_one_that_is_to_end_no_more_is_asked(life: Life) -> None:
+    one = job(life)
+    one.killed_t = 1.0
+
+    assert lines(document(life, one))[1:] == ["      it was asked to end"]
+
+
+def test_the_terminal_shows_it_with_the_commands(life: Life) -> None:
+    screen = Console(record=True, width=100, file=io.StringIO())
+    print_status({"seen_by": "daemon", "url": "", **document(life, job(life))}, screen)
+    text = " ".join(screen.export_text().split())
+
+    assert f"{WHO} paused at " in text
+    assert "'sudo wslgpud brake resume 1' lets it go on, 'sudo wslgpud brake stop 1' ends it" in text
