@@ -14,7 +14,7 @@ import pytest
 
 from wslgpud.brake import freezer
 from wslgpud.brake.culprit import Job
-from wslgpud.brake.process_scan import ProcessScan, scan
+from wslgpud.brake.process_scan import ProcessListing, scan
 from wslgpud.brake.process_tree import ProcessTree
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, state_of
@@ -52,7 +52,7 @@ def python(code: str) -> tuple[str, ...]:
     return sys.executable, "-c", code
 
 
-def job_of(*pids: int) -> tuple[Job, ProcessScan]:
+def job_of(*pids: int) -> tuple[Job, ProcessListing]:
     """Return the job of these processes and all below them, as the brake would find it, and the scan that shows it."""
     seen = scan(Host())
     tree = ProcessTree(seen.processes, {})

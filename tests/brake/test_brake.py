@@ -21,7 +21,7 @@ from wslgpud.brake.brake import Brake, allowed_users
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.brake.policy import TERM_SECONDS
-from wslgpud.brake.process_scan import ProcessScan
+from wslgpud.brake.process_scan import ProcessListing
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
@@ -85,7 +85,7 @@ def take(job: subprocess.Popen[str], mib: int) -> None:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     everybody = at_work.scan
 
-    def ours(host: Host, *, cgroups: bool = False) -> ProcessScan:
+    def ours(host: Host, *, cgroups: bool = False) -> ProcessListing:
         found = everybody(host, cgroups=cgroups)
         mine = {os.getpid()}
         for _ in range(10):

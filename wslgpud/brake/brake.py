@@ -20,7 +20,7 @@ from wslgpud.brake.culprit import Job
 from wslgpud.brake.growth_history import SHORTEST_SECONDS, Baseline, GrowthHistory, own_tree, shared_tree
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name
-from wslgpud.brake.process_scan import ProcessScan, scan
+from wslgpud.brake.process_scan import ProcessListing, scan
 from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
@@ -200,7 +200,7 @@ class Brake:
         return culprit.narrowed(over_all, since(recent, culprit.BREATH_RATIO * forecast.capacity_bytes))
 
     def _hold(
-        self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessScan, before: Baseline | None
+        self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing, before: Baseline | None
     ) -> MessageLike:
         """Pause a job; return why that could not be, or nothing."""
         t, left = snapshot.mono, forecast.headroom_bytes

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from wslgpud.brake import freezer, held_jobs
 from wslgpud.brake.culprit import Job
 from wslgpud.brake.held_jobs import HeldJob
-from wslgpud.brake.process_scan import ProcessScan, cgroup_of, rescan, scan
+from wslgpud.brake.process_scan import ProcessListing, cgroup_of, rescan, scan
 from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, send, state_of
@@ -27,7 +27,7 @@ def exact_processes(members: Sequence[ScannedProcess]) -> tuple[ExactProcess, ..
 
 
 def pause(
-    host: Host, job: Job, seen: ProcessScan, users: Collection[int], register: Register
+    host: Host, job: Job, seen: ProcessListing, users: Collection[int], register: Register
 ) -> tuple[HeldJob | None, MessageLike]:
     """Pause a job, found in the processes ``seen`` just now; return what is held, or why it goes on.
 
@@ -47,7 +47,7 @@ def pause(
 
 
 def _freeze(
-    host: Host, job: Job, seen: ProcessScan, users: Collection[int], register: Register
+    host: Host, job: Job, seen: ProcessListing, users: Collection[int], register: Register
 ) -> tuple[HeldJob | None, MessageLike]:
     """Freeze the cgroup of a job that is alone in one; without a reason where it is not, or the kernel cannot."""
     pids = {one.pid for one in job.members}
@@ -74,7 +74,7 @@ def _freeze(
 
 
 def _stop(
-    host: Host, job: Job, seen: ProcessScan, users: Collection[int], register: Register
+    host: Host, job: Job, seen: ProcessListing, users: Collection[int], register: Register
 ) -> tuple[HeldJob | None, MessageLike]:
     """Stop a job process by process, again and again until no new child runs."""
     held, waiting = HeldJob(()), exact_processes(job.members)
@@ -101,8 +101,8 @@ def _stop(
 
 
 def _members_now(
-    host: Host, held: HeldJob, job: Job, seen: ProcessScan, users: Collection[int]
-) -> tuple[tuple[ScannedProcess, ...], ProcessScan]:
+    host: Host, held: HeldJob, job: Job, seen: ProcessListing, users: Collection[int]
+) -> tuple[tuple[ScannedProcess, ...], ProcessListing]:
     """Return the members of a job with those that it has started since it was ``seen``, and a scan with these."""
     # From each of them anew: one that has ended meanwhile has left its children to somebody else.
     held_keys = {(one.pid, one.start_ticks) for one in held.processes}

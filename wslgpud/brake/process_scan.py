@@ -23,20 +23,20 @@ _EDITOR_SERVER = re.compile(r"/\.(?:vscode|cursor|windsurf|vscodium|positron)-se
 _STOPPED: Final = "Tt"
 
 
-class ProcessScan(NamedTuple):
+class ProcessListing(NamedTuple):
     """The processes that have memory of their own, and the pids of all that there were, kernel threads included."""
 
     processes: tuple[ScannedProcess, ...]
     pids: frozenset[int]
 
 
-def scan(host: Host, *, cgroups: bool = False) -> ProcessScan:
+def scan(host: Host, *, cgroups: bool = False) -> ProcessListing:
     """Read all processes; with ``cgroups`` also in which cgroups they are."""
     pids = _pids(host)
-    return ProcessScan(_read(host, pids, cgroups=cgroups), frozenset(pids))
+    return ProcessListing(_read(host, pids, cgroups=cgroups), frozenset(pids))
 
 
-def rescan(host: Host, before: ProcessScan, again: Collection[int]) -> ProcessScan:
+def rescan(host: Host, before: ProcessListing, again: Collection[int]) -> ProcessListing:
     """Return a scan with those added that have come since, and with those of ``again`` as they are now.
 
     A pid that was used again in these milliseconds would be missed: the kernel gives all others away before.
@@ -44,7 +44,7 @@ def rescan(host: Host, before: ProcessScan, again: Collection[int]) -> ProcessSc
     pids = _pids(host)
     read = _read(host, [pid for pid in pids if pid in again or pid not in before.pids], cgroups=False)
     kept = (one for one in before.processes if one.pid not in again)
-    return ProcessScan((*kept, *read), before.pids.union(pids))
+    return ProcessListing((*kept, *read), before.pids.union(pids))
 
 
 def _pids(host: Host) -> list[int]:
