@@ -111,13 +111,19 @@ def test_the_readmes_picture_is_what_status_prints_of_a_real_warning() -> None:
     _drawn("status.svg", status_svg(json.loads((ROOT / "tests/gpu/status-warning.json").read_text())))
 
 
-def test_the_readmes_film_is_what_the_terminal_of_a_real_machine_has_shown() -> None:
-    """Recorded by ``WSLGPUD_RENEW=1 ./tests/run -n0 tests/vm/test_story.py``."""
-    scenes = json.loads((ROOT / "tests/vm/story.json").read_text())
-    picture = film_svg(scenes, "wslgpud from its installation to the report after a power cut")
-    _drawn("story.svg", picture)
+@pytest.mark.parametrize(
+    ("story", "picture", "title"),
+    [
+        ("story.json", "story.svg", "wslgpud from its installation to the report after a power cut"),
+        ("brake_story.json", "brake.svg", "A training grows, is paused before memory runs out, goes on and ends well"),
+    ],
+)
+def test_a_film_is_what_the_terminal_of_a_real_machine_has_shown(story: str, picture: str, title: str) -> None:
+    """Recorded by ``WSLGPUD_RENEW=1 ./tests/run -n0 tests/vm/test_story.py``, ``python -m tests.vm.brake_story``."""
+    drawn = film_svg(json.loads((ROOT / "tests/vm" / story).read_text()), title)
+    _drawn(picture, drawn)
 
-    assert len(picture.encode()) < STORY_BYTES
+    assert len(drawn.encode()) < STORY_BYTES
 
 
 @pytest.mark.parametrize("page", commands.PAGES)

@@ -73,8 +73,8 @@ CONFIGURATIONS = (
 )
 
 
-def prepare(one: SnapshotMachine, thrash_protect: Path, half_mib: int, swap: str) -> None:
-    """Bring the scenarios, the program as it is now, and swap."""
+def bring(one: SnapshotMachine) -> None:
+    """Bring the program and its unit as they are now."""
     compileall.compile_dir(REPOSITORY / "wslgpud", quiet=1)
     one.run("rm", "-rf", f"{SITE}/wslgpud")
     one.copy_in(REPOSITORY / "wslgpud", f"{SITE}/wslgpud")
@@ -82,6 +82,11 @@ def prepare(one: SnapshotMachine, thrash_protect: Path, half_mib: int, swap: str
     one.copy_in(REPOSITORY / "deploy/system/wslgpud.service", f"{units}/wslgpud.service")
     one.copy_in(REPOSITORY / "deploy/drop-ins/brake.conf", f"{units}/wslgpud.service.d/brake.conf")
     one.run("systemctl", "daemon-reload")
+
+
+def prepare(one: SnapshotMachine, thrash_protect: Path, half_mib: int, swap: str) -> None:
+    """Bring the scenarios, the program as it is now, and swap."""
+    bring(one)
     one.copy_in(GUEST, "/opt/oom_guest.py")
     one.copy_in(thrash_protect, "/opt/thrash_protect.py")
     one.run("sh", "-ec", SWAP[swap].format(half=half_mib))

@@ -18,7 +18,7 @@ FIRST_SECONDS, LINE_SECONDS = 2.0, 0.28
 _WIDTH, _LINE = 12.2, 24.4
 _MARGIN, _HEAD = 24, 64
 #: of a whole export only what is inside the window
-_INSIDE = "<style>{styles}</style>{matrix}"
+_INSIDE = "<style>{styles}</style>{backgrounds}{matrix}"
 _FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">
 <title>{title}</title>
 <style>
