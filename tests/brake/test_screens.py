@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from tests.alerts.test_manager import Life
+from tests.alerts.test_paused_jobs import WHO, story
 from tests.alerts.ticks import tick
-from tests.brake.test_story import WHO, story
 from tests.support.screens import print_status
 from wslgpud.brake.held_jobs import HeldJob
 from wslgpud.brake.paused_job import PausedJob
