@@ -241,6 +241,7 @@ def test_torch_has_an_environment_of_its_own_that_upgrades_keep_and_uninstalling
 
     assert without.returncode == 2, "the service runs, and torch could not be had"
     assert "/opt/wslgpud.stress cannot be made" in without.stderr
+    assert "No matching distribution found for torch" in without.stderr
     assert "make /opt/wslgpud.stress: an environment of /usr/bin/python3.11 with torch (downloads 1 KiB)" in shown
     assert done.returncode == 0, done.stderr
     assert "torch for the nightly test: fetching 1 KiB" in done.stderr

@@ -35,10 +35,10 @@ def output(*command: str | Path) -> str:
     return host.output([str(word) for word in command], _LONGEST_SECONDS)
 
 
-def followed(command: Sequence[str], heard: Callable[[str], None]) -> None:
-    """Run a program that may take long; ``heard`` gets each line of what it says.
+def followed(command: Sequence[str], heard: Callable[[str], bool]) -> None:
+    """Run a program that may take long; ``heard`` gets each line of what it says, and returns whether it is progress.
 
-    Raises SourceError: it could not be started, or failed; the end of what it said is why.
+    Raises SourceError: it could not be started, or failed; the end of what else it said is why.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
     pipe = subprocess.PIPE
@@ -57,8 +57,8 @@ def followed(command: Sequence[str], heard: Callable[[str], None]) -> None:
     with process:
         try:
             for line in process.stdout or ():
-                last.append(line)
-                heard(line)
+                if not heard(line):
+                    last.append(line)
         except BaseException:
             process.terminate()
             raise

@@ -41,6 +41,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[([\w,\s.-]*)\])?")
 _FOR_EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
 #: what pip says of files that take a while
 _DOWNLOAD = re.compile(r"^ *Downloading (\S+) \(([\d.]+ [MG]B)\)")
+_PROGRESS = ("Collecting ", "Downloading ", "Ignoring ", "Installing ", "Looking in ", "Processing ", "Using cached ")
 _OLDEST, _NEWEST = 10, 14
 #: from lib/python3.x/site-packages to the root of an environment
 _UP = ("..", "..", "..")
@@ -248,10 +249,11 @@ def fetch(environment: Path, locked: Collection[Path], tell: Tell) -> None:
         raise ServiceError(say("pip is needed to fetch what is missing: install python3-venv by your package manager"))
     options = ("--progress-bar=off", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
 
-    def heard(line: str) -> None:
+    def heard(line: str) -> bool:
         if match := _DOWNLOAD.search(line):
             tell(say("fetching {file}, {size}", file=match[1], size=match[2]))
         elif line.startswith("Installing "):
             tell(say("unpacking what was fetched"))
+        return line.lstrip().startswith(_PROGRESS)
 
     followed([*pip, "install", *options, *(f"--requirement={file}" for file in locked)], heard)
