@@ -28,10 +28,11 @@ counted() {
                 count=$((count + 1))
                 [ $((count % 20)) != 0 ] || echo "fetching package $count of $total" >&2
                 ;;
+            "Ignoring "*) total=$((total - 1)) ;; # of another system or Python
             "Installing collected"*) echo "installing $count packages" >&2 ;;
             "status 0") exit ;;
             "status "*) printf '%s' "$said" >&2 && exit "${line#status }" ;;
-            "  Downloading "* | "  Using cached "* | "Ignoring "* | "Looking in "*) ;;
+            "  Downloading "* | "  Using cached "* | "Looking in "*) ;;
             *) said="$said$line
 " ;;
         esac
