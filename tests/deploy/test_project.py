@@ -49,6 +49,15 @@ def test_no_job_may_do_more_than_it_must_and_each_ends(path: Path) -> None:
     assert "secrets." not in path.read_text()
 
 
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_the_code_of_others_is_pinned_by_its_commit(path: Path) -> None:
+    """A tag can be moved to another commit, by who takes over an action; the comment says which version it is."""
+    used = re.findall(r"uses: (?!\./)(.*)", path.read_text())
+
+    assert used
+    assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
+
+
 def test_forms_ask_for_what_a_report_needs_by_commands_that_exist() -> None:
     text = " ".join(path.read_text() for path in FORMS)
 
