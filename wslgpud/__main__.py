@@ -7,21 +7,22 @@ import os
 import sys
 from pathlib import Path
 
-#: Imports make objects by the ten thousand and hardly any garbage: to look for it takes an eighth of a start.
+#: Imports allocate tens of thousands of objects and hardly any garbage: collecting takes an eighth of the start-up
+#: time.
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 def main() -> None:
-    """Run the command line, or the daemon that its ``run`` has become."""
+    """Run the command line, or the daemon that ``wslgpud run`` has turned into."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     package = Path(__file__).parent
     if os.geteuid() == 0 and package.stat().st_uid != 0:
-        # By sudo from pipx's or uv's environment, whose user could not remove what root compiles into it.
+        # Under sudo in a pipx or uv environment: its owner could not remove bytecode compiled by root.
         sys.dont_write_bytecode = True
         from wslgpud.security.safe_files import Folder
 
-        Folder.made(package / "__pycache__").close()  # what is there by now becomes theirs
-    # Late, so that importing this module, as tools do, costs nothing; and the daemon needs no command line.
+        Folder.made(package / "__pycache__").close()  # hands its present contents to that user
+    # Imported late: tools import this module, and the daemon needs no command line.
     from wslgpud.app import process
     from wslgpud.security import terminal
 

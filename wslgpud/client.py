@@ -1,8 +1,8 @@
-"""The daemon as its clients see it: its address, its answers, and why there is none.
+"""Client of the daemon's HTTP API: finds the daemon, asks it, and explains why it does not answer.
 
-It is found by the note in its state folder, and speaks HTTP: behind a port, or behind a Unix socket in that
-folder where the port asks for a password. Whoever has its port or its folder by now may be hostile; an answer
-is bounded in bytes and in time.
+The daemon leaves its address in its state folder. It listens on a port, and on a Unix socket in that folder where the
+port is protected by a password. The port or folder may since have been taken over by a hostile program, so answers are
+bounded in bytes and in time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from wslgpud.words import MessageError, cause, current
 
 #: the address file that a running daemon keeps in its state folder
 NOTE = "daemon.json"
-#: for a whole answer
+#: limit for a whole answer
 SECONDS = 3.0
-#: of an answer; a year of a hundred series has 10 MB
+#: limit for an answer; a year of a hundred series takes 10 MB
 MOST_BYTES = 64 << 20
 
 
 class Unanswered(MessageError):
-    """There is no usable answer; one line that names the daemon and the remedy."""
+    """The daemon gave no usable answer; the message names it and the remedy."""
 
 
 @dataclass(frozen=True)
 class DaemonClient:
-    """A daemon's address, such as ``http://127.0.0.1:9655``, and the socket that this machine's own ask."""
+    """A daemon's address, such as ``http://127.0.0.1:9655``, and the Unix socket for local clients."""
 
     url: str
     socket: Path | None = None
@@ -59,7 +59,7 @@ class DaemonClient:
             raise self.stranger(error) from error
 
     def stranger(self, error: Exception) -> Unanswered:
-        """Return what to raise where the answer makes no sense."""
+        """Return the error for an answer that makes no sense."""
         return Unanswered("what answers at {url} is not wslgpud: {why}", url=self.url, why=cause(error))
 
     def _address(self, target: str) -> http_client.Address:
@@ -82,8 +82,8 @@ def noted(folders: Iterable[Path]) -> Iterator[DaemonClient]:
 def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple[DaemonClient, dict[str, Any]] | None:
     """Return the first daemon that answers, and its status.
 
-    One that left a note and is silent was killed or hangs, which is not the same as that none was started:
-    it is complained of.
+    A daemon that left a note and does not answer was killed or hangs, which differs from one never started: it is
+    reported.
     """
     for daemon in noted(folders):
         try:
@@ -94,5 +94,5 @@ def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple
 
 
 def in_one_line(said: Mapping[str, Any]) -> str:
-    """Return what a verdict as JSON says: its headline and byline."""
+    """Return headline and byline of a verdict in JSON, in one line."""
     return " · ".join(filter(None, (said["headline"], said.get("byline"))))

@@ -1,7 +1,6 @@
-"""The colours of everything that is looked at: pictures, page, terminal, Grafana.
+"""The colours of plots, page, terminal and Grafana.
 
-The page's stylesheets (``page.css`` and ``dark.css`` in ``serve/static``) repeat them, because a browser
-reads no Python; a test compares them.
+The page's stylesheets (``page.css`` and ``dark.css`` in ``serve/static``) repeat them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ TERMINAL_VERDICTS: Mapping[str, str] = {
 
 
 class Ink(NamedTuple):
-    """A line or a text on white, and on the dark page's background."""
+    """Colour of a line or text on white, and on the dark page's background."""
 
     light: str
     dark: str
@@ -61,7 +60,7 @@ INKS: Mapping[str, Ink] = {
     "card": Ink("#ffffff", "#171e28"),
     "rule": Ink("#dfe4eb", "#2a3443"),
 }
-#: lines of a chart in their order, apart also for eyes that take red for green
+#: lines of a chart, in order; distinguishable with red-green colour blindness
 LINES: tuple[Ink, ...] = (
     Ink("#1f5a96", "#7ab0ec"),
     Ink("#c05f00", "#f0a04b"),
@@ -72,5 +71,5 @@ LINES: tuple[Ink, ...] = (
     Ink("#7a6200", "#d8c25c"),
     Ink("#00797f", "#5fcdd2"),
 )
-#: the same order on a terminal, whose background nobody knows
+#: the same order on a terminal, whose background is unknown
 TERMINAL_LINES = ("bright_blue", "yellow", "green", "magenta", "red", "white", "bright_black", "cyan")

@@ -21,13 +21,13 @@ from wslgpud.words import MessageError, cause, say
 from wslgpud.words.units import one_line
 
 _SCORE = "/proc/self/oom_score_adj"
-#: in a message; a script for PowerShell has 20,000 characters
+#: length limit of a command in a message; a PowerShell script has 20,000 characters
 _LONGEST_COMMAND = 120
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
 
 
 def oom_score_adjust() -> int | None:
-    """Return how likely the kernel is to kill us, from -1000 (never) to 1000; None where it does not say."""
+    """Return our oom_score_adj, from -1000 (never killed) to 1000; None where it cannot be read."""
     try:
         with open(_SCORE, encoding="ascii") as file:
             return int(file.read())
@@ -36,31 +36,31 @@ def oom_score_adjust() -> int | None:
 
 
 def unprotected(command: Sequence[str]) -> list[str]:
-    """Return a command whose program the kernel may kill like any other.
+    """Return the command with the service's protection from the OOM killer removed.
 
-    The service's ``OOMScoreAdjust`` is for the daemon that warns; a child inherits it, and one of the user's
-    that grows would be spared while innocent programs die. A shell resets it before the program starts:
-    afterwards would be too late on a machine short of memory, and ``preexec_fn`` may deadlock among threads.
+    The service's ``OOMScoreAdjust`` protects the daemon alone, but children inherit it: a growing child would be spared
+    while innocent programs die. A shell resets it before the program starts: afterwards would be too late on a machine
+    short of memory, and ``preexec_fn`` may deadlock in a program with threads.
     """
     score = oom_score_adjust()
     protected = score is not None and score < 0
     return ["/bin/sh", "-c", _UNPROTECT, "sh", *command] if protected else list(command)
 
 
-#: of 64 KiB at most that are read of one file
+#: reads per file, each of up to 64 KiB
 MOST_BYTES = 64 << 20
 
 
 class NoData(MessageError):
-    """The machine lacks the thing (no PSI, no GPU): nothing is wrong and nothing is known."""
+    """The machine does not have it (no PSI, no GPU): no fault, and no data."""
 
 
 class SourceError(MessageError):
-    """The thing is there and could not be read; the message names it and, where known, the remedy."""
+    """It exists and could not be read; the message names it and, where known, the remedy."""
 
 
 class Clock(Protocol):
-    """Where time comes from: wall for stamps, mono for durations and rates."""
+    """The source of time: ``wall`` for timestamps, ``mono`` for durations and rates."""
 
     def wall(self) -> float:
         """Return seconds since the epoch; may jump."""
@@ -124,9 +124,9 @@ def output(
 
 
 class Host:
-    """A machine as seen through the folder ``root``; ``/`` is the machine we run on.
+    """A machine whose files lie below ``root``; ``/`` is the machine we run on.
 
-    ``recorded`` ones hold what was written down: nothing of theirs may be started.
+    Of a ``recorded`` machine, no program may be started.
     """
 
     recorded = False
@@ -141,7 +141,7 @@ class Host:
         return not self.root
 
     def path(self, path: str) -> str:
-        """Return where ``path`` (absolute, as on the machine) lies for us."""
+        """Return our path of ``path``, which is absolute, as on the machine."""
         return self.root + path
 
     def read(self, path: str) -> str:
@@ -159,19 +159,19 @@ class Host:
             return ""
 
     def head(self, path: str, most_bytes: int) -> str:
-        """Return the beginning of a file that anybody can make long: so many bytes, or a little more."""
+        """Return the first ``size`` bytes, or a little more, of a file that any user can make long."""
         return self._begin(path, most_bytes).decode("utf-8", "replace")
 
     def _begin(self, path: str, most_bytes: int) -> bytes:
         try:
-            # Plain os calls: half the cost of open(), and this runs dozens of times a second. O_NONBLOCK for
-            # a pipe in the place of a file, which on Windows' drives anybody can put there.
+            # Plain os calls: half the cost of open(), and this runs dozens of times a second. O_NONBLOCK because
+            # anybody can put a pipe in a file's place on a Windows drive.
             descriptor = os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 chunks = [os.read(descriptor, 1 << 16)]
                 left = most_bytes - len(chunks[0])
-                # To the end, always: /proc hands out whole lines, and stops short of a page (4 KiB) where
-                # the next line does not fit, so no length says that this was all.
+                # Always read to the end: /proc returns whole lines, fewer than a page (4 KiB) where the next line does
+                # not fit, so a short read does not mean the end.
                 while left > 0 and (chunk := os.read(descriptor, 1 << 16)):
                     chunks.append(chunk)
                     left -= len(chunk)
@@ -204,14 +204,14 @@ class Host:
             raise SourceError("cannot list {path}: {why}", path=path, why=cause(error)) from error
 
     def owner(self, path: str) -> int:
-        """Return the user whom a folder belongs to; root where it is not there any more."""
+        """Return the uid of a folder's owner; root's if the folder is gone."""
         try:
             return os.stat(self.root + path).st_uid
         except OSError:
             return 0
 
     def link(self, path: str) -> str | None:
-        """Return where a symbolic link points, or None when there is none to see."""
+        """Return the target of a symbolic link; None where it is missing or hidden."""
         try:
             return os.readlink(self.root + path)
         except OSError:
@@ -236,7 +236,7 @@ class Host:
 
 
 class StoppedClock:
-    """A clock that stands still, for recorded machines."""
+    """A stopped clock, for recorded machines."""
 
     def __init__(self, wall_seconds: float, mono_seconds: float) -> None:
         self.wall = lambda: wall_seconds
@@ -246,10 +246,10 @@ class StoppedClock:
 class RecordedHost(Host):
     """A machine in a folder, as ``wslgpud capture`` writes it.
 
-    ``root/`` holds its files; ``host.json`` what files cannot hold: ``kind`` (recorded or synthetic) and
-    ``origin``, ``wall`` and ``mono``, ``links``, ``disks`` (path -> the five numbers of DiskSpace) and
-    ``commands`` (command line -> text, or ``{"error": ...}``); ``nvml.json`` and ``windows.json``, where there
-    are any, what NVML and the Windows probe answer.
+    ``root/`` holds its files; ``host.json`` everything else: ``kind`` (recorded or synthetic) and ``origin``, ``wall``
+    and ``mono``, ``links``, ``disks`` (path -> the five numbers of DiskSpace) and ``commands`` (command line -> text,
+    or ``{"error": ...}``); ``nvml.json`` and ``windows.json``, if present, the answers of NVML and of the Windows
+    probe.
     """
 
     recorded = True
@@ -268,7 +268,7 @@ class RecordedHost(Host):
         return path if path.exists() else None
 
     def owner(self, path: str) -> int:  # noqa: ARG002 - owners are not recorded
-        """Return root, whom all that was recorded is taken to belong to."""
+        """Return root: everything recorded counts as root's."""
         return 0
 
     def exists(self, path: str) -> bool:

@@ -18,7 +18,7 @@ PREFIX = "wslgpud_"
 Kind = Literal["gauge", "counter", "info"]
 Unit = Literal["bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", ""]
 _UNITS: tuple[Unit, ...] = get_args(Unit)
-#: of the names of samples
+#: prefix of all sample names
 SUFFIXES: Mapping[Kind, str] = {"gauge": "", "counter": "_total", "info": "_info"}
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -40,20 +40,20 @@ class NameLimit:
     prefix: str = ""
 
     def chosen(self, spec: MetricSpec, labels: tuple[str, ...]) -> str | None:
-        """Return the name that somebody chose, None where nobody did."""
+        """Return the user-chosen part of a label value; None where it has none."""
         value = labels[spec.labels.index(self.label)]
         return value[len(self.prefix) :] if value.startswith(self.prefix) and value != OTHER else None
 
 
-#: stands for all names that have no place
+#: the label value of all names without a slot
 OTHER = "other"
 PROGRAM_NAMES = NameLimit("program", "program", 128, summed=True)
 CGROUP_NAMES = NameLimit("cgroup", "cgroup", 40)
-#: of the risk engine's resources only cgroups have names of somebody's choice
+#: of the risk engine's resources, only cgroups have user-chosen names
 RESOURCE_NAMES = NameLimit("cgroup", "resource", CGROUP_NAMES.an_hour, prefix="cgroup:")
 CULPRIT_NAMES = NameLimit("culprit", "who", 64, summed=True)
 DEVICE_NAMES = NameLimit("network device", "device", 16)
-#: series of one metric with such names that one machine may have in a history
+#: series per machine and metric with user-chosen names that a history may hold
 MOST_SERIES_OF_NAMES = 512
 
 
@@ -61,11 +61,10 @@ MOST_SERIES_OF_NAMES = 512
 class MetricSpec:
     """One metric family.
 
-    ``name`` carries neither the prefix nor the ``_total``/``_info`` suffix, which follow from ``kind``.
-    ``decimals`` is the precision to which the store keeps a value.
-    ``stored`` is False for what only makes sense as of now (identity, own health).
-    ``names`` are the labels whose values people other than the administrator choose.
-    Sources declare theirs with ``gauge``, ``counter`` and ``info``.
+    ``name`` carries neither the prefix nor the ``_total``/``_info`` suffix, which follow from ``kind``. ``decimals`` is
+    the precision to which the store keeps a value. ``stored`` is False for values without a useful history (identity,
+    own health). ``names`` are the labels whose values unprivileged users choose. Sources declare metrics with
+    ``gauge``, ``counter`` and ``info``.
     """
 
     name: str
@@ -90,12 +89,12 @@ class MetricSpec:
 
     @property
     def family(self) -> str:
-        """Name of the family with the prefix, as in ``# TYPE`` lines of OpenMetrics."""
+        """Family name with prefix, as in ``# TYPE`` lines of OpenMetrics."""
         return PREFIX + self.name
 
     @property
     def exposed_name(self) -> str:
-        """Name of the samples, as one types it into a query."""
+        """Name of the samples, as used in queries."""
         return self.family + SUFFIXES[self.kind]
 
 
@@ -108,7 +107,7 @@ def _declare(  # noqa: PLR0913 - a metric has that many facets
     stored: bool = True,
     names: tuple[NameLimit, ...] = (),
 ) -> MetricSpec:
-    """Return a metric whose unit is the end of its name."""
+    """Return a metric, its unit taken from the end of its name."""
     unit: Unit = next(unit for unit in _UNITS if name.endswith(unit))
     return MetricSpec(name, kind, unit, text, labels, decimals, stored, names)
 

@@ -17,11 +17,11 @@ from wslgpud.words import Fact, Message, MessageLike
 
 Number = int | float
 NOTHING_SAID = Message("")
-#: made by a factory in dataclasses: before Python 3.12 it had no hash, and they refuse it as a plain default
+#: needs a default_factory in dataclasses: not hashable before Python 3.12
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
-#: events whose text is the kernel's own line: programs may write into it, so it is never a template
+#: events whose text is a line of the kernel log: programs can influence it, so it is never used as a template
 _QUOTED = frozenset({"nvidia_xid", "dxg_error", "vmbus_starved"})
 
 
@@ -35,7 +35,7 @@ class Event(NamedTuple):
 
     @property
     def message(self) -> MessageLike:
-        """Return the event as a message, to be worded where somebody reads it."""
+        """Return the event as a message, rendered in the reader's language."""
         return self.text if self.kind in _QUOTED else Message(self.text, self.fields)
 
 
@@ -51,9 +51,9 @@ class Reading(NamedTuple):
 class ProcessSample:
     """A process that matters; its identity is (pid, start_ticks).
 
-    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known. Counted since
-    its start are ``cpu_seconds``, ``faults_total`` (pages that it was given) and ``major_faults_total`` (those read
-    from a disk); ``pinned_bytes`` cannot be moved: what it has locked, and what devices read and write.
+    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known. ``cpu_seconds``,
+    ``faults_total`` (page faults) and ``major_faults_total`` (those that read from a disk) count from its start;
+    ``pinned_bytes`` cannot be swapped out: locked by the program, or pinned for a device.
     """
 
     pid: int
@@ -71,7 +71,7 @@ class ProcessSample:
     pinned_bytes: int | None = None
 
     def within(self, group: str) -> bool:
-        """Tell whether it is known to be in a cgroup or in one below it."""
+        """Return whether it is known to be in a cgroup or below it."""
         return bool(self.cgroup) and f"{self.cgroup}/".startswith(f"{group.rstrip('/')}/")
 
     @property
@@ -81,7 +81,7 @@ class ProcessSample:
 
     @property
     def held_bytes(self) -> int:
-        """RAM and swap that it holds."""
+        """RAM and swap held."""
         return self.rss_bytes + self.swap_bytes
 
 
@@ -89,7 +89,7 @@ class ProcessSample:
 class GpuProcess:
     """A process on a GPU; ``used_bytes`` is None where the driver omits it (always under WSL2).
 
-    ``pid`` is 0 for a process of another container or VM, whose pid means another process here.
+    ``pid`` is 0 for a process of another container or VM, because its pid means another process here.
     """
 
     pid: int
@@ -99,7 +99,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU; ``shared_bytes`` (RAM) and ``windows_ratio`` are Windows' counters, ``told`` what trainings say."""
+    """One GPU; ``shared_bytes`` (RAM) and ``windows_ratio`` come from Windows, ``told`` from trainings."""
 
     index: int
     uuid: str
@@ -137,9 +137,9 @@ Health = Literal["ok", "absent", "failed", "late"]
 class SourceReport:
     """Health of a source beside its data, never mixed.
 
-    ``absent`` is a machine that lacks the thing (no PSI, no GPU): not a fault. ``late`` is a read that
-    has not come back by its deadline. ``sample`` is empty unless the health is ok; ``mono`` is when the
-    sample was taken, so a source read every few seconds shows its age.
+    ``absent`` means that the machine does not have it (no PSI, no GPU): no fault. ``late`` means that a read missed its
+    deadline. ``sample`` is empty unless the health is ok; ``mono`` is when the sample was taken, so a source read every
+    few seconds shows its age.
     """
 
     name: str
@@ -157,7 +157,7 @@ class SourceReport:
 class Snapshot:
     """All that was known at one tick. Immutable, hence shared between threads without locks.
 
-    ``interval_seconds`` is planned until the next tick, ``lateness_seconds`` how late this one began.
+    ``interval_seconds`` is the planned time to the next tick, ``lateness_seconds`` the delay of this one.
     """
 
     wall: float
@@ -188,7 +188,7 @@ class Snapshot:
 
     @property
     def processes(self) -> tuple[ProcessSample, ...]:
-        """Processes that matter, biggest first; empty when not known."""
+        """Relevant processes, biggest first; empty when unknown."""
         return next((r.sample.processes for r in self.reports if r.sample.processes), ())
 
     @property
@@ -203,7 +203,7 @@ class Snapshot:
 
 
 class Level(IntEnum):
-    """How bad it is; ordered, so that ``max`` of levels is the worst."""
+    """Severity; ordered, so that ``max`` returns the worst."""
 
     OK = 0
     INFO = 1
@@ -221,12 +221,12 @@ class Level(IntEnum):
 class Forecast:
     """The risk engine's assessment of one resource (``ram``, ``gpu0``, ``cgroup:/path``).
 
-    ``rate``: positive while memory goes away. ``eta``: early, middle and late end of the range, None when
-    nothing points to exhaustion; ``probabilities`` of it by seconds. ``cause`` is what points to it (growth,
-    steps, pressure, stall, limit, oom, expected, full) for ``window_seconds``; "paused": no growth for so
-    long; "gone": no such resource any more; once the room is back, how that came about so long ago: "killed"
-    (``who`` is the victim), "refused" (an allocation failed), "freed" (``who`` ended). ``who_kind``: process,
-    group, tmpfs, ...; ``may_stop``: the first growth seen here; ``age_seconds`` without a sample.
+    ``rate`` is positive while free memory shrinks. ``eta`` is the early, middle and late end of the range, None when
+    nothing points to exhaustion; ``probabilities`` gives that of exhaustion within so many seconds. ``cause`` is the
+    evidence of the last ``window_seconds`` (growth, steps, pressure, stall, limit, oom, expected, full), or "paused"
+    (no growth for that long), "gone" (the resource no longer exists), or the reason why room came back: "killed"
+    (``who`` is the victim), "refused" (an allocation failed), "freed" (``who`` ended). ``who_kind`` is process, group,
+    tmpfs, ...; ``may_stop`` marks the first growth seen here; ``age_seconds`` is the age of the last sample.
     """
 
     resource: str
@@ -253,7 +253,7 @@ class Forecast:
     spilled_bytes: int | None = None
 
 
-#: the rule of the risk engine: all others are those of ``alerts/rules.py``
+#: the rule of the risk engine; all others are in ``alerts/rules.py``
 MEMORY = "memory_exhaustion"
 
 
@@ -272,7 +272,7 @@ class Transition:
     facts: Mapping[str, Fact] = field(default_factory=lambda: _NOTHING)
 
 
-# The input of the risk engine, be it of a live tick or of a trace: ``wslgpud replay`` runs the daemon's own engine.
+# The input of the risk engine, from a live tick or from a trace: ``wslgpud replay`` runs the same engine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,8 +346,8 @@ class CgroupState:
 class Expected:
     """A running command that is expected to reach its earlier peak.
 
-    ``resource`` is ``ram`` or a card's UUID, ``who`` the command in words, ``pids`` its processes. Bytes count all
-    of these, swap included; of a card, only what was taken beyond the use at the command's start.
+    ``resource`` is ``ram`` or a card's UUID, ``who`` describes the command, ``pids`` are its processes. Bytes include
+    all of them and swap; on a card, only use beyond that at the command's start.
     """
 
     resource: str
@@ -361,9 +361,10 @@ class Expected:
 class Observation:
     """One sample as the risk engine sees it; every part may be missing.
 
-    ``gap_expected``: the time since the last one is known not to be a stall (a suspended VM, a restart).
-    ``exhausted`` names resources on which an allocation has just failed, "gpu" a card not known which;
-    ``late`` kinds of resources (ram, gpu, cgroup) that could not be read in time; ``windows`` what Windows has left.
+    ``gap_expected``: the gap since the last sample is known not to be a stall (a suspended VM, a restart).
+    ``exhausted`` names resources on which an allocation has just failed ("gpu" where the card is unknown), ``late`` the
+    kinds of resources (ram, gpu, cgroup) that could not be read in time; ``windows`` is the memory that Windows has
+    left.
     """
 
     t: float
@@ -387,7 +388,7 @@ FindingKind = Literal["errors", "spill", "bandwidth", "usable", "leak", "hung", 
 
 
 class StressFinding(NamedTuple):
-    """One thing that a stress run found: ``changed`` is news (another driver), all else is trouble."""
+    """A finding of a stress run: ``changed`` is informational (another driver), everything else a problem."""
 
     kind: FindingKind
     text: MessageLike
@@ -397,10 +398,10 @@ class StressFinding(NamedTuple):
 class StressResult:
     """One stress run of a GPU's memory.
 
-    Only ``passed`` and ``findings`` are complete runs; ``left`` gave way to somebody else, ``skipped`` never
-    began, ``failed`` broke down; ``reason`` says why. ``key`` is what runs must share to be compared (driver,
-    torch, ...). ``values`` holds the figures by name: bytes, bytes a second, seconds, counts; what was not
-    measured is not in it. ``detail`` holds the rows behind them (ladder, chunks, patterns, errors).
+    Only ``passed`` and ``findings`` are complete runs; ``left`` yielded the card to another program, ``skipped`` never
+    began, ``failed`` broke down; ``reason`` says why. Only runs with the same ``key`` (driver, torch, ...) are
+    compared. ``values`` holds the figures by name, in bytes, bytes per second, seconds or counts; values not measured
+    are omitted. ``detail`` holds the rows behind them (ladder, chunks, patterns, errors).
     """
 
     wall: float
@@ -416,5 +417,5 @@ class StressResult:
 
     @property
     def complete(self) -> bool:
-        """Tell whether all was done: a skipped run is not a passed one."""
+        """Return whether the run was completed: a skipped run has not passed."""
         return self.verdict in ("passed", "findings")

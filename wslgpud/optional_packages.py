@@ -1,11 +1,11 @@
-"""The extras of ``pyproject.toml``, which are installed only when asked for, and how each is had."""
+"""The optional extras of ``pyproject.toml``, and how to install each."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-#: extra -> what pip calls it
+#: extra -> pip requirement
 PACKAGES = {
     "apprise": "apprise",
     "otlp": "opentelemetry-exporter-otlp-proto-http",
@@ -17,8 +17,8 @@ PACKAGES = {
 
 
 def remedy(extra: str) -> str:
-    """Return the command that brings an extra to where this program runs."""
-    # What pip adds to the environment of the service would be gone at the next upgrade.
+    """Return the command that installs an extra into the environment of this program."""
+    # Packages added by pip to the service's environment would be lost at the next upgrade.
     if ".releases" in str(Path(sys.prefix).resolve()):
         kind = "" if sys.prefix.startswith("/opt/") else " --user"
         return f"{'' if kind else 'sudo '}wslgpud service install{kind} --extra {extra}"

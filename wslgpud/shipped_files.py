@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
-#: in a wheel they lie in the package (see pyproject.toml), in a checkout where they are made
+#: in a wheel they lie in the package (see pyproject.toml), in a checkout where they are generated
 ROOT = _PACKAGE / "shipped" if (_PACKAGE / "shipped").is_dir() else _PACKAGE.parent
 
 

@@ -1,7 +1,7 @@
-"""The verdict: of all that is known at a tick, the one thing that matters now. Pure.
+"""The verdict: the most important fact of a tick. Pure.
 
-One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and
-systemd's status line show it and decide nothing themselves.
+One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and systemd's status
+line show it and decide nothing themselves.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from wslgpud.risk.levels import ENDINGS
 from wslgpud.sources.memory import MemorySource
 from wslgpud.words import HEADLINE_CHARACTERS, Message, MessageLike, say
 
-#: news of something that is over: it is told once, and no alarm stands over free memory because of it
+#: causes of something that is over: announced once; no alarm stays up over free memory because of them
 OVER = frozenset({UNCLEAN_END, "clock_jump"})
-#: for so long a calm machine says what has ended
+#: a calm verdict mentions for this long what has ended
 NEWS_SECONDS = 120.0
-#: memories that the calm verdict names; a machine may have hundreds of groups
+#: resources that the calm verdict lists; a machine may have hundreds of cgroups
 MOST_ROOMS = 3
 
 LEVEL = MetricSpec(
@@ -33,7 +33,7 @@ LEVEL = MetricSpec(
     "",
     "How things stand, all in all: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory "
     "cannot be read.",
-    stored=False,  # the changes of level keep it
+    stored=False,  # stored as changes of level
 )
 VERDICT = MetricSpec(
     "verdict",
@@ -48,11 +48,11 @@ METRICS = (LEVEL, VERDICT)
 
 
 class Verdict(NamedTuple):
-    """How things stand.
+    """The overall state.
 
-    ``level`` is None where memory cannot be seen; ``subject`` a resource, empty when all is well; ``cause`` a word
-    that stays while the figures of the message change (a rule, or what points to exhaustion); ``who`` the culprit;
-    ``incident`` the open one that it is about; ``also`` counts other open trouble.
+    ``level`` is None where memory cannot be seen; ``subject`` a resource, empty when all is well; ``cause`` a keyword
+    that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the culprit;
+    ``incident`` the open incident in question; ``also`` counts other open problems.
     """
 
     level: Level | None
@@ -82,19 +82,19 @@ def decide(
     *,
     blind: MessageLike = "",
 ) -> Verdict:
-    """Return the verdict on the forecasts of this moment and what is open; what is acknowledged is no news.
+    """Return the verdict on the current forecasts and open incidents; acknowledged ones do not count.
 
-    ``lately`` was announced in the last minutes, the newest last; ``blind`` says why memory cannot be read.
+    ``lately`` holds the announcements of the last minutes, newest last; ``blind`` says why memory cannot be read.
     """
     known = list(standing)
     numbers = {one.incident.key: one.incident.id for one in known}
     paused = {o.incident.resource: o for o in known if o.incident.paused is not None}
-    # Of what stands still no forecast is to be told; who goes on beside it comes first.
+    # A resource that has stopped growing has no forecast to show; one that still grows comes first.
     silent = {f.resource for f in forecasts if f.resource in paused and paused[f.resource].incident.stands_still(f)}
     speaking = (f for f in forecasts if f.resource not in silent)
     found = [(_of_forecast(f, f.level, numbers), f.eta_seconds) for f in speaking if f.level > Level.OK]
     found += [(_of_incident(o.incident), None) for o in paused.values() if not o.acknowledged]
-    # Memory speaks by its forecasts: an incident that only waits for its end is no trouble of now.
+    # Memory counts by its forecasts: an incident that is only waiting to be closed is no current problem.
     others = (o.incident for o in known if story(o.incident.rule) != MEMORY and not o.acknowledged)
     found += [(_of_incident(incident), None) for incident in others]
     if not forecasts and blind:
@@ -113,13 +113,13 @@ def blindness(snapshot: Snapshot) -> MessageLike:
 
 def _urgency(told: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
     verdict, eta = told
-    # Not to see the memory is worse than any note, and no worse than a warning of what is seen.
+    # Being unable to read memory ranks above any note and below any warning.
     level = Level.INFO + 0.5 if verdict.level is None else float(verdict.level)
     return level, eta is not None, -(eta or 0.0)
 
 
 def _of_forecast(forecast: Forecast, level: Level, numbers: Mapping[Key, int], cause: str = "") -> Verdict:
-    """Return what a forecast has to say; ``numbers`` are those of the open incidents."""
+    """Return the verdict of one forecast; ``numbers`` are those of the open incidents."""
     what, where = (forecast_messages.headline(forecast), forecast_messages.advice(forecast)), forecast.resource
     number = numbers.get((MEMORY, where))
     return Verdict(level, *what, where, cause or forecast.cause, forecast.who, forecast.who_pid, number)
@@ -138,13 +138,13 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
         now = by_resource.get(row.resource)
         if now is None:
             continue
-        # What filled within a second or two is killed before anybody could be warned of it.
+        # Memory filled within a second or two ends in a kill before any warning is possible.
         unwarned = row.rule == OOM_KILL and row.new > Level.OK and now.cause == "killed"
         if unwarned or (row.rule == MEMORY and row.new == Level.OK):
             kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
             told = with_victim(now, kill)
             return _of_forecast(told, Level.OK, numbers, told.cause if told.cause in ENDINGS else "over")
-    # Too early for the engine, which asks how it came to that; a card without room is not fine meanwhile.
+    # The engine still looks for a trend; meanwhile a card without free memory is not fine.
     full = next((f for f in forecasts if f.resource.startswith("gpu") and forecast_messages.is_full(f)), None)
     if full is not None:
         return _of_forecast(replace(full, level=Level.INFO, cause="full"), Level.INFO, {})
@@ -155,14 +155,14 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
     if not rooms:
         return Verdict(Level.OK, say("Nothing points to trouble"))
     fine = [say("Memory is fine: {rooms} left", rooms=rooms[:most]) for most in range(len(rooms), 0, -1)]
-    whole = (message for message in fine[:-1] if len(str(message)) <= HEADLINE_CHARACTERS)  # none is cut
+    whole = (message for message in fine[:-1] if len(str(message)) <= HEADLINE_CHARACTERS)  # never truncated
     return Verdict(Level.OK, next(whole, fine[-1]))
 
 
 class VerdictMetrics:
     """The verdict as metrics, with the sentence of its last change.
 
-    Labels with figures of now would make a series of every scrape:
+    Labels with current figures would create a new series at every scrape:
     https://prometheus.io/docs/practices/naming/#labels
     """
 

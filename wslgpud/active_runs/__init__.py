@@ -1,1 +1,1 @@
-"""Stress runs, guarded commands and trainings under way, known by the notes that they leave."""
+"""Active stress runs, guarded commands and trainings, known by the notes that they leave."""

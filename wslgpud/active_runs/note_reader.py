@@ -1,8 +1,8 @@
 """Reads the notes of active runs, at every tick of a daemon.
 
-The cost of reading is bounded whatever the folder holds: it is listed only when it has changed, and limits hold for
-entries and for notes per user. Nobody's note can be hidden, as its name has the pid: in a folder with too many files
-the notes of living processes are opened by name.
+The cost is bounded whatever the folder contains: it is listed only when it has changed, with limits on entries and on
+notes per user. No user can hide another's note, as its name includes the pid: in a folder with too many files, notes of
+living processes are opened by name.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from wslgpud.sources.identity import Trust, trust
 
 log = logging.getLogger(__name__)
 
-#: Nobody runs so many at once, and the daemon reads them at every tick.
+#: More than anybody runs at once; the daemon reads them at every tick.
 MOST_NOTES, MOST_NOTES_A_USER = 32, 16
-#: a folder with too many files is looked through again only after so many seconds, however often it changes
+#: a folder with too many files is listed again only after this time, however often it changes
 _PATIENCE_SECONDS = 10.0
-#: File systems stamp changes by a clock that stands still for some milliseconds.
+#: File systems timestamp changes with a resolution of some milliseconds.
 _SETTLED_NS = 1_000_000_000
 
 
 @dataclass
 class _Listing:
-    """What is known of a folder: its notes when it was last listed."""
+    """A folder's notes when it was last listed."""
 
     changed_ns: int | None = None
     listed_mono: float = float("-inf")
@@ -41,7 +41,7 @@ class _Listing:
 
 
 class RunNotes:
-    """Reads the notes, at every tick of a daemon. Not for two threads."""
+    """Reads the notes, at every tick of a daemon. Not thread-safe."""
 
     def __init__(self, host: Host, trusted: Trust | None = None) -> None:
         self._host = host
@@ -50,12 +50,12 @@ class RunNotes:
         self._listings = {} if host.recorded else {host.path(place): _Listing() for place in PLACES}
 
     def read(self) -> list[Noted]:
-        """Return what runs now, the one that began first at first."""
+        """Return the active runs, oldest first."""
         found = chain.from_iterable(self._of(place, known) for place, known in self._listings.items())
         return sorted(islice(found, MOST_NOTES), key=lambda note: float(note.document["began_mono"]))
 
     def of(self, kind: Kind, pid: int) -> Noted | None:
-        """Return the note of one process, however many others lie beside it."""
+        """Return the note of one process, however many others there are."""
         for place in self._listings:
             with contextlib.suppress(OSError), Folder(place) as folder:
                 if (note := read(folder, name_of(kind, pid), self._host)) is not None:
@@ -63,11 +63,11 @@ class RunNotes:
         return None
 
     def _of(self, place: str, known: _Listing) -> Iterator[Noted]:
-        with contextlib.suppress(OSError, NoData, SourceError), Folder(place) as folder:  # else there is none
+        with contextlib.suppress(OSError, NoData, SourceError), Folder(place) as folder:  # no note otherwise
             self._look_for_new(folder, known)
             found = ((name, read(folder, name, self._host)) for name in known.names)
             live = {name: note for name, note in found if note is not None}
-            # A note is replaced, never written to: what is none now becomes none as long as nothing changes.
+            # Notes are replaced, never rewritten: an invalid one stays invalid until its file changes.
             known.names = list(live)
             yield from live.values()
 
@@ -83,7 +83,7 @@ class RunNotes:
         if known.crowded:
             pids = [int(name) for name in self._host.names("/proc") if name.isdecimal()]
             entries = [name_of(kind, pid) for pid in pids for kind in RUNS]
-        # Those that are known come first: no later ones displace them.
+        # Known ones come first: newer ones cannot displace them.
         names = dict.fromkeys([*known.names, *named(entries, RUNS)])
         known.names, left_out = self._chosen(folder, names)
         if (known.crowded or left_out) and not known.complained:
@@ -91,7 +91,7 @@ class RunNotes:
             log.warning("%s is full of files of others: notes of what runs may be read late", folder.path)
 
     def _chosen(self, folder: Folder, names: Iterable[str]) -> tuple[list[str], int]:
-        """Return which to open, so many of each user, trusted ones first; how many are left out."""
+        """Return the notes to open, up to a limit per user, trusted users first, and the number omitted."""
         owned: list[tuple[int, str]] = []
         counted: Counter[int] = Counter()
         for name in names:

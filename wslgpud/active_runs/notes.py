@@ -1,7 +1,7 @@
-"""The note of an active run: a small file in a world-writable folder, as its user is seldom the daemon's.
+"""The note of an active run: a small file in a world-writable folder, as the daemon is usually another user.
 
-Anybody may write to that folder. A note counts only if the kernel confirms it: its process is alive, has the start
-time it names and a single user, who owns the file; and nobody else can have written into it.
+Any user can write to that folder. A note counts only if the kernel confirms it: its process is alive, has the stated
+start time and a single uid, which owns the file, and no one else can have written it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: the daemon's own is read by ``wslgpud.training`` only: that it is there, and whom it warns of
+#: the daemon's own, read only by ``wslgpud.training``: that it runs, and which processes it warns
 Kind = Literal["stress", "guard", "training", "daemon"]
-#: of those who run something, which the daemon reads
+#: notes of active runs, which the daemon reads
 RUNS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "daemon")
 
-#: The first that exists and can be written to is where a note lies; /tmp is another for each service.
+#: Notes go to the first of these that exists and is writable; /tmp may be private to a service.
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
 _NAME = re.compile(r"wslgpud-running-(stress|guard|training|daemon)-([0-9]{1,10})\.json")
-#: entries of a folder that are looked at; PyTorch's data loaders may have thousands of files in /dev/shm
+#: inspected entries of a folder; PyTorch's data loaders may have thousands of files in /dev/shm
 MOST_ENTRIES = 1024
 MOST_BYTES, MOST_PEAKS, MOST_PIDS, LONGEST_WORD = 1 << 14, 16, 1024, 200
 _WORDS = ("kind", "what", "who", "phase")
@@ -71,7 +71,7 @@ _TRAINING = shapes.record(
         "plan": shapes.table(shapes.text, lambda value: shapes.text(value) or shapes.whole(value) or shapes.flag(value))
     },
 )
-#: a note is written no more often than that, except when the phase changes
+#: minimum interval between writes of a note, except when the phase changes
 WRITE_SECONDS = 0.5
 
 
@@ -81,7 +81,7 @@ def name_of(kind: Kind, pid: int) -> str:
 
 
 def named(names: Iterable[str], kinds: Sequence[str] = get_args(Kind)) -> list[str]:
-    """Return those that are named like notes of these kinds."""
+    """Return the names that belong to notes of these kinds."""
     return [name for name in names if (match := _NAME.fullmatch(name)) and match[1] in kinds]
 
 
@@ -93,7 +93,7 @@ class Noted(NamedTuple):
 
 
 def read(folder: Folder, name: str, host: Host) -> Noted | None:
-    """Return a note that counts; None for any other and for anything else."""
+    """Return a confirmed note; None for any other file."""
     match = _NAME.fullmatch(name)
     try:
         with folder.opened(name) as descriptor:
@@ -103,7 +103,7 @@ def read(folder: Folder, name: str, host: Host) -> Noted | None:
     except (OSError, ValueError):
         return None
     claimed = document["kind"], document["pid"], document["start_ticks"]
-    # Nobody but its owner can have written it, and its owner made it here: no link to another of their files.
+    # Only its owner can have written it, and made it here: not a link to another of their files.
     own = facts.st_nlink == 1 and not facts.st_mode & 0o022
     if match and who and who.alive and own and who.uids == {facts.st_uid}:
         return Noted(who, document) if claimed == (match[1], who.pid, who.start_ticks) else None
@@ -111,7 +111,10 @@ def read(folder: Folder, name: str, host: Host) -> Noted | None:
 
 
 def checked(note: dict[str, Any]) -> dict[str, Any]:
-    """Return a note that can be reckoned with and shown: anybody may write here, also NaN and Infinity. Else raise."""
+    """Return a note that is safe to compute with and show: any user may write here, even NaN and Infinity.
+
+    Raise otherwise.
+    """
     if not _RUN(note) or (note["kind"] == "training" and not _TRAINING(note)):
         raise ValueError("not a note")
     return {**note, **{word: redaction.named(note[word])[:LONGEST_WORD] for word in _WORDS}}
@@ -132,7 +135,7 @@ class Claim:
 class Note:
     """The note of one run. ``with Note(...) as note: note.tell("filling", done_ratio=0.4)``.
 
-    ``what`` is run (a card, or a whole command line), ``who`` is the command in a few words.
+    ``what`` is a card or a whole command line, ``who`` a short form of the command.
     """
 
     def __init__(self, host: Host, kind: Kind, what: str, *, who: str = "", gpu: int | None = None) -> None:
@@ -167,16 +170,16 @@ class Note:
             try:
                 self._folder.remove(self._name)
             except OSError as trouble:
-                log.debug("a note of what ran stays: %s", trouble)  # it will not count: its process is gone
+                log.debug("a note of what ran stays: %s", trouble)  # it no longer counts: its process is gone
             self._close()
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
+        """Run time so far."""
         return self._host.clock.mono() - self._began
 
     def worker(self, pid: int) -> None:
-        """Name the process that does the work."""
+        """Record the process that does the work."""
         self._facts["worker_pid"] = pid
         self._phase = None
         self.tell("")
@@ -190,7 +193,7 @@ class Note:
         facts: Mapping[str, Any] | None = None,
         claim: Claim | None = None,
     ) -> None:
-        """Tell how far it is: a word for what it does, its share (0 to 1), how long it will still take at most."""
+        """Record the progress: the phase, the share done (0 to 1), and the longest remaining time."""
         now = self._host.clock.mono()
         if phase == self._phase and now - self._written < WRITE_SECONDS:
             return
@@ -199,7 +202,7 @@ class Note:
         try:
             self._write(phase, {"done_ratio": done_ratio, "ends_mono": ends_mono, **(facts or {}), **claimed})
         except OSError as error:
-            # A full disk must not end a build or a test of the memory.
+            # A full disk must not end a build or a memory test.
             log.debug("nobody can see how far it is: %s", error)
 
     def _write(self, phase: str, said: Mapping[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How active runs are worded: a line for each, and the names of their phases."""
+"""Messages about active runs: a line for each, and the names of their phases."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PHASES: Mapping[str, str] = TEMPLATES["phase"]
 
 
 def phase(word: str) -> MessageLike:
-    """Return what a phase is called; one that is not known as it calls itself."""
+    """Return the name of a phase; an unknown one unchanged."""
     return Message(PHASES[word]) if word in PHASES else word
 
 
 def headline(document: Mapping[str, Any]) -> Message:
-    """Return in one line what one of the active runs says, as ``status`` shows it."""
+    """Return the line about an active run in ``status``."""
     stress = document["kind"] == "stress"
     facts = {"what": document["what"], "details": tuple(_details(document, stress=stress))}
     if document["kind"] == "training":
@@ -57,5 +57,5 @@ def _of_training(document: Mapping[str, Any]) -> Iterator[MessageLike]:
 
 
 def waiting(compilers: int) -> Message:
-    """Say how many compilers wait for memory."""
+    """Return the message about compilers that wait for memory."""
     return says("{count} compiler waits", "{count} compilers wait", count=compilers)

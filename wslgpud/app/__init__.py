@@ -1,1 +1,1 @@
-"""The daemon: ``daemon`` builds it, ``loop`` ticks and says how things stand, ``process`` is the service."""
+"""The daemon: ``daemon`` builds it, ``loop`` ticks and answers ``status``, ``process`` is the service process."""

@@ -1,4 +1,4 @@
-"""The composition root: builds everything, lets it run, and ends it in order."""
+"""The composition root: builds everything, runs it, and shuts it down in order."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: a clean stop must stay under systemd's and WSL's patience (10 s) by a wide margin
+#: a clean stop must stay well below the 10 s that systemd and WSL allow
 STOP_SECONDS = 2.0
 
 
 class StartError(MessageError):
-    """The daemon cannot start; one line that names the thing and the remedy."""
+    """The daemon cannot start; the message names the cause and the remedy."""
 
 
 def check(config: Config) -> None:
     """Refuse a configuration the daemon would not start with; nothing is opened, sent or started.
 
-    What depends on the session (its channels, whether a port is free) is not checked.
+    Anything that depends on the session (its channels, whether a port is free) is not checked.
 
     Raises ConfigError: the key, and what it may be.
     """
@@ -82,9 +82,9 @@ class Daemon:
         self._watchdog: Watchdog | None = None
 
     def __enter__(self) -> Self:
-        """Open the store, bind the port, prepare the sources. Raises StartError: one of these cannot be had."""
+        """Open the store, bind the port, prepare the sources. Raises StartError: one of these failed."""
         if self._config.brake.on and self._host.live:
-            # Before our capabilities are kept to ourselves: it lets go on what we are not there any more to let go on.
+            # Before we drop inheritable capabilities: the watchdog resumes paused jobs if we die.
             self._watchdog = Watchdog()
             if why := stay_resident():
                 log.info("the brake may have to wait for its own memory: %s", why)
@@ -106,8 +106,8 @@ class Daemon:
     def stop(self) -> None:
         """Ask the ticks to end; safe in a signal handler.
 
-        An Event is not: a second signal during the first (a closing terminal sends two) would wait for its lock
-        forever. A SimpleQueue is reentrant.
+        An Event is not: a second signal during the first (a closing terminal sends two) would deadlock on its lock. A
+        SimpleQueue is reentrant.
         """
         self._stop.put(None)
 
@@ -126,7 +126,7 @@ class Daemon:
             self._folder.mkdir(parents=True, exist_ok=True)
         target = config.store.path or str(self._folder / "wslgpud.db")
         self.database = shown(target)
-        # A database on a server leaves the state folder as the only place of ours that can fill up.
+        # With the database on a server, only our state folder can fill up.
         file = (sqlite_path(target) or self._folder / "wslgpud.db").resolve()
         boot_id = host.read("/proc/sys/kernel/random/boot_id").strip()
         ids = {"boot_id": boot_id, "machine_id": _machine_id(host)}
@@ -161,7 +161,7 @@ class Daemon:
             push.start()
             stack.callback(push.close, STOP_SECONDS)
             publisher.add_collector(push.readings)
-        # --state decides too: the disk to watch is the one that we write to.
+        # --state counts too: the disk to watch is the one that we write to.
         watched = replace(config, store=replace(config.store, path=str(file))) if host.live else config
         pipeline = SamplingPipeline(watched, host)
         stack.callback(pipeline.close)
@@ -193,7 +193,7 @@ class Daemon:
 
     def _alerts(self, store: Store, place: Installation) -> AlertManager:
         def earlier() -> Iterator[tuple[int, Transition]]:
-            """Yield what earlier runs announced; what cannot be read must not keep us from warning."""
+            """Yield the announcements of earlier runs; a history that cannot be read must not keep us from warning."""
             try:
                 yield from store.reader.changes(self._host.clock.wall() - HISTORY_SECONDS, LASTING)
             except StoreError as error:
@@ -211,7 +211,7 @@ class Daemon:
         )
 
     def _brake(self, stack: ExitStack, alerts: AlertManager) -> Brake | None:
-        """Let go on what an earlier daemon has left paused; return the brake, if it is on."""
+        """Resume jobs that an earlier daemon left paused; return the brake, if it is on."""
         clock, folder = self._host.clock, self._folder.resolve()
         if self._host.live:
             for number in HeldJobsFile(folder).resume_all():
@@ -226,13 +226,13 @@ class Daemon:
         return brake
 
     def _checkup(self) -> Findings:
-        """Return what the doctor finds; only the command asks for torch, because that starts the users' Pythons."""
-        from wslgpud.advise import doctor  # only when somebody looks
+        """Return the doctor's findings; without torch, whose check starts users' Pythons and is left to the command."""
+        from wslgpud.advise import doctor  # only when asked for
 
         return [finding._asdict() for finding in doctor.run(self._host, self._config, None, str(self._folder))]
 
     def _leave_note(self, stack: ExitStack, table: Sequence[Route], *, guarded: bool) -> None:
-        """Leave the address for this machine's own commands."""
+        """Leave our address for commands on this machine."""
         facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
         if guarded:
             local = LocalApi(self._folder, table)
@@ -241,8 +241,8 @@ class Daemon:
                 facts["socket"] = local.path.name
         note = self._folder / "daemon.json"
         with self._folder_in_use():
-            safe_files.put(note, json.dumps(facts), mode=0o644)  # for everybody's 'wslgpud status'
-            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
+            safe_files.put(note, json.dumps(facts), mode=0o644)  # for 'wslgpud status' of every user
+            inbox(self._folder).mkdir(exist_ok=True)  # made by us, so that it is ours even if root writes to it first
         stack.callback(note.unlink, missing_ok=True)
 
     @contextmanager
@@ -257,7 +257,7 @@ class Daemon:
 
 
 def _machine_id(host: Host) -> str:
-    """Return an id of this machine's installation that is no secret, empty where it has none.
+    """Return a public id of this machine's installation; empty where it has none.
 
     https://www.freedesktop.org/software/systemd/man/latest/machine-id.html asks not to show the id itself.
     """

@@ -1,6 +1,6 @@
-"""One tick, and what it leaves for those who ask.
+"""One tick of the daemon, and the state it leaves for ``status``.
 
-A tick looks at the machine, warns, writes it down, publishes it, and tells systemd that we are alive.
+A tick samples the machine, warns, stores and publishes the sample, and notifies systemd's watchdog.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from wslgpud.words import Translator, translator
 
 log = logging.getLogger(__name__)
 
-#: how far back ``status`` looks for changes of level, and how many it names
+#: how far back ``status`` looks for changes of level, and how many it lists
 RECENT_SECONDS, MOST_RECENT = 24 * 3600.0, 10
 
 
 class Answers:
-    """Answers from ``latest``, which each tick replaces; the server's threads ask."""
+    """Answers the server's threads from ``latest``, which each tick replaces."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.latest: Moment | None = None
 
     def now(self, language: str, recent: Sequence[Transition] = ()) -> dict[str, Any]:
-        """Return the state of things as JSON, worded in a language; it waits for nothing."""
+        """Return the current state as JSON, in a language; never blocks."""
         return status(self.latest, translator(language), recent)
 
     def status(self, language: str) -> dict[str, Any]:
-        """Return the same with what was announced lately, the newest first; it looks into the database."""
+        """Return the same with recent announcements, newest first; reads the database."""
         recent: list[Transition] = []
         if (latest := self.latest) is not None:
             try:
                 rows = self._store.reader.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MOST_RECENT)
                 recent = [row for _, row in reversed(rows)]
             except StoreError as error:
-                # The store reports its trouble by itself; whoever asks must not fill the log with it.
+                # The store reports its own errors; requests must not fill the log with them.
                 log.debug("what was announced is not known: %s", error)
         return self.now(language, recent)
 
 
 @dataclass
 class Loop:
-    """Moves each sample from the sensors to all who need it."""
+    """Moves each sample from the sensors to everything that uses it."""
 
     pipeline: SamplingPipeline
     alerts: AlertManager
@@ -78,8 +78,7 @@ class Loop:
         """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
         first = self.answers.latest is None
         state, transitions = self.pipeline.tick()
-        # Who is about to use up memory is paused first, then the warning leaves: under memory pressure any later
-        # step may take seconds.
+        # Pause the culprit first, then send the warning: under memory pressure any later step may take seconds.
         self._pause(state)
         self._alert(state, transitions)
         self.nightly.observe(state.snapshot)
@@ -89,7 +88,7 @@ class Loop:
             self._runs_known = len(runs)
             self.pipeline.learn(runs)
         self.keep_lessons()
-        # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
+        # Here and not on request: it reads a file, and the server's threads must not wait for a disk.
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
         verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
         self.verdicts.note(verdict)
@@ -102,16 +101,16 @@ class Loop:
         self._notify(state, verdict, first=first)
 
     def _tell_trainings(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
-        """Let the companions in trainings (``wslgpud.training``) know of whose memory it is warned."""
+        """Tell the companions in trainings (``wslgpud.training``) which of their resources have a warning."""
         warned = training_warnings.warned(standing, state.snapshot, state.forecasts)
         if self.note is not None and (warned or self._warned):
             self.note.tell("warns" if warned else "", facts={"warned": warned})
         self._warned = bool(warned)
 
     def recall_lessons(self, now_wall: float) -> None:
-        """Give the engine what earlier runs have learned.
+        """Give the engine the lessons of earlier runs.
 
-        After a crash only the ceilings: the peak that it remembers as harmless may have been the end of it.
+        After a crash only the ceilings: a peak remembered as harmless may have caused the crash.
         """
         run = self.store.previous_run
         forgotten = () if run is not None and run.clean else ("peaks",)
@@ -120,7 +119,7 @@ class Loop:
             self.pipeline.recall(subject, document, max(0.0, now_wall - lesson.wall))
 
     def keep_lessons(self, *, last: bool = False) -> None:
-        """Write down what the engine has learned, if it is time to; at the end all of it."""
+        """Store the engine's lessons if they are due; at the end, all of them."""
         for subject, document in self.pipeline.lessons(last=last):
             self.store.learn(subject, document)
 
@@ -154,7 +153,7 @@ class Loop:
             return
         if first:
             self.service.ready()
-        # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
+        # Only a tick that could read memory counts as alive: without that we cannot warn.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
         level, said = self.translator.label("level", verdict.label), line_of(verdict, self.translator)
         self.service.send(*alive, f"STATUS={level}: {said}")

@@ -25,10 +25,10 @@ from wslgpud.security.terminal import beneath
 from wslgpud.words import MessageError, cause, say, t
 from wslgpud.words.units import printable
 
-#: How the order reaches the process after the change; taken from the environment before anything is started.
+#: Passes the order across exec; removed from the environment before anything is started.
 ORDER = "WSLGPUD_ORDER"
 
-#: a driver that hangs must not keep the doctor beside us for ever
+#: a driver that hangs must not keep the doctor running forever
 _EXAMINE_SECONDS = 60.0
 
 # syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
@@ -37,24 +37,24 @@ _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERRO
 log = logging.getLogger(__name__)
 
 
-class NoRecording(MessageError):  # a mistake of who named the folder
+class NoRecording(MessageError):  # the user's mistake
     """A folder holds no recorded machine."""
 
 
 def become(config_file: Path | None, state: Path | None, host_root: Path | None) -> NoReturn:
     """Replace this process by the daemon's, with the same command line and process id.
 
-    Typer and its dependencies take 13 MiB, which a program that runs for months need not keep.
+    Typer and its dependencies take 13 MiB, too much to keep for months.
     """
     order = json.dumps([None if path is None else str(path) for path in (config_file, state, host_root)])
-    # Of glibc's heaps each thread would fill one of its own, and only one thread at a time runs Python.
+    # Each thread would get a glibc arena of its own, although only one thread at a time runs Python.
     environment = {"MALLOC_ARENA_MAX": "1", **os.environ, ORDER: order}
     os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - our own command line
 
 
 def main(order: str) -> int:
     """Run the daemon until SIGTERM, Ctrl-C or SIGHUP; return the exit status."""
-    # Late: the command that becomes the daemon needs none of it.
+    # Imported late: the command that becomes the daemon needs none of it.
     from wslgpud.app.daemon import Daemon, StartError
 
     file, state, root = (None if path is None else Path(path) for path in json.loads(order))
@@ -85,7 +85,7 @@ def main(order: str) -> int:
                 sys.stdout.write(t("next     {command}   (in another terminal)", command=f"{called()} monitor") + "\n")
                 threading.Thread(target=_examine, args=(file, folder), daemon=True).start()
             sys.stdout.flush()
-            gc.freeze()  # modules and what was built stay to the end: no collection need look at them again
+            gc.freeze()  # modules and long-lived objects: no later collection needs to scan them
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:
         told_error = words.current().text(words.cause(error))
@@ -95,7 +95,7 @@ def main(order: str) -> int:
 
 
 def called() -> str:
-    """Return how this program is called from here: by its name if that finds it, else by its path."""
+    """Return the command that starts this program: its name if that is in PATH, else its path."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return f"{sys.executable} -m {program.parent.name}"
@@ -108,11 +108,11 @@ def called() -> str:
 
 
 def _examine(file: Path | None, state: Path) -> None:
-    """Have a doctor print what is wrong with this machine: in a child, whose libraries go with it."""
+    """Have the doctor print its findings from a child process, so that its libraries are not kept in memory."""
     command = [sys.executable, "-I", sys.argv[0], "doctor", "--brief", "--no-torch", "--state", str(state)]
     if file is not None:
         command += ["--config", str(file)]
-    with suppress(OSError, subprocess.TimeoutExpired):  # the daemon is well without it
+    with suppress(OSError, subprocess.TimeoutExpired):  # optional
         subprocess.run(unprotected(command), stdin=subprocess.DEVNULL, timeout=_EXAMINE_SECONDS, check=False)
 
 
@@ -129,7 +129,7 @@ def host_at(folder: Path | None) -> Host:
 
 
 class _JournalFormatter(logging.Formatter):
-    """One line with its priority; a traceback's lines carry it too, else they would read as notices."""
+    """One line with its priority; each line of a traceback carries it too, or it would be logged as a notice."""
 
     def format(self, record: logging.LogRecord) -> str:
         prefix = f"<{_PRIORITY.get(record.levelno, 6)}>"
@@ -137,7 +137,7 @@ class _JournalFormatter(logging.Formatter):
 
 
 def _one_line(record: logging.LogRecord) -> bool:
-    """Keep an event on one line, and secrets out: a line feed in a foreign name would forge an event."""
+    """Keep an event on one line, without secrets: a line feed in a foreign name could forge an event."""
     record.msg, record.args = masked(printable(record.getMessage())), ()
     return True
 
@@ -151,10 +151,10 @@ def log_from(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Says each run of each job at info; our own jobs say what they did.
+    # APScheduler logs each run of each job at info; our jobs report for themselves.
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
 def journal_prefix(level: int) -> str:
-    """Return what marks a line of this importance in the journal; nothing where a person reads."""
+    """Return the journal's priority prefix of a line; empty on a terminal."""
     return f"<{_PRIORITY[level]}>" if is_where_we_log(os.environ) else ""

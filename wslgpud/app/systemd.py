@@ -1,4 +1,4 @@
-"""Being a systemd service: sd_notify(3), capabilities, protection from the OOM killer."""
+"""The systemd service: sd_notify(3), capabilities, protection from the OOM killer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HELP = (
 OOM_SCORE_ADJUST = MetricSpec("oom_score_adjust", "gauge", "", _HELP, stored=False)
 METRICS = (OOM_SCORE_ADJUST,)
 
-#: so many samples in a row may be missing before the watchdog takes us for dead, as for /-/healthy
+#: samples in a row that may be missing before the watchdog considers us dead, as for /-/healthy
 _MISSED_TICKS = 5
 #: prctl(2)
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -41,8 +41,8 @@ class Notifier:
     def ready(self) -> None:
         """Report the end of the start, and adapt the watchdog to a long sampling interval.
 
-        Its timeout is in the unit, the interval in the configuration: without this a daemon that samples once a
-        minute would be killed once a minute.
+        Its timeout is in the unit, the interval in the configuration: without this, a daemon that samples once per
+        minute would be killed once per minute.
         """
         impatient = self._watchdog_usec.isdecimal() and int(self._watchdog_usec) < self._needed_usec
         self.send("READY=1", *[f"WATCHDOG_USEC={self._needed_usec}"] * impatient)
@@ -52,22 +52,22 @@ class Notifier:
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            # Never wait: a manager whose queue is full must not hold up a tick.
+            # Never block: a manager whose queue is full must not delay a tick.
             sock.setblocking(False)
             with suppress(OSError):
                 sock.sendto("\n".join(states).encode(), self._address)
 
 
 def keep_capabilities() -> None:
-    """Keep the capabilities of the unit to ourselves: what we start from now on, as another user, gets none.
+    """Drop the unit's ambient capabilities: programs started from now on, as other users, get none.
 
-    Systemd hands them over as ambient ones, which every child would inherit, the user's alert command too.
+    systemd passes them as ambient capabilities, which every child would inherit, including the user's alert command.
     """
     ctypes.CDLL(None).prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 
 
 def lack_of_protection(environ: Mapping[str, str], score: int | None) -> str:
-    """Return a warning if we are a service the OOM killer does not spare; else nothing.
+    """Return a warning if we are a service that the OOM killer does not spare, else an empty message.
 
     systemd says nothing when it cannot lower the score, so it is read back.
     """

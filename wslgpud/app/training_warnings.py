@@ -1,4 +1,4 @@
-"""Whom the daemon tells that its memory runs out: trainings, whose companion can save before it does."""
+"""Warnings to trainings whose memory is running out, so that their companion can save in time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _RULES = frozenset({MEMORY, "training_leak", "training_retries"})
 def warned(
     standing: Iterable[OpenIncident], snapshot: Snapshot, forecasts: Iterable[Forecast]
 ) -> dict[int, tuple[str, float | None]]:
-    """Return by pid the worst level of the memory that a training has something in, and the seconds left of it.
+    """Return, by pid, the worst level of all resources that a training uses, and the seconds left.
 
-    Of a card or of RAM that others fill they are told as well: a checkpoint helps whoever is at fault.
+    Also where other programs cause it: a checkpoint helps whoever is at fault.
     """
     levels: dict[str, Level] = {}
     for one in standing:

@@ -66,7 +66,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Where history lies and how much of it is kept."""
+    """Where history is stored and how much of it is kept."""
 
     path: str = key(
         "", "SQLite file, or postgresql+psycopg://...; empty: wslgpud.db in the state folder", shows="address"
@@ -108,7 +108,7 @@ class Otlp:
 
 @dataclass(frozen=True)
 class Alerts:
-    """Where warnings go."""
+    """Channels for warnings."""
 
     minimum_level: str = key(
         "warning", "lowest level that is sent", choices=("info", "warning", "critical", "emergency")
@@ -216,7 +216,7 @@ class Config:
 
 
 def sections() -> dict[str, Any]:
-    """Return the sections' names and the records that declare their keys."""
+    """Return the names of the sections and the classes that declare their keys."""
     return {f.name: type(f.default) for f in dataclasses.fields(Config)}
 
 
@@ -231,7 +231,7 @@ def declared_keys() -> list[ConfigKey]:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration and where each value that is not a default came from."""
+    """A configuration and the origin of each value that is not a default."""
 
     config: Config
     file: Path | None
@@ -247,8 +247,8 @@ def user_file(environ: Mapping[str, str]) -> Path:
 def find_file(environ: Mapping[str, str]) -> Path | None:
     """Return the configuration file that applies without ``--config``, if there is one.
 
-    The service's file holds secrets and is closed to ordinary users, for whom it does not apply. The service
-    itself, which systemd gives a state folder, never goes on without it: reading it names what is wrong.
+    The service's file holds secrets and is closed to ordinary users, for whom it does not apply. The service itself,
+    recognised by its state folder from systemd, never falls back to defaults: reading reports the error.
     """
     theirs = "STATE_DIRECTORY" not in environ and not os.access(SYSTEM_FILE, os.R_OK)
     for file in (user_file(environ),) if theirs else (SYSTEM_FILE, user_file(environ)):
@@ -257,13 +257,13 @@ def find_file(environ: Mapping[str, str]) -> Path | None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:
-            pass  # in a folder closed to us: reading it says so, and nobody goes on with the defaults
+            pass  # in a folder closed to us: reading it reports that instead of using defaults
         return file
     return None
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """Return where data lies: systemd's choice, root's folder, or the user's own by the XDG rules."""
+    """Return the data folder: systemd's choice, root's folder, or the user's own by the XDG rules."""
     if environ.get("STATE_DIRECTORY"):
         return Path(environ["STATE_DIRECTORY"].split(":")[0])
     if os.geteuid() == 0:
@@ -273,10 +273,10 @@ def state_folder(environ: Mapping[str, str]) -> Path:
 
 
 def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> Loaded:
-    """Read the configuration from ``file`` (else the usual places) and the environment.
+    """Read the configuration from ``file`` (by default the usual places) and the environment.
 
     Raises:
-        ConfigError: the file cannot be read or parsed, a key is unknown, a value is not what it may be.
+        ConfigError: the file cannot be read or parsed, a key is unknown, or a value is invalid.
     """
     environ = os.environ if environ is None else environ
     file = file or find_file(environ)

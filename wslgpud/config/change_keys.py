@@ -1,4 +1,4 @@
-"""Changing single keys in a configuration file that somebody has written, and nothing else in it."""
+"""Changes single keys in a user's configuration file and leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ else:
 
 
 def with_keys(text: str, section: str, values: Mapping[str, Any]) -> str:
-    """Return a TOML text in which these keys of a section have these values.
+    """Return the TOML text with these keys of a section set to these values.
 
-    Raises ValueError: it is written in a way that is not understood here; then only a person can change it.
+    Raises ValueError: it is written in a way not supported here and has to be edited by hand.
     """
     lines, header = text.splitlines(), f"[{section}]"
     heads = [number for number, line in enumerate(lines) if line.partition("#")[0].strip() == header]
@@ -56,9 +56,9 @@ def _key_of(line: str) -> str:
 
 
 def change(file: Path, section: str, values: Mapping[str, Any]) -> None:
-    """Change keys in a file in one step; owner, group and mode stay as they are. It is made where there is none.
+    """Change keys in a file atomically, keeping owner, group and mode; create the file if it is missing.
 
-    Raises ConfigError: it cannot be read or written, or would not be a configuration any more.
+    Raises ConfigError: it cannot be read or written, or would become invalid.
     """
     try:
         facts = file.stat()

@@ -1,4 +1,4 @@
-"""Keys of the configuration: type and bounds of each, and validation of values."""
+"""Configuration keys: type and bounds of each, and validation of values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENVIRONMENT_PREFIX = "WSLGPUD_"
 
 
 class ConfigError(MaskedError):
-    """The configuration cannot be used; one line: where, what, and what to do."""
+    """The configuration is invalid; the message says where, why, and what to do."""
 
 
 def key(default: Any, meaning: str, **limits: Any) -> Any:
@@ -22,7 +22,7 @@ def key(default: Any, meaning: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One declared key: its valid values, and how much of its value is ever shown."""
+    """A declared key: its valid values, and how much of the value may be shown."""
 
     section: str
     name: str
@@ -36,7 +36,7 @@ class ConfigKey:
 
     @property
     def path(self) -> str:
-        """Name as written in messages: ``section.name``."""
+        """Name in messages: ``section.name``."""
         return f"{self.section}.{self.name}"
 
     @property
@@ -49,7 +49,7 @@ def checked(declared: ConfigKey, value: Any, origin: str) -> Any:
     """Return a value in the key's own type; it comes from TOML, or as text from an environment variable.
 
     Raises:
-        ConfigError: it is not what the key may be; ``origin`` says where it was given.
+        ConfigError: the value is invalid; ``origin`` says where it was given.
     """
     kind = declared.type
     if isinstance(value, str) and kind is not str:
@@ -69,7 +69,7 @@ _KINDS = {int: say("a whole number"), float: say("a number"), bool: say("true or
 
 
 def allowed(declared: ConfigKey) -> tuple[Message, ...]:
-    """Return what a key may be: its kind, and the limits that it has; of choices just these."""
+    """Return a key's valid values: its type and limits, or its choices."""
     return tuple(said for said in (None if declared.choices else _kind(declared), _limits(declared)) if said)
 
 
@@ -88,7 +88,7 @@ def _limits(declared: ConfigKey) -> Message | None:
 
 
 def _expected(declared: ConfigKey, value: Any) -> Message | None:
-    """Return what the key must be; None if ``value`` is that."""
+    """Return the requirement that ``value`` violates; None if it is valid."""
     if declared.type == tuple[str, ...]:
         good = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
         return None if good else _kind(declared)
@@ -97,12 +97,12 @@ def _expected(declared: ConfigKey, value: Any) -> Message | None:
     if declared.choices:
         return None if value in declared.choices else _limits(declared)
     low, high = declared.low, declared.high
-    # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
+    # Written as conditions that must hold, so that NaN, which fails every comparison, is rejected.
     return None if (low is None or value >= low) and (high is None or value <= high) else _limits(declared)
 
 
 def _from_text(kind: Any, text: str) -> Any:
-    """Read an environment variable as ``kind``; text that does not fit comes back as it is, to be refused."""
+    """Parse an environment variable as ``kind``; invalid text is returned unchanged, to be rejected later."""
     try:
         if kind is bool:
             return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)

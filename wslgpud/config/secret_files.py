@@ -1,4 +1,4 @@
-"""Files of ours that hold secrets, and whether others on this machine may read them."""
+"""Our files that hold secrets, and whether other users can read them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from wslgpud.security.redaction import visible
 
 
 def exposed(config: Config, file: Path | None) -> list[Path]:
-    """Return the files with secrets that every user of this machine can read; ``config`` comes from ``file``."""
+    """Return the files with secrets that every user can read; ``config`` was read from ``file``."""
     named = [Path(p) for p in (config.alerts.urls_file, config.server.web_config_file) if p]
     ours = [file] if file is not None and _holds_secrets(file) else []
     return [path for path in (*ours, *named) if _open_to_all(path)]
 
 
 def remedy(path: Path) -> str:
-    """Return the command that closes a file to others and leaves it readable for who needs it."""
+    """Return the command that closes a file to other users and keeps it readable where needed."""
     if path.stat().st_uid == 0:
         return f"sudo chown root:wslgpud {path} && sudo chmod 640 {path}"
     return f"chmod 600 {path}"
 
 
 def _holds_secrets(file: Path) -> bool:
-    """Tell whether the file itself does; a secret from the environment is in no file."""
+    """Return whether the file itself does; a secret from the environment is in no file."""
     try:
         held = load(file, {}).config
     except ConfigError:
@@ -34,7 +34,7 @@ def _holds_secrets(file: Path) -> bool:
 
 
 def _open_to_all(path: Path) -> bool:
-    """Tell whether everybody may read a file and pass through the folders above it."""
+    """Return whether everybody may read a file and enter the folders above it."""
     try:
         real = path.resolve(strict=True)
         passable = all(folder.stat().st_mode & stat.S_IXOTH for folder in real.parents)

@@ -1,4 +1,4 @@
-"""Programs that run in a child process of their own, so that a hang or a crash of a driver stays there.
+"""Programs that run in child processes, so that a driver's hang or crash cannot affect the daemon.
 
-A probe imports nothing of the daemon but its siblings here, and nothing heavy: it is resident all the time.
+A probe imports only its siblings here, and nothing heavy: it stays resident.
 """

@@ -1,7 +1,7 @@
-"""Starting programs of Windows from inside WSL: where they are, whether it works, and how it is done.
+"""Runs Windows programs from inside WSL: where they are, whether interop works, and how to start them.
 
-Facts: https://github.com/microsoft/WSL, src/linux/init (binfmt entry, ``/run/WSL/1_interop``); a report of
-each trap stands beside the line that avoids it.
+Facts: https://github.com/microsoft/WSL, src/linux/init (binfmt entry, ``/run/WSL/1_interop``); each workaround has a
+link to its issue.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from wslgpud.words import Message, MessageLike, say, template
 
 WSL_CONF_PATH = "/etc/wsl.conf"
 BINFMT = "/proc/sys/fs/binfmt_misc"
-#: the socket of the first process, which lives as long as the distribution
+#: the socket of init, which lives as long as the distribution
 SOCKET = "/run/WSL/1_interop"
 _PASSED = frozenset({"PATH", "HOME", "LANG"})
 _POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 
-#: Results and complaints go as bytes of UTF-8 past the console, whose code page differs from country to country and
-#: cannot always be set: a Windows program that a service started may have none.
+#: Output and errors bypass the console as UTF-8 bytes: its code page differs between countries and cannot always be set
+#: (a Windows program started by a service may have no console).
 _FRAME = r"""
 $ErrorActionPreference = 'Stop'
 $ProgressPreference = 'SilentlyContinue'
@@ -42,10 +42,10 @@ try {{
     exit 1
 }}
 """
-#: A start takes half a second, ten where Windows is busy, and more while its disk spins up.
+#: A start takes half a second, ten seconds on a busy Windows, and more while its disk spins up.
 START_SECONDS = 45.0
 
-#: what PowerShell says of itself, as JSON
+#: PowerShell's version and process, as JSON
 ABOUT = r"""
 $me = New-Object Security.Principal.WindowsPrincipal ([Security.Principal.WindowsIdentity]::GetCurrent())
 @{
@@ -55,15 +55,15 @@ $me = New-Object Security.Principal.WindowsPrincipal ([Security.Principal.Window
     administrator = $me.IsInRole([Security.Principal.WindowsBuiltInRole]::Administrator)
 } | ConvertTo-Json -Compress
 """
-#: what to say where ``works`` is False
+#: message where ``works`` is False
 OFF = template("WSL's interop is off or was unregistered: see [interop] in /etc/wsl.conf and 'protectBinfmt'")
 
 
 def works(host: Host) -> bool:
-    """Tell whether the kernel knows how to start a Windows program.
+    """Return whether the kernel knows how to start a Windows program.
 
-    The entry is missing with ``[interop] enabled=false``, and where systemd-binfmt or another distribution's
-    shutdown wiped it (https://github.com/microsoft/WSL/issues/8843); it may be called ``WSLInterop-late``
+    The entry is missing with ``[interop] enabled=false``, and where systemd-binfmt or another distribution's shutdown
+    wiped it (https://github.com/microsoft/WSL/issues/8843); it may be called ``WSLInterop-late``
     (https://github.com/microsoft/WSL/issues/13449).
     """
     try:
@@ -73,9 +73,9 @@ def works(host: Host) -> bool:
 
 
 def automount_root(host: Host) -> str:
-    """Return where WSL mounts the drives of Windows: ``/mnt/`` unless wsl.conf says something else."""
+    """Return where WSL mounts Windows drives: ``/mnt/`` unless wsl.conf sets another folder."""
     text = host.read_optional(WSL_CONF_PATH)
-    if "root" not in text.lower():  # as nearly everywhere, which spares the daemon the tables of keys
+    if "root" not in text.lower():  # the usual case: the daemon need not import the tables of keys
         return "/mnt/"
     from wslgpud.probes.wsl_config import parse
     from wslgpud.probes.wsl_keys import WSL_CONF
@@ -85,7 +85,7 @@ def automount_root(host: Host) -> str:
 
 
 def drive(host: Host) -> str:
-    """Return the folder, as on the machine, in which programs of Windows are to be started.
+    """Return the folder, as on the machine, in which to start Windows programs.
 
     A Linux folder as working directory makes the start of a Windows program take ten seconds:
     https://github.com/microsoft/WSL/issues/8472
@@ -96,14 +96,14 @@ def drive(host: Host) -> str:
 def powershell(host: Host) -> str:
     """Return the path, as on the machine, of Windows PowerShell 5.1, which every Windows 10 and 11 has.
 
-    Not pwsh 7, which has no WinRT and is on few machines.
+    Not pwsh 7, which lacks WinRT and is seldom installed.
     """
     return f"{drive(host)}/{_POWERSHELL}"
 
 
 def absence(host: Host) -> MessageLike:
-    """Return why Windows cannot be asked; nothing where a try is worth it."""
-    # Somebody else's machine in a folder: a program that lies there is not to be run.
+    """Return why Windows cannot be queried; an empty message where it may work."""
+    # A recording of another machine: programs in it must not be run.
     if host.recorded:
         return say("nothing of Windows was recorded")
     if not works(host):
@@ -114,7 +114,7 @@ def absence(host: Host) -> MessageLike:
 
 
 def framed(script: str) -> str:
-    """Return a script that ends with status 1 and the reason in one line when a command in it fails."""
+    """Return a script that exits with status 1 and a one-line reason when a command in it fails."""
     return _FRAME.format(script=script.strip())
 
 
@@ -122,7 +122,7 @@ def run(host: Host, script: str, text: str = "", timeout_seconds: float | None =
     """Run a constant script in a PowerShell of its own and return what it printed.
 
     Raises:
-        NoData: there is no Windows to be asked.
+        NoData: Windows cannot be queried.
         SourceError: the script failed, or took longer than ``timeout_seconds`` (by default ``START_SECONDS``).
     """
     if why := absence(host):
@@ -133,10 +133,10 @@ def run(host: Host, script: str, text: str = "", timeout_seconds: float | None =
 
 
 def powershell_command(host: Host, script: str) -> list[str]:
-    """Return the command that runs a constant script, whose standard input is its own to read.
+    """Return the command that runs a constant script, which can read standard input itself.
 
-    ``-InputFormat None`` keeps the host of PowerShell from reading it; ``-OutputFormat Text`` has it complain
-    in words and not in XML. Windows takes 32,767 characters of command line; a script of 8,000 makes 22,000.
+    ``-InputFormat None`` keeps PowerShell's host from reading it; ``-OutputFormat Text`` gives errors as text instead
+    of XML. Windows limits a command line to 32,767 characters; a script of 8,000 needs 22,000.
     """
     encoded = base64.b64encode(framed(script).encode("utf-16-le")).decode()
     options = "-NoLogo -NoProfile -NonInteractive -InputFormat None -OutputFormat Text -EncodedCommand"
@@ -144,11 +144,10 @@ def powershell_command(host: Host, script: str) -> list[str]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the little of our environment that starting a Windows program takes.
+    """Return the part of our environment needed to start a Windows program.
 
-    ``WSLENV`` would hand more to Windows. A socket is named only if it is there and root's or ours: that
-    of a session that has ended is of no use, and the folder of sockets may be open to everybody. Without one
-    WSL looks for its own.
+    ``WSLENV`` would pass more to Windows. A socket is named only if it exists and is owned by root or us: that of a
+    closed session is useless, and the folder of sockets may be writable by everybody. Without one, WSL finds its own.
     """
     kept = {n: v for n, v in environ.items() if n in _PASSED or n.startswith("WSL_")}
     kept.pop("WSL_INTEROP", None)

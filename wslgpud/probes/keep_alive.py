@@ -1,7 +1,7 @@
 """Windows' scheduled task that keeps this distribution running: ``python -m wslgpud.probes.keep_alive create``.
 
-Windows stops a WSL distribution 15 s after its last terminal closes, whatever services run in it. A hidden
-wsl.exe from each log-on on keeps it (https://github.com/microsoft/WSL/issues/10138).
+Windows stops a WSL distribution 15 s after its last terminal closes, whatever services run in it. A hidden wsl.exe,
+started at each log-on, keeps it running (https://github.com/microsoft/WSL/issues/10138).
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _WSLPATH_SECONDS = 5.0
 
 
 def does(host: Host, action: str) -> str:
-    """Create, remove, look for (``status``) or try out the task, and return PowerShell's words.
+    """Create, remove, query (``status``) or test the task, and return PowerShell's output.
 
     Raises:
-        NoData: Windows cannot be asked, or the name of this distribution is not known.
+        NoData: Windows cannot be queried, or the name of this distribution is unknown.
         SourceError: it failed.
     """
     return interop.run(host, SCRIPT, f"{action} {_distribution(host)}\n").strip()

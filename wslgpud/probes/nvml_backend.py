@@ -1,14 +1,13 @@
-"""Who answers the probe's calls: NVIDIA's library through pynvml, or a recording of one.
+"""Backends for the probe's calls: NVIDIA's library through pynvml, or a recording.
 
-Both have ``api`` (functions by pynvml's names), ``Error`` (with the code in ``value``) and ``library`` (where it
-was loaded from).
+Both have ``api`` (functions by pynvml's names), ``Error`` (with the code in ``value``) and ``library`` (where it was
+loaded from).
 
 A recording (``nvml.json``) holds ``system`` and ``gpus`` (a list), each a mapping from a call, written
-``nvmlDeviceGetClockInfo(2)``, to its answer or to ``{"error": "NOT_SUPPORTED"}``; what is not there is not
-supported. ``init`` may hold such an error; ``kind`` and ``origin`` say where the recording comes from.
-``steps``, where present, is what changes over time: one mapping a sample, the last one staying, with
-``system`` and ``gpus`` (by index) laid over what was there before, where the call ``*`` stands for all; or
-with ``do``: ``hang`` or ``crash``.
+``nvmlDeviceGetClockInfo(2)``, to its answer or to ``{"error": "NOT_SUPPORTED"}``; missing calls are not supported.
+``init`` may hold such an error; ``kind`` and ``origin`` say where the recording comes from. ``steps``, if present,
+holds changes over time: one mapping per sample, of which the last persists, with ``system`` and ``gpus`` (by index) to
+be merged into the previous answers (the call ``*`` means all), or with ``do``: ``hang`` or ``crash``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 
 
 class Failed(Exception):  # carries NVML's own error
-    """After this nothing works: NVML's name of the error without NVML_ERROR_, the call, the loader's text."""
+    """NVML has become unusable: its name of the error without NVML_ERROR_, the call, the loader's text."""
 
     def __init__(self, error: str, call: str, text: str = "") -> None:
         super().__init__(error, call)
@@ -38,8 +37,8 @@ class Failed(Exception):  # carries NVML's own error
 
 
 def error_names() -> dict[int, str]:
-    """Return NVML's errors by code, without NVML_ERROR_: by these they are counted and named."""
-    import pynvml  # 4 MiB: only once there is something to ask
+    """Return NVML's error names by code, without NVML_ERROR_."""
+    import pynvml  # 4 MiB: only once there is a GPU to query
 
     prefix = "NVML_ERROR_"
     return {code: name[len(prefix) :] for name, code in vars(pynvml).items() if name.startswith(prefix)}
@@ -51,8 +50,8 @@ class NvmlLibrary:
     def __init__(self, library: str) -> None:
         """Load ``library``; empty means WSL's where there is one, else the loader's choice.
 
-        WSL's comes first: a distribution's libnvidia-ml in front of it answers DRIVER_NOT_LOADED
-        (Syllo/nvtop#441, ollama/ollama#1888).
+        WSL's comes first: a distribution's libnvidia-ml, if found first, answers DRIVER_NOT_LOADED (Syllo/nvtop#441,
+        ollama/ollama#1888).
         """
         import pynvml
 
@@ -67,7 +66,7 @@ class NvmlLibrary:
 
 
 def _where_mapped(name: str) -> str:
-    """Return the path that the loader chose; the bare name when the kernel does not tell."""
+    """Return the path that the loader chose; the bare name where the kernel does not show it."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             path = line.split(maxsplit=5)[-1].strip()
@@ -77,7 +76,7 @@ def _where_mapped(name: str) -> str:
 
 
 class RecordedError(Exception):
-    """An error that NVML had returned, with its code as in pynvml's NVMLError."""
+    """An error in the recording, with its code as in pynvml's NVMLError."""
 
     def __init__(self, error: str) -> None:
         super().__init__(error)
@@ -85,7 +84,7 @@ class RecordedError(Exception):
 
 
 class Recorded:
-    """A recording in place of the library."""
+    """A recording used instead of the library."""
 
     def __init__(self, path: str) -> None:
         with open(path, encoding="utf-8") as stream:
@@ -99,7 +98,7 @@ class Recorded:
         self._steps: list[dict[str, Any]] = recording.get("steps", [])
 
     def begin_sample(self) -> None:
-        """Go on to what the recording does next."""
+        """Advance the recording by one sample."""
         if not self._steps:
             return
         step = self._steps.pop(0)
@@ -132,7 +131,7 @@ _ABSENT = {"error": "NOT_SUPPORTED"}
 
 
 def written(function: str, *arguments: int) -> str:
-    """Return how a call is written in a recording."""
+    """Return the notation of a call in a recording."""
     return f"{function}({', '.join(map(str, arguments))})" if arguments else function
 
 

@@ -1,9 +1,8 @@
 """The calls made to NVML: one table, with the period and the meaning of the answers of each.
 
-The probe makes these calls, the GPU source turns the outputs into metrics, the recorder writes the answers
-down. Outputs are named after the metric they feed, with the value of a further label after a colon.
-Costs were measured on an H200 (README.md beside this file); expensive calls are made rarely, PCIe throughput
-(21 ms a call) never.
+The probe makes these calls, the GPU source turns the outputs into metrics, the recorder saves the answers. Outputs are
+named after the metric they feed, with the value of an additional label after a colon. Costs were measured on an H200
+(README.md beside this file); expensive calls are made rarely, PCIe throughput (21 ms a call) never.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     Form = str | tuple[Any, ...]
 
-#: The call will not work before NVML is initialised anew: do not make it again.
+#: The call will not work before NVML is re-initialised: do not repeat it.
 UNSUPPORTED = frozenset(
     {
         "INVALID_ARGUMENT",
@@ -27,9 +26,9 @@ UNSUPPORTED = frozenset(
         "DEPRECATED",
     }
 )
-#: This GPU is gone until NVML is initialised anew; the others may be well.
+#: This GPU is lost until NVML is re-initialised; the others may be fine.
 LOST = frozenset({"IRQ_ISSUE", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND"})
-#: Nothing works until NVML is initialised anew, if then.
+#: Nothing works until NVML is re-initialised, if then.
 BROKEN = frozenset(
     {"UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "OPERATING_SYSTEM", "LIB_RM_VERSION_MISMATCH"}
 )
@@ -41,10 +40,10 @@ MEMORY_V2 = 0x02000028  # nvmlMemory_v2: sizeof the struct, version 2 in the top
 
 
 class Output:
-    """One number out of an answer: metric, where it stands in the answer, factor to the metric's unit.
+    """One number of an answer: metric, position in the answer, factor to the metric's unit.
 
-    ``pick`` is an attribute, an index, or None for the answer itself. ``nothing`` is what the driver answers
-    when it does not know, beside the sentinels.
+    ``pick`` is an attribute, an index, or None for the answer itself. ``nothing`` is the driver's answer for an unknown
+    value, besides the sentinels.
     """
 
     def __init__(
@@ -63,11 +62,11 @@ class Output:
 
 
 class Call:
-    """One question to NVML about a GPU, in the forms that drivers of different ages understand.
+    """One NVML call for a GPU, in the forms that older and newer drivers understand.
 
-    ``forms`` are functions with further arguments; the first that answers is kept. ``every_seconds`` 0 means at
-    every sample. A call for a list of processes has no outputs: the probe handles it separately, and makes it at every
-    sample where that costs next to nothing.
+    ``forms`` are functions with additional arguments; the first that works is kept. ``every_seconds`` 0 means at every
+    sample. A call for a list of processes has no outputs: the probe handles it separately, and repeats it at every
+    sample where that is cheap.
     """
 
     def __init__(self, name: str, every_seconds: float, *forms: Form, outputs: Sequence[Output] = ()) -> None:
@@ -85,7 +84,7 @@ def _one(name: str, every_seconds: float, form: Form, metric: str, *how: Any, **
 
 
 CALLS = (
-    # v2 tells what the driver reserves, and fails with UNKNOWN under some WSL drivers (XuehaiPan/nvitop#30).
+    # v2 shows the driver's reserve, and fails with UNKNOWN under some WSL drivers (XuehaiPan/nvitop#30).
     Call(
         "memory",
         EACH,
@@ -159,7 +158,7 @@ def _cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-#: Label of ``gpu_info`` -> function and how its answer is written; asked once.
+#: Label of ``gpu_info`` -> function and the format of its answer; queried once.
 GPU_IDENTITY: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("uuid", "nvmlDeviceGetUUID", _text),
     ("name", "nvmlDeviceGetName", _text),

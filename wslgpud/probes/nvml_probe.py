@@ -1,17 +1,17 @@
-"""The child that talks to NVML, so that a driver that hangs or crashes takes nothing else along.
+"""The child process that calls NVML, so that a driver's hang or crash affects nothing else.
 
-Reads one JSON request a line from standard input and answers each with one line on standard output; ends
-when its input does. The only request so far is ``{}``: sample now. An answer holds
+Reads one JSON request per line from standard input and answers each with one line on standard output; exits at the end
+of its input. The only request so far is ``{}``: sample now. An answer holds
 
-- ``gpus``: a list of ``{"index", "uuid", "values": {output: number or null}}`` with what was read this time
-  (null: was known, is not any more), or ``{"index", "uuid", "lost": error}``;
+- ``gpus``: a list of ``{"index", "uuid", "values": {output: number or null}}`` with the values read this time (null:
+known before, no longer), or ``{"index", "uuid", "lost": error}``;
 - ``session``, in the first answer: library, versions and each GPU's identity;
 - ``support``, when it changed: for each GPU, call -> true or false (absent: not known yet);
-- ``errors``: how many calls failed this time, by error;
-- ``changed``: true when the number of GPUs is not what it was at the start, which takes a new process;
+- ``errors``: number of calls that failed this time, by error;
+- ``changed``: true when the number of GPUs has changed since the start, which requires a new process;
 
-or ``{"error", "call", "text"}`` when NVML cannot be used: then this process is done, since only a new one
-loads a new library.
+or ``{"error", "call", "text"}`` when NVML cannot be used: then this process exits, since only a new one can load a new
+library.
 
 ``--capture`` prints a recording of this machine.
 """
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: A transient error delays the next try by 1, 2, 4, ... and at most so many seconds.
+#: A transient error delays the next try by 1, 2, 4, ... seconds, up to this many.
 LONGEST_RETRY_SECONDS = 300
-#: With no successful call for so long the driver is taken for broken (seen after a GPU reset under WSL).
+#: With no successful call for this long, the driver is considered broken (seen after a GPU reset under WSL).
 SILENCE_SECONDS = 10
-#: A list of processes, with their names, that takes no longer is read with every sample: 5 us natively on a card
-#: with few of them; under WSL2 each call crosses to Windows.
+#: A list of processes, with their names, that takes no longer than this is read with every sample: 5 us on native Linux
+#: with few processes; under WSL2 each call crosses to Windows.
 CHEAP_SECONDS = 0.0002
-#: No request takes longer than this; beyond it the kernel ends us even when the daemon is gone. The usual
+#: No request takes longer than this; beyond it the kernel kills us, even if the daemon is gone. The usual
 #: PR_SET_PDEATHSIG would be wrong: it fires when the *thread* that started us ends.
 ALARM_SECONDS = 120
 
@@ -50,11 +50,11 @@ class CallFailed(Failed):
 
 
 class Lost(Failed):
-    """This GPU is gone."""
+    """This GPU is lost."""
 
 
 class Question:
-    """One call for one GPU, and what has been learned about it."""
+    """One call for one GPU, and whether and how it works."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -65,7 +65,7 @@ class Question:
 
 
 class Gpu:
-    """One GPU of this session; everything is asked at the next sample."""
+    """One GPU of this session; the next sample makes all calls."""
 
     def __init__(self, index: int, handle: Any, identity: dict[str, str], now: float) -> None:
         self.index, self.handle, self.identity = index, handle, identity
@@ -76,7 +76,7 @@ class Gpu:
 
 
 class Session:
-    """NVML from its initialisation on: who is there, what they support."""
+    """NVML since its initialisation: the GPUs and their supported calls."""
 
     def __init__(self, backend: NvmlLibrary | Recorded, now: float) -> None:
         """Initialise NVML and find the GPUs; ``Failed`` where it cannot be used at all."""
@@ -99,7 +99,7 @@ class Session:
             self.gpus.append(gpu)
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """Make one call; an error is counted and raised, as ``CallFailed`` or ``Lost`` where other calls may work."""
+        """Make one call; errors are counted and raised, as ``CallFailed`` or ``Lost`` where other calls may work."""
         # This pynvml may be older or newer than the function.
         ask = getattr(self.backend.api, function, None)
         try:
@@ -109,7 +109,7 @@ class Session:
         except self.backend.Error as error:
             code = error.value  # type: ignore[attr-defined]  # both kinds of error have it
             name = self.error_names.get(code, str(code))
-        except UnicodeDecodeError:  # a process may be called anything; pynvml expects UTF-8
+        except UnicodeDecodeError:  # process names may hold any bytes; pynvml expects UTF-8
             name = "NOT_FOUND"
         self.errors[name] = self.errors.get(name, 0) + 1
         raise (Failed if name in BROKEN else Lost if name in LOST else CallFailed)(name, function)
@@ -122,12 +122,12 @@ class Session:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Return what the first answer says of this session."""
+        """Return the description of this session for the first answer."""
         gpus = [{"index": gpu.index, **gpu.identity, "uuid": gpu.uuid} for gpu in self.gpus if gpu.identity]
         return {"library": self.backend.library, **self.system, "gpus": gpus}
 
     def support(self) -> list[dict[str, Any]]:
-        """Return which calls each GPU is known to support or not to support."""
+        """Return the calls that each GPU is known to support or not to support."""
         return [
             {"uuid": gpu.uuid, "calls": {q.call.name: q.supported for q in gpu.questions if q.supported is not None}}
             for gpu in self.gpus
@@ -135,7 +135,7 @@ class Session:
         ]
 
     def sample(self, now: float, *, everything: bool = False) -> dict[str, Any]:
-        """Ask what is due, or everything, and return the answer; ``Failed`` where NVML cannot be used any more."""
+        """Make all calls that are due, or all, and return the answer; ``Failed`` where NVML cannot be used any more."""
         for question in (question for gpu in self.gpus for question in gpu.questions if everything):
             question.due = now
         reply: dict[str, Any] = {"gpus": [self._sample_gpu(gpu, now) for gpu in self.gpus]}
@@ -169,7 +169,7 @@ class Session:
         return {"index": gpu.index, "uuid": gpu.uuid, "values": values}
 
     def _put(self, gpu: Gpu, question: Question, now: float, values: dict[str, Any]) -> None:
-        """Ask ``question`` and put its outputs into ``values``; None for each that is not known now."""
+        """Make the call and put its outputs into ``values``; None for unknown ones."""
         call, began = question.call, time.perf_counter()
         try:
             answer = self._answer(gpu.handle, question)
@@ -193,12 +193,12 @@ class Session:
             values[call.name] = [
                 [process.pid, process.usedGpuMemory, self._process_name(process.pid)] for process in answer
             ]
-            # Who grows within seconds is known only from lists of the same seconds.
+            # Growth within seconds shows only in lists read within these seconds.
             if time.perf_counter() - began <= CHEAP_SECONDS:
                 question.due = now
 
     def _answer(self, handle: Any, question: Question) -> Any:
-        """Make the call in the form that works; the first time, find that form and keep to it.
+        """Make the call in the form that works; the first time, find that form and keep it.
 
         Changing forms later would mix their meanings: memory v1 counts the reserve as used, v2 does not.
         """
@@ -211,24 +211,24 @@ class Session:
             else:
                 question.form = function, arguments
                 return answer
-        # One form that might work later makes the whole call worth another try.
+        # A form that might work later is a reason to retry the call.
         raise next((f for f in failures if f.error not in UNSUPPORTED), failures[-1])
 
     def _process_name(self, pid: int) -> str | None:
-        # Asked anew each time: pids are used again, and a name remembered would be somebody else's.
+        # Queried each time: pids are reused, and a cached name could be another process's.
         if not self.names_supported:
             return None
         try:
             name = self.ask("nvmlSystemGetProcessName", pid)
         except (CallFailed, Lost) as failed:
-            # Of one process: that it is refused, or has ended, says nothing of the others.
+            # For one process: its refusal or end says nothing about the others.
             self.names_supported = failed.error not in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
             return None
         return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
 def open_backend(library: str, recording: str) -> NvmlLibrary | Recorded:
-    """Return who answers the calls; ``Failed`` where there is no NVML."""
+    """Return the backend for the calls; ``Failed`` where there is no NVML."""
     return Recorded(recording) if recording else NvmlLibrary(library)
 
 
@@ -236,7 +236,7 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
     """Answer requests until they end or NVML cannot be used."""
     session: Session | None = None
     backend: NvmlLibrary | Recorded | None = None
-    while request := os.read(requests, 1 << 16):  # a request is one short line, and the next waits for our answer
+    while request := os.read(requests, 1 << 16):  # a request is one short line, and the next is sent after our answer
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
         try:
             backend = backend or open_backend(library, recording)
@@ -256,7 +256,7 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
             return
     if session is not None:
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
-        with contextlib.suppress(Failed):  # an error no longer matters to anybody
+        with contextlib.suppress(Failed):  # errors at shutdown do not matter
             session.ask("nvmlShutdown")
 
 
@@ -264,7 +264,7 @@ def main(arguments: list[str]) -> int:
     options = {"--library": "", "--recording": ""}
     captures = False
     rest = iter(arguments)
-    for word in rest:  # by hand: argparse would cost the resident child more than a MiB
+    for word in rest:  # argparse would cost the resident child more than a MiB
         if word in options:
             options[word] = next(rest, "")
         elif word == "--capture":
@@ -273,10 +273,10 @@ def main(arguments: list[str]) -> int:
             print(f"nvml_probe: unknown argument {word}; see the top of {__file__}", file=sys.stderr)
             return 2
     if captures:
-        from wslgpud.probes import nvml_recording  # what stays resident goes without
+        from wslgpud.probes import nvml_recording  # not needed in the resident child
 
         return nvml_recording.run(*options.values())
-    # NVIDIA's library may print; what it prints must not land between our answers.
+    # NVIDIA's library may print; its output must not mix with our answers.
     answers = os.dup(1)
     os.dup2(2, 1)
     serve(options["--library"], options["--recording"], 0, answers)

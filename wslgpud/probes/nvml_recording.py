@@ -27,7 +27,7 @@ def run(library: str, recording: str) -> int:
 
 
 def capture(session: Session) -> dict[str, Any]:
-    """Return a recording of this machine for ``--recording``, without what identifies the machine."""
+    """Return a recording of this machine for ``--recording``, without identifying data."""
     system: dict[str, Any] = {function: _ask(session, function) for _, function, _ in SYSTEM_IDENTITY}
     gpus: list[dict[str, Any]] = []
     forms = [(function, ()) for _, function, _ in GPU_IDENTITY] + [form for call in CALLS for form in call.forms]
@@ -51,7 +51,7 @@ def _ask(session: Session, function: str, *arguments: Any) -> Any:
 
 
 def _plain(answer: Any) -> Any:
-    """Return an answer as JSON holds it, with UUIDs replaced and paths cut to their last part."""
+    """Return an answer as JSON, with UUIDs replaced and paths cut to their last part."""
     if isinstance(answer, bytes):
         answer = answer.decode("utf-8", "replace")
     if isinstance(answer, str):
@@ -66,7 +66,7 @@ def _plain(answer: Any) -> Any:
 
 
 def _masked(text: str) -> str:
-    """Replace a UUID by one that tells cards apart but not whose they are; drop folders, which name users."""
+    """Replace a UUID by one that distinguishes cards without identifying them; drop folders, which name users."""
     if re.fullmatch(r"(GPU|MIG)-[0-9a-f-]{36}", text):
         number = hashlib.sha256(b"wslgpud" + text.encode()).hexdigest()
         return f"{text[:4]}00000000-0000-0000-0000-{number[:12]}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from wslgpud.words import TEMPLATES, Message, MessageLike, say
 
-#: error -> its meaning, and the remedy on plain Linux ("native") and under "wsl" where it is a special one
+#: error -> its meaning, and the remedy on plain Linux ("native") and, where different, under "wsl"
 REMEDIES: Mapping[str, Mapping[str, str]] = TEMPLATES["nvml"]
 
 
@@ -15,7 +15,7 @@ def _remedy(error: str, *, wsl: bool) -> Message:
 
 
 def explain_silence(meaning: MessageLike, *, wsl: bool, crashed: bool = False) -> Message:
-    """Return what to do about a driver that hung or crashed, behind what happened."""
+    """Return what happened and the remedy for a driver that hung or crashed."""
     remedy = Message(TEMPLATES["driver"]["crash"]) if wsl and crashed else _remedy("", wsl=wsl)
     return say("{meaning}; {remedy}", meaning=meaning, remedy=remedy)
 

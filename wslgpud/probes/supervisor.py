@@ -1,8 +1,8 @@
-"""Keeps one child process that answers JSON lines, and survives whatever the child does.
+"""Supervises one child process that answers in JSON lines, and survives its hangs and crashes.
 
-A request is answered within its time, or the child is killed; a child that hangs, crashes or gives up is
-started again after 1, 2, 4, ... 60 seconds. Nothing here waits longer than the time it was given plus about
-a second for the child to die, and nothing is left behind: no zombie, no open file.
+A request is answered before its timeout, or the child is killed; a child that hangs, crashes or exits is restarted
+after 1, 2, 4, ... 60 seconds. No call waits longer than its timeout plus about a second for the child to die, and none
+leaves a zombie or an open file.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from wslgpud.words import Message, MessageError, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 LONGEST_DELAY_SECONDS = 60.0
-#: A child that lived so long was well: the next restart is quick again.
+#: A child that ran this long was healthy: the next restart is quick again.
 HEALTHY_SECONDS = 60.0
 _CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE})
-#: More in one answer than this is nonsense, and must not fill the daemon's memory.
+#: Size limit of an answer: nonsense must not fill the daemon's memory.
 LARGEST_ANSWER = 4 << 20
 
 
 class ProbeDown(MessageError):
-    """There is no answer; the message says why, and stays the same until something changes."""
+    """No answer; the message says why, and stays the same until something changes."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs one of our modules in a Python of its own."""
+    """Return the command that runs one of our modules in a new Python process."""
     return [sys.executable, "-m", module, *arguments]
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment for a child: little of ours, so that its behaviour does not depend on a shell.
+    """Return a minimal environment for a child, so that its behaviour does not depend on the shell.
 
     ``PYTHONPATH`` begins with where this very package lies, so that parent and child are the same version.
     """
@@ -55,10 +55,10 @@ def clean_environment() -> dict[str, str]:
 
 @dataclass(eq=False)
 class Supervisor:
-    """One child at a time. ``ask`` is for one thread; ``close`` may come from any.
+    """One child at a time. ``ask`` is for one thread; any thread may call ``close``.
 
-    ``name`` is what messages call the child, ``start_timeout_seconds`` the time for the first answer of a child
-    with its start. ``mono`` times restarts; waiting for answers always goes by the real clock.
+    ``name`` is the child's name in messages, ``start_timeout_seconds`` the timeout of its first answer, including its
+    start. ``mono`` times restarts; timeouts always use the real clock.
     """
 
     name: MessageLike
@@ -72,7 +72,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self.starts_total = self.hangs_total = self.crashes_total = 0
-        #: how the last child ended: by a fault of its own code
+        #: whether the last child ended by a bug in its own code
         self.crashed = False
         self._child: _Child | None = None
         self._born, self._not_before = float("inf"), float("-inf")
@@ -116,12 +116,12 @@ class Supervisor:
             raise ProbeDown(reason)
 
     def fail(self, reason: MessageLike) -> None:
-        """End a child whose answers show that it is of no use; the next one starts after the usual delay."""
+        """End a child whose answers show that it is useless; the next one starts after the usual delay."""
         with self._lock:
             self._failed(reason)
 
     def renew(self) -> None:
-        """End the child without any delay for the next: it did nothing wrong."""
+        """End the child; the next starts without delay, as nothing went wrong."""
         with self._lock:
             self._end()
 
@@ -136,7 +136,7 @@ class Supervisor:
             raise ProbeDown(self._reason)
         self._undead = [child for child in self._undead if not child.reap()]
         if self._undead:
-            # It sits in the kernel, beyond SIGKILL. One more each minute would fill the process table.
+            # It hangs in the kernel, unreachable by SIGKILL. One more each minute would fill the process table.
             pid = self._undead[0].process.pid
             raise ProbeDown("{probe} (pid {pid}) hangs in the driver and cannot be killed", probe=self.name, pid=pid)
         try:
@@ -160,7 +160,7 @@ class Supervisor:
         self._reason = reason
 
     def _end(self, *, kill: bool = False) -> None:
-        """End the child and keep how it went; ``kill`` when asking nicely is of no use."""
+        """End the child and keep how it ended; ``kill`` skips the graceful attempts."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -175,14 +175,14 @@ class _Hung(Exception):
 
 
 class _Gone(Exception):
-    """The child ended, or speaks nonsense (then the message says so)."""
+    """The child ended, or its answer was nonsense (then the message says so)."""
 
 
 class _Child:
     """A running process with its three pipes."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:
-        # The child must never wait for us to read its complaints: beyond the pipe's 64 KiB they are lost.
+        # The child must never block on standard error: beyond the pipe's 64 KiB, output is dropped.
         self._errors, errors_of_child = os.pipe()
         os.set_blocking(errors_of_child, False)
         os.set_blocking(self._errors, False)
@@ -195,7 +195,7 @@ class _Child:
                 bufsize=0,
                 env=environment,
                 cwd=cwd,
-                start_new_session=True,  # Ctrl-C in a terminal is for the daemon alone
+                start_new_session=True,  # Ctrl-C in a terminal must reach the daemon only
             )
         except OSError:
             os.close(self._errors)
@@ -221,7 +221,7 @@ class _Child:
                 raise _Hung
             if cancelled():
                 raise _Gone
-            # In slices, so that closing the daemon does not wait for a driver.
+            # In slices, so that shutting down does not wait for a driver.
             if not self._poll.poll(min(left, 0.1) * 1000 + 1):
                 continue
             chunk = os.read(self._answers.fileno(), 1 << 16)
@@ -236,9 +236,9 @@ class _Child:
             raise _Gone(say("its answer is not a JSON object: {answer}", answer=repr(received[:80]))) from error
 
     def end(self, *, kill: bool) -> bool:
-        """End the process: its input ends, then SIGTERM, then SIGKILL. Tell whether it is gone."""
+        """End the process: close its input, then SIGTERM, then SIGKILL. Return whether it is gone."""
         self._requests.close()
-        # A child that reads ends by itself; one whose pipe has just broken is ending already.
+        # A child that reads its input exits by itself; one whose pipe has just broken is exiting already.
         for number, patience in ((0, 0.05 if kill else 0.5), (signal.SIGTERM, 0.2), (signal.SIGKILL, 1.0)):
             self.process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -252,16 +252,16 @@ class _Child:
         return self.reap()
 
     def reap(self) -> bool:
-        """Take note of the process's end, if it has come."""
+        """Reap the process if it has ended."""
         return self.process.poll() is not None
 
 
 def epitaph(name: MessageLike, code: int | None, complaint: str) -> Message:
-    """Say how a process ended, with the last line that it wrote on standard error."""
+    """Return how a process ended, with its last line on standard error."""
     if code is None:
         how = say("{probe} does not end", probe=name)
     elif code < 0:
-        names = {number.value: number.name for number in signal.Signals}  # most real-time signals have none
+        names = {number.value: number.name for number in signal.Signals}  # most real-time signals have no name
         how = say("{probe} was killed by {signal}", probe=name, signal=names.get(-code, f"signal {-code}"))
     else:
         how = say("{probe} ended with status {status}", probe=name, status=code)

@@ -1,20 +1,20 @@
-r"""What runs on the Windows side: one resident Windows PowerShell 5.1 that answers a line by a line of JSON.
+r"""The Windows side: one resident Windows PowerShell 5.1 that answers each line with a line of JSON.
 
-Started once and asked through its pipes, because a start of PowerShell takes half a second and more. It ends
-by itself when its standard input does, so nothing is left behind in Windows when the daemon dies.
+Started once and queried through pipes, because starting PowerShell takes at least half a second. It exits at the end of
+its standard input, so nothing is left running in Windows when the daemon dies.
 
-What it asks is the same in every language of Windows: WMI classes, registry and .NET, no names of counters.
-Every part is asked for by itself, so a class that a Windows lacks costs only what it tells:
+It uses only interfaces that are the same in every language of Windows: WMI classes, the registry and .NET, no counter
+names. Each part is queried separately, so a missing WMI class costs only its own values:
 
 - ``memory``, ``system``: ``Win32_PerfFormattedData_PerfOS_Memory`` and ``Win32_OperatingSystem``
   https://learn.microsoft.com/windows/win32/cimwin32prov/win32-operatingsystem (TotalVisibleMemorySize in KiB)
 - ``gpu``: ``Win32_PerfFormattedData_GPUPerformanceCounters_GPUAdapterMemory``, in bytes, one row for each
   adapter, named ``luid_0x00000000_0x0000C8A5_phys_0``
-- ``adapters``: which card such a number is, from ``HKLM\SOFTWARE\Microsoft\DirectX`` (as fastfetch does,
-  https://github.com/lptstr/winfetch/pull/155); keys whose ``LastSeen`` is older are of earlier boots
+- ``adapters``: names of the cards by LUID, from ``HKLM\SOFTWARE\Microsoft\DirectX`` (as fastfetch does,
+  https://github.com/lptstr/winfetch/pull/155); keys whose ``LastSeen`` is older belong to earlier boots
 - ``vm``: the process of WSL's virtual machine, ``vmmemWSL`` on Windows 11, ``vmmem`` on 10
 
-Written from these facts; nobody has run it on every Windows. What it cannot do it says under ``missing``.
+Written from this documentation and not tested on every Windows. Failures are listed under ``missing``.
 """
 
 from __future__ import annotations

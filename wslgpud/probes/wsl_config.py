@@ -1,9 +1,9 @@
-r"""Reads .wslconfig and /etc/wsl.conf exactly as WSL does, with what WSL says of them.
+r"""Parses .wslconfig and /etc/wsl.conf exactly as WSL does, including WSL's warnings.
 
-Follows src/shared/configfile/configfile.cpp and ParseBool, ParseMemorySize in src/shared/inc/stringshared.h
-of https://github.com/microsoft/WSL. Surprising: only ``#`` begins a comment; ``\`` must be doubled;
-sizes take upper-case units without a fraction; the first of two equal keys counts, even when its value is
-nonsense; a line that cannot be read is skipped in .wslconfig, and ends /etc/wsl.conf. Warnings have the words of
+Follows src/shared/configfile/configfile.cpp and ParseBool, ParseMemorySize in src/shared/inc/stringshared.h of
+https://github.com/microsoft/WSL. Surprising: only ``#`` begins a comment; ``\`` must be doubled; sizes take upper-case
+units without a fraction; the first of duplicate keys counts, even if its value is invalid; a malformed line is skipped
+in .wslconfig, and ends the parsing of /etc/wsl.conf. Warnings are worded as in
 localization/strings/en-US/Resources.resw.
 """
 
@@ -35,7 +35,7 @@ _REFUSALS = {
     "choice": "Invalid value '{value}' for config key '{written}' in {where} (Valid values: {choices})",
 }
 _ESCAPES = {"\\": "\\", '"': '"', "b": "\b", "n": "\n", "t": "\t"}
-#: An escape, or one character of a value; \r\n is one line end everywhere.
+#: An escape, or one character of a value; \r\n is a single line end everywhere.
 _PIECE = re.compile(r'\\(\r?\n|[\\"bnt])|[^\r\n\\]')
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 _SPACES = re.compile(r"[ \t]*")
@@ -46,12 +46,11 @@ _LINE_END = re.compile(r"\r?\n")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One setting, or a line that WSL cannot read (``unreadable``), which is then its ``value``.
+    """One setting, or a malformed line (``unreadable``), which is then its ``value``.
 
-    ``written`` is section and name as WSL would show them, ``name`` the key's name as it stands there,
-    ``value`` what WSL makes of the text between ``span`` (start and end in the file's text); ``begin`` and
-    ``end`` hold all of it. ``warnings`` are what WSL prints on the Windows console; ``result`` is None unless
-    the entry counts.
+    ``written`` is section and name as WSL would show them, ``name`` the key as spelled in the file, ``value`` WSL's
+    interpretation of the text between ``span`` (start and end in the file's text); ``begin`` and ``end`` hold all of
+    it. ``warnings`` are what WSL prints on the Windows console; ``result`` is None unless the entry counts.
     """
 
     written: str
@@ -71,7 +70,8 @@ class Entry:
 class Parsed:
     """A whole file. ``headers`` maps sections (lower case) to the end of their first header's line.
 
-    ``lost`` stands below a line that has ended the file for WSL; ``windows_line`` is the first that ends as in Windows.
+    ``lost`` holds the entries below a line at which WSL stopped parsing; ``windows_line`` is the first line with a
+    Windows line end.
     """
 
     file: WslFile = WSLCONFIG
@@ -81,23 +81,23 @@ class Parsed:
     windows_line: int = 0
 
     def get(self, path: str) -> Value | None:
-        """Return the value that counts for ``section.name``, or None where WSL takes its default."""
+        """Return the effective value of ``section.name``, or None where WSL uses its default."""
         entry = self.first(path)
         return entry.result if entry else None
 
     def first(self, path: str) -> Entry | None:
-        """Return the entry that decides about ``section.name``: the first, even a refused one."""
+        """Return the entry that decides ``section.name``: the first, even if invalid."""
         key = self.file.by_path[path.lower()]
         return next((e for e in self.entries if e.key is key), None)
 
 
 def parse(text: str, path: str = "", file: WslFile = WSLCONFIG) -> Parsed:
-    """Parse the text of a file with whatever line ends; warnings name it by ``path``."""
+    """Parse the text of a file with any line ends; warnings name it by ``path``."""
     return _Parser(text, path or file.name, file).run()
 
 
 def size(text: str) -> int | None:
-    """Return a size in bytes as WSL reads it, or None where WSL refuses it."""
+    """Return a size in bytes as WSL parses it, or None where WSL rejects it."""
     match = _SIZE.fullmatch(text)
     if not match:
         return None
@@ -109,7 +109,7 @@ def size(text: str) -> int | None:
 
 
 def integer(text: str) -> int | None:
-    """Return a number as C's ``strtol(value, &end, 0)`` reads it, or None where WSL refuses it."""
+    """Return a number as C's ``strtol(value, &end, 0)`` reads it, or None where WSL rejects it."""
     match = _INTEGER.fullmatch(text)
     if not match:
         return None
@@ -123,7 +123,7 @@ def integer(text: str) -> int | None:
 
 
 def boolean(text: str) -> bool | None:
-    """Return true or false, or None where WSL refuses it (yes, on)."""
+    """Return true or false, or None where WSL rejects it (yes, on)."""
     return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
 
 
@@ -135,7 +135,7 @@ def _address(text: str) -> str | None:
 
 
 def _result(key: WslKey, value: str) -> Value | None:
-    """Return what a value means, or None; texts, paths, ports and MAC addresses count even where WSL warns."""
+    """Return the parsed value, or None; texts, paths, ports and MAC addresses count even where WSL warns."""
     if key.kind == "choice":
         return next((c for c in key.choices if c.lower() == value.lower()), None)
     readers: dict[str, Callable[[str], Value | None]]
@@ -144,7 +144,7 @@ def _result(key: WslKey, value: str) -> Value | None:
 
 
 def _refused(key: WslKey, value: str) -> int:
-    """Return how often WSL warns of a value."""
+    """Return how many times WSL warns about a value."""
     if key.kind == "ports":
         # std::stoi stops at the first odd character
         numbers = (re.match(r"\s*\+?0*([0-9]+)", port) for port in value.split(","))
@@ -153,7 +153,7 @@ def _refused(key: WslKey, value: str) -> int:
 
 
 class _BadLine(Exception):
-    """The line cannot be read; WSL skips it."""
+    """The line is malformed; WSL skips it."""
 
 
 class _Parser:
@@ -220,8 +220,8 @@ class _Parser:
         begin, self.name = self.at, self._take(_NAME)
         if not self.name:
             raise _BadLine("Invalid key name")
-        # WSL cuts what it read last to the length of the last good section: behind a header that it refused,
-        # keys get a section of nonsense. C strings end at the first NUL that the cut pads with.
+        # WSL truncates its buffer to the length of the last valid section: below a header that it rejected, keys get a
+        # garbage section. C strings end at the first NUL of the padding.
         self.key = self.key[: self.section_length].ljust(self.section_length, "\0")
         self.key += "." * bool(self.key) + self.name
         self._take(_SPACES)
@@ -240,7 +240,7 @@ class _Parser:
         self._into.append(entry)
 
     def _value(self) -> tuple[str, tuple[int, int]]:
-        """Return the value without the spaces behind it, and where it stands."""
+        """Return the value without trailing spaces, and its span."""
         start = kept_at = self.at
         value, kept, quoted = "", 0, False
         while (piece := _PIECE.match(self.text, self.at)) and (quoted or piece[0] != "#"):
@@ -258,12 +258,12 @@ class _Parser:
             raise _BadLine(f"Invalid escaped character: '{self.text[self.at + 1 : self.at + 2]}'")
         if quoted:
             raise _BadLine('Expected "')
-        # Of each character WSL keeps the low byte, and C's strings end at one of zero, such as a full-width space's.
+        # WSL keeps the low byte of each character, and C strings end at a zero byte, such as a full-width space's.
         zero = next((at for at, char in enumerate(value) if not ord(char) & 0xFF), kept)
         return value[: min(zero, kept)], (start, kept_at)
 
     def _judged(self, key: WslKey | None, written: str, value: str) -> tuple[State, tuple[str, ...]]:
-        """Return what becomes of a setting, and what WSL says of it."""
+        """Return the effect of a setting, and WSL's warnings about it."""
         where = f"{self.path}:{self.line}"
         if key is None:
             return "unknown", (f"Unknown key '{written}' in {where}",)

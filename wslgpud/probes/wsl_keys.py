@@ -1,4 +1,4 @@
-"""Every key that WSL knows in .wslconfig and /etc/wsl.conf; and keys that people believe in."""
+"""All keys of .wslconfig and /etc/wsl.conf, and common ones that do not exist."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _DOCUMENTATION = "https://learn.microsoft.com/windows/wsl/wsl-config#{}-settings
 
 @dataclass(frozen=True, slots=True)
 class WslKey:
-    """One setting; ``old_section`` is where it stood before, which WSL still reads.
+    """One setting; ``old_section`` is its former section, which WSL still reads.
 
-    ``default``, ``meaning`` and ``since`` are templates where they are words.
+    ``default``, ``meaning`` and ``since`` are message templates where they are text.
     """
 
     section: str
@@ -59,19 +59,19 @@ class WslKey:
 class WslFile:
     """One of the two files: its keys, by path and by name in lower case (WSL compares without regard to case).
 
-    ``forgiving`` tells whether WSL skips a line that it cannot read; otherwise nothing below that is in force.
+    ``forgiving`` means that WSL skips a malformed line; otherwise it ignores everything below.
     """
 
     def __init__(self, name: str, table: str, source: str, *, forgiving: bool) -> None:
         self.name, self.forgiving = name, forgiving
         rows = tomllib.loads((Path(__file__).parent / table).read_text("utf-8"))
         self.keys = tuple(_declared(path, row, _SOURCE + source) for path, row in rows.items())
-        #: columns of the table that are translated
+        #: translated columns of the table
         self.texts = {row[c] for row in rows.values() for c in row if c == "meaning" or c.endswith("_words")}
         sections = ((section, key) for key in self.keys for section in (key.section, key.old_section) if section)
         self.by_path = {f"{section}.{key.name}".lower(): key for section, key in sections}
         names = Counter(key.name.lower() for key in self.keys)
-        #: of a name that several sections have, nobody knows which is meant
+        #: a name that occurs in several sections is ambiguous
         self.by_name = {key.name.lower(): key for key in self.keys if names[key.name.lower()] == 1}
 
 
@@ -87,7 +87,7 @@ WSLCONFIG = WslFile(".wslconfig", "wslconfig.toml", "windows/common/WslCoreConfi
 WSL_CONF = WslFile("wsl.conf", "wslconf.toml", "linux/init/WslDistributionConfig.cpp", forgiving=False)
 FILES = (WSLCONFIG, WSL_CONF)
 
-#: Keys that guides recommend and WSL does not know: name -> remedy.
+#: Keys that guides recommend although WSL does not know them: name -> remedy.
 FOLKLORE = {
     "pagereporting": template(
         "delete the line: it existed in one build of 2019 (19013) only; free pages always go back to Windows now"

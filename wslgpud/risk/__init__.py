@@ -1,1 +1,1 @@
-"""The risk engine: pure, without I/O and without a clock, the same live and in ``wslgpud replay``."""
+"""The risk engine: pure, without I/O or clock, the same live and in ``wslgpud replay``."""

@@ -1,4 +1,4 @@
-"""Who is growing: a process, a group of them, or a pool that belongs to no process."""
+"""Attribution of growth: to a process, a group of processes, or a memory pool without a process."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ SNAPSHOT_SECONDS = 1.9
 LONGEST_SECONDS = 3 * 3600.0
 CULPRIT_SHARE = 0.5
 LIKELY = 0.5
-"""From this chance on somebody is probably the one."""
+"""From this probability, a suspect is named as the probable culprit."""
 
 
 class Culprit(NamedTuple):
-    """Who grew."""
+    """The cause of a growth."""
 
     who: MessageLike
-    kind: str  # what can be done: a process can be stopped, a tmpfs cleaned, the rest only explained
+    kind: str  # decides the advice: stop a process, clean a tmpfs, explain the rest
     rate: float = 0.0  # bytes per second
-    share: float = 0.0  # of what was lost, 0 to 1
-    pid: int | None = None  # None of what is no single process, or has its number elsewhere
+    share: float = 0.0  # of the lost memory, 0 to 1
+    pid: int | None = None  # None for a group, or a process of another namespace
 
     @property
     def likely(self) -> Culprit:
-        """The same as a guess."""
+        """The same, marked as a guess."""
         return self._replace(who=say("probably {who}", who=self.who))
 
 
@@ -45,7 +45,7 @@ class _Snapshot(NamedTuple):
     t: float
     held: dict[tuple[int, int], int]
     pools: dict[str, int]
-    linux: int | None = None  # RAM that Linux has touched and not freed, its page cache included
+    linux: int | None = None  # RAM that Linux has touched and not returned, page cache included
 
 
 def _linux(ram: RamState | None) -> int | None:
@@ -53,19 +53,19 @@ def _linux(ram: RamState | None) -> int | None:
 
 
 def short_name(process: ProcessSample) -> str:
-    """Name a process by its program and the script it runs: ``python train.py``."""
+    """Return a process's program and script: ``python train.py``."""
     words = process.command.split()
     script = next((word for word in words[1:] if not word.startswith("-")), "")
     return " ".join(word.rsplit("/", 1)[-1] for word in (*words[:1], script) if word)[:40] or process.name
 
 
 def full_name(name: str, pid: int) -> str:
-    """Name a process with its pid, as in ``python train.py (pid 4121)``; the same in every language."""
+    """Return the name with the pid, as in ``python train.py (pid 4121)``; the same in every language."""
     return f"{name} (pid {pid})" if name else f"pid {pid}"
 
 
 def briefer(who: MessageLike) -> Iterator[MessageLike]:
-    """Yield ever shorter ways to say who: without the pid, and with the script alone."""
+    """Yield shorter and shorter names: without the pid, then the script alone."""
     yield who
     if isinstance(who, str):
         name = who.partition(" (pid ")[0]
@@ -79,7 +79,7 @@ def briefer(who: MessageLike) -> Iterator[MessageLike]:
 
 
 def group_name(who: MessageLike) -> str:
-    """Return what the programs of a group have in common: their name; empty where they have none."""
+    """Return the common name of the programs of a group; empty where there is none."""
     while isinstance(who, Message) and isinstance(inner := who.facts.get("who"), (str, Message)):
         who = inner
     return str(who.facts.get("name", "")) if isinstance(who, Message) and who.template == GROUP else ""
@@ -100,11 +100,11 @@ _POOLS = {
 GROUP = template("{count} x {name}")
 SEVERAL = template("several: {parts}")
 SHORT_NAME = 20
-"""Characters that the shortest form of a name may have."""
+"""Longest allowed shortest form of a name, in characters."""
 
 
 def _dispensable(times: list[float]) -> int:
-    """Return the index of the time that is missed least: its neighbours are near for its age."""
+    """Return the index of the most dispensable time: its neighbours are close for its age."""
 
     def worth(i: int) -> float:
         return (times[i + 1] - times[i - 1]) / max(1e-9, times[-1] - times[i])
@@ -113,13 +113,13 @@ def _dispensable(times: list[float]) -> int:
 
 
 class Attribution:
-    """Remembers who held what, ever more coarsely the longer ago."""
+    """Keeps who held how much, more coarsely with age."""
 
     def __init__(self) -> None:
         self._snapshots: list[_Snapshot] = []
 
     def push(self, observation: Observation) -> None:
-        """Remember who holds what now, at most every other second."""
+        """Record who holds how much now, at most every other second."""
         snapshots, t = self._snapshots, observation.t
         if snapshots and t - snapshots[-1].t < SNAPSHOT_SECONDS:
             return
@@ -133,7 +133,7 @@ class Attribution:
                 del snapshots[0]
 
     def ram_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
-        """Return who took the RAM and swap that were lost (bytes a second) over the last ``window`` seconds."""
+        """Return the cause of the loss of RAM and swap (bytes per second) over the last ``window`` seconds."""
         before = self._before(now.t - max(window, 5.0))
         if before is None or lost_rate <= 0:
             return NOBODY
@@ -167,7 +167,7 @@ class Attribution:
         return Culprit(say("no watched process"), "unknown") if now.processes else NOBODY
 
     def windows_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
-        """Return who took what Windows has lost: this machine, whose memory lies there, or Windows' own programs."""
+        """Return the cause of Windows' loss of memory: this VM, or Windows' own programs."""
         before, used = self._before(now.t - max(window, 5.0)), _linux(now.ram)
         if before is None or before.linux is None or used is None or lost_rate <= 0:
             return NOBODY
@@ -188,8 +188,8 @@ _Holder = tuple[int, str]
 def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
     """Return the VRAM of each program in bytes, None where neither the driver nor the program reports it.
 
-    Those of other namespaces have no pid here (0): all of one name count as one, or each would be compared
-    with an earlier value of another one.
+    Processes of other namespaces have no pid here (0): all of one name count as one, or each would be compared with an
+    earlier value of another.
     """
     held: dict[_Holder, int | None] = {}
     for process in gpu.processes:
@@ -197,22 +197,22 @@ def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
         before = held.get(key)
         held[key] = process.used_bytes if before is None else before + (process.used_bytes or 0)
     names = {pid: name for pid, name in held if pid}
-    for process in gpu.told:  # a program knows better than nobody, and worse than the driver
+    for process in gpu.told:  # a program's report is better than none, but the driver's takes precedence
         key = (process.pid, names.get(process.pid, process.name))
         held[key] = process.used_bytes if held.get(key) is None else held[key]
     return held
 
 
 def _holder_name(holder: _Holder, now: Observation) -> MessageLike:
-    """Name a program on a card; a pid is named only where somebody can act on it."""
+    """Return a program's name; with its pid only where a user can act on it."""
     pid, name = holder
-    if pid:  # the driver knows no scripts
+    if pid:  # the driver does not know scripts
         return full_name(next((short_name(p) for p in now.processes if p.pid == pid), name), pid)
     return say("{name} (in another container or VM)", name=name or "?")
 
 
 def _suspected(suspect: Suspect) -> Culprit:
-    """Name who is likelier than not, and how likely; a worse guess is no better than chance."""
+    """Return the suspect that is likelier than not, and how likely; a weaker guess is no better than chance."""
     process, chance = suspect.process, round(suspect.chance, 2)
     if chance < LIKELY:
         return Culprit(say("one of {count} programs on it", count=suspect.among), "unknown")
@@ -221,7 +221,7 @@ def _suspected(suspect: Suspect) -> Culprit:
 
 
 class GpuAttribution:
-    """Remembers what each process held on one GPU, where the driver tells, and which are there at all."""
+    """Keeps the VRAM of each process on one GPU, where the driver reports it, and which processes exist."""
 
     def __init__(self) -> None:
         self._held: dict[_Holder, list[tuple[float, int]]] = {}
@@ -229,7 +229,7 @@ class GpuAttribution:
         self.suspects = CardSuspects()
 
     def push(self, t: float, gpu: GpuSample) -> None:
-        """Remember one sample, and forget processes that have gone."""
+        """Record one sample, and forget processes that have ended."""
         present = _holders(gpu)
         for gone in [holder for holder in self._since if holder not in present]:
             del self._since[gone]
@@ -245,7 +245,7 @@ class GpuAttribution:
                     del history[_dispensable([when for when, _ in history])]
 
     def culprit(self, now: Observation, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
-        """Return who took the memory that this GPU lost (bytes a second) over ``window`` seconds, if that is known."""
+        """Return the cause of this GPU's loss of memory (bytes per second) over ``window`` seconds, if known."""
         t, start = now.t, now.t - window
         present = _holders(gpu)
         best, most, seconds = None, 0.0, 1.0
@@ -273,7 +273,7 @@ class GpuAttribution:
         return NOBODY
 
     def holder(self, now: Observation, gpu: GpuSample) -> Culprit:
-        """Return who holds most of a card that is full, or probably does."""
+        """Return who holds, or probably holds, most of a full card."""
         held = {holder: used for holder, used in _holders(gpu).items() if used}
         if not held:
             return self.culprit(now, gpu, 0.0, 0.0)
@@ -283,26 +283,26 @@ class GpuAttribution:
 
 @dataclass(slots=True)
 class Grower:
-    """Who grew last on one resource, and has ended: the likely victim of a kill."""
+    """The last to grow on a resource: once it has ended, the likely victim of a kill."""
 
     _culprit: Culprit = NOBODY
     _gone_t: float = math.inf
 
     def note(self, culprit: Culprit) -> None:
-        """Take note of who grows now; what is no process cannot end."""
+        """Record who grows now; only processes can end."""
         if culprit.pid:
             self._culprit, self._gone_t = culprit, math.inf
 
     def just_ended(self, room: Room, observation: Observation, settings: RiskSettings) -> bool:
-        """Tell whether who grew has ended since the last sample; False where nobody can know."""
+        """Return whether it has ended since the last sample; False where unknown."""
         card = room.gpu
         if self._culprit is NOBODY:
-            # A driver that shows no programs: what gave back nearly all of a card has ended.
+            # A driver that shows no programs: one that freed nearly all of a card has ended.
             return card is not None and not card.processes and room.share >= settings.recovered_headroom
         if card is None and not observation.processes:
             return False
         listed = () if card is None else card.processes
-        # A driver that lists nothing, under WSL2, does not tell that a program has ended: Linux does.
+        # Under WSL2 the driver lists no programs and so does not show their end: Linux does.
         if any(p.pid == self._culprit.pid for p in listed or observation.processes):
             self._gone_t = math.inf
             return False
@@ -311,5 +311,5 @@ class Grower:
         return first
 
     def ended(self, t: float, settings: RiskSettings) -> Culprit:
-        """Return who ended about then, and so was killed, or gave its memory back."""
+        """Return who ended about then, and so was killed, or freed its memory."""
         return self._culprit if abs(self._gone_t - t) <= settings.ending_seconds else NOBODY

@@ -1,9 +1,9 @@
-"""Peaks of earlier runs: a command whose usual peak would not fit is warned of before it takes the memory.
+"""Peaks of earlier runs: warns of a command whose usual peak will not fit before it takes the memory.
 
-Peaks are remembered by command (program and script, as the process list shows it). That names no arguments,
-so a run may need less than the last one did: expected is the lowest peak of all remembered runs, and two
-runs must agree. A run that ended in an out-of-memory event wanted at least what it had.
-Of commands that ``wslgpud guard`` runs, an observation brings what they will want with it.
+Peaks are remembered by command (program and script, as the process list shows it). Arguments are not part of it, so a
+run may need less than the last one: the expected peak is the lowest of all remembered runs, and two runs must agree. A
+run that ended out of memory needed at least its last use. For commands under ``wslgpud guard``, the observation
+includes their expected peak.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ KEPT_COMMANDS = 100
 KEPT_SECONDS = 30 * 24 * 3600.0
 LOOK_SECONDS = 1.9
 LEAST_SHARE = 0.05
-"""Of a resource's capacity: peaks below it matter to nobody."""
+"""Share of a resource's capacity below which peaks are ignored."""
 LATE = 2.0
-"""A run that took so many times as long as the others to get to their peak is not like them."""
+"""A run that takes this many times as long to reach the others' peak is not comparable."""
 CALM_SHARE = 0.9
 """The distance to a peak that did no harm must be less than this share of the headroom."""
 
 _ANYTHING = {"", "-c", "-"}
-"""Stands for the script in the command line of an interpreter that runs something unnamed."""
+"""Placeholder of the script in an interpreter's command line without one."""
 _Holdings = dict[str, tuple[int, dict[str, int]]]
-"""By command: its first pid, and what all its processes hold by resource's key, in bytes."""
+"""By command: its first pid, and the bytes of all its processes by resource key."""
 
 
 class Wish(NamedTuple):
-    """The memory that running commands will still want; ``who`` wants most, and took ``peak_bytes`` before."""
+    """The memory that running commands will still need; ``who`` needs most, and took ``peak_bytes`` before."""
 
     rest_bytes: int
     who: str
@@ -47,7 +47,7 @@ class _Run:
     """One run of a command that has ended."""
 
     ended: float
-    seconds: float  # that it took to its peaks
+    seconds: float  # until its peaks
     peaks: dict[str, int]  # by resource's key
     killed: bool = False
 
@@ -58,20 +58,20 @@ class _Life:
 
     began: float
     pid: int  # of its first process
-    room: dict[str, int]  # headroom when it began
+    room: dict[str, int]  # headroom at its start
     held: dict[str, int] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     peak_t: float = 0.0
 
 
 def signature(process: ProcessSample) -> str:
-    """Return what a process's runs are known by; "" where its command line names no program of its own."""
+    """Return the signature of a process's runs; "" where its command line names no specific program."""
     program, _, subject = process.command.partition(" ")
     return "" if subject in _ANYTHING else f"{program} {subject}"
 
 
 class CommandPeaks:
-    """The commands that run, and the peaks of those that ran."""
+    """Running commands, and the peaks of earlier ones."""
 
     def __init__(self) -> None:
         self.document: dict[str, Any] = {}
@@ -83,9 +83,9 @@ class CommandPeaks:
         self._most: dict[str, int] = {}
 
     def push(self, observation: Observation, rooms: Sequence[Room], exhausted: Collection[str]) -> None:
-        """Take the next sample: who holds what, what is left of it, and what has just run out."""
+        """Take the next sample: processes, headroom, and resources that have just run out."""
         t, ram, swap = observation.t, observation.ram, observation.swap
-        # How much there is of each resource by its key: RAM with swap, each card's memory.
+        # Capacity of each resource by key: RAM with swap, each card's memory.
         self._most = {gpu_key(gpu): gpu.total_bytes for gpu in observation.gpus if gpu.total_bytes}
         if ram is not None:
             self._most["ram"] = ram.total + (swap.total if swap is not None else 0)
@@ -93,7 +93,7 @@ class CommandPeaks:
             for command, life in self._lives.items():
                 if life.held.get(key, 0) >= LEAST_SHARE * self._capacity.get(key, 0):
                     self._keep(command, t, life, killed=True)
-        # Processes are read every few seconds; in between nothing has changed. None at all are not known.
+        # Processes are read every few seconds and unchanged in between. An empty list means unknown.
         new = observation.processes and observation.processes is not self._seen
         if new and t - self._seen_t >= LOOK_SECONDS:
             self._seen, self._seen_t = observation.processes, t
@@ -101,7 +101,7 @@ class CommandPeaks:
             self._follow(t, self._held(observation), {room.key: room.headroom for room in rooms})
 
     def _follow(self, t: float, held: _Holdings, left: dict[str, int]) -> None:
-        """Follow the commands that begin, grow and end."""
+        """Track commands that start, grow and end."""
         for command in [command for command in self._lives if command not in held]:
             self._keep(command, t, self._lives.pop(command))
         for command, (pid, sizes) in held.items():
@@ -113,7 +113,7 @@ class CommandPeaks:
 
     @staticmethod
     def _held(observation: Observation) -> _Holdings:
-        """Return the first pid of each command, and what all its processes hold by resource's key."""
+        """Return, by command, its first pid and the bytes of all its processes by resource key."""
         sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         first: dict[str, int] = {}
         by_pid: dict[int, str] = {}
@@ -130,7 +130,7 @@ class CommandPeaks:
         return {command: (first[command], dict(sizes)) for command, sizes in sums.items()}
 
     def _keep(self, command: str, t: float, life: _Life, *, killed: bool = False) -> None:
-        """Remember a run that has ended, or is about to for lack of memory."""
+        """Record a run that has ended, or is about to run out of memory."""
         peaks = {
             key: size
             for key, size in life.peaks.items()
@@ -140,7 +140,7 @@ class CommandPeaks:
             return
         runs = self._runs.pop(command, [])
         if runs and runs[-1].killed and runs[-1].ended >= life.began:
-            runs[-1].ended = t  # it has just been kept as one that ran out
+            runs[-1].ended = t  # already recorded as one that ran out
         else:
             runs.append(_Run(t, life.peak_t - life.began, peaks, killed))
         self._runs[command] = [run for run in runs if t - run.ended <= KEPT_SECONDS][-KEPT_RUNS:]
@@ -149,7 +149,7 @@ class CommandPeaks:
         self._write_down(t)
 
     def wish(self, t: float, room: Room, announced: Sequence[Expected]) -> Wish | None:
-        """Return the memory of a resource that running commands will still take, if their earlier runs say so."""
+        """Return the memory of a resource that running commands will still take, judging by earlier runs."""
         if not announced and not self._runs:
             return None
         spoken = {pid for expected in announced for pid in expected.pids}
@@ -166,7 +166,7 @@ class CommandPeaks:
         return Wish(sum(wish.rest_bytes for wish in rests), most.who, most.peak_bytes)
 
     def _own(self, t: float, key: str) -> Iterator[tuple[int, Wish]]:
-        """Yield the memory that running commands have yet to take in this run, by their first pid."""
+        """Yield the memory that running commands have yet to take, by their first pid."""
         for command in self._runs.keys() & self._lives.keys():
             life, runs = self._lives[command], self._known(command, key)
             killed = any(run.killed for run in runs[-1:])
@@ -179,17 +179,17 @@ class CommandPeaks:
                 yield life.pid, Wish(peak - life.held[key], f"{command} (pid {life.pid})", peak)
 
     def _believed(self, key: str, size: int) -> bool:
-        """Tell whether a command can have had so much: memory that forked programs share counts in each."""
+        """Return whether a peak is plausible: memory shared by forked processes counts in each."""
         return size <= self._most.get(key, size)
 
     def _known(self, command: str, key: str) -> list[_Run]:
-        """Return the runs of a command of which a believable peak of a resource is known."""
+        """Return a command's runs with a plausible peak of a resource."""
         return [run for run in self._runs[command] if key in run.peaks and self._believed(key, run.peaks[key])]
 
     def calm(self, room: Room) -> int:
-        """Return how many runs of the command that takes this resource came as far, or farther, unharmed.
+        """Return how many runs of the command that takes this resource came this far without harm.
 
-        The distance to their highest peak must fit, and the command must be the one that has grown.
+        The rest up to their highest peak must fit, and it must be this command that has grown.
         """
         for command in self._runs.keys() & self._lives.keys():
             life = self._lives[command]

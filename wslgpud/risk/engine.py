@@ -22,7 +22,7 @@ FORGET_SECONDS = 600.0
 CULPRIT_SECONDS = 5.0
 ETAS = ("eta_early_seconds", "eta_seconds", "eta_late_seconds")
 COMMANDS = "commands"
-"""Key under which the peaks of commands are kept, beside the resources' own lessons."""
+"""Key under which command peaks are stored, next to the lessons of resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Assessment:
 
 
 class _Last(NamedTuple):
-    """The newest forecast of a resource, by what it is remembered, and when a sample led to it."""
+    """The newest forecast of a resource, the resource's key, and the time of its last sample."""
 
     key: str
     t: float
@@ -43,7 +43,7 @@ class _Last(NamedTuple):
 
 
 def _aged(forecast: Forecast, age: float, level: Level) -> Forecast:
-    """Return what holds of a forecast so many seconds after its sample, at the level that holds now."""
+    """Return a forecast aged by the seconds since its sample, at the current level."""
     if level > forecast.level:
         forecast = replace(forecast, cause="stall", window_seconds=age, may_stop=False)
     passed = age - forecast.age_seconds
@@ -54,9 +54,9 @@ def _aged(forecast: Forecast, age: float, level: Level) -> Forecast:
 
 
 class RiskEngine:
-    """Sees memory run out before it does. Pure: time is what the observations say.
+    """Predicts the exhaustion of memory. Pure: time comes from the observations.
 
-    Memory is kept by a resource's key (a card's UUID), forecasts go by its name.
+    State is kept by resource key (a card's UUID), forecasts by name.
     """
 
     def __init__(self, settings: RiskSettings | None = None) -> None:
@@ -75,7 +75,7 @@ class RiskEngine:
         self._recalled: dict[str, tuple[Mapping[str, Any], float]] = {}
 
     def observe(self, observation: Observation, wall: float = 0.0) -> Assessment:
-        """Take the next observation, made at ``wall``; return what is to be thought of every resource now."""
+        """Take the next observation, made at ``wall``; return the assessment of every resource."""
         t = observation.t
         pressure = self._pressure.push(observation)
         ram = self._ram = observation.ram or self._ram
@@ -116,17 +116,17 @@ class RiskEngine:
     def _unseen(
         self, observation: Observation, seen: Mapping[str, _Last], pressure: Pressure
     ) -> Iterator[tuple[str, _Last]]:
-        """Yield what holds of resources whose sample did not come though they are there, and those that are gone.
+        """Yield forecasts for resources whose sample is missing: late ones, and those that are gone.
 
-        Gone under its name is a card that has another number now, and an alarm about what is there no longer:
-        a container that ended, a lost card. A source that is late says nothing of that, and RAM does not go.
+        A card that got another index is gone under its old name, as is an alarmed resource that no longer exists (a
+        container, a lost card). A late source proves nothing, and RAM is never gone.
         """
         t, here = observation.t, {last.key for last in seen.values()}
         for name, last in self._last.items():
             if name in seen:
                 continue
             age, tracker = t - last.t, self._trackers.get(last.key)
-            # Windows is asked every few seconds, and may stop to answer.
+            # Windows is queried every few seconds, and may stop answering.
             late = name.startswith(("ram", *observation.late)) or (
                 name == WINDOWS and age <= self.settings.hold_seconds
             )
@@ -140,14 +140,14 @@ class RiskEngine:
             if last.key not in here:
                 if age <= self.settings.hold_seconds or last.forecast.level == Level.OK:
                     continue
-                if tracker is not None:  # what takes its place has an alarm of its own
+                if tracker is not None:  # its successor gets an alarm of its own
                     tracker.hysteresis = Hysteresis(self.settings)
             ended = replace(last.forecast, level=Level.OK, who="", cause="gone", probabilities={})
             ended = replace(ended, eta_early_seconds=None, eta_seconds=None, eta_late_seconds=None)
             yield name, last._replace(forecast=ended)
 
     def _changes(self, t: float, wall: float, now: Mapping[str, _Last]) -> Iterator[Transition]:
-        """Yield each resource whose level has changed since its last forecast, and remember the new forecasts."""
+        """Yield a transition for each level that has changed since the last forecast; keep the new forecasts."""
         for name, last in now.items():
             forecast = last.forecast
             old = self._last[name].forecast.level if name in self._last else Level.OK
@@ -179,11 +179,11 @@ class RiskEngine:
             self._last = {name: last for name, last in self._last.items() if last.key != key}
 
     def _killed(self, observation: Observation) -> Iterator[str]:
-        """Yield resources for which the kernel has killed since the last observation."""
+        """Yield resources with an OOM kill since the last observation."""
         counts = {f"cgroup:{group.path}": group.oom_kills_total for group in observation.cgroups}
         if observation.vm is not None:
             counts["ram"] = observation.vm.oom_kills_total
-        # One in a limited group is counted for the machine as well.
+        # A kill in a limited cgroup also counts in the machine's total.
         ram = self._trackers.get("ram")
         by_machine = ram is not None and ram.headroom < self.settings.pressure_headroom * ram.capacity
         for name, count in counts.items():
@@ -196,7 +196,7 @@ class RiskEngine:
                 yield name
 
     def _refused(self, observation: Observation) -> Iterator[str]:
-        """Yield the keys of resources on which an allocation has just failed; of several cards the likeliest."""
+        """Yield the keys of resources on which an allocation has just failed; among several cards, the likeliest."""
         keys = {f"gpu{gpu.index}": gpu_key(gpu) for gpu in observation.gpus}
         for name in observation.exhausted:
             if name != "gpu":
@@ -211,7 +211,7 @@ class RiskEngine:
                 yield min(growing or cards, key=lambda key: cards[key].headroom / cards[key].capacity)
 
     def _learn(self, observation: Observation, exhausted: set[str]) -> Iterator[Failure]:
-        """Learn where the cards' ceilings are, and yield failures that nobody reported."""
+        """Learn the cards' ceilings, and yield failures that were not reported."""
         t = observation.t
         for gpu in observation.gpus:
             key, used, total = gpu_key(gpu), gpu_used(gpu), gpu.total_bytes
@@ -228,17 +228,17 @@ class RiskEngine:
             failure = self._ceilings.update(t, gpu, tracker.capacity, usual=usual)
             if failure is not None:
                 if failure.program:
-                    tracker.peaks.clear()  # the last one did harm
+                    tracker.peaks.clear()  # the last peak did harm
                 yield failure
 
     def lessons(self) -> dict[str, dict[str, Any]]:
-        """Return what the engine has learned, by key and as JSON can hold it, to be kept across restarts."""
+        """Return the engine's lessons by key, in JSON types, to be kept across restarts."""
         keys = [key for key in ("ram", *self._gpu_attribution) if key in self._trackers]
         found = {key: self._trackers[key].document() | self._ceilings.document(key) for key in keys}
         return found | ({COMMANDS: self._commands.document} if self._commands.document else {})
 
     def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
-        """Take over what an earlier run had learned of a resource so long ago."""
+        """Take over an earlier run's lessons about a resource, and their age."""
         self._ceilings.recall(key, document)
         self._recalled[key] = (document, age_seconds)
 
@@ -259,11 +259,11 @@ class RiskEngine:
             culprit = tracker.suspect.ended(observation.t - reported.window_seconds, self.settings)
         elif reported is not None and view.level >= Level.INFO:
             old = changed or not 0.0 <= observation.t - tracker.culprit_t < CULPRIT_SECONDS
-            if old and reported.cause != "paused":  # who grew then is who is meant, not who does something now
+            if old and reported.cause != "paused":  # the alarm is about the earlier growth, not about current activity
                 tracker.culprit_t, tracker.culprit = observation.t, self._culprit(observation, room, tracker, reported)
                 tracker.suspect.note(tracker.culprit)
             culprit = tracker.culprit
-        # Something grows, not badly yet, that has not been warned of before.
+        # The first growth seen here, and not severe yet.
         first = view.level <= Level.WARNING and not tracker.warned
         return Forecast(
             resource=room.resource,
@@ -290,9 +290,9 @@ class RiskEngine:
         )
 
     def _culprit(self, observation: Observation, room: Room, tracker: Tracker, danger: Danger) -> Culprit:
-        """Look up who grows: it costs more than all the rest, so the answer is kept for a while."""
+        """Find the culprit: costlier than everything else, so the answer is cached for a while."""
         window, rate = max(danger.window_seconds, 3.0), danger.rate * room.capacity
-        if not rate:  # what does not grow steadily is looked at over the time that the rate is of
+        if not rate:  # without a steady growth: use the window of the rate
             window, rate = RATE_SECONDS, tracker.rate or 0.0
         if room.resource in ("ram", WINDOWS):
             of = self._attribution.ram_culprit if room.resource == "ram" else self._attribution.windows_culprit
@@ -304,7 +304,7 @@ class RiskEngine:
             found = self._attribution.ram_culprit(replace(observation, processes=members), window, rate)
             if found.kind not in {"process", "group"}:
                 return NOBODY
-            return found if known else found.likely  # whoever grows as fast as the group is most likely in it
+            return found if known else found.likely  # a process that grows as fast as the group is most likely in it
         if room.gpu is None:
             return NOBODY
         if danger.cause == "full":

@@ -1,6 +1,6 @@
-"""Messages of a forecast, made of its facts alone, worded where they are shown or sent.
+"""Messages of a forecast, made of its facts alone, rendered where they are shown or sent.
 
-The word and the badge agree: below a warning nothing "is full in 43 s", it would be if it went on.
+Wording follows the level: below a warning nothing "is full in 43 s", it would be if growth continued.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from wslgpud.risk.attribution import briefer
 from wslgpud.risk.levels import ENDINGS
 from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, MessageLike, filled, say, sentences
 
-#: shares of a capacity: with so much left an alarm is over; with so little it is nearly full, and full
+#: shares of a capacity left: an alarm is over, nearly full, full
 PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005
 #: share of a capacity per minute below which use is steady
 STEADY = 0.002
-#: growth that paused for less than this still goes on, only more slowly
+#: growth that paused for less than this counts as slowed
 STILL_SECONDS = 10.0
-#: causes whose time left is measured; of others it is only as good as their likelihood
+#: causes whose time left is measured; for others it is only as good as their probability
 _COUNTDOWN = frozenset({"", "growth", "steps"})
 
 #: advice, by cause, by culprit, or by place
 ADVICE: Final[Mapping[str, str]] = TEMPLATES["advice"]
 _FIRST_LINES, _CAUSES = TEMPLATES["forecast"], TEMPLATES["cause"]
-#: dropped from a first line that is too long, the least missed first; the culprit is kept longest
+#: facts dropped from a first line that is too long, the least important first; the culprit is kept longest
 _SPARED: Final = (
     (),
     ("range",),
@@ -37,7 +37,7 @@ _SPARED: Final = (
 
 
 def headline(forecast: Forecast) -> Message:
-    """Return the first line: what is true of the resource at the level that it has.
+    """Return the first line: the state of the resource at its level.
 
     ``RAM full in about 4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 of 24 GiB left``.
     """
@@ -45,9 +45,9 @@ def headline(forecast: Forecast) -> Message:
 
 
 def fitted(text: str, facts: Mapping[str, Fact | None]) -> Message:
-    """Return a first line of that template that is short enough, an empty one where it needs what is unknown.
+    """Return a first line from a template, short enough; empty where it needs an unknown fact.
 
-    Figures that rows and evidence tell as well go first; who it is about is told more briefly only then.
+    Figures that rows and evidence repeat are dropped first; only then is the culprit's name shortened.
     """
     message, who = NOTHING_SAID, facts.get("who", "")
     for brief in (*briefer(who), "") if isinstance(who, (str, Message)) else ():
@@ -61,7 +61,7 @@ def fitted(text: str, facts: Mapping[str, Fact | None]) -> Message:
 
 
 def outlook(forecast: Forecast) -> Message:
-    """Return how it goes on, for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
+    """Return the outlook for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
     eta, rate, cause = forecast.eta_seconds, _rate(forecast), forecast.cause
     calm = rate is None or abs(rate) * 60.0 < STEADY * forecast.capacity_bytes
     if is_full(forecast) or cause == "full":
@@ -79,7 +79,7 @@ def outlook(forecast: Forecast) -> Message:
 
 
 def evidence(forecast: Forecast) -> tuple[Message, ...]:
-    """Return the sentences that say why, who, and how likely it is."""
+    """Return the sentences about cause, culprit and probability."""
     likely = {horizon: p for horizon, p in forecast.probabilities.items() if p >= 0.05}
     if not likely or forecast.level == Level.OK:
         return _why(forecast)
@@ -89,7 +89,7 @@ def evidence(forecast: Forecast) -> tuple[Message, ...]:
 
 
 def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Message:
-    """Return what to do, nothing once all is well; ``facts`` may tell how many ``jobs`` fit."""
+    """Return the advice, empty once all is well; ``facts`` may include how many ``jobs`` fit."""
     if forecast.level == Level.OK:
         return NOTHING_SAID
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]
@@ -98,12 +98,12 @@ def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Messa
 
 
 def reason(forecast: Forecast) -> MessageLike:
-    """Return why and what to do in one message; an empty one where nothing is wrong."""
+    """Return evidence and advice in one message; empty where nothing is wrong."""
     return sentences([*_why(forecast), advice(forecast)])
 
 
 def is_full(forecast: Forecast) -> bool:
-    """Tell whether next to nothing is left."""
+    """Return whether next to nothing is left."""
     return _share(forecast) <= FULL
 
 
@@ -130,7 +130,7 @@ def _share(forecast: Forecast) -> float:
 
 
 def _rate(forecast: Forecast) -> float | None:
-    """Return how fast it grows: as fast as who is told of, where that is who grows now."""
+    """Return the rate of growth: the culprit's, if that is what grows now."""
     if forecast.level > Level.OK and forecast.who_bytes_per_second and forecast.cause in {"growth", "steps"}:
         return forecast.who_bytes_per_second
     return forecast.rate_bytes_per_second

@@ -1,12 +1,12 @@
-"""Full cards: at their ceiling, though nothing grows. What comes next fails, or lies in Windows' RAM.
+"""Full cards: at their ceiling without growth. The next allocation fails, or lands in Windows' RAM.
 
-Windows pages VRAM out instead of refusing it, under WSL2 whatever its policy says
-(https://github.com/microsoft/WSL/issues/11050). Shared memory alone is normal: pinned buffers and the desktop
-use it as well, so only what grows while the card is full counts.
+Windows pages VRAM out instead of refusing allocations, under WSL2 whatever its policy
+(https://github.com/microsoft/WSL/issues/11050). Shared memory alone is normal: pinned buffers and the desktop use it as
+well, so only its growth while the card is full counts.
 
-A server that took its share at once and stays there is not full, and neither warned of: vLLM with
-``gpu_memory_utilization=0.97``, JAX, a model that llama.cpp has loaded. It came there fast, right after its
-program appeared, and breathes little; no allocation has failed, and nothing was moved into Windows' RAM.
+A server that allocates its share at once and stays there is not full and causes no warning: vLLM with
+``gpu_memory_utilization=0.97``, JAX, a model loaded by llama.cpp. Its use rises fast, right after the program appeared,
+and then hardly varies; no allocation has failed, and nothing was moved into Windows' RAM.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from wslgpud.risk.headroom import Room, gpu_used
 from wslgpud.risk.settings import RiskSettings
 
 NEAR_BYTES = 256 << 20
-"""So near to where a stress run saw the card end, it is full: one chunk of that run."""
+"""Distance to the end of the card, as seen by a stress run, within which it is full: one chunk of that run."""
 FULL_SHARE = 0.9
-"""A card with more of its memory in use may spill: WSL2 itself takes 6 to 9 %, which no program ever gets."""
+"""A card with more of its memory in use may spill: WSL2 itself takes 6 to 9 %, which programs never get."""
 DIP_SECONDS = 60.0
-"""A card that was full so recently is so still: what programs give back between two steps they take again."""
+"""A card that was full this recently still is: programs free memory between steps and take it again."""
 START_SECONDS = 300.0
-"""A server loads and takes its share within this."""
+"""A server loads and allocates its share within this time."""
 FAST = 0.02
-"""Rise a second (share of the capacity) of a program that takes its share: from empty to full in 50 s."""
+"""Rise per second (share of the capacity) of a program that allocates its share: from empty to full in 50 s."""
 FAST_PART = 0.6
-"""Share of the way to the ceiling that it came as fast."""
+"""Share of the way to the ceiling covered at that speed."""
 FEWEST_BYTES = 256 << 20
-"""More than drivers shift about by themselves, and one chunk of the stress run."""
+"""More than drivers move on their own, and one chunk of the stress run."""
 MANY_BYTES = 2 << 30
-"""So much of it in RAM is critical: reported is a fall of speed to a fiftieth
+"""This much of it in RAM is critical: speed was reported to fall to a fiftieth
 (https://github.com/MakazhanAlpamys/Soup/issues/649)."""
 ARRIVAL_SECONDS = 3.0
-"""Or it came slowly, while it read a model from the disk, and took all the rest within this."""
+"""Or use rose slowly, while a model was read from disk, and took the rest within this time."""
 _SAMPLE_SECONDS = 1.0
 
 
 def card_ends(runs: Iterable[StressResult]) -> dict[str, float]:
-    """Return, by UUID, how much of each card was in use when its memory began to lie in RAM.
+    """Return, by UUID, the use of each card at which its memory began to spill into RAM.
 
-    Only runs that saw it happen tell: the others ended before. The newest complete one of each card counts.
+    Only runs that saw the spill count: the others ended before. Of each card, the newest complete run counts.
     """
     found: dict[str, float] = {}
     for run in runs:
@@ -63,7 +63,7 @@ def card_ends(runs: Iterable[StressResult]) -> dict[str, float]:
 
 
 def may_spill(gpu: GpuSample, end_bytes: float | None) -> bool:
-    """Tell whether a card is so full that Windows may move its memory; ``end_bytes`` as a stress run saw."""
+    """Return whether a card is so full that Windows may move its memory; ``end_bytes`` from a stress run."""
     used, total = gpu.used_bytes, gpu.total_bytes
     if used is not None and end_bytes is not None and used >= end_bytes - NEAR_BYTES:
         return True
@@ -75,7 +75,7 @@ def may_spill(gpu: GpuSample, end_bytes: float | None) -> bool:
 class Spill:
     """Growth of the shared memory of one card since it was full, and what was shared before; in bytes.
 
-    An earlier run's are taken over: one look at the machine does not show them again.
+    Taken over from an earlier run: a new sample does not show it.
     """
 
     full_t: float = -math.inf
@@ -83,8 +83,8 @@ class Spill:
     grown: float = 0.0
 
     def update(self, t: float, shared: float, *, full: bool) -> float:
-        """Take what is shared now, in bytes; return how much of it was moved there."""
-        # Already full at the first look: what was there then is all that can be compared with.
+        """Take the shared memory, in bytes; return how much was moved there."""
+        # Full at the first sample: that sample is the only baseline.
         least = shared if self.before is None else min(self.before, shared)
         dips = t - self.full_t <= DIP_SECONDS
         self.before = least if full else max(least, shared - self.grown) if dips else shared
@@ -97,27 +97,27 @@ class Spill:
 
 
 class Full(NamedTuple):
-    """How full a card is."""
+    """A full card."""
 
-    seconds: float  # for how long it has been
+    seconds: float  # for how long it has been full full
     spilled_bytes: int = 0  # moved into Windows' RAM
-    critical: bool = False  # that is so much, for long
-    flat_seconds: float = 0.0  # for how long its use has not risen
+    critical: bool = False  # much of it, for long
+    flat_seconds: float = 0.0  # since its use last rose
 
 
 class _Since:
-    """Since when something holds."""
+    """Start of a condition."""
 
     t = math.inf
 
     def update(self, t: float, *, holds: bool) -> float:
-        """Return for how long it holds by now; -1 when it does not."""
+        """Return for how long it has held; -1 when it does not."""
         self.t = min(self.t, t) if holds else math.inf
         return t - self.t if holds else -1.0
 
 
 class Fullness:
-    """Tells whether one card is full, a sample at a time. Shares are of the capacity."""
+    """Detects whether a card is full, a sample at a time. Shares are of the capacity."""
 
     def __init__(self, settings: RiskSettings) -> None:
         self._settings = settings
@@ -131,23 +131,23 @@ class Fullness:
         self._reported = False
 
     def rebase(self, factor: float) -> None:
-        """Take it that the capacity is another one: shares of the old one are so many times as large."""
+        """Take a new capacity: multiply the shares of the old one by a factor."""
         self._seen = deque(((t, factor * used) for t, used in self._seen), maxlen=self._seen.maxlen)
         self._reserved *= factor
 
     def failed(self) -> None:
-        """Take it that an allocation has failed: nobody breathes there."""
+        """Note that an allocation has failed: this is not a server's share."""
         self._reserved = 0.0
         self._seen.clear()
 
     def document(self) -> dict[str, Any]:
-        """Return the facts that are kept across restarts."""
+        """Return the state that is kept across restarts."""
         before = self._spill.before if self._spill.grown else None
         found: dict[str, Any] = {} if before is None else {"shared_before_bytes": int(before)}
         return found | ({"reserved_ratio": round(self._reserved, 4)} if self._reserved else {})
 
     def recall(self, document: Mapping[str, Any]) -> None:
-        """Take over what an earlier run has kept; anything else is left out."""
+        """Take over an earlier run's state; ignore anything malformed."""
         reserved, before = document.get("reserved_ratio"), document.get("shared_before_bytes")
         if isinstance(reserved, float):
             self._reserved = reserved
@@ -155,10 +155,10 @@ class Fullness:
             self._spill = Spill(before=float(before))
 
     def update(self, t: float, room: Room, end_bytes: float | None, *, alarmed: bool = False) -> Full | None:
-        """Take a sample; return how full the card is, None where it is not, or the resource no card.
+        """Take a sample; return how full the card is, None where it is not full or the resource is no card.
 
-        ``end_bytes`` were in use when a stress run saw its memory come to lie in RAM, if one did; ``alarmed``
-        that it is warned of already: memory that is moved then at the ceiling is what was warned of.
+        ``end_bytes`` is the use at which a stress run saw its memory spill into RAM, if one did; ``alarmed`` means that
+        there is a warning already: memory moved at the ceiling then belongs to it.
         """
         gpu = room.gpu
         if gpu is None:
@@ -181,7 +181,7 @@ class Fullness:
         return Full(full, flat_seconds=flat) if full is not None and full >= self._settings.full_seconds else None
 
     def _moved(self, t: float, gpu: GpuSample, end_bytes: float | None, *, patience: float) -> Full | None:
-        """Return what was moved into Windows' RAM, once it is much enough for long enough."""
+        """Return the memory moved into Windows' RAM, once it is enough for long enough."""
         if gpu.shared_bytes is None:
             return None
         s = self._settings
@@ -193,7 +193,7 @@ class Fullness:
         return Full(max(held, 0.0), int(grown), much >= s.recovery_seconds) if self._reported else None
 
     def _at_ceiling(self, t: float, gpu: GpuSample, used: float, share: float) -> float | None:
-        """Return for how long the card has been at its ceiling; None where it is not, or a server's share."""
+        """Return for how long the card has been at its ceiling; None where it is not, or holds a server's share."""
         s = self._settings
         if used < 0.5 * self._reserved:
             self._reserved = 0.0
@@ -207,7 +207,7 @@ class Fullness:
         held = t - self._full_t
         if self._reserved:
             if held <= s.recovery_seconds and share < s.full_headroom:
-                self._reserved = max(self._reserved, used)  # graphs are captured, the last buffers come
+                self._reserved = max(self._reserved, used)  # CUDA graphs and the last buffers follow
             if used <= self._reserved + s.noise:
                 return None
             self._reserved, self._full_t = 0.0, t
@@ -215,15 +215,15 @@ class Fullness:
         return held
 
     def _took_it_at_once(self, t: float, gpu: GpuSample, used: float) -> bool:
-        """Tell whether a program that has just appeared came here fast."""
+        """Return whether a program that has just appeared caused a fast rise."""
         seen = [point for point in self._seen if t - point[0] <= START_SECONDS]
         if not seen:
-            return False  # full at the first look: nobody knows
+            return False  # full at the first sample: unknown
         start, base = min(seen, key=lambda point: (point[1], -point[0]))
         path = [point for point in seen if point[0] >= start] + [(t, used)]
         fast = 0.0
         for (t0, before), (t1, after) in pairwise(path):
-            # A step within one sample is a step, however long ago the sample before was.
+            # A step within one sample counts, however long ago the previous sample was.
             if after - before >= FAST * min(t1 - t0, 2.0):
                 fast += after - before
         recent = [value for when, value in path if t - when <= ARRIVAL_SECONDS]

@@ -1,13 +1,13 @@
-"""How fast a resource is used up, seen at every time scale at once.
+"""Growth of a resource's use, at every time scale at once.
 
-The used share of a resource is kept as a pyramid: level k holds the last eight blocks of 2**k samples, each
-by its maximum (the envelope of use, which irons out what saws up and down within a block). Counting
-samples instead of seconds makes the picture the same for one sample every 0.1 s or every minute.
+The used share of a resource is kept as a pyramid: level k holds the last eight blocks of 2**k samples, each by its
+maximum (the envelope of use, which removes sawtooth patterns within a block).
 
-How likely a growth goes on to the end follows from how far it has come (Lindy's rule: the chance that what
-has gained G goes on for H more is G / (G + H) when nothing else is known of its size). The rule knows no
-bytes and no seconds, so a leak of hours and one of seconds are judged alike. Against it speak peaks that did
-no harm: what has been here before and came back will probably come back again.
+Counting samples instead of seconds gives the same picture for one sample every 0.1 s or every minute. The probability
+that a growth continues to the end follows from its size so far (Lindy's rule: a growth that has gained G gains another
+H with probability G / (G + H) when nothing else is known). The rule has neither bytes nor seconds, so a leak over hours
+and one over seconds are judged alike. Peaks that did no harm reduce it: use that was here before and went back will
+probably do so again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import NamedTuple
 
 MOST_PEAKS = 24
 FLAT = 3.0
-"""A jump is at least so many times what rose in the blocks before it: in a ramp every block is as high."""
+"""A jump is at least this many times the rise in the blocks before it: in a ramp, blocks rise equally."""
 RESUMED = 0.02
-"""Rise after a jump (share of the capacity) that shows that something grows on."""
+"""Rise after a jump (share of the capacity) that shows continued growth."""
 FALLEN = 0.5
-"""Share of a jump that, once given back, shows that what jumped has gone."""
+"""Share of a jump whose release shows that the jump is over."""
 REMEMBERED = 64
-"""Blocks for which a jump and its top are news: after that it is a plateau."""
+"""Blocks for which a jump and its top are remembered: after that it is a plateau."""
 AFTER = 0.1
-"""Fall below a jump's top that shows that what jumped has gone."""
+"""Fall below a jump's top that shows that the jump is over."""
 
 
 class Shift(NamedTuple):
-    """By how much the past is to be raised, so that no time scale takes a jump for growth."""
+    """Amount by which to raise the past, so that no time scale takes a jump for growth."""
 
     by: float
     fresh: bool = False  # a jump begins
@@ -42,7 +42,7 @@ NONE = Shift(0.0)
 
 
 class Jumps:
-    """Tells jumps from growth, one sample at a time; blocks are the samples of about half a second."""
+    """Distinguishes jumps from growth, a sample at a time; blocks hold the samples of about half a second."""
 
     def __init__(self, least: float) -> None:
         """Take the smallest rise that can be a jump, as a share of the capacity."""
@@ -55,7 +55,7 @@ class Jumps:
         self._falling = False
 
     def update(self, used: float, *, new_block: bool) -> Shift:
-        """Take the next sample; return what it means for the past."""
+        """Take the next sample; return the shift of the past."""
         last, self._last = self._last, used
         if last is None:
             self._anchor = self._block_from = self._crest = used
@@ -80,11 +80,11 @@ class Jumps:
         if rise > 0.0 and self._blocks_since <= 1:
             self._height += rise
             self._resumed_above += rise
-            return Shift(rise)  # the sample fell into the middle of the jump
+            return Shift(rise)  # the sample was taken in the middle of the jump
         if rise >= self._least and rise >= FLAT * max(self._rises):
             if self._crest_age < REMEMBERED and used - self._crest < 0.5 * rise:
                 self._crest_age = 0
-                return NONE  # back to where it has just been: the next tooth of a saw
+                return NONE  # back at its previous height: the next tooth of a sawtooth
             began_before = self._rises[1] > FLAT * self._rises[0]
             self._height = self._tallest = rise + (self._rises[1] if began_before else 0.0)
             self._blocks_since = 0
@@ -96,11 +96,11 @@ class Jumps:
         return self._given_back(used)
 
     def _given_back(self, used: float) -> Shift:
-        """Follow the fall of what had stood for a while: the past comes down with it, sample by sample.
+        """Follow the fall of a plateau: the past is lowered with it, sample by sample.
 
-        What falls at once was a tooth or a copy. Its like will come again, and the tops are what to look at:
-        with the past taken down, the next one would be lifted again, and a floor that rises under a saw that
-        leaps up in one sample and comes down in three would never be seen.
+        A top that falls at once was a sawtooth or a copy. It will come again, and its tops count: with the past
+        lowered, the next one would be raised again, and a floor rising under a sawtooth that leaps up in one sample and
+        falls in three would never be seen.
         """
         fall = self._crest - used
         if self._lifted <= 0.0 or fall <= 0.0 or self._crest_age < REMEMBERED:
@@ -110,7 +110,7 @@ class Jumps:
         return NONE
 
     def standing(self, used: float) -> bool:
-        """Tell whether nothing has grown since the last jump, so that what grew before it is over."""
+        """Return whether nothing has grown since the last jump, so that earlier growth is over."""
         if used > self._resumed_above or used < self._resumed_above - AFTER:
             self._resumed_above = 0.0
             return False
@@ -120,23 +120,23 @@ class Jumps:
 BLOCKS = 8
 SCALES = 14
 BASE_SECONDS = 0.45
-"""Samples closer than this share a block, so that ten a second look like two."""
+"""Samples closer than this share a block, so that ten per second look like two."""
 FEWEST_RISES = 4
 NEARLY_FULL = 0.88
-"""Above this share one rise fewer will do: there is no room to wait for another."""
+"""Above this share one rise fewer is enough: there is no room to wait for another."""
 ADVANCE = 0.004
 """Rise (share of the capacity) that shows that a growth is alive."""
 
 
 class Growth(NamedTuple):
-    """A growth that is going on; ``gain``, ``rate`` and ``height`` are shares of the capacity."""
+    """A growth in progress; ``gain``, ``rate`` and ``height`` are shares of the capacity."""
 
     window_seconds: float
     gain: float
-    rate: float  # a second
-    pace: float  # how fast it goes now against its mean
-    height: float  # the used share that it has reached
-    probability: float = 0.0  # that it goes on to the end
+    rate: float  # per second
+    pace: float  # current rate relative to the mean
+    height: float  # used share reached
+    probability: float = 0.0  # of continuing to the end
     eta_seconds: float = 0.0
 
 
@@ -146,10 +146,10 @@ class Scale:
     def __init__(self) -> None:
         self.maxima: deque[float] = deque(maxlen=BLOCKS - 1)
         self.ends: deque[float] = deque(maxlen=BLOCKS - 1)
-        self.current, self.parts = 0.0, 0  # the block that is being filled, and how many halves it has
+        self.current, self.parts = 0.0, 0  # the block being filled, and the halves it has
 
     def growth(self, t: float, used: float, noise: float) -> Growth | None:
-        """Return the growth that this scale sees, or None where it sees none that is alive and steady."""
+        """Return the growth seen at this scale, or None where none is alive and steady."""
         maxima, n = self.maxima, len(self.maxima)
         now = max(used, self.current) if self.parts else used
         since, reference = self.ends[0], maxima[0]
@@ -158,7 +158,7 @@ class Scale:
         gain, window = now - reference, t - since
         if gain <= noise or window <= 0.0:
             return None
-        # The last three of n + 1 blocks must bring at least half of what three bring on average.
+        # The last three of n + 1 blocks must rise by at least half of the average of three.
         if (now - maxima[-3]) * (n + 1) < 1.5 * gain:
             return None
         steadiness = self._steadiness(now, 0.05 * gain)
@@ -168,7 +168,7 @@ class Scale:
         return Growth(window, (gain - noise) * steadiness, gain / window, pace, now)
 
     def _steadiness(self, now: float, least: float) -> float:
-        """Return 0 for a few leaps to 1 for many like rises; rises below ``least`` do not count."""
+        """Return from 0, for a few leaps, to 1, for many equal rises; rises below ``least`` do not count."""
         total = largest = 0.0
         rises, before = 0, self.maxima[0]
         for value in (*self.maxima, now):
@@ -208,12 +208,12 @@ class Envelope:
 
     @property
     def knows(self) -> bool:
-        """Tell whether enough was seen for the finest scale to speak."""
+        """Return whether there are enough samples for the finest scale."""
         return len(self._scales[0].maxima) >= FEWEST_RISES - 1
 
     @property
     def still_seconds(self) -> float:
-        """Seconds since use last came higher than it had been."""
+        """Seconds since use last exceeded its previous maximum."""
         return self._t - self._mark_t
 
     def push(self, t: float, used: float) -> None:
@@ -229,7 +229,7 @@ class Envelope:
             self._mark += shift.by
             for scale in self._scales:
                 scale.raise_by(shift.by)
-        if shift.by > 0.0:  # a sample that fell into the jump is part of it, and not lifted on top of it
+        if shift.by > 0.0:  # a sample taken during the jump is part of it, and not raised again
             self._mark = min(self._mark, used)
             base.current = min(base.current, used)
         if used > self._mark + ADVANCE:
@@ -248,7 +248,7 @@ class Envelope:
         self._t = t
 
     def _roll(self, index: int, t: float, value: float) -> None:
-        """Put a completed block into its ring; two of them make one of the next scale."""
+        """Put a completed block into its ring; two form one of the next scale."""
         scale = self._scales[index]
         scale.maxima.append(value)
         scale.ends.append(t)
@@ -263,13 +263,13 @@ class Envelope:
             above.parts = 0
 
     def _settle(self, t: float) -> None:
-        """Let the growth that had ended before a jump be forgotten: what jumped is something else."""
+        """Forget growth that had ended before a jump: the jump has another cause."""
         for scale in self._scales:
             if scale.maxima and t - self._mark_t > 0.15 * (t - scale.ends[0]):
                 scale.flatten()
 
     def skip(self, seconds: float) -> None:
-        """Forget the scales that are shorter than a gap in time: they know nothing of what was before."""
+        """Clear the scales that are shorter than a gap in time: their past is unknown."""
         for scale in self._scales:
             if scale.maxima and scale.ends[-1] - scale.ends[0] < 2.0 * seconds:
                 scale.maxima.clear()
@@ -278,10 +278,10 @@ class Envelope:
         self._asked = False
 
     def growths(self, headroom: float, *, resumed: bool = False) -> list[Growth]:
-        """Return what grows now, at every scale, given the share that is left; the finest scale first.
+        """Return the current growth at every scale, given the share left; the finest scale first.
 
-        A coarse scale is looked at four times a block; what it saw then stands in between. ``resumed`` says
-        that samples have come since the last look, so that nothing seen before still stands.
+        A coarse scale is evaluated four times per block and its result kept in between. ``resumed`` says that samples
+        have come since the last call, so that no earlier result is valid.
         """
         t, used = self._t, self._scales[0].current
         if self._jumps.standing(used):
@@ -332,21 +332,21 @@ class Peaks:
             self._peaks.popleft()
 
     def clear(self) -> None:
-        """Forget all peaks, the present one too: it did harm."""
+        """Forget all peaks, including the present one, which did harm."""
         self._peaks.clear()
         self._high, self._rising = None, True
 
     def document(self, t: float) -> list[list[float]]:
-        """Return [age in seconds, share] of each peak, to be kept over a restart."""
+        """Return [age in seconds, share] of each peak, to be kept across restarts."""
         return [[round(t - when, 1), round(peak, 4)] for when, peak in self._peaks]
 
     def recall(self, t: float, peaks: Iterable[tuple[float, float]]) -> None:
-        """Take over peaks of so many seconds ago from an earlier run."""
+        """Take over an earlier run's peaks, and their age in seconds."""
         earlier = sorted((t - age, peak) for age, peak in peaks if age <= self._memory)
         self._peaks = deque([*earlier, *self._peaks], maxlen=MOST_PEAKS)
 
     def reached(self, share: float, before: float) -> bool:
-        """Tell whether a peak before some moment was this high."""
+        """Return whether a peak before a moment was this high."""
         return any(when < before and peak >= share for when, peak in self._peaks)
 
     @property
@@ -356,14 +356,14 @@ class Peaks:
         return gaps[len(gaps) // 2] if gaps else 0.0
 
     def doubt(self, height: float, since: float) -> float:
-        """Return how many excursions came as far as ``height`` and went back; nearby peaks count in part.
+        """Return how many excursions reached ``height`` and went back; nearby peaks count in part.
 
-        The last peak after ``since``, when a growth began, is its own top, not one of before.
+        The last peak after ``since``, the start of a growth, is its own top and does not count.
         """
         peaks = [*self._peaks]
         if peaks and peaks[-1][0] >= since:
             peaks.pop()
-        total = 0.0  # by hand: since Python 3.12 sum() rounds otherwise
+        total = 0.0  # a loop: since Python 3.12 sum() rounds differently
         for _, peak in peaks:  # from 1 at the peak itself down to 0 at 15 % of the way from there to the end
             total += max(0.0, 1.0 - max(0.0, height - peak) / (0.15 * (1.0 - peak) + 1e-9))
         return total

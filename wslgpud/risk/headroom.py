@@ -1,4 +1,4 @@
-"""Headroom of each resource below its real ceiling: of a card learned from allocations that failed there."""
+"""Headroom of each resource below its real ceiling: a card's is learned from failed allocations."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until 
 WINDOWS = "windows"
 """The resource's name."""
 TAKEN_SECONDS = 600.0
-"""A machine that has been smaller for so long is a smaller machine."""
+"""After this long, a smaller total counts as the machine's size."""
 TREND_SECONDS = 60.0
 FALL_SECONDS = 10.0
-"""A program that ran out of memory is gone, or has given it back, within this."""
+"""A program that ran out of memory has ended, or freed it, within this time."""
 
 Certainty = Literal["", "seen", "probable"]
-"""How the most that a card has given is known: "probable" where the failure itself was not seen."""
+"""How a card's ceiling is known: "probable" where the failure itself was not seen."""
 
 
 class Room(NamedTuple):
     """Headroom and capacity of one resource in bytes."""
 
     resource: str
-    key: str  # identity across samples: of a card its UUID, as cards may swap places
+    key: str  # identity across samples: a card's UUID, as indexes may change
     headroom: int
-    capacity: int  # changes when the machine does
-    swap: bool = False  # swap is part of it, so a growth gets slower before the end
+    capacity: int  # may change at run time
+    swap: bool = False  # includes swap, so growth slows down before the end
     gpu: GpuSample | None = None
-    limit_hits: int | None = None  # a cgroup's runs into its limit
+    limit_hits: int | None = None  # how often a cgroup hit its limit
 
     @property
     def share(self) -> float:
@@ -45,10 +45,10 @@ class Room(NamedTuple):
 
 
 class Taken:
-    """RAM that a host has taken back from its virtual machine (a balloon): as good as in use, until it is old news.
+    """RAM that a host has taken back from its virtual machine (balloon): counts as in use for some minutes.
 
-    With each piece the machine's RAM gets smaller, and growth under one capacity says nothing under another: what goes
-    away that way would never be seen to go on.
+    Each piece shrinks the machine's RAM, and growth under one capacity says nothing under another: without this, such a
+    loss would never be seen to continue.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Taken:
         self._changed_t = -math.inf
 
     def total(self, observation: Observation) -> int:
-        """Return the machine's RAM with what was taken back in the last minutes; 0 where it is not known."""
+        """Return the machine's RAM plus the RAM taken back in the last minutes; 0 where unknown."""
         ram, t = observation.ram, observation.t
         if ram is None:
             return self._most
@@ -68,7 +68,10 @@ class Taken:
 
 
 def ram_room(observation: Observation, total: int = 0) -> Room | None:
-    """RAM and swap are one resource: the kernel kills when both are gone. ``total`` counts what a host took back."""
+    """RAM and swap are one resource: the kernel kills when both are used up.
+
+    ``total`` includes RAM taken back by a host.
+    """
     ram, swap = observation.ram, observation.swap
     if ram is None or ram.total <= 0:
         return None
@@ -77,25 +80,25 @@ def ram_room(observation: Observation, total: int = 0) -> Room | None:
 
 
 def windows_room(observation: Observation) -> Room | None:
-    """Return the RAM of Windows; its page file makes the end slower."""
+    """Return Windows' RAM; its page file slows growth down near the end."""
     windows = observation.windows
     return None if windows is None else Room(WINDOWS, WINDOWS, max(0, windows.available), windows.total, swap=True)
 
 
 def gpu_key(gpu: GpuSample) -> str:
-    """Return the key of a card; recordings may lack the UUID."""
+    """Return a card's key; recordings may lack the UUID."""
     return gpu.uuid or f"gpu{gpu.index}"
 
 
 def gpu_used(gpu: GpuSample) -> int | None:
-    """Return the VRAM in use in bytes, by NVML's own word or from what is free."""
+    """Return the VRAM in use in bytes, as NVML reports it or derived from the free memory."""
     if gpu.used_bytes is not None or gpu.free_bytes is None or not gpu.total_bytes:
         return gpu.used_bytes
     return gpu.total_bytes - gpu.free_bytes
 
 
 def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -> Room | None:
-    """VRAM up to NVML's total less what the driver (under WSL2 Windows too) keeps, or as learned."""
+    """VRAM up to NVML's total minus the reserve of the driver (under WSL2 also Windows), or as learned."""
     total, used = gpu.total_bytes, gpu_used(gpu)
     if not total or total < 0 or used is None:
         return None
@@ -111,10 +114,10 @@ def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -
 
 
 def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
-    """A limit less what cannot be reclaimed; swap counts only where its own limit is known.
+    """A limit minus unreclaimable memory; swap counts only where its own limit is known.
 
-    All file pages are reclaimable, as in the kernel's own MemAvailable (mm/show_mem.c): a group whose page
-    cache fills its limit is healthy.
+    All file pages are reclaimable, as in the kernel's own MemAvailable (mm/show_mem.c): a group whose page cache fills
+    its limit is healthy.
     """
     if group.limit <= 0:
         return None
@@ -142,7 +145,7 @@ def rooms(observation: Observation, learned_ceilings: Mapping[str, int], ram_tot
 
 
 class Failure(NamedTuple):
-    """An allocation that has probably failed: ``program`` ended, or gave memory back, with the card full."""
+    """An allocation that has probably failed: ``program`` ended, or freed memory, with the card full."""
 
     resource: str
     uuid: str
@@ -161,7 +164,7 @@ class _Card:
 
 
 class Ceilings:
-    """The learned ceiling of each card, by its key: ``bytes_by_key`` are the most that it has given."""
+    """The learned ceiling of each card by key: ``bytes_by_key`` is the most it has ever allocated."""
 
     def __init__(self, settings: RiskSettings) -> None:
         self._settings = settings
@@ -170,22 +173,21 @@ class Ceilings:
         self._cards: dict[str, _Card] = {}
 
     def certainty(self, key: str) -> Certainty:
-        """Tell how a card's ceiling is known: "" where it is not learned."""
+        """Return how a card's ceiling is known: "" where it is not learned."""
         return self._certainty.get(key, "")
 
     def failed(self, key: str, used: int, total: int) -> None:
-        """Learn from an allocation that failed with so much in use."""
+        """Learn from an allocation that failed with this much in use."""
         if used >= (1.0 - self._settings.learn_ceiling_below) * total:
             self.bytes_by_key[key], self._certainty[key] = used, "seen"
 
     def update(self, t: float, gpu: GpuSample, limit: int, *, usual: bool) -> Failure | None:
-        """Take a sample; drop a ceiling that was passed after all; return an allocation that has failed.
+        """Take a sample; drop a ceiling that was exceeded after all; return an allocation that has failed.
 
-        On native Linux nothing reports a CUDA out-of-memory error. What can be seen of one: use grows until
-        next to nothing is left, and within seconds a program on the card ends and much of it is free again.
-        Where the driver shows no programs, a fall is enough the first time: what comes back is a saw.
-        ``limit`` is the usable size in bytes, learned or assumed; ``usual`` says that use has been this high before
-        and fell again without harm.
+        On native Linux nothing reports a CUDA out-of-memory error. Its visible traces: use grows until next to nothing
+        is left, and within seconds a program on the card ends and much of it is free again. Where the driver shows no
+        programs, the first fall is enough: a repeated one is a sawtooth. ``limit`` is the usable size in bytes, learned
+        or assumed; ``usual`` says that use has been this high before and fell again without harm.
         """
         key, used = gpu_key(gpu), gpu_used(gpu)
         if used is None:
@@ -221,18 +223,18 @@ class Ceilings:
         seen = card.seen
         while seen and t - seen[0][0] > TREND_SECONDS:
             seen.popleft()
-        # At ten samples a second the ring would hold too little; of half a second the most is kept.
+        # Ten samples per second would fill the ring too fast; the maximum of each half second is kept.
         if len(seen) > 1 and t - seen[-2][0] < 2.0 * TREND_SECONDS / 128:
             t, used = max(seen.pop(), (t, used), key=lambda pair: pair[1])
         seen.append((t, used))
 
     def document(self, key: str) -> dict[str, Any]:
-        """Return the ceiling of a card as it is kept across restarts."""
+        """Return a card's ceiling, to be kept across restarts."""
         used = self.bytes_by_key.get(key)
         return {} if used is None else {"ceiling_bytes": used, "ceiling": self._certainty[key]}
 
     def recall(self, key: str, document: Mapping[str, Any]) -> None:
-        """Take what an earlier run has learned; anything else is left out."""
+        """Take over an earlier run's ceiling; ignore anything malformed."""
         used, certainty = document.get("ceiling_bytes"), document.get("ceiling")
         if isinstance(used, int) and certainty in ("seen", "probable"):
             self.bytes_by_key[key], self._certainty[key] = used, certainty

@@ -1,4 +1,4 @@
-"""From evidence to a level, and from levels to few changes: severity and hysteresis."""
+"""Severity and hysteresis: from evidence to a level, and from levels to few changes."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ Cause = Literal[
     "growth", "steps", "pressure", "stall", "limit", "oom", "expected", "full", "paused", "killed", "refused", "freed"
 ]
 ENDINGS: frozenset[Cause] = frozenset({"killed", "refused", "freed"})
-"""How a room came back: causes that explain why nothing is wrong any more."""
+"""Causes that explain how memory came back."""
 COUNTDOWNS: frozenset[Cause] = frozenset({"growth", "steps"})
-"""Causes reported by how long it takes until nothing is left."""
+"""Causes reported with the time until nothing is left."""
 SECONDS_LONG = 16.0
-"""What ends within this is a matter of seconds."""
+"""Time to exhaustion that counts as a matter of seconds."""
 FEWEST_SAMPLES = 10
-"""Samples that must show that an alarm is over: of one in half a minute, two or three are chance."""
+"""Samples that must show that an alarm is over: at one every half minute, two or three may be chance."""
 
 
 class Danger(NamedTuple):
-    """One thing that points to exhaustion.
+    """Evidence of coming exhaustion.
 
-    "paused" means no growth for ``window_seconds``, and only explains an alarm that still holds; one of
-    ``ENDINGS`` happened ``window_seconds`` ago.
+    "paused" means no growth for ``window_seconds``, and only explains an alarm that still holds; one of ``ENDINGS``
+    happened ``window_seconds`` ago.
     """
 
     cause: Cause
-    probability: float  # of causes other than growth and steps: critical from 0.9, else a warning
+    probability: float  # for causes other than growth and steps: critical from 0.9, else a warning
     eta_seconds: float  # the middle estimate
-    window_seconds: float  # how long it has been seen
-    early_seconds: float = math.inf  # the shortest time that any scale believes in
-    still_seconds: float = 0.0  # how long it may pause and yet go on
+    window_seconds: float  # duration of the evidence
+    early_seconds: float = math.inf  # the shortest estimate of any scale
+    still_seconds: float = 0.0  # longest pause after which it may still continue
     rate: float = 0.0
     pace: float = 1.0  # how fast it goes now against its mean
     next_step: float = 0.0  # of a staircase
     last_step: float = 0.0
-    spilled_bytes: int = 0  # in Windows' RAM because a card is full
+    spilled_bytes: int = 0  # in Windows' RAM because the card is full
 
 
 def headroom_for_warning(eta: float, s: RiskSettings) -> float:
-    """Return the share of headroom under which a danger so many seconds away warns."""
+    """Return the share of headroom below which a danger this many seconds away causes a warning."""
     if eta > s.warn_eta_seconds:
         return s.slow_headroom if eta <= s.slow_eta_seconds else 0.0
     for (before_eta, before), (point_eta, headroom) in pairwise((s.warn_points[0], *s.warn_points)):
@@ -56,10 +56,10 @@ def headroom_for_warning(eta: float, s: RiskSettings) -> float:
 
 
 def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0) -> Level:
-    """Return the level that a danger deserves at this moment with this ``share`` of headroom.
+    """Return the level of a danger at this ``share`` of headroom.
 
-    Headroom is projected ``until_next`` seconds ahead: by how much the sampling interval exceeds the fastest.
-    ``margin`` is added to the headroom that growth within seconds needs.
+    Headroom is projected ``until_next`` seconds ahead: the excess of the sampling interval over the fastest. ``margin``
+    is added to the headroom that growth within seconds needs.
     """
     if danger.cause == "expected":
         return Level.WARNING if danger.probability >= s.warn_probability else Level.INFO
@@ -72,7 +72,7 @@ def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings, 
     near = share - danger.rate * until_next < least
     if danger.cause == "growth":
         return _growth_level(danger, share, s) if near else Level.INFO
-    # Will the step that follows fit? One beyond twice the last is too bold a guess.
+    # Will the next step fit? Assume no more than twice the last one.
     fits = danger.next_step < share or danger.last_step < 0.5 * share or danger.eta_seconds > s.warn_eta_seconds
     if fits and not near:
         return Level.INFO
@@ -80,16 +80,16 @@ def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings, 
 
 
 def _within_seconds(danger: Danger, share: float, s: RiskSettings) -> bool:
-    """Tell whether it is as good as certain that the end is a matter of seconds."""
+    """Return whether exhaustion is almost certain and a matter of seconds."""
     certain = danger.probability >= s.act_probability and share <= s.act_headroom
     return certain and danger.eta_seconds <= s.act_seconds
 
 
 def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:
-    """Return how bad a growth is that is near enough to the limit to warn of."""
+    """Return the level of a growth that is close enough to the limit for a warning."""
     if danger.pace < 0.5:
         return Level.WARNING
-    # Seconds-long growth is mostly something that loads and fits: be nearer to the limit before shouting.
+    # Growth over seconds is mostly a program that loads and fits: wait until it is closer to the limit.
     slow = min(1.0, max(0.0, (danger.eta_seconds - 2.0) / 8.0))
     if not _within_seconds(danger, share, s) and (
         danger.probability < s.critical_probability
@@ -104,22 +104,22 @@ def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:
 
 @dataclass(slots=True)
 class Hysteresis:
-    """The level of one resource: up at once, down only when the reason is really gone."""
+    """The level of one resource: raised at once, lowered only when the reason is certainly gone."""
 
     settings: RiskSettings
     level: Level = Level.OK
-    raised_share: float = 1.0  # headroom at which the level was raised last
-    warned_share: float = 1.0  # headroom at which the alarm began
+    raised_share: float = 1.0  # headroom when the level was last raised
+    warned_share: float = 1.0  # headroom when the alarm began
     wanted_t: float = 0.0
     still_needed: float = 0.0
     better_since: float | None = None
     interval: float = 0.0  # seconds between two samples
 
     def step(self, t: float, want: Level, share: float, still_needed: float, period: float) -> Level:
-        """Take the level that the evidence deserves at ``t`` with this share of headroom; return the one that holds.
+        """Take the level that the evidence justifies at ``t`` with this share of headroom; return the level that holds.
 
-        The alarm may end after ``still_needed`` seconds without evidence. ``period`` are the usual seconds from
-        peak to peak where use saws up and down, else 0.
+        The alarm may end after ``still_needed`` seconds without evidence. ``period`` is the usual time in seconds
+        between the peaks of a sawtooth, else 0.
         """
         s = self.settings
         if want >= self.level:
@@ -137,20 +137,20 @@ class Hysteresis:
             self.better_since = None
         elif self.better_since is None:
             self.better_since = t
-        # Nothing stays red over free memory, not even for the next tooth of a saw.
+        # No alarm outlasts free memory, not even until the next tooth of a sawtooth.
         teeth = 1.5 * period if share < s.recovered_headroom else 0.0
         patience = min(max(s.recovery_seconds, teeth, FEWEST_SAMPLES * self.interval), s.warn_eta_seconds)
         recovered = self.better_since is not None and t - self.better_since >= patience
         still = t - self.wanted_t >= min(self.still_needed, s.warn_eta_seconds)
         if recovered or still:
-            # What merely stands still steps down by way of warning: it is still near its limit.
+            # Stopped growth steps down to a warning first: use is still near its limit.
             self.level = max(want, Level.WARNING) if self.level > Level.WARNING and not recovered else want
             self.raised_share, self.wanted_t = share, t
         return self.level
 
     @property
     def room_back(self) -> float:
-        """The share of headroom at which a kill, or the end of who grew, is the end of the alarm."""
+        """The share of headroom at which a kill, or the end of the culprit, ends the alarm."""
         s = self.settings
         began = self.warned_share + s.recovery if self.level >= Level.WARNING else 0.0
         return min(max(began, s.kill_headroom), s.recovered_headroom)
@@ -161,23 +161,23 @@ class Hysteresis:
         return self.level
 
     def settle(self) -> None:
-        """Wait no longer than for any growth: what is full cannot go on growing, however long it has."""
+        """Wait no longer than for other growth: a full card cannot keep growing, however long it has."""
         self.still_needed = min(self.still_needed, self._least_still())
 
     def _least_still(self) -> float:
         return max(self.settings.still_seconds, FEWEST_SAMPLES * self.interval)
 
     def forgive(self, seconds: float) -> None:
-        """Leave out time in which nothing could be seen (a suspended machine)."""
+        """Exclude time in which nothing was sampled (a suspended machine)."""
         self.wanted_t += seconds
         if self.better_since is not None:
             self.better_since += seconds
 
 
 def ending_facts(forecast: Forecast, wall: float) -> dict[str, Fact]:
-    """Return the facts of how a room came back, for the row of the change that ends an alarm.
+    """Return the facts about how memory came back, for the row that ends an alarm.
 
-    ``ending`` is the cause, ``ended_wall`` when it was, and ``victim`` who was killed, where that is known.
+    ``ending`` is the cause, ``ended_wall`` the time, and ``victim`` the killed process, where known.
     """
     if forecast.cause not in ENDINGS:
         return {}

@@ -1,8 +1,8 @@
-"""How likely exhaustion is within a time, as it is told to people. Pure.
+"""Probability of exhaustion within a given time, as shown to users. Pure.
 
-What the engine decides by is how certain it is that a danger goes on to its end; that ranks dangers well, and is no
-probability. Here it becomes one that came true as often as it says, on recordings that it was not fitted to:
-``python -m tests.bench.bench_reliability``.
+The engine decides by its certainty that a danger continues to its end, which ranks dangers well but is no probability.
+This module calibrates it into one, verified on recordings that it was not fitted to: ``python -m
+tests.bench.bench_reliability``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ HORIZONS = (60, 300, 900, 3600)
 
 
 class Calibration(NamedTuple):
-    """Log-odds of the certainty become ``offset`` + ``slope`` x log-odds (Platt, 1999).
+    """Maps the log-odds of the certainty to ``offset`` + ``slope`` x log-odds (Platt, 1999).
 
-    The time to exhaustion is log-normal: its logarithm has the standard deviation ``spread``, about that of the
-    engine's middle estimate less ``sooner``.
+    The time to exhaustion is log-normal: its logarithm has the standard deviation ``spread``, around that of the
+    engine's middle estimate minus ``sooner``.
     """
 
     offset: float
@@ -33,7 +33,7 @@ CALIBRATION = Calibration(0.8, 0.725, 0.975, 0.3)
 
 
 def probabilities(danger: Danger | None, *, known: bool = True) -> dict[int, float]:
-    """Return the probability of exhaustion within each horizon (seconds); empty if too little was seen."""
+    """Return the probability of exhaustion within each horizon (seconds); empty with too few samples."""
     if danger is None:
         return dict.fromkeys(HORIZONS, 0.0) if known else {}
     return {horizon: within(horizon, danger.probability, danger.eta_seconds) for horizon in HORIZONS}

@@ -1,4 +1,4 @@
-"""Run the daemon's own engine over recorded observations."""
+"""Runs the daemon's own engine over recorded observations."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from wslgpud.risk.settings import RiskSettings
 from wslgpud.words import cause, say
 
 Points = list[tuple[float, float, float | None, Level]]
-#: bytes of a truth file; a long one has a few hundred
+#: size limit of a truth file; a long one has a few hundred bytes
 _MOST_BYTES = 1 << 20
 
 
 class TruthError(ValueError):
-    """A truth file that cannot be read; the text names the file and what is wrong."""
+    """A truth file cannot be read; the message names it and the reason."""
 
 
 @dataclass(slots=True)
 class Replay:
     """The engine's output for one trace: changes of level, and by resource the forecast of each sample.
 
-    ``start_wall`` is when second 0 was, if that is known.
+    ``start_wall`` is the wall time of second 0, if known.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Replay:
 
 
 def trace_name(path: Path) -> str:
-    """Return a trace's name: the file's up to its first dot."""
+    """Return a trace's name: the file name up to its first dot."""
     return path.name.split(".", 1)[0]
 
 
@@ -63,15 +63,15 @@ def replay(name: str, observations: Iterable[Observation], settings: RiskSetting
 
 
 def events_beside(path: Path) -> dict[str, float]:
-    """Return when each resource of a trace ran out, by ``NAME.truth.json`` beside it; empty without one.
+    """Return when each resource of a trace ran out, from ``NAME.truth.json`` beside it; empty without one.
 
     Raises:
-        TruthError: there is one, but it cannot be read.
+        TruthError: it exists, but cannot be read.
     """
     beside = path.parent / f"{trace_name(path)}.truth.json"
     try:
         with beside.open("rb") as file:
-            rows = json.loads(file.read(_MOST_BYTES))["events"]  # the rest of a longer one is missed by the parser
+            rows = json.loads(file.read(_MOST_BYTES))["events"]  # a longer file is cut off and fails to parse
         times = sorted(((str(row["resource"]), float(row["t"])) for row in rows), reverse=True)
     except FileNotFoundError:
         return {}

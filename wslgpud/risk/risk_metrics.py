@@ -34,7 +34,7 @@ PROBABILITY = _of_resource(
     "within_seconds",
     decimals=3,
 )
-CULPRIT = info(  # not stored: the changes of level keep it
+CULPRIT = info(  # stored as changes of level
     "risk_culprit",
     "Who takes the memory, as far as is known, and what points to exhaustion; absent while nothing does.",
     "resource",
@@ -48,7 +48,7 @@ AGE = _of_resource(
     "Age of the sample that the forecast rests on; above 0 while no new one comes and the last one is held.",
     "resource",
     decimals=1,
-    stored=False,  # a source that is late says so in the database itself
+    stored=False,  # a late source is recorded in the database anyway
 )
 LEARNED = gauge(
     "learned_ceiling_bytes",
@@ -61,7 +61,7 @@ METRICS = (LEVEL, HEADROOM, CAPACITY, CONSUMPTION, TIME_LEFT, PROBABILITY, CULPR
 
 
 def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
-    """Turn forecasts into readings; what a forecast does not know is left out."""
+    """Turn forecasts into readings; unknown values are omitted."""
     for f in forecasts:
         labels = (f.resource,)
         yield Reading(LEVEL, int(f.level), labels)

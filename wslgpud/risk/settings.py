@@ -9,67 +9,67 @@ from dataclasses import dataclass
 class RiskSettings:
     """Thresholds; shares are of the resource's capacity, times are seconds.
 
-    ``risk/README.md`` says where each number comes from; change it there, too.
+    ``risk/README.md`` documents the origin of each number; update it, too.
     """
 
     warn_probability: float = 0.40
     """A growth must be at least this likely to end in exhaustion (share of gain in gain + headroom)."""
     warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.275), (16.0, 0.26), (30.0, 0.24), (60.0, 0.215))
-    """(seconds to exhaustion, share of headroom) under which a growth warns, linear in between: above it a
-    growth is nobody's problem yet, but one of seconds leaves no time to wait."""
+    """(seconds to exhaustion, share of headroom) below which a growth causes a warning, linear in between: above it a
+    growth is no problem yet, but one over seconds leaves no time to wait."""
     no_swap_margin: float = 0.025
     """Added to those of 16 s and less where no swap slows growth down near the limit: VRAM, most cgroups."""
     look_ahead: float = 0.5
-    """Share of a sampling interval (beyond half a second) that RAM's growth is carried on for before it is
-    compared: the next sample may come too late. Without swap, the whole of it."""
+    """Share of a sampling interval (beyond half a second) by which RAM's growth is extrapolated before it is compared:
+    the next sample may come too late. Without swap, the whole interval."""
     warn_eta_seconds: float = 900.0
-    """Beyond this a warning needs headroom below ``slow_headroom``: people can do other things first."""
+    """Beyond this a warning needs headroom below ``slow_headroom``: it is not urgent."""
     slow_eta_seconds: float = 3600.0
-    """Beyond this no growth warns."""
+    """Beyond this no growth causes a warning."""
     slow_headroom: float = 0.10
-    """Share of headroom under which even an exhaustion an hour away is worth a warning."""
+    """Share of headroom below which even exhaustion an hour away is worth a warning."""
     critical_headroom: float = 0.085
-    """Share under which a steady growth is critical."""
+    """Share below which a steady growth is critical."""
     critical_headroom_fast: float = 0.06
-    """Share under which a growth of seconds is critical: a model that fits ends close below the limit too."""
+    """Share below which a growth over seconds is critical: a model that fits also ends just below the limit."""
     critical_eta_seconds: float = 300.0
-    """A critical growth ends within this."""
+    """A critical growth reaches exhaustion within this time."""
     critical_probability: float = 0.7
-    """And it is at least this likely to end in exhaustion."""
+    """And is at least this likely to reach it."""
     act_seconds: float = 8.0
-    """And so is a growth that ends within this: with a share of headroom alone, what takes seconds from half full to
-    the end would be critical when it is over."""
+    """So is a growth that reaches exhaustion within this time: by the share of headroom alone, one that takes seconds
+    from half full to full would become critical too late."""
     act_probability: float = 0.6
-    """If it is at least this likely to end in exhaustion."""
+    """If it is at least this likely to reach it."""
     act_headroom: float = 0.275
-    """And has this share left at most: above it nothing warns either."""
+    """And has at most this share left: above it there is no warning either."""
     emergency_headroom: float = 0.03
     emergency_eta_seconds: float = 15.0
-    """Share under which a critical growth is an emergency when it has so many seconds left."""
+    """Share below which a critical growth is an emergency if exhaustion is this close."""
     noise: float = 0.012
-    """Gain that a desktop makes by breathing; subtracted from every gain before it counts."""
+    """Gain from normal fluctuation of a desktop; subtracted from every gain before it counts."""
     jump: float = 0.08
-    """A rise this large within one sample is an allocation, not a growth: it says nothing of what follows."""
+    """A rise this large within one sample is an allocation, not a growth: it predicts nothing."""
     step: float = 0.02
     """Smallest rise between two plateaus that counts as a step of a staircase."""
     swing: float = 0.04
-    """A fall of at least this ends an excursion, whose peak is then known to be survivable."""
+    """A fall of at least this much ends an excursion, whose peak is then known to be harmless."""
     doubt: float = 1.3
-    """How much one peak that did no harm counts against a growth: it is believed 1 / (1 + doubt x peaks) as
-    much, so that after one it must be as good as at the end."""
+    """Weight of a harmless peak against a growth, whose certainty is divided by 1 + doubt x peaks, so that after one
+    peak it must be almost at the end."""
     peak_memory_seconds: float = 6 * 3600.0
-    """How long a peak that did no harm counts in favour of the next one like it."""
+    """How long a harmless peak counts in favour of similar ones."""
     recovery: float = 0.08
-    """An alarm may end when headroom is this much above where the alarm began."""
+    """An alarm may end when headroom is this much above that at its start."""
     recovery_seconds: float = 60.0
-    """And has been there for so long: the next wave of a build comes within it."""
+    """And has been for this long: the next wave of a build comes within it."""
     recovered_headroom: float = 0.6
     """Or above this share, wherever it began."""
     info_seconds: float = 10.0
-    """An info outlives its reason by this (and half of what the growth took), so that it does not flicker."""
+    """An info outlasts its reason by this (and half the growth's duration), so that it does not flicker."""
     still_seconds: float = 90.0
-    """Without growth for this long (and for as long as the growth took), an alarm ends where it stands: that
-    it may go on is believed no longer. It ends within ``warn_eta_seconds`` at the latest."""
+    """Without growth for this long (and for the growth's duration), an alarm ends at its present headroom: growth is no
+    longer expected to resume. It ends after ``warn_eta_seconds`` at the latest."""
     pressure_headroom: float = 0.35
     """Pressure alarms need headroom below this: stalls at half-empty memory come from the disk."""
     pressure_available: float = 0.10
@@ -81,31 +81,31 @@ class RiskSettings:
     gap_seconds: float = 3.0
     """A pause between samples longer than this, and than six usual ones, is a gap."""
     limit_hits_per_second: float = 1.0
-    """Rate at which a cgroup runs into its limit (memory.events: max) that warns when it lasts."""
+    """Rate at which a cgroup hits its limit (memory.events: max) that causes a warning if it lasts."""
     expected_near: float = 0.9
-    """Commands that will still take (as they did before) more than this share of the headroom are reported."""
+    """Commands expected to take more than this share of the headroom, as before, are reported."""
     expected_too_much: float = 1.02
-    """And warned of beyond this one."""
+    """And cause a warning beyond this one."""
     full_headroom: float = 0.03
-    """Share of a card's headroom under which it is full though nothing grows: less than a program's next
-    buffers, and what the context of one more program takes."""
+    """Share of a card's headroom below which it is full without growth: less than a program's next buffers, or the
+    context of one more program."""
     full_clear_headroom: float = 0.06
-    """And is so no more above this one, so that use that breathes about the edge does not flap."""
+    """And is no longer above this one, so that use that fluctuates around the edge does not flap."""
     full_seconds: float = 20.0
-    """It must have been so for this long, as what was moved into Windows' RAM must lie there."""
+    """It must have been full for this long; likewise for memory moved into Windows' RAM."""
     kill_headroom: float = 0.30
-    """Above this share a kill, or an allocation that failed, is over: no growth is warned of there."""
+    """Above this share a kill, or a failed allocation, is over: there are no growth warnings there."""
     ending_seconds: float = 15.0
-    """The memory of a program comes back within this of its end; of a large one that takes seconds."""
+    """The memory of a program is free this long after its end; a large one takes seconds."""
     news_seconds: float = 600.0
-    """For so long a forecast explains how memory came back, while there is nothing else to explain."""
+    """How long a forecast explains how memory came back, unless there is something else to report."""
     hold_seconds: float = 90.0
-    """A forecast is held for so long while no sample comes; after 60 s a rule reports the silent source."""
+    """How long a forecast is held without samples; after 60 s a rule reports the silent source."""
     ceiling_reached: float = 0.05
-    """With less than this share of a card left, an allocation may have failed: the large ones of a training
-    are a few per cent of the card."""
+    """With less than this share of a card left, an allocation may have failed: large ones of a training are a few per
+    cent of the card."""
     ceiling_fall: float = 0.2
-    """And has, if this share is free again within seconds."""
+    """And has failed if this share is free again within seconds."""
     learn_ceiling_below: float = 0.10
-    """An allocation that fails with less than this share left teaches where the ceiling is; one that fails
-    with more was simply too large."""
+    """An allocation that fails with less than this share left reveals the ceiling; one that fails with more was simply
+    too large."""

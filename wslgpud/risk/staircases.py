@@ -1,7 +1,7 @@
 """Staircases: rises between plateaus, whose next step may not fit.
 
-Batch sizes that double, workers that start one after the other, epochs that keep something: between two
-steps nothing moves, so a slope sees nothing; what tells is how large and how regular the steps are.
+Doubling batch sizes, workers that start one after the other, epochs that retain something: between two steps nothing
+grows, so a slope shows nothing; size and regularity of the steps do.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from wslgpud.risk.levels import Danger
 MOST_STEPS = 8
 FEWEST_STEPS = 4
 MOST_GROWTH = 3.5
-"""A step so many times as high as the one before is no step of this staircase: batches double."""
+"""A step this many times as high as the one before is no step of this staircase: batches double."""
 PUNCTUAL = 2.2
-"""Longest wait between steps that come regularly, by the shortest."""
+"""Largest ratio of the longest to the shortest wait between regular steps."""
 IN_PROPORTION = 1.5
-"""The same by the steps' sizes, where they come ever later: what a training takes as it starts does not."""
+"""The same with waits in proportion to the steps' sizes, where they come later and later: a starting training's do
+not."""
 STACKED = 0.04
-"""Smallest of the rises that are a stack: large allocations, one on top of another, whenever they come."""
+"""Smallest rise in a stack: large allocations, one on top of another, at any time."""
 STACK_HEADROOM = 0.25
-"""A stack says something when less than this is left."""
+"""A stack counts when less than this is left."""
 STACK_BELIEF = 0.5
-"""Probability that another allocation follows which is as large as two of the last four were."""
+"""Probability that another allocation follows that is as large as two of the last four."""
 LEDGER_SCALES = (0, 2, 4, 6, 8, 10)
 
 
@@ -38,7 +39,7 @@ class _Step(NamedTuple):
 
 
 class StepLedger:
-    """The last steps of one time scale, fed with the maxima of its blocks."""
+    """The last steps at one time scale, from the maxima of its blocks."""
 
     def __init__(self, least: float) -> None:
         """Take the smallest rise that counts as a step, as a share of the capacity."""
@@ -73,9 +74,9 @@ class StepLedger:
             self._run_from = None
 
     def danger(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
-        """Return what the staircase that is being climbed at ``t`` with this share left leads to; None without one.
+        """Return the danger of the current staircase at ``t`` with this share left; None without one.
 
-        ``belief`` tells by a height and the time at which the climb to it began how much it is to be believed.
+        ``belief`` returns the certainty for a height and the time at which the climb to it began.
         """
         steps, regular = self._steps, self._regular(t, 1.0 - headroom)
         if not regular:
@@ -86,7 +87,7 @@ class StepLedger:
         ratio = 1.0
         if sizes[-1] > sizes[-2] > sizes[-3]:
             ratio = min(2.5, (sizes[-1] / sizes[-3]) ** 0.5)
-        if not self._punctual():  # what doubles its room has as long again to fill it
+        if not self._punctual():  # a buffer that doubles takes as long again to fill
             interval = ratio * (steps[-1].began - steps[-2].began)
         size = following = sizes[-1] * ratio
         left, count = headroom, 0.0
@@ -110,15 +111,15 @@ class StepLedger:
         )
 
     def stack(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
-        """Return what allocations that pile up at irregular times lead to, once another would not fit; else None.
+        """Return the danger of irregular allocations that pile up, once another would not fit; else None.
 
-        Models, trials of a search, buffers: what was taken is kept, and no rhythm tells when the next one comes.
+        Models, trials of a search, buffers: they are kept, and nothing shows when the next one comes.
         """
         last = [*self._steps][-FEWEST_STEPS:]
         if len(last) < FEWEST_STEPS or headroom >= STACK_HEADROOM or self._run_from is not None:
             return None
         sizes = sorted(step.size for step in last)
-        following = sizes[-2]  # the largest alone may be the pool that a program takes in the end
+        following = sizes[-2]  # the largest may be a program's final pool
         waits = [b.began - a.began for a, b in pairwise(last)]
         still, on_top = t - last[-1].ended, 1.0 - headroom - last[-1].height
         if sizes[0] < STACKED or following <= headroom or on_top >= STACKED or still > 3.0 * max(waits):
@@ -137,21 +138,21 @@ class StepLedger:
         )
 
     def _punctual(self) -> bool:
-        """Tell whether the last steps came about as long after one another."""
+        """Return whether the last steps came at about equal intervals."""
         last = [b.began - a.began for a, b in pairwise([*self._steps][-4:])]
         return max(last) <= PUNCTUAL * min(last)
 
     def _regular(self, t: float, used: float) -> int:
-        """Return how many times the last steps came in regular time and size; 0 if this is no staircase."""
+        """Return how many of the last steps were regular in time and size; 0 if this is no staircase."""
         steps = self._steps
         if len(steps) < FEWEST_STEPS or self._run_from is not None:
             return 0
         if used - steps[-1].height > MOST_GROWTH * steps[-1].size:
-            return 0  # what has just come on top is no step
+            return 0  # the latest rise is no step
         gaps, sizes = [b.began - a.began for a, b in pairwise(steps)], [step.size for step in steps]
         punctual = self._punctual()
         if not punctual:
-            # Of what doubles its room when it is full, each step is as large as the wait before it was long.
+            # For a buffer that doubles when full, each step is in proportion to the wait before it.
             gaps = [gap * sizes[-1] / size for gap, size in zip(gaps, sizes[1:], strict=True)]
         shortest, longest = min(gaps[-3:]), max(gaps[-3:])
         still = t - steps[-1].ended

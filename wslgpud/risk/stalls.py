@@ -1,4 +1,4 @@
-"""Memory pressure: how much of the time the machine stalls, with PSI and without it."""
+"""Memory pressure: the share of time in which the machine stalls, with PSI and without it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from wslgpud.model import Observation, VmState
 WINDOW_SECONDS = 10.0
 STALL_SECONDS = 0.004
 FAULT_SECONDS = 0.0004
-"""What one direct reclaim and one major fault cost, fitted to PSI's ``full`` on recorded out-of-memory runs
-(Linux 6.1, virtual disk). A faster disk makes faults cheaper, so without PSI pressure is overrated rather
-than missed; it counts only while little memory is available."""
+"""Cost of one direct reclaim and one major fault, fitted to PSI's ``full`` on recorded out-of-memory runs (Linux 6.1,
+virtual disk). A faster disk makes faults cheaper, so without PSI, pressure is overestimated rather than missed; it
+counts only while little memory is available."""
 REFAULT_RATIO = 0.3
 REFAULT_PAGES_PER_SECOND = 2000.0
-"""Of the pages taken away, this share is read back at once: the working set does not fit. The measure is
-Android lmkd's (workingset_refault against what was reclaimed), the figure is ours."""
+"""Share of reclaimed pages that are read back at once, above which the working set does not fit. The measure is Android
+lmkd's (workingset_refault relative to reclaimed pages), the figure is ours."""
 
 
 class Pressure(NamedTuple):
@@ -32,7 +32,7 @@ class _Counters(NamedTuple):
     vm: VmState
 
     def rate(self, name: str, old: _Counters, seconds: float) -> float:
-        """Rate of a counter; one that fell was reset, and says nothing."""
+        """Rate of a counter; 0 where unknown or reset."""
         new, before = (self.full_us, old.full_us) if name == "full_us" else (getattr(c.vm, name) for c in (self, old))
         if new is None or before is None or new < before or seconds <= 0:
             return 0.0
@@ -51,7 +51,7 @@ class PressureMeter:
         if observation.gap_expected:
             seen.clear()
         if memory is None and observation.vm is None:
-            return Pressure()  # nobody has counted: the next counters are compared with the last ones
+            return Pressure()  # no counters: the next ones are compared with the last
         now = _Counters(observation.t, memory.full_total_us if memory else None, observation.vm or VmState())
         while len(seen) > 1 and now.t - seen[1].t >= WINDOW_SECONDS:
             seen.popleft()
@@ -61,7 +61,7 @@ class PressureMeter:
         old, before = seen[0], seen[-1]
         if now.t - before.t >= WINDOW_SECONDS / 50:
             seen.append(now)
-        # A look back of a second is divided by several: one bad sample is not ten bad seconds.
+        # A window of a second is divided by several: one bad sample is not ten bad seconds.
         seconds = max(now.t - old.t, WINDOW_SECONDS / 2)
         stalled = now.rate("full_us", before, now.t - before.t) > 0.1e6 or (
             now.full_us is None

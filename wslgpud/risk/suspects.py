@@ -1,9 +1,9 @@
-"""Who probably takes a card's memory where its driver does not say: under WSL2, never. Pure.
+"""Who probably takes a card's memory where the driver does not say, as under WSL2. Pure.
 
-There is what Linux knows of the processes that hold the GPU. Two things tell, as measured on programs of which one
-took ever more of a card (``python -m tests.bench.bench_suspects``): that a process came while the card filled, and that
-it works much more or much less than before. What one would rather think of (RAM that grows, page faults, pinned
-memory, the share of the work) was no better than chance: other programs load data, too.
+The evidence is what Linux knows of the processes that hold the GPU. Measured on programs of which one took more and
+more of a card (``python -m tests.bench.bench_suspects``), two clues work: a process appeared while the card filled, or
+it works much more or much less than before. The more obvious ones (growing RAM, page faults, pinned memory, the share
+of CPU time) were no better than chance: other programs load data, too.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from typing import NamedTuple
 from wslgpud.model import GpuSample, Observation, ProcessSample
 
 MOST_LOOKS, MOST_SUSPECTS = 40, 32
-#: over less time the list of processes, which is read every few seconds, has hardly changed
+#: shortest window: the list of processes is read only every few seconds
 SHORTEST_SECONDS = 10.0
-#: length of the time before, with which a process is compared; less is not compared
+#: length of the earlier window that a process is compared with; it must be complete
 BEFORE_SECONDS, FEWEST_SECONDS = 60.0, 3.0
-#: a program that comes so shortly before the growth has only loaded its libraries
+#: a program that appears this shortly before the growth has only loaded its libraries
 LOADING_SECONDS = 10.0
-#: of a processor core: less is as good as nothing
+#: share of a processor core below which a process counts as idle
 IDLE = 0.02
 
 _Key = tuple[int, int]
 
 
 class Clues(NamedTuple):
-    """Evidence against one process, over the time in which the card filled; shares are of all suspects together."""
+    """Evidence against one process, while the card filled; shares are of all suspects together."""
 
-    new: float  # 1: came meanwhile, or just before
-    changed: float  # works more or less than before, in orders of magnitude, up to 2
-    noted: float  # 1: guard runs it, and it uses this card
-    working: float = 0.0  # share of their processor time
+    new: float  # 1: appeared meanwhile, or just before
+    changed: float  # change of CPU use, in orders of magnitude, up to 2
+    noted: float  # 1: run by guard, and uses this card
+    working: float = 0.0  # share of their CPU time
     grown: float = 0.0  # share of their growth in RAM and swap
-    faults: float = 0.0  # share of the pages that they were given
-    pinned: float = 0.0  # share of what they have pinned since
+    faults: float = 0.0  # share of their page faults
+    pinned: float = 0.0  # share of the memory that they have pinned since
     training: float = 0.0  # 1: has a training framework loaded
 
 
-#: fitted to all kinds of growth that were recorded but one, and as good on that one; not measured: ``noted``
+#: fitted to all recorded kinds of growth but one, and as good on that one; ``noted`` was not measured
 WEIGHTS = Clues(3.4, 2.7, 1.0)
-#: what speaks for somebody else, a program of Windows say: as much as for a process without any clue
+#: weight of an unknown culprit, such as a Windows program: that of a process without any clue
 UNKNOWN = 0.0
 
 
 class Suspect(NamedTuple):
-    """A process, how likely it is the one (0 to 1), and among how many."""
+    """A process, its probability (0 to 1), and the number of suspects."""
 
     process: ProcessSample
     chance: float
@@ -72,7 +72,7 @@ _NOTHING = _Work(0.0, 0, 0, 0)
 
 
 def _suspects(now: Observation, gpu: GpuSample) -> list[ProcessSample]:
-    """Return the processes that may hold memory of the card: who has its device open, or is listed by the driver."""
+    """Return the processes that may hold memory of the card: those with its device open, or listed by the driver."""
     listed = {process.pid for process in gpu.processes if process.pid}
     return [p for p in now.processes if "gpu" in p.roles or p.pid in listed][:MOST_SUSPECTS]
 
@@ -83,14 +83,14 @@ def _work(process: ProcessSample) -> _Work:
 
 
 class CardSuspects:
-    """Remembers what the processes of one card have done."""
+    """Keeps the activity of the processes on one card."""
 
     def __init__(self) -> None:
         self._looks: list[_Look] = []
         self._processes: Sequence[ProcessSample] = ()
 
     def push(self, now: Observation, gpu: GpuSample) -> None:
-        """Remember one list of processes; one that has not been read anew tells nothing."""
+        """Record a list of processes; ignore one that has not been read afresh."""
         if now.processes is self._processes:
             return
         self._processes = now.processes
@@ -100,7 +100,7 @@ class CardSuspects:
             del self._looks[:-MOST_LOOKS]
 
     def clues(self, now: Observation, gpu: GpuSample, window: float) -> list[tuple[ProcessSample, Clues]]:
-        """Return what speaks for each suspect, over the time in which the card has filled."""
+        """Return the clues for each suspect, over the time in which the card has filled."""
         found = _suspects(now, gpu)
         if not self._looks:
             return []
@@ -124,7 +124,7 @@ class CardSuspects:
         return list(zip(found, clues, strict=True))
 
     def _change(self, key: _Key, until: _Look, rate: float) -> float:
-        """Return by how many orders of magnitude a process works more or less than before; 0 where that is unknown."""
+        """Return the change of a process's CPU use in orders of magnitude; 0 where unknown."""
         seen = (look for look in self._looks if key in look.work and until.t - look.t <= BEFORE_SECONDS)
         first = next(seen, until)
         if until.t - first.t < FEWEST_SECONDS or key not in until.work:
@@ -133,7 +133,7 @@ class CardSuspects:
         return min(2.0, abs(math.log10((rate + IDLE) / (max(0.0, before) + IDLE))))
 
     def likeliest(self, now: Observation, gpu: GpuSample, window: float) -> Suspect | None:
-        """Return who is likeliest to have taken what the card has lost over the last ``window`` seconds."""
+        """Return the likeliest culprit for the card's loss over the last ``window`` seconds."""
         clues = self.clues(now, gpu, window)
         if not clues:
             return None
@@ -143,7 +143,7 @@ class CardSuspects:
 
 
 def chances(clues: Sequence[Clues], weights: Clues = WEIGHTS, unknown: float = UNKNOWN) -> list[float]:
-    """Return how likely each of them is the one, 0 to 1; what is missing to 1 is the chance of somebody unknown."""
+    """Return the probability of each, 0 to 1; the rest to 1 is that of an unknown culprit."""
     strengths = [math.exp(sum(w * c for w, c in zip(weights, clue, strict=True))) for clue in clues]
     whole = sum(strengths) + math.exp(unknown)
     return [strength / whole for strength in strengths]

@@ -1,6 +1,6 @@
 """Recorded traces: JSON Lines, gzip-compressed or plain; the format that ``wslgpud record`` writes.
 
-Each line is an object that stands for one observation.
+Each line is an object for one observation.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 VERSION = 1
 GZIP_MAGIC = b"\x1f\x8b"
-#: bytes of a line; one sample with a hundred processes and eight cards takes a twentieth
+#: size limit of a line; a sample with a hundred processes and eight cards takes a twentieth
 MOST_LINE_BYTES = 1 << 20
-#: bytes of a whole trace once it is inflated; a sample a second for a month takes half
+#: size limit of an inflated trace; a sample per second for a month takes half
 MOST_BYTES = 8 << 30
-#: fields of records that are called otherwise in a row
+#: fields of records with another name in a row
 _KEYS = {
     "total_bytes": "total",
     "used_bytes": "used",
@@ -48,7 +48,7 @@ _KEYS = {
     "rss_bytes": "rss",
     "swap_bytes": "swap",
     "peak_bytes": "peak",
-    "utilization_ratio": "util",  # ratios are per cent in a row
+    "utilization_ratio": "util",  # ratios are percentages in a row
     "memory_utilization_ratio": "mem_util",
     "windows_ratio": "windows",
     "power_watts": "power_w",
@@ -59,7 +59,7 @@ _KEYS = {
     "major_faults_total": "major_faults",
     "pinned_bytes": "pinned",
 }
-#: left out of a row where they are empty
+#: omitted from a row where empty
 _RARE = frozenset({"uuid", "start", "command", "cgroup"})
 
 
@@ -82,7 +82,7 @@ def _list(row: Row, key: str, kind: type[T]) -> list[T]:
 
 
 def _value(row: Row, key: str, convert: Callable[[Any], Any]) -> Any:
-    """Return a value; NaN and infinity, which other recorders write for what they do not know, are None."""
+    """Return a value; NaN and infinity, which other recorders write for unknown values, become None."""
     value = row.get(key)
     if convert is str:
         return "" if value is None else str(value)
@@ -98,7 +98,7 @@ def _ratio(percent: float) -> float:
 
 
 class _Column(NamedTuple):
-    """A field of a record as rows hold it; ``needed`` is one without which there is no record."""
+    """A field of a record in rows; without a ``needed`` one there is no record."""
 
     name: str
     key: str
@@ -107,7 +107,7 @@ class _Column(NamedTuple):
 
 
 def _columns(record: type) -> list[_Column]:
-    kinds = {"int": int, "float": float, "str": str}  # all else has its own place in a row
+    kinds = {"int": int, "float": float, "str": str}  # everything else has its own place in a row
     found = []
     for field in fields(record):
         kind, *optional = str(field.type).split(" | ")
@@ -142,7 +142,7 @@ def _records(record: type[T], rows: Iterable[Row], **more: Any) -> tuple[T, ...]
 
 
 def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
-    """Turn one sample of a trace into what the engine observes.
+    """Turn one sample of a trace into an observation.
 
     Raises:
         ValueError: a value has the wrong type, or ``t`` is missing.
@@ -205,7 +205,7 @@ def _user_rows(gpu: GpuSample) -> dict[str, Any]:
 
 
 def row_from_observation(observation: Observation) -> dict[str, Any]:
-    """Turn an observation into one sample of a trace; what is not known is left out."""
+    """Turn an observation into one sample of a trace; unknown values are omitted."""
     o = observation
     single = (("ram", o.ram), ("swap", o.swap), ("vm", o.vm), ("windows", o.windows))
     always = {key: _row(one) for key, one in single if one is not None}
@@ -223,7 +223,7 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read; the text says which line and what is wrong with it."""
+    """A trace cannot be read; the message names the line and the reason."""
 
     def __init__(self, path: Path | str, line: int, problem: MessageLike) -> None:
         super().__init__(say("{path}, line {line}: {problem}", path=str(path), line=line, problem=problem))
@@ -231,7 +231,7 @@ class TraceError(ValueError):
 
 
 class NotJsonError(ValueError):
-    """A line of a trace is no JSON: broken, or the end of a recording that was cut off."""
+    """A line of a trace is not JSON: damaged, or the end of a truncated recording."""
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -260,7 +260,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _says_wsl(row: Row) -> bool:
-    """Check a header; tell whether the trace was recorded under WSL2."""
+    """Check a header; return whether the trace was recorded under WSL2."""
     if row.get("trace") != VERSION:
         example = f'{{"trace": {VERSION}, "interval_s": 1.0, "host": {{}}}}'
         said = say(
@@ -282,11 +282,11 @@ def _next(row: Row, last: float, *, wsl: bool) -> Observation:
 def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -> Iterator[Observation]:
     """Yield the observations of a recorded trace.
 
-    ``on_cut`` is called instead of raising where the file just ends in the middle, as a recording does that
-    was cut off by a crash: what came before is whole.
+    ``on_cut`` is called instead of raising where the file ends in mid-line, as a recording does after a crash:
+    everything before is intact.
 
     Raises:
-        TraceError: the file is no trace, a line is broken, or it is cut short; with the line's number.
+        TraceError: the file is no trace, a line is damaged, or it is truncated; with the line number.
         OSError: the file cannot be opened.
     """
     number, last, wsl = 0, -math.inf, False
@@ -320,5 +320,5 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
 
 
 def header(interval_seconds: float, host: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first line of a trace; ``host`` may hold anything, ``wsl`` is what replay looks at."""
+    """Return the first line of a trace; ``host`` may hold anything, replay reads only ``wsl``."""
     return {"trace": VERSION, "interval_s": interval_seconds, "host": dict(host)}

@@ -20,35 +20,35 @@ from wslgpud.risk.stalls import Pressure
 RATE_SECONDS = 60.0
 QUIET_HEADROOM = 0.5
 EXPECTED_SECONDS = 900.0
-"""When a command reaches its earlier peak is not known; the probabilities assume this."""
+"""Assumed time until a command reaches its earlier peak, which is unknown."""
 
 
 class ResourceState(NamedTuple):
-    """How a resource looks after a sample."""
+    """The state of a resource after a sample."""
 
     level: Level
-    danger: Danger | None  # the worst, and the range of times that its scales believe in
+    danger: Danger | None  # the worst, with the range of its scales' estimates
     early_seconds: float | None
     late_seconds: float | None
-    reported: Danger | None  # the danger that the level holds for, "paused" where that is seen no longer
+    reported: Danger | None  # the danger behind the level, "paused" where it is no longer seen
 
 
 class Circumstances(NamedTuple):
-    """Facts that come with a sample of a resource."""
+    """Facts that accompany a sample of a resource."""
 
-    pressure: Pressure = Pressure()  # stalls that are about this resource (none for a GPU)
-    exhausted: Literal["", "killed", "refused"] = ""  # somebody was killed for it, or refused it, since the last one
-    ended: Literal["", "freed", "refused"] = ""  # who grew has ended, or has probably failed
+    pressure: Pressure = Pressure()  # stalls due to this resource (none for a GPU)
+    exhausted: Literal["", "killed", "refused"] = ""  # an OOM kill, or a failed allocation, since the last sample
+    ended: Literal["", "freed", "refused"] = ""  # the culprit has ended, or has probably failed
     gap_expected: bool = False  # the time since the last sample is no stall
-    wanted_bytes: int = 0  # what running commands will still want, by their earlier runs
-    calm: int = 0  # how many such runs took as much as is taken now, and more, and did no harm
-    end_bytes: float | None = None  # in use when a stress run saw the card's memory come to lie in RAM
+    wanted_bytes: int = 0  # expected by running commands, judging by earlier runs
+    calm: int = 0  # how many such runs took at least as much as now, without harm
+    end_bytes: float | None = None  # use at which a stress run saw the card's memory spill into RAM
 
 
 class Tracker:
-    """One resource: its history at all scales, the peaks it survived, who grew, and the level that holds.
+    """One resource: its history at all scales, its harmless peaks, its culprit, and its level.
 
-    ``culprit`` and ``culprit_t`` are who grew and when that was found out; ``warned`` that it was warned of.
+    ``culprit`` was determined at ``culprit_t``; ``warned``: there has been a warning.
     """
 
     def __init__(self, settings: RiskSettings, capacity: int) -> None:
@@ -75,7 +75,7 @@ class Tracker:
         self._recent: deque[tuple[float, int]] = deque(maxlen=14)
 
     def rebase(self, capacity: int) -> None:
-        """Take a new capacity: the past under the old one says nothing, only the alarm holds."""
+        """Take a new capacity: the history under the old one is void, only the alarm stays."""
         self._fullness.rebase(self.capacity / capacity)
         self.capacity = capacity
         self._forget()
@@ -88,15 +88,15 @@ class Tracker:
 
     @property
     def rate(self) -> float | None:
-        """Bytes a second that went away over the last minute."""
+        """Loss of headroom over the last minute, in bytes per second."""
         start, headroom = self._recent[0] if self._recent else (self.t, 0)
         return (headroom - self.headroom) / (self.t - start) if self.t - start > 0 else None
 
     def miss(self, t: float, pressure: Pressure) -> Level:
-        """Judge a moment at which the sample did not come; return the level that holds.
+        """Judge a missing sample; return the level.
 
-        Reading memory takes microseconds. Where little is left and either the counters or an earlier alarm
-        point to trouble, a read that does not return is the stall that was to be warned of.
+        Reading memory takes microseconds. Where little is left and either the counters or an earlier alarm indicate
+        trouble, a read that does not return is the stall to warn of.
         """
         share, late = self.headroom / self.capacity, self.gap(t)
         stalled = pressure.stalled or self.hysteresis.level >= Level.INFO
@@ -107,25 +107,25 @@ class Tracker:
         return self.hysteresis.level
 
     def document(self) -> dict[str, Any]:
-        """Return what is kept across restarts: peaks that did no harm, and of which capacity."""
+        """Return the state kept across restarts: harmless peaks, and the capacity."""
         peaks = self.peaks.document(self.t)
         found = ({"peaks": peaks} if peaks else {}) | self._fullness.document()
         return {"capacity_bytes": self.capacity, **found} if found else {}
 
     def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
-        """Take over what an earlier run kept so long ago; peaks of another capacity say nothing."""
+        """Take over an earlier run's state, and its age; peaks of another capacity are ignored."""
         capacity = document.get("capacity_bytes")
         if isinstance(capacity, int) and abs(capacity - self.capacity) <= 0.01 * self.capacity:
             self.peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
             self._fullness.recall(document)
 
     def update(self, t: float, room: Room, around: Circumstances) -> ResourceState:
-        """Take one sample of the resource at ``t`` seconds; return how it looks."""
+        """Take one sample of the resource at ``t`` seconds; return its state."""
         s, gap, share = self.settings, self.gap(t), room.share
         if gap:
             fallen = (self.headroom - room.headroom) / room.capacity
             if around.gap_expected or fallen <= s.noise:
-                self.envelope.skip(gap)  # else what grew before has gone on meanwhile
+                self.envelope.skip(gap)  # else earlier growth would count as continued
             if around.gap_expected:
                 self.hysteresis.forgive(gap)
         elif math.isfinite(self.t) and t > self.t:
@@ -202,7 +202,7 @@ class Tracker:
         while self._hits and t - self._hits[0][0] > 10.0:
             self._hits.popleft()
         if self._hits and hits < self._hits[-1][1]:
-            self._hits.clear()  # the group was made anew
+            self._hits.clear()  # the cgroup was recreated
         self._hits.append((t, hits))
         start, first = self._hits[0]
         return (hits - first) / (t - start) if t - start >= 5.0 else 0.0
@@ -222,8 +222,8 @@ class Tracker:
             danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
             level = level_for(danger, share, 0.0, self.settings)
             countdown = best.eta_seconds if best is not None and best.cause in COUNTDOWNS else None
-            # What was moved away has passed the end: a countdown to it means nothing any more. Nor does one
-            # that has run out twice over without anything having grown.
+            # Memory that was moved away is past the end: a countdown to it is meaningless. So is one that has run out
+            # twice over without growth.
             passed = spilled > 0 and share < self.settings.full_headroom and countdown is not None
             refuted = countdown is not None and full.flat_seconds > max(self.settings.full_seconds, 2.0 * countdown)
             if level > want or (level == want and spilled) or passed or refuted:
@@ -233,7 +233,7 @@ class Tracker:
         period = self.peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         self.hysteresis.interval = self._interval
         ended = t - self._ending_t
-        # Somebody was killed, failed or ended just now, and what was held is back.
+        # A process was just killed, failed or ended, and its memory is back.
         back = ended <= self.settings.ending_seconds and share >= self.hysteresis.room_back
         if (back and want < min(self.hysteresis.level, Level.WARNING)) or (passed and self._counting):
             level = self.hysteresis.end(t, want, share)
@@ -254,13 +254,13 @@ class Tracker:
         return ResourceState(level, best, early, late, reported)
 
     def _note_ending(self, t: float, around: Circumstances) -> None:
-        # Who was killed ends as well, and is seen to be gone only later.
+        # A killed process ends too, but is seen to be gone only later.
         known = t - self._ending_t <= self.settings.ending_seconds
         if around.exhausted:
             self._forget()
             self._fullness.failed()
             self._ending_t, self._ending = t, around.exhausted
         elif known and self._ending != "freed":
-            self.peaks.clear()  # what falls now did harm: a kill is counted before its memory is back
+            self.peaks.clear()  # this peak did harm: a kill is counted before its memory is back
         elif around.ended and not known and self.hysteresis.level >= Level.WARNING:
             self._ending_t, self._ending = t, around.ended

@@ -6,7 +6,7 @@ from functools import partial
 
 from wslgpud.metrics import NameLimit, counter, gauge
 
-#: a name is a process here: each run is a series of its own, and only so many
+#: a name is a process: each run is a separate series, up to a limit
 PROCESSES = NameLimit("training", "pid", 32)
 _gauge = partial(gauge, names=(PROCESSES,))
 _counter = partial(counter, names=(PROCESSES,))

@@ -9,9 +9,9 @@ from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Expected, ProcessSample
 from wslgpud.sources.identity import Trust
 
-#: more than any machine has
+#: limit of notes; limit of notes; more than any machine has
 _MOST_MEMORY_BYTES = 1 << 50
-#: fields of a note that are shown as they are; metrics show more of a training
+#: fields of a note that ``status`` shows unchanged; metrics show more of a training
 _SHOWN = ("kind", "what", "phase", "pid", "done_ratio", "verified_bytes", "peak_bytes", "waiting")
 _SHOWN_OF_TRAININGS = ("steps", "step_seconds", "batch")
 
@@ -19,9 +19,9 @@ _SHOWN_OF_TRAININGS = ("steps", "step_seconds", "batch")
 def running(
     notes: Iterable[Noted], trusted: Trust, now_mono: float, trainings: Mapping[int, Mapping[str, Any]] = {}
 ) -> list[dict[str, Any]]:
-    """Return what runs now, as ``status`` shows it; stress runs are those of trusted users.
+    """Return the active runs for ``status``; stress runs only of trusted users.
 
-    ``trainings`` is what is known besides of each, by its pid.
+    ``trainings`` adds details of each training, by pid.
     """
     counted = (note for note in notes if note.document["kind"] != "stress" or trusted.covers(note.who))
     return [{**_shown(note.document, now_mono), **trainings.get(note.who.pid, {})} for note in counted]
@@ -40,8 +40,8 @@ def expected(notes: Iterable[Noted], processes: Iterable[ProcessSample]) -> tupl
     """Return the peaks that guarded commands are expected to reach.
 
     A claim covers processes of its own user only (root may run others' for them) and replaces the daemon's own
-    experience with them. So nobody can hide another user's growth; an excessive claim costs a false warning that
-    names the claimant.
+    experience with them. So no user can hide another's growth; an excessive claim costs a false warning that names the
+    claimant.
     """
     owners = {process.pid: process.uid for process in processes}
     found = []

@@ -1,8 +1,8 @@
-"""``wslgpud capture``: write down what this machine shows, as a machine that tests can be run on.
+"""``wslgpud capture``: record this machine's files and answers, as a machine for tests.
 
-Only what the sources read is written, and of that only what they need: no arguments of programs, no other
-lines of the kernel log, no other mounts; names, numbers and addresses that say whose machine it is are
-replaced. Names of programs stay, so whoever shares a capture should look through it first.
+Only data that the sources read and need is written: no program arguments, no unrelated lines of the kernel log, no
+other mounts; names, numbers and addresses that identify the machine are replaced. Program names stay, so review a
+capture before sharing it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.windows import WindowsSource
 
 _KMSG = "/dev/kmsg"
-_NVML_SECONDS = 60  # a sleeping card takes its time
+_NVML_SECONDS = 60  # waking a sleeping card takes long
 _UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _LONG_HEX = re.compile(r"\b[0-9a-f]{24,64}\b")
 _MAC = re.compile(r"\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b", re.IGNORECASE)
@@ -43,10 +43,10 @@ _PROCESS = re.compile(r"/proc/(\d+)/(\w+)")
 
 
 class Recorder(Host):
-    """The machine itself, remembering every answer it gave."""
+    """The real machine, recording every answer."""
 
     recorded = True
-    live = False  # sources must take everything, the kernel log included, from what is recorded here
+    live = False  # sources must read everything, the kernel log included, through this recorder
 
     def __init__(self, host: Host) -> None:
         super().__init__(host.root or "/", host.clock)
@@ -57,7 +57,7 @@ class Recorder(Host):
         self.commands: dict[str, str | dict[str, str]] = {}
 
     def path(self, path: str) -> str:  # noqa: ARG002 - none of them
-        """Return no path: what a source opened by itself would not be remembered."""
+        """Return no path: a file that a source opened itself would not be recorded."""
         return ""
 
     def read(self, path: str) -> str:
@@ -70,12 +70,12 @@ class Recorder(Host):
     def exists(self, path: str) -> bool:
         there = self._host.exists(path)
         if there and path not in self.files:
-            # Git keeps no empty folders.
+            # Git does not keep empty folders.
             self.files[f"{path}/.keep" if Path(self._host.path(path)).is_dir() else path] = ""
         return there
 
     def names(self, path: str, most: int | None = None) -> list[str]:
-        """Return the names in a folder; most are remembered by what is read below it."""
+        """Return the names in a folder; most are recorded by the files read below it."""
         names = self._host.names(path, most)
         if path == BINFMT:
             self.files.update({f"{path}/{name}": "" for name in names if name.startswith("WSLInterop")})
@@ -103,7 +103,7 @@ class Recorder(Host):
 
 
 def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]:
-    """Write what ``host`` shows to ``folder``, ready for ``RecordedHost``; return the files' names.
+    """Record ``host`` into ``folder``, ready for ``RecordedHost``; return the files' names.
 
     Raises OSError: the folder is not empty or cannot be written.
     """
@@ -143,7 +143,7 @@ def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]
 
 
 class Mask:
-    """Replaces what says whose machine this is; equal things stay equal, different ones apart."""
+    """Replaces identifying data; equal values stay equal, different ones different."""
 
     def __init__(self, host: Host) -> None:
         name = host.read_optional("/proc/sys/kernel/hostname").strip()
@@ -158,9 +158,9 @@ class Mask:
         return _HOME.sub(r"\1user", text)
 
     def words(self, text: str) -> str:
-        """Return the text with the machine's name replaced as well, and what looks like a secret.
+        """Return the text with the machine's name and likely secrets replaced as well.
 
-        Only for what people have named: a machine called "swap" must not spoil the kernel's tables.
+        Only for user-chosen texts: a machine called "swap" must not corrupt the kernel's tables.
         """
         text = masked(self.numbers(text))
         return self._name.sub("host", text) if self._name else text
@@ -176,7 +176,7 @@ def _read(source: Source) -> Sample:
 
 
 def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
-    """Return the files to write: of those read, what the sources need of them."""
+    """Return the files to write, reduced to the parts that the sources need."""
     pids = {p.pid for sample in samples for p in sample.processes or ()}
     limited = {r.labels[0] for sample in samples for r in sample.readings if r.spec.labels == ("cgroup",)}
     files = {}
@@ -187,7 +187,7 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
         elif process is not None:
             if int(process[1]) in pids:
                 files[path] = _process_file(recorder, int(process[1]), process[2], text)
-                # By this the GPU source knows the process from another one with the same pid.
+                # The GPU source needs this to distinguish processes with the same pid.
                 name = text.partition("(")[2].rpartition(")")[0]
                 if process[2] == "stat":
                     files[f"/proc/{process[1]}/comm"] = f"{name}\n"
@@ -212,13 +212,13 @@ def _process_file(host: Host, pid: int, kind: str, text: str) -> str:
         return "".join(f"0-1 r-xp 0 00:00 0 {name}\n" for name in libraries)
     if kind == "status":
         return "".join(f"{line}\n" for line in text.splitlines() if line.startswith(("Uid:", "VmSwap:")))
-    # Behind the resident size stand addresses, which help an attacker and nobody else.
+    # After the resident size come addresses, which only help attackers.
     head, bracket, rest = text.rpartition(")")
     return f"{head}{bracket} {' '.join(rest.split()[:22])}\n"
 
 
 def _mounts(text: str, asked: set[str]) -> str:
-    """Keep the mounts that a source looks at, and of their options what it looks for."""
+    """Keep the mounts and mount options that a source uses."""
     kept = []
     for line, mount in zip((ln for ln in text.splitlines() if ln.count(" ") >= 3), mounts(text), strict=True):
         if mount.point in asked or mount.windows or mount.type in ("cgroup", "cgroup2"):
@@ -234,7 +234,7 @@ def _leads_to_limit(path: str, limited: set[str]) -> bool:
 
 
 def _links(found: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-    """Keep what tells a process's program and its GPU; where programs lie tells whose they are."""
+    """Keep only the names of a process's program and its GPU devices: folders of programs identify users."""
     kept = {}
     for path, target in sorted(found.items()):
         process = _PROCESS.match(path)
@@ -248,15 +248,15 @@ def _links(found: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]
 
 
 def _nvml() -> str:
-    """Return what NVML answers here, as nvml.json holds it; nothing where there is no NVML."""
-    with contextlib.suppress(NoData, SourceError):  # it ends with 1 then, and by a signal where the driver crashes
+    """Return NVML's answers in the format of nvml.json; nothing where there is no NVML."""
+    with contextlib.suppress(NoData, SourceError):  # exit status 1, or a signal where the driver crashes
         command = python_command("wslgpud.probes.nvml_probe", "--capture")
         return output(command, _NVML_SECONDS, clean_environment())
     return ""
 
 
 def _kernel_log(host: Host) -> Iterator[str]:
-    """Yield what /dev/kmsg holds, without waiting for more."""
+    """Yield the records in /dev/kmsg, without waiting for more."""
     with contextlib.closing(KernelLogSource(host, Config())) as source:
         while not source.caught_up:
             yield from source.records()

@@ -1,8 +1,7 @@
 """Limits how many user-chosen names become series, alike for history, /metrics and OTLP.
 
-Anybody may rename a process a thousand times a minute, and each name would be a series for years, so each kind
-of name has a fixed number of places (``metrics.NameLimit``). The risk engine gets each
-tick before this limit is applied.
+Any user can rename a process a thousand times per minute, and each name would be a series for years, so each kind of
+name has a fixed number of slots (``metrics.NameLimit``). The risk engine gets each tick before this limit is applied.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from wslgpud.model import ProcessSample, Reading, Snapshot, SourceReport
 
 log = logging.getLogger(__name__)
 
-#: a name keeps its place for so long after it was last seen
+#: a name keeps its slot for this long after it was last seen
 KEPT_SECONDS = 3600.0
-#: systemd's group of everything that a user has started, including what runs under subordinate uids
+#: systemd's slice of everything that a user has started, including processes under subordinate uids
 _SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(/|$)")
 
 Owners = Callable[[str], Collection[str]]
 
 
 class NameSlots:
-    """Which names of one kind are told apart, ``most`` at a time. Pure."""
+    """The names of one kind that have a slot, at most ``most`` at a time. Pure."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -35,11 +34,10 @@ class NameSlots:
         self._held: dict[str, tuple[str, float]] = {}
 
     def refused(self, seen: Collection[str], owners: Owners, now_mono: float) -> set[str]:
-        """Return those of ``seen`` that have no place.
+        """Return those of ``seen`` that have no slot.
 
-        Whoever comes first gets a place. Once all are taken, somebody who holds fewer of them takes that of
-        whoever holds most, so one user's names never crowd out another's. ``owners`` names the users of a
-        name.
+        First come, first served. Once all slots are taken, a user who holds fewer takes one from the user who holds
+        most, so no user's names crowd out another's. ``owners`` returns the users of a name.
         """
         held = self._held
         held.update({name: (held[name][0], now_mono) for name in seen if name in held})
@@ -56,7 +54,7 @@ class NameSlots:
         return {name for name in seen if name not in held}
 
     def _make_room(self, counts: Counter[str], mine: str) -> bool:
-        """Take a place from whoever holds most, if that leaves them no fewer than the newcomer then has."""
+        """Take a slot from the user who holds most, if that leaves them no fewer than the newcomer then has."""
         greediest, most = counts.most_common(1)[0]
         if counts[mine] + 1 >= most:
             return False
@@ -66,14 +64,14 @@ class NameSlots:
 
 
 class CardinalityLimiter:
-    """Gives the names of each tick their places."""
+    """Assigns slots to the names of each tick."""
 
     def __init__(self) -> None:
         self._places: dict[str, NameSlots] = {}
         self._warned_mono: dict[str, float] = {}
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with names that have no place added up or left out; usually as it is."""
+        """Return the snapshot with names without a slot summed up or omitted; usually unchanged."""
         seen: dict[str, dict[str, None]] = {}
         allowance: dict[str, int] = {}
         for spec, _, labels in snapshot.readings():
@@ -99,14 +97,14 @@ class CardinalityLimiter:
 
 
 def owners(name: str, processes: Iterable[ProcessSample]) -> set[str]:
-    """Return the users whose name it is: those in whose slice a cgroup lies, or who run such a program."""
+    """Return the users of a name: those in whose slice the cgroup lies, or who run a program of that name."""
     if own := _SLICE.match(name):
         return {own[1]}
     return {_user(process) for process in processes if name in (process.name, process.command)}
 
 
 def _user(process: ProcessSample) -> str:
-    """Return the user of a process: by its slice where there is one, for anybody may have 65,536 uids."""
+    """Return the user of a process: by its slice if it has one, as any user may have 65,536 subordinate uids."""
     own = _SLICE.match(process.cgroup)
     return own[1] if own else str(process.uid)
 
@@ -125,7 +123,7 @@ def _without(report: SourceReport, refused: dict[str, set[str]]) -> SourceReport
 
 
 def _admitted(reading: Reading, refused: dict[str, set[str]]) -> Reading | None:
-    """Return a reading under names that have a place, None where it is to be left out."""
+    """Return a reading with names without a slot replaced; None to omit it."""
     spec, _, labels = reading
     for names in spec.names:
         if names.chosen(spec, labels) not in refused.get(names.kind, ()):

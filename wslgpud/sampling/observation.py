@@ -1,4 +1,4 @@
-"""The risk engine's input, from a live tick or from the history: the same record that a trace holds."""
+"""The risk engine's input, from a live tick or from the history; traces hold the same record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, windows, wsl
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import SeriesRef
 
-#: whose metrics it is made of, beside the samples of cards and processes
+#: modules whose metrics it is made of, besides samples of GPUs and processes
 _OBSERVED = (memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource)
 _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}
 
@@ -40,11 +40,11 @@ _CGROUP = dict(zip((field.name for field in fields(model.CgroupState)[1:]), cgro
 
 
 def observe(snapshot: model.Snapshot) -> model.Observation:
-    """Return the snapshot as the risk engine observes it; values that were not read are None."""
+    """Return the snapshot as the engine's input; values that were not read are None."""
     ram, swap = _filled(snapshot, _RAM), _filled(snapshot, _SWAP)
     return model.Observation(
         t=snapshot.mono,
-        # WSL1 reports only free memory, from which nothing follows.
+        # WSL1 reports only free memory, which predicts nothing.
         ram=None if ram["total"] is None or ram["available"] is None else model.RamState(**ram),
         swap=None if swap["total"] is None or swap["free"] is None else model.SwapState(**swap),
         vm=_vm(snapshot),
@@ -65,7 +65,7 @@ def observe(snapshot: model.Snapshot) -> model.Observation:
 
 
 def _windows(seen: model.Snapshot) -> model.RamState | None:
-    """Return what Windows has of RAM, or of what it can promise where that is scarcer; only if it was just asked."""
+    """Return Windows' RAM, or its commit limit where that is scarcer; only from a fresh answer."""
     if not any(report.name == windows.WindowsSource.name and report.fresh for report in seen.reports):
         return None
     total, available = seen.value(windows.TOTAL), seen.value(windows.AVAILABLE)
@@ -77,7 +77,7 @@ def _windows(seen: model.Snapshot) -> model.RamState | None:
 
 
 def _gpus(seen: model.Snapshot) -> tuple[model.GpuSample, ...]:
-    """Return the cards with Windows' counters, which are matched by name."""
+    """Return the GPUs with Windows' counters, matched by name."""
     cards = {card.name: card for card in reversed(seen.gpus)}
     for (name,), shared in seen.family(windows.GPU_SHARED).items():
         if name in cards:
@@ -89,7 +89,7 @@ def _gpus(seen: model.Snapshot) -> tuple[model.GpuSample, ...]:
 
 
 def _exhausted(snapshot: model.Snapshot) -> tuple[str, ...]:
-    """Name the GPU for which Windows has just refused memory; dxgkrnl does not say which of several."""
+    """Return the GPU on which Windows has just refused an allocation; dxgkrnl does not say which of several."""
     for event in snapshot.events:
         fields = event.fields
         refused = fields.get("function") == "dxgkio_make_resident" and fields.get("error") == "ENOMEM"
@@ -133,7 +133,7 @@ def _cgroups(seen: model.Snapshot) -> Iterator[model.CgroupState]:
 WINDOW_SECONDS = 3600.0
 #: older values are dropped
 OLDEST_SECONDS, PROCESSES_OLDEST_SECONDS = 15.0, 150.0
-#: a gap this long in the database is a daemon that did not run, not a stall
+#: a gap this long in the database means that the daemon was not running, not a stall
 AWAY_SECONDS = 60.0
 
 _GPU_FIELDS = {f"gpu_memory_{name}_bytes": f"{name}_bytes" for name in ("total", "used", "free", "reserved")}
@@ -142,7 +142,7 @@ _SPECS: dict[str, MetricSpec] = {
     for spec in (*(spec for source in _OBSERVED for spec in source.metrics), *gpu.FED)
     if spec.name in _GPU_FIELDS or not spec.name.startswith("gpu")
 }
-#: metrics of which each tick has one
+#: metrics that every tick has
 _TELLING = {"gpu_memory_used_bytes", *(name for name in _SPECS if name.startswith("memory_available"))}
 
 T = TypeVar("T")
@@ -150,12 +150,12 @@ Known = dict[SeriesRef, tuple[float, model.Number]]
 
 
 def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator[model.Observation]:
-    """Yield what was recorded between two moments, in order; ``t`` is the time since the epoch.
+    """Yield the observations recorded between two moments, in order; ``t`` is in seconds since the epoch.
 
-    Read an hour at a time, so that a month takes no more memory than an hour.
+    Reads an hour at a time, so that a month takes no more memory than an hour.
     """
     refs = [ref for ref in reader.series() if ref.metric in _SPECS]
-    under_wsl = any(ref.metric == wsl.WSL.name for ref in refs)  # read once a minute, true all the time
+    under_wsl = any(ref.metric == wsl.WSL.name for ref in refs)  # read once per minute, but constant
     known: Known = {}
     last: float | None = None
     while start_wall < end_wall:
@@ -185,7 +185,7 @@ def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator
 
 
 def _last_seen(seen: Iterable[tuple[float, T]]) -> Callable[[float], Sequence[T]]:
-    """Return what tells what was seen last at a moment, unless that is too long ago."""
+    """Return a function from a moment to the value last seen then, unless too old."""
     by_time: dict[float, list[T]] = defaultdict(list)
     for wall, one in seen:
         by_time[wall].append(one)

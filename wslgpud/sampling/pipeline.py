@@ -1,4 +1,4 @@
-"""Samples the machine and assesses its risk: one tick of everything that needs no database and no port."""
+"""Samples the machine and assesses the risk: the part of a tick that needs neither database nor port."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LESSON_SECONDS = 600.0
 class PipelineState:
     """The results of the last tick, for other threads.
 
-    ``running`` is what runs now, as notes tell it; ``locks`` are held alone by others than our tests.
+    ``running`` lists the active runs from their notes; ``locks`` are GPU locks held exclusively by other programs.
     """
 
     snapshot: Snapshot
@@ -45,7 +45,7 @@ class PipelineState:
 
 
 class SamplingPipeline:
-    """Samples and assesses; the daemon ticks it, and ``status`` and ``record`` without a daemon do, too."""
+    """Samples and assesses; ticked by the daemon, or by ``status`` and ``record`` without a daemon."""
 
     def __init__(self, config: Config, host: Host) -> None:
         """Build the sources and the engine; nothing is read before the first tick."""
@@ -71,10 +71,10 @@ class SamplingPipeline:
         self.delay_seconds = self._interval
 
     def tick(self) -> tuple[PipelineState, Sequence[Transition]]:
-        """Look once at the machine."""
+        """Take one sample and assess it."""
         now = self.host.clock.mono()
-        # Whichever tick is nearest to the ordinary interval is a full one: at 0.8 s, the expensive sources would
-        # otherwise be read every 1.6 s, more rarely than on a calm machine.
+        # The tick nearest to the ordinary interval is a full one: at 0.8 s, expensive sources would otherwise be read
+        # every 1.6 s, less often than on a calm machine.
         fast = self._last_full is not None and now - self._last_full + self.delay_seconds / 2 < self._interval
         if not fast:
             self._last_full = now
@@ -97,7 +97,7 @@ class SamplingPipeline:
         self.delay_seconds = self._fastest
 
     def _assess(self, observation: Observation, wall: float) -> tuple[Assessment, SourceReport]:
-        """Ask the engine. A bug in it costs what it remembers, never the samples, the metrics or the page."""
+        """Run the engine. A bug in it costs its memory, never the samples, the metrics or the page."""
         clock = self.host.clock
         began = clock.mono()
         error = ""
@@ -112,7 +112,7 @@ class SamplingPipeline:
             self._engine_failures += 1
         self._engine_error = error
         readings = tuple(risk_metrics.readings(assessment.forecasts))
-        # Failures that nobody has reported go on record.
+        # Failures that no run has reported are recorded.
         texts = TEMPLATES["exhausted"]
         unreported = ((texts["ended" if one.program else "freed"], one._asdict()) for one in assessment.failures)
         events = tuple(Event("vram_exhausted", clock.wall(), text, facts) for text, facts in unreported)
@@ -130,23 +130,23 @@ class SamplingPipeline:
         )
 
     def _trainings(self, notes: Sequence[Noted], sampled: Snapshot, assessment: Assessment) -> Iterator[SourceReport]:
-        """Yield what trainings tell of themselves, where any does; see ``wslgpud.training``."""
+        """Yield the readings that trainings report, if any; see ``wslgpud.training``."""
         began = self.host.clock.mono()
         if readings := tuple(training_readings.readings(notes, sampled, assessment.forecasts)):
             seconds = self.host.clock.mono() - began
             yield SourceReport("training", "ok", Sample(readings), began, seconds, last_success_wall=sampled.wall)
 
     def learn(self, runs: Iterable[StressResult]) -> None:
-        """Take note of what stress runs have measured of the cards; all of them, oldest first."""
+        """Take in the GPU measurements of stress runs; all of them, oldest first."""
         self._card_ends = self._engine.card_ends = card_ends(runs)
 
     def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
-        """Give the engine what an earlier run learned so long ago."""
+        """Give the engine the lessons of an earlier run, and their age."""
         self._engine.recall(key, document, age_seconds)
         self._lessons[key] = dict(document)
 
     def lessons(self, *, last: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what was learned since the last time and is worth keeping; all of it at the end of a run."""
+        """Yield new lessons worth storing; all of them at the end of a run."""
         now = self.host.clock.mono()
         due = last or now - self._lessons_mono >= LESSON_SECONDS
         for key, document in self._engine.lessons().items():

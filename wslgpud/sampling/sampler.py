@@ -1,4 +1,4 @@
-"""One tick: every source that is due, under its deadline, timed; data apart from health."""
+"""One tick: reads every source that is due, under a deadline; data and health stay separate."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from wslgpud.words import MessageLike, say
 
 log = logging.getLogger(__name__)
 
-#: fall of headroom is watched over this time, long enough to see past one large allocation
+#: window for the fall of headroom, long enough to see past a single large allocation
 TREND_SECONDS = 5.0
 #: aim at this many samples before the memory is gone at the present rate
 SAMPLES_BEFORE_END = 20
-#: a tick waits no longer than this for anybody, from the second one on: a slow drive of Windows, or /proc of
-#: processes that are being swapped, must not keep us from looking at RAM again.
+#: a tick waits no longer than this for any source, from the second one on: a slow Windows drive, or /proc of processes
+#: that are being swapped, must not delay the next reading of RAM
 PATIENCE_SECONDS = 0.5
 
 
@@ -46,7 +46,7 @@ class Sampler:
     def __init__(
         self, sources: Iterable[Source], clock: Clock, interval_seconds: float, *, patient: bool = False
     ) -> None:
-        """Start the lanes; with ``patient`` (a recorded machine) a tick waits for whoever it has asked."""
+        """Start the lanes; with ``patient`` (a recorded machine) a tick waits for every source."""
         self._clock = clock
         self._patient = patient
         self._interval = interval_seconds
@@ -59,8 +59,8 @@ class Sampler:
     def tick(self, *, fast: bool = False, planned_seconds: float | None = None) -> Snapshot:
         """Read what is due (on a fast tick only the cheap, needed sources) and return all that is known.
 
-        ``planned_seconds`` is how long after the last tick this one was to come (the interval by default); what
-        comes later says so in ``lateness_seconds``, evidence of a stalled machine.
+        ``planned_seconds`` is the planned time since the last tick (the interval by default); a delay shows in
+        ``lateness_seconds``, evidence of a stalled machine.
         """
         started, wall = self._clock.mono(), self._clock.wall()
         step = planned_seconds or self._interval
@@ -69,14 +69,14 @@ class Sampler:
         due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
         lanes = self._lanes.values()
         for lane in [lane for lane in lanes if lane.start([slot for slot in due if slot.lane is lane])]:
-            # The first snapshot is what `wslgpud status` shows and READY stands for: let it be whole.
+            # `wslgpud status` and READY rely on the first snapshot: it must be complete.
             patience = min(lane.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
             left = None if self._patient else max(0.0, started + patience - self._clock.mono())
             done = lane.done.wait(left)
             lane.overdue = not done and patience == lane.deadline_seconds
         self._sequence += 1
         ended = self._clock.mono()
-        # What sources say of themselves counts most when they fail, and then their own reports are empty.
+        # Readings of the sources' own state matter most when they fail, and then their reports are empty.
         own = (reading for slot in self._slots for reading in slot.source.own())
         sample = Sample((Reading(INTERVAL, step), Reading(LATENESS, lateness), *own))
         tick = SourceReport("sampler", "ok", sample, started, ended - started, last_success_wall=wall)
@@ -84,7 +84,7 @@ class Sampler:
         return Snapshot(wall, started, self._sequence, reports, lateness)
 
     def close(self) -> None:
-        """End the lanes and give back what the sources hold; a hung lane is left to the process's end."""
+        """End the lanes and close the sources; a hung lane lasts until the process ends."""
         for slot in self._slots:
             slot.source.close()
         for lane in self._lanes.values():
@@ -92,7 +92,7 @@ class Sampler:
 
 
 class _Slot:
-    """A source and what is known about it."""
+    """A source and its state."""
 
     def __init__(self, source: Source, lane: _Lane) -> None:
         self.source, self.lane = source, lane
@@ -106,8 +106,8 @@ class _Slot:
         self._last_error: MessageLike = ""
 
     def is_due(self, now: float, interval: float) -> bool:
-        """Tell whether to read now; not while a late answer waits to be taken, or its events were lost."""
-        # Half an interval of slack: a tick that comes a little early must not skip a whole period.
+        """Return whether to read now; not while a late answer is waiting, or its events would be lost."""
+        # Half an interval of slack: a slightly early tick must not skip a whole period.
         period = self.source.period_seconds - interval / 2
         return not self.arrived and (self.started is None or now - self.started >= period)
 
@@ -128,20 +128,20 @@ class _Slot:
         except SourceError as failure:
             health, error = "failed", failure.said
         except Exception as bug:
-            # One source's bug must not take the others, and so the alerts, down with it.
+            # A bug in one source must not stop the others, and so the alerts.
             health, error = "failed", say("internal error: {error}", error=f"{type(bug).__name__}: {bug}")
             if error != self._last_error:
                 log.exception("source %s failed; please report this", self.source.name)
         if health == "failed":
             self.failures += 1
-            if error != self._last_error:  # a change once, not a line a second
+            if error != self._last_error:  # each change once, not a line per second
                 log.warning("source %s: %s", self.source.name, error)
         self._last_error = error if health == "failed" else ""
         self.arrived.append(self._report(health, began, clock.mono() - began, error, sample))
         self.running_since = None
 
     def report(self, now: float) -> SourceReport:
-        """Return the newest report; a source that has not come back in time says that and nothing else."""
+        """Return the newest report; a source that missed its deadline reports only that."""
         if self.arrived:
             self.last = self.arrived.popleft()
             return self.last
@@ -168,7 +168,7 @@ class _Slot:
 
 
 class _Lane:
-    """A thread that reads the sources of one lane; what it has begun it ends before it takes more."""
+    """A thread that reads the sources of one lane; it finishes a batch before it takes the next."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.deadline_seconds, self.overdue = 0.0, False
@@ -176,11 +176,11 @@ class _Lane:
         self.done.set()
         self._clock = clock
         self._due: SimpleQueue[list[_Slot] | None] = SimpleQueue()
-        # A daemon thread, because a read that never returns must not keep the program from ending.
+        # A daemon thread, because a read that never returns must not keep the program from exiting.
         threading.Thread(target=self._work, name=f"lane-{name}", daemon=True).start()
 
     def start(self, slots: list[_Slot]) -> bool:
-        """Give the lane its sources; False where there are none, or it is still busy with the last ones."""
+        """Start reading these sources; False where there are none, or the lane is still busy."""
         if not slots or not self.done.is_set():
             return False
         now = self._clock.mono()
@@ -192,7 +192,7 @@ class _Lane:
         return True
 
     def close(self) -> None:
-        """Let the thread end after what it is doing."""
+        """Let the thread end after its current work."""
         self._due.put(None)
 
     def _work(self) -> None:
@@ -205,8 +205,8 @@ class _Lane:
 class SamplingPace:
     """Chooses the time to the next tick: shorter while memory shrinks fast.
 
-    The idea is earlyoom's (sleep = headroom / fill rate), with the measured rate in place of the worst
-    one, so that a full but quiet machine costs no more than an empty one.
+    The idea is earlyoom's (sleep = headroom / fill rate), with the measured rate instead of the maximum, so that a full
+    but quiet machine costs no more than an empty one.
     """
 
     def __init__(self, settings: Sampling) -> None:

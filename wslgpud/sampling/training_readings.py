@@ -1,6 +1,6 @@
-"""Readings that trainings report: figures of the notes that ``wslgpud.training`` leaves.
+"""Readings that trainings report in the notes that ``wslgpud.training`` leaves.
 
-A note counts for nothing but its own process: it can have a warning say that this one leaks, and no more.
+A note counts only for its own process: all it can cause is a warning that this one leaks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from wslgpud.model import Forecast, GpuProcess, GpuSample, Number, Reading, Snap
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.risk.step_growth import StepBlock, step_growth
 
-#: of steps and of seconds; beyond it nobody's training runs full
+#: limit of steps and of seconds; no training takes longer to run full
 _LONGEST = 1e8
 _RUN = {
     "steps": metrics.STEPS,
@@ -34,7 +34,7 @@ _PLAIN = {
 
 
 def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[Forecast]) -> Iterator[Reading]:
-    """Yield what trainings say, and how long the memory of each lasts by the headroom that the forecasts know."""
+    """Yield the figures of trainings, and how long the memory of each lasts given the forecasts' headroom."""
     headroom = {forecast.resource: forecast.headroom_bytes for forecast in forecasts}
     cards = {gpu.uuid: f"gpu{gpu.index}" for gpu in snapshot.gpus}
     only = next(iter(cards.values())) if len(cards) == 1 else ""
@@ -50,7 +50,7 @@ def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[For
 
 
 def claimed(notes: Iterable[Noted], gpus: Iterable[GpuSample]) -> tuple[GpuSample, ...]:
-    """Return the cards with what trainings say that they took of each; none can say that of another process."""
+    """Return the GPUs with the memory that trainings report for themselves; none can report for another process."""
     gpus = tuple(gpus)
     cards = {gpu.uuid: gpu.uuid for gpu in gpus} | ({"": gpus[0].uuid} if len(gpus) == 1 else {})
     told: dict[str, list[GpuProcess]] = {}
@@ -67,14 +67,14 @@ def _of(
 ) -> Iterator[Reading]:
     known = {name: value for name, value in memory.items() if name in _PLAIN and (value or name != "peak")}
     yield from (Reading(_PLAIN[name], value, labels) for name, value in known.items())
-    # What the allocator has taken and never used is room as well.
+    # Memory that the allocator has reserved and never used is room, too.
     room = None if headroom is None else headroom + max(0, memory.get("reserved", 0) - memory["peak"])
     work = memory["peak"] - memory["used"]
     if room is not None and work > 0:
         if batch := run.get("batch"):
             yield Reading(metrics.LARGEST_BATCH, batch + room * batch // work, labels)
         if (length := run.get("length")) and (longest := run.get("longest", 0)) >= length:
-            # Attention that does not hold its scores, activations and logits all grow in proportion.
+            # Activations, logits, and attention that does not keep its scores all grow in proportion.
             yield Reading(metrics.LONGEST_LACKS, max(0, work * (longest - length) // length - room), labels)
     scales = [[StepBlock(*block) for block in blocks] for blocks in memory["scales"]]
     if (growth := step_growth(scales)) is None:
@@ -90,7 +90,7 @@ def _of(
 
 
 def shown(snapshot: Snapshot) -> dict[int, dict[str, Number]]:
-    """Return by pid what ``status`` shows of a training: of the card that it has most of, else of RAM."""
+    """Return, by pid, the figures of a training for ``status``: on the GPU where it holds most, else in RAM."""
     fullest: dict[int, tuple[str, ...]] = {}
     for labels, kept in sorted(snapshot.family(metrics.KEPT).items(), key=lambda one: (one[0][2] != "ram", one[1])):
         if kept:

@@ -1,6 +1,6 @@
 """Sources: each file declares its metrics and reads them. They never import one another.
 
-Here is what they share; of the kernel's text files anything but a plain number is unknown.
+This module holds what they share; in the kernel's text files, anything but a plain number is unknown.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from wslgpud.host import Host
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, Reading, Sample
 
-#: Longer numbers are garbage or the kernel's words for "unlimited", and would not fit the database.
+#: Longer numbers are garbage or mean "unlimited", and would not fit the database.
 _LONGEST = 18
 
 
 class Source(ABC):
-    """One kind of thing to read.
+    """One source of readings.
 
-    The sampler calls ``read`` in a thread of its ``lane``: sources of one lane run one after another, and
-    a lane that hangs leaves the others alone. Whatever may hang (a driver, 9p, a command) has its own lane.
+    The sampler calls ``read`` in a thread of its ``lane``: sources of one lane run one after another, and a lane that
+    hangs leaves the others alone. Whatever may hang (a driver, 9p, a command) has its own lane.
     """
 
     name: ClassVar[str]
@@ -31,9 +31,9 @@ class Source(ABC):
     lane: ClassVar[str] = "kernel"
     #: read at most this often; 0 means at every tick (a source may take it from the configuration)
     period_seconds: float = 0.0
-    #: how long a read may take; after that the source is late, and what it said before is not repeated
+    #: time limit of a read; beyond it the source is late, and its previous values are not repeated
     deadline_seconds: ClassVar[float] = 0.5
-    #: cheap enough, and needed, for the extra ticks when headroom shrinks
+    #: cheap enough, and needed, for the additional ticks while headroom shrinks
     fast: ClassVar[bool] = False
 
     def __init__(self, host: Host, config: Config) -> None:
@@ -42,26 +42,26 @@ class Source(ABC):
         self._prepare()
 
     def _prepare(self) -> None:  # noqa: B027 - most sources remember nothing
-        """Set up what the source remembers; nothing is read yet."""
+        """Set up the source's state; nothing is read yet."""
 
     @abstractmethod
     def read(self) -> Sample:
-        """Return what is known now.
+        """Return the current readings.
 
         Raises:
-            NoData: the machine lacks this thing; not a fault.
-            SourceError: the thing is there and could not be read.
+            NoData: the machine does not have it; no fault.
+            SourceError: it exists and could not be read.
         """
 
     def own(self) -> tuple[Reading, ...]:
-        """Return readings of the source's own state, which hold while ``read`` fails or hangs, too.
+        """Return readings of the source's own state, valid also while ``read`` fails or hangs.
 
         Called from any thread; must not block. Only metrics that are not stored.
         """
         return ()
 
     def close(self) -> None:  # noqa: B027 - most sources hold nothing
-        """Give back what the source holds (a child process, a file handle)."""
+        """Release the source's resources (a child process, a file handle)."""
 
 
 def whole(word: str | None) -> int | None:
@@ -85,12 +85,12 @@ def decimal(word: str | None) -> float | None:
 
 def table(text: str) -> dict[str, str]:
     """Return a file of ``name value`` lines as a dictionary (colons and kB of /proc/meminfo fall away)."""
-    # The quickest way known: 12 us for the 190 lines of /proc/vmstat, against 45 us line by line.
-    # A broken line shifts names into the place of values, where ``whole`` refuses them.
+    # 12 us for the 190 lines of /proc/vmstat, against 45 us line by line. A broken line shifts names into the place of
+    # values, where ``whole`` refuses them.
     words = text.replace(" kB", "").replace(":", "").split()
     return dict(zip(words[::2], words[1::2], strict=False))
 
 
 def readings(known: Iterable[tuple[MetricSpec, Number | None]], *labels: str) -> list[Reading]:
-    """Return readings, all under the same labels, of the values that are known."""
+    """Return readings of the known values, all with the same labels."""
     return [Reading(spec, value, labels) for spec, value in known if value is not None]

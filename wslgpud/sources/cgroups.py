@@ -1,6 +1,6 @@
-"""Cgroups with a memory limit: containers, systemd units, and WSL's own limit on everything of the user.
+"""Cgroups with a memory limit: containers, systemd units, and WSL's own limit on all user processes.
 
-A limit kills as surely as a full machine does, and /proc/meminfo shows nothing of it.
+A limit kills as surely as a full machine does, and /proc/meminfo does not show it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source, readings, table, whole
 from wslgpud.words import say
 
-#: A limit put on an existing cgroup is found within this time; new cgroups are, as soon as their number changes.
+#: A limit set on an existing cgroup is found within this time; new cgroups as soon as their number changes.
 _RESCAN_SECONDS = 30.0
-#: Whoever makes a cgroup sets its limit right after.
+#: The limit of a new cgroup is set right after its creation.
 _SETTLE_SECONDS = 2.0
-#: of one core that scans may take, however often somebody makes cgroups
+#: share of one core that scans may take, however often cgroups are created
 _SCAN_SHARE = 0.005
 _MOST_CGROUPS = 20
 _MOST_FOLDERS = 1000
-#: Limits on all that we can see are never left out: a container's own (its root), and that of WSL on
-#: everything of the user (https://github.com/microsoft/WSL/pull/40519).
+#: Limits on everything visible are never omitted: a container's own (its root), and WSL's on all user processes
+#: (https://github.com/microsoft/WSL/pull/40519).
 _ALWAYS = frozenset({"/", "/wsl-user"})
-#: A forecast of our own unit's limit would only confuse. A user who picks this name hides only their own cgroup.
+#: A forecast for our own unit's limit would only confuse. A user who picks this name hides only their own cgroup.
 _OURS = "/wslgpud.service"
 
 METRICS = tuple(
@@ -57,14 +57,14 @@ LIMIT, CURRENT, INACTIVE_FILE, ACTIVE_FILE, SLAB_RECLAIMABLE, SWAP_LIMIT, SWAP_C
 
 
 class CgroupTree(NamedTuple):
-    """Where a cgroup hierarchy with a memory controller is mounted, and its version."""
+    """Mount point of a cgroup hierarchy with a memory controller, and its version."""
 
     root: str
     version: int
 
 
 class _Files(NamedTuple):
-    """Names of a cgroup's files, and of the lines in ``memory.stat``, in one version of cgroups."""
+    """Names of a cgroup's files, and of the lines in ``memory.stat``, in one cgroup version."""
 
     limit: str
     current: str
@@ -78,7 +78,7 @@ _FILES = {
     1: _Files(
         "memory.limit_in_bytes",
         "memory.usage_in_bytes",
-        "memory.memsw.limit_in_bytes",  # with RAM, as in the next one
+        "memory.memsw.limit_in_bytes",  # includes RAM, as does the next
         "memory.memsw.usage_in_bytes",
         "memory.oom_control",
         "total_",
@@ -88,7 +88,7 @@ _FILES = {
 
 
 class Limited(NamedTuple):
-    """A cgroup that has a limit; sizes in bytes."""
+    """A cgroup with a limit; sizes in bytes."""
 
     path: str
     limit: int
@@ -97,12 +97,12 @@ class Limited(NamedTuple):
 
 
 class CgroupSource(Source):
-    """Every cgroup with a finite limit, v1 and v2, the twenty with the least room."""
+    """Cgroups (v1 and v2) with a finite limit: the twenty with the least room."""
 
     name = "cgroups"
-    # memory.stat makes the kernel sum up counters of all processors; RAM must not wait for that.
+    # For memory.stat the kernel sums up counters of all processors; RAM must not wait for that.
     lane = "cgroups"
-    # A group's own headroom quickens the pace, which is of no use to it unless it is then read.
+    # A cgroup's headroom shortens the interval, which helps only if cgroups are then read as well.
     fast = True
     metrics = METRICS
 
@@ -113,7 +113,7 @@ class CgroupSource(Source):
         self._due = self._not_before = float("-inf")
 
     def read(self) -> Sample:
-        """Return the present state of the cgroups known to have a limit; NoData where none has."""
+        """Return the state of the cgroups known to have a limit; NoData where there is none."""
         now = self.host.clock.mono()
         population = "" if self._tree is None else _population(self.host, self._tree)
         if population != self._population:
@@ -133,7 +133,7 @@ class CgroupSource(Source):
 
 
 def _population(host: Host, tree: CgroupTree) -> str:
-    """Return what changes with the number of cgroups, at the cost of one small file."""
+    """Return a value that changes with the number of cgroups, by reading one small file."""
     if tree.version == 2:
         found = table(host.read_optional(f"{tree.root}/cgroup.stat"))
         return f"{found.get('nr_descendants')} {found.get('nr_dying_descendants')}"
@@ -156,9 +156,9 @@ def find_tree(host: Host) -> CgroupTree:
 def scan(host: Host, tree: CgroupTree) -> list[Limited]:
     """Return the cgroups with a limit that can bite, at most twenty, least room first; of up to a thousand.
 
-    Who has been given a part of the tree makes cgroups there as they like. So each part is a realm, known by
-    the first folder on the way that is not root's: realms take turns at being looked through and at a place
-    in the list, root's own goes first in the latter, and nobody's cgroups displace another's.
+    A user with a delegated subtree can create cgroups there at will. So each subtree is a realm, identified by the
+    first folder on the path that is not root's: realms are scanned in turn and get slots of the list in turn, root's
+    first, so no user's cgroups displace another's.
     """
     memory = whole(table(host.read_optional("/proc/meminfo")).get("MemTotal"))
     found: dict[str, list[Limited]] = {}
@@ -169,7 +169,7 @@ def scan(host: Host, tree: CgroupTree) -> list[Limited]:
             path = waiting[realm].popleft()
             looked += 1
             limited, below = _look(host, tree, path)
-            # A limit above what the machine has (docker run -m 512g) is none.
+            # A limit above the machine's memory (docker run -m 512g) has no effect.
             if limited is not None and (memory is None or limited.limit < memory * 1024):
                 found.setdefault(realm, []).append(limited)
             for child in below:
@@ -181,7 +181,7 @@ def scan(host: Host, tree: CgroupTree) -> list[Limited]:
 
 
 def _look(host: Host, tree: CgroupTree, path: str) -> tuple[Limited | None, list[str]]:
-    """Return a cgroup if it has a limit, and the paths of those below it that may have one."""
+    """Return a cgroup if it has a limit, and the paths of its children that may have one."""
     if path.endswith(_OURS):
         return None, []
     limited = None
@@ -189,16 +189,16 @@ def _look(host: Host, tree: CgroupTree, path: str) -> tuple[Limited | None, list
         limited = _limited(host, tree, path)
     except (NoData, SourceError):
         if path and tree.version == 2:
-            return None, []  # v2 hands controllers down: where there is none, there is none below
+            return None, []  # v2 passes controllers down: none here means none below
     with suppress(NoData, SourceError):
         return limited, [f"{path}/{name}" for name in host.folders(tree.root + path, _MOST_FOLDERS)]
     return limited, []
 
 
 def _chosen(found: Mapping[str, list[Limited]]) -> list[Limited]:
-    """Return root's cgroups, then of each other realm in turn the one with the least room left, up to twenty.
+    """Return root's cgroups, then in turn the one with the least room of each other realm, up to twenty.
 
-    A quarter of the places is kept for the other realms where root's own are many.
+    A quarter of the slots is reserved for other realms where root has many.
     """
     for realm in found.values():
         realm.sort(key=lambda cgroup: (cgroup.path not in _ALWAYS, cgroup.limit - cgroup.current))
@@ -211,9 +211,9 @@ def _chosen(found: Mapping[str, list[Limited]]) -> list[Limited]:
 
 
 def _limited(host: Host, tree: CgroupTree, path: str) -> Limited | None:
-    """Return the cgroup if it has a limit; NoData when it has no memory controller."""
+    """Return the cgroup if it has a limit; NoData where it has no memory controller."""
     folder, files = tree.root + path, _FILES[tree.version]
-    # v1 writes "unlimited" as 2^63 less a page, which is longer than ``whole`` believes.
+    # v1 writes "unlimited" as 2^63 minus a page, longer than ``whole`` accepts.
     limit = whole(host.read(f"{folder}/{files.limit}").strip())
     if not limit:
         return None
@@ -227,7 +227,7 @@ def _limited(host: Host, tree: CgroupTree, path: str) -> Limited | None:
 def around_us(host: Host, tree: CgroupTree) -> Iterator[Limited]:
     """Yield the cgroups with a limit that this process is in, innermost first.
 
-    The machine's own root has none; what a container sees as the root is its group.
+    The machine's root cgroup has none; the root that a container sees is its own cgroup.
     """
     for line in host.read_optional("/proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]
@@ -239,7 +239,7 @@ def around_us(host: Host, tree: CgroupTree) -> Iterator[Limited]:
 
 
 def state(host: Host, tree: CgroupTree, cgroup: Limited) -> list[Reading]:
-    """Return what one cgroup uses now; nothing when it has ended since the scan."""
+    """Return the current use of a cgroup; nothing if it has been removed since the scan."""
     folder, files = tree.root + cgroup.path.rstrip("/"), _FILES[tree.version]
     try:
         current = whole(host.read(f"{folder}/{files.current}").strip())
@@ -247,10 +247,10 @@ def state(host: Host, tree: CgroupTree, cgroup: Limited) -> list[Reading]:
         swap = _number(host, f"{folder}/{files.swap_current}")
         events = table(host.read(f"{folder}/{files.events}"))
         hits = whole(events.get("max")) if tree.version == 2 else _number(host, f"{folder}/memory.failcnt")
-    except (NoData, SourceError):  # the latter when it ends under our hands: ENODEV
+    except (NoData, SourceError):  # the latter when it is removed meanwhile: ENODEV
         return []
     if swap is not None and tree.version == 1:
-        # Two reads, some time apart: the difference can come out a little below zero.
+        # The two values are read at different times: the difference may be slightly negative.
         swap = None if current is None else max(swap - current, 0)
     known = (
         (LIMIT, cgroup.limit),
@@ -263,12 +263,12 @@ def state(host: Host, tree: CgroupTree, cgroup: Limited) -> list[Reading]:
         (LIMIT_HITS, hits),
         (OOM_KILLS, whole(events.get("oom_kill"))),
     )
-    # Folders may have any name, and one that is not UTF-8 would stop the database; /proc is read likewise.
+    # Folder names may be any bytes, and invalid UTF-8 would stop the database; /proc is read the same way.
     return readings(known, os.fsencode(cgroup.path).decode("utf-8", "replace"))
 
 
 def _number(host: Host, path: str) -> int | None:
-    """Return the number in a file that not every kernel has."""
+    """Return the number in a file; None where the kernel does not have it."""
     try:
         return whole(host.read(path).strip())
     except NoData:

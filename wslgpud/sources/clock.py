@@ -1,4 +1,4 @@
-"""Jumps of the wall clock: the trace that sleep, hibernation and a stopped virtual machine leave."""
+"""Jumps of the wall clock, as left by sleep, hibernation and a paused virtual machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from wslgpud.model import Event, Sample
 from wslgpud.sources import Source, readings
 from wslgpud.words import template
 
-#: Below this it is a time server's correction, which hurts nobody.
+#: Smaller jumps are harmless corrections by a time server.
 _LEAST_SECONDS = 1.0
 _FORWARD = template("the clock jumped forward by {seconds}")
 _BACK = template("the clock jumped back by {seconds}")
@@ -28,8 +28,8 @@ LAST_JUMP = gauge(
 class ClockSource(Source):
     """Compares the two clocks at every tick.
 
-    A WSL2 virtual machine is paused by the hypervisor, not suspended, so CLOCK_BOOTTIME does not tell;
-    after it resumes, the wall clock is set forward (hv_utils.timesync_implicit, WSL 2.1.1 and later).
+    A WSL2 virtual machine is paused by the hypervisor, not suspended, so CLOCK_BOOTTIME does not show it; after it
+    resumes, the wall clock is set forward (hv_utils.timesync_implicit, WSL 2.1.1 and later).
     """
 
     name = "clock"
@@ -40,7 +40,7 @@ class ClockSource(Source):
     _last: float | None = None
 
     def read(self) -> Sample:
-        """Return how often the clock has jumped, and an event when it just did."""
+        """Return the number of clock jumps, and an event if one just happened."""
         wall, mono = self.host.clock.wall(), self.host.clock.mono()
         before, self._offset = self._offset, wall - mono
         jump = 0.0 if before is None else self._offset - before

@@ -1,4 +1,4 @@
-"""Processors, load, and which boot of the machine this is."""
+"""Processors, load, and the identity of this boot."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from wslgpud.sources import Source, decimal, readings, whole
 from wslgpud.words import say
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-#: A fall of more is real (/proc/stat of a container, made anew); node_exporter has the same figure.
+#: A larger decrease is real (/proc/stat of a recreated container); node_exporter uses the same figure.
 _MOST_BACK_SECONDS = 3.0
-#: Order of the columns of /proc/stat. Guest time is left out: the kernel counts it within user and nice.
+#: Order of the columns of /proc/stat. Guest time is omitted: the kernel includes it in user and nice.
 _MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 CPU_SECONDS = counter(
@@ -35,7 +35,7 @@ BOOT_TIME = gauge(
 )
 UPTIME = gauge("uptime_seconds", "How long the machine runs.", decimals=2, stored=False)
 BOOT = info("boot", "Which boot this is, and of which kernel.", "boot_id", "kernel")
-#: Line of /proc/stat with one number -> metric.
+#: Line of /proc/stat with a single number -> metric.
 _SINGLE = {"procs_running": RUNNING, "procs_blocked": BLOCKED, "btime": BOOT_TIME}
 
 
@@ -53,7 +53,7 @@ class CpuSource(Source):
     def read(self) -> Sample:
         """Return the processors' times, the load and the boot; SourceError for another form of /proc/stat."""
         found = [self._never_less(reading) for reading in stat(self.host.read("/proc/stat"))]
-        # Containers hide some of the others; the rest is worth having.
+        # Containers hide some of the other files; the rest is still useful.
         for path, specs in (("/proc/loadavg", (LOAD1, LOAD5, LOAD15)), ("/proc/uptime", (UPTIME,))):
             words = self.host.read_optional(path).split()
             found += readings(zip(specs, map(decimal, words), strict=False))
@@ -64,9 +64,9 @@ class CpuSource(Source):
         return Sample((*found, self._boot))
 
     def _never_less(self, reading: Reading) -> Reading:
-        """Hold a time that went back a little, as iowait and idle do in the kernel: proc_stat(5) warns of it.
+        """Keep the previous value if a time decreases slightly, as iowait and idle may (see proc_stat(5)).
 
-        Prometheus would take it for a counter that began anew, and all that it shows for what has just come.
+        Prometheus would take the decrease for a counter reset, and the whole value for new.
         """
         if reading.spec is not CPU_SECONDS:
             return reading

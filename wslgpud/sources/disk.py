@@ -1,7 +1,6 @@
-"""Disks: what block devices do, and how full the file systems that matter are.
+"""Disks: I/O of block devices, and free space of the relevant file systems.
 
-Three sources, because a file system of Windows (9p, virtiofs) may hang for minutes and must then take
-neither the others nor each other along.
+Three sources, because a Windows file system (9p, virtiofs) may hang for minutes and must not block the others.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from wslgpud.words import say
 
 _MOST_DEVICES = 8
 _MOST_VOLUMES = 4
-#: Whole disks; partitions, loop and ram devices would count the same bytes again.
+#: Whole disks; partitions, loop and RAM devices would count the same bytes again.
 _DISK = re.compile(r"(sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|nvme\d+n\d+|mmcblk\d+|pmem\d+|zram\d+)")
 _DRIVE = re.compile(r"[A-Za-z]:\\?")
 WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
-#: Roles of processes that read data sets; from Windows' drives that is many times slower, and the card waits.
+#: Roles of processes that read data sets; Windows drives are many times slower, and the GPU waits.
 READERS = frozenset({"training", "gpu"})
 _MOST_FILES = 2000
 
 
-#: Column of /proc/diskstats after the name -> metric; what one unit of the column is worth follows from the unit.
+#: Column of /proc/diskstats after the name -> metric; the factor follows from the unit.
 _COLUMNS = {
     column: counter(name, text, "device", decimals=3 if name.endswith("seconds") else 0)
     for column, name, text in (
@@ -44,7 +43,7 @@ _COLUMNS = {
         (9, "disk_io_time_seconds", "Time in which the device was busy; a rate near 1 is a full disk queue."),
     )
 }
-_WORTH = {"": 1, "bytes": 512, "seconds": 0.001}  # a sector has 512 bytes here, whatever the device's own have
+_WORTH = {"": 1, "bytes": 512, "seconds": 0.001}  # a sector is 512 bytes here, whatever the device's sector size
 
 _PLACE = ("mountpoint", "fstype")
 SIZE = gauge("filesystem_size_bytes", "Size of the file system.", *_PLACE)
@@ -73,11 +72,11 @@ class Mount(NamedTuple):
 
     @property
     def windows(self) -> bool:
-        """Tell whether this is a drive of Windows seen from WSL."""
+        """Return whether this is a Windows drive seen from WSL."""
         return self.type in WINDOWS_TYPES and (
             bool(_DRIVE.fullmatch(self.device))
             or any("drvfs" in option for option in (self.device, *self.options))
-            # virtiofs shows a tag in place of the drive's letter, and no options of its own
+            # virtiofs shows a tag instead of the drive letter, and no specific options
             or (self.type == "virtiofs" and len(PurePosixPath(self.point).name) == 1)
         )
 
@@ -94,7 +93,7 @@ class DiskSource(Source):
 
 
 class FilesystemSource(Source):
-    """Space on the root and where our own data lies."""
+    """Space on the root file system and on that of our own data."""
 
     name = "filesystem"
     lane = "filesystem"
@@ -114,11 +113,11 @@ class FilesystemSource(Source):
 
 
 class WindowsDriveSource(Source):
-    """Space on the drives of Windows: a full C: stops a WSL2 distro that itself looks almost empty."""
+    """Space on Windows drives: a full C: stops a WSL2 distribution that itself looks almost empty."""
 
     name = "windows_drive"
     lane = "windows_drive"
-    # Touching a drive costs a round trip to Windows, and much of it leaks Windows' kernel memory:
+    # Each access costs a round trip to Windows, and frequent ones leak Windows' kernel memory:
     # https://github.com/microsoft/WSL/issues/40804
     period_seconds = 60.0
     deadline_seconds = 5.0
@@ -134,12 +133,12 @@ class WindowsDriveSource(Source):
 
 def _mounts(host: Host) -> list[Mount]:
     """Return the mounts of the machine: in a service's sandbox (ProtectSystem=) our own are all read-only."""
-    # The former may be hidden from us (hidepid), or not be in an older recording.
+    # The former may be hidden from us (hidepid), or missing from an older recording.
     return mounts(host.read_optional("/proc/1/mounts") or host.read("/proc/self/mounts"))
 
 
 def diskstats(text: str) -> list[Reading]:
-    """Return the readings in /proc/diskstats; disks that never did anything are left out."""
+    """Return the readings in /proc/diskstats; disks without any I/O are omitted."""
     found: list[Reading] = []
     seen: set[str] = set()
     for line in text.splitlines():
@@ -162,7 +161,7 @@ def mounts(text: str) -> list[Mount]:
 
 
 def holder(found: list[Mount], path: str) -> Mount | None:
-    """Return the mount that holds ``path``: the longest that is its beginning, the last one mounted there."""
+    """Return the mount that holds ``path``: the longest prefix, the last one mounted there."""
     holding = [m for m in found if path == m.point or path.startswith(m.point.rstrip("/") + "/")]
     return max(reversed(holding), key=lambda mount: len(mount.point), default=None)
 
@@ -181,7 +180,7 @@ def space(host: Host, found: list[Mount]) -> list[Reading]:
         except SourceError as error:
             failed = error
             continue
-        # 9p and btrfs have no inodes to count.
+        # 9p and btrfs do not count inodes.
         files = (disk.files, disk.files_free) if disk.files else (None, None)
         values = (disk.size, disk.available, *files)
         known += readings(zip((SIZE, AVAILABLE, FILES, FILES_FREE), values, strict=True), *labels)
@@ -196,18 +195,18 @@ def _plain(word: str) -> str:
 
 
 def windows_points(host: Host) -> list[str]:
-    """Return where drives of Windows are mounted; empty outside WSL."""
+    """Return the mount points of Windows drives; empty outside WSL."""
     return [mount.point for mount in mounts(host.read_optional("/proc/self/mounts")) if mount.windows]
 
 
 def open_there(host: Host, pids: Iterable[int], points: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield (pid, path) of what these processes have open below ``points``, as far as it is visible to us.
+    """Yield (pid, path) of files that these processes have open below ``points``, as far as visible to us.
 
-    Only links below /proc are read: a drive that hangs holds nobody up.
+    Only links below /proc are read: a hung drive does not block this.
     """
     inside = tuple(f"{point.rstrip('/')}/" for point in points)
     for pid in pids:
-        # A folder on a drive stands for what is read below it.
+        # A working directory on a drive counts for the files read below it.
         paths = [f"{host.link(f'/proc/{pid}/cwd') or ''}/"]
         with contextlib.suppress(NoData, SourceError):
             paths += (host.link(f"/proc/{pid}/fd/{name}") or "" for name in host.names(f"/proc/{pid}/fd", _MOST_FILES))

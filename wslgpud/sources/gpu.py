@@ -1,7 +1,7 @@
 """NVIDIA GPUs, through NVML in a child process (``wslgpud.probes.nvml_probe``).
 
-GPUs are known by their UUID: indexes move when a GPU is lost. A value that the driver does not give is
-absent, and so is every value of a GPU that is lost; ``gpu_up`` says which GPUs do not answer.
+GPUs are identified by UUID: indexes shift when a GPU is lost. Values that the driver does not report are absent, as are
+all values of a lost GPU; ``gpu_up`` shows which GPUs do not answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SYSTEM = ("driver_version", "cuda_version", "nvml_version")
 
 
 def _gpu(name: str, text: str, *labels: str) -> MetricSpec:
-    """Declare a metric of a GPU, as precise as its driver knows it."""
+    """Declare a metric of a GPU, with the driver's precision."""
     decimals = 2 if name.endswith("_ratio") else 1 if name.endswith("_watts") else 0
     return gauge(name, text, *GPU, *labels, decimals=decimals)
 
@@ -96,7 +96,7 @@ PROBE = (
     counter("gpu_probe_crashes", "Times the process that asks NVML broke down.", stored=False),
 )
 
-#: Names of the bits of nvmlClocksEventReasons in nvml.h from the lowest on, as nvidia-smi has them.
+#: Names of the bits of nvmlClocksEventReasons in nvml.h from the lowest, as in nvidia-smi.
 THROTTLE_REASONS = (
     "gpu_idle",
     "applications_clocks_setting",
@@ -110,7 +110,7 @@ THROTTLE_REASONS = (
 )
 
 _SPECS = {spec.name: spec for spec in FED}
-#: Output of the probe -> metric and its further labels.
+#: Output of the probe -> metric and its additional labels.
 OUTPUTS = {
     output.metric: (_SPECS[name], (label,) if label else ())
     for call in nvml_calls.CALLS
@@ -126,9 +126,9 @@ _SAMPLED = {
 }
 PROCESS_LISTS = ("compute_processes", "graphics_processes")
 
-#: How often to look whether a GPU has appeared on a machine without one.
+#: How often to check whether a GPU has appeared on a machine without one.
 LOOK_AGAIN_SECONDS = 60.0
-#: A lost GPU needs NVML to be initialised anew to be found again; doubled each time, up to ten minutes.
+#: Delay before NVML is re-initialised to find a lost GPU again; doubled each time, up to ten minutes.
 RENEW_SECONDS, RENEW_SECONDS_MAX = 30.0, 600.0
 
 
@@ -145,7 +145,7 @@ class _Gpu:
         self.processes: tuple[GpuProcess, ...] = ()
 
     def identify(self, identity: Mapping[str, Any]) -> None:
-        """Take over what a new probe says of this GPU; what an older one had read is forgotten."""
+        """Take over a new probe's description of this GPU; values of an older probe are dropped."""
         self.index, self.identity = str(identity["index"]), identity
         self.forget()
 
@@ -174,11 +174,11 @@ class _Gpu:
 
 
 class GpuSource(Source):
-    """All NVIDIA GPUs that NVML shows."""
+    """All GPUs that NVML shows."""
 
     name = "gpu"
     lane = "gpu"
-    fast = True  # the probe itself makes expensive calls rarely
+    fast = True  # the probe itself limits expensive calls
     metrics = (INFO, UP, LOST, *FED, THROTTLED, PROCESSES, SUPPORTED, LIBRARY, ERRORS, *PROBE)
 
     def _prepare(self) -> None:
@@ -190,7 +190,7 @@ class GpuSource(Source):
             say("NVML probe"),
             python_command("wslgpud.probes.nvml_probe", *arguments),
             timeout_seconds=settings.gpu_timeout_seconds,
-            # Loading the library and waking the driver takes seconds on a card that sleeps.
+            # Loading the library and waking a sleeping card takes seconds.
             start_timeout_seconds=max(4 * settings.gpu_timeout_seconds, 10),
             mono=self.host.clock.mono,
         )
@@ -205,11 +205,11 @@ class GpuSource(Source):
         self._request: dict[str, bool] = {}
 
     def ask_everything(self) -> None:
-        """Have the next reading ask for all there is, also for what is asked for rarely."""
+        """Have the next reading make all calls, including the infrequent ones."""
         self._request = {"everything": True}
 
     def read(self) -> Sample:
-        """Return what NVML tells now; a driver's hang, crash or refusal is a SourceError that says what to do."""
+        """Return NVML's current values; a driver's hang, crash or error raises a SourceError with the remedy."""
         if not self.config.sampling.gpu:
             raise NoData(say("switched off by sampling.gpu"))
         self._expect_gpu()
@@ -223,7 +223,7 @@ class GpuSource(Source):
         except ProbeDown as down:
             self._forget()
             said = down.said
-            if said != self._refusal:  # that says what to do already
+            if said != self._refusal:  # this already includes the remedy
                 said = explain_silence(said, wsl=self.host.exists("/dev/dxg"), crashed=self._probe.crashed)
             raise SourceError(said) from down
         if "error" in reply:
@@ -236,7 +236,7 @@ class GpuSource(Source):
         return self._sample()
 
     def own(self) -> tuple[Reading, ...]:
-        """Return what the probe says of itself; safe from any thread, and true also while it hangs."""
+        """Return the probe's own state; safe from any thread, and valid also while it hangs."""
         probe, session = self._probe, self._session
         counts = (probe.starts_total, probe.hangs_total, probe.crashes_total)
         library = (session.get("library", ""), session.get("nvml_version", ""))
@@ -248,14 +248,14 @@ class GpuSource(Source):
 
     @property
     def probe_pid(self) -> int | None:
-        """The child's pid while it runs: those who watch their own children leave it alone."""
+        """The child's pid while it runs, so that watchers of our children ignore it."""
         return self._probe.pid
 
     def close(self) -> None:
         self._probe.close()
 
     def _expect_gpu(self) -> None:
-        """Look whether it makes sense to start a probe; cheap, and not again for a minute when it does not."""
+        """Check whether to start a probe; cheap, and not repeated for a minute if not."""
         now = self.host.clock.mono()
         if self._probe.pid is not None:
             return
@@ -264,11 +264,11 @@ class GpuSource(Source):
                 self.period_seconds = 0.0
                 return
             self._look_at = now + LOOK_AGAIN_SECONDS
-        self.period_seconds = self._look_at - now + 1  # no thread need wake up before
+        self.period_seconds = self._look_at - now + 1  # no thread needs to wake up earlier
         raise NoData(say("no NVIDIA GPU here"))
 
     def _fail(self, reply: Mapping[str, str]) -> None:
-        """Raise why NVML cannot be used; NoData for a driver's library on a machine without its GPU."""
+        """Raise why NVML cannot be used; NoData for a driver library on a machine without a GPU."""
         self._forget()
         error = reply["error"]
         self._errors[error] += 1
@@ -296,7 +296,7 @@ class GpuSource(Source):
         for support in reply.get("support", ()):
             self._gpus[support["uuid"]].support = support["calls"]
         for answer in reply["gpus"]:
-            gpu = self._gpus.get(answer["uuid"])  # None: lost before it could say who it is
+            gpu = self._gpus.get(answer["uuid"])  # None: lost before it was identified
             if gpu and "lost" in answer:
                 gpu.forget()
             elif gpu:
@@ -327,14 +327,14 @@ class GpuSource(Source):
     def _processes(self, values: Mapping[str, Any]) -> tuple[GpuProcess, ...]:
         """Return the processes on a GPU, biggest first, each once.
 
-        The pid of a process in another namespace (``/Xwayland`` of WSLg, a container) may belong to an
-        unrelated process here (XuehaiPan/nvitop#49), so it becomes 0 and nobody innocent is blamed.
+        The pid of a process in another namespace (``/Xwayland`` of WSLg, a container) may belong to an unrelated
+        process here (XuehaiPan/nvitop#49), so it becomes 0, and no innocent process is blamed.
         """
         most = values.get("gpu_memory_total_bytes") or 2**63
         merged: dict[int, GpuProcess] = {}
         for kind in PROCESS_LISTS:
             for pid, used, path in values.get(kind) or ():
-                # WDDM tells no memory of single processes; the sentinel says so, and sometimes nonsense.
+                # WDDM does not report memory per process: the value is a sentinel, sometimes garbage.
                 used_bytes = used if used is not None and used <= most else None
                 known = merged.get(pid)
                 if known is None or (known.used_bytes or 0) < (used_bytes or 0):
@@ -343,35 +343,35 @@ class GpuSource(Source):
         return tuple(sorted(merged.values(), key=lambda process: -(process.used_bytes or 0)))
 
     def _who(self, pid: int, name: str) -> tuple[bool, str]:
-        """Tell whether ``pid`` is in our namespace what NVML calls ``name``, and its best name."""
+        """Return whether ``pid`` in our namespace is the process that NVML calls ``name``, and its best name."""
         comm = self.host.read_optional(f"/proc/{pid}/comm").strip()
         invoked = self.host.read_optional(f"/proc/{pid}/cmdline").partition("\0")[0]
         if not comm:
             return False, name
         if not name or comm == name[:15]:
             return True, name or comm
-        # PyTorch calls its main thread pt_main_thread, a script's comm is the script's: look further.
+        # PyTorch names its main thread pt_main_thread, and a script's comm is the script's name: check further.
         program = self.host.link(f"/proc/{pid}/exe") or ""
         return name in (program.rpartition("/")[2], invoked.rpartition("/")[2]), name
 
 
 def visible(host: Host, library: str) -> bool:
-    """Tell whether it makes sense to load NVML: ``library`` is its path, empty for the usual places."""
+    """Return whether to load NVML: ``library`` is its path, empty for the usual places."""
     if isinstance(host, RecordedHost):
         return host.recording("nvml.json") is not None
     if not host.live:
-        return False  # another machine's files: our own GPU is not its
+        return False  # a recording: our own GPU is not part of it
     if library:
         return host.exists(library)
     folders = (*LIBRARY_FOLDERS, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
-    # Not /dev/dxg: WSL has it with any maker's GPU, and its NVML is always in WSL's own folder.
+    # Not /dev/dxg: WSL has it for any vendor's GPU, and its NVML is always in WSL's own folder.
     return any(host.exists(f"{folder}/libnvidia-ml.so.1") for folder in folders) or any(
         host.exists(device) for device in NATIVE_DEVICES
     )
 
 
 def on_the_bus(host: Host) -> bool:
-    """Tell whether the PCI bus shows a device of NVIDIA's; yes when it cannot be asked."""
+    """Return whether the PCI bus shows an NVIDIA device; True where it cannot be read."""
     try:
         devices = host.names(_PCI)
     except (NoData, SourceError):

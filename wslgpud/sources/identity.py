@@ -1,4 +1,4 @@
-"""Who a process is, by the kernel's word: nothing of it can be claimed by the process itself."""
+"""Identity of a process according to the kernel, which the process itself cannot fake."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ACCOUNT = "wslgpud"
 
 
 class Identity(NamedTuple):
-    """One process; ``pid`` and ``start_ticks`` name it and no later one.
+    """One process; ``pid`` and ``start_ticks`` identify it uniquely.
 
-    ``alive`` is False for one that has ended and not been waited for. ``uids`` are the real, effective, saved
-    and file system's user, several for a setuid program only; ``groups`` the supplementary ones. The ``name``
-    is the kernel's, at most 15 characters of the process's choice.
+    ``alive`` is False for a zombie. ``uids`` are the real, effective, saved and file system's user, several for a
+    setuid program only; ``groups`` the supplementary ones. The process chooses its ``name`` (comm), of at most 15
+    characters.
     """
 
     pid: int
@@ -32,12 +32,12 @@ class Identity(NamedTuple):
 
 
 def identity(host: Host, pid: int) -> Identity | None:
-    """Return who a process is; None where it is gone or hidden from us.
+    """Return the identity of a process; None where it is gone or hidden from us.
 
-    Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html and proc_pid_status.5.html; psutil has
-    neither the supplementary groups nor the start in ticks.
+    Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html and proc_pid_status.5.html; psutil has neither
+    the supplementary groups nor the start in ticks.
     """
-    # The name may hold anything: it ends at the last bracket.
+    # The name may contain anything: it ends at the last bracket.
     head, _, rest = host.read_optional(f"/proc/{pid}/stat").rpartition(")")
     status = host.read_optional(f"/proc/{pid}/status")
     words, facts = rest.split(), dict(line.partition(":")[::2] for line in status.splitlines())
@@ -52,21 +52,20 @@ def identity(host: Host, pid: int) -> Identity | None:
 
 @dataclass(frozen=True)
 class Trust:
-    """Whose stress runs may keep a daemon from warning of a card: these users, and who is in the group."""
+    """Users whose stress runs may suppress warnings about a card: these, and members of the group."""
 
     users: frozenset[int]
     group: int | None = None
 
     def covers(self, who: Identity) -> bool:
-        """Tell whether a process belongs to one of them; a setuid program belongs to nobody for certain."""
+        """Return whether a process belongs to one of them; a setuid program is trusted for no one."""
         return len(who.uids) == 1 and (who.uids <= self.users or self.group in who.groups)
 
 
 def trust() -> Trust:
-    """Return whom this process trusts: root, its own user, and for the service the members of its group.
+    """Return the trusted users: root, our own user, and for the service the members of its group.
 
-    The group only where both bear the service's name: the first group of a person's account may be
-    everybody's ("users").
+    The group counts only where both have the service's name: a person's primary group may include everybody ("users").
     """
     import grp  # once, at the start
     import pwd

@@ -1,4 +1,4 @@
-"""The kernel's log: processes killed for lack of memory, errors of WSL's GPU driver and of NVIDIA's."""
+"""The kernel log: OOM kills, errors of WSL's GPU driver and of NVIDIA's."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from wslgpud.sources import Source
 from wslgpud.words import cause, say, template
 
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
-# mm/oom_kill.c: dump_global_header, oom_kill_process; the same from 5.0 on.
-# All of them hold from the beginning of a line: names of programs, of cgroups and of mount options, which are
-# anybody's choice, come after it.
+# mm/oom_kill.c: dump_global_header, oom_kill_process; the same from 5.0 on. All match at the start of a line: names of
+# programs, cgroups and mount options, which any user can choose, come later.
 _CONSTRAINT = re.compile(r"oom-kill:constraint=(\w{1,40}),(.*),task=.*,pid=(\d{1,10}),uid=\d{1,10}$")
-# mm/memcontrol.c: mem_cgroup_print_oom_group; those that follow die with the victim (memory.oom.group).
+# mm/memcontrol.c: mem_cgroup_print_oom_group; the processes that follow are killed with the victim (memory.oom.group).
 _TOGETHER = re.compile(r"Tasks in .* are going to be killed due to memory\.oom\.group set$")
 _GROUP = re.compile(r",(?:oom_memcg|task_memcg)=(/.*?)(?:,task_memcg=/.*)?$")
-# Until 5.0 (WSL2 began with 4.19) the reason stands in a line of its own before it, and the group before that.
+# Before 5.0 (WSL2 began with 4.19) the reason is on a separate line before it, and the cgroup on the line before that.
 _KILLED = re.compile(
     r"(?:(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): )?Killed process "
     r"(\d{1,10}) \((.*)\),? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
@@ -36,22 +35,22 @@ _KILLS = re.compile(
     r"(Memory cgroup out|Out) of memory: Kill process (\d{1,10}) \(.*\) score \d{1,10} or sacrifice child$"
 )
 _LIMITED = re.compile(r"Task in /.* killed as a result of limit of (/.*)$")
-# mm/page_alloc.c: warn_alloc; kernel/workqueue.c: print_worker_info, which no other program's name can feign. The rings
-# of a new channel to the host take 512 KiB in one piece: https://github.com/microsoft/WSL/issues/40795
+# mm/page_alloc.c: warn_alloc; kernel/workqueue.c: print_worker_info, which no other program's name can imitate. The
+# ring buffers of a new channel to the host need 512 KiB in one piece: https://github.com/microsoft/WSL/issues/40795
 _UNALLOCATED = re.compile(r"kworker/[\w:+-]{1,20}: page allocation failure: order:(\d{1,3}), mode:")
 _CHANNEL = re.compile(r"Workqueue: hv_\w{1,20} vmbus_add_channel_work")
 # drivers/hv/dxgkrnl: DXG_ERR prints the function before the text.
 _DXG = re.compile(r"misc dxg: dxgk: (\w{1,60}): .*fail\w*:? (-?\d{1,10})\b")
-#: this number is how many pages it got, unless it is an errno (dxgvmbus.c, create_existing_sysmem)
+#: the number of pages allocated, unless it is an errno (dxgvmbus.c, create_existing_sysmem)
 _PAGES = "get_user_pages_fast failed"
-# https://docs.nvidia.com/deploy/xid-errors/; at a start in three lines, which one record holds:
+# https://docs.nvidia.com/deploy/xid-errors/; at a start in three lines, in one record:
 # https://github.com/NVIDIA/NVSentinel/issues/155
 _FALLEN = "79"
 _OFF_THE_BUS = re.compile(
     r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?)(?::? |\\x0a).*fallen off the bus"
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.]{1,40})\): (\d{1,5}),")
-#: last words of a machine that ends or becomes unusable; the same in 4.19 and 6.18
+#: last lines of a machine that crashes or becomes unusable; the same in 4.19 and 6.18
 PRECEDES_THE_END = {
     "disk": re.compile(
         r"EXT4-fs error \(device |EXT4-fs \([\w-]{1,20}\): Remounting filesystem read-only"
@@ -59,13 +58,13 @@ PRECEDES_THE_END = {
     ),
     "stall": re.compile(r"rcu: INFO: rcu_\w{1,20} (?:self-)?detected stall|watchdog: BUG: soft lockup - CPU#"),
     "init": re.compile(r"(?:.{0,40}: )?Killed process \d{1,10} \((?:systemd|init|init\(\S{0,40})\)"),
-    # arch/x86/mm/fault.c and kernel/traps.c; a program's name has 15 characters at most
+    # arch/x86/mm/fault.c and kernel/traps.c; program names have at most 15 characters
     "library": re.compile(
         r"(?:traps: )?.{1,15}\[\d{1,10}\]:? (?:segfault at|general protection fault) .{1,100} in "
         r"lib(?:nvidia-ml|cuda|dxcore|nvwgf2umx|nvdxgdmal)[\w.-]{0,40}\["
     ),
 }
-#: Complaints of dxgkrnl at every boot and whenever a program asks for what the host does not have:
+#: Errors that dxgkrnl logs at every boot and whenever a program asks for something the host does not have:
 #: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/9099
 _BENIGN = frozenset(
     {
@@ -94,7 +93,7 @@ class Line(NamedTuple):
 
 
 class KernelEvent(NamedTuple):
-    """A pattern of lines: the kind of its event, under which labels it is counted, and the event's fields.
+    """A pattern of lines: the kind of its event, the labels under which it is counted, and the event's fields.
 
     ``text`` is the event's template; where it is empty, the line itself is shown.
     """
@@ -111,15 +110,15 @@ def parse_line(record: str) -> Line | None:
     Format: https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
     """
     match = _RECORD.match(record)
-    # Above the three bits of the priority stands the facility: 0 is the kernel, anything else a program
-    # that wrote to /dev/kmsg and must not be able to feign an OOM kill.
+    # Above the three bits of the priority comes the facility: 0 is the kernel, anything else a program that wrote to
+    # /dev/kmsg and must not be able to fake an OOM kill.
     if match is None or int(match[1]) >> 3:
         return None
     return Line(int(match[2]), int(match[3]) / 1e6, match[4])
 
 
 class LineParser:
-    """Understands lines; remembers one where the kernel takes several to say one thing."""
+    """Parses lines; keeps state where the kernel spreads one message over several."""
 
     def __init__(self) -> None:
         self._constraint = self._group = self._pid = ""
@@ -128,7 +127,7 @@ class LineParser:
         self._fallen: dict[str, bool] = {}
 
     def add(self, text: str) -> KernelEvent | None:
-        """Return what the line tells, if it completes something that matters."""
+        """Return the event that the line completes, if any."""
         if match := _CONSTRAINT.match(text):
             self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
             self._shared_group = ""
@@ -150,7 +149,7 @@ class LineParser:
         return None if found and found.labels == (_FALLEN,) and self._told(found, text) else found
 
     def _told(self, fall: KernelEvent, text: str) -> bool:
-        """Tell whether this only repeats that a card fell off the bus: in words what was a number, or the reverse."""
+        """Return whether this only repeats, in text or by Xid number, that a card fell off the bus."""
         device, way = str(fall.fields["device"]), text.startswith("NVRM: Xid")
         before = self._fallen.pop(device, way)
         if before == way:
@@ -160,7 +159,7 @@ class LineParser:
     def _kill(self, match: re.Match[str]) -> KernelEvent:
         constraint, group, pid = self._constraint, self._group, self._pid
         self._constraint = self._group = self._pid = ""
-        # A second victim of the same OOM (memory.oom.group) comes without a constraint of its own.
+        # A second victim of the same OOM (memory.oom.group) has no constraint of its own.
         if pid != match[1]:
             group = self._shared_group
             constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
@@ -175,7 +174,7 @@ class LineParser:
             "file_bytes": file,
             "shmem_bytes": shmem,
             "virtual_bytes": virtual,
-            "size_bytes": anon + file + shmem,  # what the kill gives back
+            "size_bytes": anon + file + shmem,  # freed by the kill
         }
         if constraint != "CONSTRAINT_MEMCG":
             return KernelEvent("oom_kill", ("global",), fields, _KILL_OF_ALL)
@@ -183,7 +182,7 @@ class LineParser:
 
 
 def _driver_error(text: str) -> KernelEvent | None:
-    """Return the error of a GPU's driver that a line tells."""
+    """Return the GPU driver's error in a line."""
     if match := _DXG.match(text):
         number = int(match[2])
         number = errno.ENOMEM if number >= 0 and _PAGES in match[0] else abs(number)
@@ -197,9 +196,9 @@ def _driver_error(text: str) -> KernelEvent | None:
 
 
 def _group(details: str) -> str:
-    """Return the cgroup whose limit was hit, or else that of the victim; nothing where it cannot be told.
+    """Return the cgroup whose limit was hit, or else that of the victim; empty where unknown.
 
-    Names of cgroups may hold commas and whatever looks like the next detail.
+    Cgroup names may contain commas and anything that looks like the next detail.
     """
     if any(details.count(f",{name}=") > 1 for name in ("oom_memcg", "task_memcg", "mems_allowed")):
         return ""
@@ -210,8 +209,8 @@ def _group(details: str) -> str:
 log = logging.getLogger(__name__)
 
 _PATH = "/dev/kmsg"
-_RECORD_BYTES = 8192  # the kernel refuses to hand out a record in pieces
-_MOST_RECORDS = 2000  # a tick; the rest waits in the kernel's ring buffer
+_RECORD_BYTES = 8192  # the kernel does not return partial records
+_MOST_RECORDS = 2000  # per tick; the rest waits in the kernel's ring buffer
 _MOST_LABELS = 32
 
 OOM_KILLS = counter(
@@ -245,10 +244,10 @@ _COUNTERS = {"oom_kill": OOM_KILLS, "dxg_error": DXG_ERRORS, "nvidia_xid": XIDS,
 
 
 class KernelLogSource(Source):
-    """Reads /dev/kmsg without waiting: first what is left of this boot, then what is new.
+    """Reads /dev/kmsg without blocking: first the rest of this boot's log, then new records.
 
-    Events of lines older than our first look carry ``past`` = 1, and each carries the kernel's ``sequence``
-    number, which with the boot id tells whether it has been seen before.
+    Events older than our first read have ``past`` = 1, and each has the kernel's ``sequence`` number, which with the
+    boot id shows whether it has been seen before.
     """
 
     name = "kernel_log"
@@ -267,7 +266,7 @@ class KernelLogSource(Source):
         self._counts["vmbus_starved"] = Counter({(): 0})
 
     def read(self) -> Sample:
-        """Return the counts since boot and the events since the last read; NoData where we may not read the log."""
+        """Return the counts since boot and the events since the last read; NoData where we have no read permission."""
         lines = filter(None, map(parse_line, self.records()))
         events = tuple(filter(None, map(self._note, lines)))
         return Sample(tuple(self._readings()), events=events)
@@ -278,8 +277,8 @@ class KernelLogSource(Source):
             self._descriptor = None
 
     def records(self) -> Iterator[str]:
-        """Yield what the log holds beyond the last look, some thousand records at most."""
-        # A recording has no device; reading a real log to its end would wait for ever.
+        """Yield the records since the last read, a few thousand at most."""
+        # A recording has no device; reading a real log to its end would block forever.
         if not self.host.live and not Path(self.host.path(_PATH)).is_char_device():
             if not self._replayed:
                 self._replayed = True
@@ -291,13 +290,13 @@ class KernelLogSource(Source):
         for number in range(_MOST_RECORDS):
             try:
                 yield os.read(self._descriptor, _RECORD_BYTES).decode("utf-8", "replace")
-            except BlockingIOError:  # how the kernel says that there is no more
+            except BlockingIOError:  # end of the log for now
                 self.caught_up = True
                 return
-            except BrokenPipeError:  # overwritten before we came; the next read goes on behind the gap
+            except BrokenPipeError:  # overwritten before we read it; the next read continues after the gap
                 self._lost += 1
             except OSError as error:
-                if number:  # what came before it is told now, and it by the next look
+                if number:  # report what came before; this record waits for the next read
                     return
                 raise SourceError("cannot read {path}: {why}", path=_PATH, why=cause(error)) from error
 
@@ -307,7 +306,7 @@ class KernelLogSource(Source):
         except FileNotFoundError as error:
             raise NoData("there is no {path}", path=_PATH) from error
         except PermissionError as error:
-            # So it is for the users of most distributions: worth knowing, and no fault.
+            # The default for users of most distributions: worth knowing, but no fault.
             remedy = say(
                 "no permission to read {path}, so OOM kills go unseen: run as root, give the service "
                 "AmbientCapabilities=CAP_SYSLOG, or run 'sudo sysctl kernel.dmesg_restrict=0'",
@@ -318,7 +317,7 @@ class KernelLogSource(Source):
                 log.info("%s", remedy)
             raise NoData(remedy) from error
         except OSError as error:
-            # Containers often have the file and no device behind it.
+            # Containers often have the file without the device.
             if error.errno in (errno.ENXIO, errno.ENODEV):
                 raise NoData("{path} has no device behind it", path=_PATH) from error
             raise SourceError("cannot open {path}: {why}", path=_PATH, why=cause(error)) from error
@@ -326,7 +325,7 @@ class KernelLogSource(Source):
         return descriptor
 
     def _note(self, line: Line) -> Event | None:
-        """Count what the line says; return it as an event when somebody should know."""
+        """Count the line's event; return it if it should be reported."""
         found = self._story.add(line.text)
         if found is None or found.labels in _BENIGN:
             self._notices += found is not None
@@ -336,10 +335,9 @@ class KernelLogSource(Source):
         counts[found.labels if bounded else ("other",) * len(found.labels)] += 1
         wall = self.host.clock.wall()
         if not self.caught_up:
-            # The log's clock is set by nobody and drifts by seconds in a week, so for what is new we
-            # rather take our own.
+            # The log's clock is never corrected and drifts by seconds per week, so new records get our own time.
             wall -= self.host.clock.mono() - line.seconds
-        # A long log is read over several ticks, and what happens meanwhile is news.
+        # A long log is read over several ticks; records written meanwhile are new.
         past = int(not self.caught_up and line.seconds <= self._opened_mono)
         return Event(
             found.kind, wall, found.text or line.text, {"sequence": line.sequence, "past": past, **found.fields}

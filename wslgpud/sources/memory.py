@@ -1,4 +1,4 @@
-"""RAM and swap: levels from /proc/meminfo, what reclaim does from /proc/vmstat."""
+"""RAM and swap: levels from /proc/meminfo, reclaim activity from /proc/vmstat."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ REFAULTS = counter(
     "type",
 )
 OOM_KILLS = counter("oom_kills", "Processes that the kernel has killed because memory had run out.")
-#: Metric, its labels, the lines of /proc/vmstat that it sums up, and what one unit of them is worth.
+#: Metric, its labels, the lines of /proc/vmstat that it sums up, and the factor of their unit.
 _VMSTAT: tuple[tuple[MetricSpec, tuple[str, ...], tuple[str, ...], int], ...] = (
     (SWAP_IN, (), ("pswpin",), PAGE_BYTES),
     (SWAP_OUT, (), ("pswpout",), PAGE_BYTES),
@@ -79,7 +79,7 @@ _VMSTAT: tuple[tuple[MetricSpec, tuple[str, ...], tuple[str, ...], int], ...] = 
 
 
 class MemorySource(Source):
-    """RAM, swap and reclaim; all in two reads of about 20 us, so it also serves the extra ticks."""
+    """RAM, swap and reclaim; two reads of about 20 us, so it is read in additional ticks as well."""
 
     name = "memory"
     fast = True
@@ -92,7 +92,7 @@ class MemorySource(Source):
 
 
 def meminfo(text: str) -> list[Reading]:
-    """Return the levels in /proc/meminfo, in bytes; SourceError where it lacks how much memory there is."""
+    """Return the levels in /proc/meminfo, in bytes; SourceError where MemTotal is missing."""
     found = table(text)
     levels = [
         Reading(spec, value * 1024) for line, spec in MEMINFO.items() if (value := whole(found.get(line))) is not None
@@ -103,9 +103,10 @@ def meminfo(text: str) -> list[Reading]:
 
 
 def vmstat(text: str) -> list[Reading]:
-    """Return the counters in /proc/vmstat; kernels differ in which there are."""
+    """Return the counters in /proc/vmstat, which differ between kernels."""
     found = table(text)
-    stalls = tuple(name for name in found if name.startswith("allocstall"))  # one per zone, zones differ
+    # one per zone; zones differ between machines
+    stalls = tuple(name for name in found if name.startswith("allocstall"))
     counters = []
     for spec, labels, lines, worth in _VMSTAT:
         names = stalls if spec is ALLOC_STALLS else lines

@@ -1,6 +1,6 @@
-"""Model servers by their own pages: what of the card vLLM, llama.cpp and Ollama have given to whom.
+"""Model servers by their own metrics pages: how vLLM, llama.cpp and Ollama use their share of the GPU.
 
-vLLM takes its share of the card at the start, so that what happens within it shows only here.
+vLLM allocates its share of the GPU at the start, so that use within it shows only here.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _NAMES: Mapping[MetricSpec, tuple[str, ...]] = {
 
 
 class ModelServer(NamedTuple):
-    """A configured page, and how it is called where it is shown."""
+    """A configured page, and its name in the output."""
 
     name: str
     address: http_client.Address
 
 
 class ModelServerSource(Source):
-    """Reads the pages that ``sampling.model_servers`` names; one that does not answer is down and no fault of ours."""
+    """Reads the pages in ``sampling.model_servers``; one that does not answer counts as down."""
 
     name = "model_servers"
     lane = "model_servers"
@@ -72,7 +72,7 @@ class ModelServerSource(Source):
         self._down: set[str] = set()
 
     def read(self) -> Sample:
-        """Return what all of them tell; NoData where none is configured."""
+        """Return the readings of all servers; NoData where none is configured."""
         if not self._servers or self.host.recorded:
             raise NoData(say("none is named in sampling.model_servers"))
         return Sample(tuple(reading for server in self._servers for reading in self._of(server)))
@@ -92,7 +92,7 @@ class ModelServerSource(Source):
 
 
 def servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
-    """Return the pages to read; a URL that is none is left out, once with a line in the log."""
+    """Return the pages to read; an invalid URL is omitted, with one line in the log."""
     found = []
     for url in urls[:MOST_SERVERS]:
         try:
@@ -105,7 +105,7 @@ def servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
 
 
 def counted(server: str, page: bytes) -> Iterator[Reading]:
-    """Yield what vLLM or llama.cpp tells in Prometheus' format; models and engines of one server are added up."""
+    """Yield the readings of a vLLM or llama.cpp page; models and engines of a server are summed up."""
     values: dict[str, list[float]] = {}
     for line in page.decode("utf-8", "replace").splitlines():
         match = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
@@ -113,13 +113,13 @@ def counted(server: str, page: bytes) -> Iterator[Reading]:
             values.setdefault(match[1], []).append(known)
     for spec, names in _NAMES.items():
         if found := next((values[name] for name in names if name in values), None):
-            # Of several caches, the fullest is the one that holds up requests.
+            # Of several caches, the fullest one delays requests.
             value: Number = min(1.0, max(found)) if spec is CACHE else int(min(sum(found), _MOST_MEMORY_BYTES))
             yield Reading(spec, value, (server,))
 
 
 def loaded(server: str, page: bytes) -> Iterator[Reading]:
-    """Yield what Ollama has loaded: https://docs.ollama.com/api/ps."""
+    """Yield the models that Ollama has loaded: https://docs.ollama.com/api/ps."""
     try:
         rows = safe_files.parsed(page).get("models")
     except ValueError:

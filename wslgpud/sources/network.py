@@ -11,14 +11,14 @@ from wslgpud.sources import Source, readings, whole
 from wslgpud.words import say
 
 _MOST = 8
-#: Interfaces that repeat another's traffic or come and go with containers: each would be a series for ever.
+#: Interfaces that repeat another's traffic or come and go with containers: each would be a series forever.
 _IGNORED = re.compile(
     r"(lo|veth.*|br-.*|ifb\d*|tunl\d*|sit\d*|ip6.*|gre.*|erspan.*|cali.*|flannel.*|cni.*|"
     r"lxc.*|virbr.*|vnet.*|tap.*|dummy\d*|teql\d*)"
 )
 
 
-#: Column of /proc/net/dev -> metric, in node_exporter's words.
+#: Column of /proc/net/dev -> metric, named as in node_exporter.
 COLUMNS = {
     column: counter(f"network_{name}", text, "device", names=(DEVICE_NAMES,))
     for column, name, text in (
@@ -46,7 +46,7 @@ class NetworkSource(Source):
 
 
 def parse(text: str) -> list[Reading]:
-    """Return the readings in /proc/net/dev; SourceError where its heading is another one."""
+    """Return the readings in /proc/net/dev; SourceError for an unknown heading."""
     if not text.startswith("Inter-|   Receive "):
         raise SourceError(say("/proc/net/dev is not in the known format"))
     found: list[Reading] = []

@@ -1,6 +1,6 @@
-"""Kills by systemd-oomd and earlyoom, which no counter of the kernel shows: from systemd's journal.
+"""Kills by systemd-oomd and earlyoom, which no kernel counter shows, from systemd's journal.
 
-A child (``journalctl --follow``) waits for their words, and runs only where one of the two does.
+A child (``journalctl --follow``) waits for their messages, and runs only if one of the two does.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from wslgpud.sources import Source
 from wslgpud.words import cause, say, template
 from wslgpud.words.units import one_line
 
-#: how often to look for a daemon, and to start a child that ended anew
+#: how often to look for a daemon, and to restart a child that ended
 LOOK_AGAIN_SECONDS = 60.0
-#: a tick; the rest waits in the pipe
+#: lines per tick; the rest waits in the pipe
 _MOST_BYTES = 64 << 10
 _LONGEST_LINE = 16 << 10
 _UNITS = "/sys/fs/cgroup/system.slice"
 _KILLED = template("{daemon} killed {victim}: {reason}")
-#: of each daemon, what names the victim and the reason: systemd 249 and newer, which from 260 on says whom it has
-#: marked and kills a moment later (https://github.com/systemd/systemd/blob/main/src/oom/oomd-manager.c), and earlyoom
-#: 1.3 to 1.9 (https://github.com/rfjakob/earlyoom/blob/master/kill.c)
+#: per daemon, the pattern of victim and reason: systemd 249 and newer, which since 260 logs the victim when marking it
+#: and kills a moment later (https://github.com/systemd/systemd/blob/main/src/oom/oomd-manager.c), and earlyoom 1.3 to
+#: 1.9 (https://github.com/rfjakob/earlyoom/blob/master/kill.c)
 _DAEMONS = {
     "systemd-oomd": re.compile(
         r"(?:Killed (?P<victim>/\S{1,512})|Marked (?P<marked>/\S{1,512}) for killing) due to (?P<reason>.*)"
@@ -45,10 +45,10 @@ KILLS = counter("oom_daemon_kills", "Kills by systemd-oomd or earlyoom before me
 
 
 class OomDaemonSource(Source):
-    """Follows what the daemons say from now on; journald itself vouches for who said it (``_SYSTEMD_UNIT``)."""
+    """Follows new messages of the daemons; journald itself vouches for their sender (``_SYSTEMD_UNIT``)."""
 
     name = "oom_daemons"
-    # To start a program may wait for memory, and RAM must not wait for that.
+    # Starting a program may block on memory, and RAM must not wait for that.
     lane = "oom_daemons"
     metrics = (KILLS,)
 
@@ -59,7 +59,7 @@ class OomDaemonSource(Source):
         self._kills: Counter[str] = Counter()
 
     def read(self) -> Sample:
-        """Return kills since the last look; NoData where neither daemon runs."""
+        """Return the kills since the last read; NoData where neither daemon runs."""
         lines = self._lines(self._child or self._start())
         events = [event for line in lines if (event := self._event(line)) is not None]
         return Sample(tuple(Reading(KILLS, n, (daemon,)) for daemon, n in self._kills.items()), events=tuple(events))
@@ -77,11 +77,11 @@ class OomDaemonSource(Source):
             self._look_at = now + LOOK_AGAIN_SECONDS
             units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
         if not units:
-            self.period_seconds = LOOK_AGAIN_SECONDS + 1  # no thread need wake up before
+            self.period_seconds = LOOK_AGAIN_SECONDS + 1  # no thread needs to wake up earlier
             raise NoData(say("neither systemd-oomd nor earlyoom runs"))
         self.period_seconds = 0.0
         self._kills.update(dict.fromkeys((unit.removesuffix(".service") for unit in units), 0))
-        # Whatever ends us, the child must not stay behind: it would wait for the next kill.
+        # The child must not outlive us: it would wait for the next kill.
         child = ["setpriv", "--pdeathsig", "KILL", "journalctl"]
         options = ["--follow", "--lines=0", "--quiet", "--output=json", "--output-fields=MESSAGE,_SYSTEMD_UNIT"]
         matches = " + ".join(f"_SYSTEMD_UNIT={unit}" for unit in units).split()

@@ -1,4 +1,4 @@
-"""Pressure stall information: the share of time that programs waited for memory, CPU or disk."""
+"""Pressure stall information: the share of time in which programs waited for memory, CPU or disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PressureSource(Source):
     metrics = (WAITING_SECONDS, STALLED_SECONDS, WAITING_RATIO, STALLED_RATIO)
 
     def read(self) -> Sample:
-        """Return what the kernel tells; NoData where it has no PSI, or has it switched off."""
+        """Return the kernel's PSI; NoData where it has none, or it is switched off."""
         readings: list[Reading] = []
         for resource in RESOURCES:
             try:
@@ -50,7 +50,7 @@ class PressureSource(Source):
             except NoData:
                 continue
             except SourceError as error:
-                # Compiled in but off: the file is there, reading it says "not supported".
+                # Compiled in but off: the file exists, reading it fails with "not supported".
                 if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EOPNOTSUPP:
                     continue
                 raise
@@ -64,7 +64,7 @@ def parse(resource: str, text: str) -> list[Reading]:
     readings: list[Reading] = []
     for line in text.splitlines():
         kind, *fields = line.split()[:5] or ("",)
-        # The kernel fills "full" of the cpu with zeroes: for a whole machine it has no meaning.
+        # The kernel reports "full" for cpu as zero: it has no meaning for a whole machine.
         if kind not in _KINDS or (kind == "full" and resource == "cpu"):
             continue
         seconds, ratio = _KINDS[kind]

@@ -1,8 +1,8 @@
-"""Which processes there are and how much each holds, without a look at all of them each time.
+"""Lists processes and their memory without reading all of them at every scan.
 
-Of thousands of processes nearly all sleep for hours. New ones are looked at for a minute, those that are listed at
-every scan, the others in turns; and all at once when programs hold more than those who were looked at explain: then
-one of the others has grown.
+Of thousands of processes, nearly all sleep for hours. New ones are read at every scan for a minute, listed ones always,
+the others in turn; and all at once when programs hold more memory than those read explain: then one of the others has
+grown.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security.redaction import named
 from wslgpud.sources import whole
 
-#: a process is looked at as long as it is new, for it may become another program or load a framework, and from then
-#: on at least as often
+#: a new process is read at every scan for this long, as it may exec or load a framework; later at least this often
 _NEW_SECONDS = 60.0
-#: growth that nobody who was looked at explains, for which all are looked at
+#: unexplained growth beyond which all processes are read
 _UNEXPLAINED_BYTES = 8 << 20
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -39,16 +38,16 @@ class ProcessStat(NamedTuple):
     major_faults_total: int | None = None
 
     def is_same(self, other: ProcessStat) -> bool:
-        """Tell whether both are one process that still runs the same program."""
+        """Return whether both are the same process, still running the same program."""
         return (self.pid, self.start_ticks, self.name) == (other.pid, other.start_ticks, other.name)
 
 
 def parse_stat(text: str) -> ProcessStat | None:
-    """Return the process in the text of /proc/<pid>/stat, None when it is not one.
+    """Return the process in the text of /proc/<pid>/stat; None if malformed.
 
     Format: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
-    # The name may hold anything, ") R 1 (" included: it ends at the last bracket.
+    # The name may contain anything, even ") R 1 (": it ends at the last bracket.
     head, _, rest = text.rpartition(")")
     pid, _, name = head.partition(" (")
     words = rest.split()
@@ -63,9 +62,9 @@ def parse_stat(text: str) -> ProcessStat | None:
 
 
 def programs_bytes(meminfo: Mapping[str, str]) -> int | None:
-    """Return what programs hold together, of RAM and of swap, by /proc/meminfo; None where it does not say.
+    """Return the memory of all programs together, in RAM and swap, from /proc/meminfo; None where unknown.
 
-    Memory of files counts once here, and in each process that has mapped them.
+    Mapped files count once here, but in each process that maps them.
     """
     names = ("AnonPages", "Mapped", "SwapTotal", "SwapFree")
     anon, mapped, swap, swap_free = (whole(meminfo.get(name)) for name in names)
@@ -75,13 +74,13 @@ def programs_bytes(meminfo: Mapping[str, str]) -> int | None:
 
 
 class ProcessScan:
-    """Remembers each process as it was last seen."""
+    """Keeps each process as last seen."""
 
     def __init__(self, host: Host, period_seconds: float) -> None:
         """Prepare for a scan every ``period_seconds``."""
         self._host, self._period = host, period_seconds
         self._rows: dict[int, ProcessStat] = {}
-        #: looked at since the last update
+        #: read since the last update
         self._fresh: set[int] = set()
         #: pid -> until when it is new
         self._new: dict[int, float] = {}
@@ -90,7 +89,7 @@ class ProcessScan:
         self._unexplained = 0
 
     def update(self, listed: Collection[int], meminfo: Mapping[str, str]) -> None:
-        """Look at the processes that may have changed: ``listed`` ones in any case."""
+        """Read the processes that may have changed, and all ``listed`` ones."""
         now = self._host.clock.mono()
         self._fresh.clear()
         pids = {int(name): None for name in self._host.names("/proc") if name.isdecimal()}
@@ -111,7 +110,7 @@ class ProcessScan:
             self._unexplained = 0
 
     def running(self) -> list[ProcessStat]:
-        """Return the processes that have memory of their own, each as it was last seen."""
+        """Return the processes that have memory of their own, each as last seen."""
         return [row for row in self._rows.values() if row.virtual_bytes]
 
     def fresh(self, row: ProcessStat) -> ProcessStat | None:
@@ -135,12 +134,12 @@ class ProcessScan:
         return row
 
     def _growth(self, pid: int) -> int:
-        """Look at a known process and return by how much it has grown."""
+        """Read a known process and return its growth."""
         before, row = self._rows[pid], self._look(pid)
         return (row.rss_bytes if row is not None else 0) - before.rss_bytes
 
     def _turn(self) -> list[int]:
-        """Return whose turn it is."""
+        """Return the processes whose turn it is."""
         if not self._waiting:
             self._waiting.extend(self._rows)
         share = -(-len(self._rows) * self._period // _NEW_SECONDS)

@@ -1,6 +1,6 @@
-"""The processes that matter: the biggest, those that hold a GPU, those that train or build.
+"""The relevant processes: the biggest, those that hold a GPU, those that train or build.
 
-What a process is for is found from its name, files and libraries.
+The role of a process is derived from its name, files and libraries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wslgpud.sources.process_turns import ProcessScan, ProcessStat, parse_stat
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
 
-#: open files of a process that are inspected; a process with more hides only its own use of a GPU
+#: inspected open files per process; a process with more hides only its own use of a GPU
 MOST_FILES = 2048
 _COMMAND_LENGTH = 80
 
@@ -41,7 +41,7 @@ _SOURCE_FILE = re.compile(r".*\.(cu|c|cc|cpp|cxx|rs|ii|i|ptx)")
 GPU_DEVICE = re.compile(r"/dev/(dxg|nvidia\d+|nvidiactl|nvidia-uvm)")
 #: NVIDIA's files that a program with a CUDA context has mapped
 DRIVER = re.compile(r"/libcuda\.so|/dev/nvidia\d")
-#: Libraries of which one is loaded when Python trains or serves a model.
+#: Libraries that indicate that Python trains or serves a model.
 FRAMEWORK = re.compile(
     r"/libtorch_|/libtorch\.so|/jaxlib/|/libtensorflow|/tensorflow/|/libpaddle|/libonnxruntime|/libggml"
     r"|/libllama|/cupy/|/libmxnet|/libnvinfer|/tensorrt"
@@ -49,12 +49,12 @@ FRAMEWORK = re.compile(
 
 
 def build_tool(name: str) -> bool:
-    """Tell whether a program of this name compiles or drives compilers."""
+    """Return whether a program of this name compiles or drives compilers."""
     return bool(_BUILD_TOOL.fullmatch(name))
 
 
 def inspect(host: Host, pid: int, name: str, command: str, before: frozenset[Role]) -> frozenset[Role]:
-    """Return the roles that the process's files and libraries show; of other users' only root sees them."""
+    """Return the roles that the process's files and libraries show; only root can see those of other users."""
     roles: set[Role] = set()
     if "build" in before or build_tool(name) or _BUILD_SCRIPT.fullmatch(command):
         roles.add("build")
@@ -62,17 +62,17 @@ def inspect(host: Host, pid: int, name: str, command: str, before: frozenset[Rol
         roles.add("gpu")
     # Frameworks rename their processes (pt_main_thread, ray::...); the executable stays Python's.
     program = PurePosixPath(host.link(f"/proc/{pid}/exe") or name).name
-    # A library that was loaded stays; the map of a big process takes a millisecond, so once is enough.
+    # A loaded library stays; reading the maps of a big process takes a millisecond, so once is enough.
     if "training" in before or (("gpu" in roles or _PYTHON.fullmatch(program)) and _maps(host, pid, FRAMEWORK)):
         roles.add("training")
     return frozenset(roles)
 
 
 def holds_gpu(host: Host, pid: int) -> bool:
-    """Tell whether the process has a GPU's device file open.
+    """Return whether the process has a GPU's device file open.
 
-    Of other users' open files only who may read all files sees the names (CAP_DAC_READ_SEARCH), which is
-    too much to ask for; without it the process's map tells (CAP_SYS_PTRACE) who has loaded CUDA's driver.
+    Names of other users' open files need CAP_DAC_READ_SEARCH, which is too much to ask for; without it, the process's
+    maps (CAP_SYS_PTRACE) show whether it has loaded CUDA's driver.
     """
     folder = f"/proc/{pid}/fd"
     try:
@@ -84,15 +84,15 @@ def holds_gpu(host: Host, pid: int) -> bool:
 
 
 def short_command(host: Host, pid: int) -> str:
-    """Return what ``title`` says of a process; nothing where it has ended or hides it."""
+    """Return the ``title`` of a process; empty where it has ended or hides it."""
     return title(host.read_optional(f"/proc/{pid}/cmdline").rstrip("\0").split("\0"))
 
 
 def title(words: Sequence[str]) -> str:
-    """Return program and script or source file; all other arguments are omitted, for they may hold secrets.
+    """Return program and script or source file; all other arguments are omitted, as they may hold secrets.
 
-    A program that overwrote its arguments with a title (setproctitle) has one word: of it, the part before the
-    first blank counts, without the colon of ``postgres: writer``.
+    A program that replaced its arguments with a title (setproctitle) has a single argument: the part before the first
+    blank counts, without the colon of ``postgres: writer``.
     """
     program = PurePosixPath(words[0].lstrip().partition(" ")[0]).name.rstrip(":")
     return named(f"{program} {_subject(program, words[1:])}".strip())[:_COMMAND_LENGTH]
@@ -119,13 +119,13 @@ def _maps(host: Host, pid: int, pattern: re.Pattern[str]) -> bool:
     return bool(pattern.search(host.read_optional(f"/proc/{pid}/maps")))
 
 
-#: A process that has grown this much since we last looked may have loaded a framework or opened a GPU
-#: in between: importing torch takes 150 MB, a CUDA context 100 MB.
+#: A process that has grown this much since the last inspection may have loaded a framework or opened a GPU: importing
+#: torch takes 150 MB, a CUDA context 100 MB.
 _GROWN_BYTES = 48 << 20
 _LOOK_AGAIN_SECONDS = 60.0
 _MOST_LOOKS = 8
 
-#: the owner of a process and its swapped memory
+#: lines of /proc/<pid>/status: lines of /proc/<pid>/status: the owner of a process and its swapped memory
 _UID, _SWAP = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE), re.compile(r"^VmSwap:\s+(\d+) kB", re.MULTILINE)
 #: memory that cannot be moved: locked by the program, pinned for a device
 _PINNED = re.compile(r"^Vm(?:Lck|Pin):\s+(\d+) kB", re.MULTILINE)
@@ -147,7 +147,7 @@ SWAPPED = gauge("program_swap_bytes", "What of these programs lies in swap.", "p
 
 @dataclass(slots=True)
 class _Known:
-    """Details of a process that take more than its ``stat``."""
+    """Details of a process that are not in its ``stat``."""
 
     start_ticks: int
     name: str
@@ -158,10 +158,10 @@ class _Known:
 
 
 class ProcessSource(Source):
-    """Scans /proc: one small file for each process that may have changed, more only for those that are kept."""
+    """Scans /proc: one small file for each process that may have changed, more only for those that are listed."""
 
     name = "processes"
-    lane = "processes"  # reading a process that is being swapped may wait for its lock
+    lane = "processes"  # reading a process that is being swapped may block on its lock
     deadline_seconds = 2.0
     metrics = (PROCESSES, ROLE_PROCESSES, RESIDENT, SWAPPED)
 
@@ -172,7 +172,7 @@ class ProcessSource(Source):
         self._listed: tuple[int, ...] = ()
 
     def read(self) -> Sample:
-        """Return the processes that matter, biggest first."""
+        """Return the relevant processes, biggest first."""
         meminfo = table(self.host.read("/proc/meminfo"))
         self._scan.update(self._listed, meminfo)
         rows = self._scan.running()
@@ -196,7 +196,7 @@ class ProcessSource(Source):
             self._known[row.pid] = known
 
     def _find_roles(self, rows: Iterable[ProcessStat]) -> None:
-        """Look closer at those that may have changed, biggest growth first, a few a scan."""
+        """Inspect those that may have changed, biggest growth first, a few per scan."""
         now = self.host.clock.mono()
         grown: list[tuple[int, ProcessStat, _Known]] = []
         for row in rows:
@@ -209,7 +209,7 @@ class ProcessSource(Source):
         for _, row, known in heapq.nlargest(_MOST_LOOKS, grown, key=lambda item: item[0]):
             known.looked_rss_bytes, known.looked_mono = row.rss_bytes, now
             command = self._command(row.pid)
-            # The NVML probe holds the GPU's device, but nobody should wait for it to be done with the GPU.
+            # The NVML probe has the GPU's device open, but is not a program to wait for.
             ours = "-m wslgpud.probes." in command
             known.roles = frozenset() if ours else inspect(self.host, row.pid, row.name, command, known.roles)
 
@@ -220,14 +220,14 @@ class ProcessSource(Source):
         return known.command
 
     def _swap(self, rows: list[ProcessStat], meminfo: Mapping[str, str]) -> dict[int, int]:
-        """Return the swapped bytes of those that may be among the biggest because of them."""
+        """Return the swapped bytes of processes that these may make one of the biggest."""
         if whole(meminfo.get("SwapTotal")) == whole(meminfo.get("SwapFree")):
             return {}
         found: dict[int, int] = {}
         most = self.config.sampling.processes_max
         biggest: list[int] = []
-        # Nothing occupies more than its virtual size, so the search ends where that falls below the
-        # smallest of the biggest: most of 300 processes are never asked.
+        # No process occupies more than its virtual size, so the search ends where that falls below the smallest of the
+        # biggest: most of 300 processes are never read.
         for row in sorted(rows, key=lambda r: r.virtual_bytes, reverse=True):
             if len(biggest) == most and row.virtual_bytes <= biggest[0]:
                 break
@@ -238,7 +238,7 @@ class ProcessSource(Source):
         return found
 
     def _status(self, pid: int, pattern: re.Pattern[str]) -> int | None:
-        """Return a number from the status of a process; None where it is not known."""
+        """Return a number from the status of a process; None where unknown."""
         match = pattern.search(self.host.read_optional(f"/proc/{pid}/status"))
         return whole(match[1]) if match else None
 
@@ -247,7 +247,7 @@ class ProcessSource(Source):
 
 
 def sampled(host: Host, pid: int) -> ProcessSample | None:
-    """Return one process as it is now, all looked up anew; None where it has ended or hides itself."""
+    """Return the current state of one process, read afresh; None where it has ended or is hidden."""
     row = parse_stat(host.read_optional(f"/proc/{pid}/stat"))
     if row is None:
         return None
@@ -277,10 +277,10 @@ def _sample(host: Host, row: ProcessStat, swap_bytes: int, roles: frozenset[str]
 
 
 def memory_cgroup(text: str) -> str:
-    """Return the group whose memory limit holds for a process, from the text of /proc/<pid>/cgroup.
+    """Return the cgroup whose memory limit applies to a process, from the text of /proc/<pid>/cgroup.
 
-    Format: https://man7.org/linux/man-pages/man7/cgroups.7.html, "/proc/[pid]/cgroup". Where the memory
-    controller is one of version 1, its own line counts, else that of version 2 (``0::``).
+    Format: https://man7.org/linux/man-pages/man7/cgroups.7.html, "/proc/[pid]/cgroup". With a version 1 memory
+    controller, that line counts, else that of version 2 (``0::``).
     """
     found = ""
     for line in text.splitlines():
@@ -299,7 +299,7 @@ def choose(
     """Return the ``most`` rows to keep, biggest first: half by size alone, then those with a role."""
     by_size = sorted(rows, key=lambda r: r.rss_bytes + swap.get(r.pid, 0), reverse=True)
     sure, rest = by_size[: most - most // 2], by_size[most - most // 2 :]
-    # Stable: within each group the order by size stays.
+    # Stable sort: the order by size stays within each group.
     rest.sort(key=lambda r: not roles.get(r.pid))
     kept = {r.pid for r in (*sure, *rest[: most // 2])}
     return [r for r in by_size if r.pid in kept]

@@ -1,6 +1,6 @@
-"""The other side of WSL2: Windows' memory, its virtual machine, its view of the GPUs.
+"""The Windows side of WSL2: Windows' memory, its virtual machine, its view of the GPUs.
 
-Windows tells it in either of two ways: the probe's JSON or windows_exporter's text.
+Read either from the JSON of the probe or from windows_exporter.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from wslgpud.sources import readings as known
 from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
 
-#: a busy Windows answers in a second; the first answer takes the start of PowerShell and of WMI as well
+#: a busy Windows answers within a second; the first answer includes the start of PowerShell and WMI
 TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
-#: nobody has watched a PowerShell for weeks: a new one from time to time bounds whatever it may leak
+#: restart interval of PowerShell, to bound any leak: none has been observed over weeks
 RENEW_SECONDS = 6 * 3600.0
-#: how often to look whether interop has come back
+#: how often to check whether interop has come back
 LOOK_AGAIN_SECONDS = 60.0
 EXPORTER_SECONDS = 4.0
-#: where its memory shrinks, Windows is asked more often, so that so many answers come before the end
+#: where its memory shrinks, Windows is queried more often, to get this many answers before exhaustion
 FASTEST_SECONDS, ANSWERS_BEFORE_END = 2.0, 8
-#: a page with all collectors on a busy server has about 2 MB
+#: a page with all collectors of a busy server has about 2 MB
 MOST_BYTES = 8 << 20
 
 
@@ -69,7 +69,7 @@ GPU_COMMITTED = gauge(
     "windows_gpu_committed_bytes", "Memory that programs were promised for the card, on it or not.", "adapter"
 )
 
-#: Metric -> what the probe and what windows_exporter call it. The first is in kB with the probe.
+#: Metric -> its names in the probe and in windows_exporter. The probe's first is in kB.
 _OF_WINDOWS = {
     TOTAL: ("TotalVisibleMemorySize", "windows_memory_physical_total_bytes"),
     AVAILABLE: ("AvailableBytes", "windows_memory_available_bytes"),
@@ -86,22 +86,22 @@ _OF_ADAPTERS = {
 _INSTANCE = re.compile(r"luid_0x([0-9a-f]+)_0x([0-9a-f]+)_phys_\d+", re.IGNORECASE)
 _LUID = re.compile(r"0x([0-9a-f]+)_0x([0-9a-f]+)", re.IGNORECASE)
 _SAMPLE = re.compile(r"(?P<name>windows_\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \d+)?")
-# From the beginning of a name only: with any place to begin, a long word without "=" takes quadratic time,
-# in which no other thread of Python runs.
+# Anchored at the start of a name: otherwise a long word without "=" takes quadratic time, in which no other Python
+# thread runs.
 _LABEL = re.compile(r'(?<!\w)(\w{1,60})="((?:[^"\\]|\\.)*)"')
-#: no line of windows_exporter is as long; a name of Windows has 255 characters at most
+#: limit of a line; names in Windows have at most 255 characters
 _LONGEST_LINE = 4000
-#: cards with a name or a use; each becomes five series that are kept for years
+#: limit of limit of cards with a name or a use; each becomes five series that are kept for years
 _MOST_ADAPTERS = 16
 _NAME_CHARACTERS = 80
 
 _Luid = tuple[int, int]
 Sizes = Mapping[MetricSpec, int]
-"""What is known, in bytes."""
+"""Known sizes, in bytes."""
 
 
 class Adapter(NamedTuple):
-    """A GPU as Windows counts it."""
+    """A GPU by Windows' counters."""
 
     luid: _Luid
     name: str
@@ -114,7 +114,7 @@ class Facts(NamedTuple):
 
 
 class WindowsSource(Source):
-    """Asks a resident process in Windows, or windows_exporter, every few seconds."""
+    """Queries a resident process in Windows, or windows_exporter, every few seconds."""
 
     name = "windows"
     lane = "windows"
@@ -130,7 +130,7 @@ class WindowsSource(Source):
         self._before: tuple[float, float] | None = None
 
     def read(self) -> Sample:
-        """Return what Windows tells now; NoData outside WSL 2 and where this or interop is switched off."""
+        """Return Windows' current values; NoData outside WSL 2 and where this or interop is switched off."""
         facts = self._by_exporter() if self.config.windows.exporter_url else self._by_probe()
         now, left = self.host.clock.mono(), left_share(facts.sizes)
         every = self.config.windows.every_seconds
@@ -139,12 +139,12 @@ class WindowsSource(Source):
         return Sample(tuple(readings(facts, self._linux_used())))
 
     def close(self) -> None:
-        """End the process in Windows, by ending what it reads."""
+        """End the process in Windows by closing its input."""
         if self._probe is not None:
             self._probe.close()
 
     def ask(self) -> dict[str, Any]:
-        """Return the probe's answer as it came; NoData where there is no Windows to be asked, or it is not wanted."""
+        """Return the probe's raw answer; NoData where Windows cannot be queried, or is not to be."""
         if isinstance(self.host, RecordedHost) and (recording := self.host.recording("windows.json")) is not None:
             recorded: dict[str, Any] = json.loads(recording.read_text(encoding="utf-8"))
             return recorded
@@ -180,7 +180,7 @@ class WindowsSource(Source):
         return facts
 
     def _expect_windows(self, now: float) -> None:
-        """Look whether a Windows program can be started; not again for a minute when it cannot."""
+        """Check whether a Windows program can be started; not repeated for a minute if not."""
         if now >= self._look_at:
             self._absence = self._why_not()
             self._look_at = now + LOOK_AGAIN_SECONDS if self._absence else now
@@ -195,7 +195,7 @@ class WindowsSource(Source):
         url = self.config.windows.exporter_url
         try:
             exporter = http_client.parsed(url)
-        except ValueError:  # half an IPv6 address
+        except ValueError:  # an incomplete IPv6 address
             exporter = None
         if exporter is None or exporter.authorization:
             raise SourceError(
@@ -205,7 +205,7 @@ class WindowsSource(Source):
         try:
             page = http_client.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
         except (http_client.Unreachable, http_client.ErrorStatus) as error:
-            # A server may say the address back, with a secret in it.
+            # An error may repeat the URL, with a secret in it.
             hidden = without(str(error), parts(url))
             why = cause(error) if hidden == str(error) else hidden
             raise SourceError("windows_exporter at {url} cannot be read: {why}", url=shown, why=why) from error
@@ -217,14 +217,14 @@ class WindowsSource(Source):
         return facts
 
     def _linux_used(self) -> int | None:
-        """Return the RAM that this virtual machine has touched and not freed, page cache included."""
+        """Return the RAM that this virtual machine has touched and not returned, page cache included."""
         levels = table(self.host.read_optional("/proc/meminfo"))
         total, free = whole(levels.get("MemTotal")), whole(levels.get("MemFree"))
         return None if total is None or free is None else (total - free) * 1024
 
 
 def left_share(sizes: Sizes) -> float | None:
-    """Return the share that Windows has left of its RAM, or of what it can promise where that is less."""
+    """Return the share of RAM that Windows has left, or of its commit limit where that is less."""
     total, available = sizes.get(TOTAL), sizes.get(AVAILABLE)
     limit, committed = sizes.get(COMMIT_LIMIT), sizes.get(COMMITTED)
     ram = available / total if total and available is not None else None
@@ -233,9 +233,9 @@ def left_share(sizes: Sizes) -> float | None:
 
 
 def next_period(every: float, before: tuple[float, float] | None, now: tuple[float, float]) -> float:
-    """Return after how long to ask again, from (time, share left) of the last answer and of this one.
+    """Return the seconds until the next query, from (time, share left) of the last answer and of this one.
 
-    Where little is left soon at this rate, some answers more come before the end; a shrinking Windows below half only.
+    Shorter where memory will soon be scarce at this rate; never above half.
     """
     if before is None or now[0] <= before[0] or now[1] >= 0.5:
         return every
@@ -250,7 +250,7 @@ def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:
 
 
 def from_probe(answer: Mapping[str, Any]) -> Facts:
-    """Read an answer of the probe; whatever does not have the form that was agreed on is not known."""
+    """Read an answer of the probe; anything malformed counts as unknown."""
     system, memory = (next(iter(_rows(answer, part)), {}) for part in ("system", "memory"))
     used: dict[_Luid, Mapping[str, Any]] = {}
     for row in _rows(answer, "gpu"):
@@ -276,7 +276,7 @@ def from_probe(answer: Mapping[str, Any]) -> Facts:
 
 
 def from_exporter(text: str) -> Facts:
-    """Read what windows_exporter (0.31 or newer) serves.
+    """Read a page of windows_exporter (0.31 or newer).
 
     https://github.com/prometheus-community/windows_exporter, docs/collector.gpu.md, .memory.md, .process.md
     """
@@ -326,7 +326,7 @@ def labelled(adapters: Iterable[Adapter]) -> list[tuple[str, Adapter]]:
 def unreturned_bytes(vm: int | None, linux_used: int | None) -> int | None:
     """Return what the virtual machine holds of Windows' RAM beyond what Linux uses (its page cache included).
 
-    None where the process does not show the memory of its guest, which is so in some versions of Windows
+    None where the process does not show its guest's memory, as in some versions of Windows
     (https://github.com/microsoft/WSL/issues/40705): then it shows less than half of what Linux uses.
     """
     if vm is None or linux_used is None or vm < linux_used / 2:
@@ -340,7 +340,7 @@ def _sizes(names: Mapping[MetricSpec, tuple[str, str]], way: int, values: Mappin
 
 
 def _vm(held: Iterable[tuple[str, int]]) -> dict[MetricSpec, int]:
-    """Return what WSL's machine holds; where there is a ``vmmemWSL``, a ``vmmem`` is another machine's."""
+    """Return the memory of WSL's VM; next to a ``vmmemWSL``, a ``vmmem`` belongs to another VM."""
     sizes: dict[str, int] = {}
     for name, size in held:
         sizes[name.lower()] = max(size, sizes.get(name.lower(), 0))
@@ -356,7 +356,7 @@ def _rows(answer: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
 def _whole(value: object) -> int | None:
     """Return a number of bytes; Windows writes them as numbers, WMI's 64 bits sometimes as text.
 
-    With a point or a comma in it the text is of some language, of which 9.663 may be nine thousand: not known.
+    With a point or a comma the text depends on the language (9.663 may be nine thousand): unknown.
     """
     if isinstance(value, str):
         value = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None

@@ -25,7 +25,7 @@ Generation = Literal[0, 1, 2]
 
 
 class WslSource(Source):
-    """Facts about WSL that change with an update at most; asked rarely, by no Windows process."""
+    """Facts about WSL that change only with an update; read rarely, and without a Windows process."""
 
     name = "wsl"
     lane = "wsl"  # wslinfo talks to WSL's init over a socket and may wait for it
@@ -46,7 +46,7 @@ class WslSource(Source):
         return Sample((Reading(WSL, 1, labels), Reading(GPU_DEVICE, int(self.host.exists("/dev/dxg")))))
 
     def _ask(self, *command: str) -> str:
-        """Return a command's answer, or the last one it gave: a busy init must not change the labels."""
+        """Return a command's output, or else its previous one: a busy init must not change the labels."""
         try:
             lines = self.host.run(command, _TIMEOUT_SECONDS).strip().splitlines()
             self._answers[command] = lines[0].strip()[:80] if lines else ""
@@ -55,17 +55,17 @@ class WslSource(Source):
         return self._answers[command]
 
     def _distro(self) -> str:
-        # Set in sessions, not in systemd units; there init knows (\\wsl.localhost\Ubuntu\).
+        # Set in sessions, not in systemd units, where init knows it (\\wsl.localhost\Ubuntu\).
         if self.host.live and (name := os.environ.get("WSL_DISTRO_NAME")):
             return name
         return self._ask("wslpath", "-w", "/").strip("\\").rpartition("\\")[2]
 
 
 def generation(host: Host) -> Generation:
-    """Return 1 or 2 for the WSL this machine is, 0 when it is none.
+    """Return the version of WSL, 1 or 2; 0 outside WSL.
 
-    Kernels that users build drop "microsoft" from their name (https://github.com/microsoft/WSL/issues/12756)
-    and containers hide /run/WSL, so each sign serves where the others fail.
+    Custom kernels drop "microsoft" from their name (https://github.com/microsoft/WSL/issues/12756) and containers hide
+    /run/WSL, so each sign serves where the others fail.
     """
     release = host.read_optional("/proc/sys/kernel/osrelease").strip()
     if release.endswith("-Microsoft"):  # WSL 1 alone writes it with a capital
