@@ -1,1 +1,1 @@
-"""Boundaries to whoever else uses the machine or the network: what is read, run, fetched and shown."""
+"""Trust boundaries to other users of the machine and the network: reading, running, fetching and showing."""

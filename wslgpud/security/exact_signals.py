@@ -1,7 +1,7 @@
-"""Signals to exactly one process, never to another that has its number by now. Standard library only.
+"""Signals to exactly one process, never to another that has since reused its pid. Standard library only.
 
-A process is known by its pid, its start time (in ticks since the boot) and its user. Through a pidfd the signal reaches
-the process that was looked at, or nobody.
+A process is identified by its pid, its start time (in ticks since boot) and its user. Through a pidfd the signal
+reaches exactly the process that was checked, or none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
 class ExactProcess(NamedTuple):
-    """Who a process is: ``uid`` is its real user."""
+    """Identity of a process: ``uid`` is its real user."""
 
     pid: int
     start_ticks: int
@@ -23,7 +23,7 @@ class ExactProcess(NamedTuple):
 
 
 def send(whom: ExactProcess, number: signal.Signals) -> str:
-    """Send a signal to exactly this process; return why not, or nothing when it was sent."""
+    """Send a signal to exactly this process; return why not, or an empty text if it was sent."""
     pid = whom.pid
     if pid in (0, 1, os.getpid()):
         return "it is the system's or our own"
@@ -31,10 +31,10 @@ def send(whom: ExactProcess, number: signal.Signals) -> str:
         handle = os.pidfd_open(pid)
     except OSError as error:
         return f"{error.strerror}"
-    except OverflowError:  # of a note that others wrote
+    except OverflowError:  # from a note written by another user
         return "no process has this number"
     try:
-        # Only now: from here on the handle is of one process for ever, so what is found out of it holds.
+        # Check after opening: the pidfd stays with one process, so the result of the check stays valid.
         start, uid, caught = _facts(pid)
         reasons = {
             "its pid belongs to another process now": start != whom.start_ticks,
@@ -53,7 +53,7 @@ def send(whom: ExactProcess, number: signal.Signals) -> str:
 
 
 def state_of(whom: ExactProcess) -> str:
-    """Return the letter of the state that a process is in (proc(5)); empty where it has ended."""
+    """Return the state letter of a process (proc(5)); empty where it has ended."""
     try:
         words = (Path(f"/proc/{whom.pid}") / "stat").read_bytes().rpartition(b")")[2].split()
         return words[0].decode() if int(words[19]) == whom.start_ticks and words[0] not in (b"Z", b"X") else ""

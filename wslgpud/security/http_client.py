@@ -1,8 +1,8 @@
-"""HTTP requests to servers that may be hostile: the only client for everything this process fetches or posts.
+"""The only HTTP client of this process, for servers that may be hostile.
 
-A request is bounded as a whole, in time and in bytes, however slowly or endlessly the server answers. It goes
-to the configured address and nowhere else: no redirect is followed, no proxy of the environment is asked, and
-nothing is decompressed.
+Each request is bounded as a whole, in time and in bytes, however slowly or endlessly the server answers. It goes only
+to the configured address: redirects are not followed, proxies of the environment are not used, and nothing is
+decompressed.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import h11
 from wslgpud.words import MessageError, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
-#: of status lines and headers together; bodies may come in chunks, whose frames take a quarter at most
+#: size limit of status line and headers; for chunked bodies, framing takes a quarter at most
 _HEAD_BYTES = 1 << 16
-#: characters of a refusal that are kept
+#: characters of an error response that are kept
 _SAID_CHARACTERS = 200
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-#: headers whose values are no secret even when a server sends them back
+#: headers whose values are not secret even if a server echoes them
 _PUBLIC = frozenset({"accept-encoding", "connection", "content-type", "host", "user-agent"})
 
 
-class Unreachable(MessageError):  # a state of the network
-    """No usable answer came; one line that says why."""
+class Unreachable(MessageError):  # a network condition
+    """There was no usable answer; the message says why."""
 
 
 class ErrorStatus(MessageError):  # the server's answer
-    """The server answered with a status that is no success."""
+    """The server answered with an error status."""
 
     def __init__(self, status: int, said: MessageLike) -> None:
         plain = say("answered {status}", status=status)
@@ -46,14 +46,14 @@ class ErrorStatus(MessageError):  # the server's answer
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An HTTP address, its user and password apart from what may be shown."""
+    """An HTTP address; user and password are separate from the part that may be shown."""
 
     scheme: str
     host: str
     port: int | None
     target: str
     authorization: str = field(default="", repr=False)
-    #: path of the Unix socket behind which the server is, in place of host and port
+    #: path of the server's Unix socket, instead of host and port
     socket: str = ""
 
     @property
@@ -63,7 +63,7 @@ class Address:
 
 
 def parsed(url: str) -> Address:
-    """Parse a URL. Raises ValueError if it is not HTTP, without quoting it, since it may hold a password."""
+    """Parse a URL. Raises ValueError if it is not HTTP, without quoting it, as it may hold a password."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
         raise ValueError(say("not an address like http://127.0.0.1:9093"))
@@ -83,13 +83,13 @@ def exchange(
     deadline_seconds: float,
     most_bytes: int,
 ) -> bytes:
-    """Send a GET, or a POST where there is ``data``, and return the body of the answer, at most ``most_bytes``.
+    """Send a GET, or a POST if there is ``data``, and return the body of the answer, at most ``most_bytes``.
 
-    The deadline counts from the connection to the last byte; only the resolver of names has a limit of its own.
+    The deadline covers everything from connecting to the last byte; only name resolution has its own limit.
 
     Raises:
-        ErrorStatus: the server answered anything but a success; redirects count as that.
-        Unreachable: there was no whole answer in time, or it is too large or no HTTP.
+        ErrorStatus: the server answered with anything but success; redirects count as errors.
+        Unreachable: there was no complete answer in time, or it is too large or not HTTP.
     """
     sent = {"Host": address.place, "Accept-Encoding": "identity", "Connection": "close", **(headers or {})}
     if address.authorization:
@@ -107,7 +107,7 @@ def exchange(
             status, body, whole = _answer(sock, data, wire, until, most_bytes)
     except TimeoutError as error:
         raise Unreachable("no whole answer within {limit_seconds}", limit_seconds=deadline_seconds) from error
-    except h11.LocalProtocolError as error:  # not in its words: they quote what was to be sent
+    except h11.LocalProtocolError as error:  # without its text, which quotes the request
         raise Unreachable(say("a header or the path has characters that HTTP does not allow")) from error
     except h11.RemoteProtocolError as error:
         raise Unreachable(say("its answer is not HTTP")) from error
@@ -123,7 +123,7 @@ def exchange(
 
 
 def _connected(address: Address, until_mono: float) -> socket.socket:
-    """Return a connection to the first place of an address that takes one. Raises OSError: none does."""
+    """Return a connection to the first reachable IP of an address. Raises OSError: none is."""
     places: list[tuple[int, Any]] = [(socket.AF_UNIX, address.socket)]
     if not address.socket:
         found = socket.getaddrinfo(address.host, address.port or _DEFAULT_PORTS[address.scheme], 0, socket.SOCK_STREAM)
@@ -149,7 +149,7 @@ def _connected(address: Address, until_mono: float) -> socket.socket:
 def _answer(
     sock: socket.socket, request: bytes, wire: h11.Connection, until_mono: float, most_bytes: int
 ) -> tuple[int, bytes, bool]:
-    """Send a request; return the status, little more than ``most_bytes`` of the body, and whether that is all of it."""
+    """Send a request; return the status, little more than ``most_bytes`` of the body, and whether it is complete."""
     left = memoryview(request)
     while left:
         left = left[_until(sock, until_mono).send(left) :]
@@ -178,7 +178,7 @@ def _answer(
 
 
 def _until(sock: socket.socket, until_mono: float) -> socket.socket:
-    """Return a socket whose next wait ends at the deadline. Raises TimeoutError: it has passed."""
+    """Return the socket with its timeout set to the deadline. Raises TimeoutError: it has passed."""
     if (left := until_mono - time.monotonic()) <= 0:
         raise TimeoutError
     sock.settimeout(left)
@@ -186,7 +186,7 @@ def _until(sock: socket.socket, until_mono: float) -> socket.socket:
 
 
 def _said(status: int, body: bytes, sent: Mapping[str, str]) -> MessageLike:
-    """Return what a refusal says, without what we sent in confidence: some servers send it back."""
+    """Return the text of an error response, without our secrets: some servers echo them."""
     if 300 <= status < 400:
         return say("it redirects, which is not followed; configure the address that it leads to")
     said = body[: 8 * _SAID_CHARACTERS].decode("utf-8", "replace")

@@ -1,18 +1,18 @@
-"""Whose program it is: everything that decides what a Python will run, and who can alter it.
+"""Provenance of a Python: everything that decides which code it runs, and who can alter it.
 
-That is each folder and link on the way to the interpreter, the environment it belongs to, its packages. Whoever
-can alter one of these decides what runs, so what root starts must have no rights beyond theirs:
+That is each folder and link on the path to the interpreter, its environment, and its packages. Whoever can alter one of
+these decides what runs, so a program started by root must have no rights beyond theirs:
 
-* one ordinary user besides root: it runs as that user, who could have started the same thing anyway;
-* root alone, or several users: it runs as an account that owns nothing and may do nothing;
-* something that yet others can write is refused: nobody could say whose program it is.
+* one ordinary user besides root: it runs as that user, who could have started it anyway;
+* root alone, or several users: it runs as an account without any rights;
+* if still others can write to a part, it is refused: its owner is unknown.
 
-Root is never the answer, so a mistake in gathering the facts costs somebody a wrong account at worst.
+It never runs as root, so a mistake in gathering the facts costs a wrong account at worst.
 
-Checking first and starting later is safe here. The first component on the way that a user can alter lies in
-a folder that only root can alter: it is found, with that user's uid, whatever they do meanwhile. So a user
-can make the chain look like more than it is, which costs rights, but cannot leave their own uid out of it;
-and what they put in place after the check runs with no rights but their own, or with none.
+Checking first and starting later is safe here. The first component of the path that a user can alter lies in a folder
+that only root can alter: it is found, with that user's uid, whatever they do meanwhile. So a user can add components to
+the chain, which costs rights, but cannot remove their own uid from it; and anything they replace after the check runs
+with their own rights at most.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from wslgpud.security import safe_files
 from wslgpud.words import MessageError, MessageLike, cause, say
 
-#: of a user who has no group of their own, by convention of every distribution (nogroup, nobody)
+#: gid without rights, by convention of every distribution (nogroup, nobody)
 NOBODY = 65534
 
 
@@ -40,10 +40,10 @@ class UntrustedProgram(MessageError):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A file, folder or link that decides what runs, as lstat(2) tells.
+    """A file, folder or link that decides what runs, by lstat(2).
 
-    ``acl``: it has an access control list, whose entries stand behind the group's bits of ``mode``.
-    ``searched``: names are looked up in this folder that need not exist, so that a new one changes what runs.
+    ``acl``: it has an access control list, for which the group bits of ``mode`` are the mask. ``searched``: a lookup
+    folder, where a new file changes what runs.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom to become; ``groups`` are the supplementary ones. ValueError: it is root, or in root's group."""
+    """The account to switch to; ``groups`` are the supplementary ones. ValueError: it is root, or in root's group."""
 
     name: str
     uid: int
@@ -70,11 +70,12 @@ class Account:
 
 
 def owner(chain: Collection[Component], members: Mapping[int, Collection[int]]) -> int | None:
-    """Return the uid of the one ordinary user who owns what is not root's; None: the account without rights.
+    """Return the uid of the single ordinary owner besides root; None: the account without rights.
 
-    ``chain`` is everything that decides what runs, ``members`` who is in each group that may write to it, if known.
+    ``chain`` is everything that decides what runs, ``members`` the members of each group that may write to it, if
+    known.
 
-    Raises UntrustedProgram: somebody else may write to a part of it.
+    Raises UntrustedProgram: other users may write to a part of it.
     """
     owners = {0, *(component.uid for component in chain)}
     for component in chain:
@@ -91,11 +92,11 @@ def owner(chain: Collection[Component], members: Mapping[int, Collection[int]]) 
 
 
 def _others(component: Component, owners: Collection[int], members: Mapping[int, Collection[int]]) -> MessageLike:
-    """Say who may alter a component besides its owners; nothing when nobody may."""
+    """Return who may alter a component besides its owners; empty when no one may."""
     if stat.S_ISLNK(component.mode):
-        return ""  # a link's mode says nothing, and it cannot be altered, only replaced in its folder
+        return ""  # a link's mode has no meaning: it cannot be altered, only replaced in its folder
     if component.mode & stat.S_ISVTX and stat.S_ISDIR(component.mode) and not component.searched:
-        return ""  # as /tmp: others may add names, but not touch the next one on our way, which is checked
+        return ""  # as /tmp: others may add names, but not touch the next one on the path, which is checked
     if component.mode & stat.S_IWOTH:
         return say("everybody")
     if component.mode & stat.S_IWGRP:
@@ -108,52 +109,52 @@ def _others(component: Component, owners: Collection[int], members: Mapping[int,
 
 
 def unreachable(chain: Iterable[Component], account: Account) -> str:
-    """Return the first path that an account may not read, by the modes; nothing when there is none."""
+    """Return the first path that an account may not read, by the modes; empty when there is none."""
     groups = {account.gid, *account.groups}
     for component in chain:
         if stat.S_ISLNK(component.mode) or component.acl:
             continue
         shift = 6 if component.uid == account.uid else 3 if component.gid in groups else 0
-        # A folder on the way is entered, one that is searched is also listed, a file is read.
+        # A folder on the path must be enterable, a searched one also listable, a file readable.
         need = 0o5 if component.searched else 0o1 if stat.S_ISDIR(component.mode) else 0o4
         if component.mode >> shift & need != need:
             return component.path
     return ""
 
 
-#: as the kernel (MAXSYMLINKS)
+#: the kernel's limit (MAXSYMLINKS)
 _MOST_LINKS = 40
-#: an environment made from one that was made from ...: venv itself names the first, other tools two
+#: depth of nested environments: venv records the original base, other tools go up to two levels
 _MOST_BASES = 4
-#: how many names of a folder are looked at, and how much of pyvenv.cfg, which has five lines
+#: limits on the names of a folder, and on the bytes of pyvenv.cfg, which has five lines
 _MOST_NAMES, _MOST_BYTES = 10_000, 1 << 16
 _LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
 _PACKAGES = ("site-packages", "dist-packages")
 
 
 class PythonChain(NamedTuple):
-    """Return the facts that decide which code a Python runs, and whether torch is among its packages."""
+    """Everything that decides which code a Python runs, and whether torch is among its packages."""
 
     chain: tuple[Component, ...]
     torch: bool
 
 
 def survey(python: Path) -> PythonChain:
-    """Return what decides what runs when ``python`` is started.
+    """Return everything that decides what runs when ``python`` is started.
 
     Raises:
-        OSError: it is not there, or may not be looked at.
-        UntrustedProgram: its links lead in circles, or a user's own file system holds it.
+        OSError: it does not exist, or may not be inspected.
+        UntrustedProgram: its links form a loop, or it lies on a user's own file system.
     """
     surveyor = _Surveyor()
     names = surveyor.names(python.absolute())
     surveyor.environments([name.parent.parent for name in names], [name.parent for name in names])
-    own = surveyor.torches & {names[0].parent.parent}  # that of the base is not there for an environment
+    own = surveyor.torches & {names[0].parent.parent}  # an environment does not see its base's torch
     return PythonChain(tuple(surveyor.seen.values()), bool(own))
 
 
 def way(path: Path) -> tuple[Component, ...]:
-    """Return each folder, link and file that is passed on the way to a file, from the root on.
+    """Return each folder, link and file on the path to a file, starting at the root.
 
     Raises OSError, UntrustedProgram: see ``survey``.
     """
@@ -172,7 +173,7 @@ class _Surveyor:
         self._users_mounts = users_mounts()
 
     def walk(self, path: Path, *, searched: bool = False) -> Path:
-        """Take note of each component of a path, links and what they lead to; return where it ends.
+        """Collect each component of a path, including link targets; return the resolved path.
 
         Raises OSError, UntrustedProgram: see ``survey``.
         """
@@ -181,7 +182,7 @@ class _Surveyor:
             name = rest.pop(0)
             here = here.parent if name == ".." else here / name
             if (user := self._users_mounts.get(str(here))) is not None:
-                # It says of its files what that user likes, and may never answer.
+                # Its owner controls the metadata it returns, and it may never answer.
                 raise UntrustedProgram(
                     "{path} is a file system of user {user}: use a Python that lies elsewhere",
                     path=str(here),
@@ -203,15 +204,15 @@ class _Surveyor:
             facts = path.lstat()
             acl = False
             if facts.st_mode & stat.S_IWGRP and not stat.S_ISLNK(facts.st_mode):
-                with contextlib.suppress(OSError):  # a file system without any
+                with contextlib.suppress(OSError):  # a file system without ACLs
                     acl = "system.posix_acl_access" in os.listxattr(path, follow_symlinks=False)
             self.seen[key] = Component(key, facts.st_uid, facts.st_gid, facts.st_mode, acl)
         return self.seen[key]
 
     def names(self, python: Path) -> list[Path]:
-        """Return the names under which an interpreter looks for its environment.
+        """Return the paths by which an interpreter looks for its environment.
 
-        It goes by its own name first, by that of what it is a link to then, and by where that really lies.
+        First its own, then the target of its link, then the resolved path.
         """
         self.walk(python)
         names = [python]
@@ -224,7 +225,7 @@ class _Surveyor:
         return list(dict.fromkeys(names))
 
     def environments(self, roots: list[Path], programs: list[Path]) -> None:
-        """Take note of environments, their packages, and the interpreters that they were made from."""
+        """Collect environments, their packages, and the interpreters that they were made from."""
         for _ in range(_MOST_BASES):
             folders = [folder for folder in dict.fromkeys([*programs, *roots]) if self._searched(folder) is not None]
             homes = [home for folder in folders if (home := self._home(folder / "pyvenv.cfg"))]
@@ -237,14 +238,14 @@ class _Surveyor:
         raise UntrustedProgram("{path}: too many environments are made from one another", path=str(programs[0]))
 
     def _searched(self, folder: Path) -> Path | None:
-        """Take note of a folder in which names are looked up; None where it is not there."""
+        """Collect a folder in which names are looked up; None where it does not exist."""
         try:
             return self.walk(folder, searched=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _home(self, file: Path) -> Path | None:
-        """Take note of pyvenv.cfg; return the folder of the interpreter that the environment is made from."""
+        """Collect pyvenv.cfg; return the folder of the interpreter that the environment is made from."""
         try:
             self.walk(file)
             with os.fdopen(safe_files.open_plain(file, follow=True), "rb") as opened:
@@ -276,7 +277,7 @@ class _Surveyor:
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the names in a folder in order, of very many only some; none where it cannot be listed."""
+    """Return the names in a folder in order, up to a limit; none where it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in itertools.islice(entries, _MOST_NAMES))

@@ -1,8 +1,8 @@
-"""Secrets in text that leaves: on a screen, in a log, a message, a capture, the database, the API.
+"""Removes secrets from text for screens, logs, messages, captures, the database and the API.
 
-Two ways. What the configuration declares as secret is known, with every part of it: ``visible`` shows as much
-as is declared, ``without`` takes known values out of a text. In other people's text (titles of processes,
-kernel lines, a server's answer) only the form can tell: ``masked`` knows the usual ones.
+Two ways. Values that the configuration declares secret are known: ``visible`` shows as much of them as declared,
+``without`` removes them from a text. In foreign text (process titles, kernel lines, a server's answer) only patterns
+help: ``masked`` knows the usual ones.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Literal
 from wslgpud.words import Fact, Message, MessageError, MessageLike
 from wslgpud.words.units import printable
 
-#: How much of a value may be seen: all of it, that it is set, of URLs where they lead, of a command the
-#: program; a person's name by everybody but strangers.
+#: How much of a value may be seen: all of it, only that it is set, the address of a URL, the program of a command; a
+#: person's name by everybody but strangers.
 Shown = Literal["all", "set", "address", "program", "person"]
 SECRET = "(secret)"  # noqa: S105 - what stands in its place
-#: shorter parts of a known secret are in many words
+#: shorter parts of a known secret occur in ordinary words
 _SHORTEST = 4
-#: bounded, and only from a word's beginning: a long line must not take the square of its length
+#: bounded, and anchored at the start of a word: a long line must not take quadratic time
 _NAME = r"(?<![\w.-])[\w.-]{0,64}?(?:key|token|secret|passw|pwd|auth|credential)[\w.-]{0,64}"
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&"']+)"""
-#: What stands before a secret stays, and shows what was there.
+#: The text before a secret is kept, to show its kind.
 _FORMS = re.compile(
     rf"""
       (?P<kept>
@@ -52,7 +52,7 @@ _FORMS = re.compile(
 
 
 def masked(text: str) -> str:
-    """Return a text without what looks like a secret: values of telling names, tokens, passwords in URLs."""
+    """Return a text without likely secrets: values with telling names, tokens, passwords in URLs."""
     return _FORMS.sub(_hidden, text)
 
 
@@ -63,10 +63,10 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 class MaskedError(MessageError):
-    """An error that is shown, logged or kept, and may quote others: what looks like a secret is gone."""
+    """An error that is shown, logged or stored and may quote foreign text: likely secrets are removed."""
 
     def __init__(self, said: MessageLike, /, **facts: Fact) -> None:
-        """Say what is wrong; a message that quotes a secret becomes English text without it."""
+        """Take the message; one that quotes a secret becomes English text without it."""
         said = Message(said, facts) if facts and isinstance(said, str) else said
         text = str(said)
         hidden = masked(text)
@@ -75,24 +75,24 @@ class MaskedError(MessageError):
 
 @functools.lru_cache(maxsize=2048)
 def named(text: str) -> str:
-    """Return a name that others chose (of a program, a command, a device) as it may enter what we know.
+    """Return a foreign name (of a program, a command, a device), cleaned.
 
-    It is printable on one line and holds nothing that looks like a secret.
+    It is printable on one line and contains no likely secret.
     """
     return masked(printable(text))
 
 
 def address(url: str, *, path: bool = False) -> str:
-    """Return of a URL where it leads: scheme, host and port; what is no URL as it is.
+    """Return scheme, host and port of a URL; anything else unchanged.
 
-    Users and passwords are secrets, and of the URLs of webhooks paths, queries and fragments are, too; ``path`` shows
-    it all the same, where it names a database. A URL may be malformed: a password with an @ or a / in it.
+    Users and passwords are secret, as are path, query and fragment of webhook URLs; ``path`` keeps the path, where it
+    names a database. A URL may be malformed: a password with an @ or a / in it.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url
     place, slash, behind = re.split(r"([/?#]|$)", rest, maxsplit=1)
-    if "@" in behind:  # half a password, perhaps
+    if "@" in behind:  # perhaps half a password
         return f"{scheme}://{SECRET}"
     shown = f"{scheme}://{place.rpartition('@')[2]}"
     if path and slash == "/":
@@ -101,7 +101,7 @@ def address(url: str, *, path: bool = False) -> str:
 
 
 def visible(value: Any, shows: Shown, *, to_stranger: bool = False) -> Any:
-    """Return as much of a value as may be seen, in the same form (a text, a tuple of texts)."""
+    """Return the visible part of a value, in the same type (a text, a tuple of texts)."""
     if shows == "all" or not value or (shows == "person" and not to_stranger):
         return value
     if shows == "address":
@@ -110,10 +110,10 @@ def visible(value: Any, shows: Shown, *, to_stranger: bool = False) -> Any:
 
 
 def parts(url: str) -> list[str]:
-    """Return what of a URL ``address`` does not show, as errors of other programs may quote it."""
+    """Return the parts of a URL that ``address`` hides: errors of other programs may quote them."""
     try:
         found = urllib.parse.urlsplit(url)
-        # Where a password holds an @, others take its end for a part of the host.
+        # Where a password contains an @, other parsers take its end for a part of the host.
         secret = [*re.split("[:@]", found.netloc.rpartition("@")[0]), found.path, found.fragment]
     except ValueError:
         return [url]
@@ -123,7 +123,7 @@ def parts(url: str) -> list[str]:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """Return a text without these values; those of a few characters stay, for they are in many words."""
+    """Return a text without these values; very short ones stay, as they occur in ordinary words."""
     for secret in sorted({s for s in secrets if len(s) >= _SHORTEST}, key=len, reverse=True):
         text = text.replace(secret, SECRET)
     return text

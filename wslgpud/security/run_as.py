@@ -1,7 +1,7 @@
-"""Starts programs that a user may have made, and as root never with root's rights: the one place that does.
+"""The one place that starts programs that a user may control; as root, never with root's rights.
 
-The stress worker and the doctor's question about torch both run in a Python that was found in somebody's home
-folder. ``provenance.py`` finds whose it is.
+The stress worker and the doctor's check of torch both run in a Python found in a user's home folder. ``provenance.py``
+determines its owner.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import IO
 from wslgpud.security.provenance import NOBODY, Account, Component, UntrustedProgram, owner, survey, unreachable, way
 from wslgpud.words import MessageLike, cause, say
 
-#: accounts for programs without a single owner; the first that exists is used
+#: accounts for programs without a single owner; the first existing one is used
 WITHOUT_RIGHTS = ("wslgpud-stress", "nobody")
-#: root's PATH in a systemd unit; that of a shell may name a user's folders
+#: root's PATH in a systemd unit; a shell's may include users' folders
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEVICES = ("nvidia*", "nvidia-caps/*", "dri/render*", "dxg")
 
 
 def account_for(python: Path) -> Account | None:
-    """Return the account to start a Python as; None for our own, which is not root.
+    """Return the account to run a Python as; None for our own, which is not root.
 
     Raises:
-        OSError: it is not there.
-        UntrustedProgram: root must not start it, or the account that it would run as cannot read it.
+        OSError: it does not exist.
+        UntrustedProgram: root must not start it, or the account to run it as cannot read it.
     """
     if os.geteuid() != 0:
         return None
@@ -58,7 +58,7 @@ def account_for(python: Path) -> Account | None:
 def account_of(uid: int | None) -> Account:
     """Return an ordinary user's account, or for None the one without rights.
 
-    Of its groups those are kept that may open a GPU; root's group never is.
+    Only groups that may open a GPU are kept, never root's.
     """
     for name in WITHOUT_RIGHTS if uid is None else ():
         with contextlib.suppress(KeyError):
@@ -75,7 +75,7 @@ def account_of(uid: int | None) -> Account:
 
 
 def gpu_groups() -> set[int]:
-    """Return the groups that may open a GPU's device files, where not everybody may."""
+    """Return the groups that may open a GPU's device files, unless everybody may."""
     found = set()
     for path in itertools.chain.from_iterable(map(Path("/dev").glob, _DEVICES)):
         with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def gpu_groups() -> set[int]:
 
 
 def known_members(chain: Iterable[Component]) -> dict[int, frozenset[int]]:
-    """Return the uids in each group that may write something in a chain, if known."""
+    """Return the uids in each group that may write to a part of a chain, if known."""
     writing = {component.gid for component in chain if component.mode & stat.S_IWGRP}
     return {gid: known for gid in writing if (known := members(gid)) is not None}
 
@@ -100,22 +100,22 @@ def members(gid: int) -> frozenset[int] | None:
     users = pwd.getpwall()
     named = {entry.pw_uid for entry in users if entry.pw_name in names}
     if len(named) < len({*names}):
-        return None  # of another directory: who that is can change
+        return None  # from a network directory: members may change
     return frozenset(named | {entry.pw_uid for entry in users if entry.pw_gid == gid})
 
 
 def environment(account: Account | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a program: ours where it runs as ourselves, else nothing of root's."""
+    """Return a program's environment: ours if it runs as ourselves, else nothing of root's."""
     if account is None:
         return dict(environ)
     return {"PATH": _PATH, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
 
 
 def replaceable(path: Path) -> MessageLike:
-    """Return who else could replace a file (``/home/bob belongs to uid 1001``); empty when nobody could.
+    """Return who else could replace a file (``/home/bob belongs to uid 1001``); empty when no one could.
 
-    Only root and we ourselves may own, or be able to write, the file and each folder and link on its path. A
-    folder with the sticky bit (/tmp) keeps others from replacing what is not theirs.
+    Only root and we ourselves may own, or be able to write, the file and each folder and link on its path. A folder
+    with the sticky bit (/tmp) keeps others from replacing files that are not theirs.
     """
     try:
         chain = way(path)
@@ -131,9 +131,9 @@ def replaceable(path: Path) -> MessageLike:
 
 
 def program(name: str, path: str | None = None) -> str | None:
-    """Return where a program lies: the first on ``path`` (else ``PATH``) that only we or root can replace.
+    """Return the path of a program: the first on ``path`` (else ``PATH``) that only we or root can replace.
 
-    A name with a slash is taken as it stands; ``replaceable`` says whether it is to be run.
+    A name with a slash is returned unchanged; check it with ``replaceable``.
     """
     if os.sep in name:
         return shutil.which(name)
@@ -142,11 +142,11 @@ def program(name: str, path: str | None = None) -> str | None:
     return next((place for place in found if place is not None and not replaceable(Path(place))), None)
 
 
-#: how much of what a program says is kept, and read at once; how long a killed one may take to go
+#: output kept, bytes per read, and seconds that a killed program may take to end
 _MOST_BYTES, _KILL_SECONDS = 1 << 16, 3.0
 #: prctl(2)
 _PR_SET_NO_NEW_PRIVS = 38
-#: memfd_create(2): neither its content nor these can be changed any more
+#: memfd_create(2): neither content nor seals can be changed afterwards
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
@@ -163,13 +163,13 @@ class Command:
 def start(
     command: Command, *, stdin: int, stdout: int, stderr: int, script: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own; with an account as that account, without any way back to root.
+    """Start a command in a new session; with an account, as that account, without any way back to root.
 
-    ``script`` is a file of ours that a Python is to run, or a package (its ``main.main``): the first argument, and
-    handed over open, because the account may be unable to read the folder it lies in. Its name follows, for people
-    to see. The others are Popen's.
+    ``script`` is a file of ours for a Python to run, or a package (its ``main.main``). It becomes the first argument as
+    an open descriptor, because the account may be unable to read its folder; its name follows for display. The other
+    parameters are Popen's.
 
-    Raises OSError: it cannot be started, or the script not be read.
+    Raises OSError: it cannot be started, or the script cannot be read.
     """
     account = command.account
     with contextlib.ExitStack() as stack:
@@ -178,13 +178,13 @@ def start(
             handed = [stack.enter_context(_open_copy(script))]
             arguments[1:1] = [f"/dev/fd/{handed[0]}", str(script)]
         if account is not None:
-            # Popen returns once the shell runs. A user's lease or file system can keep execve(2) waiting, and
-            # only what has been started can be ended.
+            # Popen returns once the shell runs. A user's lease or file system can block execve(2), and only a started
+            # process can be killed.
             arguments[:0] = ["/bin/sh", "-c", 'exec "$0" "$@"']
 
         def begin() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
-                # In a session of its own it has no terminal, into which it could type.
+                # In a new session it has no terminal into which it could inject input.
                 arguments,
                 stdin=stdin,
                 stdout=stdout,
@@ -204,10 +204,10 @@ def start(
 def run(
     command: Command, seconds: float, *, script: Path | None = None, text: str = "", spare_children: bool = False
 ) -> tuple[int, str, str]:
-    """Run a program to its end; return exit status, output and complaints, of much only the end.
+    """Run a program to its end; return exit status, standard output and standard error (only the end of long ones).
 
-    It gets ``text`` to read. What it has started ends with it and is not waited for; ``spare_children`` lets that go
-    on where the program itself ended in time, and drops the output.
+    Its input is ``text``. Processes that it started are killed with it; ``spare_children`` lets them continue if the
+    program itself ended in time, and drops the output.
 
     Raises:
         OSError: it cannot be started.
@@ -216,7 +216,7 @@ def run(
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     in_time, stdin = False, null
     with contextlib.ExitStack() as stack:
-        if text:  # a file in memory: unlike with a pipe, nobody waits for its reader
+        if text:  # a file in memory: unlike a pipe, it cannot block the writer
             file = stack.enter_context(os.fdopen(os.memfd_create("text"), "w+b", buffering=0))
             file.write(text.encode())
             file.seek(0)
@@ -227,10 +227,10 @@ def run(
             in_time, said = listen(process.pid, streams, time.monotonic() + seconds)
         finally:
             if not (in_time and spare_children):
-                # Not reaped yet: its number is nobody else's. The group may have become another user's (sudo).
+                # Not reaped yet, so its pid is not reused. Its group may have become another user's (sudo).
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in a driver: nothing can end it
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in a driver and cannot be killed
                 process.wait(_KILL_SECONDS)
     if not in_time:
         raise TimeoutError(f"{command.arguments[0]} did not end within {seconds:.0f} s")
@@ -239,9 +239,9 @@ def run(
 
 
 def listen(pid: int, streams: Iterable[int], until_mono: float) -> tuple[bool, list[bytes]]:
-    """Read pipes until a process has ended; return whether it did so in time, and the end of what came by each.
+    """Read pipes until a process has ended; return whether it did so in time, and the last output of each.
 
-    Its end shows on a pidfd and not as the end of its pipes, which a child of its own may keep open.
+    A pidfd signals its end, as its own children may keep the pipes open.
     """
     said, end, poll = dict.fromkeys(streams, b""), os.pidfd_open(pid), select.poll()
     try:
@@ -250,7 +250,7 @@ def listen(pid: int, streams: Iterable[int], until_mono: float) -> tuple[bool, l
         while (left := until_mono - time.monotonic()) > 0:
             ready = {descriptor for descriptor, _ in poll.poll(1000 * left + 1)}
             for stream in ready & said.keys():
-                data = os.read(stream, _MOST_BYTES)  # as much as a pipe holds
+                data = os.read(stream, _MOST_BYTES)  # the capacity of a pipe
                 said[stream] = (said[stream] + data)[-_MOST_BYTES:]
                 if not data:
                     poll.unregister(stream)
@@ -263,10 +263,10 @@ def listen(pid: int, streams: Iterable[int], until_mono: float) -> tuple[bool, l
 
 @contextlib.contextmanager
 def _open_copy(script: Path) -> Iterator[int]:
-    """Yield a descriptor of a sealed copy in memory, which every account may open by its number.
+    """Yield a descriptor of a sealed copy in memory, which any account can open through /proc.
 
-    A file would be root's, and the descriptor lets whoever gets it write: with a link to it anywhere, they
-    would have made a file of root's with their own words in it.
+    A file would be root's, and the descriptor would let its recipient write to it: with a link to it, they would have a
+    file owned by root with content of their own.
     """
     with os.fdopen(os.memfd_create(script.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as copy:
         if script.is_dir():
@@ -280,8 +280,8 @@ def _open_copy(script: Path) -> Iterator[int]:
 
 
 def _write_archive(package: Path, file: IO[bytes]) -> None:
-    """Write a package as what a Python can run as it is: https://docs.python.org/3/library/zipapp.html."""
-    import zipfile  # few commands get here
+    """Write a package as an archive that Python can run: https://docs.python.org/3/library/zipapp.html."""
+    import zipfile  # few commands need it
 
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("__main__.py", f"from {package.name}.main import main\n\nmain()\n")
@@ -290,14 +290,14 @@ def _write_archive(package: Path, file: IO[bytes]) -> None:
 
 
 def _without_new_privileges(begin: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Start a program for which setuid bits have no meaning (prctl(2), PR_SET_NO_NEW_PRIVS).
+    """Start a program for which setuid bits have no effect (prctl(2), PR_SET_NO_NEW_PRIVS).
 
-    That is set for a thread and what it starts, and never taken back: so in a thread that ends at once.
+    The flag applies to a thread and its children, irrevocably: hence a short-lived thread.
     """
-    import ctypes  # the daemon, which never gets here, shall not carry it
+    import ctypes  # never needed in the daemon
 
     def run() -> subprocess.Popen[bytes]:
-        # It fails on kernels before 3.5 only, where it is no loss: who gains by it has no rights anyway.
+        # It fails only on kernels before 3.5, without harm: the account has no rights anyway.
         ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         return begin()
 

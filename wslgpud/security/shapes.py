@@ -1,8 +1,8 @@
-"""The shape that what others say must have, a stress run's rows above all, before it is used. Pure.
+"""Schemas for foreign data, mainly the rows of stress runs, checked before use. Pure.
 
-They come from a program that a user may have made (the worker's lines) and from files and databases that
-somebody may have spoiled (stored runs). Each is checked once, where it comes in; whoever handles it later
-divides, formats and compares without checking again. Fields that are not named here are left alone.
+They come from a program that a user may control (the worker's lines) and from files and databases that may have been
+tampered with (stored runs). Each is checked once, on input; later code divides, formats and compares without checking
+again. Fields not named here are ignored.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from typing import Any
 
 Shape = Callable[[Any], bool]
 
-#: beyond any size in bytes and any time, and exact as an integer of 64 bits
+#: larger than any size in bytes and any time, and exact as a 64-bit integer
 _MOST = 1 << 62
-#: A time of zero would make an infinite speed; the shortest that a device's clock tells is longer.
+#: A time of zero would give an infinite speed; the resolution of a device's clock is coarser.
 _SHORTEST_SECONDS = 1e-9
 _LONGEST_TEXT = 4000
-#: of messages within messages
+#: nesting depth of messages
 _DEEPEST = 16
 #: the year 9999, the last that calendars know
 LATEST_WALL = 253_402_300_800 - 86_400
 
 
 class MalformedError(ValueError):
-    """Something does not have the shape it must have; the message says what."""
+    """Data does not have the required shape; the message says which."""
 
 
 def of(kind: type | tuple[type, ...], holds: Callable[[Any], object] = lambda _: True) -> Shape:
-    """Return the shape of values of a type, for which something ``holds``; booleans are not numbers here."""
+    """Return the shape of values of a type that satisfy ``holds``; booleans are not numbers here."""
     return lambda value: isinstance(value, kind) and isinstance(value, bool) is (kind is bool) and bool(holds(value))
 
 
-#: a finite figure of a sane size, a count, and a time by which something can be divided
+#: a finite number of sane size, a count, and a time usable as a divisor
 number = of((int, float), lambda value: -_MOST < value < _MOST)
 whole = of(int, lambda value: 0 <= value < _MOST)
 seconds = of((int, float), lambda value: _SHORTEST_SECONDS <= value < _MOST)
-#: of sane length
+#: a text of sane length
 text = of(str, lambda value: len(value) <= _LONGEST_TEXT)
 flag = of(bool)
-#: a word of 64 bits as the worker writes it
+#: a 64-bit word as the worker writes it
 hexadecimal = of(str, re.compile("[0-9a-f]{1,16}").fullmatch)
 
 
 def said(value: object, depth: int = _DEEPEST) -> bool:
-    """Tell whether it is a name, or a message as JSON holds it, with facts that can be worded."""
+    """Return whether it is a name, or a message in JSON, with facts that can be rendered."""
     if not isinstance(value, dict):
         return text(value)
     words, facts = (value.get("template"), value.get("plural", "")), value.get("facts", {})
@@ -66,12 +66,12 @@ def _fact(name: str, value: object, depth: int) -> bool:
 
 
 def maybe(shape: Shape) -> Shape:
-    """Return the shape of what may also be nothing."""
+    """Return the shape of an optional value."""
     return lambda value: value is None or shape(value)
 
 
 def rows(shape: Shape) -> Shape:
-    """Return the shape of a list of such things."""
+    """Return the shape of a list."""
     return lambda value: isinstance(value, list) and all(map(shape, value))
 
 
@@ -84,7 +84,7 @@ def table(keys: Shape, values: Shape) -> Shape:
 
 
 def record(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
-    """Return the shape of an object with these fields, and perhaps those."""
+    """Return the shape of an object with required and optional fields."""
     known = {**(optional or {}), **needed}
 
     def fits(value: object) -> bool:
@@ -97,7 +97,7 @@ def record(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = N
     return fits
 
 
-#: the number of a bit, or how many of a word, as a key of JSON
+#: the number of a bit, or of flipped bits in a word, as a JSON key
 _BITS = frozenset(map(str, range(65)))
 _RUNG = {"target": whole, "outcome": text}
 _RUNG_TAKEN = {
@@ -124,7 +124,7 @@ _BAD = {
 }
 _LOCATED = {"chunk": whole, "belongs": rows(_PLACE)}
 
-#: the worker's lines by their event; others say nothing to us
+#: the worker's lines by event; other events are ignored
 LINES: Mapping[str, Shape] = {
     "begin": record(
         {},
@@ -146,7 +146,7 @@ LINES: Mapping[str, Shape] = {
     "released": record({"still_taken": number}),
     "end": record({"outcome": text}, {"why": text, "facts": table(text, number)}),
 }
-#: the parts of ``StressResult.detail`` that are used
+#: the used parts of ``StressResult.detail``
 DETAIL = record(
     {},
     {

@@ -1,9 +1,9 @@
-"""The one way to standard output and standard error: nothing that a terminal obeys gets through.
+"""The only way to standard output and standard error: control characters do not get through.
 
-Names of cgroups, programs and files, kernel lines, answers of workers and rows of a foreign database are
-text that others chose. ``install`` puts a ``Boundary`` in front of both streams, so that ``print``, Typer,
-warnings, tracebacks and log lines all pass it. Only ``wslgpud.cli.console.Console`` writes beneath it,
-because colours are escape sequences, too; it cleans the text between them.
+Names of cgroups, programs and files, kernel lines, answers of workers and rows of a foreign database are foreign text.
+``install`` puts a ``Boundary`` in front of both streams, so that ``print``, Typer, warnings, tracebacks and log lines
+all pass it. Only ``wslgpud.cli.console.Console`` writes beneath it, because colours are escape sequences, too; it
+cleans the text between them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from wslgpud.words.units import printable
 class Boundary(io.TextIOBase):
     """A stream that passes text on without control characters.
 
-    To everybody it is no terminal and has neither ``buffer`` nor ``fileno()``: who would colour its output or
-    write past it gets plain text instead.
+    It claims to be no terminal and has neither ``buffer`` nor ``fileno()``: code that would colour its output or write
+    past it falls back to plain text.
     """
 
     def __init__(self, beneath: TextIO) -> None:
@@ -42,12 +42,12 @@ def install() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal without UTF-8 shows ? in place of bars and of names that it lacks; no traceback.
+            # A terminal without UTF-8 shows ? instead of bars and unsupported names; no traceback.
             stream.reconfigure(errors="replace")
-        if stream is not None and not isinstance(stream, Boundary):  # None: whoever started us closed it
+        if stream is not None and not isinstance(stream, Boundary):  # None: closed by the parent process
             setattr(sys, name, Boundary(stream))
 
 
 def beneath(stream: TextIO) -> TextIO:
-    """Return what lies beneath a boundary, for the one who cleans text itself; any other stream as it is."""
+    """Return the stream beneath a boundary, for code that cleans text itself; any other stream unchanged."""
     return stream.beneath if isinstance(stream, Boundary) else stream

@@ -1,4 +1,4 @@
-"""Series over time as people look at them: in steps, counters as rates, several cards as one."""
+"""Series over time for display: in steps, counters as rates, several cards combined."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from statistics import median
 
 from wslgpud.store import Bucket, Reader, SeriesRef
 
-#: a distance of so many usual ones between two values of a counter is a gap, over which nothing is known
+#: two values of a counter this many usual intervals apart have a gap between them, without data
 GAP = 3.0
 
-#: steps that fall on the clock's own divisions; those from 60 and from 3600 on are read from the summaries of
-#: minutes and of hours
+#: steps aligned to the clock; those from 60 and 3600 s are read from the rollups by minute and hour
 STEPS_SECONDS = (
     *(1, 2, 5, 10, 15, 30),
     *(60, 120, 300, 600, 900, 1800),
@@ -27,7 +26,7 @@ ACROSS: Mapping[str, Across] = {"sum": sum, "mean": lambda values: sum(values) /
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a picture: (time, least, mean, greatest) of each step that has values."""
+    """A line in a plot: (time, minimum, mean, maximum) of each step with values."""
 
     ref: SeriesRef
     unit: str
@@ -36,20 +35,20 @@ class Curve:
 
 
 def name_of(sample: str, labels: Iterable[tuple[str, str]]) -> str:
-    """Write a series as Prometheus does: ``wslgpud_memory_free_bytes``, ``wslgpud_gpu_up{gpu="0"}``."""
+    """Return a series in Prometheus' notation: ``wslgpud_memory_free_bytes``, ``wslgpud_gpu_up{gpu="0"}``."""
     inside = ",".join(f'{name}="{escaped(value)}"' for name, value in labels)
     return f"{sample}{{{inside}}}" if inside else sample
 
 
 def escaped(value: str) -> str:
-    """Return text as the text formats of Prometheus hold it."""
+    """Return text escaped for Prometheus' text formats."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def curve(  # noqa: PLR0913 - a query
     reader: Reader, ref: SeriesRef, span: tuple[float, float], step: float, unit: str, *, rate: bool
 ) -> Curve:
-    """Read one series in steps; ``rate`` gives a counter's increase a second."""
+    """Read one series in steps; ``rate`` gives a counter's increase per second."""
     buckets = reader.summaries(ref, *span, step)
     if rate:
         points = [(wall, value, value, value) for wall, value in rates(buckets)]
@@ -58,7 +57,7 @@ def curve(  # noqa: PLR0913 - a query
 
 
 def rates(buckets: Sequence[Bucket]) -> Iterator[tuple[float, float]]:
-    """Yield (time, increase a second) between neighbours; a counter that was reset began at 0."""
+    """Yield (time, increase per second) between neighbours; a reset counter restarted at 0."""
     pairs = list(pairwise(buckets))
     usual = median(b.wall - a.wall for a, b in pairs) if pairs else 0.0
     for before, now in pairs:
@@ -68,7 +67,7 @@ def rates(buckets: Sequence[Bucket]) -> Iterator[tuple[float, float]]:
 
 
 def joined(curves: Sequence[Curve], how: str) -> Curve:
-    """Return one curve for all: at each step their sum, mean, max or min, of those known there."""
+    """Combine curves: at each step the sum, mean, max or min of the known values."""
     known: dict[float, list[float]] = {}
     for one in curves:
         for wall, _, value, _ in one.points:

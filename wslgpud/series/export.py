@@ -1,4 +1,4 @@
-"""History as files: OpenMetrics for Prometheus, CSV, Parquet; window by window, in bounded memory."""
+"""Export of the history: OpenMetrics for Prometheus, CSV, Parquet; window by window, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from wslgpud.store import Reader, SeriesRef
 from wslgpud.words import MessageError
 
 DAY_SECONDS = 86400.0
-#: steps of one series that are in memory at a time, where steps are asked for
+#: steps of one series in memory at a time, if exported in steps
 WINDOW_STEPS = 20_000
-#: rows of a Parquet file that lie together
+#: rows per group in a Parquet file
 ROW_GROUP = 500_000
 
 
 class ExportError(MessageError):
-    """A file that cannot be made; the text says what to do."""
+    """A file cannot be exported; the message names the remedy."""
 
 
 class Piece(NamedTuple):
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 class Wanted:
     """Series between two moments; ``step_seconds`` of None means every sample.
 
-    ``progress`` is called as often as ``size`` says.
+    ``progress`` is called ``size`` times.
     """
 
     reader: Reader
@@ -54,7 +54,7 @@ class Wanted:
 
     @property
     def windows(self) -> list[tuple[float, float]]:
-        """Stretches of time (both ends included) that are read at a time, aligned to the step."""
+        """Windows of time (both ends included) that are read at a time, aligned to the step."""
         width = DAY_SECONDS if self.step_seconds is None else self.step_seconds * WINDOW_STEPS
         edges = [self.start_wall]
         while (edge := (math.floor(edges[-1] / width) + 1) * width) < self.end_wall:
@@ -67,12 +67,12 @@ class Wanted:
         return len(self.windows) * len(self.series)
 
     def pieces(self) -> Iterator[list[Piece]]:
-        """Yield all series of one window after the other."""
+        """Yield all series, window by window."""
         for window in self.windows:
             yield [self.piece(ref, window) for ref in self.series]
 
     def piece(self, ref: SeriesRef, window: tuple[float, float]) -> Piece:
-        """Read one series within one window; of several values at the same moment the last one counts."""
+        """Read one series within one window; among several values at the same time, the last one counts."""
         if self.step_seconds is None:
             times, values = self.reader.columns(ref, *window)
             if len(set(times)) < len(times):
@@ -86,9 +86,9 @@ class Wanted:
 
 
 def openmetrics(wanted: Wanted, out: IO[str], catalogue: Catalogue, extra: Mapping[str, str]) -> None:
-    """Write what ``promtool tsdb create-blocks-from openmetrics`` reads: each family with all its samples.
+    """Write input for ``promtool tsdb create-blocks-from openmetrics``: each family with all its samples.
 
-    ``extra`` are labels for every series, such as the job and instance under which it was scraped.
+    ``extra`` labels are added to every series, such as the job and instance of its scrape.
     https://prometheus.io/docs/specs/om/open_metrics_spec/
     """
     families: dict[str, list[SeriesRef]] = {}
@@ -112,12 +112,12 @@ def openmetrics(wanted: Wanted, out: IO[str], catalogue: Catalogue, extra: Mappi
 
 
 def sample_name(metric: str, kind: str) -> str:
-    """Return the name under which Prometheus knows the samples of a metric."""
+    """Return Prometheus' name of a metric's samples."""
     return f"{PREFIX}{metric}{'_total' if kind == 'counter' else ''}"
 
 
 def long_csv(wanted: Wanted, out: IO[str]) -> None:
-    """Write a line a value (time, host, metric, labels, value): day by day, and series by series in each."""
+    """Write one line per value (time, host, metric, labels, value), day by day, and by series within a day."""
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["time", "host", "metric", "labels", "value"])
     for pieces in wanted.pieces():
@@ -130,7 +130,7 @@ def long_csv(wanted: Wanted, out: IO[str]) -> None:
 
 
 def cell(text: str) -> str:
-    """Return text that a spreadsheet shows as it is: a name like ``=cmd()`` would run as a formula.
+    """Return text that a spreadsheet shows literally: a name like ``=cmd()`` would run as a formula.
 
     See https://owasp.org/www-community/attacks/CSV_Injection.
     """
@@ -138,7 +138,7 @@ def cell(text: str) -> str:
 
 
 def wide_csv(pieces: Iterable[Sequence[Piece]], out: IO[str]) -> None:
-    """Write a line a moment with a column a series; what is not known stays empty."""
+    """Write one line per time with a column per series; unknown values stay empty."""
     rows = csv.writer(out, lineterminator="\n")
     for number, window in enumerate(pieces):
         if not number:
@@ -154,19 +154,19 @@ def wide_csv(pieces: Iterable[Sequence[Piece]], out: IO[str]) -> None:
 
 @functools.lru_cache(maxsize=100_000)
 def stamp(time: float) -> str:
-    """Return a time as text; most series share theirs."""
+    """Return a time as text; cached, as most series share theirs."""
     return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parquet(
     pieces: Iterable[Sequence[Piece]], kinds: Mapping[SeriesRef, str], catalogue: Catalogue, path: Path
 ) -> None:
-    """Write a row a value (time, host, metric, labels, unit, value) as Parquet.
+    """Write one row per value (time, host, metric, labels, unit, value) as Parquet.
 
     Raises ExportError: pyarrow is missing.
     """
     try:
-        import pyarrow as pa  # 40 MB that only this needs
+        import pyarrow as pa  # 40 MB, needed only here
         from pyarrow import parquet as files
     except ImportError as error:
         raise ExportError("Parquet needs pyarrow: {remedy}", remedy=optional_packages.remedy("parquet")) from error

@@ -1,4 +1,4 @@
-"""The picture of an incident: its subject over time, with the forecast that warned and how it ended."""
+"""The plot of an incident: its subject over time, the forecast of the warning, and the outcome."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DASHES = (0, (4, 2))
-#: share of the width that the name of a mark takes
+#: share of the width taken by the name of a mark
 _ROOM = 0.16
 
 
 class IncidentMarks(NamedTuple):
     """Marks on the curves of an incident, all from ``start`` to ``end``.
 
-    ``marks`` are (moment, name), ``warned`` is the row that warned with the forecast that stood then.
+    ``marks`` are (time, name), ``warned`` is the row of the warning with its forecast.
     """
 
     start: float
@@ -34,10 +34,10 @@ class IncidentMarks(NamedTuple):
 
 
 def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: Path, title: str, text: str) -> None:
-    """Draw what was left of the subject, large, and of other resources below it, on one axis of time.
+    """Plot the headroom of the subject, large, and of other resources below it, on a common time axis.
 
-    ``panels`` has the subject first; ``path`` is a PNG, SVG or HTML to write, which is one file that needs nothing
-    else, with the report ``text`` below; the outcome is a second line of ``title``.
+    ``panels`` has the subject first; ``path`` is a PNG, SVG or self-contained HTML file, with the report ``text``
+    below; the outcome is the second line of ``title``.
     """
     if not panels:
         raise plots.PlotError(say("nothing to draw: no headroom was recorded around it"))
@@ -55,7 +55,7 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
         for row, (wall, name) in enumerate(story.marks):
             axes.axvline(plots.days(wall), **plots.MOMENT)
             if number == 0:
-                # Of the last to the right, else to the left, where there is room; each in a row of its own.
+                # The last to the right of its mark, others to the left where there is room; each in its own row.
                 place = (wall - story.start) / (story.end - story.start)
                 right = place < _ROOM or (row > 0 and row == len(story.marks) - 1 and place < 1 - _ROOM)
                 axes.annotate(

@@ -1,7 +1,7 @@
-"""Pictures of reports, as PNG or SVG, by matplotlib, which is imported only when one is asked for.
+"""Plots as PNG or SVG, by matplotlib, which is imported only when needed.
 
-Each ``plot_...`` writes one to ``path`` and raises PlotError: there is nothing to draw, matplotlib is missing,
-or the file cannot be written.
+Each ``plot_...`` writes a plot to ``path`` and raises PlotError: there is nothing to draw, matplotlib is missing, or
+the file cannot be written.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: suffixes of pictures
+#: suffixes of image files
 ENDINGS = (".png", ".svg")
-#: of a distance of so many steps between two values nothing is known
+#: two values this many steps apart have a gap between them
 _GAP_STEPS = 5.0
-#: black for what happened, whatever the level
+#: events are black, whatever the level
 MOMENT: Mapping[str, Any] = {"color": INKS["ink"].light, "linestyle": "--", "linewidth": 1}
 
-#: with Chinese characters, the better ones first
+#: fonts with Chinese characters, the best first
 _CHINESE = (
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "Microsoft YaHei"),
     *("WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "SimHei", "SimSun", "Droid Sans Fallback", "Noto Sans CJK JP"),
 )
 _NO_FONT = template("{path}: no font with Chinese characters was found; apt install fonts-noto-cjk, or choose .svg")
 
-#: keywords of a line
+#: keyword arguments of a line
 Line = Mapping[str, Any]
 RiskPoint = tuple[float, float, float | None, Level]
-#: seconds since the epoch, least, mean, greatest
+#: seconds since the epoch, minimum, mean, maximum
 Point = tuple[float, float, float, float]
 
 
 class PlotError(MessageError):
-    """A picture that cannot be drawn; the text says what to do."""
+    """A plot cannot be drawn; the message names the remedy."""
 
 
 def plot_replays(
@@ -61,10 +61,10 @@ def plot_replays(
     events: Mapping[str, Mapping[str, float]],
     path: Path,
 ) -> None:
-    """Draw headroom, forecast and levels over time, one panel a trace and resource.
+    """Plot headroom, forecast and levels over time, one panel per trace and resource.
 
-    ``replays`` are (name of the trace, points of each resource: seconds, share of headroom, seconds to exhaustion
-    or None, level); ``events`` say per trace and resource at which second memory ran out, where known.
+    ``replays`` are (name of the trace, points of each resource: seconds, share of headroom, seconds to exhaustion or
+    None, level); ``events`` gives, by trace and resource, the second at which memory ran out, where known.
     """
     panels = [(name, resource, series) for name, by in replays for resource, series in by.items() if series]
     if not panels:
@@ -95,7 +95,7 @@ def plot_replays(
 
 
 def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
-    """Draw usable VRAM, bandwidth and errors of stress runs over time; a line marks each new driver."""
+    """Plot usable VRAM, bandwidth and errors of stress runs over time; a line marks each new driver."""
     runs = [run for run in runs if run.complete]
     if not runs:
         raise PlotError(say("nothing to draw: no stress run has been completed yet"))
@@ -132,9 +132,9 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
 
 
 def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds: float, path: Path) -> None:
-    """Draw series over time, one panel a unit; a band reaches from least to greatest, a gap stays a gap.
+    """Plot series over time, one panel per unit; a band spans minimum to maximum, gaps stay visible.
 
-    ``curves`` are (name, unit, (seconds since the epoch, least, mean, greatest) of each step with values).
+    ``curves`` are (name, unit, (seconds since the epoch, minimum, mean, maximum) of each step with values).
     """
     units = list(dict.fromkeys(unit for _, unit, _ in curves))
     figure = figure_of(10, 1.2 + 3 * len(units))
@@ -155,9 +155,9 @@ def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds
 
 
 def plot_sweep(title: str, steps: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the ``steps`` that ``wslgpud sweep --json`` prints: memory above, time below; a line marks what failed.
+    """Plot the ``steps`` that ``wslgpud sweep --json`` prints: memory above, time below; a line marks failures.
 
-    Numbers keep their distances, words are set side by side. The picture may be HTML, too.
+    Numbers are to scale, words equally spaced. HTML is possible, too.
     """
     if not steps:
         raise PlotError(say("nothing to draw: no value was tried"))
@@ -187,30 +187,30 @@ def plot_sweep(title: str, steps: Sequence[Mapping[str, Any]], path: Path) -> No
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches that draws lines in our order of colours."""
+    """Return an empty figure of this size in inches, with our colour cycle."""
     try:
         with _without_settings():
-            import matplotlib as mpl  # 60 MB that only a picture needs
+            import matplotlib as mpl  # 60 MB, needed only for plots
             from cycler import cycler  # a part of it
             from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotError("a plot needs matplotlib: {remedy}", remedy=optional_packages.remedy("plots")) from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
-    # A salt, so that the same data give the same file.
+    # A fixed salt, so that the same data give the same file.
     mpl.rcParams.update({"svg.hashsalt": "wslgpud", **_font_settings()})
     return Figure(figsize=(width, height), layout="constrained")
 
 
 @contextlib.contextmanager
 def _without_settings() -> Iterator[None]:
-    """Have matplotlib look for its settings where there are none.
+    """Keep matplotlib from reading settings files.
 
-    It reads a ``matplotlibrc`` of the current folder, which may be anybody's, and which can have root run TeX
-    on a text of theirs. A picture looks the same whoever draws it where.
+    It reads ``matplotlibrc`` from the current folder, which may be another user's and could make root run TeX on their
+    text. Besides, plots look the same for every user and folder.
     """
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.environ["MATPLOTLIBRC"] = os.devnull  # nor any in the home folder, which sudo may have kept
+        os.environ["MATPLOTLIBRC"] = os.devnull  # nor from the home folder, which sudo may have kept
         os.chdir("/")
         yield
     finally:
@@ -219,12 +219,12 @@ def _without_settings() -> Iterator[None]:
 
 
 def days(wall: float) -> float:
-    """Return a moment as matplotlib counts: days since the epoch."""
+    """Return a time in matplotlib's unit: days since the epoch."""
     return wall / 86400.0
 
 
 def clock_below(axes: Axes, form: str = "") -> None:
-    """Write times below an axis in this machine's zone, as short as their span allows."""
+    """Label an axis with local times, as short as their span allows."""
     from matplotlib import dates  # see figure_of
 
     zone = datetime.now().astimezone().tzinfo
@@ -235,7 +235,7 @@ def clock_below(axes: Axes, form: str = "") -> None:
 
 
 def draw_headroom(axes: Axes, times: Sequence[float], left: Sequence[float], *, fill: bool) -> None:
-    """Draw what is left as a line, or as an area."""
+    """Draw headroom as a line or an area."""
     axes.plot(times, left, color=INKS["headroom"].light, linewidth=1.6)
     if fill:
         axes.fill_between(times, left, color=INKS["headroom"].light, alpha=0.12, linewidth=0)
@@ -249,7 +249,7 @@ def _finish(axes: Axes) -> None:
 
 
 def _scale(unit: str, values: Iterable[float]) -> tuple[float, str]:
-    """Return by what to divide values of a unit so that they are short, and what to write beside them."""
+    """Return the divisor that keeps values of a unit short, and their label."""
     most = max(values, default=0.0)
     for base, names in (
         ("bytes", {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}),
@@ -264,7 +264,7 @@ def _scale(unit: str, values: Iterable[float]) -> tuple[float, str]:
 
 
 def _with_gaps(points: Sequence[Point], step_seconds: float) -> list[Point]:
-    """Return the points with one of no value in each gap, so that no line is drawn over it."""
+    """Return the points with an empty one in each gap, so that no line is drawn across it."""
     found = list(points[:1])
     for before, point in pairwise(points):
         if point[0] - before[0] > _GAP_STEPS * step_seconds:
@@ -291,7 +291,7 @@ def shade_levels(axes: Axes, series: Sequence[tuple[float, Level]]) -> None:
 
 
 def legend_of_levels(figure: Figure, levels: Container[Level], lines: Iterable[Line]) -> None:
-    """Say below the panels what the colours of these levels are, and what these lines."""
+    """Add a legend of level colours and lines below the panels."""
     from matplotlib.lines import Line2D  # see figure_of
     from matplotlib.patches import Patch
 
@@ -303,7 +303,7 @@ def legend_of_levels(figure: Figure, levels: Container[Level], lines: Iterable[L
 
 
 def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> None:
-    """Write a figure by the ending of the file's name; with a ``report`` (title, text) HTML is one, too."""
+    """Write a figure in the format of the file's suffix; with a ``report`` (title, text) also HTML."""
     kind = path.suffix.lower()
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
@@ -317,10 +317,10 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
                 figure.savefig(draft, format=kind[1:], dpi=80, metadata=undated)
                 return
             out = io.StringIO()
-            # Without this matplotlib's own description names places in the net.
+            # Without this, matplotlib adds metadata with web addresses.
             nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
             figure.savefig(out, format="svg", metadata=nothing)
-            # An <svg> inside a page has no use for the head of a document.
+            # An <svg> inside a page needs no XML header.
             drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
             draft.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -328,8 +328,8 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
 
 
 def _font_settings() -> dict[Any, Any]:
-    """Return matplotlib's settings for the language: words in an SVG stay text, for the browser to write."""
-    # A font has no weight that another has: nothing that a reader could do about.
+    """Return matplotlib's settings for the language: text in an SVG stays text, rendered by the browser."""
+    # A font lacks a weight: nothing a user could fix.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     return {
         "font.family": ["sans-serif", *(_families() or ())],
@@ -338,15 +338,15 @@ def _font_settings() -> dict[Any, Any]:
 
 
 def _families() -> list[str] | None:
-    """Return the fonts that the language needs beside the usual one; None where it has to do without."""
+    """Return the fonts that the language needs besides the default; None where none is installed."""
     if current().code == "en":
         return []
     from matplotlib.font_manager import findSystemFonts, fontManager  # see figure_of
 
     if found := _known_fonts():
         return found
-    # What was installed after matplotlib noted what there is. Not what Windows has: under WSL2 every user may
-    # write there, and a file made to harm would be read by whoever draws.
+    # Fonts installed after matplotlib built its cache. None of Windows': under WSL2 every user may write there, and
+    # could plant a malicious font.
     noted = {Path(font.fname) for font in fontManager.ttflist}
     for path in map(Path, findSystemFonts()):
         if path not in noted and path.is_file():
@@ -364,7 +364,7 @@ def _known_fonts() -> list[str]:
 
 @contextlib.contextmanager
 def _without_glyphs() -> Iterator[None]:
-    """Keep matplotlib from complaining of characters that the reader's browser is going to have."""
+    """Suppress matplotlib's warnings about characters that the reader's browser can render."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield

@@ -1,15 +1,14 @@
-"""Words: what the program says, worded at the edge in the reader's language.
+"""Messages: templates with facts, rendered at the edge in the reader's language.
 
-``say`` makes a message: a template with facts. The engine, the rules, the doctor and the stress test emit
-messages; rows, the API and recordings keep template and facts. A ``Translator`` words them. A command has one
-language for all that it prints: ``use`` sets it once, ``t`` words in it. The daemon words each answer in the
-language that was asked for.
+``say`` makes a message. The engine, the rules, the doctor and the stress test emit messages; rows, the API and
+recordings keep template and facts. A ``Translator`` renders them. A command prints in one language: ``use`` sets it,
+``t`` renders in it. The daemon renders each answer in the requested language.
 
-The template is the English text, as in gettext, and the key of every translation. A blank is the name of a
-fact, and its ending tells the unit (``left_bytes``, ``eta_seconds``, ``used_ratio``), see ``Translator.fact``. A
-part in brackets is said only where its facts are known: ``full in {eta_seconds}[ ({range})]``. Of several,
-between bars, the first that is known is said: ``[{who}|A process] was killed``. Brackets around one blank
-alone, or around none, are brackets: ``[{section}]``, ``[wsl2]``.
+The template is the English text, as in gettext, and the key of its translations. A placeholder is the name of a fact,
+and its suffix gives the unit (``left_bytes``, ``eta_seconds``, ``used_ratio``), see ``Translator.fact``. A part in
+brackets is rendered only if its facts are known: ``full in {eta_seconds}[ ({range})]``. Of alternatives separated by
+bars, the first with known facts is used: ``[{who}|A process] was killed``. Brackets around a single placeholder, or
+around none, are literal: ``[{section}]``, ``[wsl2]``.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: templates of forecasts and rules, by their subject
+#: templates of forecasts and rules, by subject
 TEMPLATES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("templates.toml").read_text(encoding="utf-8"))
 
 Fact = Union[str, int, float, "Message", tuple["Fact", ...]]
 
 BLANK = re.compile(r"\{(\w+)\}")
-#: parts within parts; a stranger's database may have rows with very many, each a walk through all of it
+#: nesting depth of optional parts, as each level scans the whole template, which may come from a foreign database
 _DEEPEST = 4
 _OPTIONAL = re.compile(r"\[(?!\{\w+\}\])([^][]*\{[^][]*)\]")
 
 
 @dataclass(frozen=True)
 class Message:
-    """A template and its facts. ``plural`` is the template for any ``count`` but one."""
+    """A template and its facts. ``plural`` is the template for any ``count`` other than 1."""
 
     template: str
     facts: Mapping[str, Fact] = field(default_factory=dict)
@@ -59,34 +58,34 @@ class Message:
 
 
 _NOTHING = ("", Message(""), None)
-#: a name is the same in every language
+#: names are the same in every language
 MessageLike = str | Message
 
 
 def say(template: str, /, **facts: Fact) -> Message:
-    """Return a message; translators' tools find its template by this function's name."""
+    """Return a message; extraction tools find its template by this function's name."""
     return Message(template, facts)
 
 
 def says(one: str, many: str, /, *, count: int, **facts: Fact) -> Message:
-    """Return a message that counts: ``one`` is the template for a ``count`` of 1."""
+    """Return a message with a plural: ``one`` is the template for a ``count`` of 1."""
     return Message(one, {"count": count, **facts}, many)
 
 
 def filled(template: str, facts: Mapping[str, Fact | None]) -> Message:
-    """Return a message with what is known of its facts; an empty one where it needs one that is not."""
+    """Return a message with its known facts; an empty one where a required fact is unknown."""
     known = {name: fact for name in BLANK.findall(template) if (fact := facts.get(name)) not in _NOTHING}
     said = without_unknown(template, known)
     return Message(template, known) if said and known.keys() >= {*BLANK.findall(said)} else Message("")
 
 
 def without_unknown(template: str, known: Container[str]) -> str:
-    """Return a template with those of its optional parts whose facts are known, and no brackets."""
+    """Return a template with only the optional parts whose facts are known, without brackets."""
 
     def first_known(part: re.Match[str]) -> str:
         return next((one for one in part[1].split("|") if all(name in known for name in BLANK.findall(one))), "")
 
-    for _ in range(_DEEPEST):  # from the inmost to the outmost
+    for _ in range(_DEEPEST):  # from innermost to outermost
         template, found = _OPTIONAL.subn(first_known, template)
         if not found:
             break
@@ -98,17 +97,17 @@ def _several(how: str, parts: Iterable[MessageLike]) -> MessageLike:
     return Message(f"{{{how}}}", {how: found}) if len(found) > 1 else found[0] if found else ""
 
 
-#: several things that are said of one matter; sentences one after another; an enumeration: each as one message
+#: clauses, sentences, and lists, each combined into one message
 clauses, sentences, all_of = (partial(_several, how) for how in ("clauses", "sentences", "all"))
 
 
 def template(text: str) -> str:
-    """Mark a template that stands in a table, for translators' tools; it is returned as it is."""
+    """Mark a template in a table for extraction tools; returned unchanged."""
     return text
 
 
 def to_json(value: Any) -> Any:
-    """Return a message as JSON can hold it, a name as a string, else template and facts; or facts alone."""
+    """Return a message in JSON types: a name as a string, else template and facts; or facts alone."""
     if isinstance(value, Message):
         found = {"template": value.template, "facts": to_json(value.facts)}
         return found | ({"plural": value.plural} if value.plural else {})
@@ -118,12 +117,12 @@ def to_json(value: Any) -> Any:
 
 
 def to_text(said: MessageLike) -> str:
-    """Return a message as a column of text can hold it; what is no message stays as it is."""
+    """Return a message encoded for a text column; anything else unchanged."""
     return said if isinstance(said, str) else json.dumps(to_json(said), ensure_ascii=False)
 
 
 def from_text(text: str) -> MessageLike:
-    """Return what ``to_text`` has written, or else the text, such as an earlier version's."""
+    """Return a message encoded by ``to_text``, or else the plain text."""
     if not text.startswith('{"template": '):
         return text
     try:
@@ -133,7 +132,7 @@ def from_text(text: str) -> MessageLike:
 
 
 def from_json(document: Any) -> MessageLike:
-    """Return what ``to_json`` has made of a message; a ValueError where it is something else."""
+    """Return a message from ``to_json``; ValueError for anything else."""
     if isinstance(document, str):
         return document
     if not isinstance(document, Mapping) or not isinstance(document.get("template"), str):
@@ -143,7 +142,7 @@ def from_json(document: Any) -> MessageLike:
 
 
 def facts_from_json(document: Mapping[str, Any]) -> dict[str, Fact]:
-    """Return what ``to_json`` has made of facts; a ValueError where it is something else."""
+    """Return facts from ``to_json``; ValueError for anything else."""
     return {str(name): _fact(value) for name, value in document.items()}
 
 
@@ -154,18 +153,19 @@ def _fact(value: Any) -> Fact:
 
 
 _MOST_CHARACTERS = 500
-#: the most frequent errors of the C library, of SQLite, and of ``wslgpud.security.safe_files``, which knows no messages
+#: the most frequent errors of the C library, of SQLite, and of ``wslgpud.security.safe_files``, which cannot import
+#: this module
 FAILURES = frozenset(TEMPLATES["failures"])
 
 
-class MessageError(Exception):  # mostly a state, not a mistake
-    """An error raised with a message, or with a template and its facts: worded only where somebody reads it."""
+class MessageError(Exception):  # mostly a condition, not a bug
+    """An error with a message, or with a template and its facts, rendered only where it is shown."""
 
     def __init__(self, said: MessageLike, /, **facts: Fact) -> None:
         if facts and isinstance(said, str):
             said = Message(said, facts)
         super().__init__(said)
-        # Part of a text may be the words of a server or a program that is not ours.
+        # A part of the text may come from a foreign server or program.
         self.said = one_line(said, _MOST_CHARACTERS) if isinstance(said, str) else said
 
     def __str__(self) -> str:
@@ -173,30 +173,30 @@ class MessageError(Exception):  # mostly a state, not a mistake
 
 
 def known(text: str) -> MessageLike:
-    """Return a message of what others say often, else their text."""
+    """Return the message of a frequent foreign error, else its text."""
     return Message(text) if text in FAILURES else text
 
 
 def cause(error: BaseException) -> MessageLike:
-    """Return the message that an error was raised with, the system's reason, or else its text in one line."""
+    """Return an error's message, the system's reason, or else its text in one line."""
     first = error.args[0] if error.args else ""
-    if isinstance(error, OSError) and error.strerror:  # rare reasons stay as they are in every language
+    if isinstance(error, OSError) and error.strerror:  # rare reasons stay in English
         return Message(error.strerror)
     return first if isinstance(first, Message) else known(one_line(str(error)))
 
 
-#: other than English, which templates are written in: the catalogue of each lies beside this file
+#: languages other than English, the language of the templates; their catalogues lie beside this file
 TRANSLATIONS = ("zh",)
 LANGUAGES = ("en", *TRANSLATIONS)
 
-#: length that a lock screen, a toast's first line and a mail's subject show without cutting
+#: length that a lock screen, a toast's first line and a mail's subject show untruncated
 HEADLINE_CHARACTERS = 100
-#: no channel shows more, and a mail of a megabyte helps nobody
+#: no channel shows more, and nobody reads a mail of a megabyte
 MOST_CHARACTERS = 3000
 
 _WIDE = r"[\u3000-\u9fff\uff00-\uffef]"
 _GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
-#: below how many seconds a span is written in a unit of so many
+#: (limit in seconds, unit in seconds) of durations
 _SPANS: Final = (
     (90, 1, template("{number} s")),
     (90 * 60, 60, template("{number} min")),
@@ -207,13 +207,13 @@ _SPANS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Translator:
-    """One language: its code (``en``, ``zh``) and what each English template is in it; figures by the rules below."""
+    """A language: its code (``en``, ``zh``) and its translations of the English templates."""
 
     code: str
     _translations: Mapping[str, str]
 
     def text(self, said: MessageLike) -> str:
-        """Return what people read."""
+        """Return the rendered message."""
         if isinstance(said, str):
             return said
         plural = bool(said.plural) and said.facts.get("count") != 1
@@ -222,15 +222,15 @@ class Translator:
         return _fill(blanks, lambda name: self.fact(name, facts[name]) if name in facts else None)
 
     def t(self, text: str, /, **facts: Fact) -> str:
-        """Return a template with its facts: ``text`` of what has no other use as a message."""
+        """Return a rendered template: ``text`` for one not needed as a message."""
         return self.text(Message(text, facts))
 
     def template(self, text: str) -> str:
-        """Return a template in this language, or as it is where nobody has translated it."""
+        """Return a template in this language, in English where there is no translation."""
         return self._translations.get(text, text)
 
     def document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is known of facts as JSON, its messages in words; a headline is one that fits."""
+        """Return the known facts for JSON, with messages rendered; headlines are shortened to fit."""
         known = {k: v for k, v in facts.items() if v is not None and v != Message("")}
         return {name: self._worded(name, value) for name, value in known.items()}
 
@@ -238,11 +238,10 @@ class Translator:
         return self.text(all_of(parts))
 
     def fact(self, name: str, value: Fact) -> str:
-        """Write a fact the way people do; its name tells the unit.
+        """Format a fact for people; its name gives the unit.
 
-        ``_bytes`` (a pair is a part of a whole), ``_bytes_per_second`` (with its sign), ``_seconds``,
-        ``_ratio``, ``_wall`` (seconds since the epoch, as date and time), ``_clock`` (the same as time of
-        day), ``resource``.
+        ``_bytes`` (a pair is a part of a whole), ``_bytes_per_second`` (with its sign), ``_seconds``, ``_ratio``,
+        ``_wall`` (seconds since the epoch, as date and time), ``_clock`` (the same as time of day), ``resource``.
         """
         if isinstance(value, Message):
             return self.text(value)
@@ -256,28 +255,28 @@ class Translator:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def duration(self, seconds: float) -> str:
-        """Write a span of time: ``8 s``, ``4 min``, ``2 h``, ``3 d``."""
+        """Format a duration: ``8 s``, ``4 min``, ``2 h``, ``3 d``."""
         seconds = abs(seconds)
         _, unit, text = next((span for span in _SPANS if seconds < span[0]), _SPANS[-1])
         return self.t(text, number=max(1, round(seconds / unit)))
 
     def rate(self, value: float) -> str:
-        """Write a rate so that it has a few digits before the point: ``+310 MiB/min``; + is growth of use."""
+        """Format a rate with a few digits before the point: ``+310 MiB/min``; + means growing use."""
         sign, value = ("\N{MINUS SIGN}" if value < 0 else "+"), abs(value)
         if value >= 50 << 20:
             return self.t("{amount}/s", amount=sign + size(value))
         return self.t("{amount}/min", amount=sign + size(60 * value))
 
     def resource(self, resource: str) -> str:
-        """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
+        """Format a resource for people: ``RAM``, ``GPU 0``, ``cgroup /build``."""
         kind, _, rest = resource.partition(":")
-        if resource.startswith("gpu"):  # a number, or a name where the number is not known
+        if resource.startswith("gpu"):  # an index, or a name where the index is unknown
             return f"GPU {printable(resource[3:].strip())}".strip()
         named = TEMPLATES["resource"].get(kind)
         return self.t(named, name=printable(rest), path=resource_path(rest)).strip() if named else printable(resource)
 
     def label(self, kind: str, name: str) -> str:
-        """Return the word for the name of a level, a state or a figure (``label`` in ``templates.toml``)."""
+        """Return the label of a level, a state or a figure (``label`` in ``templates.toml``)."""
         return self.template(TEMPLATES["label"][kind].get(name, name))
 
     def _worded(self, name: str, value: Any) -> Any:
@@ -302,7 +301,7 @@ def _moment(wall: float, form: str) -> str:
     return datetime.fromtimestamp(wall, timezone.utc).astimezone().strftime(form)
 
 
-#: how a figure is written, by the ending of its name
+#: format of a fact, by the suffix of its name
 _UNITS: Final[Mapping[str, Callable[[Translator, float], str]]] = {
     "bytes_per_second": Translator.rate,
     "bytes": lambda _, value: size(value),
@@ -314,10 +313,10 @@ _UNITS: Final[Mapping[str, Callable[[Translator, float], str]]] = {
 
 
 def _fill(text: str, value: Callable[[str], str | None]) -> str:
-    """Fill the blanks that have a value; the page does the same in ``i18n.js``.
+    """Fill in the placeholders that have a value; the page does the same in ``i18n.js``.
 
-    Chinese has a space beside Latin and none beside Chinese: templates have it around each blank, and it
-    goes where what was filled in is Chinese.
+    Chinese text has a space next to Latin text only: templates have one around each placeholder, which is removed where
+    the value is Chinese.
     """
     whole = ""
     for number, piece in enumerate(BLANK.split(text)):
@@ -337,12 +336,12 @@ def translator(code: str) -> Translator:
 
 
 def translations(code: str, said_in: str = "") -> dict[str, str]:
-    """Return a language's translation of each template that is said in files below ``said_in``."""
+    """Return a language's translation of each template used in files below ``said_in``."""
     if code == ENGLISH.code:
         return {}
     if code not in TRANSLATIONS:
         raise KeyError(code)
-    import polib  # only who reads a translation pays for it
+    import polib  # needed only for translations
 
     entries = polib.pofile(str(Path(__file__).with_name(f"{code}.po")), encoding="utf-8")
     return {
@@ -353,7 +352,7 @@ def translations(code: str, said_in: str = "") -> dict[str, str]:
 
 
 def chosen(setting: str, environ: Mapping[str, str]) -> str:
-    """Return the code of the configured language, else of the locale's, else English."""
+    """Return the code of the configured language, else the locale's, else English."""
     if setting in LANGUAGES:
         return setting
     locale = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
@@ -364,7 +363,7 @@ _current = ENGLISH
 
 
 def use(code: str) -> None:
-    """Choose the language of all that this command prints."""
+    """Choose the language of this command's output."""
     global _current  # noqa: PLW0603 - a process that prints has one reader
     _current = translator(code)
 
@@ -374,5 +373,5 @@ def current() -> Translator:
 
 
 def t(text: str, /, **facts: Fact) -> str:
-    """Return a template with its facts in the language of this command."""
+    """Return a template rendered in the language of this command."""
     return _current.t(text, **facts)
