@@ -1,1 +1,1 @@
-"""Alerts: from a transition row to somebody's attention."""
+"""Alerts: from a transition to a message on a channel."""

@@ -1,6 +1,6 @@
 """Alerts as metrics, and the daemon's own score.
 
-The score: how many exhaustions it warned of in time, and how often it cried wolf.
+The score: how many exhaustions it warned of in time, and how many false alarms there were.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from wslgpud.metrics import counter, gauge
 from wslgpud.model import MEMORY, Level, Reading
 from wslgpud.words import Message, says
 
-#: the rules whose incidents the score is made of
+#: the rules whose incidents count for the score
 SCORED = (MEMORY, OOM_KILL, UNCLEAN_END)
-#: a warning that came later left nobody the time to do anything
+#: a warning later than this leaves no time to act
 IN_TIME_SECONDS = 5.0
-#: of less it is no use to count warnings a day
+#: below this, a number of warnings per day is meaningless
 LEAST_WATCHED_SECONDS = 86400.0
 
-# Not stored as samples: rows and outbox keep what they are made of.
+# Not stored as samples: they follow from rows and outbox.
 LEVEL = gauge(
     "alert_level",
     "Level of each open incident: 1 info, 2 warning, 3 critical, 4 emergency; absent when it is closed.",
@@ -77,14 +77,14 @@ def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
     end = incident.closed_wall
     if incident.rule != MEMORY or incident.worst < Level.WARNING or end is None or incident.kill is not None:
         return False
-    # Where the machine or the daemon ended under it, nobody knows what would have come.
+    # If the machine or the daemon ended meanwhile, the outcome is unknown.
     if any(i.rule == UNCLEAN_END and incident.opened_wall <= i.opened_wall <= end + 60.0 for i in incidents):
         return False
     return not incident.close_call
 
 
 class Tally(NamedTuple):
-    """How often memory was warned of in the time that was watched, and how often about nothing."""
+    """Number of memory warnings in the observed time, and of false alarms among them."""
 
     watched_seconds: float
     warnings: int
@@ -92,7 +92,7 @@ class Tally(NamedTuple):
 
     @property
     def message(self) -> Message | None:
-        """Return it in words; None before there is a day to speak of."""
+        """Return it as a message; None with less than a day of data."""
         if self.watched_seconds < LEAST_WATCHED_SECONDS:
             return None
         return says(

@@ -1,7 +1,7 @@
 """The black box: reports, at the start, how the previous run ended if it did not end in order.
 
-The last ticks are in the database, because the store syncs each one while risk is up. What may be gone later
-is gathered now and kept as an event: the kernel's lines of that boot, and the crash dumps that Windows made.
+The last ticks are in the database, because the store syncs each one while risk is raised. Evidence that may be gone
+later is collected now and stored as an event: the kernel log of that boot, and Windows' crash dumps.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVENT = "black_box"
-#: how much before the end is looked through for who grew
+#: how long before the end growth is examined
 WINDOW_SECONDS = 300.0
-#: a process that grew by less is not what ended a machine
+#: a process that grew by less did not end the machine
 LEAST_GROWTH_BYTES = 64 << 20
-#: What ends no machine. As trouble, the end before this one would make a warning of each that follows soon,
-#: and what stays open for weeks one of each evening.
+#: Rules that do not count as causes. Otherwise the previous unclean end would turn each one soon after into a warning,
+#: and an incident open for weeks one every evening.
 _NO_CAUSE = frozenset({UNCLEAN_END, VRAM_STRESS, "source_stale", "store_failing", "store_damaged"})
 _JOURNAL_SECONDS = 20.0
 _MOST_LINES, _MOST_USERS, _MOST_DUMPS = 40, 20, 1000
-#: WSL writes dumps of programs that crash and the texts of kernel panics there, see wsl2's crash collection:
+#: WSL writes dumps of crashed programs and the texts of kernel panics there:
 #: https://github.com/microsoft/WSL/blob/master/src/windows/service/exe/WslCoreVm.cpp
 _DUMPS = "AppData/Local/Temp/wsl-crashes"
 _TELLING = re.compile(
@@ -48,7 +48,7 @@ _TELLING = re.compile(
     r"misc dxg|NVRM|I/O error|EXT4-fs error|Remounting filesystem read-only|page allocation failure",
     re.IGNORECASE,
 )
-#: TCP speaks of its own limit, and loses no more than a connection: net/ipv4/tcp.c, tcp_check_oom
+#: TCP's message concerns its own limit, and costs no more than a connection: net/ipv4/tcp.c, tcp_check_oom
 _FATAL = re.compile(r"(?<!TCP: )out of memory|killed process|kernel panic|BUG:|read-only", re.IGNORECASE)
 
 
@@ -67,7 +67,7 @@ def by_process(points: Iterable[ProcessPoint]) -> list[list[ProcessPoint]]:
 
 
 def growths(points: Iterable[ProcessPoint]) -> list[GrownProcess]:
-    """Return who grew over the recorded processes, the most first."""
+    """Return the processes that grew, the largest growth first."""
     found = []
     for first, last in ((of[0], of[-1]) for of in by_process(points)):
         grown = last.rss_bytes + last.swap_bytes - first.rss_bytes - first.swap_bytes
@@ -76,7 +76,7 @@ def growths(points: Iterable[ProcessPoint]) -> list[GrownProcess]:
 
 
 def kernel_lines(host: Host, boot_id: str) -> list[str]:
-    """Return the telling lines of a boot's kernel log, oldest first; nothing where the journal has none."""
+    """Return the relevant lines of a boot's kernel log, oldest first; empty where the journal has none."""
     options = ["--dmesg", "--lines=2000", "--no-pager", "--output=short-iso", "--quiet"]
     try:
         text = host.run(["journalctl", f"--boot={boot_id.replace('-', '')}", *options], _JOURNAL_SECONDS)
@@ -84,13 +84,13 @@ def kernel_lines(host: Host, boot_id: str) -> list[str]:
         log.debug("no kernel log of the last boot: %s", error)
         return []
     telling = [line for line in text.splitlines() if _TELLING.search(line)]
-    # A driver may complain a hundred times after what ended the machine.
+    # A driver may log a hundred errors after the cause.
     last = sorted(range(len(telling)), key=lambda at: (_FATAL.search(telling[at]) is not None, at))[-_MOST_LINES:]
     return [one_line(masked(telling[at]), 300) for at in sorted(last)]
 
 
 def crash_dumps(host: Host, since_wall: float) -> list[str]:
-    """Return the names of what WSL wrote into Windows' folders for crashes since a moment."""
+    """Return the names of crash files that WSL wrote into Windows' folders since a moment."""
     users = f"{automount_root(host)}c/Users"
     try:
         names = sorted(host.folders(users))[:_MOST_USERS]
@@ -98,8 +98,9 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
         return []
     found = []
     for name in names:
-        # Each user may make links in their own folder: through one, names of anybody's files would be told.
-        with contextlib.suppress(OSError), Folder(host.path(users), f"{name}/{_DUMPS}") as folder:  # or there is none
+        # Users can create links in their own folder, which would reveal names of other users' files.
+        # or it does not exist
+        with contextlib.suppress(OSError), Folder(host.path(users), f"{name}/{_DUMPS}") as folder:
             dumps = folder.names(_MOST_DUMPS)
             found += [f"{folder.path}/{dump}" for dump in dumps if folder.stat(dump).st_mtime >= since_wall]
     return [one_line(name, 300) for name in found[:_MOST_LINES]]
@@ -108,9 +109,9 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
 def examine(
     host: Host, store: Store, run: DaemonRun, boot_id: str, before: Sequence[Incident]
 ) -> tuple[Transition, Snapshot]:
-    """Return what is to be announced of the unclean end of ``run``, and what is to be kept of it.
+    """Return the announcement of the unclean end of ``run``, and the evidence to store.
 
-    A ``boot_id`` other than the run's means that the machine itself went down; ``before`` were open then.
+    A ``boot_id`` other than the run's means that the machine itself went down; ``before`` are the incidents open then.
     """
     ended = run.stopped_wall or run.started_wall
     machine = run.boot_id != boot_id
@@ -127,7 +128,7 @@ def examine(
     if trouble:
         facts["trouble"] = tuple(trouble)
     now, mono = host.clock.wall(), host.clock.mono()
-    # WSL ends its machine without asking anybody as a matter of course: alone that is not worth a warning.
+    # WSL routinely ends its VM without notice: alone that is not worth a warning.
     level = Level.WARNING if trouble else Level.INFO
     row = Transition(now, mono, "machine" if machine else "daemon", UNCLEAN_END, Level.OK, level, facts=facts)
     kept |= {"kernel": "\n".join(lines), "dumps": "\n".join(dumps), "boot_id": run.boot_id}
@@ -137,7 +138,7 @@ def examine(
 
 
 def examine_in_background(host: Host, store: Store, run: DaemonRun, boot_id: str, alerts: AlertManager) -> None:
-    """Examine and announce without holding up the start: the journal and 9p may take long, or for ever."""
+    """Examine and announce without delaying the start: the journal and 9p may take long, or hang."""
 
     def work() -> None:
         try:

@@ -1,4 +1,4 @@
-"""From the configuration to channels."""
+"""Creates channels from the configuration."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from wslgpud.words import say
 
 
 def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[Channel]:
-    """Return the channels that are configured or there by themselves; ConfigError: one cannot be used."""
+    """Return the configured and the automatic channels; ConfigError: one cannot be used."""
     found: list[Channel] = []
     toast, desktop = ToastChannel(host, environ), DesktopChannel(environ)
     if settings.windows_toast == "on" or (settings.windows_toast == "auto" and host.live and toast.available()):
         found.append(toast)
-    # Under WSL a desktop has nobody who shows notifications; Windows does.
+    # Under WSL no desktop shows notifications; Windows does.
     local = host.live and not found and desktop.available()
     if settings.desktop == "on" or (settings.desktop == "auto" and local):
         found.append(desktop)
@@ -39,9 +39,9 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
 
 
 def configured(settings: Alerts) -> list[Channel]:
-    """Return the channels of which the configuration says all; raises what ``channels`` does."""
+    """Return the explicitly configured channels; raises like ``channels``."""
     levels(settings)
-    quiet_hours(settings.quiet_hours)  # also where no channel is for people
+    quiet_hours(settings.quiet_hours)  # validate even without a channel for people
     urls = urls_from(settings.urls, settings.urls_file)
     understood(urls)
     found: list[Channel] = [AppriseChannel(url) for url in urls]
@@ -52,7 +52,7 @@ def configured(settings: Alerts) -> list[Channel]:
 
 
 def optional_channels(settings: Alerts) -> set[str]:
-    """Return the channels that are used wherever they are there, as the drive of Windows is not at each boot.
+    """Return the channels that are used if available; Windows' drive is not available at every boot.
 
     https://github.com/microsoft/WSL/issues/4226
     """

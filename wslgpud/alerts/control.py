@@ -34,7 +34,7 @@ class Control:
 
 
 class ControlFile:
-    """Reads the file again when it has changed, from any thread; one that cannot be read silences nothing."""
+    """Rereads the file when it has changed, from any thread; an unreadable one silences nothing."""
 
     def __init__(self, folder: Path, complain: Callable[[MessageLike], None] = lambda _: None) -> None:
         self.path = folder / FILE
@@ -57,12 +57,12 @@ class ControlFile:
             except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
                 why = {"path": str(self.path), "error": cause(error)}
                 self._complain(say("{path} cannot be read, so nothing is silenced: {error}", **why))
-            # In this order: to another thread, what has been read so far would be no silence at all.
+            # In this order: another thread must not see a partially read state.
             self._known, self._stamp = known, stamp
         return self._known
 
     def put(self, control: Control) -> None:
-        """Replace what holds in one step: the daemon never reads half a file. OSError: it cannot be written."""
+        """Replace the file atomically: the daemon never reads half of it. OSError: it cannot be written."""
         latest = Control(control.silences[-_MOST:], control.acknowledged[-_MOST:])
         safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # the daemon is another user
 

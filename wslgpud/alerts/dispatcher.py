@@ -1,6 +1,6 @@
-"""Hands what waits in the outbox to the channels: at least once, in order, never in the way of a tick.
+"""Delivers messages from the outbox to the channels: at least once, in order, never delaying a tick.
 
-Channels for people wait during quiet hours, and get no more messages an hour than somebody will read.
+Channels for people wait during quiet hours, and have a limit of messages per hour.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 #: seconds before the next try after 1, 2, ... failures in a row
 BACK_OFF_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0)
-#: messages that wait for one channel; of more, those that matter least are given up, the oldest first
+#: queued messages per channel; beyond that, the least important are dropped, oldest first
 MOST_WAITING = 500
-#: an open end of quiet hours is looked at this often: the wall clock may be set meanwhile
+#: the end of quiet hours is checked at least this often: the wall clock may be set meanwhile
 RECHECK_SECONDS = 60.0
 
 
@@ -38,7 +38,7 @@ _QUIET = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
 
 
 def quiet_hours(text: str) -> tuple[float, float] | None:
-    """Read ``22:00-07:00`` as seconds since local midnight; nothing means none, and all else is a ConfigError."""
+    """Parse ``22:00-07:00`` as seconds since local midnight; empty means none, anything else is a ConfigError."""
     if not text:
         return None
     match = _QUIET.fullmatch(text.strip())
@@ -49,26 +49,26 @@ def quiet_hours(text: str) -> tuple[float, float] | None:
 
 
 def second_of_day(wall: float) -> float:
-    """Return the seconds since midnight of this machine's time zone, which Windows and people set anew."""
-    time.tzset()  # else what held at our start would hold for ever
+    """Return the seconds since local midnight; the time zone may change at run time."""
+    time.tzset()  # else the zone of our start would be used forever
     local = time.localtime(wall)
     return local.tm_hour * _HOUR + local.tm_min * 60.0 + local.tm_sec
 
 
 class SendPolicy:
     def __init__(self, settings: Alerts, day: Callable[[float], float] = second_of_day) -> None:
-        """Begin with nothing sent; raises what ``quiet_hours`` does."""
+        """Start with nothing sent; raises like ``quiet_hours``."""
         self._quiet, self._quiet_level = quiet_hours(settings.quiet_hours), Level[settings.quiet_level.upper()]
         self._per_hour, self._day = settings.messages_per_hour, day
         self._sent: deque[float] = deque()
 
     def wait(self, worst: Level, wall: float, mono: float) -> float:
-        """Return how long messages up to this level must wait: 0 when they may go now, as an emergency always may."""
+        """Return how long messages up to this level must wait: 0 to send now, as always for an emergency."""
         if worst >= Level.EMERGENCY:
             return 0.0
         left = 0.0
         if self._quiet is not None and worst < self._quiet_level:
-            start, end = self._quiet  # it may reach over midnight
+            start, end = self._quiet  # it may span midnight
             left = max(0.0, (end - start) % _DAY - (self._day(wall) - start) % _DAY)
         while self._sent and mono - self._sent[0] >= _HOUR:
             self._sent.popleft()
@@ -82,10 +82,10 @@ class SendPolicy:
 
 @dataclass
 class Dispatcher:
-    """A thread for each channel, so that one that hangs holds up no other; ``wake`` tells them of more.
+    """A thread for each channel, so that a hung one does not delay others; ``wake`` signals new messages.
 
-    ``reminders`` returns the messages of open incidents for a channel that needs them again and again
-    (Alertmanager), by its name.
+    ``reminders`` returns the messages of open incidents for a channel that needs them repeated (Alertmanager), by its
+    name.
     """
 
     channels: Sequence[Channel]
@@ -108,7 +108,7 @@ class Dispatcher:
             worker.wake.set()
 
     def close(self, timeout_seconds: float) -> None:
-        """Stop after what is being sent; the rest stays in the outbox for the next run."""
+        """Stop after the current message; the rest stays in the outbox for the next run."""
         for worker in self._workers:
             worker.stopping = True
             worker.wake.set()
@@ -138,14 +138,14 @@ class _ChannelWorker:
             try:
                 pause = self._step()
             except Exception:
-                # Else the thread would end, and with it the channel, without a word.
+                # Else the thread, and so the channel, would end silently.
                 log.exception("channel %s stumbled; please report this", self._channel.name)
                 pause = RECHECK_SECONDS
             if pause is None or pause > 0:
                 self.wake.wait(pause)
 
     def _step(self) -> float | None:
-        """Do one thing; return the seconds until the next, None when nothing waits."""
+        """Do one step; return the seconds until the next, None when nothing is queued."""
         waiting = self._bounded(self._outbox.unsent(self._channel.name))
         if (pause := self._not_before - self._clock.mono()) > 0:
             return pause
@@ -160,16 +160,16 @@ class _ChannelWorker:
         worst = max(level_of(d.payload) for d in waiting)
         if (pause := self._policy.wait(worst, wall, self._clock.mono())) > 0:
             return min(pause, RECHECK_SECONDS)
-        return self._send(waiting)  # what has piled up is one message: nobody reads forty of them one by one
+        return self._send(waiting)  # accumulated messages become one: nobody reads forty
 
     def _bounded(self, waiting: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Return what goes on waiting; more than anybody reads would fill the memory of a night."""
+        """Return the messages to keep; an unbounded queue would fill memory overnight."""
         excess = len(waiting) - MOST_WAITING
         if excess <= 0:
             self._overfull = self._overfull and len(waiting) > MOST_WAITING // 2
             return waiting
         least = heapq.nsmallest(excess, waiting, key=lambda d: (level_of(d.payload), d.id))
-        if not self._overfull:  # once, and not for each message of a flood
+        if not self._overfull:  # once, not for each message of a flood
             self._overfull = True
             log.warning(
                 "%s: more than %d messages wait; those that matter least are given up", self._channel.name, MOST_WAITING
@@ -186,7 +186,7 @@ class _ChannelWorker:
             log.warning("alert not sent by %s: %s", self._channel.name, error)
             return self._failed(batch, cause(error), permanent=error.permanent)
         except Exception as bug:
-            # A bug in one channel must not end its thread for good, nor repeat every second.
+            # A bug in one channel must not end its thread, nor repeat every second.
             log.exception("channel %s failed; please report this", self._channel.name)
             return self._failed(batch, say("internal error: {error}", error=type(bug).__name__), permanent=False)
         self._done(batch, "sent", "")

@@ -1,8 +1,8 @@
-"""Incidents: transition rows grouped from ok to ok. They open, escalate, ease and close, over restarts.
+"""Incidents: transition rows grouped from ok to ok. They open, escalate, ease and close, across restarts.
 
-Only the rows are kept: an incident is what a fold over them finds, its number the id of its first row. It is
-of one size however many rows it has: an ordinary user can add some thousand a day to one that never ends.
-Memory that runs out, whom that kills, and who was paused before it did is one story, and one incident, of the resource.
+Only the rows are stored: an incident is a fold over them, its number the id of its first row. Its size does not depend
+on the number of rows: an unprivileged user can add thousands per day to one that never ends. Exhaustion of memory, its
+kills, and jobs paused before it are one story, hence one incident of the resource.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
 #: a story (see ``story``) and a resource
 Key = tuple[str, str]
 
-#: after a restart the risk engine knows no history: what it had raised stays open for this long without it
+#: after a restart the risk engine has no history: its alarms stay open for this long without it
 GRACE_SECONDS = 60.0
-#: and for so long where no more is left than when it was raised: it may be growing as before
+#: and for this long where no more is left than when they were raised: growth may continue
 STILL_SECONDS = 900.0
-#: share of the capacity that must have come back for the shorter of the two; ``risk`` asks for as much
+#: share of the capacity that must be free again for the shorter of the two, as in ``risk``
 RECOVERED_SHARE = 0.08
 #: a repeated event adds a row to its incident at most this often
 AGAIN_SECONDS = 30.0
-#: by less of its capacity nothing is said to grow, as for ``risk``
+#: growth below this share of the capacity is ignored, as in ``risk``
 BREATH_SHARE = 0.012
-#: how long the report of an unclean end counts as open: there is nothing that could make it end
+#: how long the report of an unclean end counts as open: nothing ends it
 REPORT_SECONDS = 600.0
-#: an alarm was worth it when less than this share of the memory was left while it held
+#: an alarm was justified if less than this share of memory was left meanwhile
 CLOSE_CALL_SHARE = 0.10
-#: a kill gives the memory back at once, but the kernel's log or the list of processes may tell of it later:
-#: news of one so soon after an exhaustion is how that ended
+#: a kill frees memory at once, but the kernel log or the process list may show it later: one reported this soon after
+#: an exhaustion is how that ended
 LATE_KILL_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One stretch of trouble with one resource; ``rule`` is that of its first row."""
+    """An incident of one resource; ``rule`` is that of its first row."""
 
     id: int
     rule: str
@@ -50,21 +50,21 @@ class Incident:
     worst: Level
     opened_wall: float
     changed_wall: float
-    #: the headline of the worst that was told
+    #: the headline of its worst message
     message: Message
     first: Transition
     last: Transition
     last_id: int
-    #: by rule, the last row of what holds now
+    #: by rule, the last row of its current alarm
     held: Mapping[str, Transition] = field(default_factory=lambda: MappingProxyType({}))
-    #: when it first was a warning or worse, before anything was killed
+    #: when it first reached a warning, before any kill
     warned_wall: float | None = None
-    #: the least that was left at one of its rows, and of how much
+    #: the lowest headroom of its rows, and the capacity
     least_bytes: tuple[int, int] | None = None
-    #: the row with which a job that was paused because of it no longer was, the last such one
+    #: the last row with which a job paused because of it no longer was
     resumed: Transition | None = None
     resumed_id: int | None = None
-    #: its first kill, and when the last one was told
+    #: its first kill, and when the last one was reported
     kill: Transition | None = None
     kill_id: int | None = None
     kill_told_wall: float | None = None
@@ -81,11 +81,11 @@ class Incident:
 
     @property
     def paused(self) -> Transition | None:
-        """The row of a job that is paused because of it, while it is."""
+        """The row of a job paused because of it, while it is paused."""
         return self.held.get(BRAKE)
 
     def stands_still(self, now: Forecast | None) -> bool:
-        """Tell whether a job is paused because of it, and nobody else goes on taking what is left."""
+        """Return whether a job is paused because of it, and no other process keeps growing."""
         if self.paused is None or now is None or now.level < Level.CRITICAL:
             return self.paused is not None
         left = self.paused.facts.get("left_bytes")
@@ -104,7 +104,7 @@ class Incident:
 
     @property
     def lead_seconds(self) -> float | None:
-        """How long before the kill it was warned of; None without either."""
+        """Time from the warning to the kill; None without either."""
         if self.killed_wall is None or self.warned_wall is None:
             return None
         return max(0.0, self.killed_wall - self.warned_wall) or None
@@ -117,7 +117,7 @@ class OpenIncident(NamedTuple):
 
 
 def story(rule: str) -> str:
-    """Return the rule under which the rows of this one are told."""
+    """Return the rule whose story the rows of this one belong to."""
     return MEMORY if rule in (OOM_KILL, BRAKE) else rule
 
 
@@ -130,26 +130,25 @@ def kind_of(transition: Transition) -> Kind:
 
 
 class Fold:
-    """Makes incidents of rows that come one at a time, by number.
+    """Builds incidents from rows that come one at a time, by number.
 
-    Rows lost with a crash leave marks: an incident that is not closed before another one of its kind opens
-    ended at a time that nobody knows, so it ends with its last row. An end whose beginning has been deleted
-    is left out.
+    Rows lost in a crash leave gaps: an incident that is not closed before the next of its kind opens ended at an
+    unknown time, so it ends with its last row. An end without a beginning, which was deleted, is ignored.
     """
 
     def __init__(self, open_ones: Iterable[Incident] = ()) -> None:
         self.open: dict[Key, Incident] = {i.key: i for i in open_ones if i.closed_wall is None}
-        #: over, but news of a kill that ended it may still come
+        #: closed, but the report of a kill that ended it may still come
         self.lately: dict[Key, Incident] = {}
 
     def known(self, row: Transition) -> Incident | None:
-        """Return the incident that a row goes on with; None where it begins another one."""
+        """Return the incident that a row continues; None where it opens another one."""
         key = story(row.rule), row.resource
         known = self.open.get(key) or self.lately.get(key)
         return None if known is None or _begins_anew(known, row) else known
 
     def take(self, number: int, row: Transition) -> tuple[Incident, list[Incident]]:
-        """Return the incident of a row as it is now, and those over for good."""
+        """Return the updated incident of a row, and those that are final."""
         key, known = (story(row.rule), row.resource), self.known(row)
         before = self.open.pop(key, None)
         over = [] if before is None or before is known else [replace(before, closed_wall=before.changed_wall)]
@@ -172,13 +171,13 @@ def _begins_anew(known: Incident, row: Transition) -> bool:
         return row.rule != OOM_KILL or row.new == Level.OK or abs(row.wall - known.closed_wall) > LATE_KILL_SECONDS
     if kind_of(row) != "opened":
         return False
-    # After a kill the resource is free, and who fills it once more begins another story.
+    # After a kill the resource is free, and new growth is another story.
     fills = row.rule == MEMORY and known.kill_told_wall is not None
     return row.rule in known.held or (fills and row.wall - (known.kill_told_wall or 0.0) > AGAIN_SECONDS)
 
 
 def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
-    """Yield the incidents that the rows make up, each as soon as it has ended, then those that are open.
+    """Yield the incidents of the rows, each as soon as it has ended, then the open ones.
 
     The rows come by number, and not by the wall clock, which jumps; they are taken one at a time.
     """
@@ -189,7 +188,7 @@ def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
 
 
 def after(known: Incident | None, number: int, row: Transition) -> Incident:
-    """Return the incident as a further row leaves it, the row with which it begins if none is ``known``."""
+    """Return the incident updated by a row, or a new one if none is ``known``."""
     if known is None:
         what = row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.message
         known = Incident(number, *what, first=row, last=row, last_id=number)
@@ -226,26 +225,26 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
 
 
 class IncidentLedger(Fold):
-    """The open incidents. Every change of level passes through here and becomes a row that fits the last."""
+    """The open incidents. Every change of level becomes a row here that continues from the last one."""
 
     def __init__(self, incidents: Iterable[Incident], mono: float, wall: float) -> None:
-        """Take over those that earlier runs left open; ``mono`` and ``wall`` are now."""
+        """Take over incidents left open by earlier runs; ``mono`` and ``wall`` are the current time."""
         super().__init__(incidents)
-        for key, incident in self.open.items():  # the clock of an earlier boot tells nothing
+        for key, incident in self.open.items():  # the monotonic clock of an earlier boot is meaningless
             rows = {n: replace(row, mono=mono - max(0.0, wall - row.wall)) for n, row in incident.held.items()}
             self.open[key] = replace(incident, held=rows)
-        #: by rule and resource, when what nothing has confirmed since was inherited
+        #: by rule and resource, when an incident not confirmed since was inherited
         self._inherited = dict.fromkeys(self.held(), mono)
 
     def held(self) -> dict[Key, Transition]:
-        """Return the last row of each rule and resource that is not at ok."""
+        """Return the last row of each rule and resource that is not ok."""
         return {(row.rule, row.resource): row for incident in self.open.values() for row in incident.held.values()}
 
     def fit(self, wanted: Transition) -> Transition | None:
-        """Return the row that brings the incident to the level wanted; None when it is there already.
+        """Return the row that brings the incident to the new level; None if it is there already.
 
-        An engine that has begun anew says "ok to warning" of an incident that is open at critical: the row
-        says what really changes. A second unclean end is another one, with a black box of its own.
+        A restarted engine reports "ok to warning" for an incident that is open at critical: the row states the actual
+        change. A second unclean end is a new incident, with its own black box.
         """
         if wanted.rule == UNCLEAN_END and wanted.new > Level.OK:
             return replace(wanted, old=Level.OK)
@@ -259,14 +258,14 @@ class IncidentLedger(Fold):
         return replace(wanted, old=last.new) if news or wanted.new != last.new else None
 
     def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Transition]:
-        """Return the rows to close: inherited ones that nothing confirms any more, and reports of unclean ends.
+        """Return the rows to close: inherited ones that are no longer confirmed, and reports of unclean ends.
 
-        What happened at a moment stays open to keep a burst together: a kill of last night is no trouble now.
-        ``forecasts`` are what the risk engine thinks now.
+        Momentary events stay open to keep a burst together: last night's kill is no current problem. ``forecasts`` are
+        the current ones.
         """
         now, held = {forecast.resource: forecast for forecast in forecasts}, self.held()
         for rule, resource in held:
-            # An engine that says ok and has told of no change began anew: it failed, and knows nothing of it.
+            # An engine at ok that reported no change was restarted after a bug, and does not know about it.
             if rule == MEMORY and resource in now and now[resource].level == Level.OK:
                 self._inherited.setdefault((rule, resource), mono)
         self._inherited = {key: since for key, since in self._inherited.items() if key in held}
@@ -278,7 +277,7 @@ class IncidentLedger(Fold):
         ]
 
     def _is_over(self, row: Transition, mono: float, now: Forecast | None) -> bool:
-        """Tell whether nothing holds an inherited level; ``now`` is the forecast for its resource."""
+        """Return whether an inherited level is no longer justified; ``now`` is the forecast for its resource."""
         key, rule = (row.rule, row.resource), rule_named(row.rule)
         if row.rule == MEMORY:
             grace = STILL_SECONDS if _as_short(self.open[key].last.forecast, now) else GRACE_SECONDS
@@ -289,7 +288,7 @@ class IncidentLedger(Fold):
 
 
 def _as_short(then: Forecast | None, now: Forecast | None) -> bool:
-    """Tell whether no more of a resource is left than when its level was last raised."""
+    """Return whether no more of a resource is left than when its level was last raised."""
     if then is None or now is None or then.capacity_bytes <= 0 or now.capacity_bytes <= 0:
         return False
     back = now.headroom_bytes / now.capacity_bytes - then.headroom_bytes / then.capacity_bytes

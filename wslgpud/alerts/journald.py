@@ -1,4 +1,4 @@
-"""systemd's journal, with fields that can be asked for: ``journalctl WSLGPUD_RULE=oom_kill``."""
+"""systemd's journal, with fields for queries: ``journalctl WSLGPUD_RULE=oom_kill``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PRIORITY = {"ok": "5", "info": "5", "warning": "4", "critical": "3", "emergency
 
 
 def write(headline: str, level: str, fields: Mapping[str, str], path: Path = SOCKET) -> bool:
-    """Write a line at once, without waiting; False where there is no journal that takes it now.
+    """Write a line without blocking; False where no journal accepts it now.
 
-    Format: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, with explicit lengths: a newline begins no field.
+    Format: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, with explicit lengths, so that a newline cannot begin a field.
     """
     entry = {
         "MESSAGE": headline,
@@ -38,7 +38,7 @@ def write(headline: str, level: str, fields: Mapping[str, str], path: Path = SOC
 
 
 def is_where_we_log(environ: Mapping[str, str]) -> bool:
-    """Tell whether standard error goes to the journal: in a terminal one wants to see the line there.
+    """Return whether standard error goes to the journal; in a terminal the line is shown there as well.
 
     https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24JOURNAL_STREAM
     """

@@ -1,4 +1,4 @@
-"""Where everything that is wrong comes together: it becomes rows, messages, log lines, and the alerts' own score."""
+"""The alert manager: turns changes of level into rows, messages, log lines, and the alerts' own score."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from wslgpud.words.units import one_line
 
 log = logging.getLogger(__name__)
 
-#: what counts for the score, and how far back is looked for what is open, unless it is of ``rules.LASTING``
+#: window of the score, and of the search for open incidents other than those of ``rules.LASTING``
 HISTORY_SECONDS = 30 * 86400.0
-#: repeats come no faster than this, however fast the time runs out
+#: minimum interval between repeats, however fast the time runs out
 REPEAT_SECONDS = 10.0
-#: the longest that a tick waits for its news to be on disk, after the channels have them
+#: the longest that a tick waits for its rows to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
-#: processes of a group that a row names, the biggest first
+#: processes of a group that a row lists, biggest first
 MOST_MEMBERS = 40
-#: rows that ``lately`` looks through
+#: rows that ``lately`` scans
 MOST_LATELY = 20
-#: incidents that the score remembers
+#: incidents kept for the score
 _MOST_INCIDENTS = 2000
-#: of jobs that fit at once, the largest shows what each will come to; some room is left for what has not shown yet
+#: when counting jobs that fit, the largest one shows the peak of each; margin for growth still to come
 _ROOM = 0.9
 _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
@@ -55,7 +55,7 @@ class Installation:
 
 
 class AlertManager:
-    """Takes what each tick found and announces it. ``tick`` never waits for a channel."""
+    """Announces the findings of each tick. ``tick`` never waits for a channel."""
 
     def __init__(  # noqa: PLR0913 - what it brings together
         self,
@@ -68,20 +68,20 @@ class AlertManager:
         rows: Iterable[tuple[int, Transition]] = (),
         unseen_since_wall: float = math.inf,
     ) -> None:
-        """Take over what earlier runs left open, and prepare the channels.
+        """Take over incidents left open by earlier runs, and prepare the channels.
 
-        ``rows`` are the transitions of the last ``HISTORY_SECONDS`` and older ones of ``rules.LASTING``, by id and one
-        at a time. Kernel messages since ``unseen_since_wall``, the end of the last run, are news.
+        ``rows`` yields the transitions of the last ``HISTORY_SECONDS`` and older ones of ``rules.LASTING``, by id.
+        Kernel messages since ``unseen_since_wall``, the end of the last run, are new.
 
         Raises:
-            ConfigError: a setting cannot be used.
+            ConfigError: a setting is invalid.
         """
         self._settings, self._store, self._clock, self._place = settings, store, clock, place
         self._channels, self._began = channels, clock.mono()
         self._levels = channel_factory.levels(settings)
         spoken = translator(place.language)
         self.dispatcher = Dispatcher(channels, store.outbox, clock, settings, spoken, self.reminders)
-        # Closed ones are kept for the score alone, and so only those that it looks at.
+        # Closed ones are kept only for the score, and so only those that count for it.
         self._past: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
         left: list[Incident] = []
         for incident in grouped(rows):
@@ -96,10 +96,10 @@ class AlertManager:
         self._control = ControlFile(place.state_folder, log.warning)
         self._in_journal = journald.is_where_we_log(os.environ)
         self._save_requests = SaveRequests(settings)
-        #: the processes that the brake holds, by pid and start time, as the loop knows them
+        #: the processes paused by the brake, by pid and start time, set by the loop
         self.paused: frozenset[tuple[int, int]] = frozenset()
-        self._last_eta: dict[str, tuple[float, float]] = {}  # by resource, the last one told, and when
-        self._unsaid: set[tuple[str, int]] = set()  # rules and open incidents of which a silence has kept news
+        self._last_eta: dict[str, tuple[float, float]] = {}  # by resource, the last one announced, and when
+        self._unsaid: set[tuple[str, int]] = set()  # rules and open incidents with changes withheld by a silence
         self._announced = False
         self._reports: deque[Transition] = deque()
         self._lately: deque[Transition] = deque(maxlen=MOST_LATELY)
@@ -115,11 +115,11 @@ class AlertManager:
         self._publish()
 
     def report(self, transition: Transition) -> None:
-        """Have something announced at the next tick; safe from any thread."""
+        """Announce something at the next tick; safe from any thread."""
         self._reports.append(transition)
 
     def standing(self) -> list[OpenIncident]:
-        """Return the open incidents, the worst first, with what people have said to them; from any thread."""
+        """Return the open incidents, worst first, with their silences and acknowledgements; from any thread."""
         control, wall = self._control.now(), self._clock.wall()
         return [
             OpenIncident(i, i.id in control.acknowledged, control.silenced_until(i.rule, i.resource, wall))
@@ -136,7 +136,7 @@ class AlertManager:
         return [row for row in self._lately if row.mono >= since]
 
     def reminders(self, channel: str) -> list[Payload]:
-        """Return messages of what is open and not silenced, as bad as the channel wants it; from any thread."""
+        """Return messages of open, unsilenced incidents at the channel's levels; from any thread."""
         held = [(incident, row) for incident in self._open for row in incident.held.values()]
         return [
             payload(row, Text(row.message, compose(row).evidence), incident=incident, host=self._place.host)
@@ -152,7 +152,7 @@ class AlertManager:
         store_error: MessageLike = "",
         store_damage: MessageLike = "",
     ) -> None:
-        """Announce what a tick found: memory first, which cannot wait."""
+        """Announce the findings of a tick: memory first, which cannot wait."""
         self._announced = False
         self._processes = snapshot.processes
         self._forecasts = {forecast.resource: forecast for forecast in forecasts}
@@ -168,21 +168,21 @@ class AlertManager:
             self._repeat(snapshot)
         self._tell_unsaid()
         if self._announced:
-            # The channels are at it already; a daemon killed now should know after its restart.
+            # The channels are already sending; a daemon killed now should know after its restart.
             self._store.flush(SYNC_SECONDS)
 
     def close(self, timeout_seconds: float) -> None:
         self.dispatcher.close(timeout_seconds)
 
     def readings(self) -> Iterator[Reading]:
-        """Return what there is to say of alerts as metrics; from any thread."""
+        """Return the metrics of alerts; from any thread."""
         yield from alert_metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
         yield from self._score
 
     def _found(
         self, snapshot: Snapshot, transitions: Sequence[Transition], store_error: MessageLike, store_damage: MessageLike
     ) -> Iterator[Transition]:
-        # Ends of exhaustions come after the kills, as they say how they ended.
+        # Ends of exhaustions come after the kills that explain them.
         yield from (transition for transition in transitions if transition.new > Level.OK)
         growing = {name: f.who_pid for name, f in self._forecasts.items() if f.level > Level.OK and f.who_pid}
         yield from self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage, growing=growing)
@@ -196,7 +196,7 @@ class AlertManager:
             self._announce(Transition(wall, mono, row.resource, row.rule, row.new, Level.OK, forecast=now))
 
     def _announce(self, wanted: Transition) -> None:
-        """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
+        """Make a row of the change, put it into the outbox of each channel that wants it, and log it."""
         row = self._ledger.fit(wanted)
         if row is None:
             return
@@ -219,14 +219,14 @@ class AlertManager:
         for one in (*ended, incident):
             self._keep_past(one)
         if over:
-            self._last_eta.pop(row.resource, None)  # what the next one has left is to be compared with itself
+            self._last_eta.pop(row.resource, None)  # the next time left is compared only within its own incident
         elif row.forecast is not None and row.forecast.eta_seconds is not None:
             self._last_eta[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._publish()
         self._request_save(row)
 
     def _story_facts(self, row: Transition, before: Incident | None) -> Mapping[str, Fact]:
-        """Return what a row of memory keeps for its incident's story: who was in the group, how it ended."""
+        """Return facts of a memory row for its incident's story: members of the group, how it ended."""
         if row.rule != MEMORY:
             return {}
         if row.new == Level.OK:
@@ -246,14 +246,14 @@ class AlertManager:
             self._past.append(incident)
 
     def _publish(self) -> None:
-        # What other threads ask for is made ready: they must not walk through what changes meanwhile.
+        # Prepared copies for other threads, which must not iterate over changing containers.
         self._open = tuple(self._ledger.open.values())
-        known = {i.id: i for i in (*self._past, *self._open)}  # news of a kill opens what was over
+        known = {i.id: i for i in (*self._past, *self._open)}  # a reported kill reopens a closed one
         self._known = [known[number] for number in sorted(known)]
         self._score = tuple(alert_metrics.score(self._known))
 
     def _repeat(self, snapshot: Snapshot) -> None:
-        """Say it again when half of the time is gone."""
+        """Repeat the warning once half of the remaining time has passed."""
         for resource, forecast in self._forecasts.items():
             incident, eta = self._ledger.open.get((MEMORY, resource)), forecast.eta_seconds
             level = incident.levels.get(MEMORY, Level.OK) if incident is not None else Level.OK
@@ -266,13 +266,13 @@ class AlertManager:
                 self._post(row, compose(row), incident)
 
     def _tell_unsaid(self) -> None:
-        """Say what a silence has kept; of memory with the forecast of now: what was left then is no news."""
+        """Announce changes withheld by a silence, those of memory with the current forecast."""
         for rule, number in sorted(self._unsaid):
             incident = next((i for i in self._open if i.id == number and rule in i.held), None)
             if incident is not None and self._is_silenced(incident.held[rule]):
                 continue
             self._unsaid.discard((rule, number))
-            if incident is None:  # it is over
+            if incident is None:  # closed
                 continue
             row = incident.held[rule]
             now = self._forecasts.get(row.resource) if rule == MEMORY else None
@@ -281,7 +281,7 @@ class AlertManager:
             self._post(row, text_now(incident, now), incident)
 
     def _post(self, row: Transition, text: Text, incident: Incident) -> None:
-        """Say something of an incident that is no row of its own."""
+        """Post a message about an incident without a new row."""
         for channel, message in self._messages(row, text, incident).items():
             self._store.outbox.post(channel, message)
         self.dispatcher.wake()
@@ -294,7 +294,7 @@ class AlertManager:
         if self._is_silenced(row) or (acknowledged and kind_of(row) in ("eased", "repeated")):
             return {}
         if row.rule == MEMORY and row.new < row.old and incident is not None and incident.paused is not None:
-            return {}  # what stands still does not grow: no all-clear, and no news
+            return {}  # a paused job does not grow: neither all-clear nor news
         over = row.new == Level.OK
         worst = incident.worst if over and incident is not None else max(row.old, row.new)
         for_people = not over or (self._settings.resolved and not is_momentary(row.rule))
@@ -305,7 +305,7 @@ class AlertManager:
     def _log(self, row: Transition) -> None:
         fields = {"rule": row.rule, "resource": row.resource}
         fields |= {"level": row.new.label, "previous_level": row.old.label}
-        # The line is the alert, for people who look into the journal: in their language, unlike other logs.
+        # The line is the alert itself, for readers of the journal: in their language, unlike other log lines.
         spoken = translator(self._place.language)
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
         line = spoken.t("{title}: {text}", title=spoken.label("level", row.new.label), text=text)
@@ -314,9 +314,9 @@ class AlertManager:
 
 
 def jobs_that_fit(forecast: Forecast, processes: Iterable[ProcessSample]) -> int | None:
-    """Return how many programs of the group that a forecast blames fit at once; None where that is not known.
+    """Return how many programs of a forecast's group fit at once; None where unknown.
 
-    What all of them hold together with what is left, divided by what the largest holds.
+    That is the memory of all of them plus the headroom, divided by the largest one's.
     """
     program = group_name(forecast.who).partition(" ")[0] if forecast.who_kind == "group" else ""
     names = ((p, p.command.partition(" ")[0].rpartition("/")[2]) for p in processes)
@@ -324,4 +324,4 @@ def jobs_that_fit(forecast: Forecast, processes: Iterable[ProcessSample]) -> int
     if len(held) < 2 or not max(held):
         return None
     fit = max(1, int(_ROOM * (sum(held) + max(0, forecast.headroom_bytes)) / max(held)))
-    return fit if fit < len(held) else None  # no advice to go on as before
+    return fit if fit < len(held) else None  # no advice to continue as before

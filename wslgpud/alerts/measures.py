@@ -17,15 +17,15 @@ from wslgpud.risk.headroom import WINDOWS
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.words import Fact, MessageLike
 
-#: without PSI: bytes a second that must go both into and out of swap, all the time, to be called thrashing.
-#: A tenth of what a slow SSD moves; either direction alone is a program that starts or one that sleeps.
+#: without PSI: bytes per second that must continuously go both into and out of swap to count as thrashing. A tenth of a
+#: slow SSD's throughput; either direction alone is a program that starts or one that sleeps.
 SWAP_BYTES_PER_SECOND = 20 << 20
-#: Xids that say the card or its memory is ill, not that a program made a mistake (13, 31, 43, 45):
+#: Xids that indicate a fault of the card or its memory, unlike a program's error (13, 31, 43, 45):
 #: https://docs.nvidia.com/deploy/xid-errors/
 ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"})
 #: throttle reasons that are a problem; a power cap is normal under full load
 HARMFUL_REASONS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
-#: a trend of Windows' memory, which is asked for every few seconds; by less it has hardly moved
+#: minimum change for a trend of Windows' memory, which is queried every few seconds
 TREND_SECONDS, FELL_RATIO = 120.0, 0.1
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
@@ -41,14 +41,14 @@ class Signal(NamedTuple):
 
 
 class GroupCount(NamedTuple):
-    """The kernel's counters of one cgroup: kills, and how often it ran into its limit (None: unknown)."""
+    """The kernel's counters of one cgroup: kills, and how often it hit its limit (None: unknown)."""
 
     kills: int
     limit_hits: int | None = None
 
 
 class UnnamedKill(NamedTuple):
-    """A kill that only a counter tells of: when it was seen, and how things were at the look before it."""
+    """A kill known only from a counter: when it was seen, and the state one tick before."""
 
     mono: float
     wall: float
@@ -62,21 +62,21 @@ class UnnamedKill(NamedTuple):
 class KillCounters:
     """The kernel's counters as of the previous tick."""
 
-    #: the machine's count and when it was read: while memory runs out that may fail for a look
+    #: the machine's count and when it was read: while memory runs out a read may fail
     machine: tuple[float, Number] | None = None
     groups: Mapping[str, GroupCount] = field(default_factory=dict)
-    #: kills that the machine counted and no group yet; below 0 those that only a group has counted yet
+    #: kills counted for the machine but for no group yet; negative: counted only for a group yet
     unplaced: int = 0
     #: by resource
     unnamed: dict[str, UnnamedKill] = field(default_factory=dict)
-    #: by resource, the pid of who was last seen to grow
+    #: by resource, the pid last seen growing
     growing: dict[str, int] = field(default_factory=dict)
 
     def of_the_machine(self, counted: int, in_groups: int, *, watched: bool) -> int:
-        """Return how many of the kills since the last look were for no group's limit.
+        """Return how many of the kills since the last tick were not due to a group's limit.
 
-        Both counters grow at the same moment but are not read at the same moment: where groups are
-        ``watched``, a kill is the machine's when no group claims it by the next look.
+        Both counters increase at the same time but are read at different times: where groups are ``watched``, a kill is
+        the machine's if no group claims it by the next tick.
         """
         if not watched:
             self.unplaced = 0
@@ -94,7 +94,7 @@ class Trend:
     points: deque[tuple[float, float]] = field(default_factory=deque)
 
     def lasts_seconds(self, mono: float, left: float) -> float | None:
-        """Take note of what is left now; None while too little was seen, or where it has not fallen by a tenth."""
+        """Record the space left; None with too few samples, or without a fall by a tenth."""
         while self.points and mono - self.points[0][0] > TREND_SECONDS:
             self.points.popleft()
         self.points.append((mono, left))
@@ -107,7 +107,7 @@ class Trend:
 
 @dataclass(slots=True)
 class MeasureContext:
-    """One tick, as the measures see it, and what they remember of those before it."""
+    """One tick for the measures, and the state they keep from earlier ones."""
 
     state_folder: str = "/"
     since_wall: float = math.inf
@@ -116,16 +116,16 @@ class MeasureContext:
     heard: tuple[Event, ...] = ()
     store_error: MessageLike = ""
     store_damage: MessageLike = ""
-    #: by resource, whom the forecast sees growing
+    #: by resource, the pids that the forecast sees growing
     growing: Mapping[str, int] = field(default_factory=dict)
     gpu_seen: bool = False
     silent_since: dict[str, float] = field(default_factory=dict)
-    #: sources that did not answer an earlier run either, and so have never answered this one
+    #: sources that did not answer in an earlier run either, and so have never answered in this one
     missed: set[str] = field(default_factory=set)
     kills: KillCounters = field(default_factory=KillCounters)
-    #: processes of the last two lists of them, by pid: the kernel's log may be a tick late
+    #: processes of the last two lists, by pid: the kernel log may be a tick late
     processes: dict[int, ProcessSample] = field(default_factory=dict)
-    #: resources in which a training has had something
+    #: resources that a training has used
     trained: set[str] = field(default_factory=set)
     #: what Windows has left, of RAM or of its commit limit
     windows: Trend = field(default_factory=Trend)
@@ -133,7 +133,7 @@ class MeasureContext:
     spills: dict[str, Spill] = field(default_factory=dict)
 
     def resume(self, row: Transition, mono: float, value: float) -> None:
-        """Take over what an open alert rests on: its last row, and the ``value`` that it had at least reached."""
+        """Take over the state of an open alert: its last row, and the ``value`` that it had reached at least."""
         name = row.resource.removeprefix("source:")
         if name != row.resource or name == "gpu":
             self.missed.add(name)
@@ -143,7 +143,7 @@ class MeasureContext:
             self.spills[str(row.facts.get("adapter"))] = Spill(mono, float(shared - grown), float(grown))
 
     def advance(self, snapshot: Snapshot) -> None:
-        """Go on to the next tick, and remember the one that has been looked at."""
+        """Advance to the next tick, keeping state of the current one."""
         if self.snapshot.processes is not self.last.processes:
             self.processes = {p.pid: p for p in (*self.last.processes, *self.snapshot.processes)}
         self.gpu_seen = self.gpu_seen or bool(self.snapshot.gpus)
@@ -151,7 +151,7 @@ class MeasureContext:
         self.heard = snapshot.events
 
     def events(self, kind: str) -> Iterator[Event]:
-        """Yield what happened since the last tick, and what happened while no daemon ran."""
+        """Yield the events since the last tick, including those from before the daemon's start."""
         for event in self.heard:
             if event.kind == kind and (not event.fields.get("past") or event.wall > self.since_wall):
                 yield event
@@ -160,7 +160,7 @@ class MeasureContext:
         return next((r for r in self.snapshot.reports if r.name == name), None)
 
     def rate(self, spec: MetricSpec) -> float | None:
-        """Return how fast a counter without labels has grown since the last tick; None where not known."""
+        """Return the rate of a counter without labels since the last tick; None where unknown."""
         before, now, seconds = self.last.value(spec), self.snapshot.value(spec), self.snapshot.mono - self.last.mono
         return None if before is None or now is None or now < before or seconds <= 0 else (now - before) / seconds
 
@@ -169,7 +169,7 @@ Measure = Callable[[MeasureContext], Iterable[Signal]]
 
 
 def residency_failures(look: MeasureContext) -> Iterator[Signal]:
-    """WSL's GPU driver could not bring memory of the card in."""
+    """Failures of WSL's GPU driver to make memory resident."""
     for event in look.events("dxg_error"):
         if "make_resident" in str(event.fields.get("function")) and event.fields.get("error") == "ENOMEM":
             gpus = look.snapshot.gpus
@@ -177,14 +177,14 @@ def residency_failures(look: MeasureContext) -> Iterator[Signal]:
 
 
 def refused_allocations(look: MeasureContext) -> Iterator[Signal]:
-    """Windows makes no more allocations for WSL's GPU driver, whatever the card has left."""
+    """Allocations that Windows refused to WSL's GPU driver, whatever the card has left."""
     for event in look.events("dxg_error"):
         if event.fields.get("function") == "dxgkio_create_allocation" and event.fields.get("error") == "EOVERFLOW":
             yield Signal("gpu", 1.0, {"text": event.text})
 
 
 def happened(kind: str, resource: str, *names: str) -> Measure:
-    """Measure events of a kind that is about one resource, with these facts of them."""
+    """Return a measure of events of one kind, about one resource, with these facts."""
     return lambda look: (
         Signal(resource, 1.0, {name: event.fields[name] for name in names if name in event.fields})
         for event in look.events(kind)
@@ -192,7 +192,7 @@ def happened(kind: str, resource: str, *names: str) -> Measure:
 
 
 def xids(look: MeasureContext) -> Iterator[Signal]:
-    """NVIDIA's driver reports an illness of a card."""
+    """Faults of a card reported by NVIDIA's driver."""
     for event in look.events("nvidia_xid"):
         device = event.fields.get("device", "")
         if str(event.fields.get("xid")) in ILL_XIDS:
@@ -201,22 +201,22 @@ def xids(look: MeasureContext) -> Iterator[Signal]:
 
 
 def lost_gpus(look: MeasureContext) -> Iterator[Signal]:
-    # Without the lost one the others move up: of two cards of one number it is the one that counts.
+    # Without the lost one, the others move up: of two cards with the same index, the lost one counts.
     for (card, uuid), up in sorted(look.snapshot.family(gpu.UP).items(), key=lambda item: -item[1]):
         yield Signal(f"gpu{card}", 1.0 - up, {"uuid": uuid})
 
 
 def silent_driver(look: MeasureContext) -> Iterator[Signal]:
-    """Return for how long the driver has been silent, once it has spoken."""
+    """Return for how long the driver has been silent, if it ever answered."""
     report = look.report("gpu")
-    # Where another run has missed it, a machine without a card is no sign that it still does not answer.
+    # Where an earlier run missed it, a machine without a card does not prove that it still does not answer.
     missed = report is not None and "gpu" in look.missed and report.health != "absent"
     if report is not None and (look.gpu_seen or missed):
         yield Signal("gpu", _silent_seconds(look, report, "absent"), {"error": report.error})
 
 
 def thrashing(look: MeasureContext) -> Iterator[Signal]:
-    """Return the share of time lost to a lack of memory."""
+    """Return the share of time lost to memory stalls."""
     stalled = look.snapshot.value(pressure.STALLED_RATIO, "memory", "10s")
     into, out = look.rate(memory.SWAP_IN), look.rate(memory.SWAP_OUT)
     facts: dict[str, Fact] = {}
@@ -244,14 +244,14 @@ def throttling(look: MeasureContext) -> Iterator[Signal]:
 def spill(look: MeasureContext) -> Iterator[Signal]:
     """Return the bytes that have moved into Windows' shared memory since a card became full.
 
-    That of a card which NVML shows is told by the forecast: a full card is one incident. Where Windows tells
-    nothing, nothing is known.
+    For a card that NVML shows, the forecast reports it: a full card is one incident. Without Windows' counters it is
+    unknown.
     """
     cards = {gpu.name for gpu in look.snapshot.gpus}
     sizes, dedicated = look.snapshot.family(windows.GPU_SIZE), look.snapshot.family(windows.GPU_DEDICATED)
     for labels, value in look.snapshot.family(windows.GPU_SHARED).items():
         adapter, shared = labels[0], float(value)
-        # An integrated GPU lives in shared memory.
+        # An integrated GPU always uses shared memory.
         if adapter in cards or "NVIDIA" not in adapter or labels not in dedicated or not sizes.get(labels):
             continue
         known = look.spills.setdefault(adapter, Spill())
@@ -261,9 +261,9 @@ def spill(look: MeasureContext) -> Iterator[Signal]:
 
 
 def windows_memory(look: MeasureContext) -> Iterator[Signal]:
-    """Return the share of Windows' memory that is left: of its RAM or of what it can promise, the scarcer.
+    """Return the share that Windows has left, of its RAM or its commit limit, whichever is scarcer.
 
-    While the forecast warns of it, it tells this as well, and when.
+    Not while the forecast warns of it, which includes this.
     """
     value = look.snapshot.value
     if (value(risk_metrics.LEVEL, WINDOWS) or 0) >= Level.WARNING:
@@ -300,12 +300,12 @@ def windows_space(look: MeasureContext) -> Iterator[Signal]:
 
 
 def read_only(look: MeasureContext) -> Iterator[Signal]:
-    """The disk where our own data lies cannot be written."""
+    """The disk of our own data is read-only."""
     yield from (Signal(place, is_so) for place, is_so in _holder(look, disk.READ_ONLY))
 
 
 def silent_sources(look: MeasureContext) -> Iterator[Signal]:
-    """Return for how long each source that once answered has not."""
+    """Return for how long each source that once answered has been silent."""
     for report in look.snapshot.reports:
         answered = report.last_success_wall is not None or report.name in look.missed
         if report.name not in _OWN_RULE and answered:
@@ -321,7 +321,7 @@ def damaged_store(look: MeasureContext) -> Iterator[Signal]:
 
 
 def _silent_seconds(look: MeasureContext, report: SourceReport, also: str = "") -> float:
-    """Return how long a source has not answered, by the monotonic clock: the other may jump meanwhile."""
+    """Return how long a source has been silent, by the monotonic clock: the wall clock may jump."""
     if report.health not in ("failed", "late", also):
         look.silent_since.pop(report.name, None)
         return 0.0
@@ -329,7 +329,7 @@ def _silent_seconds(look: MeasureContext, report: SourceReport, also: str = "") 
 
 
 def _holder(look: MeasureContext, spec: MetricSpec) -> list[tuple[str, Number]]:
-    """Return the file system that holds our own data, as a resource, and its value of a metric, where known."""
+    """Return the file system of our own data, as a resource, and its value of a metric, where known."""
     folder = PurePosixPath(look.state_folder)
     inside = [
         (place, value)

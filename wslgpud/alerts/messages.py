@@ -1,7 +1,7 @@
 """The text of an alert: a first line (what, when, who), the evidence, advice, and how it ended.
 
-The sentences stand in ``words/templates.toml``; those whose facts are not known are left out. While an alert waits
-in the outbox it is a payload with messages; they are worded when it is sent.
+The sentences are in ``words/templates.toml``; those with unknown facts are omitted. In the outbox an alert is a payload
+with messages, which are rendered when it is sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Text(NamedTuple):
     advice: Message = NOTHING_SAID
 
 
-#: rules in words, by name; what they advise may be one of the advices there are
+#: texts of rules, by name; a rule's advice may refer to a common one
 RULES: Final[Mapping[str, Mapping[str, str]]] = {
     name: {**texts, "advice": of_risk.ADVICE.get(texts.get("advice", ""), texts.get("advice", ""))}
     for name, texts in TEMPLATES["rule"].items()
@@ -57,7 +57,7 @@ def compose(row: Transition) -> Text:
         again = say("Again: {headline}", headline=text.headline)
         is_short = len(str(again)) <= HEADLINE_CHARACTERS
         return text._replace(headline=again) if kind == "repeated" and is_short else text
-    if known is None:  # of another version
+    if known is None:  # from another version
         return Text(row.message)
     facts = {"resource": row.resource, "place": row.resource.partition(":")[2] or row.resource, **row.facts}
     if kind == "closed":
@@ -70,8 +70,8 @@ def compose(row: Transition) -> Text:
 
 
 def text_now(incident: Incident, forecast: Forecast | None) -> Text:
-    """Return what an open incident says now, given the present forecast of its resource, if there is one."""
-    # A paused job is no all-clear, however calm it looks; but if somebody else goes on, that comes first.
+    """Return the current text of an open incident, given the present forecast of its resource, if any."""
+    # A paused job is no all-clear, however calm it looks; but another process that keeps growing comes first.
     if incident.paused is not None and incident.stands_still(forecast):
         return compose(incident.paused)
     if incident.rule == MEMORY and forecast is not None:
@@ -80,7 +80,7 @@ def text_now(incident: Incident, forecast: Forecast | None) -> Text:
 
 
 def _memory(forecast: Forecast, row: Transition) -> Text:
-    if row.new == Level.OK and forecast.level > Level.OK:  # the incident is over, whatever is thought now
+    if row.new == Level.OK and forecast.level > Level.OK:  # the incident is over, whatever the forecast says
         return compose(row) if row.rule == BRAKE else Text(_over(row))
     return Text(of_risk.headline(forecast), of_risk.evidence(forecast), of_risk.advice(forecast, row.facts))
 
@@ -90,7 +90,7 @@ def _over(row: Transition) -> Message:
 
 
 def with_victim(forecast: Forecast, kill: Transition | None) -> Forecast:
-    """Return a forecast that tells of a kill with the victim that the kernel or its counters have named."""
+    """Return a forecast about a kill with the victim named by the kernel or found from its counters."""
     if forecast.cause != "killed" or kill is None:
         return forecast
     likely = kill.facts.get("likely")
@@ -99,7 +99,7 @@ def with_victim(forecast: Forecast, kill: Transition | None) -> Forecast:
 
 
 def outcome(incident: Incident) -> Message | None:
-    """Return how an incident ended, or that it has not; None for one that only happens at a moment."""
+    """Return how an incident ended, or that it has not; None for a momentary one."""
     if incident.kill is None and (incident.rule == UNCLEAN_END or is_momentary(incident.rule)):
         return None
     if incident.kill is None and incident.closed_wall is None:
@@ -110,7 +110,7 @@ def outcome(incident: Incident) -> Message | None:
 
 
 def closing(incident: Incident, row: Transition) -> Message:
-    """Return how an exhaustion ended with its last row; an empty message where nobody knows."""
+    """Return how an exhaustion ended, from its last row; an empty message where unknown."""
     kill, forecast, last_wall = incident.kill, row.forecast, incident.kill_told_wall or 0.0
     facts: dict[str, Fact | None] = {
         **row.facts,
@@ -128,7 +128,7 @@ def closing(incident: Incident, row: Transition) -> Message:
 
 
 def end_facts(incident: Incident, row: Transition, processes: Iterable[ProcessSample]) -> Mapping[str, Fact]:
-    """Return what the row that ends an exhaustion keeps of how (a key of ``TEMPLATES["end"]``)."""
+    """Return the fact of how an exhaustion ended, for its last row (a key of ``TEMPLATES["end"]``)."""
     if row.forecast is None or incident.kill is not None:
         return {}
     alive = {process.pid for process in processes}
@@ -144,9 +144,9 @@ def end_facts(incident: Incident, row: Transition, processes: Iterable[ProcessSa
 
 
 def payload(transition: Transition, text: Text, *, incident: Incident | None = None, host: str = "") -> dict[str, Any]:
-    """Return the warning as it waits, with messages that ``worded`` puts into words; unknown is left out.
+    """Return the payload for the outbox, with messages for ``worded`` to render; unknown facts are omitted.
 
-    ``incident`` is None when the row opens one, whose number is then that of the row (``worded`` adds it).
+    ``incident`` is None when the row opens one, whose number is then the row's (``worded`` adds it).
     """
     facts = {
         "at": iso(transition.wall),
@@ -169,9 +169,9 @@ def payload(transition: Transition, text: Text, *, incident: Incident | None = N
 
 
 def worded(message: Payload, translator: Translator, number: int | None = None) -> dict[str, Any]:
-    """Return a message that has waited in a language: what people and programs get.
+    """Return a queued message, rendered in a language, for people and programs.
 
-    ``number`` is that of its row: one that opens an incident does not know it while it waits.
+    ``number`` is that of its row: a message that opens an incident does not know it while it is queued.
     """
     message = message if number is None else {"incident": number, **message}
     names = {"message": "headline", **{name: name for name in ("evidence", "advice", "who", "reason")}}
@@ -182,17 +182,17 @@ def worded(message: Payload, translator: Translator, number: int | None = None) 
 
 
 def shown(facts: Mapping[str, Fact], translator: Translator) -> dict[str, Any]:
-    """Return facts as programs get them: numbers as they are, what has words in a language, on one line."""
+    """Return facts for programs: numbers unchanged, texts rendered in a language, on one line."""
     return {k: v if isinstance(v, (int, float)) else one_line(translator.fact(k, v)) for k, v in facts.items()}
 
 
 def level_of(message: Payload) -> Level:
-    """Return how bad a message is: for good news, how bad it was."""
+    """Return the level of a message; of an all-clear, the previous level."""
     return max(Level[str(message.get(name, "ok")).upper()] for name in ("level", "previous_level"))
 
 
 def trial(wall: float, command: str) -> Payload:
-    """Return a worded message to try a channel with; it says which command sent it."""
+    """Return a rendered message to test a channel, which names the command that sent it."""
     return {
         "at": iso(wall),
         "since": iso(wall),
@@ -213,7 +213,7 @@ def body(message: Payload) -> str:
 
 
 def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any]:
-    """Return several worded messages as one: the worst first, the others a line each, oldest first."""
+    """Return several rendered messages as one: the worst first, then one line for each other, oldest first."""
     if len(messages) == 1:
         return dict(messages[0])
     worst = max(messages, key=lambda m: (Level[str(m.get("level", "ok")).upper()], m.get("at", "")))
@@ -230,8 +230,8 @@ def iso(wall: float | None) -> str | None:
 
 
 def local_time(at: str) -> str:
-    """Return a moment as the clock on the wall of this machine shows it; nothing where it is not known."""
-    time.tzset()  # the zone may have been set anew since our start
+    """Return a moment in this machine's local time; empty where unknown."""
+    time.tzset()  # the zone may have changed since our start
     return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""
 
 
@@ -240,7 +240,7 @@ def row_facts(row: Transition) -> dict[str, Any]:
 
 
 def forecast_facts(forecast: Forecast) -> dict[str, Any]:
-    """Return a forecast as JSON may tell it, with messages; what is not known is None."""
+    """Return a forecast's facts for JSON, with messages; unknown ones are None."""
     ends = {"early": forecast.eta_early_seconds, "middle": forecast.eta_seconds, "late": forecast.eta_late_seconds}
     within = {str(horizon): round(chance, 3) for horizon, chance in forecast.probabilities.items()}
     return {

@@ -1,6 +1,6 @@
-"""The measure of kills for lack of memory: each under the resource whose end it was, and with its victim.
+"""The measure of OOM kills: each under the exhausted resource, and with its victim.
 
-The kernel's log names it. Where only its counters tell of a kill, the victim is who is gone since.
+The kernel log names it. Where only counters show a kill, the victim is a process that is gone since.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from wslgpud.risk.attribution import full_name, short_name
 from wslgpud.sources import cgroups, memory
 from wslgpud.words import Fact, say
 
-#: a process list that shows who is gone comes within this; a kill is not kept back for longer
+#: the next process list, which shows who is gone, comes within this time; a kill is not withheld longer
 PATIENCE_SECONDS = 8.0
-#: groups in which somebody died while no daemon ran that are told one by one
+#: cgroups with kills while no daemon ran that are reported one by one
 MOST_MISSED = 5
-#: whoever held less was not killed to make room
+#: a process that held less was no OOM victim
 LEAST_BYTES = 64 << 20
-#: share of what somebody held that must have come back: the list of processes is some seconds old
+#: share of a victim's memory that must be free again: the process list is some seconds old
 LEAST_BACK = 0.5
 
 
 def oom_kills(look: MeasureContext) -> Iterator[Signal]:
-    """A process was killed because memory had run out: from the kernel's log, else from its counters."""
+    """OOM kills, from the kernel log, else from its counters."""
     heard = list(look.events("oom_kill"))
     for event, alike in _condensed(heard):
         yield Signal(_placed(look, event), 1.0, _facts(look, event, alike))
     log = look.report("kernel_log")
-    # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
+    # A log that is merely late, as everything is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
     state = look.kills
     state.growing |= look.growing
@@ -42,14 +42,14 @@ def oom_kills(look: MeasureContext) -> Iterator[Signal]:
 
 
 def resource_of(kill: Event) -> str:
-    # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
+    # WSL puts all user processes into one cgroup with all but 32 MiB: its limit is the machine's.
     group = str(kill.fields.get("cgroup", ""))
     limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", "/wsl-user")
     return f"cgroup:{group}" if limited else "ram"
 
 
 def _placed(look: MeasureContext, kill: Event) -> str:
-    """Return the resource of a kill; where the log leaves out the group, its counter may tell."""
+    """Return the resource of a kill; where the log omits the cgroup, counters may show it."""
     if kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and not kill.fields.get("cgroup"):
         groups = list(kills_by_group(_counts(look.last), _counts(look.snapshot)))
         return f"cgroup:{groups[0]}" if len(groups) == 1 else "ram"
@@ -57,10 +57,10 @@ def _placed(look: MeasureContext, kill: Event) -> str:
 
 
 def _condensed(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
-    """Yield each kill that is reported, with those that it stands for.
+    """Yield each kill to report, with the kills that it represents.
 
-    While no daemon ran, many may have died: of each group the last one is reported, and of very many groups,
-    most of them gone by now, the last of all.
+    While no daemon ran, there may have been many: for each cgroup the last one is reported, and for very many cgroups,
+    most of them gone by now, only the last of all.
     """
     missed: dict[str, list[Event]] = {}
     for event in heard:
@@ -82,7 +82,7 @@ def _facts(look: MeasureContext, event: Event, alike: Sequence[Event]) -> dict[s
     known = look.processes | {p.pid: p for p in look.snapshot.processes}
     process = known.get(pid) if not past else None
     facts["who"] = full_name(short_name(process) if process is not None and process.name == name else name, pid)
-    if past:  # told now, and not of now
+    if past:  # reported now, but in the past
         facts["died_wall"] = event.wall
     if len(alike) > 1:
         victims = Counter(str(e.fields.get("victim", "?")) for e in alike).most_common()
@@ -92,10 +92,10 @@ def _facts(look: MeasureContext, event: Event, alike: Sequence[Event]) -> dict[s
 
 
 def _counted(look: MeasureContext, *, mute: bool) -> Iterator[tuple[str, float]]:
-    """Yield where the counters say that somebody was killed since the last look, and how many a second."""
+    """Yield the resources with kills since the last tick by the counters, and the rate per second."""
     state, mono = look.kills, look.snapshot.mono
     count, before = look.snapshot.value(memory.OOM_KILLS), state.machine
-    if not mute:  # the log tells all that is counted until now
+    if not mute:  # the log covers everything counted so far
         state.machine, state.groups, state.unplaced = (None if count is None else (mono, count)), {}, 0
         return
     now = _counts(look.snapshot)
@@ -122,7 +122,7 @@ def _counts(snapshot: Snapshot) -> dict[str, GroupCount]:
 
 
 def _named(look: MeasureContext) -> Iterator[Signal]:
-    """Yield the counted kills, each when it can be told who is gone, or when waiting has not helped."""
+    """Yield the counted kills, each once its victim is known, or waiting has not helped."""
     unnamed = look.kills.unnamed
     for resource, kill in list(unnamed.items()):
         used = _used(look.snapshot, resource)
@@ -145,17 +145,17 @@ def _used(snapshot: Snapshot, resource: str) -> Number | None:
 
 
 def kills_by_group(before: Mapping[str, GroupCount], now: Mapping[str, GroupCount]) -> dict[str, int]:
-    """Return how many were killed for the limit of which group since the last look, by path.
+    """Return the kills since the last tick due to cgroup limits, by path.
 
-    A group's counter includes the groups below it, and victims of a machine that is full: so only groups
-    that ran into their limit meanwhile count, and of nested ones the innermost.
+    A cgroup's counter includes its descendants, and victims of a full machine: so only cgroups that hit their limit
+    meanwhile count, and among nested ones the innermost.
     """
     grown = {
         path: counts.kills - then.kills
         for path, counts in now.items()
         if (then := before.get(path)) is not None
         and counts.kills > then.kills
-        # it ran into its limit, as far as that is known
+        # it hit its limit, as far as known
         and (then.limit_hits is None or counts.limit_hits is None or counts.limit_hits > then.limit_hits)
     }
 
@@ -168,10 +168,10 @@ def kills_by_group(before: Mapping[str, GroupCount], now: Mapping[str, GroupCoun
 def victim(
     kill: UnnamedKill, now: Iterable[ProcessSample], group: str = "", freed_bytes: int | None = None
 ) -> ProcessSample | None:
-    """Return whom an unnamed kill has most likely taken; None where nobody fits.
+    """Return the most likely victim of an unnamed kill; None where no process fits.
 
-    The victim was there before and is not there ``now``, was in ``group`` where a cgroup ran into its limit, and
-    took its memory along, where it is known how much came back. The forecast's culprit is meant if it is gone.
+    It existed before and not ``now``, was in ``group`` where a cgroup hit its limit, and its memory is free, where that
+    is known. The forecast's culprit is preferred if it is gone.
     """
     alive = {process.key for process in now}
     gone = [

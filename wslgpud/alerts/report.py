@@ -1,4 +1,4 @@
-"""The report of an incident: its subject over time, who grew in it, what was said, how it ended."""
+"""The report of an incident: its subject over time, the processes that grew, the messages, the outcome."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from wslgpud.words import MessageLike, Translator, sentences, to_json
 #: time shown before and after an incident: as long as it lasted, within these bounds
 BEFORE_SECONDS = (120.0, 600.0)
 AFTER_SECONDS = (20.0, 60.0)
-#: no more than so much is shown; of a longer one its end
+#: longest time shown; of a longer incident, its end
 MOST_SECONDS = 6 * 3600.0
-#: points of a curve; more than a screen or a picture shows
+#: points of a curve; more than a screen or a plot shows
 _MOST_POINTS = 300
 _MOST_GROWTHS = 5
 _MOST_EVENTS = 50
-#: rows of an incident that are told, from its beginning and as many before its end
+#: rows shown from the beginning of an incident, and as many before its end
 _MOST_ROWS = 250
-#: incidents of which the rows in full, two each, are read at once
+#: incidents whose full rows, two each, are read at once
 _MOST_AT_ONCE = 250
 
 
@@ -42,10 +42,10 @@ class HeadroomCurve(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All that is known of an incident.
+    """The facts of an incident.
 
-    ``moment`` is when it ended, or what its curves lead to; ``warned`` when it was warned of, with the
-    forecast that stood then. All curves go from ``start`` to ``end``; the subject's own comes first.
+    ``moment`` is when it ended, or the end of its curves; ``warned`` the row of the warning, with its forecast. All
+    curves go from ``start`` to ``end``; the subject's own comes first.
     """
 
     incident: Incident
@@ -58,7 +58,7 @@ class Report(NamedTuple):
 
 
 def summaries(history: Reader, incidents: Sequence[Incident], translator: Translator) -> Iterator[dict[str, Any]]:
-    """Yield incidents, which were made of brief rows, in a few words of a language, as JSON."""
+    """Yield summaries of incidents, which were made of brief rows, in a language, as JSON."""
     for first in range(0, len(incidents), _MOST_AT_ONCE):
         part = incidents[first : first + _MOST_AT_ONCE]
         numbers = {n for i in part for n in (i.last_id, i.kill_id, i.resumed_id) if n is not None}
@@ -114,7 +114,7 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
         if warned is not None and warned.forecast is not None
         else None,
         "evidence": sentences(text.evidence) or None,
-        "advice": None if false else text.advice,  # nothing is to be done about a false alarm
+        "advice": None if false else text.advice,  # a false alarm needs no action
         "facts": shown((incident.kill or incident.first).facts, translator) or None,
         "false_alarm": false if incident.rule == MEMORY else None,
         "trouble": shown(incident.first.facts, translator).get("trouble"),
@@ -138,7 +138,7 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
 
 
 def _in_full(history: Reader, known: Incident) -> tuple[Incident, dict[int, Transition]]:
-    """Return an incident with all that its rows tell, and its first and last rows by number."""
+    """Return an incident with its full facts, and its first and last rows by number."""
     incident: Incident | None = None
     first: dict[int, Transition] = {}
     last: deque[tuple[int, Transition]] = deque(maxlen=_MOST_ROWS)
@@ -149,18 +149,18 @@ def _in_full(history: Reader, known: Incident) -> tuple[Incident, dict[int, Tran
             first[number] = row
         else:
             last.append((number, row))
-    # One that was followed by another without having been closed ended at its last row.
+    # An incident followed by another without having been closed ended at its last row.
     return replace(incident or known, closed_wall=known.closed_wall), {**first, **dict(last)}
 
 
 def _span(history: Reader, incident: Incident, box: Event | None) -> tuple[float, float, float]:
-    """Return when it ended, or what its curves lead to, and from when to when they go."""
+    """Return its end, or the end of its curves, and their time range."""
     if box is not None:
         moment = float(box.fields["ended_wall"])
         return moment, moment - BEFORE_SECONDS[1], moment + AFTER_SECONDS[1]
     opened, ended = incident.opened_wall, incident.closed_wall
     if incident.killed_wall is not None:
-        # One that was told later happened before its row.
+        # One that was reported late happened before its row.
         opened, ended = min(opened, incident.killed_wall), incident.killed_wall
     elif story(incident.rule) != MEMORY:
         ended = max(opened, min(ended or opened, opened + BEFORE_SECONDS[1]))
@@ -178,17 +178,17 @@ def _span(history: Reader, incident: Incident, box: Event | None) -> tuple[float
 def _framed(
     start: float, end: float, incident: Incident, curves: Sequence[HeadroomCurve], warned: Transition | None
 ) -> tuple[float, float]:
-    """Return from when to when curves are shown: from the first point; of an open one with its forecast."""
+    """Return the time range of the curves: from the first point; for an open one including its forecast."""
     start = max(start, min((c.points[0][0] for c in curves), default=start))
     if incident.closed_wall is not None or incident.kill is not None or warned is None or warned.forecast is None:
         return start, end
     late = max(warned.forecast.eta_late_seconds or 0.0, warned.forecast.eta_seconds or 0.0)
-    # As long as what was at most: what comes must not squeeze what was.
+    # At most as long as the past, which the future must not squeeze.
     return start, max(end, min(warned.wall + late, end + (end - start)))
 
 
 def _row_that_explains(incident: Incident, warned: Transition | None) -> Transition:
-    # Of an exhaustion the first row knows the least.
+    # The first row of an exhaustion knows the least.
     if incident.kill is not None or story(incident.rule) != MEMORY:
         return incident.kill or incident.first
     return incident.last if incident.closed_wall is None else warned or incident.first
@@ -203,7 +203,7 @@ def _first_warning(rows: Iterable[Transition]) -> Transition | None:
 def _events(
     history: Reader, incident: Incident, start: float, end: float, translator: Translator
 ) -> list[dict[str, Any]]:
-    """Return what happened to this resource, once: each start of the daemon reads the kernel's log anew."""
+    """Return the events of this resource without duplicates: each start of the daemon rereads the kernel log."""
     group = incident.resource.startswith("cgroup:")
     found = {
         (round(e.wall), text := translator.text(e.message)): {"at": iso(e.wall), "kind": e.kind, "text": text}
@@ -291,7 +291,7 @@ def _curves(history: Reader, start: float, end: float, resource: str) -> list[He
         curves.append(HeadroomCurve(name, capacity[-1].value, left))
 
     def place(curve: HeadroomCurve) -> tuple[bool, bool, bool, str]:
-        of_driver = resource == "gpu" and curve.resource.startswith("gpu")  # the cards are what it is about
+        of_driver = resource == "gpu" and curve.resource.startswith("gpu")  # it concerns all cards
         return curve.resource != resource, not of_driver, curve.resource != "ram", curve.resource
 
     return sorted(curves, key=place)

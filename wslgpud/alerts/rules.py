@@ -1,8 +1,8 @@
 """Every rule beyond the memory forecast, declared once as data, and the engine that evaluates them.
 
-A rule measures one number per resource at a tick; its steps say from which value on, and after how long,
-that number deserves a level. The text of a rule is in ``words/templates.toml`` under its name, what to do at
-length in ``alerts/RUNBOOK.md``. Levels of ``OTHERS`` are decided by other parts.
+A rule measures one number per resource at a tick; its thresholds say from which value on, and after how long, there is
+an alert, and its level. The text of a rule is in ``words/templates.toml`` under its name, detailed advice in
+``alerts/RUNBOOK.md``. Levels of ``OTHERS`` are decided by other parts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from wslgpud.alerts.measures import Measure, MeasureContext, Signal
 from wslgpud.model import MEMORY, Level, Snapshot, Transition
 from wslgpud.words import Fact, MessageLike
 
-#: how the daemon or the machine ended; opened once at the start, see ``blackbox``
+#: unclean ends of daemon or machine; opened once at the start, see ``blackbox``
 UNCLEAN_END = "unclean_end"
 #: findings of the nightly stress runs, which open and close them, see ``wslgpud.stress.schedule``
 VRAM_STRESS = "vram_stress"
-#: a job that is paused until somebody decides, see ``wslgpud.brake``
+#: a job that is paused until a user decides, see ``wslgpud.brake``
 BRAKE = "brake"
 OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS, BRAKE)
-#: the one of ``RULES`` that the score counts and reports look into
+#: the rule that the score counts and reports examine
 OOM_KILL = "oom_kill"
-#: an open alert whose resource has not been measured for so long is closed: nobody knows of it any more
+#: an open alert whose resource has not been measured for this long is closed: its state is unknown
 FORGET_SECONDS = 3600.0
-#: news of what happens at moments in one part of the machine, within ``FLOOD_SECONDS``; more is a flood that
-#: somebody makes (a loop of programs that run into a limit of their own). The metrics count all of them.
+#: momentary events announced per part of the machine within ``FLOOD_SECONDS``; more is a flood (such as a loop of
+#: programs that hit their own limit). The metrics count all of them.
 MOST_NEWS, FLOOD_SECONDS = 20, 600.0
 
 
@@ -45,13 +45,12 @@ class Threshold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of trouble.
+    """A rule for one kind of problem.
 
-    ``clear`` is the value below which (above, where ``falling``) it begins to be over, so that a value that
-    trembles about a threshold does not open and close; ``clear_seconds`` how long it must stay there.
-    ``momentary`` trouble happens and is over: not measured means not happening, its end is not worth a
-    message, and it stays open for ``clear_seconds`` only to keep a burst together. Whether the memory that it
-    was about is still short, the forecast says.
+    ``clear`` is the value below which (above, where ``falling``) it starts to be over, so that a value fluctuating
+    around a threshold does not open and close it; ``clear_seconds`` is how long it must stay there. A ``momentary``
+    problem is an event: not measured means not happening, its end is not worth a message, and it stays open for
+    ``clear_seconds`` only to keep a burst together. Whether memory is still short is left to the forecast.
     """
 
     name: str
@@ -63,21 +62,21 @@ class Rule:
 
     @property
     def falling(self) -> bool:
-        """Whether low values are the bad ones, as of memory that is left."""
+        """Whether low values are the bad ones, as for free memory."""
         return self.clear > self.steps[0].value
 
     def beyond(self, value: float | None, threshold: float) -> bool:
         return value is not None and (value <= threshold if self.falling else value >= threshold)
 
     def reached(self, value: float) -> bool:
-        """Tell whether a value is beyond any threshold."""
+        """Return whether a value is beyond any threshold."""
         return any(self.beyond(value, step.value) for step in self.steps)
 
 
 _GIB, _MIB = float(1 << 30), float(1 << 20)
 #: kills and refusals that follow one another within this are one incident
 BURST_SECONDS = 30.0
-#: a card that reports an illness has it for longer than the report; a clock that was set may be set again
+#: a faulty card stays faulty after its report; a clock that was set may be set again
 _NEWS_SECONDS = 600.0
 _W, _C = Level.WARNING, Level.CRITICAL
 
@@ -87,15 +86,15 @@ _DAEMON_KILL = measures.happened("oom_daemon_kill", "ram", "daemon", "victim", "
 
 
 def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) -> Rule:
-    """Declare something that happens at a moment and lasts no time."""
+    """Declare a rule for momentary events."""
     return Rule(name, measure, (Threshold(level, 1.0),), 1.0, burst_seconds, momentary=True)
 
 
 RULES: tuple[Rule, ...] = (
     _happens(OOM_KILL, oom_kills.oom_kills, _C, BURST_SECONDS),
     _happens("oom_daemon_kill", _DAEMON_KILL, _C, BURST_SECONDS),
-    # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
-    # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
+    # https://github.com/microsoft/WSL/issues/41176: VRAM is exhausted although some looks free;
+    # https://github.com/microsoft/WSL/issues/41224: preceded the loss of the host's display.
     _happens("vram_residency_failed", measures.residency_failures, _C, BURST_SECONDS),
     _happens("gpu_allocation_refused", measures.refused_allocations, _W, _NEWS_SECONDS),
     # https://github.com/microsoft/WSL/issues/40795, https://github.com/microsoft/WSL/issues/11612
@@ -104,23 +103,23 @@ RULES: tuple[Rule, ...] = (
     Rule("gpu_lost", measures.lost_gpus, (Threshold(_C, 1, 5),), 1, 5),
     # Longer than a driver update or a reset by Windows (TDR) takes.
     Rule("gpu_driver_gone", measures.silent_driver, (Threshold(_W, 30), Threshold(_C, 180)), 1, 5),
-    # Share of time in which nothing got done: what ``wslgpud_pressure_stalled_ratio`` calls thrashing.
-    # Kernels without PSI: both directions of swap at once, see ``measures``.
+    # Share of time without progress, thrashing as in ``wslgpud_pressure_stalled_ratio``. Kernels without PSI: both
+    # directions of swap at once, see ``measures``.
     Rule("swap_thrash", measures.thrashing, (Threshold(_W, 0.2, 10), Threshold(_C, 0.5, 20)), 0.1, 30),
-    # Short dips are how a card regulates itself.
+    # Short dips are a card's normal regulation.
     Rule("gpu_throttled", measures.throttling, (Threshold(_W, 1, 60),), 1, 120),
-    # Of a card that we see ourselves, ``risk`` tells that it is full and what was moved, by the same figures.
+    # For a card that NVML shows, ``risk`` reports that it is full and what was moved, by the same figures.
     Rule("vram_spill", measures.spill, (Threshold(_W, 256 * _MIB, 20), Threshold(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
-    # By Lindy's rule, as growth is judged elsewhere (risk/README.md, 3): what has taken a quarter of what there was
-    # takes the rest more often than one in four. A cache that stops growing before that is told, and warned of never.
+    # By Lindy's rule, as for other growth (risk/README.md, 3): growth that has taken a quarter of the room takes the
+    # rest in more than one case in four. A cache that stops growing before is reported, but without a warning.
     Rule("training_leak", training_measures.leaks, (Threshold(Level.INFO, 1e-9), Threshold(_W, 0.25)), 1e-9, 30),
     _happens("training_retries", training_measures.retries, _W, _NEWS_SECONDS),
-    # Information, as nobody knows whether the data has sequences that long; less is within the error of the sum.
+    # Information, as it is unknown whether the data has sequences that long; less is within the error of the estimate.
     Rule("training_length", training_measures.lengths, (Threshold(Level.INFO, 128 * _MIB),), 128 * _MIB, 30),
-    # That the card is full and spills is a warning of its own: this is what it costs.
+    # The full, spilling card has its own warning: this is the cost.
     Rule("training_slowed", training_measures.slowed, (Threshold(Level.INFO, 3, 30),), 2, 60),
-    # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
-    # programs of Windows fail before those of Linux do: https://github.com/microsoft/WSL/issues/41285
+    # Windows' own detector of exhaustion (event 2004) fires when nearly all of the commit limit is used; Windows
+    # programs fail before Linux ones do: https://github.com/microsoft/WSL/issues/41285
     Rule("windows_memory_low", measures.windows_memory, (Threshold(_W, 0.06, 30), Threshold(_C, 0.025, 30)), 0.1, 60),
     Rule(
         "state_disk_full",
@@ -129,7 +128,7 @@ RULES: tuple[Rule, ...] = (
         2.5 * _GIB,
         30,
     ),
-    # The virtual disk of the distribution grows on it, and a full one has it mounted read-only:
+    # The distribution's virtual disk grows on it, and becomes read-only when it is full:
     # https://github.com/microsoft/WSL/issues/6986
     Rule(
         "windows_disk_full",
@@ -146,7 +145,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-#: rules whose trouble may last for longer than any history that is looked through at the start
+#: rules whose incidents may be older than the history that is read at the start
 LASTING = (VRAM_STRESS, BRAKE, *(rule.name for rule in RULES if not rule.momentary))
 
 
@@ -163,7 +162,7 @@ class RuleEngine:
     """Evaluates the rules at each tick. Pure: time is what the snapshots say, and monotonic."""
 
     def __init__(self, *, state_folder: str = "/", since_wall: float = math.inf) -> None:
-        """Watch the disk of ``state_folder``, where the daemon's own data lies, among all else.
+        """Watch, among others, the disk of ``state_folder`` with the daemon's own data.
 
         Kernel messages from before the first tick count if newer than ``since_wall``: they came while no daemon ran.
         """
@@ -173,10 +172,10 @@ class RuleEngine:
         self._news: dict[tuple[str, str], deque[float]] = {}
 
     def resume(self, rows: Iterable[Transition], mono: float) -> None:
-        """Take over what an earlier run left open, given its last rows, as if it had been measured now.
+        """Take over alerts left open by an earlier run, given their last rows, as if measured now.
 
-        It has held for as long as its level takes, so that it does not ease only to get worse again. What
-        happened at a moment is over: whoever keeps it open knows when that was.
+        Each counts as having held for as long as its level requires, so that it does not ease only to worsen again.
+        Momentary events are over: the ledger that keeps them open knows their time.
         """
         for row in rows:
             if (rule := rule_named(row.rule)) is not None and not rule.momentary:
@@ -193,7 +192,7 @@ class RuleEngine:
         store_damage: MessageLike = "",
         growing: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Transition]:
-        """Return the changes of level that the next snapshot leads to; ``growing`` (pids by resource) as forecast."""
+        """Return the changes of level due to the next snapshot; ``growing`` are the forecasts' pids by resource."""
         look = self._look
         look.advance(snapshot)
         look.store_error, look.store_damage, look.growing = store_error, store_damage, growing
@@ -203,7 +202,7 @@ class RuleEngine:
             signals = {
                 signal.resource: signal
                 for signal in rule.measure(look)
-                # Nearly all of them, nearly always, are of what is well.
+                # Nearly all of them, nearly always, are fine.
                 if (signal.resource in states or rule.reached(signal.value))
                 and self._is_news(rule, signal, snapshot.mono)
             }
@@ -212,7 +211,7 @@ class RuleEngine:
         return [change for change in changes if change is not None]
 
     def _is_news(self, rule: Rule, signal: Signal, now: float) -> bool:
-        """Tell whether a signal is to be looked at; a flood in one part hides nothing of another.
+        """Return whether to evaluate a signal; a flood in one part hides nothing in another.
 
         Parts are the topmost branches of the tree of cgroups: a user is in ``/user.slice/user-1001.slice``.
         """
@@ -239,7 +238,7 @@ class RuleEngine:
             state.level, state.since, state.facts = Level.OK, {}, {"unseen_seconds": now - state.seen}
         if state.level == Level.OK and not state.since:
             del states[resource]
-        # What happens a second time while it is still open is news as well: another victim.
+        # A second event while the first is still open is news as well: another victim.
         if state.level == old and not (rule.momentary and signal is not None):
             return None
         return Transition(at.wall, now, resource, rule.name, old, state.level, facts=state.facts)
@@ -259,7 +258,7 @@ class RuleEngine:
 
 
 def rule_named(name: str) -> Rule | None:
-    """Return the rule of this name; None for ``OTHERS`` and those of other versions."""
+    """Return the rule of this name; None for ``OTHERS`` and rules of other versions."""
     return next((rule for rule in RULES if rule.name == name), None)
 
 

@@ -1,8 +1,8 @@
-"""Asking the program that grows to save itself: a signal, and only where the user has configured one.
+"""Asks the growing program to save a checkpoint: by a signal, and only if the user has configured one.
 
-It goes to a process of the configured user that is still the one that grew (by pid and start time), through a
-pidfd, so that a pid used again meanwhile is never hit. SIGUSR1 and SIGUSR2 end a program that does not expect
-them; those go only to one that catches them. Pausing a job is another matter, see ``wslgpud.brake``.
+It goes to a process of the configured user that is still the one that grew (by pid and start time), through a pidfd, so
+that a reused pid is never hit. SIGUSR1 and SIGUSR2 would kill a program that does not expect them; they go only to one
+that catches them. For pausing a job, see ``wslgpud.brake``.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Transition
 from wslgpud.security.exact_signals import ExactProcess, send
 
-#: Share of headroom below which a critical is acted upon. What is done needs more certainty than what is said: a growth
-#: that seems to end within seconds is critical with up to 27.5 % left (risk/README.md), and some of it stops by itself.
+#: Share of headroom below which a critical level triggers the request. Acting needs more certainty than warning: a
+#: growth that seems to end within seconds is critical with up to 27.5 % left (risk/README.md), and sometimes stops by
+#: itself.
 ACT_HEADROOM_RATIO = 0.085
 
 
 def culprit(transition: Transition, processes: Sequence[ProcessSample]) -> ProcessSample | None:
     """Return the one process that a memory warning blames; None for groups, pools and guesses.
 
-    Where a cgroup runs full, only one that is known to be in it: another that grows as fast is innocent.
+    For a full cgroup, only a process known to be in it: another that grows as fast is innocent.
     """
     forecast = transition.forecast
     if transition.rule != MEMORY or forecast is None or forecast.who_kind != "process":
         return None
-    if forecast.cause == "paused":  # it names who grew a quarter of an hour ago: the pid may be another's now
+    # it names a process that grew a quarter of an hour ago: the pid may have been reused
+    if forecast.cause == "paused":
         return None
     process = next((p for p in processes if p.pid == forecast.who_pid), None)
     kind, _, group = transition.resource.partition(":")
@@ -41,7 +43,7 @@ class SaveRequests:
     """Sends the signal once per incident and process."""
 
     def __init__(self, settings: Alerts) -> None:
-        """Remember whom to ask, and how. Raises ConfigError: no such user."""
+        """Keep the user and signal. Raises ConfigError: no such user."""
         self._signal = signal.Signals[settings.save_signal] if settings.save_signal else None
         self._rules = frozenset(settings.save_rules)
         self._level = Level[settings.save_level.upper()]
@@ -55,9 +57,10 @@ class SaveRequests:
         processes: Sequence[ProcessSample],
         paused: frozenset[tuple[int, int]] = frozenset(),
     ) -> str:
-        """Act on a change of level; return what was done, for the log, or nothing.
+        """Act on a change of level; return a line for the log, or an empty text.
 
-        Nobody of ``paused`` is asked: the signal would wait, and end or surprise the job when it is resumed.
+        Processes in ``paused`` are not signalled: the signal would stay pending, and kill or surprise the job when it
+        is resumed.
         """
         if self._signal is None or transition.rule not in self._rules:
             return ""
@@ -78,7 +81,7 @@ class SaveRequests:
         return f"{process.name} (pid {process.pid}) was sent {self._signal.name}"
 
     def due(self, forecasts: Mapping[str, Forecast]) -> list[Transition]:
-        """Return the changes that have waited for certainty, with the forecasts of now that bring it."""
+        """Return the changes that waited for certainty, with the current forecasts that provide it."""
         found = [(row, forecasts.get(resource)) for resource, row in self._waiting.items()]
         return [replace(row, forecast=now) for row, now in found if now is not None and _is_certain(now)]
 

@@ -9,12 +9,12 @@ from wslgpud.risk import training_metrics as metrics
 from wslgpud.sources import windows
 from wslgpud.words import Fact
 
-#: Windows keeps up to some hundred megabytes of each card in its own memory, whatever runs.
+#: Windows keeps up to some hundred megabytes of each card in its own memory in any case.
 SPILLED_BYTES = 1 << 30
 
 
 def leaks(look: MeasureContext) -> Iterator[Signal]:
-    """Return how far what a training keeps more has come: of what it could still take when that began."""
+    """Return the memory leaked by a training, as a share of the room left when the leak began."""
     found: dict[str, Signal] = {}
     for labels, left in look.snapshot.family(metrics.STEPS_LEFT).items():
         pid, program, resource = labels
@@ -26,12 +26,12 @@ def leaks(look: MeasureContext) -> Iterator[Signal]:
         signal = Signal(resource, grown / (grown + left * per_step), facts)
         found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
     look.trained |= {labels[2] for labels in look.snapshot.family(metrics.KEPT)}
-    # One that has ended keeps nothing any more.
+    # A training that has ended holds nothing any more.
     yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
 
 
 def retries(look: MeasureContext) -> Iterator[Signal]:
-    """A card is so full that PyTorch's allocator has to give back its cache to get any more."""
+    """Cards so full that PyTorch's allocator has to free its cache for new allocations."""
     before = look.last.family(metrics.RETRIES)
     for labels, count in look.snapshot.family(metrics.RETRIES).items():
         if count > before.get(labels, count):
@@ -43,7 +43,7 @@ def retries(look: MeasureContext) -> Iterator[Signal]:
 
 
 def lengths(look: MeasureContext) -> Iterator[Signal]:
-    """Return what a batch of the longest sequences that are allowed will lack, by the longest so far."""
+    """Return the memory that a batch of the longest allowed sequences will lack, judging by the longest so far."""
     found: dict[str, Signal] = {}
     for (pid, program, resource), lacks in look.snapshot.family(metrics.LONGEST_LACKS).items():
         signal = Signal(resource, lacks, {"program": program, "pid": int(pid), "lacking_bytes": lacks})
@@ -52,7 +52,7 @@ def lengths(look: MeasureContext) -> Iterator[Signal]:
 
 
 def slowed(look: MeasureContext) -> Iterator[Signal]:
-    """Return how many times as long steps take as in the fastest minute, while a card spills into Windows' memory."""
+    """Return the slowdown of steps relative to the fastest minute, while a card spills into Windows' memory."""
     family, found = look.snapshot.family, dict[str, Signal]()
     spilled = {f"gpu{gpu.index}": look.snapshot.value(windows.GPU_SHARED, gpu.name) or 0 for gpu in look.snapshot.gpus}
     times, usual = family(metrics.STEP_TIME), family(metrics.USUAL_STEP_TIME)

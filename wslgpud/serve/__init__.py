@@ -1,4 +1,4 @@
-"""HTTP: metrics, health, the page and its API. Publishes snapshots, never collects."""
+"""HTTP: metrics, health, the page and its API. Serves snapshots, never reads a source."""
 
 from wslgpud.serve.endpoints import routes
 from wslgpud.serve.exposition import Publisher

@@ -1,4 +1,4 @@
-"""Who may ask: passwords, rate limits, and what a browser may request. Pure but for the machine's name."""
+"""Access control: passwords, rate limits, and requests allowed from a browser. Pure except for the host name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-#: another port of the same host is "same-site", and another server
+#: "same-site" includes other ports of this host, which are other servers
 _OURS = ("same-origin", "none")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(?::[0-9]*)?")
 
@@ -32,7 +32,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def network_of(address: str) -> str:
-    """Return an IPv4 address, or the /64 of an IPv6 one: of those no client has many (RFC 6177)."""
+    """Return an IPv4 address, or the /64 of an IPv6 one, of which a client has only a few (RFC 6177)."""
     parsed = _address(address.partition("%")[0])
     if not isinstance(parsed, ipaddress.IPv6Address):
         return str(parsed or address)
@@ -45,16 +45,16 @@ def is_loopback(address: str) -> bool:
 
 
 def is_unspecified(address: str) -> bool:
-    """Tell whether listening on ``address`` means listening on all of the machine's."""
+    """Return whether listening on ``address`` means listening on all addresses of the machine."""
     parsed = _address(address)
     return parsed is not None and parsed.is_unspecified
 
 
 class HostRule:
-    """The host names that requests may ask for: loopback, our address, this machine's, and those allowed; any port.
+    """The accepted Host headers: loopback, our address, this machine's names, and configured ones; any port.
 
-    A page on the web can point a name of its own at 127.0.0.1 and read what answers there; the browser then sends
-    that name as Host. Names nobody gave this machine are therefore refused.
+    A web page can point its own domain at 127.0.0.1 and read the answers (DNS rebinding); the browser then sends that
+    domain as Host. So names that do not belong to this machine are rejected.
     https://github.com/transmission/transmission/pull/468 fixed this hole in a similar daemon.
     """
 
@@ -62,12 +62,12 @@ class HostRule:
         """Build the rule for a server on ``address`` of the machine called ``machine``."""
         names = {"localhost", address, machine, machine.partition(".")[0], *allowed}
         self._names = {host_name(n) or n.lower() for n in names if n}
-        # Listening everywhere, any of the machine's addresses may be asked for. An address in Host is no
-        # danger: rebinding needs a name.
+        # When listening everywhere, any address of the machine is valid. An address in Host is harmless: rebinding
+        # needs a name.
         self._any_address = is_unspecified(address)
 
     def allows(self, header: str) -> bool:
-        """Tell whether a request with this Host header is answered."""
+        """Return whether a request with this Host header is accepted."""
         name = host_name(header)
         if name is None:
             return False
@@ -77,12 +77,12 @@ class HostRule:
 
 
 def cross_origin(path: str, headers: Mapping[str, str]) -> bool:
-    """Tell whether a request is to be refused because a page of another origin makes it.
+    """Return whether to refuse a request because a page of another origin makes it.
 
-    Such a page cannot read the answers, but it can make us work, with the user's own password, and learn from sizes
-    and times. Browsers say who asks: https://w3c.github.io/webappsec-fetch-metadata/; the rule is the resource
-    isolation policy of https://web.dev/articles/fetch-metadata. They say it only to addresses that they trust (HTTPS
-    and loopback), so the cost of each request must be bounded all the same. Programs (Prometheus, curl) say nothing.
+    Such a page cannot read the answers, but it can cause work, with the user's own password, and learn from sizes and
+    times. Browsers declare the origin: https://w3c.github.io/webappsec-fetch-metadata/; the rule is the resource
+    isolation policy of https://web.dev/articles/fetch-metadata. They do so only for trustworthy addresses (HTTPS and
+    loopback), so the cost of each request must be bounded anyway. Programs (Prometheus, curl) declare nothing.
 
     Following a link to one of our pages is allowed; the API has no pages. Names of ``headers`` are in lower case.
     """
@@ -96,13 +96,13 @@ def cross_origin(path: str, headers: Mapping[str, str]) -> bool:
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="wslgpud", charset="UTF-8"'}
 
-#: bcrypt looks at no more; Go's implementation cuts here too, Python's refuses what is longer.
+#: bcrypt uses no more bytes; Go's implementation truncates here too, Python's rejects longer passwords.
 _BCRYPT_BYTES = 72
 _REMEMBERED_MAX = 1000
 
 
 def parse_basic(header: str) -> tuple[str, bytes] | None:
-    """Return user and password of an Authorization header; None when it holds none."""
+    """Return user and password of an Authorization header; None if it has none."""
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -114,27 +114,28 @@ def parse_basic(header: str) -> tuple[str, bytes] | None:
 
 
 class Passwords:
-    """Checks passwords: bcrypt once, afterwards by a keyed digest of what was right."""
+    """Checks passwords: once by bcrypt, afterwards by a keyed digest of the correct one."""
 
     def __init__(self, run: Callable[[Callable[[], bool], str], Awaitable[bool]]) -> None:
-        """Use ``run`` for checks, each a tenth of a second of one core; its second argument is the client."""
+        """Use ``run`` for checks, each a tenth of a second on one core; its second argument is the client."""
         self._run = run
         self._key = secrets.token_bytes(32)
         self._right: set[bytes] = set()
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
 
     async def accept(self, users: Mapping[str, str], header: str, client: str = "") -> bool:
-        """Tell whether ``header`` (sent by ``client``) names one of ``users`` with its password.
+        """Return whether ``header`` (sent by ``client``) names one of ``users`` with its password.
 
-        An unknown user costs the same as a wrong password, or its absence could be measured. The digest
-        covers the hash, so a changed password is asked for at once.
+        An unknown user takes as long as a wrong password, or user names could be guessed by timing. The digest covers
+        the hash, so a changed password takes effect at once.
         """
         given = parse_basic(header)
         if given is None:
             return False
         user, password = given
         known = user in users
-        wanted = users[user] if known else max(users.values(), key=lambda hashed: int(hashed.split("$")[2]))  # its cost
+        # the same bcrypt cost
+        wanted = users[user] if known else max(users.values(), key=lambda hashed: int(hashed.split("$")[2]))
         material = b"\0".join((user.encode(), wanted.encode(), password))
         digest = hmac.digest(self._key, material, hashlib.sha256)
         if digest in self._right:
@@ -147,7 +148,7 @@ class Passwords:
         return True
 
     async def _once(self, digest: bytes, check: Callable[[], bool], client: str) -> bool:
-        """Run ``check`` once for all who wait for the same answer: scrapers begin together."""
+        """Run ``check`` once for all requests that wait for the same answer: scrapers start at the same time."""
         if digest not in self._checking:
             task = asyncio.ensure_future(self._run(check, client))
             self._checking[digest] = task
@@ -156,7 +157,7 @@ class Passwords:
 
 
 def _matches(password: bytes, hashed: str) -> bool:
-    import bcrypt  # only where passwords are configured
+    import bcrypt  # needed only with passwords
 
     try:
         return bcrypt.checkpw(password, hashed.encode())
@@ -165,13 +166,13 @@ def _matches(password: bytes, hashed: str) -> bool:
 
 
 class RateLimiter:
-    """The token bucket behind ``rate_limit``; it is full in the beginning."""
+    """The token bucket behind ``rate_limit``, initially full."""
 
     def __init__(self) -> None:
         self._tokens, self._at = float("inf"), 0.0
 
     def allows(self, interval_seconds: float, burst: int, now: float) -> bool:
-        """Take a token if there is one; one comes back every ``interval_seconds``, up to ``burst``."""
+        """Take a token if there is one; one is added every ``interval_seconds``, up to ``burst``."""
         self._tokens = min(float(burst), self._tokens + (now - self._at) / interval_seconds)
         self._at = now
         if self._tokens < 1:

@@ -26,16 +26,16 @@ from wslgpud.store.records import shell_pattern
 from wslgpud.words import LANGUAGES, translator
 
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
-#: more parameters than any question needs
+#: more parameters than any request needs
 _MOST_PARAMETERS = 100
-#: more characters than any name of a metric with a label or two has
+#: longer than any metric name with a label or two
 PATTERN_MAX = 256
 #: seconds since the epoch up to the year 5138: larger numbers are milliseconds by mistake
 _LAST_WALL = 1e11
 
 
 def language_of(request: Request) -> str:
-    """Return the language that a request asks for with ``lang``; English unless it names one.
+    """Return the language requested by ``lang``; English by default.
 
     Raises Problem: that language is not available.
     """
@@ -44,7 +44,7 @@ def language_of(request: Request) -> str:
 
 class Query:
     def __init__(self, text: str, known: Sequence[str]) -> None:
-        """Take a query apart. Raises Problem: it cannot be understood, or holds a parameter that is not ``known``."""
+        """Parse a query. Raises Problem: it is malformed, or has a parameter that is not ``known``."""
         try:
             pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
         except ValueError as error:
@@ -61,16 +61,16 @@ class Query:
         return self._values.get(name, [])
 
     def text(self, name: str) -> str | None:
-        """Return a parameter that may be given once; None when it is absent. Raises Problem: it was given twice."""
+        """Return a parameter; None when it is absent. Raises Problem: it was given twice."""
         values = self._values.get(name, [])
         if len(values) > 1:
             raise Problem(400, f"{name} may be given only once")
         return values[0] if values else None
 
     def pattern(self, name: str) -> Callable[[str], bool]:
-        """Return a test of series' names against a shell pattern, for the whole name or the metric's alone.
+        """Return a predicate that matches series names against a shell pattern, by full or metric name.
 
-        Without the parameter every name passes.
+        Without the parameter every name matches.
 
         Raises Problem: it is longer than ``PATTERN_MAX``, or was given twice.
         """
@@ -89,7 +89,7 @@ class Query:
         return default if given is None else given
 
     def language(self) -> str:
-        """Return the code of the language that is asked for with ``lang``; English by default."""
+        """Return the code of the language requested by ``lang``; English by default."""
         return self.choice("lang", LANGUAGES, "en")
 
     def whole(self, name: str, low: int, high: int) -> int | None:
@@ -104,7 +104,7 @@ class Query:
         return number
 
     def moment(self, name: str) -> float | None:
-        """Return a moment in seconds since the epoch, given so or as RFC 3339 writes it."""
+        """Return a moment in seconds since the epoch, given as such or in RFC 3339 format."""
         given = self.text(name)
         if given is None:
             return None
@@ -121,7 +121,7 @@ def _moment(given: str) -> float | None:
         pass
     else:
         return wall if math.isfinite(wall) else None
-    # A "+" that was not escaped has become a space; Python before 3.11 does not know Z.
+    # An unescaped "+" has become a space; Python before 3.11 does not know Z.
     written = given.strip().replace(" ", "+").replace("Z", "+00:00")
     try:
         parsed = datetime.fromisoformat(written)
@@ -136,7 +136,7 @@ def routes(
     store: Callable[[], StoreStats],
     doctor: Callable[[], tuple[float, Findings] | None],
 ) -> list[Route]:
-    """Return the paths of what holds now but ``status``, which is worded in a language and must not wait.
+    """Return the routes of the current state; ``status``, which takes a language, must not block.
 
     ``doctor``, which may take seconds, is ``Checkups.last``.
     """
@@ -162,13 +162,13 @@ def routes(
 
 
 def live(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> Callable[[Request], Response]:
-    """Return what answers ``/api/v1/live``: the status in a language (which must not block), and the last values.
+    """Return the handler of ``/api/v1/live``: the status in a language (must not block), and the last values.
 
     It runs on the server's thread, like a scrape.
     """
-    #: of this life of the daemon: the page learns from it that there was a restart
+    #: id of this run of the daemon, by which the page detects a restart
     instance = secrets.token_hex(8)
-    #: by language, with the sequence of its sample; one that nobody asks for costs nothing
+    #: by language, with the sequence of its sample; languages not requested cost nothing
     rendered: dict[str, tuple[int, CachedDocument]] = {}
 
     def answer(request: Request) -> Response:
@@ -180,8 +180,8 @@ def live(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> Ca
                 document |= {"sequence": latest.sequence, **_now(latest), "values": values(latest.readings())}
             body = CachedDocument(dumps(document), "application/json", f"{instance}-{sequence}-{language}")
             rendered[language] = (sequence, body)
-        # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock
-        # drifts from that of the Windows browser that asks.
+        # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock drifts
+        # from that of the browser on Windows.
         age = {"Wslgpud-Age": f"{publisher.seconds_since_tick():.3f}"}
         return rendered[language][1].answer(request, age)
 
@@ -193,7 +193,7 @@ def _now(latest: Snapshot) -> dict[str, float]:
 
 
 def values(readings: Iterable[Reading]) -> dict[str, float]:
-    """Return series and their values; identities (info) and what is no finite number are left out."""
+    """Return series and their values; identities (info) and non-finite numbers are omitted."""
     return {
         name_of(spec.exposed_name, zip(spec.labels, labels, strict=True)): value
         for spec, value, labels in readings
@@ -216,7 +216,7 @@ def _latest(request: Request, publisher: Publisher) -> Response:
 
 
 def _own(request: Request, publisher: Publisher, store: StoreStats) -> Response:
-    """Answer with what the daemon itself costs."""
+    """Answer with the daemon's own resource use."""
     Query(request.query, ())
     document = {
         "version": __version__,
@@ -229,15 +229,15 @@ def _own(request: Request, publisher: Publisher, store: StoreStats) -> Response:
 
 
 def _processes() -> list[dict[str, Any]]:
-    """Return pid, name, processor seconds and memory (its share of what it shares) of us and our children."""
-    import psutil  # only who asks pays for it
+    """Return pid, name, CPU seconds and memory (proportional set size) of us and our children."""
+    import psutil  # imported only on request
 
     found: list[dict[str, Any]] = []
     own = psutil.Process()
     for process in (own, *own.children()):
-        with suppress(psutil.Error), process.oneshot():  # a child that ends meanwhile is omitted
+        with suppress(psutil.Error), process.oneshot():  # children that end meanwhile are omitted
             used = process.cpu_times()
             seconds = round(used.user + used.system, 2)
             found.append({"pid": process.pid, "name": process.name(), "cpu_seconds": seconds})
-            found[-1]["pss_bytes"] = process.memory_full_info().pss  # omitted where the kernel does not say
+            found[-1]["pss_bytes"] = process.memory_full_info().pss  # omitted where the kernel does not report it
     return found

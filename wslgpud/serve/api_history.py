@@ -1,4 +1,4 @@
-"""The JSON API's history: series over time, processes, incidents and stress runs. Every answer waits for the disk."""
+"""The JSON API's history: series over time, processes, incidents and stress runs. Every answer reads the disk."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
 from wslgpud.words import translator
 
 LEVELS = ("info", "warning", "critical", "emergency")
-#: entries of one answer by default, and at most
+#: entries per answer: default and maximum
 PAGE, MOST = 50, 500
 MOST_SERIES_LISTED = 2000
-#: recorded processes are read in full, so a week of them takes about a second
+#: longest span of processes: they are read in full, a week takes about a second
 PROCESSES_SECONDS = 7 * 86400.0
-#: series of the nearest metric that a wrong name is compared with; each comparison costs up to a millisecond
+#: series of the most similar metric that a wrong name is compared with, up to a millisecond each
 MOST_COMPARED = 50
-#: time span of a request that names none
+#: default time span of a request
 HOUR = 3600.0
-#: points of one series, and of all series of an answer; a screen has fewer columns
+#: points per series, and per answer; a screen has fewer columns
 MOST_POINTS = 4000
 MOST_POINTS_IN_ALL = 40_000
 MOST_SERIES = 20
-#: samples (minutes) that one point may be made of on average: a coarser step must be one of minutes (hours)
+#: samples (or minutes) per point on average: a coarser step must be a multiple of minutes (or hours)
 MOST_PIECES_PER_POINT = 60
-#: every sample as it was taken (up to ten a second) is given for no longer than this
+#: longest span of raw samples (up to ten per second)
 RAW_SECONDS = 300.0
 _TIER_SECONDS = {"samples": 1.0, "minutes": 60.0, "hours": math.inf}
 
@@ -47,7 +47,7 @@ _TIER_SECONDS = {"samples": 1.0, "minutes": 60.0, "hours": math.inf}
 def routes(
     publisher: Publisher, catalogue: Iterable[MetricSpec], reader: Callable[[], Reader], host: str
 ) -> list[Route]:
-    """Return the paths of the history that ``reader`` reads; ``host`` is this machine in it."""
+    """Return the routes of the history in ``reader``; ``host`` is this machine in it."""
     history = _History(publisher, {spec.name: spec for spec in catalogue}, reader, host)
     handlers = {
         "series": history.series,
@@ -125,7 +125,7 @@ class _History:
         return packed(request, dumps(document))
 
     def incidents(self, request: Request) -> Response:
-        """Return the incidents that reached level ``least``, the newest first."""
+        """Return the incidents that reached level ``least``, newest first."""
         query = Query(request.query, ("limit", "before", "least", "lang"))
         least, words = Level[query.choice("least", LEVELS, "info").upper()], translator(query.language())
         limit, before = _page_of(query)
@@ -153,7 +153,7 @@ class _History:
         return packed(request, dumps({**found.document, "headroom": curves}))
 
     def stress_runs(self, request: Request) -> Response:
-        """Stress runs, the newest first, without the rows behind their figures."""
+        """Stress runs, newest first, without the rows behind their figures."""
         query = Query(request.query, ("limit", "before", "lang"))
         language, (limit, before), reader = query.language(), _page_of(query), self.reader()
         newest = reader.stress_runs(brief=True, before=before, newest=limit + 1)
@@ -171,8 +171,8 @@ class _History:
         return packed(request, dumps(_run(number, found, language)))
 
     def _named(self, host: str | None) -> Iterator[tuple[str, SeriesRef]]:
-        """Yield the series with their names: those of now that are about to be recorded, then those that are."""
-        # The latest sample is only of this machine.
+        """Yield the series with their names: current ones not recorded yet, then the recorded ones."""
+        # The latest sample is of this machine only.
         latest = self.publisher.latest if host is None else None
         for spec, _, its_labels in latest.readings() if latest else ():
             if spec.stored and spec.kind != "info":
@@ -202,7 +202,7 @@ class _History:
 
 
 def grown(points: Iterable[ProcessPoint]) -> list[dict[str, Any]]:
-    """Return each process of recorded points once, the one that was largest first."""
+    """Return each process of recorded points once, the largest first."""
     found = []
     for of_it in by_process(points):
         held, last = [p.rss_bytes + p.swap_bytes for p in of_it], of_it[-1]
@@ -213,13 +213,13 @@ def grown(points: Iterable[ProcessPoint]) -> list[dict[str, Any]]:
 
 
 def full_name(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> str:
-    """Return the name of a series; that of a metric of another version lacks the suffix."""
+    """Return the name of a series; without suffix for a metric of another version."""
     spec = catalogue.get(ref.metric)
     return name_of(spec.exposed_name if spec else PREFIX + ref.metric, ref.labels)
 
 
 def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
-    """Return what the API says of a series; a metric of another version has neither unit nor help."""
+    """Return the API's description of a series; a metric of another version has neither unit nor help."""
     spec = catalogue.get(ref.metric)
     facts: dict[str, Any] = {
         "name": full_name(ref, catalogue),
@@ -237,9 +237,9 @@ def tier_of(step: int) -> str:
 
 
 def check_size(span_seconds: float, step: int, series: int) -> None:
-    """Refuse a longer answer than anybody can look at, and one that takes far more reading than it shows.
+    """Refuse an answer that is too long to view, or needs far more reading than it shows.
 
-    A step of 2,591,999 s cannot be made of hours or minutes: a few points of it would take every sample.
+    A step of 2,591,999 s is no multiple of hours or minutes: a few points of it would need every sample.
 
     Raises Problem: says what would be short enough.
     """
@@ -259,7 +259,7 @@ def check_size(span_seconds: float, step: int, series: int) -> None:
 
 
 def columns(summaries: Sequence[Bucket], *, counter: bool) -> dict[str, list[Number]]:
-    """Return summaries as columns: of a counter what it was last, else the mean with least and greatest."""
+    """Return rollups as columns: the last value of a counter, else mean, minimum and maximum."""
     time = [round(s.wall, 3) for s in summaries]
     if counter:
         return {"time": time, "value": [s.last for s in summaries]}
@@ -272,7 +272,7 @@ def columns(summaries: Sequence[Bucket], *, counter: bool) -> dict[str, list[Num
 
 
 def short(value: Number) -> Number:
-    """Return a mean without digits that mean nothing: 7 of them, and none behind the point of a large one."""
+    """Return a mean without meaningless digits: 7 significant ones, and no decimals for a large value."""
     if isinstance(value, int) or value.is_integer():
         return int(value) if abs(value) < 1e15 else value
     if abs(value) >= 1e6:
@@ -289,12 +289,12 @@ def _number(request: Request) -> int:
 
 
 def _page_of(query: Query) -> tuple[int, int | None]:
-    """Return how many are asked for, and from which number downwards."""
+    """Return the requested number of entries, and the number to continue below."""
     return query.whole("limit", 1, MOST) or PAGE, query.whole("before", 0, 1 << 62)
 
 
 def _page(request: Request, name: str, found: list[dict[str, Any]], limit: int, total: int) -> Response:
-    """Answer with ``limit`` of those found; if there is one more, with the number from which to go on."""
+    """Answer with ``limit`` of the entries; if there are more, with the number at which to continue."""
     document: dict[str, Any] = {name: found[:limit], "total": total}
     if len(found) > limit:
         document["next"] = found[limit - 1]["id"]

@@ -1,6 +1,6 @@
-"""Endpoints beside the API: metrics, health, the page and its texts.
+"""Endpoints besides the API: metrics, health, the page and its texts.
 
-The page's files are few, small, read once, sent gzipped, and asked for again only to hear that none changed.
+The page's files are few and small, read once, sent gzipped, and revalidated by browsers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-#: Nothing inline, nothing from elsewhere, and no text of ours or of a program's name ever becomes markup:
-#: browsers that know trusted types refuse to parse any.
+#: Nothing inline, nothing from other origins, and no text, such as a program's name, can become markup: browsers that
+#: know trusted types refuse to parse any.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -36,7 +36,7 @@ POLICY = (
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
-    # A new version of the daemon must not meet scripts of the old one; asking again costs one small answer.
+    # Scripts of an old version must not talk to a new daemon; revalidating costs one small answer.
     "Cache-Control": "no-cache",
 }
 
@@ -44,10 +44,10 @@ _HEADERS = {
 def routes(
     publisher: Publisher, status: Callable[[str], Mapping[str, Any]], now: Callable[[str], Mapping[str, Any]]
 ) -> list[Route]:
-    """Return the paths every daemon has.
+    """Return the routes every daemon has.
 
-    ``status`` is what ``wslgpud status --json`` prints, in a language; ``now`` the same without a look into the
-    database, hence at once.
+    ``status`` is the output of ``wslgpud status --json``, in a language; ``now`` the same without reading the database,
+    so it never blocks.
     """
 
     def trouble() -> MessageLike:
@@ -77,14 +77,14 @@ def routes(
 
 
 def probe_response(reason: MessageLike) -> Response:
-    """Answer a probe: 200 when there is no ``reason`` against it, else 503."""
+    """Answer a probe: 200 without a ``reason``, else 503."""
     return text(503, str(reason)) if reason else text(200, "ok")
 
 
 def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> MessageLike:
-    """Say why sampling is not healthy; empty when it is.
+    """Return why sampling is unhealthy; empty when it is healthy.
 
-    Five intervals of patience, at least 10 s: a machine that swaps stalls for seconds, and is not ill.
+    Tolerates five intervals, at least 10 s: a machine that swaps stalls for seconds.
     """
     interval = latest.interval_seconds if latest else 1.0
     if seconds_since_tick <= max(10.0, 5 * interval):
@@ -94,7 +94,7 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> MessageLike
 
 
 def _words(request: Request) -> Response:
-    """Answer with each template of the page and its translation, and with labels by ``kind.name``."""
+    """Answer with each template of the page and its translation, and labels by ``kind.name``."""
     return _worded(language_of(request)).answer(request, {"Cache-Control": "no-cache"})
 
 
@@ -118,8 +118,8 @@ def _file(name: str) -> CachedDocument:
 
 @functools.cache
 def _worded(language: str) -> CachedDocument:
-    spoken = translator(language)  # on a thread that may wait: the next answers are worded on the server's own
-    said = translations(language, "serve/static/")  # where a template stands, as the catalogue has it
+    spoken = translator(language)  # loaded on a thread that may block: later answers are rendered on the server's own
+    said = translations(language, "serve/static/")  # by location of the template in the catalogue
     labels = {f"{kind}.{name}": spoken.label(kind, name) for kind, of in TEMPLATES["label"].items() for name in of}
     body = dumps(said | labels)
     return CachedDocument(body, "application/json", hashlib.sha256(body).hexdigest()[:20])

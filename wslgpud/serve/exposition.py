@@ -1,4 +1,4 @@
-"""The last snapshot and its cached text as Prometheus reads it: a scrape never reads a source."""
+"""The last snapshot and its cached text in Prometheus' formats: a scrape never reads a source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wslgpud.metrics import MetricSpec, counter, gauge, info
 from wslgpud.model import Reading, Snapshot
 from wslgpud.serve.metrics_text import CLASSIC, CLASSIC_1, OPENMETRICS, Format, MetricsText, families
 
-# How the daemon itself fares is Prometheus' to remember, not our database's.
+# The daemon's own health is for Prometheus to record, not for our database.
 _gauge, _counter = functools.partial(gauge, stored=False), functools.partial(counter, stored=False)
 
 BUILD = info("build", "Version of wslgpud and of the Python it runs on.", "version", "python")
@@ -46,7 +46,7 @@ METRICS: tuple[MetricSpec, ...] = (
     *(HTTP_REQUESTS, HTTP_CONNECTIONS, RENDER_DURATION),
 )
 
-#: A text older than this is rendered again even without a tick, so that our own health stays current.
+#: A text older than this is rendered anew even without a tick, so that our own health stays current.
 FRESH_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def build_reading() -> Reading:
 
 
 def source_readings(snapshot: Snapshot) -> Iterator[Reading]:
-    """Say how the tick and each of its sources went."""
+    """Return the readings about the tick and each of its sources."""
     yield Reading(TICK_TIMESTAMP, snapshot.wall)
     for report in snapshot.reports:
         name = (report.name,)
@@ -77,15 +77,15 @@ class _Text:
     published: int
     mono: float
     plain: bytes
-    #: nothing until somebody asks for it
+    #: created on first request
     zipped: bytes = b""
 
 
 class Publisher:
-    """Where the sampler leaves each snapshot and the server finds the last one.
+    """Hands the last snapshot from the sampler to the server.
 
-    ``publish`` swaps one reference and never waits; readers take that reference. Texts are kept per
-    snapshot and format, so that twenty scrapers cost one rendering.
+    ``publish`` swaps one reference and never blocks; readers take that reference. Texts are cached per snapshot and
+    format, so that twenty scrapers cost one rendering.
     """
 
     def __init__(self, catalogue: Iterable[MetricSpec], clock: Clock | None = None) -> None:
@@ -94,7 +94,7 @@ class Publisher:
         self._clock = clock or SystemClock()
         self._extras: list[Callable[[], Iterable[Reading]]] = []
         self._complaints: dict[Callable[[], Iterable[Reading]], str] = {}
-        self._process = ProcessCollector(registry=None)  # process_*: names all Prometheus clients share
+        self._process = ProcessCollector(registry=None)  # process_*: names shared by all Prometheus clients
         self._published = 0
         #: the last snapshot; None until the first tick
         self.latest: Snapshot | None = None
@@ -108,7 +108,7 @@ class Publisher:
         self._published += 1
 
     def add_collector(self, readings: Callable[[], Iterable[Reading]]) -> None:
-        """Expose what ``readings`` returns beside the snapshots; a scrape waits for it: it must be quick."""
+        """Expose the result of ``readings`` besides the snapshots; a scrape waits for it, so it must be fast."""
         self._extras.append(readings)
 
     def seconds_since_tick(self) -> float:
@@ -120,17 +120,17 @@ class Publisher:
         return self._clock.mono() - self.started_mono
 
     def wall(self) -> float:
-        """Return what time it is, in seconds since the epoch."""
+        """Return the time in seconds since the epoch."""
         return self._clock.wall()
 
     def text(self, text_format: Format, *, zipped: bool = False) -> bytes:
-        """Return all that is known in ``text_format``, gzipped if asked."""
+        """Return all readings in ``text_format``, gzipped on request."""
         kept, now = self._texts.get(text_format), self._clock.mono()
         if kept is None or kept.published != self._published or now - kept.mono > FRESH_SECONDS:
             kept = self._texts[text_format] = self._render(text_format, now)
         if not zipped:
             return kept.plain
-        # Level 1: metrics shrink to a twentieth already; level 6 takes three times as long for a fifth more.
+        # Level 1 already compresses metrics to a twentieth; level 6 takes three times as long for a fifth less.
         kept.zipped = kept.zipped or gzip.compress(kept.plain, compresslevel=1, mtime=0)
         return kept.zipped
 
@@ -156,7 +156,7 @@ class Publisher:
         try:
             found = list(readings())
         except Exception as error:  # noqa: BLE001 - what one part says of itself must not cost all the others
-            # Once, not at each scrape for as long as it lasts.
+            # Once, not at every scrape.
             if self._complaints.get(readings) != repr(error):
                 self._complaints[readings] = repr(error)
                 _log.error("no metrics from %s: %r", getattr(readings, "__qualname__", readings), error)
@@ -175,7 +175,7 @@ _BY_MEDIA_TYPE = {
 
 
 def negotiate(accept: str) -> Format:
-    """Return the format that an Accept header likes best; the classic one when it likes none of ours."""
+    """Return the format that an Accept header prefers; the classic one if it accepts none of ours."""
     liked = [
         (weight, _BY_MEDIA_TYPE[media]) for media, weight in _weighed(accept) if weight and media in _BY_MEDIA_TYPE
     ]
@@ -183,12 +183,12 @@ def negotiate(accept: str) -> Format:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Tell whether an Accept-Encoding header allows gzip."""
+    """Return whether an Accept-Encoding header allows gzip."""
     return next((weight > 0 for (name, _), weight in _weighed(accept_encoding) if name in ("gzip", "*")), False)
 
 
 def _weighed(header: str) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield the choices in a header: each with its version, if any, and its weight (``q=``); 0 where that is none."""
+    """Yield the choices in a header, each with its version, if any, and its weight (``q=``); 0 where invalid."""
     for choice in header.lower().split(","):
         name, *parameters = (part.strip() for part in choice.split(";"))
         values = dict(part.partition("=")[::2] for part in parameters)

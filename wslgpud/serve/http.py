@@ -1,4 +1,4 @@
-"""Requests, responses, and what makes the one of the other, with its limits."""
+"""Requests, responses, and the router in between, with its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, RateLimiter, cr
 from wslgpud.serve.exposition import HTTP_REQUESTS, accepts_gzip
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
 
-#: Sent with every response, whatever happens; web.config.file may override them.
+#: Sent with every response; web.config.file may override them.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -33,23 +33,23 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-#: Longest head of a request, in bytes.
+#: Size limit of a request's head, in bytes.
 HEAD_BYTES = 16_384
-#: Requests that may wait for a thread at a time; more are told to come back (503).
+#: Requests that may wait for a thread at a time; more get 503.
 WAITING_MAX = 64
-#: Passwords of one client that may wait to be checked: guessing must not lock out those who know.
+#: Password checks of one client that may wait: guessing must not lock out legitimate users.
 GUESSES_MAX = 8
-#: Threads for handlers that may wait (a lock, a driver), and for those that read much of the database into
-#: memory: as many answers of the largest kind are in the making at a time.
+#: Threads for handlers that may block (a lock, a driver), and for those that read much of the database into memory,
+#: which limits how many of the largest answers are built at a time.
 THREADS = 2
 HEAVY_THREADS = 2
-#: Time limit of such handlers; the client gets 504 after it.
+#: Time limit of such handlers; afterwards the client gets 504.
 HANDLER_SECONDS = 30.0
 
-#: Characters of a path that failed, in the log.
+#: Logged characters of a failed path.
 _LOGGED_MAX = 200
 
-#: shorter answers are not worth packing
+#: shorter answers are not worth compressing
 _WORTH_ZIPPING_BYTES = 1400
 _VARY = {"Vary": "Accept-Encoding"}
 _ZIPPED = {"Content-Encoding": "gzip"}
@@ -61,7 +61,7 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as handlers see it; header names are in lower case."""
+    """A request for handlers; header names are in lower case."""
 
     method: str
     path: str
@@ -69,12 +69,12 @@ class Request:
     headers: Mapping[str, str]
     head_bytes: int = 0
     version: str = "1.1"
-    #: the network that it came from, see ``access.network_of``
+    #: the client's network, see ``access.network_of``
     client: str = ""
 
     @property
     def has_body(self) -> bool:
-        """Whether something follows the head."""
+        """Whether there is a body."""
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
 
@@ -87,27 +87,27 @@ class Response:
 
 
 def text(status: int, line: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with one line of text."""
+    """Answer with a line of text."""
     return Response(status, (line + "\n").encode(), headers=headers or {})
 
 
 def dumps(value: Any) -> bytes:
-    """Write JSON; names of files and programs may hold bytes that are not UTF-8, which are then escaped."""
+    """Encode JSON; bytes in names of files and programs that are not UTF-8 are escaped."""
     document = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return document.encode("utf-8", "backslashreplace")
 
 
 class CachedDocument:
-    """Bytes of a type; a client that names their ``etag`` has them already and gets an empty 304."""
+    """Content with its type; a client that sends its ``etag`` gets an empty 304."""
 
     def __init__(self, body: bytes, content_type: str, etag: str, *, level: int = 1) -> None:
-        """Pack them. Level 1 takes a third of the time of level 6 for a fifth more bytes."""
+        """Compress it. Level 1 takes a third of the time of level 6 for a fifth more bytes."""
         self._zipped = gzip.compress(body, level, mtime=0)
         self._content_type = content_type
         self._etag = f'"{etag}"'
 
     def answer(self, request: Request, headers: Mapping[str, str]) -> Response:
-        """Answer a request with them and ``headers``."""
+        """Answer a request with it and ``headers``."""
         headers = {**_VARY, "ETag": self._etag, **headers}
         if request.headers.get("if-none-match") == self._etag:
             return Response(304, b"", "", headers)
@@ -117,22 +117,22 @@ class CachedDocument:
 
 
 def packed(request: Request, body: bytes) -> Response:
-    """Answer with JSON, gzipped if the client accepts that and it is long enough."""
+    """Answer with JSON, gzipped if the client accepts it and it is long enough."""
     if len(body) < _WORTH_ZIPPING_BYTES or not accepts_gzip(request.headers.get("accept-encoding", "")):
         return Response(200, body, "application/json", _VARY)
     return Response(200, gzip.compress(body, 1, mtime=0), "application/json", {**_VARY, **_ZIPPED})
 
 
 @dataclass(eq=False)
-class Problem(Exception):  # an answer, not a fault
-    """A refused request; ``detail`` says what is wrong and what would be right."""
+class Problem(Exception):  # an answer, not an error
+    """A rejected request; ``detail`` says why, and what is valid."""
 
     status: int
     detail: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, path: str) -> Response:
-        """Answer with a line of text, in the API as RFC 9457 writes it."""
+        """Answer with a line of text, or for the API in RFC 9457 format."""
         if not path.startswith("/api/"):
             return text(self.status, self.detail, self.headers)
         title = HTTPStatus(self.status).phrase
@@ -142,11 +142,11 @@ class Problem(Exception):  # an answer, not a fault
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path and what answers it (GET and HEAD alike).
+    """A path and its handler, for GET and HEAD.
 
-    A path that ends in ``/{...}`` stands for all that have anything there. ``handler`` runs on the server's
-    only thread and must not block; with ``waits`` it runs on one of a few others, so that whatever it waits
-    for never delays a scrape. One that is ``heavy`` reads history; it waits for others of its kind only.
+    A path that ends in ``/{...}`` matches any text there. ``handler`` runs on the server's only thread and must not
+    block; with ``waits`` it runs on one of a few other threads, so that it never delays a scrape. A ``heavy`` one reads
+    history; it waits only for others of its kind.
     """
 
     path: str
@@ -156,17 +156,17 @@ class Route:
 
 
 class Threads:
-    """A few threads for what would block the server's own, with a bound on what waits for them."""
+    """A few threads for handlers that would block the server's own, with a bounded queue."""
 
     def __init__(self, count: int, name: str, each_max: int = WAITING_MAX) -> None:
-        """Prepare; threads start when first needed. Of one client ``each_max`` may wait."""
+        """Prepare; threads start when first needed. ``each_max`` is the limit of queued work per client."""
         self._each_max = each_max
         self._of: Counter[str] = Counter()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._waiting = threading.BoundedSemaphore(WAITING_MAX)
 
     async def run(self, work: Callable[[], _T], client: str = "") -> _T:
-        """Return what ``work`` returns. Raises Problem: too much is waiting already, of all or of ``client``."""
+        """Return the result of ``work``. Raises Problem: the queue, or the share of ``client``, is full."""
         if self._of[client] >= self._each_max or not self._waiting.acquire(blocking=False):
             raise Problem(503, "too many requests are waiting; try again", {"Retry-After": "1"})
         self._of[client] += 1
@@ -178,15 +178,15 @@ class Threads:
             self._of -= Counter((client,))
 
     def close(self) -> None:
-        """Accept no more requests; those that run are not waited for."""
+        """Accept no more work; do not wait for running work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Router:
-    """Answers requests: checks in the order of what they cost, then the route's handler."""
+    """Answers requests: checks, the cheapest first, then the route's handler."""
 
     def __init__(self, routes: Iterable[Route], host_rule: HostRule, web: WebConfigFile) -> None:
-        """Serve ``routes`` to those whom ``host_rule`` and the web configuration let in.
+        """Serve ``routes`` to clients that ``host_rule`` and the web configuration admit.
 
         Raises ValueError: two routes have the same path.
         """
@@ -194,19 +194,19 @@ class Router:
         for route in routes:
             if self._routes.setdefault(route.path, route) is not route:
                 raise ValueError(f"two routes answer {route.path}")
-        #: routes for all paths of a folder, by folder
+        #: routes for all paths below a folder, by folder
         self._templates = {p.rpartition("/")[0]: r for p, r in self._routes.items() if p.endswith("}")}
         self._host_rule, self._web = host_rule, web
         self._threads = Threads(THREADS, "wslgpud-http")
         self._heavy = Threads(HEAVY_THREADS, "wslgpud-history")
-        # One thread: guessing passwords then costs the machine at most one core.
+        # One thread: guessing passwords then takes at most one core.
         self._bcrypt = Threads(1, "wslgpud-bcrypt", GUESSES_MAX)
         self._passwords = Passwords(self._bcrypt.run)
         self._limiter = RateLimiter()
         self._counts: Counter[tuple[str, int]] = Counter()
 
     async def respond(self, request: Request) -> tuple[Response, Headers]:
-        """Answer a request; an error of a handler is a 500 and a line in the log, never more."""
+        """Answer a request; an error in a handler becomes a 500 and a line in the log, no more."""
         web = self._web.current
         try:
             response = await self._answer(request, web)
@@ -216,15 +216,15 @@ class Router:
             response = Problem(504, f"no answer within {HANDLER_SECONDS:g} s").answer(request.path)
         except Exception as error:  # noqa: BLE001 - whatever a handler does, the server stays
             where = traceback.extract_tb(error.__traceback__)[-1]
-            # A path may hold line ends and escapes of terminals, and this goes to the journal.
+            # A path may contain line breaks and terminal escapes, and this goes to the journal.
             path = ascii(request.path[:_LOGGED_MAX])[1:-1]
             _log.error("%s failed: %r in %s:%s", path, error, where.filename, where.lineno)
             response = Problem(500, "internal error; the daemon's log says more").answer(request.path)
-        # Paths that are not ours share one series, or strangers could make thousands.
+        # Unknown paths share one series, or strangers could create thousands.
         route = self._route(request.path)
         self._counts[route.path if route else "other", response.status] += 1
         headers = response_headers(response, web.headers)
-        if request.has_body:  # it is never read, so nothing can follow it on this connection
+        if request.has_body:  # the body is not read, so no request can follow on this connection
             headers.append((b"connection", b"close"))
         return response, headers
 
@@ -233,11 +233,11 @@ class Router:
         other_name = "this server does not answer to that host name; see server.allowed_hosts"
         own_page = "a page of another origin asked for this; open the page here, or use a program"
         for wrong, status, detail, headers in (
-            # The first two: requests a browser makes for somebody else's page.
+            # The first two: requests that a browser makes for another site's page.
             (not self._host_rule.allows(host), 421, other_name, {}),
             (cross_origin(request.path, request.headers), 403, own_page, {}),
-            (request.version not in ("1.0", "1.1"), 505, "only HTTP/1.1", close),  # h11 takes any
-            # h11 stops only heads that don't come in one piece
+            (request.version not in ("1.0", "1.1"), 505, "only HTTP/1.1", close),  # h11 accepts any
+            # h11 limits only heads that come in several pieces
             (request.head_bytes > HEAD_BYTES, 431, f"more than {HEAD_BYTES} bytes of headers", close),
             (request.method not in ("GET", "HEAD"), 405, "only GET and HEAD", {"Allow": "GET, HEAD"}),
             (request.has_body, 413, "requests have no body here", {}),
@@ -262,7 +262,7 @@ class Router:
         return self._routes.get(path) or (self._templates.get(folder) if name else None)
 
     def refuse(self, status: int) -> tuple[Response, Headers]:
-        """Answer what was not even a request."""
+        """Answer a malformed request."""
         self._counts["other", status] += 1
         response = text(status, HTTPStatus(status).phrase, {"Connection": "close"})
         return response, response_headers(response, {})
@@ -277,9 +277,9 @@ class Router:
 
 
 def response_headers(response: Response, overrides: Mapping[str, str]) -> Headers:
-    """Return all headers of ``response``; its own win over ``overrides``, those over the standard ones.
+    """Return all headers of ``response``; its own take precedence over ``overrides``, those over the defaults.
 
-    The date is set here and nothing names the server's software: versions help only attackers.
+    The date is set here, and no header names the server's software: versions only help attackers.
     """
     headers = {
         **SECURITY_HEADERS,
@@ -287,7 +287,7 @@ def response_headers(response: Response, overrides: Mapping[str, str]) -> Header
         **response.headers,
         "Date": formatdate(usegmt=True),
         "Content-Type": response.content_type,
-        # of 304 it would be the length of the answer that is not sent
+        # for 304 it would be the length of the body that is not sent
         "Content-Length": "" if response.status == 304 else str(len(response.body)),
     }
     return [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items() if v]

@@ -1,4 +1,4 @@
-"""Accepts a bounded number of connections, speaks HTTP/1.1 on them by h11, and ends those of slow clients."""
+"""Accepts a bounded number of connections, serves HTTP/1.1 by h11, and drops slow clients."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from wslgpud.serve.webconfig import WebConfigFile
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long a client may take."""
+    """Time limits for clients, in seconds."""
 
-    #: to agree on TLS, and to send the head of a request
+    #: TLS handshake, and the head of a request
     head_seconds: float = 10.0
-    #: between two requests
+    #: idle between two requests
     idle_seconds: float = 30.0
-    #: to take an answer after which the connection ends, or so much of one that the buffers have room again
+    #: reading the last answer of a connection, or enough of one that buffers have room again
     answer_seconds: float = 30.0
 
 
 class Connection(asyncio.Protocol):
-    """Answers a client's requests one after another; while it is the client's turn, a deadline runs."""
+    """Answers a client's requests one after another; a deadline runs while it is the client's turn."""
 
     def __init__(self, app: Router, network: str, deadlines: Deadlines, on_backlog: Callable[[], None]) -> None:
-        """Prepare for a client in ``network``, see ``access.network_of``; ``on_backlog``: it does not read."""
+        """Prepare for a client in ``network``, see ``access.network_of``; ``on_backlog``: its answers pile up."""
         self.network = network
         self._app, self._deadlines, self._on_backlog = app, deadlines, on_backlog
         self._loop = asyncio.get_running_loop()
         self.since = self._loop.time()
-        #: whether it is the client's turn: to agree on TLS, to ask, or to take what was answered
+        #: whether it is the client's turn: TLS handshake, request, or reading the answer
         self.waits_for_client = True
-        #: agrees on TLS, if that is spoken, and serves; kept, for the loop itself holds tasks only weakly
+        #: does the TLS handshake, if any, and serves; kept, as the loop itself holds tasks only weakly
         self.task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._idle = self._final = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as asyncio calls it
-        """Begin: TLS, if any, is agreed on."""
+        """Start with the TLS handshake, if any."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -64,21 +64,21 @@ class Connection(asyncio.Protocol):
             self._limit_pipelining()
 
     def _limit_pipelining(self) -> None:
-        """Cut who has asked further ahead than anybody has to remember."""
+        """Drop a client that pipelines too many requests."""
         if len(self._wire.trailing_data[0]) > HEAD_BYTES:
             self.abort()
 
     def pause_writing(self) -> None:
-        """Begin no other answer: the client has let all buffers fill up."""
+        """Start no further answer: the client has let all buffers fill up."""
         self._writable.clear()
         self._on_backlog()
 
     def resume_writing(self) -> None:
-        """Go on: there is room again."""
+        """Continue: there is room again."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
-        """Wake up what waits for the client."""
+        """Wake up tasks that wait for the client."""
         for event in (self._closed, self._readable, self._writable):
             event.set()
 
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         try:
             request = await self._request(idle=False)
             while request is not None and await self._answer(request):
-                await asyncio.sleep(0)  # others have their turn, however many requests lie here already
+                await asyncio.sleep(0)  # give other connections their turn, however many requests are queued here
                 request = await self._request(idle=True)
         except h11.RemoteProtocolError as error:
             self._send(*self._app.refuse(error.error_status_hint))
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         await self._closed.wait()
 
     async def _request(self, *, idle: bool) -> Request | None:
-        """Return the next request; None where there is none to come. After an ``idle`` time its head is due."""
+        """Return the next request; None if there will be none. After the ``idle`` time its head is due."""
         self._idle, head_seconds = idle, self._deadlines.head_seconds
         self._set_deadline(self._deadlines.idle_seconds if idle else head_seconds)
         while (event := self._wire.next_event()) is h11.NEED_DATA and not self._closing:
@@ -120,14 +120,14 @@ class Connection(asyncio.Protocol):
         return request
 
     async def _answer(self, request: Request) -> bool:
-        """Answer a request; False where it was the last one."""
+        """Answer a request; False if it was the last one."""
         self.waits_for_client = False
         response, headers = await self._app.respond(request)
         self.since, self.waits_for_client = self._loop.time(), True
         self._send(response, headers, empty=request.method == "HEAD")
         if self._final or self._wire.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
             return False
-        # An answer that has filled the buffers is to be taken before there is another one, or is asked for.
+        # An answer that has filled the buffers must be read before the next one, or the next request.
         self._set_deadline(self._deadlines.answer_seconds)
         await self._writable.wait()
         self._wire.start_next_cycle()
@@ -150,45 +150,45 @@ class Connection(asyncio.Protocol):
         """Close at once, even during the handshake."""
         self._set_deadline(None)
         if self._transport is not None:
-            with suppress(AttributeError):  # 3.11.2's TLS transport, once lost, has nothing left to abort
+            with suppress(AttributeError):  # 3.11.2's TLS transport, once lost, cannot be aborted
                 self._transport.abort()
         elif self.task is not None:
             self.task.cancel()
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of answers that wait in memory until the client takes them."""
+        """Bytes of answers that wait in memory for the client to read them."""
         with suppress(AttributeError):  # as below
             return 0 if self._transport is None else self._transport.get_write_buffer_size()
         return 0
 
     @property
     def _closing(self) -> bool:
-        """Whether nothing can be sent any more."""
-        with suppress(AttributeError):  # 3.10's TLS transport, once lost, has nothing left to ask
+        """Whether the transport is closing."""
+        with suppress(AttributeError):  # 3.10's TLS transport, once lost, cannot be queried
             return self._closed.is_set() or self._transport is None or self._transport.is_closing()
         return True
 
     def _set_deadline(self, seconds: float | None) -> None:
-        """Set the client's deadline anew; None takes it back."""
+        """Set the client's deadline; None clears it."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        """Close in peace where nothing is under way in either direction; else that might never end."""
+        """Close gracefully if nothing is in transit in either direction; otherwise that might never end."""
         if self._idle and not self.unread_bytes:
             self.finish()
         else:
             self.abort()
 
 
-#: Open connections; for one more another is closed. Well below the 1,024 files a process may usually open,
-#: for sources must be able to read the machine even while strangers hold connections open.
+#: Limit of open connections; for a new one another is closed. Well below the usual limit of 1,024 open files, as
+#: sources must be able to read even while strangers hold connections open.
 CONNECTIONS_MAX = 256
-#: Unread responses in memory, all together: some of the largest.
+#: Limit of unread responses in memory, in total: a few of the largest.
 UNREAD_BYTES_MAX = 16 << 20
-#: send buffer per connection: the kernel takes twice as much, and up to 4 MiB if it may choose (tcp_wmem)
+#: send buffer per connection: the kernel takes twice as much, and up to 4 MiB by default (tcp_wmem)
 _SEND_BUFFER_BYTES = 1 << 16
 BACKLOG = 1024
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -197,11 +197,11 @@ _log = logging.getLogger(__name__)
 
 
 def to_evict(connections: Iterable[Connection]) -> Connection | None:
-    """Return the connection to close for a new client: of the network with the most, the one idle for longest.
+    """Return the connection to close for a new client: in the network with the most, the one idle for longest.
 
-    None while all of them wait for us. A thousand slow clients would otherwise hold every slot for as long as a
-    head may take, and a probe would wait behind them. A well-behaved client sends its head at once and is answered
-    within a few turns of the event loop, long before it could become the oldest.
+    None while all of them wait for us. A thousand slow clients would otherwise hold every slot for as long as a head
+    may take, and a probe would wait behind them. A well-behaved client sends its head at once and is answered within a
+    few turns of the event loop, long before it could become the oldest.
     """
     waited_for = [connection for connection in connections if connection.waits_for_client]
     per_network = Counter(connection.network for connection in waited_for)
@@ -209,14 +209,14 @@ def to_evict(connections: Iterable[Connection]) -> Connection | None:
 
 
 class Listener:
-    """Serves from a thread of its own: nobody else waits for clients, and nothing runs until one comes.
+    """Serves from its own thread, which alone waits for clients, and is idle until one comes.
 
-    Places are counted from the TLS handshake on, and a renewed certificate holds from the next connection on.
+    Connections count from the TLS handshake on, and a renewed certificate applies from the next connection on.
     """
 
     def __init__(self, sock: socket.socket, app: Router, web: WebConfigFile, deadlines: Deadlines, name: str) -> None:
-        """Listen on ``sock``, which is bound, and serve. Raises OSError: it cannot be listened on."""
-        # What clients do not read is memory of ours in the kernel, too; connections inherit this.
+        """Listen on the bound ``sock``, and serve. Raises OSError: listening failed."""
+        # Unread data also takes our kernel memory; connections inherit this limit.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sock.listen(BACKLOG)
         sock.setblocking(False)
@@ -225,18 +225,18 @@ class Listener:
         self._left = asyncio.Event()
         self._drain_seconds = 0.0
         self._begun = threading.Event()
-        # A daemon thread: an orderly end goes through stop(), and a crash of the rest must not hang on it.
+        # A daemon thread: a clean shutdown goes through stop(), and a crash elsewhere must not hang on it.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._begun.wait()
 
     @property
     def connections(self) -> int:
-        """How many connections are open, TLS handshakes included."""
+        """Number of open connections, including TLS handshakes."""
         return len(self._connections)
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
-        """Take no more connections, give started answers ``timeout_seconds`` to end, cut the rest."""
+        """Accept no more connections, give started answers ``timeout_seconds`` to finish, drop the rest."""
         if self._thread.is_alive():
             self._drain_seconds = timeout_seconds
             self._loop.call_soon_threadsafe(self._accepting.cancel)
@@ -265,7 +265,7 @@ class Listener:
             for connection in tuple(self._connections):
                 connection.abort()
         if not self._accepting.cancelled():
-            self._accepting.result()  # which raises what nobody foresaw
+            self._accepting.result()  # raises unexpected errors
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -275,17 +275,17 @@ class Listener:
             except OSError as error:
                 if error.errno in _NO_FILES:
                     _log.error("cannot take a connection: %s", error.strerror)
-                    await asyncio.sleep(1)  # or the same error would come at once, again and again
+                    await asyncio.sleep(1)  # or the same error would recur at once
                 continue
             if len(self._connections) >= CONNECTIONS_MAX and (evicted := to_evict(self._connections)):
                 evicted.abort()
             await self._fewer_than(CONNECTIONS_MAX)
-            network = network_of(str(place[0])) if place else ""  # a Unix socket's has no name
+            network = network_of(str(place[0])) if place else ""  # a Unix socket's peer has no name
             connection = Connection(self._app, network, self._deadlines, self._limit_backlog)
             self._connections.add(connection)
             connection.task = asyncio.create_task(self._begin(client, connection))
-            # One per turn of the loop: otherwise a burst would fill all slots and push out its own first clients
-            # before a single head is read.
+            # One per turn of the loop: otherwise a burst would fill all slots and evict its own first clients before a
+            # single head is read.
             await asyncio.sleep(0)
 
     async def _fewer_than(self, count: int) -> None:
@@ -294,7 +294,7 @@ class Listener:
             await self._left.wait()
 
     def _limit_backlog(self) -> None:
-        """Close connections of clients that do not read, until the unread responses are small enough."""
+        """Close connections of clients that do not read, until the total of unread responses is small enough."""
         stalled = {connection for connection in self._connections if connection.unread_bytes}
         while sum(connection.unread_bytes for connection in stalled) > UNREAD_BYTES_MAX and (
             evicted := to_evict(stalled)
@@ -320,6 +320,6 @@ class Listener:
         except OSError as error:  # a client that gave up, or a failed TLS handshake
             _log.debug("no connection: %s", error)
         finally:
-            connection.abort()  # lost by an error, 3.10's TLS transport would complain that it is open
+            connection.abort()  # otherwise 3.10's TLS transport, lost by an error, would warn that it is open
             self._connections.discard(connection)
             self._left.set()

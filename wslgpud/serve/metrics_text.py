@@ -1,8 +1,8 @@
-"""Readings as Prometheus reads them: prometheus_client writes the text, and only what has changed is written again.
+"""Readings in Prometheus' text formats, written by prometheus_client, with unchanged parts cached.
 
-Between two scrapes most of it stays: the head of each family, the name and labels of each series, and often the
-value. So prometheus_client is asked once for each head and name, and a family whose values have not changed keeps
-its text.
+Between two scrapes most of the text stays the same: the head of each family, the name and labels of each series, and
+often the value. So prometheus_client renders each head and name once, and a family with unchanged values keeps its
+text.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, Reading
 
 Labels = tuple[str, ...]
-_number: Callable[[Number], str] = floatToGoString  # which has no types
+_number: Callable[[Number], str] = floatToGoString  # untyped
 _END = b"# EOF\n"
-#: combinations of labels whose cleaned form is remembered: some times as many as a machine has series
+#: cached cleaned label sets: several times the number of series of a machine
 _REMEMBERED = 4096
 
 
@@ -49,9 +49,9 @@ class MetricFamily(NamedTuple):
     series: dict[Labels, Number]
 
     def metric(self) -> Metric:
-        """Return it as prometheus_client takes it.
+        """Return it as a metric of prometheus_client.
 
-        Raises ValueError: a series has not one value for each label its metric declares.
+        Raises ValueError: a series does not have exactly one value for each declared label.
         """
         spec = self.spec
         metric = Metric(spec.family, spec.help, spec.kind, spec.unit)
@@ -67,9 +67,9 @@ class MetricFamily(NamedTuple):
 def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[MetricFamily]:
     """Group readings into families, each once, in the order of the catalogue.
 
-    A series that two sources read is exposed once, with the last value: Prometheus drops a whole scrape
-    that holds a duplicate. What is not a finite number is not known, hence absent. Families that
-    ``order`` (name -> rank) does not know come last, by name.
+    A series from two sources is exposed once, with the last value: Prometheus drops a scrape that contains a duplicate.
+    Non-finite numbers are unknown, hence absent. Families that ``order`` (name -> rank) does not know come last, by
+    name.
     """
     grouped: dict[str, MetricFamily] = {}
     for spec, value, labels in readings:
@@ -84,7 +84,7 @@ def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[Metr
 
 @functools.lru_cache(_REMEMBERED)
 def _clean(labels: Labels) -> Labels:
-    """Return labels as text that any parser takes: file names may hold bytes that are not UTF-8.
+    """Return labels that any parser accepts: file names may contain bytes that are not UTF-8.
 
     One such value would otherwise cost the whole scrape; and some lexers take NUL for the end.
     """
@@ -97,8 +97,8 @@ def _clean(labels: Labels) -> Labels:
 def encode(metrics: Iterable[Metric], text_format: Format) -> bytes:
     """Write metrics as text.
 
-    Our names hold no character that needs escaping; ALLOWUTF8 then gives the same text as the default
-    scheme and spares OpenMetrics half its time (it walks every name character by character otherwise).
+    Our names contain no character that needs escaping; ALLOWUTF8 then gives the same text as the default scheme and
+    halves OpenMetrics' time (which otherwise checks every name character by character).
     """
     write = openmetrics_text if text_format.openmetrics else classic_text
     registry: Any = SimpleNamespace(collect=lambda: metrics)
@@ -106,14 +106,14 @@ def encode(metrics: Iterable[Metric], text_format: Format) -> bytes:
 
 
 class MetricsText:
-    """Writes one format over and over; for one thread."""
+    """Renders one format repeatedly; not thread-safe."""
 
     def __init__(self, text_format: Format) -> None:
         self._format = text_format
         self._texts: dict[str, _FamilyText] = {}
 
     def of(self, found: Iterable[MetricFamily], others: Iterable[Metric] = ()) -> bytes:
-        """Return the text of families, then of ``others``, to its end: the same as ``encode`` writes of them all."""
+        """Return the complete text of families, then of ``others``: identical to ``encode`` for all of them."""
         return b"".join((*map(self._text, found), encode(others, self._format)))
 
     def _text(self, family: MetricFamily) -> bytes:
@@ -124,7 +124,7 @@ class MetricsText:
 
 
 class _FamilyText:
-    """The last text of a family."""
+    """The cached text of a family."""
 
     def __init__(self, spec: MetricSpec, text_format: Format) -> None:
         self._spec, self._format = spec, text_format
@@ -144,7 +144,7 @@ class _FamilyText:
         return self._text
 
     def _name(self, labels: Labels) -> str:
-        """Return what stands before a series' value."""
+        """Return the text before a series' value."""
         return self._encoded({labels: 0})[len(self._head) :].rpartition(" ")[0]
 
     def _encoded(self, series: dict[Labels, Number]) -> str:

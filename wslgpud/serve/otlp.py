@@ -1,6 +1,6 @@
-"""Metrics pushed to an OpenTelemetry collector over HTTP, for fleets that do not scrape; an extra.
+"""Metrics pushed to an OpenTelemetry collector over HTTP, for fleets without scraping; an extra.
 
-The names are those of /metrics without ``_total``, which receivers for Prometheus put there again:
+The names are those of /metrics without ``_total``, which Prometheus receivers add again:
 https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: how long one push may take; one that fails is not repeated: the next carries newer values of the same
+#: time limit of a push; a failed one is not repeated, as the next carries newer values
 TIMEOUT_SECONDS = 10.0
-#: a collector answers with a status and at most a few counts
+#: limit of an answer: a collector sends a status and at most a few counts
 _MOST_BYTES = 1 << 16
-#: of UCUM, as OpenTelemetry asks for: https://ucum.org/ucum
+#: UCUM units, as OpenTelemetry requires: https://ucum.org/ucum
 _UNITS = {"": "", "bytes": "By", "seconds": "s", "ratio": "1", "celsius": "Cel", "watts": "W", "joules": "J"}
 _UNITS |= {"hertz": "Hz", "bytes_per_second": "By/s"}
 _HELP = "Pushes to the OpenTelemetry collector, by outcome (sent, failed)."
@@ -40,7 +40,7 @@ METRICS = (PUSHES,)
 
 
 class Push:
-    """Pushes what ``readings`` gives every ``interval_seconds``, in a thread for which nothing waits."""
+    """Pushes the result of ``readings`` every ``interval_seconds``, in a thread that nothing waits for."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Push:
         clock: Clock | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """Understand the configuration; nothing is sent yet.
+        """Check the configuration; nothing is sent yet.
 
         Raises ConfigError: the library is missing, or the address or a header is malformed.
         """
@@ -84,7 +84,7 @@ class Push:
         return [Reading(PUSHES, count, (outcome,)) for outcome, count in self.outcomes.items()]
 
     def close(self, timeout_seconds: float) -> None:
-        """End, without waiting for a collector that does not respond."""
+        """Stop, without waiting for a collector that does not respond."""
         self._stop.set()
         self._thread.join(timeout_seconds)
 

@@ -1,6 +1,6 @@
 """Pages without scripts, from data: ``/plain`` and ``/runbook``.
 
-Text only ever becomes text: nothing here makes markup of a string.
+Strings only ever become text, never markup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wslgpud.alerts.runbook import sections
 from wslgpud.serve.http import Response
 from wslgpud.words import MessageLike, Translator, translator
 
-#: no scripts, no frames, nothing inline, nothing from elsewhere
+#: no scripts, no frames, nothing inline, nothing from other origins
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -30,7 +30,7 @@ class Html(str):
 
 
 def h(tag: str, *content: str, **attributes: object) -> Html:
-    """Build an element; ``class_`` and ``aria_label`` are attributes, None is left out."""
+    """Build an element; ``class_`` and ``aria_label`` are attributes, None is omitted."""
     known = {name.strip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     written = "".join(f' {name}="{html.escape(str(value))}"' for name, value in known.items())
     inside = "".join(part if isinstance(part, Html) else html.escape(part) for part in content)
@@ -38,7 +38,7 @@ def h(tag: str, *content: str, **attributes: object) -> Html:
 
 
 def page(title: str, language: str, *body: Html) -> Response:
-    """Answer with a page that looks like the one with scripts, in the system's theme."""
+    """Answer with a page styled like the one with scripts, in the system's theme."""
     text = f"""<!doctype html>
 <html lang="{language}">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -50,14 +50,14 @@ def page(title: str, language: str, *body: Html) -> Response:
     return Response(200, text.encode(), "text/html; charset=utf-8", _HEADERS)
 
 
-#: a machine may have hundreds of groups; its own memories come first
+#: a machine may have hundreds of cgroups; its own resources come first
 _MOST_MEMORIES = 12
 
 
 def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Translator) -> Response:
-    """Answer with the page at ``/plain``: the status document as it stands, worded in ``translator``.
+    """Answer with the page at ``/plain``: the current status document, rendered by ``translator``.
 
-    ``trouble`` is why sampling is not healthy; empty when it is.
+    ``trouble`` is why sampling is unhealthy; empty when it is healthy.
     """
     t, machine = translator.t, socket.gethostname()
     state = t("Waiting for the first sample.")
@@ -126,20 +126,20 @@ def _source(source: Mapping[str, Any], translator: Translator) -> Html:
     return h("tr", h("th", source["name"], scope="row"), state, h("td", detail, class_="dim"))
 
 
-#: where links in alerts lead
+#: target of links in alerts
 RUNBOOK_PATH = "/runbook"
-#: the Markdown that the runbook keeps to: `code` and [words](address)
+#: the Markdown that the runbook uses: `code` and [text](address)
 _SPAN = re.compile(r"`(?P<code>[^`]+)`|\[(?P<words>[^]]+)\]\((?P<address>[^)]+)\)")
 
 
 @functools.cache
 def runbook_page(language: str) -> Response:
-    """Answer with what to do about each rule, offline: links in alerts lead here."""
+    """Answer with the runbook, offline: links in alerts lead here."""
     return runbook(sections(translator(language)), translator(language))
 
 
 def runbook(texts: Mapping[str, str], translator: Translator) -> Response:
-    """Answer with the page; each rule is an anchor by its name."""
+    """Answer with the page; each rule has an anchor by its name."""
     t = translator.t
     contents = [h("li", h("a", name, href=f"#{name}")) for name in texts]
     sections = [h("section", h("h2", name), *paragraphs(text), id=name, class_="card") for name, text in texts.items()]
@@ -156,7 +156,7 @@ def runbook(texts: Mapping[str, str], translator: Translator) -> Response:
 
 
 def paragraphs(text: str) -> list[Html]:
-    """Write Markdown as HTML; a link to a file of the repository leads nowhere here: its words stay."""
+    """Render Markdown as HTML; a link to a file of the repository becomes plain text."""
     return [h("p", *_spans(part.strip())) for part in re.split(r"\n{2,}", text.strip())]
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server on its port, and on a Unix socket for this machine's own commands."""
+"""The HTTP server on its port, and on a Unix socket for local commands."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.webconfig import WebConfigFile
 from wslgpud.words import Message, MessageError, cause, say
 
-#: what commands ask for, on the Unix socket
+#: paths for commands, on the Unix socket
 LOCAL_PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/range")
 
 _log = logging.getLogger(__name__)
 
 
 class ServeError(MessageError):
-    """The server cannot listen; one line that says where, why and what to do."""
+    """The server cannot listen; the message says where, why and what to do."""
 
 
 class HttpServer:
-    """Serves what a publisher holds from a thread of its own; whatever clients do, nobody else waits."""
+    """Serves a publisher's snapshots from its own thread; whatever clients do, no other thread waits."""
 
     def __init__(
         self, settings: config.Server, publisher: Publisher, routes: Iterable[Route], deadlines: Deadlines | None = None
     ) -> None:
         """Check the settings.
 
-        Raises ConfigError: the web configuration cannot be used, or strangers could reach what nothing guards.
+        Raises ConfigError: the web configuration is invalid, or an unprotected server would be open to strangers.
         """
         self._settings, self._deadlines = settings, deadlines or Deadlines()
         self._web = WebConfigFile(settings.web_config_file)
@@ -57,7 +57,7 @@ class HttpServer:
         publisher.add_collector(self.readings)
 
     def start(self) -> int:
-        """Listen, serve from a new thread, and return the port. Raises ServeError: it cannot be listened on."""
+        """Listen, serve from a new thread, and return the port. Raises ServeError: listening failed."""
         sock = bind(self._settings.address, self._settings.port)
         self._port = int(sock.getsockname()[1])
         self._listener = Listener(sock, self._app, self._web, self._deadlines, "wslgpud-serve")
@@ -65,7 +65,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where the page is, once started."""
+        """URL of the page, once started."""
         scheme = "https" if self._web.current.tls else "http"
         address = self._settings.address
         host = "localhost" if is_unspecified(address) else address
@@ -73,12 +73,12 @@ class HttpServer:
 
     @property
     def guarded(self) -> bool:
-        """Whether it asks for passwords, or speaks TLS."""
+        """Whether it requires passwords or TLS."""
         web = self._web.current
         return web.tls is not None or bool(web.users)
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
-        """Take no more connections, give started answers ``timeout_seconds`` to end, cut the rest."""
+        """Accept no more connections, give started answers ``timeout_seconds`` to finish, drop the rest."""
         if self._listener:
             self._listener.stop(timeout_seconds)
             self._listener = None
@@ -91,9 +91,9 @@ class HttpServer:
 
 
 def bind(address: str, port: int) -> socket.socket:
-    """Return a socket bound to ``address`` and ``port``; ``::`` takes IPv4 too.
+    """Return a socket bound to ``address`` and ``port``; ``::`` includes IPv4.
 
-    Raises ServeError: it is taken, not allowed, or not an address of this machine.
+    Raises ServeError: it is in use, not allowed, or not an address of this machine.
     """
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     try:
@@ -108,7 +108,7 @@ def bind(address: str, port: int) -> socket.socket:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
         sock.bind(target)
-        sock.listen(BACKLOG)  # two may bind with SO_REUSEADDR; only one may listen
+        sock.listen(BACKLOG)  # with SO_REUSEADDR two can bind, but only one can listen
     except OSError as error:
         sock.close()
         raise ServeError(_why_not(error, where, address, port)) from error
@@ -126,10 +126,10 @@ def _why_not(error: OSError, where: str, address: str, port: int) -> Message:
 
 
 def _by_whom(port: int) -> Message:
-    """Return which process listens on a port, if we may see it."""
-    import psutil  # only this error needs it
+    """Return the process that listens on a port, if visible."""
+    import psutil  # needed only for this error
 
-    with suppress(psutil.Error, OSError):  # it has just gone, or is another user's
+    with suppress(psutil.Error, OSError):  # it has just ended, or is another user's
         for connection in psutil.net_connections("tcp"):
             at, pid = connection.laddr.port if connection.laddr else None, connection.pid
             if at == port and connection.status == psutil.CONN_LISTEN and pid is not None:
@@ -141,10 +141,10 @@ def _by_whom(port: int) -> Message:
 
 
 class LocalApi:
-    """The API for this machine's own commands, where the server asks for passwords or for TLS.
+    """The API for local commands, where the server requires passwords or TLS.
 
-    It answers on a Unix socket in the daemon's folder that only its user may open: the kernel checks who asks, so no
-    password has to lie about for ``wslgpud status``.
+    It answers on a Unix socket in the daemon's folder that only its user may open: the kernel checks access, so
+    ``wslgpud status`` needs no stored password.
     """
 
     def __init__(self, folder: Path, routes: Iterable[Route], timeout_seconds: float = 5.0) -> None:
@@ -155,11 +155,11 @@ class LocalApi:
         self._listener: Listener | None = None
 
     def start(self) -> bool:
-        """Listen; False where the folder allows no socket (a path too long, a file system without them)."""
+        """Listen; False where the folder allows no socket (path too long, unsupported by the file system)."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self.path.unlink(missing_ok=True)  # of a daemon that was killed
-            os.fchmod(sock.fileno(), 0o600)  # bound with it: by its path it could be another file by then
+            self.path.unlink(missing_ok=True)  # left by a daemon that was killed
+            os.fchmod(sock.fileno(), 0o600)  # before bind(): by its path it could be another file by then
             sock.bind(str(self.path))
             self._listener = Listener(sock, self._app, self._open, self._deadlines, "wslgpud-local")
         except OSError as error:

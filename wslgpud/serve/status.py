@@ -1,4 +1,4 @@
-"""How things stand as one JSON document: what terminal, page, ``/plain`` and the API show."""
+"""The state as one JSON document, shown by terminal, page, ``/plain`` and the API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wslgpud.stress import comparison
 from wslgpud.verdict import WAITING, Verdict
 from wslgpud.words import Message, Translator, say, says, to_json
 
-#: what Windows tells of itself and of its GPUs, by the name under which it stands here
+#: Windows' metrics of itself and its GPUs, by key in the document
 _WINDOWS = {
     "memory_total_bytes": windows.TOTAL,
     "memory_available_bytes": windows.AVAILABLE,
@@ -36,10 +36,10 @@ _WINDOWS_GPU = {
 
 
 class Moment(NamedTuple):
-    """How things stand after a tick.
+    """The state after a tick.
 
-    ``stress`` are the runs kept, oldest first; ``tally`` says how often it was warned, and how often about nothing,
-    ``held`` which jobs the brake holds paused.
+    ``stress`` holds the stored runs, oldest first; ``tally`` counts warnings and false alarms, ``held`` lists the jobs
+    paused by the brake.
     """
 
     state: PipelineState
@@ -51,9 +51,9 @@ class Moment(NamedTuple):
 
 
 def status(moment: Moment | None, translator: Translator, recent: Iterable[Transition] = ()) -> dict[str, Any]:
-    """Return all that is known after a tick (None: before the first), in a language's words.
+    """Return the state after a tick (None: before the first), rendered in a language.
 
-    Keys whose value is not known are absent. ``recent`` is what was announced lately, the newest first.
+    Keys with unknown values are absent. ``recent`` holds the latest announcements, newest first.
     """
     if moment is None:
         started = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING, translator)}
@@ -109,9 +109,9 @@ def status(moment: Moment | None, translator: Translator, recent: Iterable[Trans
 
 
 def judged(verdict: Verdict, translator: Translator) -> dict[str, Any]:
-    """Return the verdict in words, its message also as template and facts.
+    """Return the rendered verdict, its message also as template and facts.
 
-    ``byline`` is the culprit where the headline does not name them, ``more`` says how much else is open.
+    ``byline`` is the culprit where the headline does not name it, ``more`` the number of other open incidents.
     """
     told = {name: value or None for name, value in verdict._asdict().items()}
     more = says("and {count} more is open", "and {count} more are open", count=verdict.also) if verdict.also else None
@@ -130,7 +130,7 @@ def _with_byline(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _card(gpu: GpuSample) -> dict[str, Any]:
-    """Return a card as the driver reports it; what trainings say of it is in their metrics."""
+    """Return a card as the driver reports it; figures from trainings are in their metrics."""
     return {name: value for name, value in asdict(gpu).items() if name != "told"}
 
 
@@ -144,7 +144,7 @@ def _open_now(one: OpenIncident, now: Forecast | None) -> dict[str, Any]:
     notes += [] if until is None else [say("silenced until {until_wall}", until_wall=until)]
     level = incident.level
     if now is not None and story(incident.rule) == MEMORY and incident.paused is None:
-        # A kill stays open for a while to keep a burst together; over free memory nothing is red.
+        # A kill stays open for a while to keep a burst together; with free memory nothing is red.
         level = min(level, now.level)
     return {
         **_picked(incident, "id rule resource"),

@@ -1,4 +1,4 @@
-"""``web.config.file`` as other Prometheus exporters have it: TLS, client certificates, passwords, headers.
+"""``web.config.file`` as in other Prometheus exporters: TLS, client certificates, passwords, headers.
 
 https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
 """
@@ -39,16 +39,16 @@ _HEADERS: dict[str, tuple[str, ...]] = {
     "X-XSS-Protection": (),
     "Strict-Transport-Security": (),
 }
-#: A configuration with all certificates in it has a third of this; parsing it takes a second at most.
+#: Size limit: a configuration that includes all certificates has a third; parsing takes a second at most.
 _BYTES_MAX = 1 << 16
-#: A bundle of certificates or a key: all public authorities together have a fifth of it.
+#: Size limit of a certificate bundle or key: all public authorities together take a fifth.
 _PEM_BYTES_MAX = 1 << 20
 _DEPTH_MAX = 8
 _BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
 
-# RequestClientCert asks for a certificate and does nothing with it; we don't ask.
+# RequestClientCert requests a certificate and ignores it; we do not request one.
 _VERIFY = {
     "": ssl.CERT_NONE,
     "NoClientCert": ssl.CERT_NONE,
@@ -57,10 +57,10 @@ _VERIFY = {
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
 _UNVERIFIED = ("RequireAnyClientCert", "RequireClientCert")
-# RFC 8996: nothing older than 1.2 is spoken
+# RFC 8996: nothing older than 1.2
 _VERSIONS = dict.fromkeys(("TLS10", "TLS11", "TLS12"), ssl.TLSVersion.TLSv1_2) | {"TLS13": ssl.TLSVersion.TLSv1_3}
-# What Go's tls.CipherSuites() returns (https://pkg.go.dev/crypto/tls#CipherSuites), in OpenSSL's words, whose
-# own cipher lists take these names only since 3.2. Those of TLS 1.3 cannot be chosen in either.
+# What Go's tls.CipherSuites() returns (https://pkg.go.dev/crypto/tls#CipherSuites), in OpenSSL's names, as its cipher
+# lists accept the standard ones only since 3.2. Those of TLS 1.3 cannot be selected in either.
 _TLS13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 _SUITES = {
     f"TLS_ECDHE_{key}_WITH_{suite}": f"ECDHE-{key}-{openssl}"
@@ -92,30 +92,30 @@ class WebConfig:
 
     @property
     def guarded(self) -> bool:
-        """Tell whether strangers are kept out and what is said is kept secret."""
+        """Return whether access is restricted and traffic encrypted."""
         return self.tls is not None and (bool(self.users) or self.tls.verify_mode is ssl.CERT_REQUIRED)
 
 
 class WebConfigFile:
-    """The file as it is now: what changes in it, or in the certificates it names, holds at once."""
+    """The current file: changes in it, or in the certificates it names, take effect at once."""
 
     def __init__(self, path: str) -> None:
-        """Read the file at ``path``, if it names one. Raises ConfigError if it, or one it names, cannot be used."""
+        """Read the file at ``path``, if any. Raises ConfigError if it, or a file it names, is invalid."""
         self._path = Path(path) if path else None
-        #: what was loaded last
+        #: the last loaded configuration
         self.current = WebConfig() if self._path is None else load(self._path)
         for file in self.current.files:
             if (facts := _facts(file)) and facts[0] & stat.S_IWOTH:
-                # No more than a warning: Windows' drives show all their files like this.
+                # Only a warning: files on Windows drives always look like this.
                 _log.warning("%s: every user can write it, and so let themselves in; chmod o-w %s", file, file)
-        # Of the files before they were last read; None where it was not known yet which they are.
+        # State of the files before they were last read; None before they are known.
         self._known: list[tuple[int, ...] | None] | None = None
 
     def refresh(self) -> WebConfig:
-        """Load again what has changed.
+        """Reload changed files.
 
-        If it became unusable or guards less, say so once and keep what there was: a file that was cut short or
-        emptied must not open what was guarded.
+        If the new configuration is invalid or protects less, log it once and keep the old one: a truncated or empty
+        file must not remove protection.
         """
         files = self.current.files
         if self._path is None or (facts := [_facts(file) for file in files]) == self._known:
@@ -137,7 +137,7 @@ class WebConfigFile:
 
 
 def _facts(file: Path) -> tuple[int, ...] | None:
-    """Return mode, time, size and inode of a file, None for a missing one: a change means a new file."""
+    """Return mode, time, size and inode of a file, None if missing: a difference means that it has changed."""
     try:
         facts = file.stat()
     except OSError:
@@ -146,9 +146,9 @@ def _facts(file: Path) -> tuple[int, ...] | None:
 
 
 def weaker(old: WebConfig, new: WebConfig) -> str:
-    """Return which protection of ``old`` is missing in ``new``; empty if none is.
+    """Return the protection of ``old`` that is missing in ``new``; empty if none is.
 
-    Other passwords, certificates and names protect just as well.
+    Other passwords, certificates and names protect equally well.
     """
     before, after = (web.tls.verify_mode if web.tls else ssl.CERT_NONE for web in (old, new))
     for is_gone, what in (
@@ -163,10 +163,10 @@ def weaker(old: WebConfig, new: WebConfig) -> str:
 
 
 class _Section:
-    """The keys and values of a section; the files it names are relative to the folder of ``path``."""
+    """Keys and values of a section; files are relative to the folder of ``path``."""
 
     def __init__(self, path: Path, value: Any, name: str = "") -> None:
-        """Check the keys. Raises ConfigError for one that is not known."""
+        """Check the keys. Raises ConfigError for an unknown one."""
         self.path = path
         self.where: MessageLike = say("{title}: {text}", title=str(path), text=name) if name else str(path)
         self.values = {} if value is None else value
@@ -177,13 +177,13 @@ class _Section:
                 raise self.error("unknown key {name}; {hint}", name=key, hint=_hint(key, known))
 
     def error(self, template: str, /, **facts: Fact) -> ConfigError:
-        """Return what to raise for a mistake in this section: a message with its place."""
+        """Return the error for a mistake in this section, with its location."""
         return ConfigError("{path}: {why}", path=self.where, why=Message(template, facts))
 
     def get(self, name: str, default: _T, known: Collection[str] = ()) -> _T:
-        """Return a value, or a list of texts; it must be of the type of the default, which stands for none.
+        """Return a value, or a list of texts; it must have the type of the default, which is used if it is missing.
 
-        Raises ConfigError: it is not, or it, or one of the list, is none of ``known``, if there are any.
+        Raises ConfigError: it has another type, or it, or an item of the list, is not in ``known``, if given.
         """
         value, kind = self.values.get(name), type(default)
         if value in (None, ""):
@@ -198,7 +198,7 @@ class _Section:
         return value
 
     def pem(self, name: str) -> tuple[str, tuple[Path, ...]]:
-        """Return what stands there as ``name`` or in the file ``name_file``, and that file; empty without either."""
+        """Return the value of ``name``, or the content of the file ``name_file`` and its path; empty without either."""
         inline, file_key = self.get(name, ""), f"{name}_file"
         if not (named := self.get(file_key, "")):
             return inline, ()
@@ -213,7 +213,7 @@ class _Section:
 
 
 def _hint(name: object, known: Collection[str]) -> Message:
-    """Say which of the known names was probably meant."""
+    """Return a hint at the known name that was probably meant."""
     if close := difflib.get_close_matches(str(name), known, n=1):
         return say("did you mean {name}?", name=close[0])
     return say("known are {names}", names=tuple(known))
@@ -222,7 +222,7 @@ def _hint(name: object, known: Collection[str]) -> Message:
 def load(path: Path) -> WebConfig:
     """Read and check a web configuration.
 
-    Raises ConfigError: it, or a file it names, cannot be used; says where and what to do.
+    Raises ConfigError: it, or a file it names, is invalid; says where and what to do.
     """
     file = _Section(path, _parse(path))
     http, encryption, rate = (
@@ -243,11 +243,11 @@ def load(path: Path) -> WebConfig:
 
 
 def _parse(path: Path) -> Any:
-    import yaml  # only where such a file is configured
+    import yaml  # needed only with such a file
 
     try:
         text, depth = safe_files.contents(path, _BYTES_MAX, follow=True).decode(), 0
-        # Before it is built: deep nesting ends in RecursionError, aliases make gigabytes of a few lines.
+        # Before construction: deep nesting ends in RecursionError, aliases turn a few lines into gigabytes.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEPTH_MAX or isinstance(event, yaml.AliasEvent):
@@ -256,7 +256,7 @@ def _parse(path: Path) -> Any:
     except OSError as error:
         raise ConfigError("server.web_config_file: {path}: {reason}", path=str(path), reason=cause(error)) from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # odd scalars: no YAMLError
-        # Not the whole message: it quotes the line, which may hold a password's hash or a key.
+        # Not the full message: it quotes the line, which may contain a password hash or a key.
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ConfigError("{where}: not valid YAML: {problem}", where=where, problem=problem or "bad text") from None
@@ -305,7 +305,7 @@ def _rate_limit(section: _Section, file: _Section) -> tuple[float, int] | None:
 
 
 def parse_duration(text: Any) -> float | None:
-    """Return the seconds in a duration as Go writes it (``1m30s``); None if it is not one."""
+    """Return the seconds of a duration in Go's notation (``1m30s``); None if it is invalid."""
     if text in (0, "0"):
         return 0.0
     parts = _DURATION_PART.findall(str(text))
@@ -316,10 +316,10 @@ def parse_duration(text: Any) -> float | None:
 
 
 def _tls(section: _Section) -> tuple[ssl.SSLContext, tuple[str, ...], tuple[Path, ...]]:
-    """Return the context that a section asks for, the names that clients' certificates must bear, and its files."""
+    """Return the context for a section, the names required in client certificates, and its files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have us do handshakes without end
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could force endless handshakes
     _set_versions(context, section)
     _set_ciphers(context, section)
     files = _load_certificate(context, section) + _set_client_auth(context, section)
@@ -366,7 +366,7 @@ def _load_certificate(context: ssl.SSLContext, section: _Section) -> tuple[Path,
             raise section.error("give either {file} or {name}", file=f"{name}_file", name=name)
     with _as_file(certificate) as cert_name, _as_file(key) as key_name:
         try:
-            # A callable that fails keeps OpenSSL from asking for a pass phrase on the terminal.
+            # A failing callable keeps OpenSSL from asking for a pass phrase on the terminal.
             context.load_cert_chain(cert_name, key_name, password=_no_pass_phrase)
         except (ssl.SSLError, ValueError) as error:
             why = getattr(error, "reason", None) or cause(error)
@@ -404,7 +404,7 @@ def _no_pass_phrase() -> str:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Show ``text`` as a file that never touches a disk: OpenSSL's API for keys takes only names."""
+    """Provide ``text`` as an in-memory file: OpenSSL's API for keys accepts only paths."""
     descriptor = os.memfd_create("wslgpud-pem")
     try:
         os.write(descriptor, text.encode())

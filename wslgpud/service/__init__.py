@@ -1,1 +1,1 @@
-"""The service: installed from wherever the program was had, upgraded, gone back from, removed."""
+"""The service: installed from wherever the program comes from, upgraded, rolled back, removed."""

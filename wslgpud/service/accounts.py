@@ -1,4 +1,4 @@
-"""The accounts of the system's service, and who belongs to their groups."""
+"""The accounts of the system service, and the members of their groups."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from wslgpud.service.changes import Changes
 from wslgpud.service.places import SYSTEM
 from wslgpud.sources.identity import ACCOUNT
 
-#: whom the stress test runs as where nobody in particular owns the Python: it owns nothing, here or anywhere
+#: account of the stress test for a Python without a single owner: it owns nothing anywhere
 STRESS_ACCOUNT = "wslgpud-stress"
-#: where the journal or the GPU is not for everybody, it is for these
+#: groups with access to the journal and the GPU, where it is restricted
 _GROUPS = {ACCOUNT: ("systemd-journal", "video", "render"), STRESS_ACCOUNT: ("video", "render")}
 _HOMES = {ACCOUNT: str(SYSTEM.data), STRESS_ACCOUNT: "/nonexistent"}
 
 
 def make(changes: Changes) -> None:
-    """Make the accounts, and let who installs the service read its history."""
+    """Create the accounts, and let the installing user read the history."""
     for account, home in _HOMES.items():
         if not exists(account):
             options = ("--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin")
@@ -32,7 +32,7 @@ def make(changes: Changes) -> None:
 
 def remove(changes: Changes) -> None:
     if exists(ACCOUNT):
-        changes.run("groupdel", "-f", ACCOUNT)  # with who installed it in it
+        changes.run("groupdel", "-f", ACCOUNT)  # including the user who installed it
         changes.run("userdel", ACCOUNT)
     if exists(STRESS_ACCOUNT):
         changes.run("userdel", STRESS_ACCOUNT)
@@ -47,7 +47,7 @@ def exists(account: str) -> bool:
 def _join(changes: Changes, account: str, group: str) -> None:
     try:
         members = grp.getgrnam(group).gr_mem
-    except KeyError:  # a group of the system's that is not there, or ours in a dry run
+    except KeyError:  # a missing system group, or ours in a dry run
         if group != ACCOUNT:
             return
         members = []

@@ -1,4 +1,4 @@
-"""What an installation changes on the machine, done or only shown."""
+"""Changes that an installation makes to the machine, applied or only shown."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from wslgpud.security import safe_files
 from wslgpud.words import MessageError, MessageLike
 from wslgpud.words.units import one_line
 
-#: hears how far it is
+#: receives progress
 Tell = Callable[[MessageLike], None]
 
-#: a unit that starts may take as long as it is allowed to (TimeoutStartSec=300), a download longer
+#: a unit may take its TimeoutStartSec=300 to start, a download longer
 _LONGEST_SECONDS = 3600.0
-#: of a program that has failed
+#: lines of a failed program that are kept
 _LAST_LINES = 5
-#: root runs no program that a user's own PATH names
+#: root runs no program from a user's PATH
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ServiceError(MessageError):
-    """The service cannot be changed as asked; it says why and what helps."""
+    """The service cannot be changed as requested; the message names the reason and the remedy."""
 
 
 def output(*command: str | Path) -> str:
-    """Run a program of the system and return what it printed. Raises NoData, SourceError: as ``host.output``."""
+    """Run a system program and return its output. Raises NoData, SourceError: as ``host.output``."""
     return host.output([str(word) for word in command], _LONGEST_SECONDS)
 
 
 def followed(command: Sequence[str], heard: Callable[[str], bool]) -> None:
-    """Run a program that may take long; ``heard`` gets each line of what it says, and returns whether it is progress.
+    """Run a program that may take long; ``heard`` gets each line of its output, and returns whether it is progress.
 
-    Raises SourceError: it could not be started, or failed; the end of what else it said is why.
+    Raises SourceError: it could not be started, or failed; the message has the end of its other output.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
     pipe = subprocess.PIPE
@@ -72,7 +72,7 @@ def followed(command: Sequence[str], heard: Callable[[str], bool]) -> None:
 
 
 def succeeds(*command: str | Path) -> bool:
-    """Tell whether a program of the system is there and ends well."""
+    """Return whether a system program exists and succeeds."""
     try:
         output(*command)
     except (host.NoData, host.SourceError):
@@ -81,13 +81,13 @@ def succeeds(*command: str | Path) -> bool:
 
 
 def use_the_systems_programs() -> None:
-    """Let root, from here on, find programs where only root puts them."""
+    """From now on, as root, find programs only in folders that only root can write."""
     if os.geteuid() == 0:
         os.environ["PATH"] = _PATH
 
 
 class Changes:
-    """Does each change; with ``dry`` it only says it, as somebody would type it."""
+    """Applies each change; with ``dry`` it only records the equivalent command."""
 
     def __init__(self, *, dry: bool, tell: Tell = lambda _: None) -> None:
         self.dry, self.tell = dry, tell
@@ -103,7 +103,7 @@ class Changes:
         self.does(shlex.join(map(str, command)), lambda: output(*command))
 
     def put(self, text: str, path: Path, mode: int = 0o644) -> bool:
-        """Write a file, unless it has this text already; return whether it had not."""
+        """Write a file, unless it has this text already; return whether it was written."""
 
         def write() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ class Changes:
         return True
 
     def link(self, target: Path, path: Path) -> None:
-        """Make a link, or let it lead elsewhere, from one moment to the next."""
+        """Create a link, or change its target atomically."""
         new = path.with_name(f"{path.name}.new")
 
         def switch() -> None:
@@ -127,7 +127,7 @@ class Changes:
         self.does(f"ln -sfn {shlex.join([str(target), str(path)])}", switch)
 
     def remove(self, *paths: Path) -> None:
-        """Remove files, links and folders, those that are there."""
+        """Remove files, links and folders, if they exist."""
         for path in paths:
             if path.is_symlink() or path.is_file():
                 self.does(f"rm {shlex.quote(str(path))}", path.unlink)

@@ -1,4 +1,4 @@
-"""Installing the service, upgrading it, and going back where the new version does not start."""
+"""Installs and upgrades the service, and rolls back if the new version does not start."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from wslgpud.sources.identity import ACCOUNT
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message, MessageError, say
 
-#: relaxed where it is needed: toasts and Windows' memory come through a kind of socket of their own
+#: a restriction that is relaxed on demand: toasts and Windows' memory need an additional socket type
 UNDER_WSL = "wsl"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for; ``extras`` are added to those of earlier times."""
+    """The requested options; ``extras`` are added to earlier ones."""
 
     extras: Collection[str] = ()
     allowed: Collection[str] = ()
@@ -42,12 +42,12 @@ class NotStarted(ServiceError):
 
 
 def offered_permissions() -> list[str]:
-    """Return the names that ``--allow`` takes."""
+    """Return the names accepted by ``--allow``."""
     return sorted(Path(name).stem for name in in_folder("deploy/drop-ins"))
 
 
 def remembered_extras(places: Places) -> list[str]:
-    """Return what ``--extra`` has added so far."""
+    """Return the extras added so far by ``--extra``."""
     added = [stress_environment.EXTRA] if places.stress.exists() else []
     with suppress(OSError):
         known = release.offered_extras()
@@ -56,19 +56,19 @@ def remembered_extras(places: Places) -> list[str]:
 
 
 def allowed(places: Places) -> list[str]:
-    """Return by which of our drop-ins the sandbox is relaxed."""
+    """Return the names of our installed drop-ins that relax the sandbox."""
     return sorted(path.stem.removeprefix("wslgpud-") for path in places.drop_ins.glob("wslgpud-*.conf"))
 
 
 def install(options: Options, places: Places, changes: Changes) -> str:
-    """Install or upgrade; return the version that runs now. It returns when the daemon has taken a sample.
+    """Install or upgrade; return the running version, once the daemon has taken a sample.
 
-    Data and configuration stay, and the version that runs goes on until the new one has proved to start. What dpkg
-    has installed, dpkg upgrades: there this only gives permissions, and brings torch.
+    Data and configuration stay, and the old version keeps running until the new one has been checked. A Debian package
+    is upgraded by dpkg: there this only grants permissions, and installs torch.
 
     Raises:
-        ServiceError: it cannot be; what ran goes on.
-        NotStarted: it was set up, and does not start; the version before, if there is one, runs again.
+        ServiceError: it is impossible; the old version keeps running.
+        NotStarted: it was installed, but does not start; the previous version, if any, runs again.
     """
     require(options, places)
     if places.packaged:
@@ -110,7 +110,7 @@ def require(options: Options, places: Places) -> None:
 
 
 def prepare(program: Path, places: Places, changes: Changes) -> None:
-    """Make accounts and configuration, those that are not there. Raises ServiceError: the system refuses."""
+    """Create missing accounts and configuration. Raises ServiceError: the system refuses."""
     try:
         if not places.user:
             accounts.make(changes)
@@ -120,7 +120,7 @@ def prepare(program: Path, places: Places, changes: Changes) -> None:
 
 
 def drop_ins(allowed_now: Collection[str], places: Places) -> dict[Path, str]:
-    """Return the files that relax the sandbox: for what is allowed now, and was before, as this version has them."""
+    """Return this version's drop-ins for all permissions, granted now or before."""
     if places.user:
         return {}
     names = {*allowed_now, *allowed(places), *([UNDER_WSL] if generation(Host()) else [])}
@@ -129,7 +129,7 @@ def drop_ins(allowed_now: Collection[str], places: Places) -> dict[Path, str]:
 
 
 def _adapt_package(options: Options, places: Places, changes: Changes) -> str:
-    """Give the service of the Debian package what is allowed now, and torch."""
+    """Grant permissions to the service of the Debian package, and install torch for it."""
     if _put(drop_ins(options.allowed, places), places, changes):
         changes.run(*systemctl.command(places, "restart", *places.enabled_units))
     python = release.interpreter(places)
@@ -152,7 +152,7 @@ def _check_configuration(new: Path, places: Places) -> None:
 
 
 def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) -> None:
-    """Make a release what runs, and go back to the one before where it does not start."""
+    """Switch to a release, and roll back if it does not start."""
     before = places.running or (_by_hand(places) if places.program.is_dir() else None)
     units_before = {path: path.read_text(encoding="utf-8") for path in units if path.is_file()}
     try:
@@ -179,7 +179,7 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
 
 
 def _wanted(places: Places, python: Path, extras: Collection[str]) -> Path:
-    """Return where the release lies that is asked for: where this command runs from, if that is one."""
+    """Return the folder of the requested release: where this command runs from, if that is one."""
     here = Path(sys.prefix).resolve()
     its_own = here.parent == places.releases.resolve() and python == release.own_interpreter()
     if its_own and all(release.is_installed(extra) for extra in extras):
@@ -193,11 +193,11 @@ def _by_hand(places: Places) -> Path:
 
 
 def _use(new: Path, units: dict[Path, str], places: Places, changes: Changes, obsolete: Collection[Path] = ()) -> bool:
-    """Make a release what runs: its units, and from one moment to the next its program. Return whether it was not."""
+    """Switch to a release: its units and, atomically, its program. Return whether anything changed."""
     changed = _put(units, places, changes, obsolete)
     if places.running == new:
         return changed
-    # An environment that somebody made by hand is no link, and cannot become one in one step.
+    # An environment made by hand is no link, and cannot be replaced by one atomically.
     if places.program.is_dir() and not places.program.is_symlink():
         aside = _by_hand(places)
         changes.does(f"mv {places.program} {aside}", lambda: places.program.rename(aside))
@@ -206,7 +206,7 @@ def _use(new: Path, units: dict[Path, str], places: Places, changes: Changes, ob
 
 
 def _put(units: dict[Path, str], places: Places, changes: Changes, obsolete: Collection[Path] = ()) -> bool:
-    """Write units, remove others, and let systemd know; return whether any was not so already."""
+    """Write units, remove others, and notify systemd; return whether anything changed."""
     changed = [changes.put(text, path) for path, text in units.items()]
     changes.remove(*obsolete)
     if any(changed) or obsolete:
@@ -215,7 +215,7 @@ def _put(units: dict[Path, str], places: Places, changes: Changes, obsolete: Col
 
 
 def _make_settings(program: Path, places: Places, changes: Changes) -> None:
-    """Make the configuration, and close it to all but root and the service: secrets are put there."""
+    """Create the configuration, closed to all but root and the service, as it may hold secrets."""
     folder, file = places.settings, places.configuration
     if not places.user and not _is_for_service(folder, 0o750):
         changes.run("install", "-d", "-o", "root", "-g", ACCOUNT, "-m", "750", folder)
@@ -227,7 +227,7 @@ def _make_settings(program: Path, places: Places, changes: Changes) -> None:
 
 
 def _is_for_service(path: Path, mode: int) -> bool:
-    """Tell whether a path is root's, for the service's group to read. A link is its maker's affair."""
+    """Return whether a path is owned by root and readable for the service's group. Links are left alone."""
     if path.is_symlink():
         return True
     with suppress(OSError, KeyError):
@@ -236,7 +236,7 @@ def _is_for_service(path: Path, mode: int) -> bool:
 
 
 def _link_shared_files(new: Path, places: Places, changes: Changes) -> None:
-    """Let ``man`` and shells find what is for them: beside where the command lies."""
+    """Link manual pages and shell completion into the ``share`` folder next to the command."""
     files = [path.relative_to(new / "share") for path in sorted((new / "share").rglob("*wslgpud*")) if path.is_file()]
     wanted = {places.share / file: places.program / "share" / file for file in files}
     for link, target in wanted.items():
@@ -251,12 +251,12 @@ def _tidy_up(new: Path, extras: Collection[str], places: Places, changes: Change
     if places.releases.is_dir():
         changes.remove(*(path for path in sorted(places.releases.iterdir()) if path.is_dir() and path != new))
     if places.user and not systemctl.lingers():
-        with suppress(SourceError, NoData):  # what it means is told at the end
+        with suppress(SourceError, NoData):  # reported at the end
             changes.run("loginctl", "enable-linger")
 
 
 def keeps_alive() -> bool:
-    """Tell whether Windows has the task that keeps this distribution running."""
+    """Return whether Windows has the task that keeps this distribution running."""
     try:
         return keep_alive.does(Host(), "status") == "present"
     except MessageError:

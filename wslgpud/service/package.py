@@ -1,4 +1,4 @@
-"""The steps of the Debian package beside unpacking: ``python3 -I -m wslgpud.service.package configure``.
+"""The steps of the Debian package besides unpacking: ``python3 -I -m wslgpud.service.package configure``.
 
 Its maintainer scripts call this; starting and stopping the units is debhelper's (``deploy/debian``).
 """
@@ -15,7 +15,7 @@ from wslgpud.service.uninstall import remove_windows_task
 
 
 def configure() -> None:
-    """Make what a package has no files for: accounts, permissions, the sandbox that this machine needs, bytecode."""
+    """Create accounts, permissions, the sandbox that this machine needs, and bytecode."""
     compile_packages()
     changes = Changes(dry=False)
     install.prepare(PACKAGED_PROGRAM, SYSTEM, changes)
@@ -24,7 +24,7 @@ def configure() -> None:
 
 
 def compile_packages() -> None:
-    """Compile what the system's Python runs of the package: as root only, else each start would do it again."""
+    """Compile the package for the system's Python: only root can, else each start would do it again."""
     for folder in sys.path:
         if folder.startswith(f"{PACKAGE}/"):
             compileall.compile_dir(folder, quiet=1)

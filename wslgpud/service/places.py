@@ -1,4 +1,4 @@
-"""Where the service lies: the system's or a user's own."""
+"""Paths of the service: the system's, or a user's own."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-#: where dpkg puts the program of our Debian package, and its unit
+#: program and unit of our Debian package
 PACKAGE = Path("/usr/lib/wslgpud")
 PACKAGED_PROGRAM = Path("/usr/bin/wslgpud")
 _PACKAGED_UNIT = Path("/usr/lib/systemd/system/wslgpud.service")
 
 
-#: folders below ``share`` that have files of ours: manual pages, and what shells load for completion
+#: folders below ``share`` with our files: manual pages and shell completion
 SHARED = ("man", "bash-completion", "fish", "zsh")
 
 
 @dataclass(frozen=True)
 class Places:
-    """Paths of one service. ``program`` is a link to the release that runs; the others lie beside it."""
+    """Paths of one service. ``program`` is a link to the current release; the others lie beside it."""
 
     user: bool
     program: Path
@@ -30,7 +30,7 @@ class Places:
 
     @property
     def packaged(self) -> bool:
-        """Whether the service is that of the Debian package, whose files are dpkg's."""
+        """Whether the service is the Debian package's, whose files belong to dpkg."""
         return not self.user and _PACKAGED_UNIT.exists()
 
     @property
@@ -39,12 +39,12 @@ class Places:
 
     @property
     def extras(self) -> Path:
-        """The file that remembers what ``--extra`` has added, for the upgrades to come."""
+        """The file that records the extras added by ``--extra``, for later upgrades."""
         return self.releases / "extras"
 
     @property
     def stress(self) -> Path:
-        """The environment with torch, if ``--extra stress`` has made it."""
+        """The environment with torch, if created by ``--extra stress``."""
         return Path(f"{self.program}.stress")
 
     @property
@@ -69,13 +69,13 @@ class Places:
 
     @property
     def shared_links(self) -> list[Path]:
-        """The links below ``share`` that lead to files of the program."""
+        """The links below ``share`` to files of the program."""
         found = (path for folder in SHARED for path in self.share.glob(f"{folder}/**/*wslgpud*"))
         return sorted(path for path in found if path.is_symlink() and path.readlink().is_relative_to(self.program))
 
     @property
     def running(self) -> Path | None:
-        """The release that the program is a link to; None where there is none."""
+        """The release that the program links to; None without one."""
         try:
             return self.program.readlink()
         except OSError:
@@ -94,7 +94,7 @@ SYSTEM = Places(
 
 
 def places(*, user: bool) -> Places:
-    """Return the paths of the system's service, or of the user's own, which are below ``$HOME``."""
+    """Return the paths of the system's service, or of the user's own, below ``$HOME``."""
     if not user:
         return SYSTEM
     home = Path(os.environ.get("HOME") or Path.home())

@@ -1,11 +1,10 @@
-"""An environment of the service's own, made of the program that this command runs from.
+"""Releases: the service's own environments, copied from the program that this command runs from.
 
-Its packages are copied from where they are installed, each file compared with what its package's RECORD says of
-it (https://packaging.python.org/en/latest/specifications/recording-installed-packages/): this needs no network
-and no pip, and whatever becomes of the environment that the command came from, pipx's above all, the service
-stays as it is. The checksums find damage, no attacker: who owns the environment can change RECORD as well, and sudo
-runs their code as root anyway. Only what is missing there, an extra, is fetched: the versions and
-hashes that were tested.
+Its packages are copied from where they are installed, each file verified against its package's RECORD
+(https://packaging.python.org/en/latest/specifications/recording-installed-packages/): this needs no network and no pip,
+and the service is independent of the environment that the command came from, such as pipx's. The checksums detect
+damage, not attackers: the owner of the environment can change RECORD as well, and sudo runs their code as root anyway.
+Only missing packages of an extra are downloaded, in the tested versions and with verified hashes.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from wslgpud.words import cause, say
 
 OURS: Final = "wslgpud"
 EXTRAS_FOLDER = ROOT / "deploy/extras"
-#: of one file of a package; NumPy's largest has 40 MB
+#: size limit of a package's file; NumPy's largest has 40 MB
 _MOST_BYTES = 512 << 20
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[([\w,\s.-]*)\])?")
 _FOR_EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
-#: what pip says of files that take a while
+#: pip's output about large downloads
 _DOWNLOAD = re.compile(r"^ *Downloading (\S+) \(([\d.]+ [MG]B)\)")
 _PROGRESS = ("Collecting ", "Downloading ", "Ignoring ", "Installing ", "Looking in ", "Processing ", "Using cached ")
 _OLDEST, _NEWEST = 10, 14
 #: from lib/python3.x/site-packages to the root of an environment
 _UP = ("..", "..", "..")
-#: which the sandbox of the service does not have (ProtectHome)
+#: folders hidden by the service's sandbox (ProtectHome)
 _HOMES = ("/home", "/root")
-#: starts the program by the environment's own Python, also where a space in the path would end a "#!" line
+#: starts the program by the environment's own Python, even with a space in the path, which a "#!" line cannot have
 _PROGRAM = """#!/bin/sh
 '''exec' "{python}" -I "$0" "$@"
 ' '''
@@ -58,14 +57,14 @@ sys.exit(main())
 
 
 def offered_extras() -> list[str]:
-    """Return the names that ``--extra`` takes."""
+    """Return the names accepted by ``--extra``."""
     return sorted(file.stem for file in EXTRAS_FOLDER.glob("*.txt"))
 
 
 def needed(name: str, extras: Collection[str] = ()) -> dict[str, Distribution]:
-    """Return an installed package and all that it needs, by name; what no other platform's marker let in is not there.
+    """Return an installed package and its dependencies for this platform, by name.
 
-    Raises PackageNotFoundError: the package itself, or what an extra names, is not installed.
+    Raises PackageNotFoundError: the package itself, or one required by an extra, is not installed.
     """
     found = {name: distribution(name)}
     todo = [(found[name], frozenset(extras))]
@@ -90,7 +89,7 @@ def needed(name: str, extras: Collection[str] = ()) -> dict[str, Distribution]:
 
 
 def is_whole(packages: Collection[Distribution]) -> bool:
-    """Tell whether each package has its files in a list: what Debian installs, or is editable, has none of them."""
+    """Return whether each package has a list of its files: Debian's and editable ones do not."""
     return all(package.read_text("RECORD") and not _is_editable(package) for package in packages)
 
 
@@ -100,16 +99,16 @@ def _is_editable(package: Distribution) -> bool:
 
 
 def name_of(packages: Collection[Distribution], extras: Collection[str]) -> str:
-    """Return the name of a release, which says what is in it."""
+    """Return the name of a release, derived from its content."""
     told = [sys.version, " ".join(sorted(extras))]
     told += sorted(package.read_text("RECORD") or "" for package in packages)
     return f"{wslgpud.__version__}-{hashlib.sha256(chr(0).join(told).encode()).hexdigest()[:12]}"
 
 
 def copy(package: Distribution, target: Path) -> None:
-    """Copy a package into a folder of packages, and its manual pages beside the program.
+    """Copy a package into a folder of packages, and its manual pages next to the program.
 
-    Raises ServiceError: a file is not there, or not as it was when it was installed.
+    Raises ServiceError: a file is missing, or was changed since its installation.
     """
     root = target.parents[2]
     for name, checksum, *_ in csv.reader(io.StringIO(package.read_text("RECORD") or "")):
@@ -117,7 +116,7 @@ def copy(package: Distribution, target: Path) -> None:
         folder = target
         if path.parts[:4] == (*_UP, "share"):
             folder, path = root, PurePosixPath(*path.parts[3:])
-        # Elsewhere above the folder lie programs; ours is written anew. Compiled files are made anew.
+        # Files outside the folder are programs; ours is generated, as is bytecode.
         if path.is_absolute() or ".." in path.parts or path.suffix == ".pyc":
             continue
         try:
@@ -145,12 +144,12 @@ def _damaged(package: Distribution, name: str) -> ServiceError:
 
 
 def interpreter(places: Places) -> Path:
-    """Return the Python that the service shall run with.
+    """Return the Python for the service.
 
-    It is the one that this command runs with; or the system's own, where the service could not reach that (its sandbox
-    has no home folders), or where somebody but root could replace it.
+    It is this command's, or the system's where the service could not reach that (its sandbox has no home folders), or
+    where other users than root could replace it.
 
-    Raises ServiceError: there is none that will do.
+    Raises ServiceError: none is suitable.
     """
     base = own_interpreter()
     if places.user:
@@ -168,7 +167,7 @@ def interpreter(places: Places) -> Path:
 
 
 def own_interpreter() -> Path:
-    """Return the Python that the environment of this command was made with."""
+    """Return the Python that this command's environment was created with."""
     return Path(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
 
 
@@ -183,9 +182,9 @@ def _will_do(python: Path) -> bool:
 
 
 def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> None:
-    """Make a release; the file ``complete`` in it says that it is one.
+    """Create a release; the file ``complete`` in it marks it as whole.
 
-    Raises ServiceError: what is missing cannot be had.
+    Raises ServiceError: missing packages cannot be installed.
     """
     ours, everything = distribution(OURS), needed(OURS, [extra for extra in extras if is_installed(extra)])
     locked = [EXTRAS_FOLDER / f"{extra}.txt" for extra in extras]
@@ -211,7 +210,7 @@ def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> No
         program.chmod(0o755)
         output(release / "bin/python", "-I", "-m", "compileall", "-q", packages)
         output(program, "--version")
-        os.sync()  # else a power cut could leave a link to a program without content
+        os.sync()  # else a power cut could leave a link to an empty program
     except BaseException as error:
         shutil.rmtree(release, ignore_errors=True)
         if isinstance(error, (NoData, SourceError, OSError)):
@@ -221,7 +220,7 @@ def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> No
 
 
 def is_installed(extra: str) -> bool:
-    """Tell whether what an extra names is installed where this command runs."""
+    """Return whether the packages of an extra are installed in this command's environment."""
     try:
         needed(OURS, [extra])
     except PackageNotFoundError:
@@ -234,11 +233,11 @@ def _minor(python: Path) -> int:
 
 
 def fetch(environment: Path, locked: Collection[Path], tell: Tell) -> None:
-    """Install what lock files name: nothing but files that were hashed then, and nothing that must be built.
+    """Install the packages in lock files: only hashed files, and no source builds.
 
-    ``tell`` gets what is large as its download begins.
+    ``tell`` is called when a large download starts.
 
-    Raises NoData, SourceError, ServiceError: it cannot be had.
+    Raises NoData, SourceError, ServiceError: installation failed.
     """
     python = str(environment / "bin/python")
     if succeeds(python, "-I", "-m", "ensurepip"):

@@ -1,4 +1,4 @@
-"""How the service stands: which version runs, since when, and whether this command has a newer one."""
+"""State of the service: its version, since when it runs, and whether this command has a newer one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wslgpud.service.places import PACKAGED_PROGRAM, Places
 
 @dataclass(frozen=True)
 class ServiceState:
-    """``version`` is empty where none is installed; ``state`` is systemd's word (active, failed, inactive, ...)."""
+    """``version`` is empty where none is installed; ``state`` is systemd's (active, failed, inactive, ...)."""
 
     kind: str
     version: str
@@ -39,7 +39,7 @@ class ServiceState:
 
 
 def state_of(places: Places) -> ServiceState:
-    """Return how the service stands."""
+    """Return the state of the service."""
     installed = places.packaged or (places.program / "bin/wslgpud").exists()
     daemon = next(client.noted([places.data]), None)
     return ServiceState(

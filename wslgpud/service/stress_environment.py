@@ -1,6 +1,6 @@
-"""An environment with torch for the nightly test of the GPU's memory, apart from the daemon's, which stays small.
+"""An environment with torch for the nightly GPU memory test, separate from the daemon's, which stays small.
 
-The worker only reads it: root's is run by the account ``wslgpud-stress`` (wslgpud/stress/README.md).
+The worker only reads it: for root it runs as the account ``wslgpud-stress`` (wslgpud/stress/README.md).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from wslgpud.words.units import size
 
 EXTRA: Final = "stress"
 LOCKED = release.EXTRAS_FOLDER / f"{EXTRA}.txt"
-#: on the disk, of what was downloaded: measured with torch 2.13
+#: ratio of disk space to download size, measured with torch 2.13
 _UNPACKED_RATIO = 2.0
 _DOWNLOADS = re.compile(r"^# downloads (\d+) bytes", re.MULTILINE)
 
 
 def put(python: Path, places: Places, changes: Changes, *, asked: bool) -> None:
-    """See to it that the environment works where there is one, and is there as this version locked it if ``asked`` for.
+    """Repair the environment if there is one; if ``asked`` for, create it or update it to this version's lock file.
 
-    An upgrade leaves one that works as it is: nobody has asked for gigabytes then.
+    An upgrade leaves a working one unchanged: it must not download gigabytes unasked.
 
-    Raises ServiceError: it cannot be made; the one before, if there is one, stays.
+    Raises ServiceError: it cannot be created; the previous one, if any, stays.
     """
     made_of = places.stress / LOCKED.name
-    works = (places.stress / "bin/python3").exists()  # not if that led to a Python which has been removed
+    works = (places.stress / "bin/python3").exists()  # False if the link's target, a Python, has been removed
     if asked:
         works = works and made_of.read_text(encoding="utf-8") == LOCKED.read_text(encoding="utf-8")
     if works or not (asked or places.stress.exists()):
@@ -42,7 +42,7 @@ def put(python: Path, places: Places, changes: Changes, *, asked: bool) -> None:
 
 
 def download_bytes() -> int:
-    """Return how much the lock file says that a PC downloads."""
+    """Return the download size for a PC according to the lock file."""
     found = _DOWNLOADS.search(LOCKED.read_text(encoding="utf-8"))
     return int(found[1]) if found else 0
 

@@ -1,4 +1,4 @@
-"""What is asked of systemd."""
+"""Queries to systemd."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from wslgpud.sources.wsl import generation
 from wslgpud.words import say
 
 _RUNS = Path("/run/systemd/system")
-#: of a clone nothing is on the PATH
+#: in a clone nothing is on the PATH
 _FOREGROUND = "./deploy/run" if (ROOT / "deploy/run").exists() else "'wslgpud run'"
-#: what a daemon that does not start has said last
+#: lines of the log of a daemon that does not start
 _LAST_LINES = 5
 
 
@@ -29,7 +29,7 @@ def runs() -> bool:
 
 
 def require(places: Places) -> None:
-    """Raises ServiceError: systemd does not run here, or does not answer; it says what helps."""
+    """Raises ServiceError: systemd does not run here, or does not answer; the message names the remedy."""
     if not runs():
         if generation(Host()):
             raise ServiceError(
@@ -56,8 +56,8 @@ def is_enabled(places: Places) -> bool:
 
 
 def forget_failures(places: Places, changes: Changes) -> None:
-    """Let it start whatever came before: a version that fails in a loop uses up the starts that systemd grants."""
-    with suppress(NoData, SourceError):  # nothing had failed
+    """Reset the start limit: a version that failed in a loop has used up the starts that systemd allows."""
+    with suppress(NoData, SourceError):  # no failures
         changes.run(*command(places, "reset-failed", "wslgpud*"))
 
 
@@ -71,7 +71,7 @@ def last_words(places: Places) -> str:
 
 
 def lingers() -> bool:
-    """Tell whether this user's services go on after the log-out."""
+    """Return whether this user's services keep running after logout."""
     try:
         return output("loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value").strip() == "yes"
     except (NoData, SourceError):

@@ -17,9 +17,9 @@ from wslgpud.words import MessageError
 
 
 def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
-    """Remove the service, and with ``purge`` data, configuration and accounts; return what was kept.
+    """Remove the service, and with ``purge`` data, configuration and accounts; return the paths kept.
 
-    Raises ServiceError: it is another's to remove, or systemd refuses.
+    Raises ServiceError: it must be removed by other means, or systemd refuses.
     """
     if places.packaged:
         raise ServiceError(
@@ -52,7 +52,7 @@ def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
         if not places.user:
             accounts.remove(changes)
     os.chdir("/")
-    # Last, since this very command may run from there.
+    # Last, since this command itself may run from there.
     leftover = places.program.with_name(f"{places.program.name}.new")
     changes.remove(places.stress, places.stress_being_made, places.program, leftover, places.releases)
 
@@ -60,7 +60,8 @@ def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
 def remove_windows_task(changes: Changes) -> None:
     """Remove the task that keeps this distribution running, if there is one."""
     if generation(Host()):
-        with suppress(MessageError):  # Windows cannot be asked; its task then starts what is no longer there, and ends
+        # Windows is unreachable; its task then fails to start a missing program, harmlessly
+        with suppress(MessageError):
             changes.does(
                 "remove the task of Windows that keeps this distribution running, if there is one",
                 lambda: keep_alive.does(Host(), "remove"),

@@ -1,9 +1,9 @@
-"""Which cards a run of ours is testing: it fills them to the brim, and nothing is wrong.
+"""Cards under test by one of our runs, which fills them completely, so that warnings are suppressed.
 
-Nobody else can have a daemon look away from a card. A run is proven by what only the kernel says: who holds
-the card's lock alone (device and inode of the very file), whose process that is, and that the worker named by
-its note is its child and lives. Who is trusted says ``wslgpud.sources.identity.Trust``; how long a test may
-take, this daemon's own configuration, on its own clock.
+No one else can suppress a daemon's warnings. A run is proven only by the kernel: who holds the card's lock exclusively
+(device and inode of that file), whose process that is, and that the worker named in its note is its living child.
+``wslgpud.sources.identity.Trust`` defines trusted users; this daemon's own configuration and clock limit the time of a
+test.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from wslgpud.words import Fact, Message, say
 
 log = logging.getLogger(__name__)
 
-#: Once the worker has ended, its memory may take a while to come back in NVML's view; see ``stress_run.py``.
+#: After the worker's end, NVML may show its memory in use for a while; see ``stress_run.py``.
 GIVING_BACK_SECONDS = 7.0
-#: A run leaves its note right after it has taken the lock.
+#: A run writes its note right after it has taken the lock.
 UNPROVEN_SECONDS = 3.0
-#: Whoever takes a lock again and again does not fill the log.
+#: A process that takes a lock repeatedly must not fill the log.
 SAY_AGAIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Holding:
-    pid: int  # of who took it; that process may have ended and left it to another
-    run: Identity | None = None  # that process, where it is there
+    pid: int  # of the process that took it, which may have ended and passed it on
+    run: Identity | None = None  # that process, if it exists
     trusted: bool = False  # runs of its user count
-    noted: bool = False  # a note of its own says that it tests this card
-    worker: Identity | None = None  # the process that the note names as its worker, where that is its child and lives
+    noted: bool = False  # its own note says that it tests this card
+    worker: Identity | None = None  # the worker named in the note, if it is its living child
 
     @property
     def ours(self) -> bool:
@@ -45,14 +45,14 @@ class Holding:
 
 @dataclass(frozen=True)
 class LockHolder:
-    """A lock that keeps runs away, and no warnings."""
+    """A lock that prevents runs but does not suppress warnings."""
 
     gpu: int
     path: str
-    pid: int  # of who took it
-    program: str  # empty where that process has ended and left the lock to another
+    pid: int  # of the process that took it
+    program: str  # empty where that process has ended and passed the lock on
     user: str
-    note: Message  # all of it, and what to do
+    note: Message  # the full text, with the remedy
 
 
 def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: float) -> LockHolder:
@@ -84,7 +84,7 @@ def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: f
 
 @dataclass
 class _Seen:
-    """The history of a lock that is held alone: by whom (pid and start) and since when, and the same of its worker."""
+    """The history of an exclusively held lock: holder (pid and start) and since when, and the same of its worker."""
 
     holder: tuple[int, int]
     since_mono: float
@@ -95,7 +95,7 @@ class _Seen:
 
 
 class CardsUnderTest:
-    """Follows the locks of the cards, at every tick. Not for two threads."""
+    """Follows the locks of the cards, at every tick. Not thread-safe."""
 
     def __init__(self, host: Host, settings: Stress, notes: RunNotes) -> None:
         self._host, self._notes = host, notes
@@ -105,7 +105,7 @@ class CardsUnderTest:
 
     @property
     def held(self) -> list[LockHolder]:
-        """Locks that are held alone by others than our tests, as of the last look."""
+        """Locks held exclusively by other programs than our tests, as of the last tick."""
         return [seen.complaint for seen in self._seen.values() if seen.complaint]
 
     def untested(self, observation: Observation) -> Observation:
@@ -116,7 +116,7 @@ class CardsUnderTest:
         return replace(observation, gpus=gpus) if tested else observation
 
     def look(self, gpus: Iterable[int]) -> set[int]:
-        """Return which of these cards are under a proven test of ours that has not exceeded its time."""
+        """Return which of these cards are under a proven test of ours within its time limit."""
         now, before, found = self._host.clock.mono(), self._seen, set()
         self._seen = {}
         for gpu, path, holding in self._holdings(gpus):
@@ -163,7 +163,7 @@ class CardsUnderTest:
         return Holding(pid, run, trusted, noted, worker if at_work else None)
 
     def _user(self, holding: Holding) -> str:
-        """Return a process's user by name where the machine itself knows it: a directory service may hang."""
+        """Return a process's user by name if it is a local one: a directory service may hang."""
         uids = {str(uid) for uid in holding.run.uids} if holding.run else set()
         try:
             rows = [line.split(":") for line in self._host.head("/etc/passwd", 1 << 20).splitlines()]

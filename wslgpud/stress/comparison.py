@@ -1,4 +1,4 @@
-"""Compares a run with earlier nights, and says how bad they are together. Pure."""
+"""Compares a run with earlier nights, and derives the alert level. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from wslgpud.model import FindingKind, Level, Number, StressFinding, StressResul
 from wslgpud.words import TEMPLATES, Fact, Message, MessageLike, clauses, say, template
 
 MIB = 1 << 20
-#: nights that make the measure, and how many it takes at least
+#: nights of the baseline, and the fewest for one
 BASELINE_RUNS, LEAST_RUNS = 14, 5
-#: A run must leave the usual by four of its usual deviations, and by a share that somebody would care about.
-#: Alone a bad night may be anything; two in a row are a regression, and so is one that is very bad.
+#: A run must deviate from the median by four usual deviations, and by a relevant share. One bad night alone may be
+#: anything; two in a row are a regression, and so is a very bad one.
 DEVIATIONS, LEAST_SPREAD_RATIO = 4.0, 0.005
 SEVERE_RATIO = 0.10
 #: factor that makes the median absolute deviation of a normal distribution its standard deviation
 MAD_SCALE = 1.4826
-#: figure -> the kind of finding that its loss is, its name, and the share and bytes below which it does not matter
+#: figure -> kind of finding for its loss, its name, and the share and bytes below which a loss is ignored
 WATCHED: tuple[tuple[str, FindingKind, str, float, int], ...] = (
     ("write_median", "bandwidth", template("write bandwidth"), 0.03, 0),
     ("change_median", "bandwidth", template("read-and-write bandwidth"), 0.03, 0),
@@ -27,9 +27,9 @@ WATCHED: tuple[tuple[str, FindingKind, str, float, int], ...] = (
     ("usable_bytes", "usable", template("usable VRAM"), 0.01, 64 * MIB),
 )
 VERDICTS: Mapping[StressVerdict, str] = TEMPLATES["label"]["verdict"]
-#: Alert on the age of the last success, not on one failure: a GPU that was in use one night is no fault.
+#: Alert on the age of the last success, not on one failure: a GPU in use one night is no fault.
 LATE_SECONDS = 3 * 86400.0
-#: how many runs before and after a change of driver are compared
+#: number of runs before and after a driver change that are compared
 NEW_RUNS, OLD_RUNS = 3, 7
 
 
@@ -38,12 +38,12 @@ def comparable(one: StressResult, other: StressResult) -> bool:
 
 
 def undisturbed(result: StressResult) -> bool:
-    """Tell whether the figures of a run are the card's own, at its usual clocks."""
+    """Return whether a run's figures are undisturbed and at the card's usual clocks."""
     return result.complete and not result.values.get("contended") and not result.values.get("slowed_ratio")
 
 
 def drop(value: float | None, usual: Sequence[float], least_ratio: float, least: float = 0.0) -> float | None:
-    """Return by which share ``value`` lies below the usual; None where that is nothing to speak of, or not known."""
+    """Return the share by which ``value`` lies below the usual; None where negligible or unknown."""
     if value is None or len(usual) < LEAST_RUNS:
         return None
     middle = median(usual)
@@ -58,7 +58,7 @@ def _figures(name: str, runs: Iterable[StressResult]) -> list[Number]:
 
 
 def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterator[StressFinding]:
-    """Yield figures that fell for two nights running, or by much in one; ``earlier`` runs oldest first."""
+    """Yield figures that fell two nights in a row, or by much in one; ``earlier`` runs oldest first."""
     alike = [run for run in earlier if comparable(run, result) and undisturbed(run)]
     if not alike or not undisturbed(result):
         return
@@ -80,7 +80,7 @@ def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterat
 
 
 def _as_usual(name: str, run: StressResult, before: Sequence[StressResult]) -> float | None:
-    """Return a figure as it were if other programs held no more than usual, which is no fault of the card."""
+    """Return a figure corrected for other programs that held more than usual, which is no fault of the card."""
     value, held = run.values.get(name), run.values.get("foreign_bytes")
     usually = _figures("foreign_bytes", before)[-BASELINE_RUNS:]
     if name != "usable_bytes" or value is None or held is None or not usually:
@@ -89,7 +89,7 @@ def _as_usual(name: str, run: StressResult, before: Sequence[StressResult]) -> f
 
 
 def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> MessageLike:
-    """Say that the memory ran at a lower clock, where that explains a loss."""
+    """Return the note that the memory ran at a lower clock, where that explains a loss."""
     now, usual = result.values.get("memory_clock_hertz"), _figures("memory_clock_hertz", before)
     if kind != "bandwidth" or now is None or not usual or now > 0.98 * median(usual):
         return ""
@@ -99,7 +99,7 @@ def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResul
 
 
 def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> StressFinding | None:
-    """Return the effect of a new driver or torch, once, when its third run is done."""
+    """Return the effect of a new driver or torch, once, after its third run."""
     alike = [run for run in earlier if run.uuid == result.uuid and undisturbed(run)]
     if not undisturbed(result):
         return None
@@ -137,7 +137,7 @@ def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResul
 
 
 def note(result: StressResult) -> MessageLike:
-    """Describe a run beyond its verdict; empty for most."""
+    """Return a remark on a run besides its verdict; empty for most."""
     return clauses(finding.text for finding in result.findings) or result.reason
 
 

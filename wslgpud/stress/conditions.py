@@ -1,4 +1,4 @@
-"""The facts that the gates decide on: recent samples, who uses the GPU, power, a worker that hangs."""
+"""The facts for the gates: recent samples, users of the GPU, power, a hung worker."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from wslgpud.stress.telemetry import Course, followed
 
 log = logging.getLogger(__name__)
 
-#: how much of the past is kept, in samples: more than the longest settle time is of no use
+#: samples kept: more than the longest settle time is useless
 MOST_SAMPLES = 4000
-#: These have the device open without computing on it.
+#: Programs that have the device open without computing on it.
 BYSTANDERS = {
     *("nvidia-smi", "nvtop", "nvitop", "gpustat", "nvidia-persiste", "nvidia-settings", "dcgm-exporter"),
     *("nv-hostengine", "Xwayland", "Xorg", "weston", "gnome-shell", "kwin_wayland", "kwin_x11", "plasmashell"),
 }
-#: Open files that are looked at: of each process so many, and of a user's processes with more so many in all.
+#: Open files inspected per process, and in total for all processes of a user that have more.
 MANY_FILES, MOST_FILES_A_USER = 64, 1 << 14
-#: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all.
+#: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all of them.
 CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
-#: in the state folder, which worker hangs and since which boot
+#: file in the state folder that records a hung worker and its boot
 _HUNG, _MOST_NOTE_BYTES, _BOOT_ID = "stress-hung.json", 4096, "/proc/sys/kernel/random/boot_id"
 #: under WSL2 a daemon's probe has the device open as well
 OUR_PROBE = "wslgpud.probes"
-#: Monitors such as nvidia-smi, under whatever name, load the first only to ask it for its version.
+#: Monitors such as nvidia-smi, under any name, load the first only for its version.
 CUDA_LIBRARY, MANAGEMENT_LIBRARY = "/libcuda.so", "/libnvidia-ml.so"
 
 
 class Recent:
-    """The last minutes of each GPU. One thread notes, another asks."""
+    """The last minutes of each GPU. Written by one thread, read by another."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
@@ -77,7 +77,7 @@ class Recent:
             return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
 
     def watched_since(self, uuid: str) -> float:
-        """Return the monotonic time of the oldest sample of a card that has one."""
+        """Return the monotonic time of a card's oldest sample."""
         with self._lock:
             return self._samples[uuid][0][0]
 
@@ -102,9 +102,9 @@ class Recent:
 
 
 def users(host: Host, own_pid: int) -> list[str]:
-    """Return the programs that compute on a GPU, our own children left out, as "name (pid 42)".
+    """Return the programs that compute on a GPU, except our own children, as "name (pid 42)".
 
-    Of other users' programs an unprivileged daemon sees no files; their memory and load still show.
+    An unprivileged daemon cannot see other users' open files; their memory and load still show.
     """
     device = WSL_DEVICE if host.exists(WSL_DEVICE) else CUDA_DEVICE
     found, looked = [], Counter[frozenset[int]]()
@@ -121,17 +121,17 @@ def users(host: Host, own_pid: int) -> list[str]:
 
 
 def _described(host: Host, pid: str) -> tuple[str, int, str]:
-    """Return a process's name by the kernel, its parent, and what people call it."""
+    """Return a process's kernel name, its parent, and its display name."""
     head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
     name = head.partition("(")[2]
     return name, int(rest.split()[1]), f"{short_command(host, int(pid)) or name} (pid {pid})"
 
 
 def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[str]:
-    """Return which open files of a process to look at; ``looked`` is what each user's many have cost so far.
+    """Return the open files of a process to inspect; ``looked`` is the cost so far, by user.
 
-    Counted by real user, whom no setuid program hides: who opens too many hides only their own. To list
-    a folder of /proc costs as much as a thousand looks, so once the share is spent the first are assumed.
+    Counted by real user, which setuid programs cannot change: opening too many hides only the user's own. Listing a
+    folder of /proc costs as much as a thousand reads, so once the budget is spent the first numbers are assumed.
     """
     folder, first = f"/proc/{pid}/fd", [str(number) for number in range(MANY_FILES)]
     who = identity(host, pid) if looked else None
@@ -147,8 +147,8 @@ def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[s
 def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
     """Return the programs started since ``known`` was listed that have loaded CUDA or a framework for it.
 
-    Loading torch takes a second or more before the first byte of the GPU is asked for: time enough for us to
-    be gone, where waiting for its first allocation would have let that fail.
+    Loading torch takes at least a second before it allocates on the GPU: enough time for us to leave, whereas its first
+    allocation would otherwise fail.
     """
     found = []
     for pid in filter(str.isdecimal, host.names("/proc")):
@@ -169,13 +169,13 @@ def on_battery(host: Host) -> bool | None:
     found = ([host.read_optional(f"{folder}/{name}/{fact}").strip() for fact in facts] for name in names)
     supplies = [dict(zip(facts, said, strict=True)) for said in found]
     mains = [one["online"] == "1" for one in supplies if one["type"] == "Mains" and one["online"]]
-    # That of a mouse or the like is always discharging; the machine's own have no scope.
+    # The battery of a mouse is always discharging; the machine's own have no scope.
     own = [one["status"] for one in supplies if one["type"] == "Battery" and one["scope"] != "Device"]
     return not any(mains) if mains else "Discharging" in own or None
 
 
 def note_hung(state_folder: Path, host: Host, pid: int) -> None:
-    """Note for later daemons that nothing could end a worker; where that cannot be kept, its run still counts."""
+    """Record for later daemons that a worker could not be killed; if that fails, its run still counts."""
     try:
         note = {"boot": host.read(_BOOT_ID).strip(), "pid": pid}
         safe_files.put(state_folder / _HUNG, json.dumps(note), mode=0o644)
@@ -184,7 +184,7 @@ def note_hung(state_folder: Path, host: Host, pid: int) -> None:
 
 
 def still_hung(state_folder: Path, host: Host) -> bool:
-    """Tell whether a worker noted earlier still hangs; a note of an earlier boot or an ended process is dropped."""
+    """Return whether a recorded worker still hangs; a record of an earlier boot or an ended process is dropped."""
     file = state_folder / _HUNG
     with contextlib.suppress(OSError, ValueError, KeyError):
         note = safe_files.parsed(safe_files.contents(file, _MOST_NOTE_BYTES))

@@ -1,4 +1,4 @@
-"""Finds a Python that has torch, without starting any: a start of torch takes seconds."""
+"""Finds a Python with torch, without starting any: importing torch takes seconds."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from wslgpud.security.provenance import Account, UntrustedProgram, survey, users
 from wslgpud.security.run_as import Command, account_for, environment
 from wslgpud.words import MessageError, say
 
-#: what 'wslgpud service install --extra stress' has made; a user's own lies below ~/.local/share
+#: made by 'wslgpud service install --extra stress'; a user's own lies below ~/.local/share
 MADE_FOR_US = Path("/opt/wslgpud.stress/bin/python3")
-#: where people keep environments, below a home folder and for all users
+#: usual places of environments, below a home folder and for all users
 BELOW_HOME = (
     *(f"{folder}{name}" for folder in ("", "*/", "*/*/") for name in (".venv", "venv")),
     *(".virtualenvs/*", ".pyenv/versions/*", "miniconda3", "anaconda3", "miniforge3"),
     *(f"{conda}/envs/*" for conda in ("miniconda3", "anaconda3", "miniforge3", ".conda", "micromamba")),
 )
-#: how many entries of folders are looked at below one home, and how many homes
+#: limits on inspected folder entries per home, and on homes
 MOST_FOLDERS, MOST_HOMES = 2000, 50
 FOR_ALL = ("/opt/*/.venv", "/opt/*", "/opt/*/envs/*", "/usr/local", "/usr")
 
 
 class NoTorch(MessageError):
-    """No Python with torch was found; it says what to do."""
+    """No Python with torch was found; the message names the remedy."""
 
 
 def has_torch(python: Path) -> bool:
@@ -40,10 +40,10 @@ def has_torch(python: Path) -> bool:
 
 
 def candidates(environ: Mapping[str, str], homes: Collection[Path]) -> Iterator[Path]:
-    """Yield the Pythons to look at, the likeliest first, whether they are there or not.
+    """Yield candidate Pythons, the likeliest first, whether they exist or not.
 
-    Root does not go where a user may lead it: there a star stands for real folders only, and for none that a user
-    has mounted. A link may lead to the end of the world, and a file system of a user's need not answer.
+    Root must not be led anywhere by a user: for root, a star matches only real folders, not mounted by a user. A link
+    may lead anywhere, and a user's file system may hang.
     """
     yield MADE_FOR_US
     if os.geteuid() != 0:
@@ -69,7 +69,7 @@ def candidates(environ: Mapping[str, str], homes: Collection[Path]) -> Iterator[
 
 def _folders(folder: Path, budget: Iterator[int]) -> list[str]:
     names = []
-    # Not there, or not ours to look into.
+    # Missing, or not readable for us.
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for _, entry in zip(budget, entries, strict=False):
             with contextlib.suppress(OSError):
@@ -95,10 +95,10 @@ class Python:
 
 
 def find_python(setting: str, environ: Mapping[str, str]) -> Python:
-    """Return the Python to run the worker with. Raises NoTorch: none is there, or none that root may start."""
+    """Return the Python to run the worker with. Raises NoTorch: there is none, or none that root may start."""
     if setting:
         named = Path(os.path.expanduser(setting)).absolute()  # noqa: PTH111 - Path's own fails for a user who is not there
-        with contextlib.suppress(OSError):  # it is not there
+        with contextlib.suppress(OSError):  # it does not exist
             try:
                 account = account_for(named)
             except UntrustedProgram as refused:
@@ -116,7 +116,7 @@ def find_python(setting: str, environ: Mapping[str, str]) -> Python:
                 return Python(python, account_for(python))
             except OSError:
                 continue
-            except UntrustedProgram as refused:  # another may do
+            except UntrustedProgram as refused:  # another may be usable
                 why = say("no Python with torch can be used: {why}", why=refused.said)
     raise NoTorch(why)
 

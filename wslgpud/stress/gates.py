@@ -1,4 +1,4 @@
-"""May a stress run begin, and must a running one leave? Pure; ``conditions.py`` gathers the facts."""
+"""Gates: may a stress run begin, and must a running one leave? Pure; ``conditions.py`` gathers the facts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from wslgpud.model import GpuSample
 from wslgpud.words import Message, MessageLike, say
 
 MIB = 1 << 20
-#: "idle" over the settle time: usually below the first, hardly ever above the second
+#: utilization that counts as idle over the settle time: usually below the first, hardly ever above the second
 IDLE_MEDIAN, IDLE_P95 = 0.05, 0.20
-#: by how much the memory in use may vary meanwhile: a desktop's does by some tens of MiB
+#: allowed variation of used memory meanwhile: a desktop's varies by some tens of MiB
 STEADY_BYTES = 128 * MIB
-#: less free than this share, and a run would tell little about the card
+#: with less free than this share, a run would reveal little about the card
 LEAST_FREE_RATIO = 0.60
-#: drivers and desktops need a while to find themselves again after the host slept
+#: drivers and desktops need a while to recover after the host slept
 AFTER_JUMP_SECONDS = 600.0
 
 
@@ -33,7 +33,7 @@ class Surroundings:
 
 
 def obstacles(seen: Surroundings, settings: Stress) -> Iterator[Message]:
-    """Yield why a run must not begin now; nothing when it may."""
+    """Yield the reasons against starting a run now; none if it may start."""
     if seen.hung_since_boot:
         yield say("an earlier run's worker still hangs in the driver: restart WSL or the machine")
     if seen.recent_gpu_errors:
@@ -75,10 +75,10 @@ SILENT_SECONDS = 10.0
 def reason_to_leave(
     holders: Sequence[str] = (), *, waiting: bool = False, gpu_errors: bool = False, silent_seconds: float = 0.0
 ) -> MessageLike:
-    """Return why a running run must end, empty when it may go on.
+    """Return why a run must end; empty when it may continue.
 
-    ``holders`` use the GPU (none did when it began), ``waiting``: somebody waits for the lock file, ``gpu_errors``:
-    the kernel log has new ones of the driver.
+    ``holders`` use the GPU (none did at the start), ``waiting``: a program waits for the lock file, ``gpu_errors``: the
+    kernel log has new errors of the driver.
     """
     if waiting:
         return say("a program is waiting for the GPU's lock file")

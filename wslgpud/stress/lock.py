@@ -1,4 +1,4 @@
-"""The file that a program holds (shared) while it must not be disturbed, and we (alone) during a run."""
+"""The lock file, held shared by a program that must not be disturbed, and exclusively by our runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from wslgpud.sources import whole
 from wslgpud.sources.identity import identity
 from wslgpud.words import Message, MessageError, MessageLike, cause, say
 
-#: Where locks lie: the first that we can write to. Where that is the second, another user's may be the first.
+#: Folders for locks: the first writable one. Another user may use the first where we use the second.
 PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
-#: of /proc/locks: some 20,000 locks; anybody may make more, and a lock that is not seen proves nothing
+#: read limit of /proc/locks, some 20,000 locks; any user can create more, and an unseen lock proves nothing
 _MOST_BYTES = 1 << 20
 
 
 class LockError(MessageError):
-    """A card's lock file cannot be used; it names the file and the remedy."""
+    """A card's lock file cannot be used; the message names the file and the remedy."""
 
 
 class LockEntry(NamedTuple):
-    """One process's part in a lock: alone or shared, held or waited for."""
+    """A process's part in a lock: exclusive or shared, held or waiting."""
 
     pid: int
     alone: bool
@@ -35,7 +35,7 @@ class LockEntry(NamedTuple):
 
 
 def lock_entries(text: str, device: int, inode: int) -> list[LockEntry]:
-    """Return who holds a file by flock(2) or waits for it, from the text of /proc/locks.
+    """Return the holders of and waiters for a file lock (flock(2)), from the text of /proc/locks.
 
     Format: https://man7.org/linux/man-pages/man5/proc_locks.5.html. Pids are those of the reader's namespace.
     """
@@ -52,8 +52,8 @@ def lock_entries(text: str, device: int, inode: int) -> list[LockEntry]:
 class GpuLock:
     """One card's lock.
 
-    ``flock -s /run/lock/wslgpud-gpu0.lock python train.py`` is all that a training needs: it keeps runs away,
-    and when it comes in the middle of one, the run sees it wait and leaves.
+    ``flock -s /run/lock/wslgpud-gpu0.lock python train.py`` is all that a training needs: it prevents runs, and if it
+    starts during one, the run sees it waiting and ends.
     """
 
     def __init__(self, index: int, folder: str | Path | None = None) -> None:
@@ -62,7 +62,10 @@ class GpuLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
-        """Hold the lock inside; False when somebody else does. Raises LockError: no plain file, or closed to us."""
+        """Hold the lock inside; False if another process holds it.
+
+        Raises LockError: not a regular file, or no access.
+        """
         try:
             descriptor = self._open()
         except OSError as error:
@@ -81,22 +84,22 @@ class GpuLock:
             os.close(descriptor)
 
     def _open(self) -> int:
-        # Not O_CREAT on an existing file: in a sticky folder the kernel refuses that for others' files,
-        # even to root (fs.protected_regular). To read only: another user's flock(1) makes it its own.
+        # No O_CREAT on an existing file: in a sticky folder the kernel rejects that for others' files, even for root
+        # (fs.protected_regular). Read-only, as the file may belong to another user's flock(1).
         with contextlib.suppress(FileNotFoundError):
             return safe_files.open_plain(self.path)
         try:
             descriptor = safe_files.open_plain(self.path, os.O_CREAT | os.O_EXCL)
-        except FileExistsError:  # another run has just made it
+        except FileExistsError:  # another run has just created it
             return safe_files.open_plain(self.path)
-        os.fchmod(descriptor, 0o666)  # whatever the umask: every user's training shall be able to take it
+        os.fchmod(descriptor, 0o666)  # whatever the umask: every user's training must be able to take it
         return descriptor
 
     def wanted(self, host: Host) -> bool:
         return any(entry.waits for entry in self.entries(locks(host)))
 
     def holders(self, host: Host) -> list[MessageLike]:
-        """Return who holds it, as "name (pid 42)"."""
+        """Return the holders, as "name (pid 42)"."""
         pids = [entry.pid for entry in self.entries(locks(host)) if not entry.waits]
         return [f"{who.name} (pid {pid})" if (who := identity(host, pid)) else ended(pid) for pid in pids]
 
@@ -105,7 +108,7 @@ class GpuLock:
         return () if found is None else lock_entries(text, found.st_dev, found.st_ino)
 
     def file(self) -> os.stat_result | None:
-        """Return which file it is; None where there is none, or nothing that could be locked."""
+        """Return the file's status; None where there is none, or none that can be locked."""
         with contextlib.suppress(OSError):
             if stat.S_ISREG((found := self.path.lstat()).st_mode):
                 return found

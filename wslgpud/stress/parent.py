@@ -1,4 +1,4 @@
-"""Runs the worker and watches over it: nothing it does, or fails to do, holds the daemon up."""
+"""Runs and supervises the worker: whatever it does or fails to do, the daemon does not block."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from wslgpud.stress.result import WorkerOutput
 from wslgpud.words import MessageLike, cause, say
 
 WORKER = Path(__file__).with_name("worker")
-#: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for so long.
+#: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for this long.
 STALL_SECONDS = 15.0
-#: How long each way of ending may take. The first is the worker's own: it gives memory back and ends, which
-#: takes well below a second. A signal comes last, because under WSL2 one in a CUDA program has broken the
-#: driver's channel for the whole VM (microsoft/WSL#41062).
+#: Time limit of each way to end it. The first is a request: the worker frees memory and exits, well within a second. A
+#: signal comes last, because under WSL2 one in a CUDA program has broken the driver's channel for the whole VM
+#: (microsoft/WSL#41062).
 OWN_SECONDS, TERM_SECONDS, KILL_SECONDS = 5.0, 3.0, 3.0
-#: Until it has loaded torch a worker hears nothing, and holds nothing that somebody could want.
+#: Until it has loaded torch, a worker does not listen, and holds nothing that others could want.
 START_SECONDS = 30.0
 WATCH_SECONDS = 0.1
-#: The most that a worker of ours says: bytes of a line, lines, bytes of the lines that are kept (four times
-#: what the largest card with errors everywhere makes), and bytes in all (its beats, for hours).
+#: Limits on a worker's output: bytes per line, lines, bytes of kept lines (four times that of the largest card with
+#: errors everywhere), and bytes in total (heartbeats for hours).
 LONGEST_LINE, MOST_LINES, MOST_KEPT_BYTES, MOST_BYTES = 1 << 18, 50_000, 2 << 20, 64 << 20
-#: It beats twenty times a second. More is not passed on, and five times as often, after a backlog, believed.
+#: It sends twenty heartbeats per second. More are not passed on, and up to five times as many, after a backlog,
+#: tolerated.
 BEAT_SECONDS, BEATS_A_SECOND, BACKLOG = 0.04, 100.0, 2000
 
 Line = dict[str, Any]
@@ -51,10 +52,10 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
 ) -> WorkerOutput:
     """Run the worker to its end; ``script`` is its program where the command does not name it.
 
-    ``job`` returns its ``worker.WorkerJob``, and may take its time: the worker loads torch meanwhile, which takes
-    seconds, and touches no GPU. What it raises ends the worker and is raised on. ``started`` gets the worker's pid
-    right before its job, ``progress`` every line as it comes. ``watch`` is asked ten times a second: a text is a
-    reason to leave the GPU now. ``stall_seconds`` is the longest time without a line, from the first one on.
+    ``job`` returns its ``worker.WorkerJob``, and may block: meanwhile the worker loads torch, which takes seconds,
+    without touching a GPU. An exception from it ends the worker and propagates. ``started`` gets the worker's pid right
+    before its job, ``progress`` every line as it comes. ``watch`` is called ten times per second: a text is a reason to
+    leave the GPU now. ``stall_seconds`` is the longest time without a line, after the first one.
     """
     outcome, pipe = WorkerOutput(), subprocess.PIPE
     try:
@@ -72,7 +73,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         conversation.tell(text)
         while not reason and conversation.listen(WATCH_SECONDS):
             now = time.monotonic()
-            # The first line comes once torch is loaded, from a cold disk or a drive of Windows at worst.
+            # The first line comes once torch is loaded, at worst from a cold disk or a Windows drive.
             patience = stall_seconds if outcome.lines else max(stall_seconds, START_SECONDS)
             if now - began > deadline_seconds:
                 outcome.failure = say("not done within {limit_seconds}", limit_seconds=deadline_seconds)
@@ -111,12 +112,12 @@ class _Conversation:
             self._poll.register(stream, select.POLLIN | select.POLLHUP)
 
     def tell(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # it is gone already; what it said last tells why
+        with contextlib.suppress(OSError):  # it has ended; its last output tells why
             self._pipes[0].write(text.encode() + b"\n")
             self._pipes[0].flush()
 
     def listen(self, seconds: float) -> bool:
-        """Take what comes within ``seconds``; False when nothing can come any more."""
+        """Take output for ``seconds``; False when no more can come."""
         for stream, _ in self._poll.poll(seconds * 1000):
             data = os.read(stream, 1 << 16)
             if not data:
@@ -129,7 +130,7 @@ class _Conversation:
         return self._out in self._streams
 
     def _take(self, data: bytes) -> None:
-        """Take over what the worker says, until it says something that no worker of ours would."""
+        """Take the worker's lines, up to the first that no worker of ours would send."""
         if self._deaf:
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -162,11 +163,11 @@ class _Conversation:
             self._distrust(say("the worker said far more than a worker does"))
 
     def _distrust(self, failure: MessageLike) -> None:
-        """Listen no more; what has not been said by then counts for nothing."""
+        """Stop listening; any further output is ignored."""
         self._outcome.failure, self._deaf, self._rest = failure, True, b""
 
     def part(self, reason: MessageLike) -> None:
-        """Ask the worker to end, and hear it out."""
+        """Ask the worker to end, and take its remaining output."""
         if reason:
             self.tell("stop")
         with contextlib.suppress(OSError):
@@ -191,7 +192,7 @@ class _Conversation:
 
 
 def _end(process: subprocess.Popen[bytes], outcome: WorkerOutput) -> None:
-    """See to it that the process ends, each step harder than the last; note when it cannot be."""
+    """End the process, with increasing force; record if that is impossible."""
     for number, patience in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
         if process.poll() is None:
             outcome.failure = outcome.failure or say("the worker did not end by itself")

@@ -1,4 +1,4 @@
-"""From the worker's lines to classes of chunks and errors, sizes, and the verdict. Pure."""
+"""Turns the worker's lines into classes of chunks and errors, sizes, and the verdict. Pure."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
 ErrorClass = Literal["read", "cell", "stuck", "address", "inversion", "constant", "unexamined"]
 KINDS = ("write", "change", "read")
 
-#: A chunk this slow against the others lies behind PCIe. Memory is at least ten times as fast as PCIe on any
-#: card, so 0.5 is crossed as soon as a few percent of a chunk have been moved out.
+#: A chunk this slow relative to the others lies behind PCIe. Memory is at least ten times as fast as PCIe on any card,
+#: so 0.5 is crossed once a few percent of a chunk have been moved out.
 SPILLED_RATIO = 0.5
 DEGRADED_RATIO = 0.8
-#: what the driver may keep after a run without our calling it a leak
+#: memory that the driver may keep after a run before it counts as a leak
 LEAK_BYTES = 256 << 20
 
-#: kinds of errors in words; why the worker leaves by itself, by its word for it (anything else is another's text)
+#: messages about kinds of errors, and about the worker's reasons to leave (anything else is foreign text)
 EXPLAINED: Mapping[ErrorClass, str] = TEMPLATES["memory_error"]
 LEFT: Mapping[str, str] = TEMPLATES["left"]
 
 
 def classify_chunks(rows: Sequence[Mapping[str, float]]) -> list[ChunkClass]:
-    """Say where each chunk lies, from the seconds of its passes in one sweep.
+    """Classify where each chunk lies, from the seconds of its passes in one sweep.
 
-    ``rows`` hold ``bytes`` and the seconds of ``write``, ``change`` and ``read``. The measure is the median
-    of the first eight chunks: memory is handed out from the card first. When those are not the fast ones,
-    everything is slow together, which is somebody else's load and not a spill.
+    ``rows`` hold ``bytes`` and the seconds of ``write``, ``change`` and ``read``. The reference is the median of the
+    first eight chunks: memory on the card is allocated first. If those are not the fast ones, everything is slow, which
+    is another program's load and not a spill.
     """
     if not rows:
         return []
     rates = [[row["bytes"] / row[kind] for kind in KINDS] for row in rows]
     first = rates[: max(1, min(8, len(rates) // 4))]
-    usual = [max(1.0, median(of_kind)) for of_kind in zip(*first, strict=True)]  # chunks of no bytes have no rate
+    usual = [max(1.0, median(of_kind)) for of_kind in zip(*first, strict=True)]  # empty chunks have no rate
     best = [max(of_kind) for of_kind in zip(*rates, strict=True)]
     if all(usually < SPILLED_RATIO * most for usually, most in zip(usual, best, strict=True)):
         return ["contended"] * len(rows)
@@ -54,9 +54,9 @@ def classify_chunks(rows: Sequence[Mapping[str, float]]) -> list[ChunkClass]:
 
 
 def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> ErrorClass:
-    """Return the kind of fault that one report of the worker shows.
+    """Return the kind of fault in one report of the worker.
 
-    ``located`` are the chunks found to hold other chunks' words. The reading of flip counts follows
+    ``located`` are the chunks found to hold other chunks' words. The interpretation of flip counts follows
     memtest_vulkan (https://github.com/GpuZelenograd/memtest_vulkan#readme).
     """
     samples, flips = bad["samples"], {int(n): count for n, count in bad["flips"].items()}
@@ -77,8 +77,8 @@ def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> Error
 @dataclass
 class WorkerOutput:
     lines: list[dict[str, Any]] = field(default_factory=list)
-    failure: MessageLike = ""  # empty when it ended by itself and in order
-    left: MessageLike = ""  # why it was asked to leave, where it then did
+    failure: MessageLike = ""  # empty when it ended by itself, in order
+    left: MessageLike = ""  # why it was asked to leave, if it did
     hung_pid: int | None = None
     seconds: float = 0.0
 
@@ -93,7 +93,7 @@ class Frame:
 
 
 def digest(outcome: WorkerOutput, frame: Frame) -> StressResult:
-    """Turn a run's lines into its result; ``comparison.py`` compares it with other nights."""
+    """Turn a run's lines into its result, which ``comparison.py`` compares with other nights."""
     events: dict[str, list[Mapping[str, Any]]] = {}
     for line in outcome.lines:
         events.setdefault(str(line["event"]), []).append(line)
@@ -104,7 +104,7 @@ def digest(outcome: WorkerOutput, frame: Frame) -> StressResult:
     values = _values(events, frame, begin, classes, speeds)
     values["errors"], values["duration_seconds"] = errors.total(), outcome.seconds
     if speeds:
-        # What was allocated later may move what was there before: only seen by going over all of it twice.
+        # Later allocations may move earlier ones: seen only by going over all of them twice.
         values["moved_chunks"] = sum(a != b for a, b in zip(classify_chunks(first), classes, strict=False))
     taken = {row["index"]: row["free_less"] for row in events.get("chunk", ())}
     findings = tuple(_findings(errors, values, frame.course))
@@ -134,13 +134,13 @@ def digest(outcome: WorkerOutput, frame: Frame) -> StressResult:
 
 def _errors(events: Mapping[str, list[Mapping[str, Any]]]) -> tuple[Counter[ErrorClass], list[dict[str, Any]]]:
     mixed = events.get("located", ())
-    # Both sides of a mix-up: in other patterns either may look wrong.
+    # Both sides of a mix-up: in other patterns, either may look wrong.
     located = {chunk for row in mixed for chunk in (row["chunk"], *(home[0] for home in row["belongs"]))}
     errors: Counter[ErrorClass] = Counter()
     rows, known = [], dict[int, ErrorClass]()
     for bad in events.get("bad", ()):
         kind = classify_error(bad, located)
-        if kind == "unexamined":  # the class that it had when it was examined
+        if kind == "unexamined":  # its class from when it was examined
             kind = known.get(bad["chunk"], kind)
         known[bad["chunk"]] = kind
         errors[kind] += max(1, bad["words"])
@@ -157,7 +157,7 @@ def _values(
 ) -> dict[str, Number]:
     before = frame.before
     filled = events.get("filled", [{}])[0]
-    # Every byte counts once, however often a pattern checks it.
+    # Each byte counts once, however often a pattern checks it.
     patterns = events.get("pattern", ())
     covered = [row["verified"] // row["checks"] for row in patterns if row["checks"]]
     told = begin.get("free") is not None and before.free_bytes is not None and begin.get("cuda")
@@ -176,9 +176,9 @@ def _values(
         "rungs": sum(row["outcome"] == "ok" for row in events.get("rung", ())),
     }
     if begin.get("bus_bits") and begin.get("memory_kilohertz"):
-        # Memory of all kinds in use moves two words a clock, as the driver counts clocks.
+        # All memory types in use transfer two words per clock, as the driver counts clocks.
         peak = 2 * begin["memory_kilohertz"] * 1000 * begin["bus_bits"] // 8
-        known["peak_bandwidth"] = peak if peak < 1 << 50 else None  # of no card: a worker that makes figures up
+        known["peak_bandwidth"] = peak if peak < 1 << 50 else None  # implausible: a worker that makes up figures
     if speeds:
         sizes = [row["bytes"] for row in speeds]
         spilled = [size for size, kind in zip(sizes, classes, strict=True) if kind == "spilled"]
@@ -234,7 +234,7 @@ def _verdict(
 ) -> tuple[StressVerdict, MessageLike]:
     why = outcome.failure or outcome.left or _why(end)
     if any(finding.kind == "errors" for finding in findings):
-        # Errors count however the run ended.
+        # Errors count regardless of how the run ended.
         return "findings", why
     if outcome.failure:
         return "failed", why
@@ -246,6 +246,6 @@ def _verdict(
 
 
 def _why(end: Mapping[str, Any]) -> MessageLike:
-    """Return why the worker ended as it did; a template comes from us, never from it."""
+    """Return why the worker ended; templates are ours, never the worker's."""
     word = str(end.get("why", ""))
     return Message(LEFT[word], end.get("facts", {})) if word in LEFT else one_line(word)

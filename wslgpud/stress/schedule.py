@@ -35,17 +35,17 @@ from wslgpud.words import cause
 log = logging.getLogger(__name__)
 
 OFF = "off"
-#: Delay after a start when nights were missed: the machine shall settle first.
+#: Delay after a start when nights were missed, to let the machine settle.
 CATCH_UP_SECONDS = 900.0
-#: how often runs that somebody started by hand are looked for
+#: how often to check for manually started runs
 INBOX_SECONDS = 10.0
-#: of these so many at a time
+#: how many of these at a time
 _MOST_WAITING = 1000
-#: one numeric part of a crontab's fifth field
+#: a numeric part of a crontab's fifth field
 _DAYS = re.compile(r"(?<![^,])(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?(?![^,])")
 _NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _NIGHTLY, _AGAIN = "vram-stress", "vram-stress-again"
-#: metrics by which a run is judged, beside the samples of cards
+#: metrics for judging a run, besides samples of cards
 _OF_CARDS = tuple(
     spec
     for spec in (*gpu.GpuSource.metrics, *windows.WindowsSource.metrics)
@@ -54,7 +54,7 @@ _OF_CARDS = tuple(
 
 
 def trigger(settings: Stress) -> Any:
-    """Return APScheduler's trigger for the schedule. Raises ConfigError: it is no crontab line."""
+    """Return APScheduler's trigger for the schedule. Raises ConfigError: it is not a crontab line."""
     from apscheduler.triggers.cron import CronTrigger  # see the module's head
 
     *words, weekdays = settings.schedule.split() or [""]
@@ -69,17 +69,17 @@ def trigger(settings: Stress) -> Any:
 
 
 def _named(part: re.Match[str]) -> str:
-    """Write days of the week by name: cron counts from Sunday, APScheduler from Monday."""
+    """Return days of the week by name: cron counts from Sunday, APScheduler from Monday."""
     first, last, step = part.groups()
     end = last or ("6" if step or first is None else first)
     return ",".join(_NAMES[day % 7] for day in range(int(first or 0), int(end) + 1, int(step or 1))) or part[0]
 
 
 def _zone() -> tzinfo:
-    """Return the zone in which a schedule counts: the C library's, as all else here.
+    """Return the time zone of a schedule: the C library's, as everywhere here.
 
-    APScheduler asks tzlocal, which knows no rules in TZ (``CST-8``) and no zone that its data lack, and
-    believes /etc/timezone where /etc/localtime is a file that says something else. Then it is today's offset.
+    APScheduler uses tzlocal, which does not know rules in TZ (``CST-8``) or zones missing from its data, and trusts
+    /etc/timezone even if /etc/localtime differs. In these cases, it is today's offset.
     """
     from apscheduler.triggers.cron import CronTrigger  # see the module's head
 
@@ -95,7 +95,7 @@ def _zone() -> tzinfo:
 
 
 def inbox(state_folder: Path) -> Path:
-    """Return the folder in which ``wslgpud stress`` leaves runs for a daemon that owns the database."""
+    """Return the folder where ``wslgpud stress`` leaves runs for the daemon that owns the database."""
     return state_folder / "stress-inbox"
 
 
@@ -106,12 +106,12 @@ def leave(state_folder: Path, result: StressResult) -> None:
 
 
 class Nightly:
-    """The daemon's stress runs. ``observe`` and ``news`` belong to its tick; a run has its own thread."""
+    """The daemon's stress runs. ``observe`` and ``news`` are called in its tick; a run has its own thread."""
 
     def __init__(
         self, settings: Stress, host: Host, state_folder: Path, history: Store, *, apart: bool = False
     ) -> None:
-        """Start nothing yet; with ``apart`` ``unit.py`` does the runs. Raises ConfigError: the schedule is none."""
+        """Start nothing yet; with ``apart``, ``unit.py`` does the runs. Raises ConfigError: the schedule is invalid."""
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
         self._runs = tuple(self._kept(full=True).values())  # replaced as a whole: other threads read it
@@ -130,10 +130,10 @@ class Nightly:
         return self._runs
 
     def _kept(self, *, full: bool = False) -> dict[int, StressResult]:
-        """Return the runs kept so far; a database that cannot be read must not keep the daemon from warning.
+        """Return the stored runs; an unreadable database must not keep the daemon from warning.
 
-        With ``full`` the last complete one of each card has the rows behind its figures: it alone is shown
-        so, and those of a thousand nights are a hundred megabytes.
+        With ``full``, the last complete one of each card has the rows behind its figures: only it is shown with them,
+        and those of a thousand nights take a hundred megabytes.
         """
         try:
             runs = dict(self._history.reader.stress_runs(brief=True))
@@ -155,22 +155,22 @@ class Nightly:
         if snapshot.gpus and self._scheduler is None and self._settings.schedule != OFF and self._host.live:
             self._start()
         if self._scheduler is not None and any(event.kind == "clock_jump" for event in snapshot.events):
-            self._scheduler.wakeup()  # it sleeps by the monotonic clock, which stood still meanwhile
+            self._scheduler.wakeup()  # it sleeps by the monotonic clock, which was stopped meanwhile
         if snapshot.mono - self._looked >= INBOX_SECONDS:
             self._looked = snapshot.mono
             self._take_inbox()
 
     def news(self) -> list[Transition]:
-        """Keep the runs that have ended since, and return the changes of level they make."""
+        """Store the runs that have ended since, and return the resulting changes of level."""
         changes = []
         while not self._news.empty():
             result = self._news.get()
             runs = self.runs()
             earlier = [run for run in runs if run.uuid == result.uuid]
-            # The level last reported of this slot: by the card before this one where it has been replaced.
+            # The level last reported for this slot, by the previous card if it has been replaced.
             card = next((run.uuid for run in reversed(runs) if run.gpu == result.gpu), result.uuid)
             told = [run for run in runs if run.uuid == card]
-            # A complete run takes from those of its card the rows behind their figures.
+            # A complete run replaces the detail rows of earlier runs of its card.
             outdone = result.uuid if result.complete else None
             self._runs = (*(replace(run, detail={}) if run.uuid == outdone else run for run in runs), result)
             self._history.record_stress(result)
@@ -193,8 +193,8 @@ class Nightly:
         from apscheduler.schedulers.background import BackgroundScheduler
 
         when = trigger(self._settings)
-        # One at a time; however many nights were missed, once; and late rather than never: the gates say
-        # whether the moment is right.
+        # One at a time; once, however many nights were missed; and late rather than never: the gates decide whether the
+        # moment is right.
         self._scheduler = BackgroundScheduler(
             timezone=when.timezone,
             executors={"default": ThreadPoolExecutor(1)},
@@ -210,7 +210,7 @@ class Nightly:
         self._scheduler.start()
 
     def _planned_since(self) -> float:
-        """Return since when nights are planned: a machine that is off at night would never have its first."""
+        """Return since when nights are planned: a machine that is off at night would otherwise never have its first."""
         file = self._folder / "stress-since"
         try:
             with contextlib.suppress(FileExistsError):
@@ -226,15 +226,15 @@ class Nightly:
         )
 
     def _begin(self) -> None:
-        """Plan the night's test: not all machines of a house at once.
+        """Plan the night's test with a random delay, so that not all machines of a site start at once.
 
-        APScheduler's own jitter adds to the time on the wall, where an hour comes twice in autumn: then it
-        finds the next run in the past, and the next, without end.
+        APScheduler's own jitter adds to local time, where an hour comes twice in autumn: then it finds the next run in
+        the past, over and over.
         """
         self._later(random.uniform(0, 60 * self._settings.jitter_minutes), 0)
 
     def _night(self, attempt: int = 0, cards: Container[str] | None = None) -> None:
-        """Test each GPU, or these alone; those that were busy, once more later in the night."""
+        """Test each GPU, or only these; retry busy ones once later in the night."""
         busy = []
         for sample in self._recent.gpus():
             if cards is not None and sample.uuid not in cards:
@@ -252,8 +252,7 @@ class Nightly:
     def _take_inbox(self) -> None:
         """Take over runs that were started by hand while this daemon owned the database.
 
-        A file stays until the database shows its run: whatever kills this process before, the next one takes
-        it over.
+        A file stays until its run is in the database: if this process is killed before, the next one takes it over.
         """
         try:
             with safe_files.Folder(inbox(self._folder)) as folder:

@@ -14,7 +14,7 @@ _GPU = ("gpu", "uuid")
 
 
 def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
-    # Not stored as samples: each run is a row of its own in the database.
+    # Not stored as samples: each run is a row in the database.
     return gauge(name, text, *_GPU, *labels, stored=False)
 
 
@@ -65,12 +65,12 @@ ERRORS = counter("vram_stress_errors", "Wrong words in all runs kept.", *_GPU, s
 RUNS = counter("vram_stress_runs", "Runs kept, by verdict.", *_GPU, "verdict", stored=False)
 
 METRICS = tuple(spec for spec in [*vars().values()] if isinstance(spec, MetricSpec))
-#: figures in bytes: what there is of a card, and what became of the free ones
+#: figures in bytes: a card's memory, and the outcome for the free part
 BYTES = (
     *("spec_bytes", "total_bytes", "visible_bytes", "reserved_bytes", "foreign_bytes", "context_bytes", "free_bytes"),
     *("allocated_bytes", "verified_bytes", "usable_bytes", "spilled_bytes", "spill_start_bytes", "leak_bytes"),
 )
-#: values of the runs that are series, each with the rest of its labels
+#: values of runs that become series, each with its additional labels
 FIGURES: Sequence[tuple[MetricSpec, str, tuple[str, ...]]] = (
     (TEMPERATURE, "temperature_max_celsius", ()),
     (SLOWED, "slowed_ratio", ()),
@@ -80,19 +80,19 @@ FIGURES: Sequence[tuple[MetricSpec, str, tuple[str, ...]]] = (
     *((SIZE, name, (name.removesuffix("_bytes"),)) for name in BYTES),
     *((BANDWIDTH, f"{op}_{stat}", (op, stat)) for op in KINDS for stat in ("median", "min")),
 )
-#: the same as shares of one another
+#: the same as ratios
 RATIOS = (
     (COVERAGE, "verified_bytes", "free_bytes", ()),
     (USABLE, "usable_bytes", "spec_bytes", ()),
     *((BANDWIDTH_SHARE, f"{op}_median", "peak_bandwidth", (op,)) for op in KINDS),
 )
-#: parts of the card that are told apart: enough for a picture, few enough for one scrape
+#: segments of the card: enough for a picture, few enough for one scrape
 REGIONS = 32
 VERDICTS: tuple[StressVerdict, ...] = get_args(StressVerdict)
 
 
 def readings(results: Iterable[StressResult]) -> Iterator[Reading]:
-    """Turn the runs kept, oldest first, into readings."""
+    """Turn the stored runs, oldest first, into readings."""
     by_gpu: dict[tuple[str, str], list[StressResult]] = {}
     for result in results:
         by_gpu.setdefault((str(result.gpu), result.uuid), []).append(result)

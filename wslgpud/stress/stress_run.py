@@ -24,12 +24,12 @@ from wslgpud.stress.result import Frame, WorkerOutput, digest
 from wslgpud.stress.telemetry import ECC
 from wslgpud.words import MessageError, MessageLike, cause, clauses, say
 
-#: how long memory may take to come back in NVML's view after the worker has ended
+#: how long NVML may still show memory in use after the worker's end
 AFTER_SECONDS = 5.0
 RECENT_ERRORS_SECONDS = 60.0
 #: how long the next sample may take once it is due
 COUNTERS_SECONDS = 5.0
-#: of the bytes to go through: before that, nobody can tell how long the rest will take
+#: share of the bytes after which the remaining time can be estimated
 _SURE_SHARE = 0.05
 
 
@@ -43,13 +43,14 @@ class Runner:
     settings: Stress
     state_folder: Path
     recent: conditions.Recent
-    earlier: Callable[[], Sequence[StressResult]] = tuple  # the runs so far, oldest first
+    earlier: Callable[[], Sequence[StressResult]] = tuple  # earlier runs, oldest first
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     worker: Path = WORKER
     lock_folder: Path | None = None
     stall_seconds: float = STALL_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)  # ends a run under way
-    look: Callable[[], object] | None = None  # takes a sample now, error counters too, which are read once a minute
+    # takes a sample now, including error counters, which are read once per minute
+    look: Callable[[], object] | None = None
 
     def run(
         self, sample: GpuSample, mode: worker_job.Mode, progress: Callable[[Line], None] = lambda _: None
@@ -62,7 +63,7 @@ class Runner:
                         holders = lock.holders(self.host) or [say("another program")]
                         locked = say("the GPU is locked by {holders}", holders=tuple(holders))
                         return self._skipped(sample, mode, locked)
-                    # At once, and until the lock is free: by this the daemon knows whose lock it is.
+                    # At once, and until the lock is free: it identifies the lock's holder to the daemon.
                     with Note(self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index) as note:
                         self._clear(sample)
                         done, frame, earlier = self._locked(sample, mode, lock, note, progress)
@@ -84,7 +85,7 @@ class Runner:
         return seen.samples[-1]
 
     def _settle(self, uuid: str, lock: GpuLock) -> None:
-        """Wait until the card has been watched for long enough, unless somebody wants it before."""
+        """Wait until the card has been watched for long enough, unless another program wants it before."""
         settled = self.recent.watched_since(uuid) + self.settings.settle_seconds
         while self.host.clock.mono() < settled:
             if lock.wanted(self.host) or self.stop.wait(WATCH_SECONDS):
@@ -107,7 +108,7 @@ class Runner:
 
     def _key(self, sample: GpuSample, mode: worker_job.Mode) -> dict[str, str]:
         wsl = "yes" if self.host.exists(conditions.WSL_DEVICE) else "no"
-        # Memory left free on purpose is no loss: nights with another reserve are not comparable.
+        # Memory deliberately left free is no loss: nights with another reserve are not comparable.
         reserve = {"reserve_bytes": str(self.settings.reserve_bytes)} if self.settings.reserve_bytes else {}
         driver = self.recent.drivers.get(sample.uuid, "")
         return {**reserve, "driver": driver, "mode": mode, "engine": worker_job.ENGINE, "wsl": wsl}
@@ -156,7 +157,7 @@ class Runner:
         return done, Frame(wall, before, self._key(sample, mode)), earlier
 
     def _after(self, before: GpuSample) -> GpuSample | None:
-        """Return the GPU once the worker's memory is back, or after a while as it is then."""
+        """Return the GPU sample once the worker's memory is free, or the latest after a timeout."""
         asked = self.host.clock.mono()
         while True:
             if self.look is not None:
@@ -171,7 +172,7 @@ class Runner:
 def told(
     note: Note, pace: WorkerPace, now: Callable[[], float], progress: Callable[[Line], None]
 ) -> Callable[[Line], None]:
-    """Wrap ``progress`` so that it also updates the note and hears how far the run is."""
+    """Wrap ``progress`` so that it also updates the note and tracks the run's progress."""
 
     def line(said: Line) -> None:
         pace.note(said, now())
@@ -187,9 +188,9 @@ def told(
 
 @dataclass(slots=True)
 class WorkerPace:
-    """Bytes go by at the pace so far; a pause and a soak last as long as they were told to.
+    """Extrapolates bytes at the pace so far; pauses and the soak have fixed durations.
 
-    On a fast card waiting is most of a run: by bytes alone, an H200 was done for the last 30 of its 65 s.
+    On a fast card, waiting is most of a run: by bytes alone, an H200 seemed done for the last 30 of its 65 s.
     """
 
     pause_seconds: float
@@ -204,7 +205,7 @@ class WorkerPace:
     _last: float = 0.0
 
     def note(self, said: Mapping[str, Any], now: float) -> None:
-        """Take a line of the worker; a worker of another version may say less."""
+        """Take a line of the worker; another version's may have fewer fields."""
         passed, self._last = now - self._last, now
         if said["event"] == "filled":
             self.planned = said.get("planned", 0)
@@ -225,4 +226,4 @@ class WorkerPace:
             left += (self.planned - traversed) * self._moved_seconds / traversed + self.pause_seconds
         self.left_seconds = left
         share = (now - self.began) / max(now - self.began + left, 1e-9)
-        self.done_ratio = max(self.done_ratio or 0.0, share)  # a bar that goes back looks broken
+        self.done_ratio = max(self.done_ratio or 0.0, share)  # a bar that moves backwards looks broken

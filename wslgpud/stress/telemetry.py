@@ -1,4 +1,4 @@
-"""The card during a run: heat, power, clocks, reasons that held them down, errors that its ECC saw."""
+"""The card during a run: temperature, power, clocks, throttle reasons, ECC errors."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from wslgpud.model import Number, Reading, StressFinding
 from wslgpud.sources import windows
 from wslgpud.words import says
 
-#: metrics of the GPU's source that are followed, each under its name and further label ("gpu_clock_hertz:sm")
+#: followed metrics of the GPU source, by name and additional label ("gpu_clock_hertz:sm")
 FOLLOWED = {
     *("gpu_temperature_celsius", "gpu_power_watts", "gpu_clock_hertz", "gpu_throttle_reason", "gpu_ecc_errors"),
     *("gpu_remapped_rows", "gpu_row_remap_pending", "gpu_row_remap_failed"),
     *("gpu_pcie_link_generation", "gpu_pcie_link_width"),
 }
-#: These make the figures of a night worthless for a comparison. A power cap does not: it holds the cores back
-#: more than the memory, and on many cards it is always there.
+#: These make a night's figures useless for comparison. A power cap does not: it slows the cores more than the memory,
+#: and on many cards it is always active.
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 ECC = "gpu_ecc_errors:corrected"
 #: by adapter, not by UUID
 SHARED = windows.GPU_SHARED.name
-#: by how much that may grow for other reasons
+#: growth of it that may have other reasons
 SHARED_BYTES = 256 << 20
 
 
 def followed(readings: Iterable[Reading]) -> dict[str, dict[str, Number]]:
-    """Return the values that are followed, by the GPU's UUID and their name."""
+    """Return the followed values, by the GPU's UUID and their name."""
     found: dict[str, dict[str, Number]] = {}
     shared: dict[str, Number] = {}
     for spec, value, labels in readings:
@@ -42,7 +42,7 @@ def followed(readings: Iterable[Reading]) -> dict[str, dict[str, Number]]:
 
 @dataclass
 class Course:
-    """Extremes of what is followed, from the sample before a run to the last one taken."""
+    """Extremes of the followed values, from the sample before a run to the last one."""
 
     first: Mapping[str, Number] = field(default_factory=dict)
     last: dict[str, Number] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Course:
     over: bool = False
 
     def note(self, now: Mapping[str, Number]) -> None:
-        """Take one sample; once the run is over, only its counters."""
+        """Take a sample; after the run, only its counters."""
         self.last.update(now)
         if self.over:
             return
@@ -68,7 +68,7 @@ class Course:
         return None if before is None or after is None else max(0, after - before)
 
     def values(self) -> dict[str, Number]:
-        # By how much Windows moved more of a card's memory into RAM than before the run.
+        # Increase, since before the run, of the card's memory that Windows has moved into RAM.
         adapters = [name for name in self.high if name.startswith(SHARED) and name in self.first]
         shared = [self.high[name] - self.first[name] for name in adapters]
         throttles = any(name.startswith("gpu_throttle_reason:") for name in self.last)

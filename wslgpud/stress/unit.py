@@ -1,8 +1,8 @@
-"""Stress runs in a unit of their own: the monitor asks with a file, wslgpud-stress.path starts the unit.
+"""Stress runs in a separate unit: the daemon leaves a request file, wslgpud-stress.path starts the unit.
 
-The service that watches is small, protected from the OOM killer, and may neither start services nor become
-another user; torch is a big program in somebody's home folder. All that the two share are two files in the
-state folder: the request, which systemd waits for, and the answer.
+The daemon is small, protected from the OOM killer, and may neither start services nor switch users; torch is a big
+program in a user's home folder. The two share only two files in the state folder: the request, which systemd watches
+for, and the answer.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress.worker_job import MODES, Mode
 from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
 
-#: "yes" where the unit is there to be asked; set by wslgpud.service
+#: "yes" where the unit is available; set by wslgpud.service
 VARIABLE = "WSLGPUD_STRESS_UNIT"
 REQUEST, ANSWER = "stress-request.json", "stress-answer.json"
-#: The other side is another user, whom neither trusts with links, pipes or files without an end.
+#: The other side is another user, not trusted with links, pipes or endless files.
 MOST_REQUEST_BYTES, MOST_ANSWER_BYTES = 4096, 16 << 20
-#: for systemd to start the unit, Python and NVML, and for all of that to end
+#: time for systemd to start the unit, Python and NVML, and to stop them
 AROUND_SECONDS = 120.0
 LOOK_SECONDS = 0.5
 
 
 class NoRequestError(MessageError):
-    """Nobody asks for a run, or what lies there is no request."""
+    """There is no request, or it is malformed."""
 
 
 @dataclass
 class Asker:
-    """The monitor's side; to be used like ``stress.run.Runner``."""
+    """The daemon's side; used like ``stress_run.Runner``."""
 
     clock: Clock
     folder: Path
     patience_seconds: float  # for one whole run
-    # Ends the wait; the run itself is ended by systemd, which stops the unit with the monitor (PartOf=).
+    # Ends the wait; the run itself is ended by systemd, which stops the unit with the daemon (PartOf=).
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, sample: GpuSample, mode: Mode) -> StressResult:
@@ -85,12 +85,12 @@ class Asker:
 
 
 def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResult:
-    """Do what the request asks for, and leave the answer: the unit's side. Raises NoRequestError: there is none."""
+    """The unit's side: do the requested run, and leave the answer. Raises NoRequestError: there is no request."""
     file = folder / REQUEST
     try:
         document = safe_files.parsed(safe_files.contents(file, MOST_REQUEST_BYTES))
         gpu, mode = int(document["gpu"]), document["mode"]
-        file.unlink()  # while it lies there systemd starts us again
+        file.unlink()  # while it exists, systemd starts us again
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise NoRequestError("{file} holds no request: {why}", file=str(file), why=cause(error)) from error
     if mode not in MODES:

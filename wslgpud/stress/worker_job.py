@@ -1,4 +1,4 @@
-"""The worker's job on a given card. Pure."""
+"""The worker's job for a given card. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MIB, GIB = 1 << 20, 1 << 30
 Mode = Literal["quick", "nightly", "full"]
 MODES: tuple[Mode, ...] = ("quick", "nightly", "full")
 
-#: Count it up when a change of the worker changes what it measures: older runs are no measure then.
+#: Increase it when the worker measures differently: older runs are not comparable then.
 ENGINE = "1"
-#: of a 16 GB card: the 2, 5, 8, 10, 12 and 14 GB of its users' own notes
+#: shares of a 16 GB card: 2, 5, 8, 10, 12 and 14 GB, from users' own notes
 LADDER = (1 / 8, 5 / 16, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 _NIGHTLY = ("solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention")
 PASSES: Mapping[Mode, tuple[str, ...]] = {
@@ -24,19 +24,19 @@ PASSES: Mapping[Mode, tuple[str, ...]] = {
     "full": (*_NIGHTLY, "random", "walking", "random", "address", "move", "random"),
 }
 RETENTION_SECONDS: Mapping[Mode, float] = {"quick": 0.0, "nightly": 2.0, "full": 15.0}
-#: how many of the twenty places of the modulo pattern
+#: number of the modulo pattern's twenty offsets
 OFFSETS: Mapping[Mode, int] = {"quick": 0, "nightly": 2, "full": 20}
-#: A kernel on a chunk must be long against its launch, and one on a chunk that lies behind PCIe short against
-#: the 2 s after which Windows resets the driver.
+#: A kernel on a chunk must be long relative to its launch, and on a chunk behind PCIe short relative to the 2 s after
+#: which Windows resets the driver.
 CHUNK_BYTES, LARGE_CARD_BYTES, LARGE_CHUNK_BYTES = 256 * MIB, 64 * GIB, GIB
-#: sizes in which cards are sold, in GiB
+#: nominal sizes of cards, in GiB
 SOLD = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
 
 
 def sold_bytes(total_bytes: int) -> int:
-    """Return the size a card is sold as: the next one up from the memory that its driver manages.
+    """Return a card's nominal size: the next one up from the memory that its driver manages.
 
-    The difference is ECC's and the driver's: 23,034 MiB are left of an L4's 24 GB, 16,303 of a 5070 Ti's 16.
+    The difference goes to ECC and the driver: 23,034 MiB are left of an L4's 24 GB, 16,303 of a 5070 Ti's 16.
     """
     return next((size * GIB for size in SOLD if size * GIB >= total_bytes), total_bytes)
 
@@ -44,8 +44,8 @@ def sold_bytes(total_bytes: int) -> int:
 def reserve_bytes(total_bytes: int, setting: int, *, wsl: bool) -> int:
     """Return the bytes that must stay free.
 
-    Under WSL2 allocations fail, and the desktop is paged out, before a card is full: with 2 GB left of 16 on
-    one machine (microsoft/WSL#41176). Natively only the driver's own small change must fit.
+    Under WSL2 allocations fail, and the desktop is paged out, before a card is full: with 2 GB left of 16 on one
+    machine (microsoft/WSL#41176). On native Linux only the driver's own small needs must fit.
     """
     if setting:
         return setting
@@ -53,7 +53,7 @@ def reserve_bytes(total_bytes: int, setting: int, *, wsl: bool) -> int:
 
 
 def ladder(total_bytes: int) -> list[int]:
-    """Return the sizes to try as single tensors, in whole MiB, from what the card is sold as."""
+    """Return the sizes to try as single tensors, in whole MiB, from the card's nominal size."""
     return [int(sold_bytes(total_bytes) * share) // MIB * MIB for share in LADDER]
 
 

@@ -1,11 +1,11 @@
-"""The companion in a training process: counts its steps and tells the daemon what each one leaves behind.
+"""The companion in a training process: counts its steps and reports the memory retained by each to the daemon.
 
-A file of its own: it is loaded into the program's Python, which has nothing of ours, so it imports the standard
-library only (Python 3.8 and later), and torch only if the program has done so. It never raises, never waits and
-never keeps the program from ending; without a daemon it only counts.
+Self-contained: it is loaded into the program's Python, which has none of our modules, so it imports only the standard
+library (Python 3.8 and later), and torch only if the program has. It never raises, never blocks and never keeps the
+program from exiting; without a daemon it only counts.
 
-The program's own thread reads the allocator after a step, at most five times a second and without synchronising
-with the card; a thread writes the note (see ``wslgpud.active_runs.notes``) and looks for the daemon's answer.
+The program's own thread reads the allocator after a step, at most five times a second and without synchronising with
+the card; a thread writes the note (see ``wslgpud.active_runs.notes``) and checks for the daemon's answer.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the old Pythons in which this runs know only older names
+if TYPE_CHECKING:  # old Pythons that run this know only the older names
     from collections.abc import Callable, Sequence
 
-    #: called between two steps: the level ("warning", "critical") and the seconds left, where they are known
+    #: called between two steps with the level ("warning", "critical") and the seconds left, if known
     Hook = Callable[[str, float | None], Any]
-    #: of several readings: the last one's step, the least and the most that was in use, and the peak so far
+    #: a block of readings: the step of the last one, minimum and maximum use, and the peak so far
     Block = list[int]
 
 log = logging.getLogger("wslgpud.training")
 
-#: Of the allocator, whose figures take 10 to 80 us for each card; beside a training with cold caches a whole reading
-#: took 183 us (``python -m tests.gpu.inside_on_a_real_card``), which at this pace is less than 0.1 % of its time.
+#: Interval of reading the allocator, which takes 10 to 80 us per card; next to a training, with cold caches, a whole
+#: reading took 183 us (``python -m tests.gpu.inside_on_a_real_card``), which at this pace is less than 0.1 % of its
+#: time.
 READ_SECONDS = 0.2
 TELL_SECONDS, LOOK_SECONDS, WORKERS_SECONDS = 1.0, 5.0, 15.0
-#: the pace is that of the last minute; half of one makes a pace that others are compared with
+#: window of the current pace; half of it is enough for a pace to compare with
 PACES = 60
-#: Readings in the finest block, blocks kept of each scale, and how many blocks make one of the next. Eight blocks of
-#: six are fifty steps; the coarsest scale covers 49,000 readings, more than an hour.
+#: Readings in the finest block, blocks kept per scale, and blocks that form one of the next. Eight blocks of six are
+#: fifty steps; the coarsest scale covers 49,000 readings, more than an hour.
 READINGS, BLOCKS, MERGED, SCALES = 6, 8, 4, 6
-#: with RAM as many kinds of memory as the daemon reads of one training
+#: kinds of memory, RAM included, that the daemon reads of one training
 MOST_CARDS, MOST_WORKERS, MOST_THREADS = 4, 64, 64
-#: where the daemon looks for notes, see ``wslgpud.active_runs.notes.PLACES``
+#: where the daemon reads notes, see ``wslgpud.active_runs.notes.PLACES``
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
 _DAEMON, _MOST_BYTES = "wslgpud-running-daemon-", 1 << 14
 _SERVICE = "wslgpud"
 
 
 class Floors:
-    """What is in use after each step, in blocks of 6, 24, 96, ... readings, the last eight of each."""
+    """Use after each step, in blocks of 6, 24, 96, ... readings, the last eight of each."""
 
     def __init__(self) -> None:
         self.scales: list[list[Block]] = [[] for _ in range(SCALES)]
@@ -76,7 +77,7 @@ class Floors:
 
 
 class Companion:
-    """What is known of this process's training; ``stepped`` is called after each step of an optimizer."""
+    """State of this process's training; ``stepped`` is called after each optimizer step."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -96,7 +97,7 @@ class Companion:
         self._workers_bytes = 0
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
-        """Count a step; what several optimizers do in turn counts once."""
+        """Count a step; several optimizers in turn count once."""
         try:
             if self._of() is not optimizer:
                 if self._of() is not None:
@@ -107,7 +108,7 @@ class Companion:
                 self._read()
             if self._warned is not None:
                 self._warn()
-        except Exception as error:  # whatever is wrong here must not end a training
+        except Exception as error:  # an error here must not end a training
             log.debug("the companion stops: %r", error)
             self.close()
 
@@ -123,10 +124,10 @@ class Companion:
             sys.meta_path.insert(0, _Finder(name, act))
 
     def close(self) -> None:
-        """Count no more, and take the note away."""
-        self._of = lambda: self  # no optimizer is that
+        """Stop counting, and remove the note."""
+        self._of = lambda: self  # matches no optimizer
         self._heard = False
-        for place in PLACES if self._pid == os.getpid() else ():  # a fork's end is not ours
+        for place in PLACES if self._pid == os.getpid() else ():  # a fork must not remove our note
             with suppress(OSError):
                 os.unlink(f"{place}/{_name(self._pid)}")
 
@@ -170,7 +171,7 @@ class Companion:
         for hook in self._hooks:
             try:
                 hook(level, seconds)
-            except Exception:  # a program whose checkpoint fails must hear of it, and go on
+            except Exception:  # a failed checkpoint must be reported, and the program continue
                 traceback.print_exc()
 
     def _tell(self) -> None:
@@ -211,13 +212,13 @@ class Companion:
         return {**facts, **self.facts, **own, "memory": list(self._memory.values())}
 
 
-#: the one of this process
+#: this process's companion
 COMPANION = Companion()
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def watch(on_memory_warning: Hook | None = None) -> Companion:
-    """Count the steps of every optimizer from now on, once torch is there; return who does.
+    """Count the steps of every optimizer from now on, once torch is loaded; return the companion.
 
     ``on_memory_warning(level, seconds_left)`` is called between two steps.
     """
@@ -234,7 +235,7 @@ def _hook(module: Any) -> None:
 
 
 class _Finder:
-    """Finds one module as everybody else would, and has something done after it is loaded."""
+    """Finds one module by the usual means, and runs a function after it is loaded."""
 
     def __init__(self, name: str, act: Callable[[Any], None]) -> None:
         self._name, self._act = name, act
@@ -253,7 +254,7 @@ class _Finder:
 
 
 class _Loader:
-    """A loader that does something more at the end."""
+    """A loader that runs a function at the end."""
 
     def __init__(self, loader: Any, act: Callable[[Any], None]) -> None:
         self._loader, self._act = loader, act
@@ -270,13 +271,13 @@ class _Loader:
 
 
 def _card(cuda: Any, index: int) -> str:
-    """Return a card's UUID as NVML writes it; an older torch tells none."""
+    """Return a card's UUID in NVML's format; older versions of torch do not report it."""
     uuid = str(getattr(cuda.get_device_properties(index), "uuid", ""))
     return uuid if uuid.startswith("GPU-") or not uuid else f"GPU-{uuid}"
 
 
 def _pinned() -> dict[str, int]:
-    """Return what PyTorch has pinned of host memory; older ones (before 2.9) do not tell."""
+    """Return the host memory pinned by PyTorch; versions before 2.9 do not report it."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized() or not hasattr(cuda, "host_memory_stats"):
         return {}
@@ -304,7 +305,7 @@ def _start_ticks() -> int:
 
 
 def _children() -> list[int]:
-    """Return our children, loader workers above all; none where the kernel does not list them."""
+    """Return our children, mainly loader workers; none where the kernel does not list them."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir("/proc/self/task")[:MOST_THREADS]:
@@ -313,7 +314,7 @@ def _children() -> list[int]:
 
 
 def _proportional_bytes(pid: int) -> int:
-    """Return a worker's own share of anonymous memory: what it shares with us since the fork is not its own."""
+    """Return a worker's own anonymous memory, excluding pages shared with us since the fork."""
     try:
         lines = _contents(f"/proc/{pid}/smaps_rollup").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith(b"Pss_Anon:"))
@@ -322,7 +323,7 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def _daemon() -> dict[str, Any] | None:
-    """Return the note of the daemon; one that root, the service's account or our own user has written."""
+    """Return the daemon's note, if written by root, the service's account or our own user."""
     for place in PLACES:
         with suppress(OSError), os.scandir(place) as entries:
             for number, entry in enumerate(entries):
@@ -346,7 +347,7 @@ def _trusted() -> tuple[int, ...]:
 
 
 def _put(name: str, document: dict[str, Any]) -> None:
-    """Replace our note in one step, in the first place that can be written."""
+    """Replace our note atomically, in the first writable place."""
     for place in PLACES:
         draft = f"{place}/.{name}.new"
         try:
@@ -354,7 +355,7 @@ def _put(name: str, document: dict[str, Any]) -> None:
                 os.unlink(draft)
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
-                os.fchmod(descriptor, 0o644)  # a daemon of another user reads it, whatever our umask
+                os.fchmod(descriptor, 0o644)  # readable for another user's daemon, whatever our umask
                 os.write(descriptor, json.dumps(document, separators=(",", ":")).encode())
             finally:
                 os.close(descriptor)

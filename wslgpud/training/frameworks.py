@@ -1,7 +1,7 @@
-"""The companion in Hugging Face's Trainer and in Lightning: what it does when the daemon warns, figures of the batch.
+"""The companion in Hugging Face's Trainer and in Lightning: actions on a warning, figures of the batch.
 
-``attach`` adds that to every trainer which the program makes; ``trainer_callback`` and ``lightning_callback`` return
-callbacks that save a checkpoint, for those who add them by themselves. A file of its own, as ``companion`` is.
+``attach`` adds them to every trainer that the program creates; ``trainer_callback`` and ``lightning_callback`` return
+callbacks that save a checkpoint, to be added explicitly. Self-contained, as ``companion`` is.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 log = logging.getLogger("wslgpud.training")
 
-#: What can be done on a warning. Any program: give the allocator's cache back to the card. Trainer and Lightning: save
-#: a checkpoint. Trainer: work on each batch in two halves from then on, with the same gradients.
+#: Actions on a warning. Any program: free the allocator's cache. Trainer and Lightning: save a checkpoint. Trainer:
+#: process each batch in two halves from then on, with the same gradients.
 ACTIONS = ("save", "drop-cache", "halve-batch")
-#: the modules that hold the trainers, by the companies' old and new names
+#: the modules with the trainers, by their old and new names
 _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
-#: settings that say how long a sequence may be: TRL's, by its new and its old name
+#: settings of the longest sequence: TRL's, by its new and its old name
 _LONGEST = ("max_length", "max_seq_length")
-#: of PyTorch's and Transformers' words those that ``wslgpud fit`` knows, too
+#: PyTorch's and Transformers' terms that ``wslgpud fit`` knows, too
 _FORMS = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 _OPTIMIZERS = {
     **dict.fromkeys(("adamw_torch", "adamw_hf"), "adamw"),
@@ -35,7 +35,7 @@ _OPTIMIZERS = {
 
 
 class _Wanted:
-    """Whether a checkpoint is wanted; the next step that ends takes it."""
+    """Whether a checkpoint is requested; the next step that ends saves it."""
 
     def __init__(self, companion: Any) -> None:
         self._wanted = False
@@ -50,7 +50,7 @@ class _Wanted:
 
 
 def attach(companion: Any, actions: Any = ("save",)) -> None:
-    """Have all trainers from now on do this when the daemon warns."""
+    """Make all trainers from now on do this when the daemon warns."""
     if "drop-cache" in actions:
         companion.on_warning(drop_cache)
     if "save" in actions:
@@ -64,13 +64,13 @@ def attach(companion: Any, actions: Any = ("save",)) -> None:
 
 
 def drop_cache(*_: Any) -> None:
-    """Give back to the card what PyTorch's allocator keeps unused."""
+    """Free the unused cache of PyTorch's allocator."""
     gc.collect()
     sys.modules["torch"].cuda.empty_cache()
 
 
 class Batches:
-    """The batches of Hugging Face's Trainer: how large they are, and in how many parts each is worked on."""
+    """The batches of Hugging Face's Trainer: their size, and the number of parts in which each is processed."""
 
     def __init__(self, companion: Any) -> None:
         self._companion, self.parts = companion, 1
@@ -78,26 +78,26 @@ class Batches:
         self._most_rows = 0
 
     def halve(self, *_: Any) -> None:
-        """Work on half as much at once from the next batch on."""
+        """Halve the parts from the next batch on."""
         self.parts *= 2
 
     def of(self, module: Any) -> None:
-        """Look at each batch of each trainer of ``transformers.trainer``, and work on it in parts."""
+        """Inspect each batch of every trainer of ``transformers.trainer``, and process it in parts."""
         step = module.Trainer.training_step
 
         @functools.wraps(step)
         def training_step(trainer: Any, model: Any, inputs: Any, *more: Any, **named: Any) -> Any:
             try:
                 self._note(trainer, inputs)
-            except Exception as error:  # an older or a stranger's trainer must not end for that
+            except Exception as error:  # an older or custom trainer must not fail because of this
                 log.debug("this batch is not told: %r", error)
-            # Without it, as in older ones, means cannot be averaged; and DeepSpeed counts passes.
+            # Without it, as in older versions, means cannot be averaged; and DeepSpeed counts passes.
             steps: Any = getattr(trainer, "current_gradient_accumulation_steps", None)
             whole = steps is None or getattr(trainer, "is_deepspeed_enabled", False)
             parts = split(inputs, 1 if whole else self.parts)
             if len(parts) < 2:
                 return step(trainer, model, inputs, *more, **named)
-            # Losses that are means must be averaged over the parts; sums over all items of a batch add up as they are.
+            # Mean losses must be averaged over the parts; sums over all items of a batch add up unchanged.
             trainer.current_gradient_accumulation_steps = steps * len(parts)
             try:
                 return sum(step(trainer, model, part, *more, **named) for part in parts)
@@ -119,19 +119,19 @@ class Batches:
             if longest:
                 facts["longest"] = int(longest)
             self._most_rows = max(int(tokens.shape[0]), self._most_rows)
-            if self._plan and self.parts == 1:  # what halves take is hidden by what the whole ones took before
+            if self._plan and self.parts == 1:  # the peak of whole batches hides that of halves
                 facts["plan"] = {**self._plan, "batch": self._most_rows, "context": facts["length"]}
             else:
                 facts.pop("plan", None)
 
 
 def plan_of(trainer: Any) -> dict[str, Any]:
-    """Return what ``wslgpud fit`` would be asked about this training; nothing where it cannot be said in its words."""
+    """Return this training as a plan of ``wslgpud fit``; empty where that cannot express it."""
     arguments, parameters = trainer.args, list(trainer.model.parameters())
     form = _FORMS.get(str(parameters[0].dtype)) if parameters else None
     optimizer = _OPTIMIZERS.get(str(getattr(arguments.optim, "value", arguments.optim)))
     if form is None or optimizer is None or not all(one.is_floating_point() for one in parameters):
-        return {}  # quantized weights, above all
+        return {}  # mainly quantized weights
     trained = [one for one in parameters if one.requires_grad]
     return {
         "parameters": sum(one.numel() for one in parameters),
@@ -143,7 +143,7 @@ def plan_of(trainer: Any) -> dict[str, Any]:
 
 
 def split(inputs: Any, parts: int) -> list[Any]:
-    """Return a batch in so many parts or fewer, none of them empty; a batch that cannot be split is one part."""
+    """Return a batch in at most this many parts, none empty; a batch that cannot be split is one part."""
     tensors = inputs.values() if isinstance(inputs, dict) else ()
     sizes = {one.shape[0] if getattr(one, "ndim", 0) else 0 for one in tensors}
     rows = sizes.pop() if len(sizes) == 1 else 0
@@ -154,7 +154,7 @@ def split(inputs: Any, parts: int) -> list[Any]:
 
 
 def trainer_callback(companion: Any, base: Any = None) -> Any:
-    """Return a callback for Hugging Face's Trainer, and those made from it (TRL's)."""
+    """Return a callback for Hugging Face's Trainer, and those derived from it (TRL's)."""
     wanted = _Wanted(companion)
 
     class WslgpudCallback(base or import_module("transformers").TrainerCallback):  # type: ignore[misc]  # made when there

@@ -1,4 +1,4 @@
-"""Channels: where a warning can go."""
+"""Channels: destinations of warnings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MOST_CHARACTERS = 300
 
 
 class DeliveryError(MaskedError):
-    """The channel did not take the warning; it is tried again later unless ``permanent``.
+    """The channel did not accept the message; it is retried later unless ``permanent``.
 
-    The reason, much of which may be the server's or program's own text, goes to the log and into the database.
+    The reason, which may include foreign text of a server or program, goes into log and database.
     """
 
     def __init__(self, said: MessageLike, *, permanent: bool = False) -> None:
@@ -24,23 +24,23 @@ class DeliveryError(MaskedError):
 
 
 class Channel:
-    """Somewhere a warning can go; called from a thread of its own, so it may take its time.
+    """A destination of warnings; called from its own thread, so it may block.
 
-    ``human``: people read it, so it observes quiet hours and limits, and gets what has piled up as one
-    message. The others get each message by itself.
+    ``human``: read by people, so it observes quiet hours and limits, and gets accumulated messages as one. Other
+    channels get each message separately.
     """
 
     name: str
     human: bool
-    #: it forgets an incident unless it hears of it so often (None: it does not)
+    #: refresh interval of open incidents, which it forgets otherwise (None: not needed)
     refresh_seconds: float | None = None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Hand over a message of ``wslgpud.alerts.messages.worded``; DeliveryError: the channel did not take it."""
+        """Deliver a message of ``wslgpud.alerts.messages.worded``; DeliveryError: the channel did not accept it."""
         raise NotImplementedError
 
     def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Say that these incidents are still open; raises what ``send`` does."""
+        """Report that these incidents are still open; raises like ``send``."""
 
     def keep_warm(self, *, needed: bool) -> None:
-        """Be ready, because something to send is likely, or no longer; at every tick, and at once."""
+        """Prepare for a likely message, or stop preparing; called at every tick, must not block."""

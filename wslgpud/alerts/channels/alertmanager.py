@@ -17,30 +17,30 @@ from wslgpud.security import http_client
 from wslgpud.words import cause, say
 
 TIMEOUT_SECONDS = 10.0
-#: it answers a post with nothing, or with a sentence
+#: limit of an answer, which is empty or a sentence
 _MOST_BYTES = 1 << 16
-#: as often as Prometheus itself says that an alert still fires
+#: the interval at which Prometheus itself repeats a firing alert
 REFRESH_SECONDS = 60.0
-#: an alert that is not renewed ends after so many of these: the daemon died
+#: an alert that is not renewed ends after this many intervals: the daemon died
 LIFE_REFRESHES = 4
 
 
 def alert_name(rule: str) -> str:
-    """Write a rule as Prometheus' people name alerts: ``WslgpudOomKill``."""
+    """Return a rule's name in Prometheus' style: ``WslgpudOomKill``."""
     return "Wslgpud" + "".join(word.capitalize() for word in rule.split("_"))
 
 
 class AlertmanagerChannel(Channel):
-    """Fires, renews and resolves alerts. An alert is known by its labels, and its level is one of them."""
+    """Fires, renews and resolves alerts. An alert is identified by its labels, which include its level."""
 
     human = False
     refresh_seconds = REFRESH_SECONDS
 
     def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Keep the address (ConfigError: none of HTTP); a user and password in it are shown nowhere."""
+        """Keep the address (ConfigError: not HTTP); a user and password in it are never shown."""
         try:
             address = http_client.parsed(url)
-        except ValueError as error:  # also a port that is no number, half an IPv6 address
+        except ValueError as error:  # also a port that is not a number, an incomplete IPv6 address
             raise ConfigError(say("alerts.alertmanager_urls must hold addresses like http://127.0.0.1:9093")) from error
         self.name = f"alertmanager-{address.place}"
         path = address.target.partition("?")[0].rstrip("/")
@@ -48,7 +48,7 @@ class AlertmanagerChannel(Channel):
         self._timeout = timeout_seconds
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Fire, change or resolve the alert of an incident; raises what ``refresh`` does."""
+        """Fire, change or resolve the alert of an incident; raises like ``refresh``."""
         new, old = str(message.get("level", "ok")), str(message.get("previous_level", "ok"))
         alerts = [] if old in ("ok", new) else [self._alert(message, old, open_=False)]
         if new != "ok" or not alerts:
@@ -56,7 +56,7 @@ class AlertmanagerChannel(Channel):
         self._post(alerts)
 
     def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Say that these still fire, also to one that has lost its memory; DeliveryError: it cannot be reached."""
+        """Report that these still fire, also to a restarted one; DeliveryError: it cannot be reached."""
         self._post([self._alert(m, str(m["level"]), open_=True) for m in messages])
 
     def _alert(self, message: Mapping[str, Any], level: str, *, open_: bool) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class AlertmanagerChannel(Channel):
                 "job": "wslgpud",
             },
             "annotations": {k: str(message[v]) for k, v in names.items() if message.get(v) is not None},
-            # One that ends before it starts is refused; the clock may have been set back meanwhile.
+            # An alert that ends before it starts is rejected; the clock may have been set back meanwhile.
             "startsAt": min(started, ends).isoformat(timespec="milliseconds"),
             "endsAt": ends.isoformat(timespec="milliseconds"),
         }
@@ -85,7 +85,7 @@ class AlertmanagerChannel(Channel):
         try:
             http_client.exchange(self._address, data, headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
         except http_client.ErrorStatus as refused:
-            # 400 is about this very message; all else may be mended at the other end
+            # 400 concerns this message; anything else may be fixed at the other end
             raise DeliveryError(cause(refused), permanent=refused.status == 400) from refused
         except http_client.Unreachable as error:
             raise DeliveryError(say("cannot be reached: {why}", why=cause(error))) from error

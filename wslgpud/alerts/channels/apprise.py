@@ -1,10 +1,10 @@
 """Everything that Apprise reaches by a URL: ntfy, e-mail, Slack, Discord, Telegram, Gotify, webhooks, ...
 
-Apprise reads answers of any size for as long as they take, and so do the libraries below it, so the daemon
-never imports it. One process has it loaded (``apprise_worker``) and forks for each message, with a deadline and a
-limit of memory: many at once share what Apprise takes (46 MB; ten that hang take 120 MB together) and none waits
-for another. It is kept warm from the first sign that memory may run out (level info), because starting Python and
-loading Apprise takes a second, and far longer once memory is short.
+Apprise and its libraries read answers of any size for as long as they take, so the daemon never imports it. One process
+has it loaded (``apprise_worker``) and forks for each message, with a deadline and a limit of memory: many at once share
+what Apprise takes (46 MB; ten that hang take 120 MB together) and none waits for another. It is kept warm from the
+first sign that memory may run out (level info), because starting Python and loading Apprise takes a second, and far
+longer once memory is short.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wslgpud.security.run_as import Command, start
 from wslgpud.words import MOST_CHARACTERS, cause, say
 from wslgpud.words.units import one_line
 
-#: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
+#: time limit for a message, including the start of Python (half a second) and a slow mail server
 TIMEOUT_SECONDS = 60.0
 _INERT = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "\uff20"})
 _TYPES = {"ok": "success", "info": "info", "warning": "warning"}
@@ -53,25 +53,25 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
     return [*urls, *(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
 
 
-#: how a network is reached is a matter of the machine; the rest of our environment is none of the child's
+#: variables about network access; the child gets nothing else of our environment
 _PASSED = frozenset(
     {"http_proxy", "https_proxy", "all_proxy", "no_proxy", "requests_ca_bundle", "ssl_cert_file", "ssl_cert_dir"}
 )
-#: a process that is kept warm and has died is started anew no sooner than this
+#: minimum delay before a warm process that has died is restarted
 _RESTART_SECONDS = 30.0
-#: how long a process whose last request has failed may take to be seen as dead
+#: how long to wait for the exit status of a process whose last request has failed
 _DEATH_SECONDS = 1.0
 
 
 class AppriseProcess:
-    """Hands requests over and waits for what becomes of them; from any thread.
+    """Passes requests to the process and waits for their results; from any thread.
 
-    The process lives from the first request until none is waiting and it need not be warm. With each request goes
-    a socket of its own for the answer: once all who could answer have died, that ends.
+    The process lives from the first request until none is waiting and it need not be warm. Each request carries its own
+    socket for the answer, which closes once all processes that could answer have died.
     """
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
-        """Start nothing yet; ``command`` is another worker."""
+        """Start nothing yet; ``command`` replaces the worker."""
         self._command = list(command or python_command(worker.__name__))
         self._lock = threading.Lock()
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
@@ -80,13 +80,13 @@ class AppriseProcess:
         self._begun_mono = float("-inf")
 
     def keep_warm(self, *, needed: bool) -> None:
-        """Have the process ready before there is a request, or no longer."""
+        """Keep the process ready before there is a request, or stop doing so."""
         with self._lock:
             self._warm = needed
             self._end_if_done()
             if needed and self._running is None and time.monotonic() - self._begun_mono >= _RESTART_SECONDS:
                 self._begun_mono = time.monotonic()
-                with contextlib.suppress(OSError):  # the next request says so
+                with contextlib.suppress(OSError):  # the next request reports it
                     self._start()
 
     def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int:
@@ -108,7 +108,7 @@ class AppriseProcess:
     def _ask(self, request: bytes, timeout_seconds: float) -> int:
         answer, answering = socket.socketpair()
         with answer:
-            # A file in memory: unlike with a pipe, nobody waits for its reader, whatever its size.
+            # A file in memory: unlike a pipe, it cannot block the writer, whatever its size.
             with answering, os.fdopen(os.memfd_create("request"), "w+b", buffering=0) as file, self._lock:
                 file.write(request)
                 file.seek(0)
@@ -134,7 +134,7 @@ class AppriseProcess:
         return self._running
 
     def _end_if_done(self) -> None:
-        """Forget a process that has died, and let one end that nobody needs."""
+        """Drop a process that has died, and end one that is no longer needed."""
         if self._running is not None:
             process, requests = self._running
             if process.poll() is not None or not (self._asking or self._warm):
@@ -156,15 +156,15 @@ _PROBLEMS = {
 
 
 class AppriseChannel(Channel):
-    """One URL: each has a line of its own, so that a dead one delays no other."""
+    """One URL: each is a separate channel, so that a dead one does not delay others."""
 
     human = True
 
     def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Keep the URL; ``understood`` says whether it is one."""
+        """Keep the URL; ``understood`` validates it."""
         self._url = url
         self._timeout = timeout_seconds
-        # The name must stay the same over restarts, for what waits, and must not betray the URL.
+        # The name must not change across restarts, for queued messages, and must not reveal the URL.
         self.name = f"{_kind(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -175,7 +175,7 @@ class AppriseChannel(Channel):
             "body": inert(body(message)) or headline,
             "type": _TYPES.get(str(message.get("level")), "failure"),
         }
-        if status := PROCESS.ask(request, self._timeout):  # no word of the child's is passed on
+        if status := PROCESS.ask(request, self._timeout):  # no text of the child's is passed on
             raise DeliveryError(_PROBLEMS.get(status, _PROBLEMS[worker.REFUSED]))
 
     def keep_warm(self, *, needed: bool) -> None:
@@ -183,7 +183,7 @@ class AppriseChannel(Channel):
 
 
 def understood(urls: Sequence[str]) -> None:
-    """Send nothing, but see that Apprise is installed and knows each URL, else ConfigError without its secrets."""
+    """Check that Apprise is installed and knows each URL, without sending; else ConfigError, without secrets."""
     if not urls:
         return
     if importlib.util.find_spec("apprise") is None:
@@ -198,16 +198,16 @@ def understood(urls: Sequence[str]) -> None:
 
 
 def inert(text: str) -> str:
-    """Return a text without what chats and mails take for mentions, markup and links with another label.
+    """Return a text with mentions, markup and labelled links of chats and mails disabled.
 
-    Names of programs are anybody's choice: ``<!channel>``, ``@everyone``, ``[update](http://...)``.
+    Program names are foreign text: ``<!channel>``, ``@everyone``, ``[update](http://...)``.
     """
     lines = (one_line(line, MOST_CHARACTERS) for line in text.split("\n"))
     return "\n".join(lines).translate(_INERT).replace("](", "] (")
 
 
 def _unknown(urls: Sequence[str]) -> bool:
-    """Tell whether Apprise does not know one of these; a machine too busy to be asked proves nothing."""
+    """Return whether Apprise does not know one of these; a timeout on a busy machine proves nothing."""
     with contextlib.suppress(DeliveryError):
         return PROCESS.ask({"urls": list(urls)}, TIMEOUT_SECONDS) == worker.UNKNOWN_URL
     return False

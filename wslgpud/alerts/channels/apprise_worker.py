@@ -1,8 +1,8 @@
-"""Sends messages by Apprise, each in a fork of its own: a service that answers without end ends only that.
+"""Sends messages by Apprise, each in its own fork: a service with an endless answer costs only that.
 
-Requests come by the socket that is standard input, so that no secret of a URL stands in a command line: each as two
-descriptors, of a file that holds it as JSON and of a socket, to which one byte tells how it went. Nothing else is
-said: what Apprise and the service say may repeat the secrets.
+Requests come through the socket on standard input, so that no secret in a URL appears in a command line: each as two
+descriptors, of a file with the JSON and of a socket that receives the status as one byte. There is no other output:
+texts of Apprise and the service may repeat the secrets.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import signal
 import socket
 from typing import Any, NoReturn
 
-#: Apprise with all it loads takes 46 MB; what an answer may add must fit into the unit's MemoryMax=
+#: Apprise with all services takes 46 MB; memory for an answer must fit into the unit's MemoryMax=
 _MOST_BYTES = 112 << 20
 
 TAKEN, REFUSED, UNKNOWN_URL, REDIRECTED, TOO_LARGE = range(5)
 
 
 def limited(seconds: float) -> None:
-    """End this process at its deadline, also when nobody is left to do it, and bound its memory.
+    """End this process at its deadline, even without a parent, and limit its memory.
 
     Private writable memory only: libraries and stacks that are merely mapped cost nothing.
     """
@@ -34,9 +34,9 @@ def limited(seconds: float) -> None:
 
 
 def deliver(request: dict[str, Any]) -> int:
-    """Send a message, or only see that ``urls`` are understood; return how it went."""
-    import apprise  # the daemon reads this module's words, and must not load it
-    import requests  # Apprise brings it
+    """Send a message, or only validate ``urls``; return the status."""
+    import apprise  # the daemon imports this module's constants, and must not load Apprise
+    import requests  # a dependency of Apprise
 
     if "urls" in request:
         known = all(apprise.Apprise.instantiate(url) is not None for url in request["urls"])
@@ -46,14 +46,14 @@ def deliver(request: dict[str, Any]) -> int:
     def refuse(self: object, response: requests.Response) -> None:  # noqa: ARG001 - a method of a session
         redirects.append(response.is_redirect)
 
-    # The one place that all of requests goes through, and so all versions and plugins of Apprise.
+    # All use of requests, by any version and plugin of Apprise, goes through this.
     requests.Session.get_redirect_target = refuse  # type: ignore[assignment]
     service = apprise.Apprise.instantiate(request["url"])
     if service is None:
         return UNKNOWN_URL
     sender = apprise.Apprise()
     sender.add(service)
-    # Said to be text, it is escaped wherever a service wants HTML.
+    # Declared as text, it is escaped where a service expects HTML.
     taken = sender.notify(
         request["body"], title=request["title"], notify_type=request["type"], body_format=apprise.NotifyFormat.TEXT
     )
@@ -63,7 +63,7 @@ def deliver(request: dict[str, Any]) -> int:
 
 
 def _deliver_and_end(given: int, answer: int) -> NoReturn:
-    os.dup2(1, 0)  # further requests are not for this process
+    os.dup2(1, 0)  # this fork must not take further requests
     try:
         with os.fdopen(given, "rb") as file:
             request = json.load(file)
@@ -81,11 +81,11 @@ def main() -> None:
     """Fork for each request until there are no more."""
     import apprise  # see above
 
-    # It writes URLs, answers and passwords into the log when something fails.
+    # On errors it logs URLs, answers and passwords.
     logging.disable(logging.CRITICAL)
     apprise.Apprise.instantiate("json://127.0.0.1")  # loads all services, once
-    gc.freeze()  # what the forks share stays shared
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody is to wait for them
+    gc.freeze()  # keeps memory shared with the forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped automatically
     requests = socket.socket(fileno=0)
     while handed := socket.recv_fds(requests, 1, 2)[1]:
         if os.fork() == 0:

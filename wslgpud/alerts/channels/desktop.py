@@ -16,15 +16,15 @@ from wslgpud.words import say
 
 TIMEOUT_SECONDS = 10.0
 RUNTIME_FOLDERS = Path("/run/user")
-#: sessions spoken to at the same time
+#: sessions notified in parallel
 _MOST_AT_ONCE = 16
-#: All of our environment that a user's session sees: /proc shows it to them, and ours may hold secrets.
+#: Variables that a user's session gets: /proc shows them to the user, and ours may hold secrets.
 _PASSED = ("PATH", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
 _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
 
 
 class DesktopChannel(Channel):
-    """Shows the warning to everybody who has a session: a system service has no desktop of its own."""
+    """Shows the warning in every user's session: a system service has no desktop of its own."""
 
     name = "desktop"
     human = True
@@ -35,20 +35,20 @@ class DesktopChannel(Channel):
         runtime_folders: Path = RUNTIME_FOLDERS,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """Keep the session that we run in, if any, and where those of others are found."""
+        """Keep the session that we run in, if any, and the folder of other sessions."""
         self._environ, self._folders, self._timeout = environ, runtime_folders, timeout_seconds
 
     def available(self) -> bool:
-        """Tell whether notifications can be shown; a session may come later, and messages wait for it."""
+        """Return whether notifications can be shown; a session may start later, and messages wait for it."""
         return shutil.which("notify-send") is not None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Show it; fails where there is no session now, or none took it."""
+        """Show it; fails where there is no session, or none accepted it."""
         urgency = _URGENCY.get(str(message.get("level")), "critical")
-        # The body may hold markup, the summary may not; -- ends the options: texts begin with anything.
+        # The body may hold markup, the summary may not; -- ends the options, as texts may begin with a dash.
         text = body(message).replace("&", "&amp;").replace("<", "&lt;")
         words = [f"--urgency={urgency}", "--app-name=wslgpud", "--", str(message.get("headline", "")), text]
-        # At the same time: the bus is a program of that user's, which need not answer.
+        # In parallel: the bus is a program of that user, which need not answer.
         with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
             failures = [*pool.map(self._failure, self._commands(["notify-send", *words]))]
         if None not in failures:
@@ -62,7 +62,7 @@ class DesktopChannel(Channel):
         return None
 
     def _commands(self, words: Sequence[str]) -> Iterator[Command]:
-        """Yield the command for each session we may speak to, as its user: a session's bus refuses even root."""
+        """Yield the command for each accessible session, as its user: a session's bus rejects even root."""
         own = {name: self._environ[name] for name in _PASSED if name in self._environ}
         if bus := self._environ.get("DBUS_SESSION_BUS_ADDRESS"):
             yield Command(words, {**own, "DBUS_SESSION_BUS_ADDRESS": bus})

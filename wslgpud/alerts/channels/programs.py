@@ -1,4 +1,4 @@
-"""Running a program for a channel: bounded in time and in what is kept of its words, without a shell."""
+"""Runs a program for a channel, without a shell, with limits on time and kept output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from wslgpud.words import cause, say
 
 
 def run(command: Command, text: str, timeout_seconds: float, *, guarded: bool = True) -> None:
-    """Run a program that gets a text to read, and see that it succeeded.
+    """Run a program with a text as its input, and check that it succeeded.
 
-    After its time it and the children in its process group are killed; children that outlive the program are not
-    waited for, whatever they hold open. ``guarded`` runs it only where nobody but us and root can replace it.
+    On timeout it and its process group are killed; children that outlive it are not waited for, whatever they hold
+    open. ``guarded`` runs it only if no one but us and root can replace it.
 
     Raises:
-        DeliveryError: it cannot be started, others could replace it, it fails, or takes longer than it may.
+        DeliveryError: it cannot be started, others could replace it, it fails, or exceeds its time limit.
     """
     name, *arguments = command.arguments
     found = _found(name, command.environment.get("PATH"), guarded=guarded)
@@ -41,7 +41,7 @@ def run(command: Command, text: str, timeout_seconds: float, *, guarded: bool = 
     except OSError as error:
         raise DeliveryError(say("cannot start {program}: {why}", program=found, why=cause(error))) from error
     if status:
-        # It may quote its arguments, and a token among them.
+        # Its output may quote its arguments, including a token.
         told = without(told.strip()[-200:], (part for word in arguments for part in parts(word)))
         if not told:
             raise DeliveryError(say("{probe} ended with status {status}", probe=name, status=status))
@@ -51,7 +51,7 @@ def run(command: Command, text: str, timeout_seconds: float, *, guarded: bool = 
 def _found(name: str, path: str | None, *, guarded: bool) -> str:
     place = program(name, path) or shutil.which(name, path=path)
     if place is None:
-        # Not for good: its drive may be away for a while, as that of Windows after sleep.
+        # Not permanent: its drive may be gone for a while, as Windows' is after sleep.
         number = errno.EACCES if Path(name).is_file() else errno.ENOENT
         why = cause(OSError(number, os.strerror(number)))
         raise DeliveryError(say("cannot start {program}: {why}", program=name, why=why))
@@ -63,7 +63,7 @@ def _found(name: str, path: str | None, *, guarded: bool) -> str:
 
 
 class CommandChannel(Channel):
-    """Runs a program of the user's with the warning as JSON on its standard input."""
+    """Runs the user's program with the warning as JSON on its standard input."""
 
     name = "command"
     human = False
@@ -72,5 +72,5 @@ class CommandChannel(Channel):
         self._command, self._timeout = command, timeout_seconds
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Run the program as it stands, without a shell; raises what ``run`` does."""
+        """Run the program, without a shell; raises like ``run``."""
         run(Command(self._command, os.environ, folder=None), json.dumps(message), self._timeout)

@@ -1,8 +1,7 @@
-"""Toasts of Windows, from inside WSL.
+"""Windows toasts, from inside WSL.
 
-Windows PowerShell 5.1 and WinRT, which every Windows 10 and 11 has; no module, no other program. The script
-is constant and the text comes on standard input as base64, so that no name of a process is ever part of a
-command line, a script or XML that is parsed.
+By Windows PowerShell 5.1 and WinRT, which every Windows 10 and 11 has. The script is constant and the text comes on
+standard input as base64, so that no process name is ever part of a command line, a script or parsed XML.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from wslgpud.sources.wsl import generation
 from wslgpud.words import Message as Words
 from wslgpud.words.units import one_line
 
-#: a start of PowerShell takes half a second, with a cold disk several; a dead interop never answers
+#: starting PowerShell takes half a second, several with a cold disk; broken interop never answers
 TIMEOUT_SECONDS = 20.0
 _TITLE_CHARACTERS = 120
 _BODY_CHARACTERS = 600
 
-#: CreateTextNode takes text as text. The notifier is PowerShell's own, which needs no registration.
+#: CreateTextNode does not parse its text. The notifier is PowerShell's own, which needs no registration.
 SCRIPT = r"""
 $json = [Text.Encoding]::UTF8.GetString([Convert]::FromBase64String([Console]::In.ReadLine()))
 $alert = $json | ConvertFrom-Json
@@ -47,7 +46,7 @@ $app = '{1AC14E77-02E7-4E5D-B744-2EB1AE5198B7}\WindowsPowerShell\v1.0\powershell
 
 
 class ToastChannel(Channel):
-    """Shows the warning in the corner of Windows' screen; a later one of the same incident replaces it."""
+    """Shows the warning as a Windows toast; a later one of the same incident replaces it."""
 
     name = "windows_toast"
     human = True
@@ -73,5 +72,5 @@ class ToastChannel(Channel):
         drive = self._host.path(interop.drive(self._host))
         powershell = interop.powershell_command(self._host, SCRIPT)
         command = Command(powershell, interop.environment(self._environ), folder=drive)
-        # Linux cannot see the rights on Windows' disk; Windows guards its own folder.
+        # Linux does not see permissions on Windows' disk; Windows protects its own folder.
         programs.run(command, text, self._timeout, guarded=False)

@@ -1,9 +1,9 @@
-"""The memory of a card: taken, timed, read, given back, and left to others who want it.
+"""The memory of a card: allocated, timed, read, freed, and left to others who want it.
 
-It keeps to four rules. Every kernel works on one chunk and at most ``GROUP_BYTES`` are queued, because
-Windows resets the driver after 2 s. Memory is asked for once: repeating a refused allocation has brought
-Windows down (microsoft/WSL#40732). After each group it looks whether somebody else wants the GPU. And a pass
-over memory writes all chunks before it checks the first, so that no check is answered from the cache.
+Four rules. Every kernel works on one chunk and at most ``GROUP_BYTES`` are queued, because Windows resets the driver
+after 2 s. A refused allocation is not retried: that has crashed Windows (microsoft/WSL#40732). After each group it
+checks whether others want the GPU. And a pass over memory writes all chunks before it checks the first, so that no
+check is answered from the cache.
 """
 
 from __future__ import annotations
@@ -20,59 +20,62 @@ import torch
 from torch import Tensor
 
 MIB = 1 << 20
-#: what is done between two looks around: at most 8 x 20 ms on memory that lies behind PCIe
+#: work between two checks for others: at most 8 x 20 ms on memory behind PCIe
 GROUP_BYTES = 2048 * MIB
-#: how many bad chunks are looked into, and how many words are told of each
+#: bad chunks examined, and words reported of each
 MOST_ERRORS = 32
-#: Ways to read a chunk once and know the least and the greatest of its words: as which type and in how many
-#: rows, all equally exact. Which is fastest depends on the card and on torch.
+#: Ways to find a chunk's minimum and maximum in one read: the type and the number of rows, all equally exact. Which is
+#: fastest depends on the card and on torch.
 FORMS = ((torch.int64, 1), (torch.int64, 1024), (torch.int32, 1), (torch.int32, 1024))
 LOOK_SECONDS = 0.05
-#: how long everything must run slowly before we take it that somebody else uses the GPU
+#: how long everything must be slow before another program is assumed to use the GPU
 SLOW_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """What to do: sizes in bytes."""
+    """The job of a worker; sizes in bytes."""
 
     device: str = "cuda:0"
     reserve: int = 64 * MIB  # stays free
-    foreign: int = 256 * MIB  # by how much others may grow before we leave
+    foreign: int = 256 * MIB  # growth of other programs before we leave
     chunk: int = 256 * MIB
-    scratch: int = 16 * MIB  # what checks, and looking into what is wrong, need besides
+    scratch: int = 16 * MIB  # additional memory for checks and diagnosis
     ladder: Sequence[int] = ()  # sizes of single tensors
     passes: Sequence[str] = ()
     repeats: int = 3
-    offsets: int = 2  # how many of the modulo pattern's twenty
+    offsets: int = 2  # number of the modulo pattern's twenty offsets
     retention_seconds: float = 2.0
     soak_seconds: float = 0.0
-    slow_ratio: float = 0.5  # slower than this share of our own speed: somebody else is at work (0: never)
-    beyond: int = 0  # chunks that may be tried past the limit, to see it spill
+    slow_ratio: float = 0.5  # below this share of our own speed another program is at work (0: never)
+    beyond: int = 0  # chunks to try beyond the limit, to see memory spill
     seed: int = 0
     cpu_bytes: int = 0
 
 
-class Leave(Exception):  # not a mistake
-    """Give everything back now; why is a word that the parent knows, with figures."""
+class Leave(Exception):  # not an error
+    """Free everything now; the reason is a keyword that the parent knows, with figures."""
 
     def __init__(self, why: str, **facts: int) -> None:
         super().__init__(why)
         self.facts = facts
 
 
-#: what is done with a chunk, and its number
+#: work on a chunk, given its number
 Work = Callable[[Tensor, int], Any]
 
 
 def signed(word: int, bits: int = 64) -> int:
-    """Return a word as torch writes it."""
+    """Return a word as a signed integer, as in torch."""
     word &= (1 << bits) - 1
     return word - (1 << bits) if word >> (bits - 1) else word
 
 
 class CardMemory:
-    """The chunks that a run has taken. Tests replace ``allocate``, ``free_bytes`` and ``written`` to plant faults."""
+    """The chunks that a run has allocated.
+
+    Tests replace ``allocate``, ``free_bytes`` and ``written`` to plant faults.
+    """
 
     def __init__(self, job: WorkerJob, send: Callable[..., None], stop: threading.Event) -> None:
         self.job, self.send, self.stop = job, send, stop
@@ -89,11 +92,11 @@ class CardMemory:
         self.group = max(1, GROUP_BYTES // job.chunk)
 
     def allocate(self, size: int) -> Tensor:
-        """Return ``size`` bytes as words of 64 bits, not initialised."""
+        """Return ``size`` uninitialised bytes as 64-bit words."""
         return torch.empty(size // 8, dtype=torch.int64, device=self.device)
 
     def free_bytes(self) -> int:
-        """Return what the driver calls free; on a CPU, a budget instead."""
+        """Return the free bytes by the driver; on a CPU, a budget instead."""
         if self.cuda:
             return int(torch.cuda.mem_get_info(self.device)[0])
         return self.job.cpu_bytes - self.own_bytes()
@@ -102,7 +105,7 @@ class CardMemory:
         return int(torch.cuda.memory_reserved(self.device)) if self.cuda else sum(x.nbytes for x in self.chunks)
 
     def written(self, name: str) -> None:
-        """Do nothing: where a test changes memory behind our back, between writing and checking."""
+        """Do nothing: a hook for tests to change memory between writing and checking."""
 
     def settle(self) -> None:
         if self.cuda:
@@ -114,9 +117,9 @@ class CardMemory:
             torch.cuda.empty_cache()
 
     def timings(self, works: Sequence[Callable[[], Any]]) -> list[float]:
-        """Return the seconds that the device needs for each, one right after the other.
+        """Return the device time in seconds of each, run back to back.
 
-        Waiting in between would let the device idle, and the time to launch a kernel count as its own.
+        Waiting in between would let the device idle, and include launch latency.
         """
         if not self.cuda:
             marks = [time.perf_counter()]
@@ -133,20 +136,20 @@ class CardMemory:
         return [max(a.elapsed_time(b) / 1000, 1e-9) for a, b in itertools.pairwise(events)]
 
     def bounds(self, count: int) -> Tensor:
-        """Return room for the least and the greatest of ``count`` chunks: (2, count, what one leaves)."""
+        """Return a buffer for minimum and maximum of ``count`` chunks: (2, count, results per chunk)."""
         dtype, rows = self.form
         return torch.zeros((2, count, rows), dtype=dtype, device=self.device)
 
     def extremes(self, x: Tensor, low: Tensor, high: Tensor) -> None:
-        """Read a chunk once: its least and greatest words, in the form in use."""
+        """Read a chunk once: its minimum and maximum, in the chosen form."""
         dtype, rows = self.form
-        if rows == 1:  # by another kernel than rows are
+        if rows == 1:  # uses a different kernel than rows
             torch.aminmax(x.view(dtype), out=(low[0], high[0]))
         else:
             torch.aminmax(x.view(dtype).view(rows, -1), dim=1, out=(low, high))
 
     def refusal(self, error: BaseException) -> str:
-        """Say what the allocator looked like when it was refused, and return the gist of the error."""
+        """Report the allocator's state at a refusal, and return the gist of the error."""
         if self.cuda:
             stats = torch.cuda.memory_stats(self.device)
             sizes = [f"{kind}_bytes.all.current" for kind in ("allocated", "reserved", "inactive_split")]
@@ -161,7 +164,7 @@ class CardMemory:
         return first_line(error)
 
     def look(self, kind: str = "", group: int = 0, seconds: float = 0.0) -> None:
-        """Go on. Raises Leave: we were told to, others need memory, or others need the GPU."""
+        """Check whether to continue. Raises Leave: on request, or others need memory or the GPU."""
         if self.stop.is_set():
             raise Leave("told")
         now = time.monotonic()
@@ -184,7 +187,7 @@ class CardMemory:
             raise Leave("scarce", free_bytes=free)
 
     def sweep(self, kind: str, work: Work, chunks: Sequence[int] = ()) -> None:
-        """Do ``work`` on each chunk in order; ``kind`` says with which speed to compare it."""
+        """Do ``work`` on each chunk in order; ``kind`` selects the speed to compare with."""
         order = chunks or range(len(self.chunks))
         self.settle()
         for number, first in enumerate(range(0, len(order), self.group)):
@@ -202,11 +205,11 @@ class CardMemory:
             self.look()
 
 
-# Both write words of 32 bits, which on an H200 is some percent faster than words of 64.
+# Both write 32-bit words, which on an H200 is a few percent faster than 64-bit ones.
 
 
 def filled(x: Tensor, word: int) -> Tensor:
-    """Write a word, which repeats after 32 bits, all over a chunk."""
+    """Fill a chunk with a word that repeats after 32 bits."""
     x.view(torch.int32).fill_(signed(word, 32))
     return x
 

@@ -1,4 +1,4 @@
-"""Patterns: words written all over memory, checked, and what is found wrong looked into."""
+"""Patterns: words written to all memory and checked, with a diagnosis of errors."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from torch import Tensor
 
 from .card import MOST_ERRORS, CardMemory, Work, filled, inverted, signed
 
-#: words of 8 bytes in one row of a chunk; patterns that vary do so by row and by place in the row
+#: 8-byte words in one row of a chunk; varying patterns vary by row and column
 ROW_WORDS = 1 << 17
-#: how often a bad chunk is looked into, and how many of its wrong words are seen
+#: how often a bad chunk is diagnosed, and how many of its wrong words are examined
 MOST_LOOKS, MOST_PLACES = 4, 4096
-#: how much of a bad chunk is looked at in one go: what that takes besides fits into the scratch
+#: how much of a bad chunk is examined at a time: temporaries fit into the scratch
 PART_WORDS = 1 << 18
-#: how often each pattern goes over all memory, to tell how far we are (modulo: for each offset)
+#: passes of each pattern over all memory, for the progress (modulo: per offset)
 TRAVERSALS = dict.fromkeys(("solid", "checkerboard", "random", "move", "modulo"), 4) | {
     "walking": 32,
     "address": 3,
     "retention": 2,
 }
-#: memtest86's distance between the words of a modulo pattern: it shares no factor with rows or cache lines
+#: memtest86's distance between words of the modulo pattern: coprime to rows and cache lines
 MODULO = 20
-#: (chunk, places in it, values there) -> what was there before a check turned it into a constant
+#: (chunk, indices in it, values there) -> the values before a check turned them into a constant
 Restore = Callable[[int, Tensor, Tensor], Tensor]
 
 
 class Patterns:
-    """The patterns, each a method that returns how many words were wrong."""
+    """The patterns, each a method that returns the number of wrong words."""
 
     def __init__(self, worker: CardMemory, name: str, generator: random.Random) -> None:
         """Prepare the factors of patterns in which every word differs.
 
-        The word at (row, column) is ``rows[row] * columns[column]`` modulo 2^64, all factors random: unique
-        as an address must be, written and checked in one pass each, and, because ``rows`` are odd and hence
-        invertible, a word found in the wrong place tells where it belongs.
+        The word at (row, column) is ``rows[row] * columns[column]`` modulo 2^64, all factors random: unique like an
+        address, written and checked in one pass each, and, because ``rows`` are odd and hence invertible, a misplaced
+        word reveals where it belongs.
         """
         self.worker, self.name = worker, name
         self.bad_chunks: set[int] = set()
@@ -55,31 +55,31 @@ class Patterns:
         self.rows = list((rows * 2 + 1).split(counts))
 
     def solid(self) -> int:
-        """All zeros, all ones: bits that cannot change, dead chips."""
+        """All zeros, all ones: finds stuck bits, dead chips."""
         return self._constants(0)
 
     def checkerboard(self) -> int:
-        """Neighbouring bits differ, and all toggle at once: coupling, crosstalk on the bus."""
+        """Neighbouring bits differ, and all toggle at once: finds coupling, crosstalk on the bus."""
         return self._constants(0x5555555555555555)
 
     def walking(self) -> int:
-        """One bit of eight set, then one clear: single data lines, which bus inversion does not hide."""
+        """One bit of eight set, then one clear: finds faulty data lines, which bus inversion does not hide."""
         return self._constants(*(0x0101010101010101 << bit for bit in range(8)))
 
     def retention(self) -> int:
-        """Leave memory alone for a while: cells that leak, refresh that fails."""
+        """Leave memory idle for a while: finds leaking cells, failing refresh."""
         word = 0x3333333333333333
         self._sweep("write", lambda x, _: filled(x, word))
         self.worker.rest(self.worker.job.retention_seconds)
         return self._check(word)
 
     def address(self) -> int:
-        """Give each word a value of its own: ranges that are mirrored, swapped, or share cells."""
+        """Give each word a unique value: finds ranges that are mirrored, swapped, or share cells."""
         self._sweep("broadcast", self._write)
         bad = self._verify()
-        if bad:  # The check has changed memory while it checked, and twice where two chunks share it.
+        if bad:  # The check itself changes memory, and twice where two chunks share it.
             self._sweep("", self._write)
-        for index in sorted(self.bad_chunks):  # whose words do they hold?
+        for index in sorted(self.bad_chunks):  # find the chunks whose words they hold
             x = self.worker.chunks[index]
             place = torch.linspace(0, x.numel() - 1, 64, dtype=torch.float64, device=x.device).long()
             product = self.rows[index][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
@@ -89,15 +89,15 @@ class Patterns:
         return bad
 
     def random(self) -> int:
-        """Random words and their inverse, other ones in each run: what depends on the data."""
+        """Random words and their inverse, different in each run: finds data-dependent faults."""
         self._sweep("broadcast", self._write)
         self._sweep("change", lambda x, _: inverted(x))
         return self._verify(inverted=True)
 
     def modulo(self) -> int:
-        """Write every twentieth word, then all others: no cache and no write combining hides what that does.
+        """Write every twentieth word, then all others: neither cache nor write combining hides the effect.
 
-        As test 8 of memtest86 and cuda_memtest do, but here the others are checked as well.
+        Like test 8 of memtest86 and cuda_memtest, but the other words are checked as well.
         """
         return sum(
             self._modulo(offset, signed(self.generator.getrandbits(64)))
@@ -111,7 +111,7 @@ class Patterns:
         def twentieth(x: Tensor, _: int) -> None:
             whole, rest = self._in_twenties(x)
             whole[:, offset].fill_(word)
-            rest.fill_(0)  # the last few words of a chunk, which make no row
+            rest.fill_(0)  # the last few words of a chunk, an incomplete row
 
         def others(x: Tensor, _: int) -> None:
             whole = self._in_twenties(x)[0]
@@ -131,11 +131,11 @@ class Patterns:
         return x[:whole].view(-1, MODULO), x[whole:]
 
     def move(self) -> int:
-        """Copy every second chunk over its neighbour: reading and writing in quick turns."""
+        """Copy every second chunk over its neighbour: alternates reads and writes quickly."""
         chunks, bad = self.worker.chunks, 0
         pairs = [i for i in range(0, len(chunks) - 1, 2) if chunks[i].numel() == chunks[i + 1].numel()]
         for sources, step in (pairs, 1), ([pair + 1 for pair in pairs], -1):
-            if sources:  # none would stand for all
+            if sources:  # an empty list would mean all
                 self._sweep("", self._write, sources)
                 self._sweep("", lambda x, i, step=step: chunks[i + step].copy_(x), sources)  # type: ignore[misc]
                 bad += self._verify([source + step for source in sources], origin=-step)
@@ -158,7 +158,7 @@ class Patterns:
         torch.mul(self.rows[index][:, None], self.columns[None, :], out=x.view(-1, ROW_WORDS))
 
     def _verify(self, chunks: Sequence[int] = (), *, inverted: bool = False, origin: int = 0) -> int:
-        """Turn what should be there into a constant, and check that.
+        """Turn the expected words into a constant, and check that.
 
         ``origin`` is the distance to the chunk from which the words were copied.
         """
@@ -182,16 +182,16 @@ class Patterns:
         restore: Restore = lambda _index, _place, values: values,
         kind: str = "change",
     ) -> int:
-        """Prove that every word is ``word``: the least and the greatest are. One read, and no scratch.
+        """Check that every word is ``word``: minimum and maximum are. One read, without scratch.
 
-        ``word`` repeats after 32 bits, as it may be read so. ``undo`` turns what is in memory into this constant,
-        ``restore`` returns from values what was there before.
+        ``word`` must repeat after 32 bits, as it may be read in halves. ``undo`` turns the memory's content into this
+        constant, ``restore`` recovers the original values.
         """
         worker = self.worker
         order = chunks or range(len(worker.chunks))
         bounds = worker.bounds(len(worker.chunks))
         start = time.perf_counter()
-        if undo is not None:  # not by ``_sweep``: nothing is written that has to last until a check
+        if undo is not None:  # not by ``_sweep``: nothing is written for a later check
             worker.sweep(kind, undo, chunks)
         worker.sweep("read", lambda x, i: worker.extremes(x, bounds[0, i], bounds[1, i]), order)
         low, high = bounds[0].amin(1).tolist(), bounds[1].amax(1).tolist()
@@ -203,7 +203,7 @@ class Patterns:
         return sum(self._diagnose(i, word, restore) for i in wrong)
 
     def _diagnose(self, index: int, word: int, restore: Restore) -> int:
-        """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
+        """Report the errors of a chunk: how many, where, which bits, and whether they persist."""
         worker, x = self.worker, self.worker.chunks[index]
         self.bad_chunks.add(index)
         places: list[Tensor] = []
@@ -216,7 +216,7 @@ class Patterns:
             worker.look()
         place = torch.cat(places)[:MOST_PLACES]
         told = worker.reports[index] >= MOST_LOOKS or worker.reports.total() >= MOST_ERRORS
-        if not count or told:  # read wrong once and right now, or told often enough
+        if not count or told:  # a transient read error, or reported often enough
             x.fill_(word)
             nothing: dict[str, Any] = {"samples": [], "bits": {}, "flips": {}}
             worker.send("bad", pattern=self.name, chunk=index, words=count, examined=not count, **nothing)
@@ -247,15 +247,15 @@ class Patterns:
         return count
 
     def _read_again(self, x: Tensor, place: Tensor) -> Tensor:
-        # Larger than the cache: what is read next comes from memory.
+        # Larger than the cache: the next read comes from memory.
         self.worker.extremes(x, *self.worker.bounds(1)[:, 0])
         return x[place]
 
     def _home(self, word: int) -> list[int] | None:
-        """Return (chunk, word in it) where a value of the address pattern belongs, if it is one."""
+        """Return (chunk, index of the word) where a value of the address pattern belongs, if it is one."""
         rows = torch.cat(self.rows)
         inverse = rows.clone()
-        for _ in range(5):  # Newton's step doubles the good bits: 3, 6, ... 96
+        for _ in range(5):  # Newton's step doubles the correct bits: 3, 6, ... 96
             inverse *= 2 - rows * inverse
         ordered, order = self.columns.sort()
         wanted = inverse * signed(word)

@@ -19,9 +19,9 @@ from .patterns import TRAVERSALS, Patterns
 #: an allocation of at least 10 MiB that is a multiple of 2 MiB is one cudaMalloc without rounding
 #: (c10/core/AllocatorConfig.h: kLargeBuffer, kMinLargeAlloc, kRoundLarge)
 GRAIN, SMALLEST = 2 * MIB, 10 * MIB
-#: The clock of the memory rises only under load.
+#: The memory clock rises only under load.
 WARM_SECONDS = 0.3
-#: A soak lasts; a program that comes meanwhile shall find room at once.
+#: A soak takes long; a program that starts meanwhile must find room at once.
 SOAK_RATIO = 0.6
 SOAK_ROUNDS, SOAK_PAUSE_SECONDS = 16, 1.0
 
@@ -30,7 +30,7 @@ class Worker(CardMemory):
     """One run."""
 
     def run(self) -> None:
-        """Do the whole job. Raises Leave: somebody else wants the GPU."""
+        """Do the whole job. Raises Leave: another program wants the GPU."""
         self.begin()
         phases = (self.ladder, self.fragmentation, self.fill, self.bandwidth, self.patterns, self.beyond)
         for work in (*phases, self.soak, self.release):
@@ -39,9 +39,9 @@ class Worker(CardMemory):
             self.send("phase", phase=self.phase, seconds=time.perf_counter() - start)
 
     def begin(self) -> None:
-        """Create the context, wake the clocks, learn what is there."""
+        """Create the context, raise the clocks, determine the memory."""
         self.phase = "begin"
-        if self.stop.wait(LOOK_SECONDS):  # told while torch was being loaded
+        if self.stop.wait(LOOK_SECONDS):  # asked to leave while torch was loading
             raise Leave("told")
         facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
         if self.cuda:
@@ -61,7 +61,7 @@ class Worker(CardMemory):
         self.send("begin", free=self.free_at_start, pid=os.getpid(), **facts)
 
     def warm_up(self, x: Tensor) -> str:
-        """Wake the clocks and load every kind of kernel; take the fastest way to read, and return its name."""
+        """Raise the clocks and load every kind of kernel; choose the fastest way to read, and return its name."""
         end = time.monotonic() + (WARM_SECONDS if self.cuda else 0.0)
         while True:
             rows, columns = x[:2, None], x[None, 2:4]
@@ -79,11 +79,11 @@ class Worker(CardMemory):
         return f"{dtype}, rows: {rows}".removeprefix("torch.")
 
     def room(self) -> int:
-        """Return how many bytes may still be taken, a multiple of the driver's grain."""
+        """Return how many bytes may still be allocated, a multiple of the driver's granularity."""
         return max(0, self.free_bytes() - self.job.reserve) // GRAIN * GRAIN
 
     def ladder(self) -> None:
-        """Take one tensor of each size, write it, let it go."""
+        """Allocate one tensor of each size, write it, free it."""
         for size in self.job.ladder:
             row: dict[str, Any] = {"target": size}
             if size > self.room():
@@ -110,7 +110,7 @@ class Worker(CardMemory):
             self.send("rung", **row, outcome="ok")
 
     def fragmentation(self) -> None:
-        """Free every second piece and ask for twice its size: from the cache, then from the driver."""
+        """Free every second piece and allocate twice its size: from the cache, then from the driver."""
         piece = min(64 * MIB, self.job.chunk)
         count = min(32, self.room() // piece)
         if count < 8:
@@ -135,14 +135,14 @@ class Worker(CardMemory):
         self.send("fragmentation", **found)
 
     def fill(self) -> None:
-        """Take chunks up to the limit, then one of what remains."""
-        # Kept in the allocator's cache for what checks need besides; so nothing is taken later.
+        """Allocate chunks up to the limit, then one of the remaining size."""
+        # Kept in the allocator's cache for the checks, so that nothing is allocated later.
         scratch = self.allocate(self.job.scratch)
         refused = ""
         while (room := self.room()) >= SMALLEST or (not self.cuda and room >= GRAIN):
             before = self.free_bytes()
             try:
-                # A piece too small for itself would be cut out of a bigger one: the last is larger instead.
+                # A piece below the minimum would be split off a bigger one: the last is larger instead.
                 size = self.job.chunk if room >= self.job.chunk + SMALLEST else room
                 self.chunks.append(self.allocate(min(size, room)))
             except torch.OutOfMemoryError as error:
@@ -158,7 +158,7 @@ class Worker(CardMemory):
         self.send("filled", bytes=taken, chunks=count, refused=refused, free=free, planned=planned)
 
     def bandwidth(self) -> None:
-        """Time each chunk, twice over all: only the second sweep sees what moved when memory was full."""
+        """Time each chunk in two sweeps: only the second sees chunks that were moved when memory was full."""
         if not self.chunks:
             return
         low, high = self.bounds(1)[:, 0]
@@ -178,7 +178,7 @@ class Worker(CardMemory):
             for kind in works:
                 work = functools.partial(measure, kind=kind, rows=rows, repeats=repeats)
                 self.sweep("", work)
-                # What is slow because it was moved out is slow again; what somebody else slowed down is not.
+                # A chunk that was moved out is slow again; one slowed by another program is not.
                 usual = statistics.median(row[kind] for row in rows)
                 if slow := [index for index, row in enumerate(rows) if row[kind] > 2 * usual]:
                     self.sweep("", work, slow)
@@ -186,13 +186,13 @@ class Worker(CardMemory):
                 self.send("speed", sweep=sweep, index=index, bytes=self.chunks[index].nbytes, **row)
             for kind in works:
                 self._reference[kind] = [
-                    # What a group costs besides its kernels: launches, waiting, looking around.
+                    # Cost of a group besides its kernels: launches, waiting, checks.
                     1e-3 + sum(row[kind] for row in rows[first : first + self.group])
                     for first in range(0, len(rows), self.group)
                 ]
 
     def patterns(self) -> None:
-        """Write patterns, check them, and say what was checked."""
+        """Write patterns, check them, and report coverage."""
         generator = random.Random(self.job.seed)
         for name in self.job.passes:
             before, start = self.verified, time.perf_counter()
@@ -203,7 +203,7 @@ class Worker(CardMemory):
             self.send("pattern", name=name, verified=self.verified - before, bad_words=found, seconds=seconds, **facts)
 
     def beyond(self) -> None:
-        """Try up to two chunks past the limit, timing each at once, and stop at the first that is slow."""
+        """Try up to two chunks beyond the limit, timing each at once, and stop at the first slow one."""
         best = min((row / self.group for row in self._reference.get("read", ())), default=0.0)
         for _ in range(min(self.job.beyond, 2)):
             try:
@@ -218,9 +218,9 @@ class Worker(CardMemory):
                 return
 
     def soak(self) -> None:
-        """Go on for a while, with pauses: faults that come with heat and when clocks change.
+        """Continue for a while, with pauses: finds faults due to heat and clock changes.
 
-        Only on some of the chunks, other ones each time.
+        Only on some of the chunks, different ones each time.
         """
         if not self.job.soak_seconds:
             return
@@ -229,7 +229,7 @@ class Worker(CardMemory):
         del self.chunks[max(1, int(SOAK_RATIO * len(self.chunks))) :]
         if self.cuda:
             torch.cuda.empty_cache()
-        # What a group usually took was measured on chunks in another order.
+        # The usual time of a group was measured on chunks in another order.
         self._reference.clear()
         before, start, found, checking = self.verified, time.perf_counter(), 0, 0.0
         rounds: list[float] = []
@@ -246,7 +246,7 @@ class Worker(CardMemory):
         self.send("pattern", name="soak", verified=self.verified - before, bad_words=found, **facts)
 
     def release(self) -> None:
-        """Give everything back and see whether it has come back."""
+        """Free everything and check that it is free."""
         self.let_go()
         start, own = time.perf_counter(), self.own_bytes() - self.own_at_start
         while (left := self.free_at_start - self.free_bytes()) > 32 * MIB and time.perf_counter() - start < 2.0:

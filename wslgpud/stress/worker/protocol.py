@@ -1,4 +1,4 @@
-"""The worker's side of the conversation with its parent, see ``README.md`` beside this folder."""
+"""The worker's side of the protocol with its parent, see ``README.md`` beside this folder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .phases import Worker
 
 
 def converse(make_worker: Callable[[WorkerJob, Callable[..., None], threading.Event], Worker]) -> None:
-    """Do the job that comes by standard input, until more of it, or its end, tells to leave."""
-    # Whatever torch or the driver print must not end up between our lines.
+    """Do the job from standard input, until further input, or its end, means to leave."""
+    # Output of torch or the driver must not mix with our lines.
     speech = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     with contextlib.suppress(OSError):
@@ -27,11 +27,11 @@ def converse(make_worker: Callable[[WorkerJob, Callable[..., None], threading.Ev
         score.write("900")
 
     def send(event: str, **facts: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the parent is gone: so is the input, and we end soon
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone, and so is the input: we exit soon
             speech.write(json.dumps({"event": event, **facts}) + "\n")
 
     if not (line := sys.stdin.readline()):
-        return  # while torch was being loaded it has turned out that the card is in use
+        return  # the card was found to be in use while torch was loading
     job, stop = WorkerJob(**json.loads(line)), threading.Event()
 
     def listen() -> None:
@@ -47,7 +47,7 @@ def converse(make_worker: Callable[[WorkerJob, Callable[..., None], threading.Ev
         outcome, why, facts = "left", str(leave), leave.facts
     except torch.OutOfMemoryError as error:
         outcome, why = "refused", first_line(error)
-    except RuntimeError as error:  # of the driver: this context is lost, and the process must end
+    except RuntimeError as error:  # a driver error: this context is lost, and the process must end
         outcome, why = "broken", first_line(error)
     with contextlib.suppress(RuntimeError):
         worker.let_go()

@@ -1,6 +1,6 @@
-"""Loaded by each Python below ``wslgpud inside``: has the companion count the steps.
+"""Loaded by each Python under ``wslgpud inside``: starts the companion.
 
-Python loads one ``sitecustomize``: the one that this hides is loaded afterwards.
+Python loads only one ``sitecustomize``: the one that this hides is loaded afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _loaded(name: str) -> Any:
-    """Return a module of the companion's, under the name by which ``import wslgpud.training`` would find it."""
+    """Return a module of the companion, under the name by which ``import wslgpud.training`` would find it."""
     full = f"wslgpud.training.{name}"
     if full not in sys.modules:
         spec: Any = util.spec_from_file_location(full, os.path.join(os.path.dirname(_HERE), f"{name}.py"))
