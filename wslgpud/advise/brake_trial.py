@@ -15,15 +15,15 @@ from wslgpud.sampling.observation import observations
 from wslgpud.store import Reader
 from wslgpud.words import say
 
-#: how much before an incident the engine is shown, which judges growth by what came before, and how long it looks
+#: history shown to the engine before an incident, as it judges growth by the past, and the longest part examined
 BEFORE_SECONDS, MOST_SECONDS = 900.0, 6 * 3600.0
 
 
 def pauses(reader: Reader, walls: tuple[float, float], settings: BrakeSettings) -> Iterator[dict[str, Any]]:
-    """Yield when somebody would have been paused in a part of the history, who, and how it ended, with messages.
+    """Yield when a job would have been paused in a part of the history, which one, and how it ended, with messages.
 
-    Only where memory came to a critical is looked: the brake asks for that and for more. Whether a program is one that
-    is never paused, and whose it is, the history does not tell.
+    Only critical incidents are examined: the brake requires that and more. The history does not show a program's owner,
+    nor whether it is exempt from pausing.
     """
     start, end = walls
     for incident in sorted(grouped(reader.changes(start)), key=lambda one: one.id):
@@ -48,7 +48,7 @@ def pauses(reader: Reader, walls: tuple[float, float], settings: BrakeSettings) 
 
 
 def _first(reader: Reader, incident: Incident, end: float) -> tuple[float, Forecast] | None:
-    """Return when the brake would first have acted in an incident, and upon which forecast."""
+    """Return when the brake would first have acted in an incident, and on which forecast."""
     engine, begin = RiskEngine(), incident.opened_wall - BEFORE_SECONDS
     until = min(end, incident.closed_wall or end, incident.opened_wall + MOST_SECONDS)
     for seen in observations(reader, begin, until):

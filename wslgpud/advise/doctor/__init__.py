@@ -1,4 +1,4 @@
-"""The doctor: is this machine set up so that training on it works, and if not, what to do."""
+"""The doctor: checks whether this machine is set up for training, and names remedies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wslgpud.words import Message, say
 
 __all__ = ["CheckResult", "run"]
 
-#: Importing them declares the checks; they are shown in this order.
+#: Importing them registers the checks; they are shown in this order.
 for _part in ("wsl", "log", "gpu", "machine", "brake", "windows"):
     import_module(f"{__name__}.checks_{_part}")
 
@@ -28,10 +28,10 @@ def run(
     *,
     windows: bool = False,
 ) -> list[CheckResult]:
-    """Run the checks of Linux, or those of Windows; one that fails or cannot tell never hides the others.
+    """Run the checks of Linux, or those of Windows; a failing one never hides the others.
 
-    ``torch`` is what the user's Pythons say (``torches.ask``), None where they were not asked; ``state_folder``
-    where the daemon keeps its data.
+    ``torch`` holds the answers of the user's Pythons (``torches.ask``), None where they were not queried;
+    ``state_folder`` is the daemon's data folder.
     """
     usual = str(usual_state_folder(os.environ) if host.live else SYSTEM_STATE)
     evidence = Evidence(host, config or Config(), torch, state_folder or usual)
@@ -47,7 +47,7 @@ def _result(check: Check, evidence: Evidence) -> CheckResult:
 
 
 def _lacking(check: Check, evidence: Evidence) -> Outcome | None:
-    """Say what the machine lacks for the check to apply."""
+    """Return why a check does not apply to this machine."""
     if check.needs in ("wsl", *OF_WINDOWS) and evidence.wsl != 2:
         return skipped(say("this is not WSL2"))
     asks = check.needs == "windows" or (check.needs == "probe" and not evidence.host.recorded)

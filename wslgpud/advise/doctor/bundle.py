@@ -1,4 +1,4 @@
-"""The support archive: everything a stranger needs to help, and nothing that says whose machine it is."""
+"""The support archive: everything a stranger needs to help, and nothing that identifies the machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from wslgpud.sampling.capture import Mask, capture
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import SECRET, visible
 
-#: its user, its machine's name, and a command line, which may hold a token
+#: fields omitted: user, host name, and a command line, which may hold a token
 _TELLING = re.compile(r"^(\s*(?:default|hostname|command)\s*=\s*).*", re.IGNORECASE | re.MULTILINE)
-#: What small files the checks read that no source does; /proc/cmdline names no secret under WSL.
+#: Small files that checks read and no source does; /proc/cmdline has no secret under WSL.
 MORE = (
     *(f"/proc/sys/{name}" for name in ("vm/swappiness", "vm/overcommit_memory", "vm/max_map_count")),
     "/proc/sys/fs/inotify/max_user_watches",
@@ -40,10 +40,10 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[CheckResu
     """Write the archive and return the names in it.
 
     Raises:
-        OSError: it cannot be written; nothing half written is left.
+        OSError: it cannot be written; no partial file is left.
     """
     mask = Mask(host)
-    # In English for whoever helps, whatever language their user has.
+    # In English for the helper, whatever the user's language.
     documents = [{name: mask.words(str(said)) for name, said in found._asdict().items()} for found in findings]
     contents = {
         "doctor.json": f"{json.dumps(documents, indent=1)}\n",
@@ -55,7 +55,7 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[CheckResu
         for name in capture(host, machine, config):
             contents[f"machine/{name}"] = (machine / name).read_text()
     for path in (*MORE, *_more_of_wsl(host)):
-        with contextlib.suppress(OSError):  # not there, hidden, or no plain file
+        with contextlib.suppress(OSError):  # missing, hidden, or not a regular file
             text = files.read(host.path(path)).text
             text = _TELLING.sub(rf"\1{SECRET}", text) if path == WSL_CONF_PATH else text
             contents[f"machine/root{mask.numbers(path)}"] = mask.words(text)
@@ -71,7 +71,7 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[CheckResu
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """Return the configuration, of each key as much as a stranger may see."""
+    """Return the configuration, with secrets and names removed."""
     values = ((key, getattr(getattr(config, key.section), key.name)) for key in declared_keys())
     return {key.path: visible(value, key.shows, to_stranger=True) for key, value in values}
 

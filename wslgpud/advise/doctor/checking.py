@@ -1,4 +1,4 @@
-"""What a check is: the facts of the machine that it gets, each read once, and its outcome.
+"""The framework of checks: facts of the machine, each read once, and the outcome of a check.
 
 Each check is declared once, by ``@check``, with an id that never changes.
 """
@@ -28,7 +28,7 @@ from wslgpud.sources.wsl import generation
 from wslgpud.words import Message, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
-#: The distro's disk turns read-only once ext4.vhdx can grow no more.
+#: The distribution's disk turns read-only once ext4.vhdx cannot grow.
 WINDOWS_DRIVE_FULL = say(
     "free up the Windows drive, then run 'wsl --shutdown' there; if it goes on: "
     "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
@@ -46,7 +46,7 @@ class Gpus(NamedTuple):
 
 
 class WslConfig(NamedTuple):
-    """One of WSL's files; ``parsed`` is None where it is not there, ``error`` says why it was not found."""
+    """One of WSL's files; ``parsed`` is None if it is missing, ``error`` says why it was not found."""
 
     path: str = ""
     parsed: Parsed | None = None
@@ -54,17 +54,17 @@ class WslConfig(NamedTuple):
 
 
 class Evidence:
-    """One look at a machine. ``torch`` is None where nobody has asked for it."""
+    """The facts of a machine. ``torch`` is None where it was not queried."""
 
     def __init__(self, host: Host, config: Config, torch: Sequence[TorchFacts] | None, state_folder: str) -> None:
         self.host, self.config, self.torch, self.state_folder = host, config, torch, state_folder
         self.torches = tuple(torch or ())
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file, or None where it is not there.
+        """Return the text of a file, or None if it is missing.
 
         Raises:
-            SourceError: it is there and cannot be read.
+            SourceError: it exists and cannot be read.
         """
         try:
             return self.host.read(path)
@@ -72,7 +72,7 @@ class Evidence:
             return None
 
     def number(self, path: str) -> int | None:
-        """Return the number in a file, or None where it is not there or holds none."""
+        """Return the number in a file, or None if it is missing or holds none."""
         return whole((self.read(path) or "").strip())
 
     @cached_property
@@ -87,7 +87,7 @@ class Evidence:
 
     @cached_property
     def running(self) -> tuple[str, ...]:
-        """The kernel's name of each process that this user may see."""
+        """The kernel's name of each process visible to this user."""
         return tuple(self.host.read_optional(f"/proc/{name}/comm").strip() for name in self.host.names("/proc"))
 
     @cached_property
@@ -103,7 +103,7 @@ class Evidence:
 
     @cached_property
     def gpus(self) -> Gpus:
-        """NVML's answers, asked in a child of its own."""
+        """NVML's answers, from a child process."""
         source = gpu_source.GpuSource(self.host, self.config)
         try:
             sample, own = source.read(), source.own()
@@ -112,7 +112,7 @@ class Evidence:
         finally:
             source.close()
         identities = tuple(_labels(r) for r in sample.readings if r.spec is gpu_source.INFO)
-        # Of a recording NVML's "library" is the file with its answers.
+        # In a recording, NVML's "library" is the file with its answers.
         used = (_labels(r)["path"] for r in own if r.spec is gpu_source.LIBRARY and self.host.live)
         return Gpus(sample.gpus or (), identities, next(used, ""))
 
@@ -132,7 +132,7 @@ class Evidence:
 
     @cached_property
     def powershell(self) -> dict[str, Any]:
-        """What Windows PowerShell says of itself, and in how many ``seconds``; or the ``error`` that it met."""
+        """Windows PowerShell's version and its response time in ``seconds``; or its ``error``."""
         began = time.monotonic()
         try:
             said = interop.run(self.host, interop.ABOUT)
@@ -145,10 +145,10 @@ class Evidence:
 
     @cached_property
     def windows_answer(self) -> dict[str, Any]:
-        """The Windows probe's answer, as it came; where it gave none, the reason stands beside each part.
+        """The Windows probe's raw answer; without one, the reason for each part.
 
         Raises:
-            NoData: there is nothing to be asked, or it is not wanted.
+            NoData: Windows cannot be queried, or is not to be.
         """
         with closing(windows.WindowsSource(self.host, self.config)) as source:
             try:
@@ -158,7 +158,7 @@ class Evidence:
 
     @cached_property
     def windows_facts(self) -> windows.Facts:
-        """What the answer says."""
+        """The parsed answer."""
         return windows.from_probe(self.windows_answer)
 
     def _wsl_file(self, path: str) -> WslConfig:
@@ -176,14 +176,14 @@ def _labels(reading: Reading) -> dict[str, str]:
 
 
 State = Literal["good", "note", "problem", "not applicable", "could not tell"]
-#: "windows" and "probe" are of ``doctor --windows`` alone: it takes seconds, and acts. A recording may hold the probe's
-#: answer, and nothing else of Windows.
+#: "windows" and "probe" are only for ``doctor --windows``, which takes seconds and has side effects. A recording may
+#: hold the probe's answer, and nothing else of Windows.
 Needs = Literal["", "wsl", "gpu", "torch", "windows", "probe"]
 OF_WINDOWS = ("windows", "probe")
 
 
 class Outcome(NamedTuple):
-    """The finding of a check, and the command or setting that fixes it (nothing when all is good)."""
+    """The finding of a check, and the command or setting that fixes it (empty when all is well)."""
 
     state: State
     found: MessageLike
@@ -193,11 +193,11 @@ class Outcome(NamedTuple):
 Look = Callable[[Evidence], Outcome]
 
 good = partial(Outcome, "good")
-#: it works, and could be better
+#: it works, but could be better
 note = partial(Outcome, "note")
-#: it hurts, or will
+#: it does harm, or will
 problem = partial(Outcome, "problem")
-#: this machine has no use for the check
+#: the check does not apply to this machine
 skipped = partial(Outcome, "not applicable")
 unknown = partial(Outcome, "could not tell")
 
@@ -214,7 +214,7 @@ class CheckResult(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One check: what it is about and why that matters, as templates."""
+    """A check: its title and its importance, as templates."""
 
     id: str
     title: str
@@ -228,9 +228,9 @@ CHECKS: list[Check] = []
 
 
 def check(name: str, title: str, needs: Needs = "") -> Callable[[Look], Look]:
-    """Declare the function below as a check; ``needs`` is what the machine must have for it to apply.
+    """Register a function as a check; ``needs`` is what the machine must have for it to apply.
 
-    Its docstring says why it matters to somebody who trains models, and is shown with what it finds.
+    Its docstring says why it matters to people who train models, and is shown with the finding.
     """
 
     def declare(function: Look) -> Look:
@@ -241,7 +241,7 @@ def check(name: str, title: str, needs: Needs = "") -> Callable[[Look], Look]:
 
 
 def in_windows(command: str) -> Message:
-    """Return a command that is to be run in Windows."""
+    """Return a command to run in Windows."""
     return say("{command}   # in Windows", command=command)
 
 
@@ -251,9 +251,9 @@ def in_wslconfig(setting: str) -> Message:
 
 
 def lasting_sysctl(name: str, value: int) -> str:
-    """Return a command that sets a setting of the kernel, now and after each start.
+    """Return a command that sets a kernel setting, now and at each boot.
 
-    In a file of its own: nothing is appended to what may lack its last line end, and pasted twice it is there once.
+    In a separate file: appending could hit a file without a final newline, and pasting it twice would add it twice.
     """
     return f"echo {name}={value} | sudo tee /etc/sysctl.d/99-{name}.conf && sudo sysctl --system"
 

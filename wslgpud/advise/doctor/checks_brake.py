@@ -1,4 +1,4 @@
-"""The brake: can it do what it is configured to?"""
+"""The brake: whether it can do what it is configured to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU: its driver, the library, torch, and who holds its memory."""
+"""The GPU: its driver, the library, torch, and the holders of its memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wslgpud.words import Message, MessageLike, all_of, say, template
 
 GIB = 1 << 30
 WSL_LIBRARIES = "/usr/lib/wsl/"
-#: The desktop of one screen takes about so much; more is worth looking at.
+#: The desktop of one screen takes about this much; more is worth checking.
 DESKTOP_BYTES = GIB
 #: From this capability on cards have TF32: NVIDIA's Ampere.
 TF32_CAPABILITY = (8, 0)
@@ -32,7 +32,7 @@ TF32_CAPABILITY = (8, 0)
 FIRST_CUDA = {(12, 0): (12, 8), (10, 0): (12, 8), (9, 0): (11, 8), (8, 9): (11, 8)}
 _RTX_50 = (12, 0)
 _TOOLKIT = "/usr/local/cuda/version.json"
-#: Slim images leave that file out; their compiler still needs its header (CUDA 13.0 is written 13000 there).
+#: Slim images omit that file; their compiler still needs this header (13000 means CUDA 13.0).
 _NVCC, _HEADER = "/usr/local/cuda/bin/nvcc", "/usr/local/cuda/include/cuda.h"
 _HEADER_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
 _WHEELS = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
@@ -129,7 +129,7 @@ def cuda(machine: Evidence) -> Outcome:
 
 
 def _too_new(machine: Evidence, cuda: str) -> Iterator[tuple[str, str]]:
-    """Yield each kind of card that a version of CUDA does not know yet, and the first that does."""
+    """Yield each kind of card that a version of CUDA does not support yet, and the first that does."""
     for capability in _capabilities(machine):
         first = FIRST_CUDA.get(capability, (0, 0))
         if version(cuda)[:2] < first:
@@ -137,9 +137,9 @@ def _too_new(machine: Evidence, cuda: str) -> Iterator[tuple[str, str]]:
 
 
 def _needs_compiling(machine: Evidence, facts: TorchFacts) -> bool:
-    """Tell whether a build has only intermediate code for a card, which an older driver cannot compile.
+    """Return whether a build has only intermediate code for a card, which an older driver cannot compile.
 
-    Within one major version newer builds run on older drivers, save for PTX:
+    Within a major version, newer builds run on older drivers, except for PTX:
     https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
     """
     built = facts.architectures
@@ -280,7 +280,7 @@ def desktop(machine: Evidence) -> Outcome:
 
 
 def _installed_cuda(machine: Evidence) -> str | None:
-    """Return the toolkit's version, an empty text where it does not tell it; None without a toolkit."""
+    """Return the toolkit's version, empty where unknown; None without a toolkit."""
     text = machine.read(_TOOLKIT)
     if text is not None:
         found = text.partition('"cuda"')[2].partition('"version"')[2].split('"')

@@ -1,4 +1,4 @@
-"""The kernel log: whether it can be read, and what in it precedes an end of the whole virtual machine."""
+"""The kernel log: whether it can be read, and signs that precede a crash of the virtual machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from wslgpud.host import NoData, SourceError
 from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, LineParser, parse_line
 from wslgpud.words import TEMPLATES, Message, say, says, template
 
-#: of each kind, the worst first: how it is told, and what helps
+#: by kind, the worst first: message and remedy
 _SIGNS: dict[str, tuple[str, Message]] = {
-    # Every terminal then ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
+    # Afterwards every terminal ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
     "init": (template("the kernel killed what WSL itself runs on: {line}"), in_windows("wsl --shutdown")),
     # ext4 turns read-only, then the distro does not start (E_UNEXPECTED): https://github.com/microsoft/WSL/issues/8340,
     # 6220, 6401, 10194, 40450
@@ -38,7 +38,7 @@ _SIGNS: dict[str, tuple[str, Message]] = {
     ),
     "library": (template("a library of the GPU driver crashed: {line}"), Message(TEMPLATES["driver"]["crash"])),
 }
-#: The daemon warns of these as they happen, with the same words. Connections without memory precede E_UNEXPECTED:
+#: The daemon warns of these as they happen, in the same words. Connections without memory precede E_UNEXPECTED:
 #: https://github.com/microsoft/WSL/issues/40458
 _RULES = {
     ("vmbus_starved", ()): "sessions_blocked",
@@ -80,7 +80,7 @@ def kernel_log(machine: Evidence) -> Outcome:
     """Only there does it say who was killed, and what the GPU driver reported."""
     try:
         if machine.host.live:
-            os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_CLOEXEC))  # reading would wait
+            os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_CLOEXEC))  # reading would block
         else:
             machine.host.read("/dev/kmsg")
     except NoData:

@@ -33,21 +33,21 @@ from wslgpud.words import Message, all_of, cause, say, says, template
 from wslgpud.words.units import size
 
 GIB = 1 << 30
-#: A build of a CUDA extension takes 10 to 15 GB, and a 7B model passes through RAM on its way to the card.
+#: A build of a CUDA extension takes 10 to 15 GB, and a 7B model is loaded through RAM.
 SMALL_BYTES = 15 * GIB
 #: WSL's own choice of swap is a quarter of the memory; half of that is too little to outlast a peak.
 LEAST_SWAP_RATIO = 0.125
-#: Share of time in which nothing moved for lack of memory: see the risk engine's own limits.
+#: Share of time stalled on memory: see the risk engine's own limits.
 THRASHING_RATIO = 0.1
-#: Elasticsearch asks for it; big models are mapped in many pieces as well.
+#: Elasticsearch's requirement; big models are mapped in many pieces as well.
 MAPS = 262144
-#: One watch is 1 kB of kernel memory at most; editors and TensorBoard want one for each folder.
+#: One watch takes at most 1 kB of kernel memory; editors and TensorBoard need one for each folder.
 WATCHES, MANY_WATCHES = 65536, 524288
-#: ext4.vhdx grows by gigabytes at a time, and Windows itself fails below some.
+#: ext4.vhdx grows by gigabytes at a time, and Windows itself fails with only a few left.
 FULL_BYTES, NEARLY_FULL_BYTES = 5 * GIB, 20 * GIB
-#: A quarter of an hour of samples is sealed once the server has it, and a minute is between two looks.
+#: A quarter of an hour of samples is sealed once the server has it, checked every minute.
 LATE_SECONDS = 1200.0
-#: The hardware clock tells whole seconds, and a machine under load asks late.
+#: The hardware clock has a resolution of seconds, and a machine under load reads it late.
 SKEW_SECONDS = 5.0
 #: Time zones differ by quarters of an hour, and by 14 hours at most.
 _ZONE_SECONDS, _FARTHEST_SECONDS = 900.0, 14 * 3600.0 + 5.0
@@ -75,7 +75,7 @@ def swap(machine: Evidence) -> Outcome:
         return unknown(say("{path} does not say", path="/proc/meminfo"))
     if total >= LEAST_SWAP_RATIO * ram:
         return good(size(total))
-    # The last line has it come back after a reboot; it begins anew, for the file may end in the middle of one.
+    # The last line makes it permanent; it starts with a newline, as the file may lack a final one.
     make = (
         "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile && sudo swapon /swapfile"
         "\n"
@@ -159,7 +159,7 @@ def pressure(machine: Evidence) -> Outcome:
     if machine.release.startswith("5."):
         found = say("Linux {version} has none", version=machine.release.partition("-")[0])
         return note(found, in_windows("wsl --update"))
-    # Linux 6.18 as WSL builds it has it, switched off: arch/x86/configs/config-wsl.
+    # WSL's Linux 6.18 has it, switched off: arch/x86/configs/config-wsl.
     return note(say("built into the kernel, but off"), in_wslconfig("kernelCommandLine=psi=1"))
 
 
@@ -224,7 +224,7 @@ def state(machine: Evidence) -> Outcome:
 @check("disk.replication", "Copy of the history on the server")
 def replication(machine: Evidence) -> Outcome:
     """A server that is away costs nothing but delay: what it has not got yet waits on this machine's disk."""
-    # Late: SQLAlchemy, for which few machines have use here.
+    # Imported late: few machines need SQLAlchemy here.
     from wslgpud.store import Reader, StoreError, shown, sqlite_path
 
     server = machine.config.store.path
@@ -330,7 +330,7 @@ def processes(machine: Evidence) -> Outcome:
     """Only visible processes can be named as the ones that take the memory."""
     options = [option for mount in machine.mounts if mount.point == "/proc" for option in mount.options]
     hidden = any(o.startswith("hidepid=") and o not in ("hidepid=0", "hidepid=off") for o in options)
-    # Of a recording nobody knows who made it: most likely a user.
+    # The user who made a recording is unknown: most likely not root.
     if not hidden or (machine.host.live and os.geteuid() == 0):
         return good(say("visible"))
     remedy = say("{command}   # the service may see them", command="sudo systemctl enable --now wslgpud")
@@ -357,7 +357,7 @@ def service(machine: Evidence) -> Outcome:
             document = safe_files.parsed(machine.read(f"{folder}/daemon.json") or "{}")
         except ValueError:
             continue
-        # After a crash the note is still there, and its number may be another program's by now.
+        # After a crash the note is still there, and its pid may have been reused.
         if "wslgpud" in (machine.read(f"/proc/{document.get('pid')}/cmdline") or ""):
             return good(say("running at {url}", url=str(document.get("url"))))
     return note(say("not running"), say("{command}   # or: wslgpud run", command="sudo systemctl enable --now wslgpud"))
@@ -366,7 +366,7 @@ def service(machine: Evidence) -> Outcome:
 def _sysctl(
     machine: Evidence, name: str, wanted: int, accepted: Container[int], meanings: Mapping[int, str] = {}
 ) -> Outcome:
-    """Compare a setting of the kernel's with what it may be; ``meanings`` explains some values."""
+    """Compare a kernel setting with its valid values; ``meanings`` explains some."""
     path = f"/proc/sys/{name.replace('.', '/')}"
     value = whole(machine.host.read(path).strip())
     if value is None:

@@ -1,4 +1,4 @@
-"""Windows' side of WSL, part by part, by using it: on request only, for it takes seconds and shows a notification."""
+"""The Windows side of WSL, tested part by part: only on request, as it takes seconds and shows a notification."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from wslgpud.words.units import one_line
 
 #: the first build of Windows 11: https://learn.microsoft.com/windows/release-health/windows11-release-information
 _WINDOWS_11 = 22_000
-#: PowerShell starts in half a second; a virus scanner that looks at everything takes several
+#: PowerShell starts in half a second, or several with a virus scanner that inspects everything
 _SLOW_SECONDS = 5.0
-#: freed in Linux and not given back, or kept as page cache: https://github.com/microsoft/WSL/issues/4166, 8414, 10011
+#: freed in Linux but not returned, or kept as page cache: https://github.com/microsoft/WSL/issues/4166, 8414, 10011
 _KEPT_BYTES = 4 << 30
-#: below that share Windows swaps, and its programs begin to fail
+#: below this share Windows swaps, and its programs begin to fail
 _SHORT_RATIO = 0.1
-#: Free memory in pieces is not given back. WSL joins them after ten minutes in which nothing runs: where an editor is
-#: open, never (https://github.com/microsoft/WSL/issues/10011).
+#: Fragmented free memory is not returned. WSL compacts it after ten idle minutes: with an open editor, never
+#: (https://github.com/microsoft/WSL/issues/10011).
 _RECLAIM = say(
     "{command}   # for good: a smaller memory= below [wsl2] in .wslconfig",
     command="sync; sudo sysctl vm.drop_caches=1 vm.compact_memory=1",
 )
-#: rebuilds what the performance counters of Windows are known by, which breaks at times:
+#: rebuilds the registry of Windows' performance counters, which sometimes breaks:
 #: https://learn.microsoft.com/windows-server/administration/windows-commands/lodctr
 _COUNTERS = in_windows("lodctr /R")
 _POLICY = say(
@@ -41,8 +41,9 @@ _POLICY = say(
 
 
 def _refused(said: MessageLike, remedy: MessageLike = "") -> Outcome:
-    """Return why a part does not work; a policy is known in every language by the id of PowerShell's error."""
-    whole = said if isinstance(said, str) else said.facts.get("told", said)  # the id is the end of half a dozen lines
+    """Return why a part does not work; a policy is recognised in every language by PowerShell's error id."""
+    # the id is at the end of half a dozen lines
+    whole = said if isinstance(said, str) else said.facts.get("told", said)
     return problem(said, _POLICY if "ConstrainedLanguage" in str(whole) else remedy)
 
 
@@ -159,7 +160,7 @@ def task(machine: Evidence) -> Outcome:
 
 
 def _missing(answer: Mapping[str, Any], *parts: str) -> MessageLike:
-    """Return why the probe does not tell a part; what PowerShell says of it is in Windows' language."""
+    """Return why the probe does not report a part; PowerShell's own text is in Windows' language."""
     missing = answer.get("missing")
     reasons = [missing[part] for part in parts if part in missing] if isinstance(missing, dict) else []
     if reasons and isinstance(reasons[0], Message):

@@ -28,7 +28,7 @@ LEAST_KERNEL = (5, 10, 43)
 #: The first with gradual memory reclaim, mirrored networking and wslinfo.
 GOOD_WSL = (2, 0, 0)
 _UPDATE = in_windows("wsl --update")
-#: They are left one by one, and sessions fail at some hundred: https://github.com/microsoft/WSL/issues/41242, 40650
+#: They leak one by one, and sessions fail at some hundred: https://github.com/microsoft/WSL/issues/41242, 40650
 MANY_RELAYS = 20
 
 
@@ -105,7 +105,7 @@ def interop(machine: Evidence) -> Outcome:
 @check("wsl.relays", "Relays of ended sessions", "wsl")
 def relays(machine: Evidence) -> Outcome:
     """Each keeps its connections to Windows; with none left, no session starts, though running programs go on."""
-    left = machine.running.count("Relay")  # one that serves a session is called Relay(PID)
+    left = machine.running.count("Relay")  # one that serves a session is named Relay(PID)
     if left < MANY_RELAYS:
         return good(say("{count} are left", count=left))
     remedy = say(

@@ -1,4 +1,4 @@
-"""Run by a Python of the user's: prints what its torch is and whether it can compute, as one JSON line."""
+"""Run by a user's Python: prints the version of its torch and whether it can compute, as one JSON line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ facts = {
 
 
 def pinned() -> tuple[int, bool]:
-    """Return how many bytes of host memory could be pinned, and whether that was all that was asked for.
+    """Return how many bytes of host memory could be pinned, and whether that was all that was requested.
 
-    In pieces as data loaders take them; a quarter of what is free, and no more than offloading usually takes.
+    In pieces like a data loader's; a quarter of the free memory, and no more than offloading usually takes.
     """
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -45,12 +45,12 @@ try:
         for index in range(torch.cuda.device_count()):
             name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
             facts["devices"].append((name, capability))
-        # is_available() is true also where no kernel fits the card: only running one tells.
+        # is_available() is true even where no kernel fits the card: only running one proves it.
         numbers = torch.arange(1024, device="cuda", dtype=torch.float32)
         facts["ran"] = float((numbers * 2).sum()) == 1024.0 * 1023
         facts["tf32"] = torch.backends.cuda.matmul.allow_tf32
         facts["cudnn"] = torch.backends.cudnn.version()
-        if "microsoft" in os.uname().release:  # elsewhere nothing limits it but RAM
+        if "microsoft" in os.uname().release:  # elsewhere only RAM limits it
             facts["pinned"] = pinned()
 except Exception as error:  # noqa: BLE001 - whatever the driver says is the finding
     facts["kernel"] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Asks the user's Pythons about their torch, each in a child with a time limit."""
+"""Queries users' Pythons about their torch, each in a child with a time limit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 PROBE = Path(__file__).with_name("torch_probe.py")
-#: a cold import of torch from a slow disk takes this long, a hung driver for ever
+#: a cold import of torch from a slow disk takes this long, a hung driver forever
 ASK_SECONDS = 60.0
 _MOST_ASKED = 4
-#: a Python of a user's may say anything in the probe's place
+#: output limit: a user's Python may print anything instead
 _FACTS = record(
     {
         **dict.fromkeys(("version", "kernel"), text),
@@ -37,9 +37,9 @@ _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """What one Python says of its torch; ``failure`` is why it said nothing, ``kernel`` why none ran.
+    """One Python's answer about its torch; ``failure`` is why there is none, ``kernel`` why no kernel ran.
 
-    ``pinned`` are the bytes of host memory that could be pinned, and whether the limit was its own.
+    ``pinned`` is the host memory that could be pinned, in bytes, and whether the limit was the probe's own.
     """
 
     python: str
@@ -56,7 +56,7 @@ class TorchFacts:
 
 
 def ask(pythons: Iterable[Path], environment: Mapping[str, str], seconds: float = ASK_SECONDS) -> list[TorchFacts]:
-    """Ask each Python, one after another; one that hangs is ended and says so."""
+    """Query each Python in turn; one that hangs is killed and reported."""
     return [_ask(python, environment, seconds) for python in pythons]
 
 
@@ -92,9 +92,9 @@ def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
 
 
 def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
-    """Tell whether a build for these architectures (sm_90, compute_90) has code for a card.
+    """Return whether a build for these architectures (sm_90, compute_90) has code for a card.
 
-    Compiled code (sm_XY) runs on cards of the same major and no lower minor; intermediate code (compute_XY)
+    Compiled code (sm_XY) runs on cards of the same major version and no lower minor one; intermediate code (compute_XY)
     on every later one: https://docs.nvidia.com/cuda/blackwell-compatibility-guide/.
     """
     for match in filter(None, map(_ARCHITECTURE.fullmatch, architectures)):
@@ -110,10 +110,10 @@ def version(said: str) -> tuple[int, ...]:
 
 
 def pythons_with_torch(candidates: Iterable[Path], has_torch: Mapping[Path, bool]) -> list[Path]:
-    """Return the environments worth asking, each once, the likeliest first.
+    """Return the environments to query, without duplicates, the likeliest first.
 
-    Two names of one environment are told by where their packages lie, not by the interpreter behind them: all
-    environments of a user may share one.
+    Duplicates are recognised by their package folder, not by their interpreter, which all environments of a user may
+    share.
     """
     found: dict[str, Path] = {}
     for python in candidates:

@@ -1,1 +1,1 @@
-"""Will it fit: the memory that a language model takes, from its shape, against what this card really has."""
+"""``wslgpud fit``: the memory that a model needs, from its shape, compared with the card's real capacity."""

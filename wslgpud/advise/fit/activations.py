@@ -1,4 +1,4 @@
-"""What activations and experts allocate, forward and back. Pure."""
+"""Allocations of activations and experts, forward and backward. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wslgpud.advise.fit.tape import Node, Storage, Tensor
 
 
 class Experts(NamedTuple):
-    """The parameters of a mixture: its router, and all experts' matrices, first and last."""
+    """The parameters of a mixture of experts: its router, and all experts' matrices, first and last."""
 
     router: Tensor
     up: Tensor
@@ -35,7 +35,7 @@ class Activations(Norms):
         return tape.made(tape.take(numbers, element), numbers, element, back, node)
 
     def relu(self, x: Tensor) -> Tensor:
-        """Return ReLU's outcome, which is all that it keeps."""
+        """Return ReLU's output, which is all that it keeps."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
         out = tape.take(numbers, element)
         kept = tape.kept(out)
@@ -104,7 +104,7 @@ class Activations(Norms):
         return tape.made(out, numbers, element, back, node)
 
     def bloom_gelu(self, x: Tensor) -> Tensor:
-        """Return BLOOM's own GELU, which keeps its input and computes all again."""
+        """Return BLOOM's own GELU, which keeps its input and recomputes the rest."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
         half, step = tape.take(numbers, element), tape.take(numbers, element)
         inner = tape.take(numbers, element)
@@ -143,9 +143,9 @@ class Activations(Norms):
         return tape.made(tape.take(numbers, element), numbers, element, back, one, other)
 
     def experts(self, x: Tensor, weights: Experts, shape: Shape) -> Tensor:
-        """Return what the active experts make of copies of the tokens (``grouped_mm_experts_forward``).
+        """Return the active experts' output for copies of the tokens (``grouped_mm_experts_forward``).
 
-        The outcomes are weighted in 32 bits, but in Qwen's and OLMo's mixtures.
+        Outputs are weighted in 32 bits, except in Qwen's and OLMo's mixtures.
         """
         element, node, hidden = self.element, x.node, shape.hidden
         active, inner = shape.active_experts, (shape.matrices - 1) * shape.intermediate
@@ -191,7 +191,7 @@ class Activations(Norms):
             gradient = self.new(shape.hidden, weighing)
         held = [self.new(width, weighing)]
         del gradient
-        for _ in range(3):  # in order; of the weights; of the outcomes
+        for _ in range(3):  # sorted; of the weights; of the outputs
             held.append(self.new(width, weighing))
             del held[: len(held) - 2]
         kept.pop()

@@ -1,9 +1,9 @@
-"""PyTorch's caching allocator, without a card: how much it takes from the driver for a sequence of allocations. Pure.
+"""A simulation of PyTorch's caching allocator: the memory it reserves for a sequence of allocations. Pure.
 
 The rules are those of ``DeviceCachingAllocator`` in
 https://github.com/pytorch/pytorch/blob/v2.11.0/c10/cuda/CUDACachingAllocator.cpp with its default settings, of one
-stream: ``round_size``, ``get_allocation_size``, ``get_free_block``, ``should_split`` and ``free_block``. Fed with what
-was recorded on a real card (``torch.cuda.memory._record_memory_history``), it ends up with as many bytes as were
+stream: ``round_size``, ``get_allocation_size``, ``get_free_block``, ``should_split`` and ``free_block``. Fed with a
+history recorded on a real card (``torch.cuda.memory._record_memory_history``), it reserves as many bytes as were
 reserved there.
 """
 
@@ -16,14 +16,14 @@ from contextlib import contextmanager
 MIB = 1 << 20
 #: Sizes are multiples of this.
 GRAIN_BYTES = 512
-#: Up to this, blocks come from segments of 2 MiB that hold nothing else.
+#: Up to this size, blocks come from separate segments of 2 MiB.
 SMALL_BYTES, SMALL_SEGMENT_BYTES = MIB, 2 * MIB
-#: Below this a segment of 20 MiB is taken; from here on one of the block's own size, rounded up to 2 MiB.
+#: Below this size, segments have 20 MiB; from here on the block's own size, rounded up to 2 MiB.
 LARGE_BYTES, LARGE_SEGMENT_BYTES, ROUND_BYTES = 10 * MIB, 20 * MIB, 2 * MIB
 
 
 class Block:
-    """A piece of a segment; those before and after it in the same one are its neighbours."""
+    """A piece of a segment; its neighbours are those before and after it in the same one."""
 
     __slots__ = ("address", "after", "before", "free", "purpose", "size", "small")
 
@@ -38,12 +38,12 @@ class Block:
 
 
 class Allocator:
-    """Hands out blocks as torch does; segments are kept until the end, as they are while the card has room."""
+    """Allocates blocks as torch does; segments are kept until the end, as long as the card has room."""
 
     def __init__(self) -> None:
         self.reserved_bytes = 0
         self.allocated_bytes = 0
-        #: what blocks are taken for from now on, and the bytes in use for each purpose when most were
+        #: the purpose of further blocks, and the bytes in use for each purpose at the peak
         self.purpose = ""
         self.peak: dict[str, int] = {}
         self._used: dict[str, int] = {}
@@ -53,7 +53,7 @@ class Allocator:
         self._next_address = 0
 
     def take(self, size: int) -> Block:
-        """Return a block of at least so many bytes."""
+        """Return a block of at least this size."""
         size = max(GRAIN_BYTES, -(-size // GRAIN_BYTES) * GRAIN_BYTES)
         small = size <= SMALL_BYTES
         pool = self._pools[small]
@@ -70,7 +70,7 @@ class Allocator:
         return block
 
     def give(self, block: Block) -> None:
-        """Take a block back and join it with its free neighbours."""
+        """Free a block and merge it with its free neighbours."""
         self.allocated_bytes -= block.size
         self._used[block.purpose] -= block.size
         block.free = True
@@ -112,7 +112,7 @@ class Allocator:
 
     @contextmanager
     def taking(self, purpose: str) -> Iterator[None]:
-        """Take blocks for this purpose."""
+        """Allocate blocks for this purpose."""
         before, self.purpose = self.purpose, purpose
         try:
             yield

@@ -1,4 +1,4 @@
-"""What attention allocates, forward and back: turning by position, the cache, the kernels. Pure."""
+"""Allocations of attention, forward and backward: rotary embedding, the cache, the kernels. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wslgpud.advise.fit.tape import Node, Storage, Tensor
 
 
 class Heads(NamedTuple):
-    """How many heads ask, how many are asked, their size, and how many tokens one sequence has."""
+    """Numbers of query heads and of key-value heads, their size, and the tokens of a sequence."""
 
     query: int
     key: int
@@ -21,9 +21,9 @@ class Attention(Activations):
     """The operations of attention."""
 
     def turned(self, pair: list[Tensor], share: float, table: int) -> list[Tensor]:
-        """Return queries and keys turned by their position, ``table`` being the bytes of a sine.
+        """Return queries and keys rotated by position; ``table`` is the bytes of a sine.
 
-        Of less than a whole head the rest is put back beside what was turned.
+        With partial rotation, the rest of each head is concatenated to the rotated part.
         """
         if share >= 1:
             return [self._turned(x, table) for x in pair]
@@ -67,7 +67,7 @@ class Attention(Activations):
         return tape.made(out, numbers, table, back, node)
 
     def _cut(self, x: Tensor, share: float) -> tuple[Tensor, Node]:
-        """Return a view of a part of each head, and where the rest's gradient goes; each makes a whole one of zeros."""
+        """Return a view of a part of each head, and the rest's gradient; each is padded to a whole one with zeros."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
         part, rest = Node(None), Node(None)
 
@@ -95,7 +95,7 @@ class Attention(Activations):
         return tape.made(tape.take(numbers, part.element), numbers, part.element, back, through)
 
     def cached(self, x: Tensor, element: int, before: int) -> Tensor:
-        """Return the copy in the cache of keys or values, after so many numbers.
+        """Return the cached copy of keys or values, after so many numbers.
 
         transformers makes it in training, too.
         """
@@ -112,7 +112,7 @@ class Attention(Activations):
         return tape.made(tape.take(before + numbers, element), before + numbers, element, back, node)
 
     def repeated(self, x: Tensor, numbers: int) -> Tensor:
-        """Return keys or values once for each head that asks them."""
+        """Return keys or values repeated for each query head."""
         tape, node, element, fewer = self.tape, x.node, x.element, x.numbers
 
         def back(this: Node) -> None:
@@ -124,9 +124,9 @@ class Attention(Activations):
         return tape.made(tape.take(numbers, element), numbers, element, back, node)
 
     def fused(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, mask: Storage | None = None) -> Tensor:
-        """Return attention of one kernel, which keeps its inputs, its outcome and a number for each head.
+        """Return fused attention, which keeps its inputs, its output and a number for each head.
 
-        Back it adds queries' gradients up in 32 bits, and makes those of shared keys and values for each head first.
+        Backward it sums queries' gradients in 32 bits, and makes those of shared keys and values for each head first.
         """
         tape, element = self.tape, query.element
         out = tape.take(query.numbers, element)
@@ -158,7 +158,7 @@ class Attention(Activations):
     def written_out(
         self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, wide: bool
     ) -> tuple[Tensor, Storage]:
-        """Return attention step by step, and its scores; in 32 bits throughout (GPT-J, GPT-Neo) or only its softmax."""
+        """Return eager attention, and its scores; in 32 bits throughout (GPT-J, GPT-Neo) or only in its softmax."""
         tape, element, numbers = self.tape, query.element, query.numbers
         nodes = query.node, key.node, value.node
         scores = heads.query * heads.context
@@ -205,7 +205,7 @@ class Attention(Activations):
         return tape.made(out, numbers, element, back, *nodes), narrow
 
     def dropping(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, dropping: bool) -> Tensor:
-        """Return attention step by step in the model's own numbers, some scores dropped (XGLM)."""
+        """Return eager attention in the model's precision, with dropout of scores (XGLM)."""
         tape, element, numbers = self.tape, query.element, query.numbers
         nodes = query.node, key.node, value.node
         scores = heads.query * heads.context
@@ -243,10 +243,10 @@ class Attention(Activations):
         return tape.made(out, numbers, element, back, *nodes)
 
     def plain(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
-        """Return attention as torch computes it in 32 bits without a kernel of its own: by matrix products.
+        """Return attention by matrix products, as torch computes it in 32 bits without a fused kernel.
 
-        So where keys and values are shared, and numbers have 32 bits or nothing tells torch of the sharing; copies of
-        them are made for each head but where all share one.
+        Used where keys and values are shared, in 32 bits or without torch knowing of the sharing; they are copied for
+        each head unless all heads share one.
         """
         tape, numbers, element = self.tape, query.numbers, query.element
         nodes, fewer = (query.node, key.node, value.node), key.numbers
@@ -256,7 +256,7 @@ class Attention(Activations):
         mask = tape.take(heads.context**2, 4)
         unscaled = tape.take(each, 4)
         kept = [tape.take(each, 4), tape.take(each, 4), tape.take(numbers, 4)]
-        raw = self.new(scores, 4)  # and the mask is added to it
+        raw = self.new(scores, 4)  # the mask is added to it
         if not tape.recording:
             del kept[1:]
         kept.append(self.new(scores, 4))

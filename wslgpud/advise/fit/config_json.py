@@ -11,29 +11,29 @@ from wslgpud.advise.fit.quantization import ShapeError
 from wslgpud.security import safe_files
 from wslgpud.words import cause
 
-MOST_HEADER_BYTES = 100 << 20  # of safetensors, the format's own limit
+MOST_HEADER_BYTES = 100 << 20  # safetensors' own limit
 
 
 @contextmanager
 def reading(text: str) -> Iterator[None]:
-    """Say which file could not be read of those that the user named.
+    """Report which of the user's files could not be read.
 
     Raises:
         ShapeError: one could not.
     """
     try:
         yield
-    except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, of a user who is not there
-        file = error.filename if isinstance(error, OSError) else None  # of those below the path
+    except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, in the home of an unknown user
+        file = error.filename if isinstance(error, OSError) else None  # a file below the path
         raise ShapeError("cannot read {path}: {why}", path=str(file or text), why=cause(error)) from error
 
 
 def document(file: Path) -> dict[str, Any]:
-    """Return what a JSON file of a model says.
+    """Return the object in a model's JSON file.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no JSON object.
+        ValueError: it is not a JSON object.
     """
     return safe_files.parsed(safe_files.contents(file, MOST_HEADER_BYTES, follow=True))
 
@@ -42,7 +42,7 @@ def whole_of(document: Mapping[str, Any], *names: str, default: int | None = Non
     """Return the first of these keys that has a whole number above 0.
 
     Raises:
-        ShapeError: none has, and there is no default.
+        ShapeError: there is none, and no default.
     """
     for name in names:
         value = document.get(name)

@@ -18,7 +18,7 @@ from wslgpud.advise.fit.unet import Unet
 from wslgpud.advise.fit.vae import Vae
 
 _INDEX = "model_index.json"
-#: Anything larger is not a model but a file made to keep the simulation busy.
+#: Larger values are no model but a file crafted to keep the simulation busy.
 _MOST_BLOCKS, _MOST_WIDTH = 64, 1 << 20
 
 
@@ -64,7 +64,7 @@ def of(text: str) -> DiffusionPipeline | None:
     """Return the pipeline that the user names: sdxl, flux-dev, or a folder with a model_index.json; None if it is none.
 
     Raises:
-        ShapeError: it does not tell enough, or its models are of a kind that is not known.
+        ShapeError: it is incomplete, or its models are of an unknown kind.
     """
     name = text.strip().lower()
     if models := CONFIGS.get(name):
@@ -80,8 +80,8 @@ def of_folder(folder: Path) -> DiffusionPipeline:
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is none of this format.
-        ShapeError: a size is missing, or its models are of a kind that is not known.
+        ValueError: a file does not have this format.
+        ShapeError: a size is missing, or its models are of an unknown kind.
     """
     index = document(folder / _INDEX)
     models = {}
@@ -93,10 +93,10 @@ def of_folder(folder: Path) -> DiffusionPipeline:
 
 
 def of_configs(models: Mapping[str, Mapping[str, Any]], name: str, kind: str = "?") -> DiffusionPipeline:
-    """Return the pipeline that its models' configurations tell; each names its class as ``_class_name``.
+    """Return the pipeline described by its models' configurations; each names its class as ``_class_name``.
 
     Raises:
-        ShapeError: a size is missing, or its models are of a kind that is not known.
+        ShapeError: a size is missing, or its models are of an unknown kind.
     """
     found = [_READERS[str(config["_class_name"])](config) for config in models.values()]
     if not all(map(_bounded, found)):

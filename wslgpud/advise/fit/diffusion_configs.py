@@ -1,4 +1,4 @@
-"""The configurations of the pipelines known by name, as far as they matter to memory.
+"""The configurations of pipelines known by name, as far as they affect memory.
 
 From the config.json files of stable-diffusion-v1-5/stable-diffusion-v1-5, stabilityai/stable-diffusion-xl-base-1.0,
 black-forest-labs/FLUX.1-dev and black-forest-labs/FLUX.1-schnell on Hugging Face.

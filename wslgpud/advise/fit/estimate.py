@@ -1,6 +1,6 @@
 """The memory that a model takes on the card, part by part. Pure; bytes throughout.
 
-What is in use and what PyTorch's allocator holds beside it is simulated: see simulation.py.
+Memory in use and the allocator's overhead are simulated: see simulation.py.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ WEIGHT_BYTES: Mapping[str, float] = {
     "q8_0": 8.5008 / 8,
 }
 GGUF: frozenset[str] = frozenset({"q4_k_m", "q5_k_m", "q6_k", "q8_0"})
-#: Weights of which nothing is trained; beside all but the last ones adapters are.
+#: Precisions of weights that are not trained; all but the last ones allow adapters.
 QUANTIZED: frozenset[str] = frozenset({"int8", "int4", "fp8", "mxfp4", "nvfp4", "gptq", "gptq8", "awq"}) | GGUF
-#: One matrix at a time is made 16 bits wide again for long inputs: bitsandbytes' dequantize_4bit, and what
-#: GPTQ's and AWQ's kernels do for more than some tokens.
+#: One matrix at a time is dequantized to 16 bits for long inputs: bitsandbytes' dequantize_4bit, and GPTQ's and AWQ's
+#: kernels beyond a few tokens.
 _UNPACKED: frozenset[str] = frozenset({"int4", "gptq", "gptq8", "awq"})
-#: What CUDA, cuBLAS and the kernels themselves take on an NVIDIA H200, by tests/gpu/fit_on_a_real_card.py; on cards
-#: with fewer processors it is less.
+#: Memory of CUDA, cuBLAS and the kernels themselves on an NVIDIA H200, from tests/gpu/fit_on_a_real_card.py; less on
+#: cards with fewer multiprocessors.
 CONTEXT_BYTES = 768 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done with the model."""
+    """The intended use of the model."""
 
     mode: Mode = "inference"
     precision: Precision = "bf16"
@@ -89,17 +89,17 @@ class Plan:
 
 
 class Estimate(NamedTuple):
-    """Bytes by part (a template that names it), and their sum at the narrowest moment."""
+    """Bytes by part (a template that names it), and their sum at the peak."""
 
     parts: dict[str, int]
 
     @property
     def total_bytes(self) -> int:
-        """Return the peak as the card sees it."""
+        """Return the peak on the card."""
         return sum(self.parts.values())
 
     def scaled(self, ratio: float) -> Estimate:
-        """Return it with all parts but CUDA's own so many times as large."""
+        """Return it with all parts except CUDA's own multiplied by a factor."""
         own = template("CUDA itself")
         return Estimate({part: taken if part == own else round(taken * ratio) for part, taken in self.parts.items()})
 
@@ -116,12 +116,12 @@ def _setup(shape: Shape, plan: Plan) -> Setup:
     adapting, training = plan.mode == "lora", plan.mode == "training"
     element = 4 if plan.precision == "fp32" else 2
     matrix, embedding = _weight_bytes(shape, plan.precision)
-    # prepare_model_for_kbit_training makes embeddings and norms 32 bits wide, and with them all between the layers:
+    # prepare_model_for_kbit_training casts embeddings and norms to 32 bits, and so everything between the layers:
     # https://github.com/huggingface/peft/issues/816, .../issues/1149
     widened = adapting and plan.precision in ("int4", "int8")
     if widened:
         embedding = max(embedding, 4.0)
-    # peft keeps adapters in 32 bits; what is trained in full has the precision of the weights.
+    # peft keeps adapters in 32 bits; fully trained weights keep their precision.
     moments, copying = _optimizer(plan.optimizer, 4 if adapting else WEIGHT_BYTES[plan.precision])
     return Setup(
         plan.batch,
@@ -155,7 +155,7 @@ def weights(shape: Shape, precision: Precision) -> float:
         return shape.stored_bytes
     if precision not in QUANTIZED - GGUF:
         return shape.size * WEIGHT_BYTES[precision]
-    if precision == "mxfp4" and shape.experts > 1:  # gpt-oss: all but the experts stays in 16 bits
+    if precision == "mxfp4" and shape.experts > 1:  # gpt-oss: everything but the experts stays in 16 bits
         experts = (
             (shape.layers - shape.dense_layers) * shape.matrices * shape.hidden * shape.intermediate * shape.experts
         )
@@ -165,7 +165,7 @@ def weights(shape: Shape, precision: Precision) -> float:
 
 
 def unmeasured(plan: Plan) -> list[MessageLike]:
-    """Return the parts of a plan that are only computed; the rest was measured on a real card, see README.md."""
+    """Return the parts of a plan that are only computed, not measured on a real card, see README.md."""
     found: list[MessageLike] = []
     if plan.precision in QUANTIZED:
         found.append(say("quantized weights"))
@@ -175,11 +175,11 @@ def unmeasured(plan: Plan) -> list[MessageLike]:
 
 
 def _optimizer(name: Optimizer, each: float) -> tuple[float, bool]:
-    """Return bytes of state for each parameter's number, and whether a step works on a copy of all parameters.
+    """Return the optimizer's bytes per parameter, and whether a step works on a copy of all parameters.
 
-    AdamW keeps two moments (in the precision of the parameter); its foreach form, torch's own choice, makes the
-    copy. In 8 bits each moment is a byte, and 32 bits for each block of 256 (arXiv:2110.02861; the block is
-    bitsandbytes'). Adafactor: rows and columns only (arXiv:1804.04235).
+    AdamW keeps two moments (in the parameter's precision); its foreach form, torch's default, makes the copy. In 8 bits
+    each moment is a byte, plus 32 bits for each block of 256 (arXiv:2110.02861; the block is bitsandbytes'). Adafactor:
+    rows and columns only (arXiv:1804.04235).
     """
     return {
         "adamw": (2 * each, True),
@@ -192,7 +192,7 @@ def _optimizer(name: Optimizer, each: float) -> tuple[float, bool]:
 
 
 def _least(shape: Shape, plan: Plan) -> float:
-    """Return what a plan takes at least, to pass over those that cannot fit without a simulation."""
+    """Return a lower bound of a plan's memory, to skip hopeless ones without a simulation."""
     if plan.mode != "training":
         return weights(shape, plan.precision)
     each = WEIGHT_BYTES[plan.precision]
@@ -201,7 +201,7 @@ def _least(shape: Shape, plan: Plan) -> float:
 
 
 def knobs(shape: Shape, plan: Plan, usable_bytes: int, ratio: float = 1.0) -> list[tuple[Message, int]]:
-    """Return the changes that make a plan fit, and the bytes it takes then; ``ratio`` is by what was measured here."""
+    """Return the changes that make a plan fit, and its bytes then; ``ratio`` is the correction measured here."""
 
     def total(changed: Plan) -> int:
         least = round(_least(shape, changed) * ratio)

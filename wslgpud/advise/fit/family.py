@@ -1,6 +1,6 @@
-"""How the families of transformers differ in what their layers compute, as far as it takes memory. Pure.
+"""Differences between model families in transformers, as far as they affect memory. Pure.
 
-Read off transformers' modeling files (5.17) and the tensors that they were seen to allocate on a real card.
+Derived from transformers' modeling files (5.17) and recordings of their allocations on a real card.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Activation = Literal["one", "steps", "own", "relu", "squared"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a layer is made of.
+    """The structure of a layer.
 
-    ``placement`` says whether norms stand before attention and feed-forward block, after, or both; ``parallel`` that
-    the two read the same tensor, with ``one_norm`` through the same norm; ``joined_qkv`` and ``joined_gate`` that one
-    matrix makes several outcomes; ``rotary_share`` is the part of each head that is turned. ``biased`` matrices have
-    a bias in attention's inputs, in its output, in the feed-forward block. ``head_norms`` are norms of queries and
-    keys, of each head (head) or of all (row). ``eager`` attention writes its scores out: only its softmax in 32 bits
-    (own), all of it (wide), or nothing (narrow).
-    ``apart`` has all heads ask the same keys in a way that torch has no kernel for, ``narrow_experts`` weights their
-    outcomes in 16 bits. ``scaled`` has factors: of embeddings, of what is added to the residual, of the words' scores.
+    ``placement`` says whether norms come before attention and feed-forward block, after, or both; ``parallel`` that the
+    two read the same tensor, with ``one_norm`` through the same norm; ``joined_qkv`` and ``joined_gate`` that one
+    matrix has several outputs; ``rotary_share`` is the part of each head that is rotated. ``biased`` says whether
+    attention's inputs, its output, and the feed-forward block have a bias. ``head_norms`` are norms of queries and
+    keys, of each head (head) or of all (row). ``eager`` attention materialises its scores: only its softmax in 32 bits
+    (own), all of it (wide), or nothing (narrow). ``apart`` shares keys among all heads in a way that torch has no
+    kernel for, ``narrow_experts`` weights their outputs in 16 bits. ``scaled`` has factors: of embeddings, of residual
+    branches, of logits.
     """
 
     norm: Norm = "rms"
@@ -100,7 +100,7 @@ FAMILIES: Mapping[str, Family] = {
     "starcoder2": Family(norm="layer", biased=(True, True, True)),
     "xglm": replace(_GPT, dropout=True, eager="narrow", positions=False, scaled=(True, False, False)),
 }
-#: families whose configurations leave it out that embeddings and head are one
+#: families whose configurations do not say that embeddings and head are tied
 TIED = re.compile(
     "gpt2|gpt_neo|gpt_bigcode|opt|bloom|falcon|mpt|xglm|starcoder2|smollm3|gemma.*|cohere.*|ernie4_5|biogpt"
 )
@@ -109,7 +109,7 @@ _DROPOUTS = ("dropout", "resid_pdrop", "hidden_dropout", "residual_dropout", "re
 
 
 def family_of(kind: str, config: Mapping[str, Any]) -> Family:
-    """Return the family of a config.json; what nobody has looked at is taken for a Llama."""
+    """Return the family of a config.json; unknown ones are treated as a Llama."""
     found = FAMILIES.get(kind, LLAMA)
     turning = config.get("rope_parameters")
     shares = [config.get("partial_rotary_factor"), config.get("rotary_pct")]

@@ -8,7 +8,7 @@ from wslgpud.advise.fit.forward import Forward, Value
 
 
 class Flux(NamedTuple):
-    """Its sizes: ``double`` blocks have weights for image and text each, ``single`` blocks read one joined sequence."""
+    """Its sizes: ``double`` blocks have weights for image and text each, ``single`` blocks take a joined sequence."""
 
     channels: int
     double: int
@@ -21,7 +21,7 @@ class Flux(NamedTuple):
 
 
 def denoise(on: Forward, net: Flux, pixels: int, images: int, words: int) -> None:
-    """Run the transformer once; ``pixels`` is the size of one latent image, of which four make a token."""
+    """Run the transformer once; ``pixels`` is the size of one latent image, four of which form a token."""
     hidden, head = net.heads * net.head_dim, net.head_dim
     for width in (256, *((256,) if net.guided else ()), net.pooled):
         on.matrix(width, hidden)
@@ -100,7 +100,7 @@ def _normed_heads(on: Forward, x: Value, net: Flux) -> Value:
 
 
 def _turned(on: Forward, x: Value) -> Value:
-    """Return queries or keys turned by their position, in 32 bits (``apply_rotary_emb``)."""
+    """Return queries or keys rotated by position, in 32 bits (``apply_rotary_emb``)."""
     half = on.new(x.rows, x.width // 2)
     crossed = on.like(x)
     del half

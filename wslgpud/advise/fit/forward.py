@@ -1,7 +1,7 @@
-"""The allocations of single operations of diffusers' models in a forward pass, in their order. Pure.
+"""Allocations of single operations of diffusers' models in a forward pass, in order. Pure.
 
-No operation keeps anything for a backward pass. Each function frees its storage in the order in which its namesake in
-diffusers (0.42) does. Images are ``rows`` (pixels of the whole batch) of ``width`` channels.
+No operation keeps anything for a backward pass. Each function frees its storage in the same order as its namesake in
+diffusers (0.42). Images are ``rows`` (pixels of the whole batch) of ``width`` channels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Value(NamedTuple):
 
 
 class Forward:
-    """The operations; ``element`` is bytes per number, ``unpacking``: a matrix is dequantized before its use."""
+    """The operations; ``element`` is bytes per number, ``unpacking`` that matrices are dequantized before use."""
 
     def __init__(self, allocator: Allocator, element: int, *, unpacking: bool = False) -> None:
         self.parameters: list[Weight] = []
@@ -67,13 +67,13 @@ class Forward:
         return self.new(x.rows, out)
 
     def matrix(self, width: int, out: int, *, bias: bool = True, kind: Kind = "matrix") -> None:
-        """Count a matrix whose product is too small to matter: one row per image (time, pooled prompt)."""
+        """Count a matrix with a negligible product: one row per image (time, pooled prompt)."""
         self.holds(width * out, kind)
         if bias:
             self.holds(out)
 
     def convolution(self, x: Value, out: int, *, kernel: int = 3, rows: int = 0, copied: bool = True) -> Value:
-        """Return a convolution's outcome; cuDNN copies its input and outcome, but of channels-last images."""
+        """Return a convolution's output; cuDNN copies its input and output, except for channels-last images."""
         self.holds(x.width * out * kernel**2, "convolution")
         self.holds(out)
         y = self.new(rows or x.rows, out)

@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file (llama.cpp's format): the model's metadata and the shapes of its tensors.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; versions 2 and 3 differ in nothing else
-than that 3 may be big-endian.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; versions 2 and 3 differ only in that 3 may be
+big-endian.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LONGEST_TEXT, _LONGEST_LIST, _MOST_NUMBERS, _MOST_DIMENSIONS = 16 << 20, 1 << 32, 1 << 16, 8
-#: The largest headers, with a vocabulary of 262,144 words and its merges, take about 15 MiB. Without a limit
-#: a sparse file of terabytes would be read to its end as one list of empty words.
+#: The largest headers, with a vocabulary of 262,144 words and its merges, take about 15 MiB. Without a limit, a sparse
+#: file of terabytes would be read to its end as a list of empty words.
 MOST_HEADER_BYTES = 64 << 20
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
 
 class Header(NamedTuple):
-    """``values`` by key, of a list of words only how many under ``KEY.length``; shapes of tensors by name."""
+    """``values`` by key, for a list of words only its length as ``KEY.length``; shapes of tensors by name."""
 
     values: dict[str, Value]
     tensors: dict[str, tuple[int, ...]]
@@ -38,7 +38,7 @@ def header(file: Path) -> Header:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is none of this format, or cut off.
+        ValueError: it does not have this format, or is truncated.
     """
     with os.fdopen(safe_files.open_plain(file, follow=True), "rb") as stream:
         version, tensor_count, value_count = 0, 0, 0
@@ -61,7 +61,7 @@ def header(file: Path) -> Header:
             if dimensions > _MOST_DIMENSIONS:
                 raise ValueError(say("a tensor has {count} dimensions", count=dimensions))
             tensors[name] = _take(stream, f"{dimensions}Q")
-            _take(stream, "IQ")  # how it is quantized, and where it lies
+            _take(stream, "IQ")  # quantization type and offset
         return Header(values, tensors, file.stat().st_size - stream.tell())
 
 
@@ -73,7 +73,7 @@ def _array(stream: BinaryIO, key: str, values: dict[str, Value]) -> None:
         values[f"{key}.length"] = length
     elif length <= _MOST_NUMBERS:
         values[key] = _take(stream, f"{length}{_form(kind)}")
-    elif length <= _LONGEST_LIST:  # scores of words, for one
+    elif length <= _LONGEST_LIST:  # such as scores of words
         stream.seek(length * struct.calcsize(_form(kind)), 1)
     else:
         raise ValueError(say("a list has {count} values", count=length))
@@ -96,7 +96,7 @@ def _take(stream: BinaryIO, form: str) -> tuple[Any, ...]:
     """Return the next values.
 
     Raises:
-        ValueError: the file ends before, or the header does not.
+        ValueError: the file ends early, or the header exceeds its limit.
     """
     if stream.tell() > MOST_HEADER_BYTES:
         raise ValueError(say("its header is longer than {most_bytes}", most_bytes=MOST_HEADER_BYTES))

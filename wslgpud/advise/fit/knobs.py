@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     P = TypeVar("P")
 
-#: a change in words, and the fields of the plan that it sets
+#: the message of a change, and the fields of the plan that it sets
 Turn = tuple[Message, dict[str, Any]]
 _MOST_KNOBS = 4
 
@@ -24,9 +24,9 @@ _MOST_KNOBS = 4
 def fitting(
     turns: Iterable[Turn], plan: P, usable_bytes: int, total_bytes: Callable[[P], int]
 ) -> list[tuple[Message, int]]:
-    """Return the changes that make a plan fit, and the bytes it takes then.
+    """Return the changes that make a plan fit, and its bytes then.
 
-    Each change that does so alone, else each pair, else each three.
+    Each single change that is enough, else each pair, else each triple.
     """
     known = list(turns)
     for number in range(1, 4):

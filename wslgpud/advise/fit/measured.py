@@ -1,4 +1,4 @@
-"""What trainings on this machine took, beside what was computed for them: the next answer is corrected by it. Pure.
+"""Memory measured for trainings on this machine, compared with estimates, to correct the next one. Pure.
 
 ``guard --inside`` keeps the plan and the peak of each training of Hugging Face's Trainer in the user's own file.
 """
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, get_args
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Mode, Optimizer, Plan, Precision, estimate
 from wslgpud.advise.fit.shape import Shape
 
-#: of one model there are as many parameters each time, and those of an adapter's matrices beside them
+#: tolerance for the number of parameters of one model, which varies with its adapter's
 SAME_RATIO, ADAPTERS_RATIO = 0.001, 0.05
-#: A training that is further off was something else: packed sequences, a frozen tower, another attention.
+#: A training further off was different: packed sequences, a frozen tower, another attention.
 LEAST_RATIO, MOST_RATIO = 0.75, 1.35
 
 
 class Measured(NamedTuple):
-    """A training that ran here: its model's parameters, adapters included, and what PyTorch's allocator took."""
+    """A training that ran here: its model's parameters, adapters included, and the allocator's peak."""
 
     parameters: int
     plan: Plan
@@ -26,7 +26,7 @@ class Measured(NamedTuple):
 
 
 def read(rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """Return those of the file's rows that can be understood."""
+    """Return the valid rows of the file."""
     found = []
     for row in rows:
         plan: Any = row.get("plan")
@@ -44,9 +44,9 @@ _COUNTS = ("parameters", "batch", "context")
 
 
 def ratio(shape: Shape, plan: Plan, known: Iterable[Measured]) -> tuple[float, Plan] | None:
-    """Return how many times the computed memory such a training took, and its plan; None if none like it ran here.
+    """Return the ratio of measured to computed memory of a similar training, and its plan; None without one.
 
-    Of several the one counts whose batch has most nearly as many tokens.
+    Among several, the one with the most similar number of tokens per batch counts.
     """
     most = ADAPTERS_RATIO if plan.mode == "lora" else SAME_RATIO
     near = [

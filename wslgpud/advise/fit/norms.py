@@ -1,4 +1,4 @@
-"""What norms allocate, forward and back. Pure."""
+"""Allocations of norms, forward and backward. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Norms(Operations):
     """The operations of norms."""
 
     def layer_norm(self, x: Tensor) -> Tensor:
-        """Return LayerNorm's outcome; it keeps its input."""
+        """Return LayerNorm's output; it keeps its input."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
         kept = tape.kept(x.storage)
 
@@ -24,7 +24,7 @@ class Norms(Operations):
         return tape.made(tape.take(numbers, element), numbers, element, back, node)
 
     def rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return Llama's norm: in 32 bits, narrowed, times the weight."""
+        """Return Llama's norm: in 32 bits, cast down, times the weight."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
         wide = x.storage if element == 4 else tape.take(numbers, 4)
         tape.take(numbers, 4)  # its square, for the mean
@@ -92,7 +92,7 @@ class Norms(Operations):
     def _normed_back(
         self, numbers: int, kept: list[Storage], held: list[Storage], node: Node | None, element: int
     ) -> None:
-        """Go back through x times the root of its mean square, all in 32 bits; ``held`` is the gradient of that."""
+        """Go back through x times its inverse root mean square, all in 32 bits; ``held`` is its gradient."""
         tape = self.tape
         of_root = tape.take(numbers, 4)
         through = tape.take(numbers, 4)
@@ -112,10 +112,10 @@ class Norms(Operations):
         tape.add(node, through)
 
     def layer_norm_32(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return Cohere's norm: LayerNorm written out in 32 bits."""
+        """Return Cohere's norm: LayerNorm in single steps in 32 bits."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
         wide = tape.take(numbers, 4)
-        step = tape.take(numbers, 4)  # less its mean, for the variance
+        step = tape.take(numbers, 4)  # minus its mean, for the variance
         kept = tape.kept(step)
         tape.take(numbers, 4)
         del step

@@ -1,7 +1,7 @@
-"""What single operations of transformers' models allocate, forward and back, in their order. Pure.
+"""Allocations of single operations of transformers' models, forward and backward, in order. Pure.
 
-Each was read off what torch 2.11's allocator recorded on an NVIDIA H200 (``_record_memory_history`` beside a
-``TorchDispatchMode``). Sizes below ``allocator.GRAIN_BYTES`` a token (means, scales) are left out.
+Each was derived from recordings of torch 2.11's allocator on an NVIDIA H200 (``_record_memory_history`` beside a
+``TorchDispatchMode``). Sizes below ``allocator.GRAIN_BYTES`` per token (means, scales) are omitted.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Literal
 from wslgpud.advise.fit.tape import Node, Storage, Tape, Tensor
 from wslgpud.words import template
 
-#: what storage is taken for; the rest is activations
+#: purposes of storage; the rest is activations
 GRADIENTS = template("gradients")
-#: An H200's and H100's; with fewer multiprocessors, sums over tokens take less scratch.
+#: An H200's and an H100's; with fewer multiprocessors, sums over tokens take less scratch.
 _PROCESSORS, _THREADS = 132, 2048
-#: Where more tokens than this come, the gradient of embeddings is summed by segments, a tenth of them cut twice.
+#: Beyond this many tokens, the gradient of embeddings is summed by segments, a tenth of them split.
 SEGMENTED_TOKENS, SEGMENT_RATIO = 3072, 1.1
 
 
 class Operations:
-    """The operations on tensors of so many tokens; ``element`` is the bytes of a matrix product's numbers."""
+    """Operations on tensors of so many tokens; ``element`` is the bytes of a number in matrix products."""
 
     def __init__(self, tape: Tape, tokens: int, *, element: int, mixed: bool, unpacking: bool = False) -> None:
         self.tape = tape
         self.tokens = tokens
         self.element = element
         self.mixed = mixed
-        #: whether a matrix is made 16 bits wide to be multiplied
+        #: whether a matrix is dequantized to 16 bits for products
         self.unpacking = unpacking
         self._halves: dict[int, Tensor] = {}
 
@@ -47,11 +47,11 @@ class Operations:
         return self.tape.made(storage, self.tokens * width, element, back, *before)
 
     def forget(self) -> None:
-        """Drop the 16-bit copies of weights, which autocast keeps to its end."""
+        """Drop the 16-bit copies of weights, which autocast keeps until its end."""
         self._halves.clear()
 
     def cast(self, x: Tensor, element: int) -> Tensor:
-        """Return the numbers in another width."""
+        """Return a cast to another width."""
         if x.element == element:
             return x
         tape, node, numbers, before = self.tape, x.node, x.numbers, x.element
@@ -65,7 +65,7 @@ class Operations:
         return tape.made(tape.take(numbers, element), numbers, element, back, node)
 
     def through(self, x: Tensor) -> Tensor:
-        """Return a new tensor as large whose gradient is another new one: a factor, a copy."""
+        """Return a new tensor of the same size whose gradient is also new: a factor, a copy."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
 
         def back(this: Node) -> None:
@@ -77,7 +77,7 @@ class Operations:
         return tape.made(tape.take(numbers, element), numbers, element, back, node)
 
     def heads(self, x: Tensor, *, copied: bool) -> Tensor:
-        """Return a view by heads; its gradient is copied where it lies head by head."""
+        """Return a view by heads; its gradient is copied where it is laid out by heads."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
 
         def back(this: Node) -> None:
@@ -98,7 +98,7 @@ class Operations:
         return self.cast(y, x.element)
 
     def linear(self, x: Tensor, weight: Tensor, out: int, *, bias: Tensor | None = None, last: bool = False) -> Tensor:
-        """Return a matrix product; ``last`` is one whose outcome nobody needs when it is computed again."""
+        """Return a matrix product; the output of a ``last`` one is not needed on recomputation."""
         if self.mixed:
             half = self._halves.get(id(weight))
             if half is None:
@@ -141,7 +141,7 @@ class Operations:
         return self.made(x.storage if how == "last" else self.new(out, element), out, element, back, node, source)
 
     def adapted(self, x: Tensor, base: Tensor, adapter: tuple[Tensor, Tensor]) -> Tensor:
-        """Return a matrix product with a LoRA adapter's beside it, which peft computes in 32 bits."""
+        """Return a matrix product plus a LoRA adapter's, which peft computes in 32 bits."""
         down, up = adapter
         width, rank = self.width(base), down.numbers // self.width(x)
         wide = self.cast(x, 4)
@@ -173,7 +173,7 @@ class Operations:
             return self.tape.take(weight.numbers, element)
 
     def summed(self, weight: Tensor, outputs: int) -> None:
-        """Give a weight the sum over all tokens; large ones are summed in scratch memory."""
+        """Give a weight the sum over all tokens; large sums use scratch memory."""
         if weight.node is None:
             return
         found = self.gradient_of(weight, weight.element)
@@ -195,7 +195,7 @@ class Operations:
         return tape.made(tape.take(numbers, element), numbers, element, back, one, other)
 
     def dropped(self, x: Tensor) -> Tensor:
-        """Return what dropout leaves, with its mask of a byte each."""
+        """Return dropout's output, with its mask of a byte each."""
         tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
         mask = tape.kept(tape.take(numbers, 1))
         out = tape.take(numbers, element)

@@ -1,4 +1,4 @@
-"""The parameters of a decoder, as transformers and peft lay them into memory. Pure."""
+"""The parameters of a decoder, as transformers and peft place them in memory. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WEIGHTS = template("weights")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the model is held and used; bytes are those of a number.
+    """How the model is stored and used; sizes are bytes per number.
 
-    ``matrix`` and ``embedding`` are how weights lie in memory, ``element`` what is computed with. ``rank`` is that of
-    adapters, which then are all that learns, on ``every`` matrix or on queries and values.
+    ``matrix`` and ``embedding`` are for stored weights, ``element`` for computation. ``rank`` is that of adapters,
+    which then are the only trained weights, on ``every`` matrix or on queries and values.
     """
 
     batch: int
@@ -30,18 +30,18 @@ class Setup:
     embedding: float
     mixed: bool = False
     checkpointing: bool = False
-    #: whether matrices are quantized, and made 16 bits wide one at a time to be multiplied
+    #: whether matrices are quantized, and dequantized to 16 bits one at a time
     quantized: bool = False
     unpacking: bool = False
     rank: int = 0
     every: bool = False
-    #: bytes of AdamW's moments for each parameter's number, and whether a step works on a copy of all of them
+    #: the optimizer's bytes per parameter, and whether a step works on a copy of all of them
     moments: float = 0.0
     copying: bool = False
 
 
 class Matrix:
-    """A matrix, its bias, and an adapter beside it."""
+    """A matrix, its bias, and its adapter."""
 
     def __init__(self, model: Model, inputs: int, outputs: int, *, biased: bool = False, adapted: bool = False) -> None:
         self.weight = model.parameter(inputs * outputs)
@@ -83,7 +83,7 @@ class Weights:
 
 
 class Model:
-    """A decoder on a card that has room for all."""
+    """A decoder, all of it on the card."""
 
     def __init__(self, shape: Shape, setup: Setup, *, training: bool) -> None:
         self.shape = shape
@@ -94,11 +94,11 @@ class Model:
         self.tape = Tape(self.allocator)
         self.tape.recording = training
         self.learning: list[Tensor] = []
-        #: keys and values of all layers, as long as an answer needs them
+        #: keys and values of all layers, while an answer needs them
         self.cache: list[Tensor] = []
         self.adapters: list[tuple[Matrix, int]] = []
         self._frozen = not training or setup.rank > 0
-        # Parameters that the shape does not count, of another tower, say, are laid to those it does.
+        # Parameters that the shape does not count, such as another tower's, are added to those it does.
         self.ratio = shape.size / max(1, shape.count())
         family = shape.family
         with self.allocator.taking(_WEIGHTS):
@@ -113,7 +113,7 @@ class Model:
                 matrix.adapter = down, up
 
     def parameter(self, numbers: int) -> Tensor:
-        """Return one more parameter."""
+        """Return another parameter."""
         numbers = round(numbers * self.ratio)
         storage = Storage(self.allocator, round(numbers * self.setup.matrix))
         return self._leaf(storage, numbers, self.stored, learning=not self._frozen)

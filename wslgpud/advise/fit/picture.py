@@ -23,17 +23,16 @@ Precision = Literal["bf16", "fp16", "fp32", "fp8", "int8", "int4"]
 PRECISIONS = get_args(Precision)
 _TEXTS, _DENOISER, _VAE = template("text encoders"), template("denoiser"), template("autoencoder")
 _DENOISING, _DECODING = template("denoising"), template("decoding")
-#: tokens of a prompt: CLIP's, and as many of T5's as Flux's pipeline asks for
+#: tokens of a prompt: CLIP's, and T5's in Flux's pipeline
 _CLIP_WORDS, _T5_WORDS = 77, 512
-#: images or tiles decoded one after the other; more of them change nothing
+#: images or tiles decoded in sequence; more of them make no difference
 _MOST_TURNS = 16
-#: a smaller picture is not suggested below this side
+#: smallest side of a suggested smaller image
 _LEAST_SIDE = 768
 
-#: Bytes of a number by its kind, of each tensor that holds some.
-#: - fp8: layerwise casting, of the denoiser only (https://huggingface.co/docs/diffusers/optimization/memory)
-#: - int8, int4: bitsandbytes, of the denoiser and of T5. NF4 without nested quantization, as diffusers' guide has it:
-#:   4 bits, and 32 for each 64 weights.
+#: Bytes per number by kind, for each precision. - fp8: layerwise casting, denoiser only
+#: (https://huggingface.co/docs/diffusers/optimization/memory) - int8, int4: bitsandbytes, denoiser and T5. NF4 without
+#: nested quantization, as in diffusers' guide: 4 bits, and 32 for each 64 weights.
 _NF4, _INT8 = (1 / 2, 4 / 64), (WEIGHT_BYTES["int8"],)
 _STORED: Mapping[str, Mapping[Kind, tuple[float, ...]]] = {
     "fp8": {"matrix": (1,), "convolution": (1,)},
@@ -44,7 +43,7 @@ _STORED: Mapping[str, Mapping[Kind, tuple[float, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class PicturePlan:
-    """The pictures to make; ``offload`` is of whole models, ``tiling`` and ``slicing`` are the autoencoder's."""
+    """The images to generate; ``offload`` is model offload, ``tiling`` and ``slicing`` are the autoencoder's."""
 
     precision: Precision = "bf16"
     batch: int = 1
@@ -93,7 +92,7 @@ class _Loaded:
         return found
 
     def denoise(self, model: DiffusionPipeline) -> None:
-        """Run two steps; classifier-free guidance doubles the batch, but not in Flux."""
+        """Run two steps; classifier-free guidance doubles the batch, except in Flux."""
         plan, net = self.plan, model.denoiser
         on = Forward(self.allocator, self.element, unpacking=plan.precision == "int4")
         with self.allocator.taking(_DENOISING):
@@ -104,7 +103,7 @@ class _Loaded:
                     unet.denoise(on, net, self._pixels(model), 2 * plan.batch, _CLIP_WORDS)
 
     def decode(self, model: DiffusionPipeline) -> None:
-        """Make pixels of the latent images: of all, of each, or of its tiles; SDXL's in 32 bits, else they overflow."""
+        """Decode the latent images: all at once, each, or its tiles; SDXL's in 32 bits, else they overflow."""
         plan, net, element = self.plan, model.decoder, self.element
         if net.upcast and plan.precision == "fp16" and isinstance(model.denoiser, Unet) and model.denoiser.moment:
             element = 4
@@ -116,7 +115,7 @@ class _Loaded:
         on = Forward(self.allocator, element)
         with self.allocator.taking(_DECODING):
             made = []
-            for _ in range(min(turns, _MOST_TURNS)):  # each as the one before
+            for _ in range(min(turns, _MOST_TURNS)):  # each like the one before
                 pixels, images = side**2 if tiled else latent, 1 if plan.slicing else plan.batch
                 made.append(vae.decode(on, net, pixels, images))
 
@@ -135,7 +134,7 @@ def estimate(model: DiffusionPipeline, plan: PicturePlan) -> Estimate:
     decoder: list[_Step] = [_Loaded.hold_decoder, _Loaded.decode]
     if not plan.offload:
         turns = [[*loading, _Loaded.hold_decoder, _Loaded.denoise, _Loaded.decode]]
-    else:  # bitsandbytes quantizes on the card, before anything waits in RAM
+    else:  # bitsandbytes quantizes on the card, before any model is offloaded to RAM
         turns = [loading if plan.precision == "int4" else loading[:1], denoiser, decoder]
     cards = []
     for turn in turns:
@@ -150,12 +149,12 @@ def estimate(model: DiffusionPipeline, plan: PicturePlan) -> Estimate:
 
 
 def knobs(model: DiffusionPipeline, plan: PicturePlan, usable_bytes: int) -> list[tuple[Message, int]]:
-    """Return the changes that make a plan fit, and the bytes it takes then."""
+    """Return the changes that make a plan fit, and its bytes then."""
     return fitting(_turns(plan), plan, usable_bytes, lambda changed: estimate(model, changed).total_bytes)
 
 
 def _turns(plan: PicturePlan) -> Iterator[Turn]:
-    """Yield the changes that save memory, the least harmful first: to speed, to pictures at once, to precision."""
+    """Yield the changes that save memory, the least harmful first: to speed, to images at once, to precision."""
     if plan.batch > 1 and not plan.slicing:
         yield say("--vae-slicing (one picture is decoded after the other)"), {"slicing": True}
     if not plan.tiling:
@@ -174,5 +173,5 @@ def _turns(plan: PicturePlan) -> Iterator[Turn]:
 
 
 def unmeasured(plan: PicturePlan) -> list[MessageLike]:
-    """Return the parts of a plan that are only computed; the rest was measured on a real card, see README.md."""
+    """Return the parts of a plan that are only computed, not measured on a real card, see README.md."""
     return [say("quantized weights")] if plan.precision in ("int8", "int4") else []

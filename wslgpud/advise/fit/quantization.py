@@ -1,4 +1,4 @@
-"""How a config.json says that weights are quantized, in the names that ``fit`` has for it."""
+"""The quantization in a config.json, in ``fit``'s names."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from wslgpud.words import MessageError, say
 
 
 class ShapeError(MessageError):
-    """The shape cannot be told; it says what is missing."""
+    """The shape is unknown; the message says what is missing."""
 
 
-#: what writes a config.json's ``quantization_config``: how it names what is stored, by its name here
+#: by quantization method in ``quantization_config``: its formats and ``fit``'s names
 _STORED = {
     "bitsandbytes": {"4": "int4", "8": "int8"},
     "fp8": {"8": "fp8"},
@@ -29,7 +29,7 @@ _STORED = {
 
 
 def stored(quantization: object) -> str:
-    """Return the precision, by its name here, that a config.json says its weights are quantized to.
+    """Return the precision of the weights in a config.json, in ``fit``'s names.
 
     Raises:
         ShapeError: it is one that ``fit`` does not know.
@@ -49,7 +49,7 @@ def stored(quantization: object) -> str:
 
 
 def _form(method: str, quantization: Mapping[str, Any]) -> str:
-    """Return how the weights are stored, in the words of who quantized them."""
+    """Return the storage format of the weights, in the quantizer's names."""
 
     def within(*path: str) -> Any:
         found: Any = quantization

@@ -20,44 +20,44 @@ from wslgpud.words import say
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
 _WIDTH_TO_DEPTH = 128
-#: From here on models share keys and values among heads (Llama 2 70B, arXiv:2307.09288).
+#: From this size on, models share keys and values among heads (Llama 2 70B, arXiv:2307.09288).
 _GROUPED_PARAMETERS = 30_000_000_000
-#: These have two matrices in each feed-forward block, all newer ones three (a gate).
+#: These have two matrices in each feed-forward block, all newer ones three (with a gate).
 _UNGATED = re.compile(
     "gpt2|gpt_neox?|gptj|gpt_bigcode|opt|bloom|falcon|phi|mpt|bert|roberta|t5"
     "|starcoder2|codegen|nemotron|xglm|arcee|persimmon|biogpt"
 )
-#: What a GGUF header must have, by config.json's names: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+#: Required keys of a GGUF header, by config.json's names: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 _GGUF_NEEDS = {
     "hidden_size": "embedding_length",
     "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count",
     "vocab_size": "vocab_size",
 }
-#: Names by general.file_type (LLAMA_FTYPE_... in llama.h of llama.cpp); of the many other kinds the name of
-#: the next bigger one, by the bits that a weight takes at most.
+#: Names by general.file_type (LLAMA_FTYPE_... in llama.h of llama.cpp); other kinds get the name of the next bigger
+#: one, by bits per weight.
 _GGUF_TYPES = {0: "fp32", 1: "fp16", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
 _GGUF_BITS = ((4.9, "q4_k_m"), (5.8, "q5_k_m"), (6.7, "q6_k"), (9.0, "q8_0"), (20.0, "bf16"))
 _PIECE = re.compile(r"(.+-)\d{5}(-of-(\d{5})\.gguf)")
-#: where a model in several .safetensors files says which
+#: the index of a model in several .safetensors files
 _INDEX = "model.safetensors.index.json"
 _TENSOR = record({"shape": rows(whole)})
 _NUMBER = re.compile(r"(\d{1,9}\.?\d*|\.\d+)\s*([KMBT])", re.IGNORECASE)
 
 
-#: of how many layers one sees all tokens, where the configuration leaves it to the family
+#: one in how many layers sees all tokens, where the configuration relies on the family
 _EVERY = {"gemma2": 2, "gemma3_text": 6, "gemma3": 6}
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder; ``parameters`` is what it really has, where a file tells, else it is counted from the rest.
+    """A decoder; ``parameters`` is its real number, if a file states it, else counted from the rest.
 
-    ``intermediate`` is the width of one expert, ``shared`` of those that every token passes; the first
-    ``dense_layers`` have no experts but a block of ``dense_width``.
-    ``stored`` names how the files hold the weights where they are quantized, ``stored_bytes`` what they take in
-    it, where that is known. ``windowed_layers`` see the last ``window`` tokens only, and ``linear_layers`` keep
-    none. ``attention_parameters`` are those of one layer where they are not hidden x (queries, keys, values, outcome).
+    ``intermediate`` is the width of one expert, ``shared`` of those that every token passes; the first ``dense_layers``
+    have a block of ``dense_width`` instead of experts. ``stored`` names the quantization of the weights in the files,
+    if any, ``stored_bytes`` their size, if known. ``windowed_layers`` see the last ``window`` tokens only, and
+    ``linear_layers`` keep none. ``attention_parameters`` are those of one layer if not hidden x (queries, keys, values,
+    output).
     """
 
     layers: int
@@ -82,7 +82,7 @@ class Shape:
     windowed_layers: int = 0
     linear_layers: int = 0
     attention_parameters: int = 0
-    #: numbers of a token's latent in a layer, for engines that keep it instead of keys and values
+    #: size of a token's latent in a layer, for engines that cache it instead of keys and values
     latent: int = 0
     family: Family = LLAMA
 
@@ -113,20 +113,20 @@ class Shape:
 
     @property
     def active_width(self) -> int:
-        """Width of all feed-forward blocks that one token passes in a layer."""
+        """Total width of the feed-forward blocks that a token passes in a layer."""
         return self.intermediate * self.active_experts + self.shared
 
     @property
     def size(self) -> int:
-        """Number of parameters, the known one before the counted one."""
+        """Number of parameters: known, else counted."""
         return self.parameters or self.count()
 
 
 def of(text: str) -> Shape:
-    """Return the shape of what the user names: a number like 7B, or a file or folder.
+    """Return the shape named by the user: a number like 7B, or a file or folder.
 
     Raises:
-        ShapeError: it is none of these, or does not tell enough.
+        ShapeError: it is none of these, or incomplete.
     """
     with reading(text):
         path = Path(text).expanduser()
@@ -140,7 +140,7 @@ def of(text: str) -> Shape:
 
 
 def typical(parameters: int, name: str = "") -> Shape:
-    """Return the shape that Llama-like models of this size have.
+    """Return the typical shape of a Llama-like model of this size.
 
     Each layer has about 12 x hidden^2 parameters (Kaplan et al., arXiv:2001.08361, table 1).
     """
@@ -160,12 +160,12 @@ def typical(parameters: int, name: str = "") -> Shape:
 
 
 def of_path(path: Path) -> Shape:
-    """Return the shape that a config.json, a .safetensors or .gguf file, or a folder with them tells.
+    """Return the shape in a config.json, a .safetensors or .gguf file, or a folder with them.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is of none of these formats.
-        ShapeError: it does not tell enough.
+        ValueError: it has none of these formats.
+        ShapeError: it is incomplete.
     """
     if path.suffix == ".gguf":
         return of_gguf(path)
@@ -187,14 +187,14 @@ def of_path(path: Path) -> Shape:
         )
     count = sum(math.prod(entry["shape"]) for entry in tensors.values())
     complete |= not (folder / _INDEX).exists()
-    # Of quantized weights several lie in one number.
+    # Several quantized weights are packed into one number.
     return replace(shape, parameters=count) if tensors and complete and not shape.stored else shape
 
 
 def _weights(folder: Path) -> tuple[list[Path], bool]:
-    """Return the .safetensors files of the model in a folder, and whether none of them is missing.
+    """Return the .safetensors files of the model in a folder, and whether they are complete.
 
-    Beside them there may be the same weights once more, in one file for other programs.
+    Next to them there may be a second copy of the weights in one file for other programs.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not (folder / _INDEX).exists():
@@ -207,12 +207,12 @@ def _weights(folder: Path) -> tuple[list[Path], bool]:
 
 
 def of_gguf(file: Path) -> Shape:
-    """Return the shape that the header of a GGUF file tells; of a model in pieces all are read.
+    """Return the shape in the header of a GGUF file; all parts of a split model are read.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is none of this format.
-        ShapeError: it does not tell enough.
+        ShapeError: it is incomplete.
     """
     names = [file.name]
     if piece := _PIECE.fullmatch(file.name):
@@ -246,7 +246,7 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     inner = document.get("text_config") or document.get("llm_config") or document
     if not isinstance(inner, Mapping):
         raise ShapeError(say("config.json is not a model's"))
-    # Some call them otherwise, GGUF headers all.
+    # Some models, and all GGUF headers, use other names.
     hidden = whole_of(inner, "hidden_size", "n_embd", "d_model", "dim", "embedding_length")
     layers = whole_of(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count")
     heads = whole_of(
@@ -288,7 +288,7 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
 
 
 def _kv_heads(inner: Mapping[str, Any], heads: int) -> int:
-    """Return how many heads have keys and values of their own; Falcon and StarCoder name the extreme otherwise."""
+    """Return the number of key-value heads; Falcon and StarCoder express a single one differently."""
     if inner.get("multi_query") is True and not inner.get("new_decoder_architecture"):
         return 1
     names = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "attention.head_count_kv")
@@ -298,7 +298,7 @@ def _kv_heads(inner: Mapping[str, Any], heads: int) -> int:
 def _latent_head(inner: Mapping[str, Any]) -> int:
     """Return the mean size of a head's keys and values where both come from latents (DeepSeek V2 and V3), else 0.
 
-    transformers keeps them for all heads: modeling_deepseek_v3.py. What an engine keeps of latents is far less.
+    transformers caches them for all heads: modeling_deepseek_v3.py. Engines that cache latents need far less.
     """
     if not whole_of(inner, "kv_lora_rank", default=0):
         return 0
@@ -307,7 +307,7 @@ def _latent_head(inner: Mapping[str, Any]) -> int:
 
 
 def _latent(inner: Mapping[str, Any], hidden: int, heads: int) -> dict[str, int]:
-    """Return the parameters of a layer's attention from latents: arXiv:2405.04434, 2.1."""
+    """Return the parameters of a layer's latent attention: arXiv:2405.04434, 2.1."""
     if not (latent := whole_of(inner, "kv_lora_rank", default=0)):
         return {}
     plain, turned = whole_of(inner, "qk_nope_head_dim"), whole_of(inner, "qk_rope_head_dim")
@@ -319,9 +319,9 @@ def _latent(inner: Mapping[str, Any], hidden: int, heads: int) -> dict[str, int]
 
 
 def _attention(inner: Mapping[str, Any], layers: int) -> dict[str, int]:
-    """Return how many layers see only a window of the tokens, and how many keep nothing of them.
+    """Return how many layers see only a window of the tokens, and how many cache none.
 
-    ``layer_types`` names each; before it, configurations had a window of all layers, or of all but every so many.
+    ``layer_types`` lists them; older configurations have one window for all layers, or for all but every n-th.
     """
     window = whole_of(inner, "sliding_window", default=0) if inner.get("use_sliding_window", True) else 0
     kinds = inner.get("layer_types")
@@ -357,7 +357,7 @@ def header(file: Path) -> dict[str, Any]:
 
 
 def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
-    """Return the shape that names and shapes of tensors tell; head sizes are taken to be 128.
+    """Return the shape derived from names and shapes of tensors; head sizes are assumed to be 128.
 
     Raises:
         ShapeError: these are not the tensors of a language model.

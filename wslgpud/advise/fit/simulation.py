@@ -1,7 +1,7 @@
-"""What PyTorch's allocator holds after two training steps, or after a prompt and some answers to it. Pure.
+"""Memory held by PyTorch's allocator after two training steps, or after a prompt and some answers. Pure.
 
-The second step counts: then the optimizer's states lie between the gaps that the first one's tensors left. Of answers,
-each makes the cache anew, a token longer.
+The second step counts: by then the optimizer's states fill gaps left by the first one's tensors. In generation, each
+token reallocates the cache, one token longer.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from wslgpud.words import template
 
 _OPTIMIZER, _UPDATE = template("optimizer"), template("optimizer's step")
 _ACTIVATIONS, _PROMPT = template("activations"), template("prompt at once")
-#: answers after which the cache's gaps have stopped to grow
+#: answers after which the cache's gaps have stopped growing
 _ANSWERS = 8
-#: Deeper models are computed from two of fewer layers.
+#: Deeper models are extrapolated from two with fewer layers.
 _MOST_LAYERS, _LESS_LAYERS = 128, 96
 
 
 class Held(NamedTuple):
-    """What the allocator took from the driver, and what most was in use of it, by its purpose."""
+    """Memory reserved by the allocator, and the peak in use, by purpose."""
 
     reserved_bytes: int
     used: dict[str, int]
@@ -33,7 +33,7 @@ class Held(NamedTuple):
 
 @lru_cache(maxsize=256)
 def held(shape: Shape, setup: Setup, *, training: bool) -> Held:
-    """Return what the allocator holds."""
+    """Return the memory held by the allocator."""
     if shape.layers > _MOST_LAYERS:
         return _deeper(shape, setup, training=training)
     model = Model(shape, setup, training=training)

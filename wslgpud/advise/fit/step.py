@@ -1,6 +1,6 @@
 """A decoder's layers, one after the other, as transformers computes them. Pure.
 
-What a function here holds until it returns is what the one of the same task holds in transformers.
+Until it returns, each function holds the same tensors as its counterpart in transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOSS, CACHE = template("loss"), template("keys and values")
 
 
 class Step(Attention):
-    """So many tokens of each sequence at once, after those in the cache."""
+    """A number of tokens of each sequence at once, after those in the cache."""
 
     def __init__(self, model: Model, context: int, *, caching: bool) -> None:
         setup, shape = model.setup, model.shape
@@ -29,11 +29,11 @@ class Step(Attention):
         self.table = 4 if self.family.rotary in ("wide", "pairs") or setup.mixed else setup.element
         self._number = 0
         self._place = 0
-        #: scores of the last layer, which older models' loops hold until the next one is done
+        #: attention scores of the last layer, which older models' loops hold until the next layer is done
         self._held: list[Storage] = []
 
     def train(self) -> None:
-        """Go forward and back."""
+        """Run a forward and a backward pass."""
         held: list[Storage] = []
         x = self._embedded(held)
         held += self._for_all_layers()
@@ -48,7 +48,7 @@ class Step(Attention):
         self.tape.backward()
 
     def answer(self) -> None:
-        """Go forward, to the scores of the words that may come next."""
+        """Run a forward pass, up to the logits of the next token."""
         held: list[Storage] = []
         x = self._embedded(held)
         held += self._for_all_layers()
@@ -59,11 +59,11 @@ class Step(Attention):
         held.clear()
         words = self.model.setup.batch * self.shape.vocabulary
         scores = [self.tape.take(words, self.element)]
-        scores += [self.tape.take(words, 4) for _ in range(2)]  # widened, and what a rule leaves of them
+        scores += [self.tape.take(words, 4) for _ in range(2)]  # cast to 32 bits, and filtered by a sampling rule
         del x, scores
 
     def _for_all_layers(self) -> list[Storage]:
-        """Return what lies there for all layers: sines, and a mask where some layers see a window only."""
+        """Return the tensors shared by all layers: sines, and a mask where some layers see only a window."""
         return [*self._mask(), *(self._sines() if self.family.rotary != "none" else ())]
 
     def _mask(self) -> list[Storage]:
@@ -96,14 +96,14 @@ class Step(Attention):
         return self.family.eager != "" and self.sizes.context > 1
 
     def _windowed(self, number: int) -> bool:
-        """Return whether a layer sees a window of these tokens only; those that keep no tokens come first."""
+        """Return whether a layer sees only a window of these tokens; layers without a cache come first."""
         return self._of_window(number) and self.sizes.context > self.shape.window
 
     def _of_window(self, number: int) -> bool:
         return 0 <= number - self.shape.linear_layers < self.shape.windowed_layers
 
     def _embedded(self, held: list[Storage]) -> Tensor:
-        """Return the first layer's input; what the model holds of it until the last layer is added to ``held``."""
+        """Return the first layer's input; tensors that the model holds until the last layer are added to ``held``."""
         model = self.model
         x = self._looked_up(model.embedding)
         if self.family.scaled[0]:
@@ -116,7 +116,7 @@ class Step(Attention):
         if self.family.embedding_norm:
             x = self.layer_norm(x)
         if model.setup.checkpointing and x.node is None:
-            x.node = Node(None)  # peft has the input learn, or no layer would be gone back through
+            x.node = Node(None)  # peft makes the input require a gradient, or there would be no backward pass
         return x
 
     def _looked_up(self, weight: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class Step(Attention):
         return y if matrix.adapter is None else self.adapted(x, y, matrix.adapter)
 
     def _checkpointed(self, x: Tensor, weights: Weights) -> Tensor:
-        """Keep the layer's input only, and go forward again before it is gone back."""
+        """Keep only the layer's input, and recompute the layer before its backward pass."""
         tape, node, width, element = self.tape, x.node, self.width(x), x.element
         tape.recording = False
         out = self._layer(x, weights)
@@ -209,7 +209,7 @@ class Step(Attention):
         if turning:
             query, key = self._positioned([query, key])
         if family.rotary_share >= 1:
-            while inputs:  # else a part of them is held as a view
+            while inputs:  # else a view holds a part of them
                 del inputs[0]
         if self.caching and self._number >= shape.linear_layers:
             keys = self._cached(key, key.element)
@@ -248,11 +248,11 @@ class Step(Attention):
             mask = self.tape.take(self.model.setup.batch * self.sizes.context**2, self.element)
         y = self.fused(query, key, value, self.sizes, mask)
         if self.family.rotary_share < 1 and self.family.rotary != "none":
-            y = self.copied(y)  # since queries lie head by head
+            y = self.copied(y)  # since queries are laid out by heads
         return y
 
     def _cached(self, x: Tensor, element: int) -> Tensor:
-        """Return keys or values with those before them, in the cache."""
+        """Return keys or values, appended to the cache."""
         cache, place = self.model.cache, self._place
         self._place += 1
         before = cache[place].numbers if place < len(cache) else 0
@@ -281,7 +281,7 @@ class Step(Attention):
         return found
 
     def _split(self, whole: Tensor, widths: tuple[int, ...], *, copied: bool) -> list[Tensor]:
-        """Return views of a matrix product; their gradients are put side by side."""
+        """Return views of a matrix product; their gradients are concatenated."""
         slots = [Node(None) if whole.node else None for _ in widths]
         node, tape, element = whole.node, self.tape, whole.element
 
@@ -327,13 +327,13 @@ class Step(Attention):
         return steps[kind](x)
 
     def _loss(self, x: Tensor) -> None:
-        """Go through the words' scores to the loss; they are widened to 32 bits for it."""
+        """Compute the loss from the logits, which are cast to 32 bits."""
         tape, words, family = self.tape, self.shape.vocabulary, self.family
         scores = self.linear(x, self.model.head, words)
         del x
         if family.capped:
             scores = self.through(scores)
-            scores = self.relu(scores)  # tanh, which keeps its outcome as well
+            scores = self.relu(scores)  # tanh, which keeps its output as well
             scores = self.through(scores)
         elif family.scaled[2]:
             scores = self.through(scores)

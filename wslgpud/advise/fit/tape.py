@@ -1,7 +1,7 @@
-"""A backward pass without numbers: tensors that have only a size, and the order in which autograd takes and frees them.
+"""A backward pass on sizes alone: tensors without data, allocated and freed in autograd's order. Pure.
 
-Storage goes back to the allocator with the last reference to it, as in PyTorch; so what a function here holds, and
-until when, is what its namesake in PyTorch holds. Pure.
+Storage returns to the allocator with the last reference to it, as in PyTorch; so each function here must hold the same
+tensors for as long as its namesake in PyTorch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Storage:
         self._allocator = allocator
         self._block = allocator.take(size)
         self.size = size
-        #: autograd adds the next gradient to one in place, but not to a view, as a matrix product leaves one
+        #: autograd accumulates gradients in place, except into a view, such as a matrix product's
         self.viewed = False
 
     def __del__(self) -> None:
@@ -28,7 +28,7 @@ class Storage:
 
 
 class Node:
-    """A step of the backward pass; ``gradient`` is the sum of what has come for its outcome so far."""
+    """A step of the backward pass; ``gradient`` is the sum of gradients of its output so far."""
 
     __slots__ = ("_run", "gathers", "gradient")
 
@@ -38,21 +38,21 @@ class Node:
         self.gradient: Storage | None = None
 
     def take(self) -> Storage:
-        """Return the gradient and let go of it; only what a gradient came for is gone back."""
+        """Return the gradient and release it; steps without one are skipped."""
         gradient, self.gradient = self.gradient, None
         if gradient is None:
             raise ValueError("no gradient has come")
         return gradient
 
     def run(self) -> None:
-        """Go this step back, if anything came for it; what was kept for it is free afterwards."""
+        """Run this step if it has a gradient; its saved tensors are freed afterwards."""
         run, self._run = self._run, None
         if run is not None and (self.gradient is not None or self.gathers):
             run(self)
 
 
 class Tensor:
-    """What an operation returns; a leaf's node has nothing before it."""
+    """The result of an operation; a leaf's node has no predecessor."""
 
     __slots__ = ("element", "node", "numbers", "storage")
 
@@ -64,7 +64,7 @@ class Tensor:
 
 
 class Tape:
-    """What was done, so that it can be gone back."""
+    """The recorded operations, for the backward pass."""
 
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
@@ -72,21 +72,21 @@ class Tape:
         self._nodes: list[Node] = []
 
     def take(self, numbers: int, element: int) -> Storage:
-        """Return storage for so many numbers of so many bytes."""
+        """Return storage for a number of elements of a size in bytes."""
         return Storage(self.allocator, numbers * element)
 
     def leaf(self, storage: Storage, numbers: int, element: int, *, learning: bool) -> Tensor:
-        """Return a parameter; one that learns keeps its gradient."""
+        """Return a parameter; a trained one keeps its gradient."""
         return Tensor(storage, numbers, element, Node(None) if learning else None)
 
     def kept(self, *storages: Storage) -> list[Storage]:
-        """Return what an operation keeps for the way back: nothing, if there is none."""
+        """Return the tensors saved for the backward pass: none, if there is none."""
         return list(storages) if self.recording else []
 
     def made(
         self, storage: Storage, numbers: int, element: int, back: Callable[[Node], None], *before: Node | None
     ) -> Tensor:
-        """Return what an operation made, and remember how its gradient goes back, if anything before it wants one."""
+        """Return an operation's output, and record its backward step if any input requires a gradient."""
         if not self.recording or not any(before):
             return Tensor(storage, numbers, element, None)
         node = Node(back)
@@ -94,12 +94,12 @@ class Tape:
         return Tensor(storage, numbers, element, node)
 
     def gather(self, back: Callable[[Node], None]) -> None:
-        """Remember a step that looks itself for what has come; it is run in any case."""
+        """Record a step that collects its gradients itself; it always runs."""
         if self.recording:
             self._nodes.append(Node(back, gathers=True))
 
     def add(self, node: Node | None, gradient: Storage) -> None:
-        """Add a gradient to what has come for a node."""
+        """Add a gradient to a node's."""
         if node is None:
             return
         had = node.gradient
@@ -109,10 +109,10 @@ class Tape:
             node.gradient = Storage(self.allocator, had.size)
 
     def mark(self) -> int:
-        """Return a place to go back to."""
+        """Return a position on the tape."""
         return len(self._nodes)
 
     def backward(self, mark: int = 0) -> None:
-        """Go back to a place, last step first."""
+        """Run the backward pass to a position, last step first."""
         while len(self._nodes) > mark:
             self._nodes.pop().run()

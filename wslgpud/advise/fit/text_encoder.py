@@ -11,7 +11,7 @@ from wslgpud.advise.fit.forward import Forward
 
 
 class TextEncoder(NamedTuple):
-    """Sizes of CLIP's encoder or of T5's; ``projected`` is the width that a whole prompt is projected to, or 0."""
+    """Sizes of CLIP's encoder or of T5's; ``projected`` is the width of a projected prompt, or 0."""
 
     t5: bool
     hidden: int
@@ -22,7 +22,7 @@ class TextEncoder(NamedTuple):
     positions: int
     projected: int
     gated: bool
-    #: of distances between words, for each head
+    #: relative position biases, for each head
     buckets: int
 
 

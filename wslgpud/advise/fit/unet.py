@@ -8,7 +8,7 @@ from wslgpud.advise.fit.forward import Forward, Value
 
 
 class Unet(NamedTuple):
-    """Its sizes; ``depths`` are the transformer blocks after each residual block of a level, ``middle`` in the middle.
+    """Its sizes; ``depths`` counts transformer blocks after each residual block of a level, ``middle`` in the middle.
 
     ``moment`` is the width of the added embedding (SDXL: original sizes and the pooled prompt), 0 without one.
     """

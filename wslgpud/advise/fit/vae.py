@@ -10,7 +10,7 @@ from wslgpud.advise.fit.forward import Forward, Value
 class Vae(NamedTuple):
     """Its sizes; ``tile`` is the side of a tile in pixels, for tiled decoding.
 
-    ``quantized``: one more convolution on either side of the latent image (``use_quant_conv``). ``upcast``: SDXL
+    ``quantized``: an additional convolution on either side of the latent image (``use_quant_conv``). ``upcast``: SDXL
     decodes in 32 bits if the weights are fp16 (``force_upcast``).
     """
 
@@ -35,10 +35,10 @@ def decode(on: Forward, net: Vae, pixels: int, images: int) -> Value:
     x = on.convolution(x, net.widths[-1])
     x = _middle(on, x)
     for level in range(len(net.widths) - 1, -1, -1):
-        held = x  # by the loop over the blocks, until the block is done
+        held = x  # held by the loop over the blocks until the block is done
         for _ in range(net.layers + 1):
             x = on.residual(x, net.widths[level])
-        if level:  # attention has left several images channels-last
+        if level:  # after attention, several images are channels-last
             x = on.upsampled(x, copied=images == 1)
         del held
     x = on.norm(x)

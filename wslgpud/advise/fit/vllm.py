@@ -1,8 +1,8 @@
-"""How vLLM divides a card among weights, work and the cache of keys and values, and how many tokens that holds. Pure.
+"""How vLLM divides a card among weights, activations and the KV cache, and how many tokens that holds. Pure.
 
 vLLM takes ``gpu_memory_utilization`` of the whole card, however small the model is. The KV cache gets the rest after
-weights, the peak of a profiling run (with as many tokens as one step may have), CUDA graphs and CUDA itself. vLLM
-starts only if that share is free and the cache holds one sequence of ``max_model_len``:
+weights, the peak of a profiling run (with the largest step), CUDA graphs and CUDA itself. vLLM starts only if that
+share is free and the cache holds one sequence of ``max_model_len``:
 https://docs.vllm.ai/en/latest/configuration/conserving_memory/, ``determine_available_memory`` in
 https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_worker.py and ``check_enough_kv_cache_memory`` in
 https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/kv_cache_utils.py. Bytes throughout.
@@ -24,7 +24,7 @@ KV_CACHES = get_args(KvCache)
 GIB = 1 << 30
 #: vLLM's default share of the card, and tokens in a block of its cache
 UTILIZATION, BLOCK_TOKENS = 0.92, 16
-#: Default tokens of a step and sequences at once, on cards from 70 GiB on and on smaller ones:
+#: Default tokens per step and concurrent sequences, on cards from 70 GiB on and on smaller ones:
 #: ``EngineArgs.get_batch_defaults``.
 _LARGE_BYTES, _LARGE, _SMALL = 70 * GIB, (8192, 1024), (2048, 256)
 #: non-torch memory: 0.26 to 0.56 GiB in vLLM's logs
@@ -33,7 +33,7 @@ _CUDA_BYTES = GIB // 2
 _GRAPH_BYTES = 86 * 230_000
 #: per logit of the sampler: in 16 bits, in 32, its probability, and a mask
 _SCORE_BYTES = 2 + 4 + 4 + 1
-#: sequences at once that suffice for a single user
+#: concurrent sequences that are enough for a single user
 _FEW = 16
 
 
@@ -63,7 +63,7 @@ class Served(NamedTuple):
     found: Estimate
     cache_bytes: int
     tokens: int
-    #: sequences of max_model_len at once
+    #: concurrent sequences of max_model_len
     concurrency: float
     refusal: Message | None
 
@@ -108,17 +108,17 @@ def _refusal(share: int, cache: int, each: int, plan: ServingPlan, card: Card) -
 
 
 def sequence_bytes(shape: Shape, plan: ServingPlan, card: Card, tokens: int) -> int:
-    """Return the KV cache that a sequence needs; layers with a window keep the window and the tokens of one step."""
+    """Return the KV cache of a sequence; layers with a window keep the window and the tokens of one step."""
     element = 1 if plan.kv_cache == "fp8" else 4 if plan.precision == "fp32" else 2
     page = BLOCK_TOKENS * (shape.latent or 2 * shape.kv_width) * element
     seen = min(tokens, shape.window - 1 + _batched(plan, card)[0]) if shape.window else tokens
     whole = max(0, shape.layers - shape.linear_layers - shape.windowed_layers)
     blocks = whole * -(-tokens // BLOCK_TOKENS) + shape.windowed_layers * (-(-seen // BLOCK_TOKENS) + 1)
-    return page * max(1, blocks)  # of linear layers only, one block
+    return page * max(1, blocks)  # one block with only linear layers
 
 
 def _batched(plan: ServingPlan, card: Card) -> tuple[int, int]:
-    """Return how many tokens a step has at most, and of how many sequences."""
+    """Return the largest number of tokens in a step, and of sequences."""
     tokens, sequences = _LARGE if card.total_bytes >= _LARGE_BYTES else _SMALL
     return plan.max_num_batched_tokens or tokens, plan.max_num_seqs or sequences
 
@@ -137,7 +137,7 @@ def _profiling_bytes(shape: Shape, plan: ServingPlan, card: Card) -> int:
 
 
 def turns(shape: Shape, plan: ServingPlan, card: Card) -> list[tuple[Message, int]]:
-    """Return the settings with which vLLM starts, each by itself, and how many tokens its cache holds then."""
+    """Return the single settings that let vLLM start, and how many tokens its cache holds then."""
     found = []
     for changed, said in _turns(shape, plan, card):
         if (served := serve(shape, changed, card)).refusal is None:

@@ -1,1 +1,1 @@
-"""Runs a build or a training under watch: as many jobs as memory allows, for no longer than allowed."""
+"""Runs a build or a training under supervision: as many jobs as memory allows, within a time limit."""

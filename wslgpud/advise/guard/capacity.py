@@ -1,4 +1,4 @@
-"""How many jobs fit, which compilers may run now, and which value of a sweep still fits. Pure."""
+"""Capacity decisions: how many jobs fit, which compilers may run, which value of a sweep still fits. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NVCC_BYTES, CXX_BYTES = 4 * GIB, 2 * GIB
 RESERVE_RATIO, RESERVE_BYTES = 0.05, GIB
 #: Margin on top of earlier measurements: the next file may be bigger.
 MARGIN = 1.25
-#: So many compilers must have ended before their peaks say more than the defaults.
+#: Compilers that must have ended before their peaks replace the defaults.
 ENOUGH_SEEN = 3
 #: Margin on top of predictions: allocators take memory in steps.
 CAUTION = 1.05
 
-#: Those that hold the memory; drivers like make, g++ and nvcc only wait.
+#: Programs that use the memory; drivers like make, g++ and nvcc only wait.
 _COMPILER = re.compile(
     r"cicc|ptxas|cudafe\+\+|fatbinary|nvlink|cc1|cc1plus|cc1obj|lto1|lto1-wpa|lto1-ltrans|f951"
     r"|(clang|clang\+\+)(-[\d.]+)?"
@@ -35,9 +35,9 @@ _MAKE_JOBS = re.compile(r"(?:^|\s)(?:-?j|--jobs)(?:=|\s+)?(\d*)(?!\S)")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of the tree under watch; ``bytes`` is its memory without what it shares with files.
+    """A process of the watched tree; ``bytes`` is its memory, excluding file pages.
 
-    ``shared_bytes`` of shared memory (/dev/shm) come on top, which others may have as well.
+    ``shared_bytes`` is additional shared memory (/dev/shm), which others may map as well.
     """
 
     pid: int
@@ -54,12 +54,12 @@ class Process:
 
 
 def is_compiler(name: str) -> bool:
-    """Tell whether a process of this name is one of those that take the memory of a build."""
+    """Return whether a process of this name is a compiler, which takes the memory of a build."""
     return bool(_COMPILER.fullmatch(name))
 
 
 def reserve(total_bytes: int) -> int:
-    """Return the memory that a build leaves alone: a twentieth or 1 GiB, on a small machine an eighth."""
+    """Return the memory that a build must leave free: a twentieth or 1 GiB, on a small machine an eighth."""
     return min(max(int(total_bytes * RESERVE_RATIO), RESERVE_BYTES), total_bytes // 8)
 
 
@@ -69,25 +69,26 @@ def jobs(available_bytes: int, total_bytes: int, job_bytes: int, processors: int
 
 
 def limits(number: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that tell builds their number of jobs; a smaller number of the user's stays.
+    """Return the variables that set the number of jobs of builds; a smaller number set by the user stays.
 
-    MAX_JOBS is for torch's extensions, CMAKE_BUILD_PARALLEL_LEVEL for ``cmake --build``, the others say it.
+    MAX_JOBS is for torch's extensions, CMAKE_BUILD_PARALLEL_LEVEL for ``cmake --build``, the others are named after
+    their tool.
     """
     found = {
         name: str(min(number, int(theirs)) if (theirs := environment.get(name, "")).isdecimal() else number)
         for name in ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS")
     }
     flags = environment.get("MAKEFLAGS", "")
-    wishes = [int(wish or number + 1) for wish in _MAKE_JOBS.findall(flags)]  # -j alone knows no bound
+    wishes = [int(wish or number + 1) for wish in _MAKE_JOBS.findall(flags)]  # -j alone is unlimited
     if "--jobserver" not in flags and not any(wish <= number for wish in wishes[-1:]):
-        found["MAKEFLAGS"] = f"{flags} -j{number}".strip()  # of several the last counts
+        found["MAKEFLAGS"] = f"{flags} -j{number}".strip()  # the last of several counts
     return found
 
 
 def job_bytes(learned: Mapping[str, int], remembered: int | None, *, nvcc: bool) -> int:
-    """Return the bytes that one job takes: as its compilers did in earlier runs (``remembered``), else on this machine.
+    """Return the bytes per job: those of its compilers in earlier runs (``remembered``), else on this machine.
 
-    ``learned`` is the highest memory of each compiler by its name; ``nvcc`` whether there is one to be used.
+    ``learned`` is the peak of each compiler by name; ``nvcc`` whether there is one to use.
     """
     if remembered:
         return int(remembered * MARGIN)
@@ -96,15 +97,15 @@ def job_bytes(learned: Mapping[str, int], remembered: int | None, *, nvcc: bool)
 
 
 def key_of(command: Sequence[str]) -> str:
-    """Return the name under which a command is remembered: program and what it is told, without paths."""
+    """Return the key of a command: program and arguments, without paths."""
     words = [PurePosixPath(word).name or word for word in command]
     return masked(" ".join(words))[:200]
 
 
 def short_name(command: Sequence[str]) -> str:
-    """Return program and script, or program and its first word (a target), for all to read.
+    """Return program and script, or program and its first argument (a target), for public display.
 
-    A word behind an option may be its value, and a secret.
+    A word after an option may be its value, and a secret.
     """
     known, first = title(command), PurePosixPath("".join(command[1:2])).name
     return (known if " " in known or first.startswith("-") else named(f"{known} {first}".strip()))[:60]
@@ -113,13 +114,13 @@ def short_name(command: Sequence[str]) -> str:
 def to_stop(
     compilers: Sequence[Process], available_bytes: int, reserve_bytes: int, peak_bytes: int
 ) -> tuple[list[Process], list[Process]]:
-    """Return which compilers to stop, and which of the stopped to let go on: the oldest first, and always one.
+    """Return which compilers to stop, and which of the stopped to resume: the oldest first, and always one.
 
-    Each running one is given room to grow to ``peak_bytes``; one beyond that already, to grow by a quarter.
-    What a waiting one holds is taken already: it needs room only for the rest.
+    Each running one is given room to grow to ``peak_bytes``; one already beyond that, to grow by a quarter. A stopped
+    one needs room only for its remaining growth.
     """
     room, stop, go = available_bytes - reserve_bytes, [], []
-    # The biggest is nearest to its end, and its memory is what the others wait for.
+    # The biggest is closest to its end, and the others wait for its memory.
     sure = min(compilers, key=lambda p: (-p.bytes, p.start_ticks, p.pid), default=None)
     for process in sorted(compilers, key=lambda p: (p is not sure, p.start_ticks, p.pid)):
         room -= max(peak_bytes - process.bytes, process.bytes // 4)
@@ -133,7 +134,7 @@ def to_stop(
 
 @dataclass(frozen=True, slots=True)
 class SweepStep:
-    """One value and what its run took, None where not known; of VRAM, on top of what was used before."""
+    """A value and the memory of its run, None where unknown; VRAM in addition to that used before."""
 
     value: str
     code: int
@@ -143,7 +144,7 @@ class SweepStep:
 
     @property
     def number(self) -> float | None:
-        """The value as a number, where it is one; infinity is none that a peak could follow."""
+        """The value as a number, if it is a finite one."""
         try:
             number = float(self.value)
         except ValueError:
@@ -152,10 +153,10 @@ class SweepStep:
 
 
 def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
-    """Return what ``value`` will take: on the line through the last two points, never less than the last.
+    """Return the predicted memory of ``value``: on the line through the last two points, at least the last one.
 
-    Memory grows with a batch by a constant for each sample on top of what is always there; one point says
-    nothing of either. Where growth gets faster (attention without flash), the last two are the steepest.
+    Memory grows with a batch by a constant for each sample on top of a fixed part; one point determines neither. Where
+    growth accelerates (attention without flash), the last two are the steepest.
     """
     known = sorted(points)[-2:]
     if len(known) < 2 or known[0][0] == known[1][0]:
@@ -168,7 +169,7 @@ def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
 def too_much(
     steps: Sequence[SweepStep], value: str, ram_room_bytes: int, vram_room_bytes: int | None
 ) -> Message | None:
-    """Return why the next value will not fit; None: it fits, or nothing is known."""
+    """Return why the next value will not fit; None: it fits, or is unknown."""
     new = SweepStep(value, 0, 0.0, None, None).number
     if new is None:
         return None

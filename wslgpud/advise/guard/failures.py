@@ -1,6 +1,6 @@
-"""Recognises in the last lines of a program's output how it failed, and says what helps. Pure.
+"""Recognises from the last lines of a program's output why it failed, and gives advice. Pure.
 
-The lines are the program's words, and believed no further than for this advice.
+The lines are foreign text, trusted only for this advice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 
 from wslgpud.words import Message, template
 
-#: bytes of output that are looked at: a traceback of PyTorch's with its message
+#: bytes of output that are examined: a traceback of PyTorch with its message
 TAIL_BYTES = 16 << 10
 #: a terminal's colours and cursor movements
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -20,7 +20,7 @@ _OUT_OF_MEMORY = re.compile(
 )
 _SCALES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
-#: under WSL2: VRAM may be free, and is refused all the same
+#: under WSL2 allocations may fail although VRAM is free
 _REFUSED = template(
     "CUDA reports out of memory with VRAM free: Windows refused it. Less pinned memory helps (pin_memory=False, no CPU "
     "offload), as do fewer CUDA programs and a larger page file in Windows; else wsl --shutdown there"
@@ -33,9 +33,9 @@ _PINNING = re.compile(
     r"|could not allocate pinned host memory|cudaHost(?:Alloc|Register)\b"
 )
 _DRIVER = template("the GPU driver does not answer as it should, as after an update in Windows: wsl --shutdown there")
-#: what is said instead on native Linux
+#: advice on native Linux instead
 _NATIVE = {_DRIVER: template("the GPU driver does not answer as it should, as after its upgrade: restart the machine")}
-#: the program's own words, and what is said of them; the first that is found decides
+#: patterns in the output, and their advice; the first match counts
 _KNOWN = (
     # https://github.com/microsoft/WSL/issues/41176
     (
@@ -100,7 +100,7 @@ _PATTERNS = tuple((re.compile("|".join(patterns), re.MULTILINE), said) for patte
 
 
 def recognised(output: bytes, *, wsl: bool) -> Message | None:
-    """Return what the end of a failed program's output tells; None where it tells nothing that is known."""
+    """Return the advice for the end of a failed program's output; None where nothing is recognised."""
     text = _ESCAPES.sub(b"", output[-TAIL_BYTES:]).decode("utf-8", "replace")
     found = max((m for m in _OUT_OF_MEMORY.finditer(text)), key=lambda match: match.start(), default=None)
     free = found is not None and found["free"] and _bytes(found["free"]) > _bytes(found["asked"])

@@ -1,9 +1,9 @@
 """The peaks of earlier runs, in one small file of the user's.
 
-``commands`` holds of each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond what was
-held before, ``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` where the kernel ended
-it for lack of memory (it needs at least its peak then), seconds and exit status. ``trainings`` holds ``plan`` and
-``bytes`` of VRAM of those that told of themselves, for ``wslgpud fit``.
+``commands`` holds for each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond the use before,
+``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` after an OOM kill (it needs at least its peak
+then), seconds and exit status. ``trainings`` holds ``plan`` and ``bytes`` of VRAM of those that reported it, for
+``wslgpud fit``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from wslgpud.security import safe_files
 
 NAME = "guard.json"
-#: the oldest go when there are more
+#: limits; the oldest entries are dropped
 MOST_COMMANDS = 200
 MOST_TRAININGS = 50
 
@@ -37,10 +37,10 @@ class PastRuns:
         return value if isinstance(value, int) and value > 0 else None
 
     def peaks(self, command: str, jobs: int | None, most: Mapping[str, int]) -> dict[str, int]:
-        """Return what a command will take, in bytes, by resource ("ram" or a card's UUID).
+        """Return the expected memory of a command, in bytes, by resource ("ram" or a card's UUID).
 
-        A build's memory follows the number of its jobs. A peak beyond what this machine has (``most``) never
-        was, or was elsewhere.
+        A build's memory is proportional to its number of jobs. A peak above this machine's capacity (``most``) is
+        wrong, or from another machine.
         """
         facts = self.commands.get(command, {})
         before, vram = facts.get("jobs"), facts.get("vram_bytes")
@@ -52,24 +52,24 @@ class PastRuns:
         return {name: size for name, size in found.items() if size > 0}
 
     def learn(self, command: str, facts: dict[str, Any], compilers: dict[str, int]) -> None:
-        """Take over a run that went well; the last one counts, for sources and flags change."""
+        """Take over a run that succeeded; the last one counts, as sources and flags change."""
         self.commands.pop(command, None)
         self.commands[command] = facts
         for old in list(self.commands)[:-MOST_COMMANDS]:
             del self.commands[old]
         for name, size in compilers.items():
-            # Half forgotten at each run, so that one huge file does not slow down every build for ever.
+            # Decays at each run, so that one huge file does not slow down every later build.
             self.compilers[name] = max(size, (self.compilers.get(name, 0) + size) // 2)
 
     def measure(self, trainings: Iterable[dict[str, Any]]) -> None:
-        """Take over what trainings took, in place of earlier ones with the same plan."""
+        """Take over measured trainings, replacing earlier ones with the same plan."""
         for one in trainings:
             self.trainings = [*(old for old in self.trainings if old.get("plan") != one["plan"]), one]
         del self.trainings[:-MOST_TRAININGS]
 
 
 def load(folder: Path) -> PastRuns:
-    """Return what is remembered; nothing where the file is missing or was spoiled."""
+    """Return the stored runs; none where the file is missing or invalid."""
     try:
         document = safe_files.parsed(safe_files.contents(folder / NAME))
         commands = {str(k): dict(v) for k, v in document["commands"].items()}
@@ -80,7 +80,7 @@ def load(folder: Path) -> PastRuns:
 
 
 def save(folder: Path, known: PastRuns) -> None:
-    """Write what is remembered, in one step.
+    """Write the runs atomically.
 
     Raises:
         OSError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Passes the program's output on to where it would have gone, and into the log; one live line stays below it."""
+"""Passes the program's output on to its destination and into the log; one live line stays below it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Relay:
     """A child's output. On a terminal the child gets a terminal too and keeps its colours and progress bars."""
 
     def __init__(self, log: BinaryIO | None, *, live: bool, quiet: bool = False) -> None:
-        """Open the streams; the log is unbuffered and gets all that is printed.
+        """Open the streams; the log is unbuffered and gets all output.
 
-        ``live`` keeps a line on standard error, where that is a terminal; ``quiet`` prints nothing else.
+        ``live`` keeps a line on standard error, if that is a terminal; ``quiet`` suppresses all other output.
         """
         self._log, self._live, self._quiet = log, live and os.isatty(2), quiet
         self._line, self._at_start = b"", True
-        #: the last of what was printed, for ``failures``
+        #: the end of the output, for ``failures``
         self.tail = b""
         self._selector = selectors.DefaultSelector()
         self._master: int | None = None
         if os.isatty(1) and os.isatty(2) and not quiet:
             self._master, slave = os.openpty()
             modes = termios.tcgetattr(slave)
-            modes[1] &= ~termios.OPOST  # our own terminal makes \r\n of \n, once is enough
+            modes[1] &= ~termios.OPOST  # our own terminal already turns \n into \r\n
             termios.tcsetattr(slave, termios.TCSANOW, modes)
             self.resize()
             signal.signal(signal.SIGWINCH, lambda *_: self.resize())
@@ -66,7 +66,7 @@ class Relay:
             signal.signal(signal.SIGWINCH, signal.SIG_DFL)
 
     def started(self) -> None:
-        """Close our copies of the child's ends, so that its end is seen."""
+        """Close our copies of the child's descriptors, so that we get its end of file."""
         while self._child_ends:
             os.close(self._child_ends.pop())
 
@@ -78,12 +78,12 @@ class Relay:
                 fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def pump(self, seconds: float) -> bool:
-        """Pass on what comes within ``seconds``; False when nothing came."""
+        """Pass on output for ``seconds``; False if there was none."""
         came = False
         for key, _ in self._selector.select(seconds):
             try:
                 data = os.read(key.fd, _CHUNK_BYTES)
-            except OSError:  # a terminal whose other side is closed says EIO
+            except OSError:  # EIO: the terminal's other side is closed
                 data = b""
             if not data:
                 self._drop(key.fd)
@@ -94,7 +94,7 @@ class Relay:
 
     @property
     def open(self) -> bool:
-        """Tell whether anybody can still print."""
+        """Return whether any process can still write."""
         return bool(self._selector.get_map())
 
     def show(self, line: str) -> None:
@@ -124,9 +124,9 @@ class Relay:
         while view:
             try:
                 view = view[os.write(target, view) :]
-            except BlockingIOError:  # somebody who shares our terminal or pipe has set it so
+            except BlockingIOError:  # set non-blocking by a program that shares our terminal or pipe
                 select.select([], [target], [])
-            except OSError:  # whoever read us has gone, or their disk is full; only the program's end matters
+            except OSError:  # the reader is gone, or its disk is full; only the program's end matters
                 return
 
     def _drop(self, descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""Runs a command under watch, to its end, its time limit or the user's word."""
+"""Runs a command under supervision until its end, its time limit or a signal."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from wslgpud.advise.guard.usage import MemoryLeft, RunStats, Shortage, TreeMemor
 from wslgpud.host import Host
 from wslgpud.sources.wsl import generation
 
-#: A compiler takes hundreds of megabytes a second: with --pause one look must come before the next gigabyte.
+#: A compiler allocates hundreds of megabytes per second: with --pause, sample before the next gigabyte.
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
 _ASK_SECONDS = 0.02
-#: A look is followed by at least so many times its own length.
+#: The pause between samples is at least this many times the duration of one.
 _REST = 4
-#: A run that is over by then has been looked at a few times only, or never.
+#: A shorter run has been sampled only a few times, or never.
 _BRIEF_SECONDS = 2 * LOOK_SECONDS
-#: Counters of memory lag behind by some pages for each processor.
+#: Memory counters lag by some pages for each processor.
 _SURELY = 1.25
-#: Between the word and the deed: time to remove half-written files.
+#: Between SIGTERM and SIGKILL: time to remove partial files.
 GRACE_SECONDS = 10.0
 _SAVE_AGAIN_SECONDS = 300.0
 #: Exit status of timeout(1).
 TIMED_OUT = 124
-#: To all of the tree, as a terminal does it; the rest is between the user and the program.
+#: Passed on to the whole tree, as a terminal does; other signals are not handled.
 _TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TO_COMMAND = (signal.SIGUSR1, signal.SIGUSR2)
-#: Whoever must die, let it be the build: not WSL's init, and not the editor with unsaved work.
+#: Prefer the build as OOM victim: not WSL's init, nor an editor with unsaved work.
 _OOM_SCORE = 300
 
 
@@ -54,7 +54,7 @@ class GuardedCommand:
 
 
 class GuardedRun:
-    """One run of one command. Not for two threads; signals are taken from when ``to_end`` begins."""
+    """One run of a command. Not thread-safe; signals are handled once ``to_end`` starts."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class GuardedRun:
         vram: VramWatch,
         show: Callable[[RunStats, MemoryLeft, GuardedRun], None] = lambda *_: None,
     ) -> None:
-        """Nothing runs yet; ``show`` is called at every look."""
+        """Start nothing yet; ``show`` is called at every sample."""
         self.guarded, self.host, self.stats = guarded, host, RunStats()
-        #: all that the command has started, as last seen
+        #: all processes of the command, as last seen
         self.processes: Sequence[Process] = ()
         self._relay, self._vram, self._show = relay, vram, show
         self._shortage, self._rescue, self._memory = Shortage(), tree.Rescue(), TreeMemory(host)
@@ -81,11 +81,11 @@ class GuardedRun:
 
     @property
     def stopped(self) -> int:
-        """How many compilers wait now."""
+        """Number of stopped compilers."""
         return len(self._stopped)
 
     def to_end(self) -> RunStats:
-        """Run the command and return what it took.
+        """Run the command and return its figures.
 
         Raises:
             OSError: no shell could be started.
@@ -116,12 +116,12 @@ class GuardedRun:
         if stats.code and not stats.timed_out:
             stats.failure = recognised(self._relay.tail, wsl=generation(self.host) == 2)
         if stats.seconds < _BRIEF_SECONDS:
-            # Until it loaded its program the command was a copy of us, which counts: nothing smaller is seen.
+            # Before exec, the command was a copy of us, which counts: a smaller peak cannot be seen.
             # https://man7.org/linux/man-pages/man2/getrusage.2.html
             largest = self._usage.ru_maxrss << 10 if self._usage else 0
             stats.close_brief(largest if own_bytes and largest > _SURELY * own_bytes else None)
         after = memory_left(self.host)
-        if after.total_bytes == before.total_bytes:  # counted by the same group
+        if after.total_bytes == before.total_bytes:  # counted for the same group
             stats.oom_kills = after.oom_kills - before.oom_kills
         stats.vram_peak_bytes = dict(self._vram.peak_bytes)
         stats.vram_start_bytes = dict(self._vram.start_bytes)
@@ -135,8 +135,7 @@ class GuardedRun:
             now = self.host.clock.mono()
             if now >= due:
                 processes = self._look(now)
-                # What is soon over must be seen as well. On a slow machine looking must not take the time
-                # that the build needs.
+                # Short runs must be sampled as well, but on a slow machine sampling must not slow the build.
                 every = min(most, (now - self._started_at) / 2)
                 due = now + max(every, _REST * (self.host.clock.mono() - now))
                 if self._ended() and (self._ending_since is None or not processes):
@@ -148,16 +147,16 @@ class GuardedRun:
                 due = 0.0
 
     def _wait(self, seconds: float) -> None:
-        """Pass on what is printed for so long; where nobody can print any more, wait for the command's end."""
+        """Pass on output for this time; where no process can write any more, wait for the command's end."""
         if self._relay.open:
             self._relay.pump(seconds)
         elif self._end is not None and self._child.returncode is None:
             select.select([self._end], [], [], seconds)
-        else:  # only asking shows the end of what it has left behind
+        else:  # only polling shows the end of processes it has left behind
             time.sleep(min(seconds, _ASK_SECONDS))
 
     def _ended(self) -> bool:
-        """Tell whether the command has ended; what it took goes with its entry in the table of processes."""
+        """Return whether the command has ended; its resource usage is lost once it is reaped."""
         if self._child.returncode is None:
             pid, status, usage = os.wait4(self._child.pid, os.WNOHANG)
             if pid:
@@ -197,8 +196,8 @@ class GuardedRun:
         compilers = [p for p in processes if capacity.is_compiler(p.name)]
         self._stopped = {p.key: p for p in compilers if p.key in self._stopped}
         self.stats.paused_seconds += len(self._stopped) * (now - self._looked_at)
-        ours = [p for p in compilers if not p.stopped or p.key in self._stopped]  # others' stops are theirs
-        # What this build has shown, once it has shown enough, tells how much a compiler may grow.
+        ours = [p for p in compilers if not p.stopped or p.key in self._stopped]  # not those stopped by others
+        # Once enough compilers have ended, their peaks tell how much a compiler may grow.
         expected = int(self.stats.compiler_bytes * capacity.MARGIN)
         if self.stats.compilers_ended < capacity.ENOUGH_SEEN:
             expected = max(expected, self.guarded.compiler_bytes)
@@ -226,7 +225,7 @@ class GuardedRun:
     def _end_all(self, processes: Sequence[Process], number: signal.Signals) -> None:
         self._ending_since = self._ending_since or self.host.clock.mono()
         tree.send(processes, number)
-        self._let_go()  # who is stopped hears nothing but SIGKILL
+        self._let_go()  # stopped processes react only to SIGKILL
 
     def _let_go(self) -> None:
         tree.send(self._stopped.values(), signal.SIGCONT)
@@ -237,14 +236,14 @@ class GuardedRun:
             self._child.send_signal(number)
             return
         self.stats.interrupted = True
-        # Ctrl-C the terminal has sent to all of us already.
+        # The terminal has already sent Ctrl-C to all of us.
         if number not in (signal.SIGINT, signal.SIGQUIT) or not _terminal_is_ours():
             self._end_all(self._tree(), number)
 
     @contextlib.contextmanager
     def _signals_pass(self) -> Iterator[list[signal.Signals]]:
         arrived: list[signal.Signals] = []
-        # What is ignored stays so, for the command as well: nohup is to keep both alive.
+        # Ignored signals stay ignored, for the command as well: nohup must keep both alive.
         heard = [n for n in (*_TO_ALL, *_TO_COMMAND) if signal.getsignal(n) is not signal.SIG_IGN]
         before = {n: signal.signal(n, lambda number, _: arrived.append(signal.Signals(number))) for n in heard}
         try:
@@ -255,7 +254,7 @@ class GuardedRun:
 
 
 def _terminal_is_ours() -> bool:
-    """Tell whether we are the job in the foreground, to which Ctrl-C goes as a whole; input may be a file."""
+    """Return whether we are the foreground job, which receives Ctrl-C as a whole; input may be a file."""
     try:
         with os.fdopen(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC), "rb", 0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

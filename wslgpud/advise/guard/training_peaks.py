@@ -11,12 +11,12 @@ from wslgpud.active_runs.notes import Noted
 from wslgpud.host import Host
 
 LOOK_SECONDS = 5.0
-#: The optimizer's states come with the first step, and the second is the first one beside them.
+#: The optimizer's states are allocated in the first step; the second is the first to coexist with them.
 FEWEST_STEPS = 3
 
 
 class TrainingPeaks:
-    """Looks at the notes of our own user's programs every few seconds, while the command runs."""
+    """Reads the notes of our own user's programs every few seconds while the command runs."""
 
     def __init__(self, host: Host) -> None:
         self._notes = RunNotes(host)
@@ -25,11 +25,11 @@ class TrainingPeaks:
 
     @property
     def seen(self) -> Collection[dict[str, Any]]:
-        """Plans and bytes, of each plan what it took at most."""
+        """Plans and the peak bytes of each."""
         return self._seen.values()
 
     def look(self, pids: Collection[int], seconds: float) -> None:
-        """Look at the notes of these processes, ``seconds`` after the start."""
+        """Read the notes of these processes, ``seconds`` after the start."""
         if seconds - self._looked >= LOOK_SECONDS:
             self._looked = seconds
             self.note(one for one in self._notes.read() if one.who.pid in pids)

@@ -1,4 +1,4 @@
-"""The processes under watch: all that a command has started, also what has left its session."""
+"""The watched process tree: all processes started by a command, even those that left its session."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from wslgpud.host import Host
 from wslgpud.sources import whole
 
 _PR_SET_CHILD_SUBREAPER = 36
-#: When its input ends, and so when we end in whatever way, everybody who was ever stopped is let go on; to a
-#: process that runs this does nothing.
+#: At the end of its input, and so whenever we end, it resumes every process that was ever stopped; on running ones this
+#: has no effect.
 _SCRIPT = 'while read -r pid; do all="$all $pid"; done; [ -z "$all" ] || kill -CONT $all 2>/dev/null; :'
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parents end: none gets out of sight.
+    """Become the subreaper of all descendants, so that none gets lost when its parent ends.
 
     Raises:
         OSError: the kernel refuses (before Linux 3.4).
@@ -33,7 +33,7 @@ def adopt_orphans() -> None:
 
 
 def descendants(host: Host, root: int, without: Container[int] = ()) -> list[Process]:
-    """Return all living descendants of ``root``; itself, and ``without`` with all below, are left out.
+    """Return all living descendants of ``root``, except itself, and ``without`` and its descendants.
 
     Format: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
@@ -47,16 +47,16 @@ def descendants(host: Host, root: int, without: Container[int] = ()) -> list[Pro
     while queue:
         for pid, name, words in children[queue.pop()]:
             queue.append(pid)
-            # RssAnon is there since Linux 4.5; a kernel thread has none of these.
+            # RssAnon exists since Linux 4.5; a kernel thread has none of these.
             own, swapped, shared = _sizes(host, pid, "RssAnon", "VmSwap", "RssShmem")
             found.append(Process(pid, int(words[19]), name, own + swapped, words[0] in ("T", "t"), shared))
     return found
 
 
 def bury_orphans(others: Container[int]) -> None:
-    """Wait for the dead that we adopted; a build that leaves thousands behind must not run out of pids.
+    """Reap adopted processes; a build that leaves thousands behind must not run out of pids.
 
-    Our own children, ``others``, are waited for by those who started them.
+    Our own children, ``others``, are reaped by the code that started them.
     """
     with contextlib.suppress(ChildProcessError):
         while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in others:
@@ -64,13 +64,13 @@ def bury_orphans(others: Container[int]) -> None:
 
 
 def send(processes: Iterable[Process], number: signal.Signals) -> int:
-    """Send a signal to exactly these processes and return to how many; who has ended is passed over."""
+    """Send a signal to exactly these processes and return the number reached; skip those that have ended."""
     sent = 0
     for process in processes:
         with contextlib.suppress(OSError, IndexError, ValueError):
             handle = os.pidfd_open(process.pid)
             try:
-                # Only now: the handle is of one process for ever, so what is found out of it holds.
+                # Check after opening: the pidfd stays with one process, so the result of the check stays valid.
                 stat = Path(f"/proc/{process.pid}/stat").read_bytes()
                 if int(stat.rpartition(b")")[2].split()[19]) == process.start_ticks:
                     signal.pidfd_send_signal(handle, number)
@@ -83,7 +83,7 @@ def send(processes: Iterable[Process], number: signal.Signals) -> int:
 class Rescue:
     """Resumes stopped compilers whatever becomes of the guard: ``kill -9``, an OOM kill, a bug.
 
-    It is a shell that waits for our end, started when the first process is stopped.
+    A shell that waits for our end, started when the first process is stopped.
     """
 
     def __init__(self) -> None:
@@ -92,21 +92,21 @@ class Rescue:
 
     @property
     def pid(self) -> int | None:
-        """The shell's pid, once there is one."""
+        """The shell's pid, once started."""
         return self._shell.pid if self._shell else None
 
     def note(self, pids: Iterable[int]) -> None:
-        """Remember these; call before they are stopped."""
+        """Record these; call it before they are stopped."""
         for pid in pids:
             if self._shell is None:
                 end, self._pipe = os.pipe()
-                # In a session of its own, so that Ctrl-C ends the build and not its rescue.
+                # In its own session, so that Ctrl-C ends the build and not its rescue.
                 self._shell = subprocess.Popen(["/bin/sh", "-c", _SCRIPT], stdin=end, start_new_session=True)
                 os.close(end)
             os.write(self._pipe, f"{pid}\n".encode())
 
     def close(self) -> None:
-        """End the shell, which lets everybody go on."""
+        """End the shell, which resumes all processes."""
         if self._shell is not None:
             os.close(self._pipe)
             self._shell.wait()
@@ -114,7 +114,7 @@ class Rescue:
 
 
 def catches(host: Host, process: Process, number: signal.Signals) -> bool:
-    """Tell whether a process has a handler for a signal, so that it is not simply ended by it."""
+    """Return whether a process has a handler for a signal, so that it is not killed by it."""
     try:
         return bool(int(_status(host, process.pid)["SigCgt"], 16) >> (number - 1) & 1)
     except (KeyError, ValueError):
@@ -122,7 +122,7 @@ def catches(host: Host, process: Process, number: signal.Signals) -> bool:
 
 
 def most_resident_bytes(host: Host) -> int | None:
-    """Return the most that this process has had in RAM with its present program; None: it is not told."""
+    """Return the peak resident size of this process with its present program; None where unknown."""
     return _sizes(host, "self", "VmHWM")[0] or None
 
 

@@ -18,30 +18,29 @@ from wslgpud.sources import cgroups, table, whole
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.words import Message, say
 
-#: less than that, many times over, is nothing beside a build or a training
+#: far smaller sizes do not matter for a build or a training
 _WORTH_BYTES = 16 << 20
-#: The kernel walks over every page to tell what is shared, some 10 ms for each GB: that is not to take more
-#: than a hundredth of a processor.
+#: For PSS the kernel walks over every page, some 10 ms per GB: limited to a hundredth of a processor.
 _REST = 100
 _GPU_SECONDS = 1.0
-#: A card that sleeps takes seconds to wake up.
+#: A sleeping card takes seconds to wake up.
 _FIRST_ANSWER_SECONDS = 15.0
-#: the window over which a rate is taken, and what is short: time left at that rate, share of the memory
+#: the window of the rate, and the limits of a shortage: time left at that rate, share of the memory
 _RATE_SECONDS, _SHORT_SECONDS, _SHORT_RATIO = 10.0, 20.0, 0.03
 _NEVER_SHORT_RATIO = 0.3
-#: no more has the shell that starts the command: then nobody has seen the command itself
+#: size of the shell that starts the command: with no more, the command itself was never sampled
 _SHELL_BYTES = 1 << 20
 
 
 def most_bytes(host: Host) -> int | None:
-    """Return how much the machine has of RAM and swap together: no program can have held more."""
+    """Return RAM plus swap of the machine: no program can hold more."""
     levels = table(host.read_optional("/proc/meminfo"))
     ram, swap = (whole(levels.get(name)) for name in ("MemTotal", "SwapTotal"))
     return None if ram is None else (ram + (swap or 0)) << 10
 
 
 class MemoryLeft(NamedTuple):
-    """Bytes available without swapping, of how many, free swap, and OOM kills so far."""
+    """Bytes available without swapping, the total, free swap, and OOM kills so far."""
 
     available_bytes: int
     total_bytes: int
@@ -61,13 +60,13 @@ def memory_left(host: Host) -> MemoryLeft:
     if total is None or available is None:
         raise NoData(say("/proc/meminfo does not tell how much memory is available"))
     kills = whole(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
-    # Of swap only the machine's own counts: how much of it a group may use is its own affair.
+    # Only the machine's swap counts: a group's swap limit is ignored.
     machine = MemoryLeft(available << 10, total << 10, kills, (whole(levels.get("SwapFree")) or 0) << 10)
     return min((machine, *_within_limits(host)), key=lambda r: r.available_bytes)
 
 
 def _within_limits(host: Host) -> Iterator[MemoryLeft]:
-    """Yield what each limited cgroup that we are in leaves us; its page cache goes first when the limit is reached."""
+    """Yield the memory left in each limited cgroup that we are in; its page cache is reclaimed first at the limit."""
     with suppress(NoData, SourceError):  # without cgroups there are no limits
         tree = cgroups.find_tree(host)
         for group in cgroups.around_us(host, tree):
@@ -78,12 +77,11 @@ def _within_limits(host: Host) -> Iterator[MemoryLeft]:
 
 
 class TreeMemory:
-    """Adds up a tree of processes.
+    """Sums up the memory of a process tree.
 
-    Two things would be counted many times over. Workers that a program has forked (those of a DataLoader;
-    make's load a program of their own) have its pages without a copy, and shared memory (``/dev/shm``) is
-    mapped by all who hand tensors to each other. Of such processes the kernel is asked for shares (PSS).
-    Files on a tmpfs that nobody has mapped are not counted: they stay when the processes end.
+    Two things would be counted many times. Forked workers (a DataLoader's; make's exec another program) share pages
+    with their parent, and shared memory (``/dev/shm``) is mapped by all processes that exchange tensors. For such
+    processes, PSS is read instead. Unmapped files on a tmpfs are not counted: they stay when the processes end.
     """
 
     def __init__(self, host: Host) -> None:
@@ -91,23 +89,23 @@ class TreeMemory:
         self._ask_at = float("-inf")
 
     def now_bytes(self, processes: Sequence[Process]) -> int | None:
-        """Return the bytes that these processes hold together; None: not known exactly this time.
+        """Return the total bytes of these processes; None: not known exactly this time.
 
-        More than the machine has is a sum that counts something twice.
+        More than the machine's memory means that something was counted twice.
         """
         sharing = self._sharing(processes)
         held = sum(p.bytes + p.shared_bytes for p in processes if p.key not in sharing)
         if sharing:
             if self._host.clock.mono() < self._ask_at:
                 return None
-            began = time.thread_time()  # waiting for a busy processor costs nobody anything
+            began = time.thread_time()  # CPU time: waiting for a busy processor costs nothing
             held += sum(map(self._share, sharing.values()))
             self._ask_at = self._host.clock.mono() + _REST * (time.thread_time() - began)
         most = most_bytes(self._host)
         return None if most is not None and held > most else held
 
     def _sharing(self, processes: Sequence[Process]) -> dict[tuple[int, int], Process]:
-        """Return the processes that may share pages: several with shared memory, several that run one program."""
+        """Return the processes that may share pages: several with shared memory, or several of one program."""
         families: dict[str | None, list[Process]] = defaultdict(list)
         for process in processes:
             if process.shared_bytes >= _WORTH_BYTES:
@@ -117,9 +115,9 @@ class TreeMemory:
         return {p.key: p for family in families.values() if len(family) > 1 for p in family}
 
     def _share(self, process: Process) -> int:
-        """Return a process's share of what it has without files, in bytes; all of it where it is not told.
+        """Return a process's proportional share of its memory without files, in bytes; all of it where unknown.
 
-        The parts of Pss are there since Linux 5.4: https://docs.kernel.org/filesystems/proc.html
+        The parts of Pss exist since Linux 5.4: https://docs.kernel.org/filesystems/proc.html
         """
         parts = table(self._host.read_optional(f"/proc/{process.pid}/smaps_rollup"))
         kilobytes = [whole(parts.get(name)) for name in ("Pss_Anon", "Pss_Shmem", "SwapPss")]
@@ -130,12 +128,12 @@ class TreeMemory:
 
 @dataclass(slots=True)
 class RunStats:
-    """One run in figures; ``code`` is the exit status as a shell has it, bytes are the watched processes'.
+    """The figures of a run; ``code`` is the exit status as in a shell, bytes are the watched processes'.
 
-    ``held_bytes`` is what they hold together, as last known, each page counted once; ``peak_bytes`` its peak,
-    None for a run that was over before it was seen. ``vram_taken_bytes`` is by UUID the most beyond what
-    others held at the start. ``saved`` are the programs that were asked to save themselves, and after how
-    many seconds; ``failure`` is what the last lines of a run that failed tell.
+    ``held_bytes`` is their last known total, each page counted once; ``peak_bytes`` its peak, None for a run that ended
+    before it was sampled. ``vram_taken_bytes`` is the peak by UUID beyond the use at the start. ``saved`` lists the
+    programs that were asked to save, with the time in seconds; ``failure`` is the diagnosis of a failed run's last
+    lines.
     """
 
     seconds: float = 0.0
@@ -160,7 +158,7 @@ class RunStats:
     saved: list[tuple[str, float]] = field(default_factory=list)
 
     def note(self, seconds: float, left: MemoryLeft, processes: list[Process], held_bytes: int | None) -> None:
-        """Record one look; ``held_bytes`` is None where it is not known what they hold together."""
+        """Record a sample; ``held_bytes`` is None where the total is unknown."""
         self.seconds, self.total_bytes = seconds, left.total_bytes
         if processes and held_bytes is not None:
             self.held_bytes = held_bytes
@@ -173,9 +171,9 @@ class RunStats:
                 self.compilers[process.name] = max(self.compilers.get(process.name, 0), process.bytes)
 
     def close_brief(self, largest_bytes: int | None) -> None:
-        """End a run that was over after a few looks, or before the first.
+        """Complete a run that ended after a few samples, or before the first.
 
-        ``largest_bytes`` is what the kernel has noted of its largest process, mapped files included, if that tells.
+        ``largest_bytes`` is the kernel's peak of its largest process, including mapped files, if useful.
         """
         if largest_bytes is not None:
             self.peak_bytes = max(self.peak_bytes or 0, largest_bytes)
@@ -189,13 +187,13 @@ class RunStats:
 
 
 class Shortage:
-    """Tells when memory is about to run out: little is left, or it goes away fast."""
+    """Detects that memory is about to run out: little is left, or it shrinks fast."""
 
     def __init__(self) -> None:
         self._past: deque[tuple[float, int]] = deque()
 
     def is_near(self, seconds: float, headroom_bytes: int, total_bytes: int) -> bool:
-        """Take one look and tell whether a program should save itself now."""
+        """Take a sample and return whether a program should save now."""
         self._past.append((seconds, headroom_bytes))
         while seconds - self._past[0][0] > _RATE_SECONDS:
             self._past.popleft()
@@ -209,7 +207,7 @@ class Shortage:
 
 
 class VramWatch:
-    """Asks NVML once a second, in a thread: a driver that hangs must not hold up the time limit."""
+    """Queries NVML once per second, in a thread: a hung driver must not delay the time limit."""
 
     def __init__(self, host: Host, config: Config) -> None:
         self._source = GpuSource(host, config)
@@ -223,29 +221,29 @@ class VramWatch:
 
     @property
     def pid(self) -> int | None:
-        """The child that asks, which is none of the watched."""
+        """The probe's pid, which is not part of the watched tree."""
         return self._source.probe_pid
 
     def free_bytes(self, index: int) -> int | None:
-        """Return what the card calls free, once it has answered; waits for its first answer."""
+        """Return the card's free memory; waits for its first answer."""
         gpu = self._cards().get(index)
         return gpu.free_bytes if gpu else None
 
     def taken_bytes(self, used: Mapping[int, int]) -> dict[str, int]:
-        """Return what is beyond the use at the start, in bytes by UUID, of a use by index."""
+        """Return the use beyond that at the start, in bytes by UUID, of a use by index."""
         taken = {index: value - self.start_bytes.get(index, value) for index, value in used.items()}
         return {_uuid(self._gpus[index]): max(0, value) for index, value in taken.items()}
 
     def free_by_uuid(self) -> dict[str, int]:
-        """Return what each card calls free, once it has answered; waits for its first answer."""
+        """Return each card's free memory; waits for the first answer."""
         return {_uuid(gpu): gpu.free_bytes for gpu in self._cards().values() if gpu.free_bytes is not None}
 
     def total_by_uuid(self) -> dict[str, int]:
-        """Return how much memory each card has, once it has answered; waits for its first answer."""
+        """Return each card's total memory; waits for the first answer."""
         return {_uuid(gpu): gpu.total_bytes for gpu in self._cards().values() if gpu.total_bytes}
 
     def stop(self) -> None:
-        """End the thread, and the child with it."""
+        """End the thread, and its child."""
         self._end.set()
         self._thread.join(2 * _GPU_SECONDS)
         self._source.close()

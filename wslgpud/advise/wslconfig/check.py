@@ -1,4 +1,4 @@
-"""Mistakes in .wslconfig and wsl.conf, with their fixes: WSL's own warnings, and what WSL keeps silent about."""
+"""Mistakes in .wslconfig and wsl.conf, with their fixes: WSL's own warnings, and silent ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from wslgpud.probes.wsl_config import Entry, Parsed
 from wslgpud.probes.wsl_keys import FOLKLORE, WSL_CONF, WSLCONFIG, WslFile, WslKey
 from wslgpud.words import Message, MessageLike, say, template
 
-#: why nobody should want a line, and the fix
+#: why a line is wrong, and the fix
 Advice = tuple[MessageLike, MessageLike]
 
-#: settings that are named of those which a bad line keeps from being in force
+#: number of settings listed that a bad line keeps from taking effect
 _MOST_NAMES = 6
-#: less than this in a file is a forgotten unit: nobody means kilobytes
+#: a smaller size is a forgotten unit: nobody means kilobytes
 _NO_UNIT_BYTES = 1 << 24
 
 _BLIND = template("neither Windows' memory nor VRAM spill can be seen, and no toast can be shown")
-#: key and value -> why nobody should want it, and the fix
+#: key and value -> why it is wrong, and the fix
 _REGRETTED = {
     ("gpu.enabled", "False"): (template("this distro has no GPU"), template("delete the line")),
     ("gpu.appendLibPath", "False"): (
@@ -64,7 +64,7 @@ _REGRETTED = {
 
 
 class Remark(NamedTuple):
-    """One thing about a line: ``wsl`` is what WSL prints (nothing where it keeps silent)."""
+    """A remark on a line: ``wsl`` is WSL's own warning (empty if WSL is silent)."""
 
     line: int
     wsl: str
@@ -73,7 +73,7 @@ class Remark(NamedTuple):
 
 
 def remarks(parsed: Parsed, host_memory_bytes: int | None = None, host_processors: int | None = None) -> list[Remark]:
-    """Return all remarks, in the order of the lines; Windows' RAM and processors where known."""
+    """Return all remarks, in the order of lines; takes Windows' RAM and processors, if known."""
     found: list[Remark] = []
     for entry in parsed.entries:
         if entry.warnings:
@@ -82,7 +82,7 @@ def remarks(parsed: Parsed, host_memory_bytes: int | None = None, host_processor
             found += (Remark(entry.line, "", *advice) for advice in _silent(entry, entry.key, host_memory_bytes))
         wanted, has = entry.result, host_processors or 0
         if entry.key is WSLCONFIG.by_path["wsl2.processors"] and isinstance(wanted, int) and 0 < has < wanted:
-            # As WSL says it, when it starts.
+            # WSL's own warning at its start.
             wsl = "wsl2.processors cannot exceed the number of logical processors on the system"
             why = say("WSL uses all processors that Windows has")
             fix = say("write {setting} or less", setting=f"processors={host_processors}")
@@ -117,7 +117,7 @@ def _unknown(entry: Entry, file: WslFile) -> Advice:
     name, other = entry.name.lower(), WSL_CONF if file is WSLCONFIG else WSLCONFIG
     if entry.written.lower() in other.by_path:
         path = WSL_CONF_PATH if other is WSL_CONF else other.name
-        # To be pasted into a shell, by root: whoever wrote the file gets no say in it.
+        # To be pasted into a root shell: it must not contain text of the file.
         command = ["sudo"] * (other is WSL_CONF) + ["wslgpud", "wslconfig", "set", f"{entry.written}={entry.value}"]
         fix = say("move it there: {command}", command=shlex.join(command))
         return say("WSL reads it in {path} only", path=path), fix
@@ -179,7 +179,7 @@ def _right_size(key: WslKey, value: str) -> MessageLike:
 
 
 def _silent(entry: Entry, key: WslKey, host_memory_bytes: int | None) -> Iterator[Advice]:
-    """Return what WSL does not warn of."""
+    """Return mistakes that WSL does not warn about."""
     if key.kind == "size" and isinstance(entry.result, int):
         yield from _odd_size(entry, key, entry.result, host_memory_bytes)
     if key.kind == "path" and any(char in entry.value for char in "\t\n\b"):
@@ -229,7 +229,7 @@ def _meaning(entry: Entry, key: WslKey) -> Iterator[Advice]:
 
 
 def _refuses_all(options: str) -> bool:
-    """Tell whether these options take the right to execute from everybody; root needs a bit of it, too.
+    """Return whether these options remove execute permission for everybody; root needs one such bit, too.
 
     https://github.com/mame/wsl2-ssh-agent/issues/15, https://github.com/microsoft/WSL/issues/13104
     """

@@ -1,4 +1,4 @@
-"""Compares each setting of a .wslconfig with what the virtual machine really has."""
+"""Compares each setting of a .wslconfig with the running virtual machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Fact = int | bool | str
 
 
 class SettingRow(NamedTuple):
-    """One setting: what the file says (None: nothing), what the machine has (None: cannot be seen)."""
+    """One setting: the value in the file (None: not set) and in the machine (None: not visible)."""
 
     key: WslKey
     wanted: Value | None
@@ -32,7 +32,7 @@ class SettingRow(NamedTuple):
 
 
 def rows(parsed: Parsed, host: Host) -> list[SettingRow]:
-    """Return a row for every key that the file sets or that can be seen from inside."""
+    """Return a row for every key that is set in the file or visible from inside."""
     seen = facts(host)
     found = []
     for key in WSLCONFIG.keys:
@@ -47,7 +47,7 @@ def rows(parsed: Parsed, host: Host) -> list[SettingRow]:
 
 
 def fits(path: str, wanted: Value, has: Fact) -> bool:
-    """Tell whether what the machine has can come from what the file wants."""
+    """Return whether the machine's value matches the file's."""
     if path == "wsl2.memory":
         return int(wanted) * (1 - _KERNEL_RATIO) - _KERNEL_BYTES <= int(has) <= int(wanted)
     if path == "wsl2.swap":
@@ -58,12 +58,12 @@ def fits(path: str, wanted: Value, has: Fact) -> bool:
         one, other = (str(mode).lower().replace("virtioproxy", "consomme") for mode in (wanted, has))
         return one == other
     if path == "wsl2.nestedVirtualization":
-        return bool(wanted) or not has  # true on a processor that cannot is no fault of the file
+        return bool(wanted) or not has  # true without support by the processor is no mistake
     return wanted == has
 
 
 def facts(host: Host) -> dict[str, Fact]:
-    """Return what can be seen from inside of the settings' effects."""
+    """Return the effects of settings that are visible from inside."""
     found: dict[str, Fact] = {}
     memory = table(host.read_optional("/proc/meminfo"))
     for path, name in (("wsl2.memory", "MemTotal"), ("wsl2.swap", "SwapTotal")):
@@ -84,7 +84,7 @@ def facts(host: Host) -> dict[str, Fact]:
 
 
 def quoted(key: WslKey, value: Value | None) -> str:
-    """Write a value the way a .wslconfig has it: ``50GB``."""
+    """Format a value as in a .wslconfig: ``50GB``."""
     if isinstance(value, bool):
         return str(value).lower()
     if key.kind != "size" or not isinstance(value, int) or not value:
@@ -93,5 +93,5 @@ def quoted(key: WslKey, value: Value | None) -> str:
 
 
 def measured(key: WslKey, value: Fact | None) -> str:
-    """Write what the machine has: ``47.9 GiB``."""
+    """Format a value of the machine: ``47.9 GiB``."""
     return size(value) if key.kind == "size" and isinstance(value, int) and value else quoted(key, value)

@@ -1,4 +1,4 @@
-"""Changes values in the text of .wslconfig and /etc/wsl.conf: comments, order and unknown keys stay as they are."""
+"""Changes values in the text of .wslconfig and /etc/wsl.conf, keeping comments, order and unknown keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wslgpud.probes.wsl_keys import WSLCONFIG, WslFile, WslKey
 from wslgpud.words import MessageError
 
 _LINE_END = re.compile(r"\r?\n")
-#: a header that is not written right, or with a setting behind it
+#: a malformed header, or one followed by a setting
 _BROKEN_HEADER = re.compile(
     r"\[[ \t]*([A-Za-z][A-Za-z0-9]*)(?:[ \t\]]*(?=#|$)|[ \t\]]+(?=([A-Za-z][A-Za-z0-9]*)[ \t]*=))"
 )
@@ -23,16 +23,15 @@ class CannotSet(MessageError):
 
 
 def changed(text: str, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> str:
-    """Return the text of a file with these values: where the key decides already, else in its section.
+    """Return the text of a file with these values: in the line that decides the key, else in its section.
 
-    Lines of the same keys that WSL ignores (a second one, one in a wrong section, one that it cannot read)
-    are taken out: they would contradict. Headers of their sections that WSL cannot read are written right, and
-    what would end the file for WSL above them becomes a comment. Values are as one would say them: paths with
-    single backslashes.
+    Other lines of these keys, which WSL ignores (a duplicate, one in a wrong section, a malformed one), are removed:
+    they would contradict. Malformed headers of their sections are corrected, and lines above them at which WSL would
+    stop parsing become comments. Values are unescaped: paths have single backslashes.
 
     Raises:
-        KeyError: WSL knows no such key.
-        CannotSet: no text of the file can hold the value (a lone carriage return).
+        KeyError: WSL does not know this key.
+        CannotSet: the value cannot be represented in the file (a lone carriage return).
     """
     for path, value in values.items():
         key = file.by_path[path.lower()]
@@ -45,15 +44,15 @@ def changed(text: str, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> 
 
 
 def encoded(value: str) -> str:
-    """Write a value so that WSL reads it as it is."""
+    """Escape a value for WSL."""
     escaped = "".join(_TO_ESCAPE.get(char, char) for char in value)
     return f'"{escaped}"' if "#" in value or value != value.strip(" \t") else escaped
 
 
 def readable(text: str, section: str, file: WslFile = WSLCONFIG) -> str:
-    """Return ``text`` with each header of a section that WSL cannot read, such as ``[wsl2 ]``, written right.
+    """Return ``text`` with the malformed headers of a section, such as ``[wsl2 ]``, corrected.
 
-    Where such a line ends the file for WSL all headers are, and each other line becomes a comment.
+    Where WSL stops parsing at such a line, all headers are corrected, and other malformed lines become comments.
     """
     if not file.forgiving:
         text = text.replace("\r\n", "\n")  # see check.py
@@ -67,17 +66,17 @@ def readable(text: str, section: str, file: WslFile = WSLCONFIG) -> str:
                 below = newline if header[2] else ""
                 text = f"{text[: header.start()]}[{header[1]}]{below}{text[header.end() :]}"
             elif not file.forgiving:
-                # What stands below a header must not fall to the section above it.
+                # Lines below a header must not move to the section above it.
                 name = "".join(_NAME.findall(entry.value.partition("]")[0])) if entry.value.startswith("[") else ""
                 instead = f"[{name or 'unknown'}] " if entry.value.startswith("[") else ""
                 text = f"{text[: entry.begin]}{instead}# {text[entry.begin :]}"
-        # What a backslash had made one line is two now, of which WSL may not read the second either.
+        # Two lines joined by a backslash are separate now, and WSL may not be able to read the second either.
         if file.forgiving or not bad:
             return text
 
 
 def _without_contradictions(text: str, key: WslKey, file: WslFile) -> str:
-    """Take out each line that means a key and does not decide about it."""
+    """Remove each line of a key that does not decide it."""
     for entry in reversed(parse(text, file=file).entries):
         means_it = entry.state in ("unknown", "unreadable") and file.by_name.get(entry.name.lower()) is key
         if means_it or (entry.state == "duplicate" and entry.key is key):
@@ -100,7 +99,7 @@ def _with(text: str, key: WslKey, value: str, file: WslFile) -> str:
     if section in parsed.headers:
         at = max([*ends, parsed.headers[section]])
         return f"{text[:at]}{newline}{line}{text[at:]}"
-    # A line that ends in a backslash goes on in the next: it gets an empty one to go on in.
+    # A line that ends in a backslash continues in the next: give it an empty one.
     pad = newline * (0 if not text or text.endswith("\n") else 2 if text.endswith("\\") else 1)
     blank = newline if text.strip() else ""
     return f"{text}{pad}{blank}[{key.section}]{newline}{line}{newline}"

@@ -1,4 +1,4 @@
-"""The files themselves: where they lie, how they are encoded, and how they are replaced without losing a byte."""
+"""The files themselves: location, encoding, and replacement without losing a byte."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wslgpud.security import safe_files
 from wslgpud.sources.disk import windows_points
 from wslgpud.words import MessageError, say
 
-#: one with every key and a comment on each has 10 kB
+#: size limit; a file with every key and a comment on each has 10 kB
 MOST_BYTES = 1 << 20
-#: WSL's C runtime looks at these before it takes a file for UTF-8
+#: byte order marks that WSL's C runtime checks before it assumes UTF-8
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"))
 _NOT_PEOPLE = frozenset({"Public", "Default", "Default User", "All Users", "WsiAccount", "defaultuser0"})
 _STAMP = re.compile(r"\.\d{8}-\d{6}(-\d+)?")
@@ -28,15 +28,14 @@ _INTEROP_SECONDS = 20.0
 
 
 class NotFound(MessageError):
-    """It is not known where the file lies; the message says what to do."""
+    """The location of the file is unknown; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigText:
-    """The text of a file and how it is encoded; what is no text survives as surrogates or in ``raw``.
+    """The text of a file and its encoding; invalid bytes survive as surrogates or in ``raw``.
 
-    ``sound`` is False where WSL cannot read it to its end: it takes bytes that are not UTF-8 for U+FFFD, but for
-    the file's last.
+    ``sound`` is False where WSL cannot read it to its end: invalid UTF-8 becomes U+FFFD, except at the end of the file.
     """
 
     text: str
@@ -47,12 +46,12 @@ class ConfigText:
 
     @property
     def data(self) -> bytes:
-        """Return the bytes that the file holds."""
+        """Return the file's bytes."""
         return self.raw or self.mark + self.text.encode(self.encoding, "surrogateescape")
 
 
 def decoded(data: bytes) -> ConfigText:
-    """Return what the bytes of a file say."""
+    """Decode the bytes of a file."""
     mark, encoding = next(((m, e) for m, e in _MARKS if data.startswith(m)), (b"", "utf-8"))
     body = data[len(mark) :]
     try:
@@ -61,7 +60,7 @@ def decoded(data: bytes) -> ConfigText:
         if encoding == "utf-8":
             text = body.decode(encoding, "surrogateescape")
             return ConfigText(text, encoding, mark, sound=not "\udc80" <= text[-1] <= "\udcff")
-        # UTF-16 has no way to carry odd bytes along; such a file is shown, not changed.
+        # UTF-16 cannot preserve invalid bytes; such a file can be shown, but not changed.
         return ConfigText(body.decode(encoding, "replace"), encoding, mark, sound=False, raw=data)
 
 
@@ -69,7 +68,7 @@ def find(host: Host) -> str:
     """Return the path of the user's .wslconfig; the file itself may not exist yet.
 
     Raises:
-        NotFound: it is not known whose it would be.
+        NotFound: the Windows user is unknown.
     """
     places = (f"{point}/Users" for point in sorted(windows_points(host)))
     users = next(filter(host.exists, places), "")
@@ -90,7 +89,7 @@ def find(host: Host) -> str:
 
 
 def windows_size(host: Host) -> tuple[int, int] | None:
-    """Return RAM (bytes) and logical processors of Windows; None where it cannot be asked."""
+    """Return RAM (bytes) and logical processors of Windows; None where it cannot be queried."""
     script = (
         "$c = Get-CimInstance Win32_ComputerSystem; '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
     )
@@ -99,7 +98,7 @@ def windows_size(host: Host) -> tuple[int, int] | None:
 
 
 def declared(path: str | os.PathLike[str]) -> WslFile:
-    """Return which of WSL's two files a path names."""
+    """Return which of WSL's two files a path refers to."""
     return WSL_CONF if Path(path).name == WSL_CONF.name else WSLCONFIG
 
 
@@ -107,26 +106,26 @@ def read(path: str | os.PathLike[str]) -> ConfigText:
     """Return the file's text.
 
     Raises:
-        OSError: it cannot be read, is no plain file, or far larger than any .wslconfig.
+        OSError: it cannot be read, is not a regular file, or far larger than any .wslconfig.
     """
     return decoded(safe_files.contents(path, MOST_BYTES, follow=True))
 
 
 def replace(path: Path, document: ConfigText, now: datetime) -> Path | None:
-    """Write the file in one step and return the backup of what was there (None when nothing was).
+    """Replace the file atomically and return the backup of the old one (None if there was none).
 
-    A link stays one: it is what it leads to that is written, in a folder of dotfiles for one. It leads only
-    into a folder of its own owner's: under Windows' drives everybody may make links, and root may run this.
+    A link is kept: its target is written, as in a folder of dotfiles. It must lead into a folder of its own owner: on
+    Windows drives everybody may create links, and root may run this.
 
     Raises:
-        OSError: the folder cannot be written, or is full; the old file is then as it was.
+        OSError: the folder cannot be written, or is full; the old file is then unchanged.
     """
     backup = None
-    mode = 0o644  # as wsl.conf has to be, which services read
+    mode = 0o644  # required for wsl.conf, which services read
     if path.exists():
         backup, mode = _kept(path, safe_files.contents(path, MOST_BYTES, follow=True), now), path.stat().st_mode & 0o777
     target = path.resolve()
-    # Held open: nobody can put another folder in its place after the look at its owner.
+    # Held open, so that it cannot be swapped for another folder after the owner check.
     with safe_files.Folder(target.parent) as folder:
         if path.is_symlink() and path.lstat().st_uid not in {0, os.geteuid(), folder.stat(".").st_uid}:
             raise OSError(errno.EPERM, f"it is another user's link into {target.parent}", str(path))
@@ -143,7 +142,7 @@ def backups(path: Path) -> list[Path]:
 
 
 def _kept(path: Path, data: bytes, now: datetime) -> Path:
-    """Write a backup under a name that was free, and return it: never through a link that waits there."""
+    """Write a backup under an unused name, and return it; never through a planted link."""
     stamp = f"{path.name}.{now:%Y%m%d-%H%M%S}"
     for name in (stamp, *(f"{stamp}-{i}" for i in range(1, 100))):
         with contextlib.suppress(FileExistsError), (path.parent / name).open("xb") as stream:
@@ -153,7 +152,7 @@ def _kept(path: Path, data: bytes, now: datetime) -> Path:
 
 
 def _powershell(host: Host, script: str) -> str:
-    """Return what PowerShell prints, or nothing: interop may be off, broken or slow."""
+    """Return PowerShell's output, or nothing: interop may be off, broken or slow."""
     try:
         return interop.run(host, script, timeout_seconds=_INTEROP_SECONDS)
     except (NoData, SourceError):

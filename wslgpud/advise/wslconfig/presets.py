@@ -1,4 +1,4 @@
-"""Four ways to divide a machine between Windows and WSL, as shares of what it has."""
+"""Four ways to divide a machine between Windows and WSL, as shares of its resources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from wslgpud.words import Message, say, template
 
 GIB = 1 << 30
-#: what Windows itself, a browser and an editor need before they begin to swap
+#: memory that Windows, a browser and an editor need without swapping
 WINDOWS_BYTES, WINDOWS_PROCESSORS = 4 * GIB, 2
 
 IDLE, RECLAIM = "general.instanceIdleTimeout", "experimental.autoMemoryReclaim"
@@ -16,7 +16,7 @@ _STAYS = {IDLE: "-1"}
 
 
 class Preset(NamedTuple):
-    """Shares of the machine's RAM and processors; swap is a share of the memory that WSL gets."""
+    """Shares of the machine's RAM and processors; swap is a share of WSL's memory."""
 
     name: str
     purpose: str
@@ -26,7 +26,7 @@ class Preset(NamedTuple):
     more: Mapping[str, str]
 
 
-#: On the machine they were tried on (64 GB, 32 threads): 50, 40, 32, 56 GB; 24, 20, 16, 28 threads.
+#: On the machine used for testing (64 GB, 32 threads): 50, 40, 32, 56 GB; 24, 20, 16, 28 threads.
 PRESETS = {
     preset.name: preset
     for preset in (
@@ -57,7 +57,7 @@ _REASONS = {
 
 
 class Setting(NamedTuple):
-    """One line of a preset, and why."""
+    """One line of a preset, with its reason."""
 
     path: str
     value: str
@@ -65,7 +65,7 @@ class Setting(NamedTuple):
 
 
 def settings(preset: Preset, memory_bytes: int, processors: int) -> list[Setting]:
-    """Return what a preset means where Windows has so much RAM and so many logical processors."""
+    """Return a preset's settings for Windows' RAM and logical processors."""
     whole = round(memory_bytes / GIB)
     spared = max(whole - WINDOWS_BYTES // GIB, whole // 2)
     memory = max(1, min(round(memory_bytes * preset.memory_ratio / GIB), spared))
