@@ -1,4 +1,4 @@
-"""Commands: parse, call, print. A command's module is imported when somebody asks for that command."""
+"""Commands: parse, call, print. A command's module is imported only when that command is used."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typer.core import TyperGroup
 from wslgpud import __version__
 from wslgpud.cli.commands import CommandApp, CommandGroup
 
-#: in the order of the help; each names its module, which has an ``app`` of several or a function of that name
+#: in the order of the help; each names its module, which has an ``app`` (a group) or a function of that name
 NAMES = (
     *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents"),
     *("guard", "inside", "fit", "sweep", "history", "export", "config", "alerts", "brake", "stress", "wslconfig"),
     *("db", "dashboards", "rules", "service"),
 )
-#: commands that stand in the module of another
+#: commands in the module of another
 _BESIDE = {"monitor": "status", "capture": "record", "export": "history"}
 
 
@@ -37,7 +37,7 @@ def _command(name: str) -> Any:
     module = importlib.import_module(_module(name))
     if (found := getattr(module, "app", None)) is None:
         found = CommandApp(no_args_is_help=False)
-        # What follows the name of another program is that program's.
+        # Arguments after another program's name belong to that program.
         settings = {"allow_interspersed_args": False} if name in ("guard", "inside") else {}
         function = getattr(module, f"{name}_command", None) or getattr(module, name)
         found.command(name, context_settings=settings)(function)
@@ -47,13 +47,13 @@ def _command(name: str) -> Any:
 
 
 class Listed(NamedTuple):
-    """A command as a list of commands shows it."""
+    """A command in a list of commands."""
 
     name: str
     help: str
 
 
-#: where a module says what it does: in the help of a group, or in the docstring of its function
+#: location of a command's help: the help of a group, or the docstring of its function
 _HELP = (
     r'CommandApp\(\s*help=(?P<help>".+?")\s*[,)]'
     r'|^(@app\.callback\([^\n]*\)\ndef \w+|def NAME)\(.*?^    (?P<doc>""".+?""")'
@@ -61,7 +61,7 @@ _HELP = (
 
 
 def _listed(name: str) -> Listed:
-    """Return a command without importing it: all of them together would take a second over a list of names."""
+    """Return a command's entry without importing it: importing all of them takes a second."""
     source = find_spec(_module(name))
     text = Path(source.origin).read_text(encoding="utf-8") if source and source.origin else ""
     found = re.search(_HELP.replace("NAME", f"{name}(_command)?"), text, re.DOTALL | re.MULTILINE)
@@ -71,7 +71,7 @@ def _listed(name: str) -> Listed:
 
 
 class _Late(Mapping[str, Any]):
-    """The commands by name, each imported when it is looked at: 'wslgpud guard' needs no database."""
+    """The commands by name, each imported on access: 'wslgpud guard' needs no database."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in NAMES:
@@ -95,7 +95,7 @@ class _Root(CommandGroup):
         return [_listed(name) for name in NAMES]
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return the names of commands that begin so, without importing them; else options."""
+        """Return the names of commands with this prefix, without importing them; else options."""
         from typer._click.shell_completion import CompletionItem
 
         names = [name for name in NAMES if name.startswith(incomplete)]

@@ -29,7 +29,7 @@ from wslgpud.host import Host
 from wslgpud.store import Reader
 from wslgpud.words import cause, current, t
 
-#: longer lines are hard to read
+#: longest comfortable line
 _MOST_COLUMNS = 100
 
 app = CommandApp(help="List open alerts, send a test message, silence rules.")
@@ -65,7 +65,7 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
 
 
 def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
-    """Return what is open, from the database and from the daemon itself: a full disk takes no rows."""
+    """Return the open incidents, from the database and from the daemon itself: rows may be missing on a full disk."""
     with Reader(database_of(config, state)) as reader:
         found = list(summaries(reader, [i for i in recent(reader, math.inf) if i.closed_wall is None], current()))
     _, now = answering([common.data_folder(state)], complain) or (None, {})

@@ -87,7 +87,7 @@ def list_(as_json: common.Json = False, state: common.State = None) -> None:
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """Return what is said of the jobs that are paused, by a document of ``wslgpud.serve.status``."""
+    """Return the lines about paused jobs in a document of ``wslgpud.serve.status``."""
     now = {forecast["resource"]: forecast["headroom_bytes"] for forecast in document.get("forecasts", ())}
     said = []
     for one in document.get("held", ()):
@@ -105,7 +105,7 @@ def lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _status(state: Path | None) -> dict[str, Any]:
-    """Return what the running daemon knows; nothing where none runs."""
+    """Return the running daemon's status; empty if none runs."""
     found = answering(common.daemon_folders(state), complain)
     return found[1] if found else {}
 

@@ -25,10 +25,10 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
 DAY_SECONDS = 86400
 EIGHTHS = " ▁▂▃▄▅▆▇█"
-#: of a picture of headroom, what stands to its left, and the least of it in a narrow terminal
+#: width of the labels left of a headroom plot, and its minimum width in a narrow terminal
 _ROWS, _COLUMNS, _MARGIN, _LEAST_COLUMNS = 10, 72, 11, 30
 LEVEL_MARKS = dict(zip(Level, " -\N{LIGHT SHADE}\N{DARK SHADE}\N{FULL BLOCK}", strict=True))
-#: samples further apart than so many ordinary steps have a gap between them
+#: samples more than this many usual steps apart have a gap between them
 _GAP_STEPS = 3.0
 
 
@@ -42,9 +42,9 @@ def chart(
     width: int,
     height: int = 12,
 ) -> Iterator[Text]:
-    """Draw curves of one unit, two by four dots a character; each step is as wide as it lasts.
+    """Draw curves of one unit, with two by four dots per character; each step is as wide as it lasts.
 
-    It reaches from its least to its most; a gap stays a gap.
+    It spans its minimum to its maximum; gaps stay visible.
     """
     extremes = [value for c in curves for _, least, _, most in c.points for value in (least, most)]
     low, high = _range(extremes, 1024 if curves[0].unit.startswith("bytes") else 10)
@@ -82,17 +82,17 @@ def chart(
 
 
 def _labels(low: float, high: float, height: int, write: Callable[[float], str]) -> dict[int, str]:
-    """Return what stands beside the first row, the middle and the last."""
+    """Return the labels of the first row, the middle and the last."""
     marks = {row: low + (high - low) * (1 - row / (height - 1)) for row in (0, height // 2, height - 1)}
     labels = {row: write(value) for row, value in marks.items()}
     if len(set(labels.values())) == len(labels):
         return labels
-    # of a curve that hardly moves all would read the same
+    # for a nearly constant curve all labels would be the same
     return {**{row: f"+{write(value - low)}" for row, value in marks.items()}, height - 1: write(low)}
 
 
 def _range(values: Sequence[float], base: int) -> tuple[float, float]:
-    """Return the least and greatest value of the picture, round ones; from 0 unless that hides everything."""
+    """Return the range of the axis, in round numbers; from 0 unless that hides everything."""
     least, most = min(values), max(values)
     if least >= 0 and least < 0.7 * most:
         least = 0.0
@@ -125,18 +125,18 @@ def headroom(
     forecast: Sequence[tuple[float, float]] = (),
     width: int = _MARGIN + _COLUMNS,
 ) -> list[str]:
-    """Draw what was left from ``start`` to ``end``, in seconds since the epoch, with block characters.
+    """Draw the headroom from ``start`` to ``end``, in seconds since the epoch, with block characters.
 
-    ``marks`` are moments that are marked below, and what they are called; ``forecast`` is (moment, bytes left)
-    as it was foretold, with dots where it lies above what came.
+    ``marks`` are moments marked below, with their names; ``forecast`` holds the predicted (moment, bytes left), drawn
+    with dots where it exceeds the outcome.
     """
     columns, top = max(_LEAST_COLUMNS, min(_COLUMNS, width - _MARGIN)), max(curve.capacity_bytes, 1.0)
     walls, end = [wall for wall, _, _ in curve.points], max(end, start + 1.0)
     parts: list[list[tuple[float, Level]]] = [[] for _ in range(columns)]
     for wall, left, level in curve.points:
         parts[column(wall, start, end, columns)].append((left, level))
-    # The least of each cell: a dip is what one looks for. A cell between two samples is like the one before
-    # it; a real gap, of a daemon that did not run, stays empty.
+    # The minimum of each cell, to show dips. A cell between two samples repeats the previous one; a real gap, while no
+    # daemon ran, stays empty.
     step = statistics.median(b - a for a, b in pairwise(walls)) if len(walls) > 1 else 0.0
     gaps = [(-math.inf, walls[0]), *((a, b) for a, b in pairwise(walls) if b - a > _GAP_STEPS * step)]
     gaps.append((walls[-1] + step, math.inf))
@@ -168,17 +168,17 @@ def headroom(
 
 
 def key_of(levels: Iterable[Level]) -> list[str]:
-    """Return what the marks of levels mean, of those that there are."""
+    """Return the legend of the level marks in use."""
     return [f"{LEVEL_MARKS[level]} {t(level.label)}" for level in sorted({*levels} - {Level.OK})]
 
 
 def column(wall: float, start: float, end: float, columns: int) -> int:
-    """Return in which column a moment is of a picture of the time from ``start`` to ``end``."""
+    """Return the column of a moment in a plot from ``start`` to ``end``."""
     return max(0, min(columns - 1, int((wall - start) / max(end - start, 1e-9) * columns)))
 
 
 def strip(shares: Sequence[float]) -> str:
-    """Draw shares from 0 to 1 in one line, a character each."""
+    """Draw shares from 0 to 1 in one line, one character each."""
     return "".join(EIGHTHS[round(8 * min(1.0, max(0.0, share)))] for share in shares)
 
 

@@ -1,4 +1,4 @@
-"""The kind of command that all of ours are: help and usage errors are worded here, in one place."""
+"""The base of all commands: rendering of help and usage errors in the reader's language."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
 COMPLETES = "_WSLGPUD_COMPLETE"
 #: value of ``--plot`` without a name: this terminal
 TERMINAL = "-"
-#: of a name that cannot be drawn the picture itself says so
+#: unknown suffixes are reported by the plot itself
 _PICTURES = (".png", ".svg", ".html", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
 _KINDS = {int: say("a whole number"), float: say("a number"), Path: say("a path")}
 
 
 def language(file: Path | None = None) -> str:
-    """Return the code of the language to speak: the configured one, else that of the locale."""
-    with contextlib.suppress(ConfigError):  # the command itself says so
+    """Return the code of the output language: the configured one, else that of the locale."""
+    with contextlib.suppress(ConfigError):  # the command itself reports it
         return words.chosen(configuration.load(file, os.environ).config.alerts.language, os.environ)
     return words.chosen("", os.environ)
 
@@ -50,9 +50,9 @@ class _Spoken:
     """The common part of commands and groups of commands."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
-        """Run in the reader's language; what the user can mend (``MessageError``) ends in one line and status 2."""
+        """Run in the reader's language; errors that the user can fix (``MessageError``) end in a line and status 2."""
         words.use(language())
-        if COMPLETES in os.environ:  # a shell asks for values: Typer's classes for that are late
+        if COMPLETES in os.environ:  # a shell asks for completion: Typer's classes for it are imported late
             from typer._completion_classes import completion_init
 
             completion_init()
@@ -85,7 +85,7 @@ class _Spoken:
         return helps.short(self)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Let ``--plot`` stand without a file, and word what is too much."""
+        """Accept ``--plot`` without a file, and report surplus arguments."""
         for number, text in enumerate(args):
             follows = "".join(args[number + 1 : number + 2])
             if text == "--":
@@ -116,7 +116,7 @@ class CommandGroup(_Spoken, TyperGroup):
         return [command for command in self.commands.values() if not command.hidden]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is meant, or say which there are."""
+        """Find the command, or list the existing ones."""
         if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(args[0], list(self.commands))
             ctx.fail(words.current().text(_with_hint(say("there is no command {name}", name=args[0]), near)))
@@ -124,16 +124,16 @@ class CommandGroup(_Spoken, TyperGroup):
 
 
 class CommandApp(typer.Typer):
-    """Commands under one name; each speaks the reader's language."""
+    """A group of commands, in the reader's language."""
 
     def __init__(self, *, cls: type[CommandGroup] = CommandGroup, no_args_is_help: bool = True, **options: Any) -> None:
         super().__init__(
             cls=cls,
             no_args_is_help=no_args_is_help,
             add_completion=False,
-            # A traceback dressed up with local variables could print a secret.
+            # A traceback with local variables could print a secret.
             pretty_exceptions_enable=False,
-            rich_markup_mode=None,  # Typer's own console of Rich would write past wslgpud.cli.console
+            rich_markup_mode=None,  # Typer's own Rich console would bypass wslgpud.cli.console
             context_settings={"help_option_names": ["-h", "--help"]},
             **options,
         )
@@ -144,7 +144,7 @@ class CommandApp(typer.Typer):
 
 
 def _worded(error: UsageError) -> Message:
-    """Return what is wrong with a command line; Click says it in English."""
+    """Return the message for a usage error; Click's own is English only."""
     if isinstance(error, NoSuchOption):
         return _with_hint(say("there is no option {name}", name=error.option_name), error.possibilities or ())
     if isinstance(error, BadOptionUsage) and error.ctx is not None:
@@ -166,7 +166,7 @@ def _with_hint(what: Message, near: Any) -> Message:
 
 
 def _form(param: Any, context: Any) -> Message | None:
-    """Return what a parameter's value may be; None where only the parser knows."""
+    """Return the valid values of a parameter; None where only the parser knows."""
     choices = helps.placeholder(param).split("|")
     if len(choices) > 1:
         return say("one of {names}", names=tuple(choices))

@@ -1,4 +1,4 @@
-"""Shared by the commands: options that mean the same everywhere, moments as people type them, and faults."""
+"""Shared by the commands: options that mean the same everywhere, parsing of moments, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wslgpud.words import Fact, Message, MessageError, MessageLike, cause, curre
 
 
 class Fault(MessageError):
-    """Something the user can mend: one line on standard error and exit status 2."""
+    """An error that the user can fix: one line on standard error and exit status 2."""
 
     def __init__(self, template: MessageLike, /, **facts: Fact) -> None:
         super().__init__(Message(template, facts) if isinstance(template, str) else template)
@@ -27,7 +27,7 @@ class Fault(MessageError):
 
 @contextmanager
 def refused(template: str, /, **facts: Fact) -> Iterator[None]:
-    """Say in one line what the system did not let us do, and ``why``."""
+    """Report a failed system operation in one line, with the reason ``why``."""
     try:
         yield
     except OSError as error:
@@ -36,7 +36,7 @@ def refused(template: str, /, **facts: Fact) -> Iterator[None]:
 
 @contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """Say which file could not be written, and why."""
+    """Report the file that could not be written, and why."""
     with refused("cannot write {path}: {why}", path=str(file)):
         try:
             yield
@@ -45,22 +45,22 @@ def writing(file: Path) -> Iterator[None]:
 
 
 def warn(template: MessageLike, /, **facts: Fact) -> None:
-    """Print on standard error what somebody should know, in the reader's language."""
+    """Print a warning on standard error, in the reader's language."""
     complain(current().text(Message(template, facts) if isinstance(template, str) else template))
 
 
 def complain(text: str) -> None:
-    """Print it on standard error as it is."""
+    """Print a text on standard error unchanged."""
     typer.echo(f"wslgpud: {text}", err=True)
 
 
 def print_json(document: Any, *, ensure_ascii: bool = True) -> None:
-    """Print the one document of ``--json``."""
+    """Print the document of ``--json``."""
     print(json.dumps(document, indent=2, ensure_ascii=ensure_ascii))
 
 
 def picture(plot: Path | None) -> Path | None:
-    """Return the file to draw into; None where the terminal is meant, or nothing."""
+    """Return the file to plot into; None for the terminal, or without a plot."""
     return None if plot is None or str(plot) == TERMINAL else plot
 
 
@@ -71,37 +71,37 @@ def loaded(file: Path | None) -> configuration.Loaded:
 
 def state_folder(state: Path | None) -> Path:
     """Return the folder that ``--state`` names, or the usual one."""
-    # Its owner may put links into it, but not in its place.
+    # Its owner may put links into it, but not replace it by one.
     return (state or configuration.state_folder(os.environ)).resolve()
 
 
 def daemon_folders(state: Path | None) -> list[Path]:
-    """Return where a daemon leaves its note: the folder named, else one's own and the service's."""
+    """Return the folders for a daemon's note: the one named, else the user's own and the service's."""
     return [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
 
 
 def data_folder(state: Path | None) -> Path:
-    """Return the folder that a command is to read: the one named, one's own daemon's, or the service's."""
+    """Return the folder that a command reads: the one named, that of the user's own daemon, or the service's."""
     own = state_folder(state)
     service = configuration.SYSTEM_STATE
     return service if state is None and not (own / "wslgpud.db").exists() and service.is_dir() else own
 
 
 def database_of(config: Path | None, state: Path | None) -> str:
-    """Return the path or URL of the database that a command is to read."""
+    """Return the path or URL of the database that a command reads."""
     return loaded(config).config.store.path or own_database(config, state)
 
 
 def own_database(config: Path | None, state: Path | None) -> str:
-    """Return the file that this machine's history is written into; a server gets a copy of what it holds."""
-    from wslgpud.store import sqlite_path  # late: SQLAlchemy, which most commands can do without
+    """Return the file of this machine's history; a server gets a copy of its content."""
+    from wslgpud.store import sqlite_path  # imported late: most commands do not need SQLAlchemy
 
     path = loaded(config).config.store.path
     return path if path and sqlite_path(path) is not None else str(data_folder(state) / "wslgpud.db")
 
 
 def _heard(file: Path | None) -> Path | None:
-    """Take the language from the configuration that ``--config`` names, for what is said from then on."""
+    """Take the language from the configuration named by ``--config``, for all further output."""
     if file is not None:
         use(language(file))
     return file
@@ -118,7 +118,7 @@ def flag(names: str, meaning: str, **more: Any) -> Any:
 
 
 def argument(metavar: str, meaning: str, completes: Callable[[str], list[str]] | None = None) -> Any:
-    """Declare an argument, and what a shell may complete it to."""
+    """Declare an argument, and its shell completion."""
     return typer.Argument(metavar=metavar, help=meaning, autocompletion=completes)
 
 
@@ -154,9 +154,9 @@ _DAYS: Final = {"today": 0, "yesterday": 1}
 def moment(text: str, now: float) -> float:
     """Return a moment in seconds since the epoch, or raise a Fault.
 
-    ``90s``, ``2h``, ``7d`` are so long before ``now``; ``14:00`` is the last one that has been; ``today``
-    and ``yesterday`` are the beginning of that day unless a time of day follows; else it is a date with or
-    without a time, on this machine's clock unless it says otherwise.
+    ``90s``, ``2h``, ``7d`` count back from ``now``; ``14:00`` is the most recent one; ``today`` and ``yesterday`` mean
+    the beginning of that day unless a time of day follows; else it is a date with or without a time, in local time
+    unless it has a zone.
     """
     typed = text.strip().lower()
     ago = 0.0 if typed == "now" else _length(typed.removesuffix(" ago"))
@@ -173,7 +173,7 @@ def moment(text: str, now: float) -> float:
 
 
 def iso(wall: float) -> str:
-    """Return a moment as ``--json`` has it: on this machine's clock, with its zone."""
+    """Return a moment for ``--json``: in local time, with its zone."""
     return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="seconds")
 
 
@@ -188,7 +188,7 @@ def seconds(text: str, *, zero: bool = False) -> float:
 
 
 def span(since: str, until: str, now: float) -> tuple[float, float]:
-    """Return the beginning and the end that ``--since`` and ``--until`` mean."""
+    """Return the beginning and the end given by ``--since`` and ``--until``."""
     start, end = moment(since, now), moment(until, now)
     if start >= end:
         raise Fault("--since {since} is not before --until {until}", since=since, until=until)

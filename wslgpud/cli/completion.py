@@ -1,4 +1,4 @@
-"""Completion of commands in bash, zsh and fish: Typer's, with the values that this machine has."""
+"""Completion of commands in bash, zsh and fish: Typer's, with values of this machine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from wslgpud.cli import common
 from wslgpud.cli.commands import COMPLETES
 from wslgpud.words import t
 
-#: completes one value: its beginning -> all values that go on like it
+#: completes one value: its prefix -> all matching values
 Completer = Callable[[str], list[str]]
 
 
 def script(shell: str) -> str:
-    """Return what a shell has to load."""
+    """Return the script for a shell to load."""
     from typer._completion_shared import get_completion_script
 
     text = get_completion_script(prog_name="wslgpud", complete_var=COMPLETES, shell=shell)
     if shell == "zsh":
-        # zsh calls the file itself at the first Tab: where it only declares who completes, that Tab does nothing.
+        # zsh runs the file itself at the first Tab: if it only registered the completion, that Tab would do nothing.
         declares = "compdef _wslgpud_completion wslgpud"
         called = f"if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _wslgpud_completion; else {declares}; fi"
         text = text.replace(f"\n{declares}", f"\n{called}")
@@ -30,13 +30,13 @@ def script(shell: str) -> str:
 
 
 def show(shell: str) -> None:
-    """Print what a shell has to load, and end."""
+    """Print the script for a shell to load, and exit."""
     typer.echo(script(shell))
     raise typer.Exit
 
 
 def install(shell: str) -> None:
-    """Have a shell load it from now on, and end."""
+    """Make a shell load it from now on, and exit."""
     from typer._completion_shared import install as installed
 
     with common.refused("cannot write {path}: {why}", path="~"):
@@ -47,7 +47,7 @@ def install(shell: str) -> None:
 
 
 def _of(names: Callable[[], Any]) -> Completer:
-    """Return what completes to one of the names, which are looked for when somebody asks."""
+    """Return a completer for names, which are determined on demand."""
     return lambda incomplete: [name for name in map(str, names()) if name.startswith(incomplete)]
 
 
@@ -64,7 +64,7 @@ def _metrics() -> list[str]:
 
 
 def _listed(path: str, rows: str) -> list[int]:
-    """Return the numbers that a daemon lists, the newest first; none where none answers."""
+    """Return the numbers that a daemon lists, newest first; none where none answers."""
     from wslgpud import client
 
     for daemon in client.noted(common.daemon_folders(None)):

@@ -18,7 +18,7 @@ from wslgpud.config.sample import sample_file, to_toml
 from wslgpud.security.redaction import visible
 from wslgpud.words import t
 
-#: of a line of text
+#: characters per line of text
 _MOST_COLUMNS = 100
 
 app = CommandApp(help="Show, check or write the configuration.")
@@ -55,7 +55,7 @@ def check(config: common.Config = None) -> None:
     Examples:
         sudo wslgpud config check
     """
-    from wslgpud.app import daemon  # all that it is made of: only here
+    from wslgpud.app import daemon  # imports everything: only here
 
     found = _loaded(config)
     daemon.check(found.config)
@@ -77,7 +77,7 @@ def init(file: Annotated[Path | None, argument("FILE", "where to write; the usua
 
 
 def _loaded(config: Path | None) -> configuration.Loaded:
-    """Load the configuration, and say so where the service has another that this user may not read."""
+    """Load the configuration, with a notice if the service's own is not readable for this user."""
     found = loaded(config)
     service = configuration.SYSTEM_FILE
     if config is None and service.parent.is_dir() and not os.access(service, os.R_OK):
@@ -86,7 +86,7 @@ def _loaded(config: Path | None) -> configuration.Loaded:
 
 
 def _create(file: Path, text: str) -> None:
-    """Write a new file, never through a link, closed to others from the first byte on: it will hold secrets."""
+    """Write a new file, never through a link, closed to others from the start: it will hold secrets."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""Rich's console, and its segments without anything else that a terminal obeys than Rich's own colours."""
+"""Rich's console, with control characters removed from its segments except Rich's own colours."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rich.table import Table
 from wslgpud.security import terminal
 from wslgpud.words.units import printable
 
-#: as Rich passes it to what draws itself
+#: as Rich passes it to renderables
 RichConsole = rich_console.Console
-#: columns of a pipe or a file, where nothing may be wrapped; and of a chart there
+#: columns of a pipe or a file, where lines must not wrap; and of a chart there
 ENDLESS, _PICTURE = 1 << 14, 100
 
 
@@ -34,9 +34,9 @@ def harmless(segments: Iterable[Segment]) -> Iterator[Segment]:
 
 
 def table_of(*columns: str, gap: int = 2, style: str = "dim", first: int = 0) -> Table:
-    """Return a table without lines, of columns like ``>seconds``: how it is aligned, and its heading if any.
+    """Return a table without lines, with columns like ``>seconds``: the alignment, and the heading if any.
 
-    ``<`` and ``>`` are never folded, ``~`` is between words. ``first`` is how far in the first one begins.
+    ``<`` and ``>`` are never folded, ``~`` is folded between words. ``first`` is the indentation.
     """
     headed = any(column[1:] for column in columns)
     table = Table(box=None, show_header=headed, header_style=style, padding=(0, gap, 0, first), pad_edge=bool(first))
@@ -48,10 +48,10 @@ def table_of(*columns: str, gap: int = 2, style: str = "dim", first: int = 0) ->
 
 
 class Console(RichConsole):
-    """The console of every command: strings are text, never markup, and foreign escapes are made harmless."""
+    """The console of every command: strings are text, never markup, and foreign escapes are removed."""
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
-        """Write to standard output, to standard error, or to a ``file`` given among Rich's options."""
+        """Write to standard output, to standard error, or to a ``file`` given in Rich's options."""
         file = options.setdefault("file", terminal.beneath(sys.stderr if stderr else sys.stdout))
         self._endless = not (file.isatty() or "width" in options or os.environ.get("COLUMNS"))
         if self._endless:
@@ -60,7 +60,7 @@ class Console(RichConsole):
 
     @property
     def picture_width(self) -> int:
-        """How wide a chart is: that of the terminal, or a usual one where lines have no end."""
+        """Width of a chart: the terminal's, or a default where lines have no limit."""
         return _PICTURE if self._endless else self.width
 
     def render(
@@ -72,7 +72,7 @@ class Console(RichConsole):
         return harmless(super().render(renderable, options))
 
     def on_broken_pipe(self) -> None:
-        """End in silence once nobody reads any more; Rich would ask ``sys.stdout`` for its descriptor."""
+        """Exit silently once the reader is gone; Rich would ask ``sys.stdout`` for its descriptor."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise SystemExit(1)
@@ -80,7 +80,7 @@ class Console(RichConsole):
 
 @contextmanager
 def bar(what: str, *, silent: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while the block runs; what it lends takes (done, total)."""
+    """Show a progress bar during the block; yields a function of (done, total)."""
     columns = (
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),

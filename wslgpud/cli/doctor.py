@@ -60,7 +60,7 @@ def doctor(
     if bundle is not None or not windows:
         facts = torches.ask(python or _pythons(), os.environ) if host.live and not no_torch else None
         findings += doctors.run(host, settings, facts, str(state) if state else None)
-    if as_json:  # for programs, which read the same in every locale
+    if as_json:  # for programs: the same in every locale
         english = [{name: str(said) for name, said in finding._asdict().items()} for finding in findings]
         common.print_json(english)
     elif tried or bundle is None:
@@ -73,7 +73,7 @@ def doctor(
             count, path = len(write(bundle, host, settings, findings)), str(bundle)
         told = template("wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.")
         typer.echo(t(told, path=path, count=count), err=as_json)
-    # Of an archive it is asked whether it is there: what is wrong is why somebody makes one.
+    # With an archive, the exit status says whether it was written: problems are the reason for making one.
     if bundle is None and any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
 
@@ -83,7 +83,7 @@ def _pythons() -> list[Path]:
     return torches.pythons_with_torch(found, {p: has_torch(p) for p in found})
 
 
-#: mark and colour of each state; the last of them are not worth a line unless asked for
+#: mark and colour of each state; the last ones are shown only on request
 MARKS: Mapping[State, tuple[str, str]] = {
     "problem": ("✗", "bold red"),
     "note": ("!", "yellow"),
@@ -96,7 +96,7 @@ MARKS: Mapping[State, tuple[str, str]] = {
 def print_findings(
     findings: Sequence[CheckResult], *, everything: bool = False, console: Console | None = None
 ) -> None:
-    """Print the findings; ``everything`` shows the good ones in full as well."""
+    """Print the findings; ``everything`` includes the good ones in full."""
     console = console or Console()
     for state, (mark, style) in MARKS.items():
         group = [finding for finding in findings if finding.state == state]
@@ -119,7 +119,7 @@ def print_findings(
 
 
 def print_brief(findings: Sequence[CheckResult]) -> None:
-    """Print one line for each problem, and how to see the rest."""
+    """Print one line per problem, and how to see the rest."""
     console = Console()
     for finding in findings:
         if finding.state == "problem":
@@ -140,7 +140,7 @@ def _print_full(console: Console, finding: CheckResult) -> None:
     _print_line(console, finding)
     console.print(_hanging(Text(" "), Text(current().text(finding.why), "dim")))
     for line in current().text(finding.remedy).splitlines():
-        # Commands are there to be copied: they are not broken into lines.
+        # Commands are meant to be copied: they are not wrapped.
         console.print(Text.assemble("  ", (f"→ {line}", "cyan")), soft_wrap=True)
     console.print()
 
@@ -157,7 +157,7 @@ def _titled(title: str, style: str, text: str) -> Text:
 
 
 def _hanging(mark: Text, text: Text) -> Table:
-    """Return text of which every line begins behind the mark."""
+    """Return text with every line indented behind the mark."""
     grid = table_of("<", "~", gap=1)
     grid.columns[1].overflow = "fold"
     grid.add_row(mark, text)

@@ -23,7 +23,7 @@ from wslgpud.config import Config
 from wslgpud.words import Message, MessageLike, current, say, t, template
 
 _MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
-#: Options that have no meaning for the other kinds of model are refused there, rather than ignored.
+#: Options without a meaning for the other kinds of model are rejected there, rather than ignored.
 _TRAINING, _WORDS = ("mode", "optimizer", "checkpointing", "rank", "all-linear"), ("context",)
 _PICTURES = ("resolution", "offload", "vae-tiling", "vae-slicing")
 _VLLM = ("gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "kv-cache-dtype", "enforce-eager")
@@ -139,7 +139,7 @@ def _of_those(name: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def _only_for(context: typer.Context, purpose: Message, names: tuple[str, ...], *, unfit: bool = False) -> None:
-    """Refuse options that were given though they have no meaning here."""
+    """Reject given options that have no meaning here."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         for name in names:
@@ -189,7 +189,7 @@ def _answered(shape: Shape, plan: Plan, own: tuple[float, Plan] | None, room: Us
 
 
 def _drawn(model: DiffusionPipeline, plan: picture.PicturePlan, room: Usable | None) -> Answer:
-    """Return the answer for pictures that diffusers makes."""
+    """Return the answer for images that diffusers generates."""
     found = picture.estimate(model, plan)
     over = room is not None and found.total_bytes > room.bytes
     how: list[MessageLike] = [say("{billions} B parameters", billions=f"{model.size / 1e9:.2f}"), plan.precision]

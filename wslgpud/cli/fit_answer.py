@@ -81,7 +81,7 @@ class Answer(NamedTuple):
 
 
 def verdict(found: Estimate, room: Usable | None) -> str:
-    """Return whether it fits, in words."""
+    """Return the message whether it fits."""
     if room is None:
         return ""
     left = room.bytes - found.total_bytes

@@ -1,4 +1,4 @@
-"""The VRAM there is for a program on this card: given, verified, seen in daily use, or free now."""
+"""The VRAM available to a program on this card: given, verified, seen in daily use, or free now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DAY_SECONDS, _HISTORY_SECONDS = 86400.0, 90 * 86400.0
 
 
 class Usable(NamedTuple):
-    """How much VRAM there is for a program, and how that is known."""
+    """The VRAM available to a program, and how it is known."""
 
     bytes: int
     how: Message
@@ -67,7 +67,7 @@ def usable(settings: Config, database: str, index: int) -> Usable | None:
 
 
 def from_history(database: str, card: GpuSample, now: float) -> Usable | None:
-    """Return the VRAM verified by stress runs, else that seen by the daemon, less the current use."""
+    """Return the VRAM verified by stress runs, else that seen by the daemon, minus the current use."""
     if "://" not in database and not Path(database).exists():
         return None
     with contextlib.suppress(StoreError), Reader(database) as reader:

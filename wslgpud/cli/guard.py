@@ -78,7 +78,7 @@ def guard(
         with opened as stream:
             stats = _run(guarded, host, stream, vram, known, trainings)
             _sum_up(stats, guarded, file)
-            if not stats.interrupted:  # else the peaks are not what it wants
+            if not stats.interrupted:  # the peaks of an interrupted run are incomplete
                 known = _remember(folder, guarded, stats, trainings)
             if stats.code and not stats.interrupted and fallback:
                 _say("it failed with status {code}; trying once: {command}", code=stats.code, command=fallback)
@@ -91,7 +91,7 @@ def guard(
 
 
 def _jobs_for(command: list[str], host: Host, jobs: str, known: PastRuns) -> tuple[int, dict[str, str]]:
-    """Return what a job is expected to take, and the environment that limits how many there are."""
+    """Return the expected memory of a job, and the environment that limits the number of jobs."""
     left = memory_left(host)
     remembered = known.compiler_bytes(capacity.key_of(command))
     expected = capacity.job_bytes(known.compilers, remembered, nvcc=_has_nvcc())
@@ -121,7 +121,7 @@ def _run(
             ram = template("an earlier run took {peak_bytes} of memory; {free_bytes} is free now")
             card = template("an earlier run took {peak_bytes} of VRAM; {free_bytes} is free now")
             _say(ram if what == "ram" else card, peak_bytes=peak, free_bytes=free[what])
-    name = capacity.short_name(guarded.command)  # arguments hold secrets, and everybody may read the note
+    name = capacity.short_name(guarded.command)  # arguments may hold secrets, and everybody may read the note
     with Relay(log, live=True) as relay, Note(host, "guard", name, who=name) as note:
 
         def show(stats: RunStats, left: MemoryLeft, run: GuardedRun) -> None:
@@ -140,7 +140,7 @@ def _run(
 
 
 def _peaks(guarded: GuardedCommand, host: Host, vram: VramWatch, known: PastRuns) -> dict[str, int]:
-    """Return what the command came to before, as far as this machine can hold it."""
+    """Return the command's earlier peaks, up to the capacity of this machine."""
     key, jobs, ram = capacity.key_of(guarded.command), _jobs(guarded), most_bytes(host)
     most = {} if ram is None else {"ram": ram}
     peaks = known.peaks(key, jobs, most)
@@ -164,7 +164,7 @@ def _line(stats: RunStats, left: MemoryLeft, run: GuardedRun, vram: VramWatch) -
     if run.stopped:
         parts.append(current().text(waiting(run.stopped)))
     try:
-        width = os.get_terminal_size(2).columns or 80  # a terminal that nobody has given a size has 0
+        width = os.get_terminal_size(2).columns or 80  # a terminal without a size reports 0
     except OSError:
         width = 80
     return chop_cells(f"[guard] {' · '.join(parts)}", max(1, width - 1))[0]
@@ -213,7 +213,7 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
 
 
 def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats, trainings: TrainingPeaks) -> PastRuns:
-    known = past_runs.load(folder)  # anew: others may have ended while this one ran
+    known = past_runs.load(folder)  # reloaded: others may have ended while this one ran
     key = capacity.key_of(guarded.command)
     before = known.commands.get(key, {})
     facts = {
@@ -225,7 +225,7 @@ def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats, trainings:
         "code": stats.code,
     }
     compilers = stats.compilers
-    if stats.oom_kills:  # it needs at least so much; how much a compiler needs is not known
+    if stats.oom_kills:  # it needs at least this much; a compiler's need is unknown
         peak = max(stats.peak_bytes or 0, before.get("peak_bytes") or 0)
         facts |= {"killed": True, "peak_bytes": peak, "compiler_bytes": before.get("compiler_bytes")}
         compilers = {}
@@ -239,14 +239,14 @@ def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats, trainings:
 
 
 def _own_log(folder: Path, command: list[str]) -> tuple[Path, BinaryIO]:
-    """Begin a log in the state folder, where the last twenty stay."""
+    """Start a log in the state folder, which keeps the last twenty."""
     logs = folder / "guard"
     name = re.sub(r"[^\w.-]+", "-", Path(command[0]).name)[:40]
     new = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}-{os.getpid()}.log"
     with refused("cannot keep a log in {path}: {why}; name one with --log", path=str(logs)):
         logs.mkdir(parents=True, exist_ok=True)
         with safe_files.Folder(logs) as kept:
-            # Not by name: a training that has begun before twenty builds still writes.
+            # Not by name: a training started twenty builds ago still writes.
             written = {old: _written(kept, old) for old in kept.names(_MOST_LOGS) if old.endswith(".log")}
             for old in sorted(written, key=written.__getitem__)[: -_KEPT_LOGS + 1]:
                 kept.remove(old)
@@ -254,7 +254,7 @@ def _own_log(folder: Path, command: list[str]) -> tuple[Path, BinaryIO]:
 
 
 def _written(folder: safe_files.Folder, name: str) -> float:
-    """Return when a log was last written; one that another guard has just removed is the oldest."""
+    """Return when a log was last written; one just removed by another guard counts as the oldest."""
     with contextlib.suppress(FileNotFoundError):
         return folder.stat(name).st_mtime
     return 0.0
@@ -280,7 +280,7 @@ def _signal(name: str) -> signal.Signals | None:
 
 
 def _clock(seconds: float) -> str:
-    """Write a span so that somebody who waits sees it pass."""
+    """Format a duration with seconds, as a running clock."""
     minutes, rest = divmod(int(seconds), 60)
     if minutes >= 60:
         return t("{hours} h {minutes} min", hours=minutes // 60, minutes=f"{minutes % 60:02}")
@@ -291,5 +291,5 @@ def _clock(seconds: float) -> str:
 
 def _say(said: str | Message, **facts: Fact) -> None:
     text = current().text(Message(said, facts) if isinstance(said, str) else said)
-    with contextlib.suppress(OSError):  # a full disk behind 2>FILE: the exit status is the command's own
+    with contextlib.suppress(OSError):  # a full disk behind 2>FILE must not change the command's exit status
         os.write(2, f"[guard] {printable(masked(text))}\n".encode())

@@ -1,8 +1,8 @@
 """Help of commands in the reader's language: usage, meaning, arguments, options, examples.
 
-A command's docstring is its help. After ``Examples:`` each line is a command and, behind two spaces and #,
-what it does. Texts are templates; ``texts`` returns those of a command for translators. Click's own formatter
-breaks lines at spaces and takes a Chinese character for one column, so lines are broken here.
+A command's docstring is its help. After ``Examples:`` each line is a command and, after two spaces and #, its purpose.
+Texts are templates; ``texts`` returns those of a command for translation. Click's own formatter breaks lines at spaces
+and counts a Chinese character as one column, so lines are broken here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rich.cells import cell_len
 
 from wslgpud.words import Message, say, t
 
-#: how many columns a terminal takes for a text
+#: columns of a terminal used for text
 cells = cell_len
 _MOST_COLUMNS, _LEAST_COLUMNS = 80, 40
-#: names wider than this stand on a line of their own
+#: names wider than this get their own line
 _NAME_COLUMNS = 28
 _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
 _OPENING, _CLOSING = "（《“「【", r"，。：；！？、）》”」】…)\]"
@@ -28,7 +28,7 @@ _OPENING, _CLOSING = "（《“「【", r"，。：；！？、）》”」】�
 _PIECE = re.compile(rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|.")
 #: between columns of a table, and before the first
 _GAP = re.compile(r"(?:^| ) +(?=\S)")
-#: columns of the last one below which it has lines of its own, and how far in these begin
+#: minimum width of the last column, below which it gets its own lines, and their indentation
 _LEAST_BODY, _BODY_MARGIN = 24, 8
 _FIRST_SENTENCE = re.compile(r".*?(?:\.(?=\s|$)|。|$)")
 
@@ -41,7 +41,7 @@ class Doc(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """An argument or option: how it is written, what stands for its value (if it has one), what it means."""
+    """An argument or option: its names, the placeholder of its value (if any), its meaning."""
 
     names: str
     takes: str
@@ -49,12 +49,12 @@ class Parameter(NamedTuple):
 
     @property
     def form(self) -> str:
-        """Both as one types them: ``-c, --config FILE``."""
+        """Names and value: ``-c, --config FILE``."""
         return f"{self.names} {self.takes}".strip()
 
 
 def doc_of(command: Any) -> Doc:
-    """Return what is written of a command."""
+    """Return the parsed docstring of a command."""
     text, _, shown = inspect.cleandoc(command.help or "").partition("Examples:\n")
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     parted = (line.partition("  # ") for line in shown.splitlines() if line.strip())
@@ -62,24 +62,24 @@ def doc_of(command: Any) -> Doc:
 
 
 def short(command: Any) -> str:
-    """Return the first sentence of what a command does, in the language of this one."""
+    """Return the first sentence of a command's help, in the output language."""
     found = _FIRST_SENTENCE.match(t("".join(doc_of(command).paragraphs[:1])))
     return found[0] if found else ""
 
 
 def texts(command: Any) -> Iterator[str]:
-    """Yield the templates in the help of a command, without those of the commands below it."""
+    """Yield the templates in the help of a command, without those of its subcommands."""
     doc = doc_of(command)
     yield from doc.paragraphs
     yield from (what for _, what in doc.examples if what)
     for param in command.params:
         yield from [param.help] * bool(param.help)
         if not getattr(param, "is_flag", False) and "|" not in placeholder(param):
-            yield placeholder(param)  # names of choices are the same in every language
+            yield placeholder(param)  # names of choices are not translated
 
 
 def full(context: Any) -> str:
-    """Return the help of the command that a context is of."""
+    """Return the help of a context's command."""
     columns = max(_LEAST_COLUMNS, min(_MOST_COLUMNS, shutil.get_terminal_size().columns)) - 1
     command, doc = context.command, doc_of(context.command)
     head = t("Usage: {command}", command=context.command_path) + " "
@@ -96,9 +96,9 @@ def full(context: Any) -> str:
 
 
 def wrapped(text: str, columns: int, margin: str = "") -> str:
-    """Return text in lines of at most so many columns; a word is never parted, Chinese is between any two.
+    """Wrap text to a number of columns; words are never split, Chinese is split anywhere.
 
-    What is wider than a line by itself has one of its own.
+    A word wider than a line gets its own.
     """
     lines, line, space = [], "", ""
     for piece in _PIECE.findall(text):
@@ -113,7 +113,7 @@ def wrapped(text: str, columns: int, margin: str = "") -> str:
 
 
 def hanging(line: str, columns: int) -> str:
-    """Return a line of a table in lines of so many columns: its last column goes on below itself."""
+    """Wrap a line of a table to a number of columns: its last column continues below itself."""
     if cells(line) <= columns:
         return line
     ends = [0, *(gap.end() for gap in _GAP.finditer(line) if cells(line[: gap.end()]) < columns)]
@@ -126,22 +126,22 @@ def hanging(line: str, columns: int) -> str:
 
 
 def margin_of(head: int, columns: int) -> int:
-    """Return where the last column begins: behind ``head``, or near the edge where that leaves too little."""
+    """Return the start of the last column: after ``head``, or near the left edge where that leaves too little."""
     return head if columns - head >= _LEAST_BODY else _BODY_MARGIN
 
 
 def padded(text: str, columns: int) -> str:
-    """Return a text with spaces behind it up to so many columns."""
+    """Return a text padded on the right to a number of columns."""
     return text + " " * (columns - cells(text))
 
 
 def flush(text: str, columns: int) -> str:
-    """Return a text with spaces before it up to so many columns."""
+    """Return a text padded on the left to a number of columns."""
     return " " * (columns - cells(text)) + text
 
 
 def brief(subject: str, columns: int) -> str:
-    """Return a subject in so many columns: of a group's path the end tells most, and that it is one."""
+    """Shorten a subject to a number of columns: for a cgroup's path, keep the prefix and the end."""
     path = subject if cells(subject) <= columns else subject[max(0, subject.find("/")) :]
     while cells(path) > columns and len(path) > 1:
         path = f"…{path[1 + path.startswith('…') :]}"
@@ -157,7 +157,7 @@ def _table(rows: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:
 
 
 def _examples(examples: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:
-    """Yield commands with what each does beside it, or above it where that is too wide."""
+    """Yield commands, each with its purpose beside it, or above it where that is too wide."""
     beside = [cells(line) for line, what in examples if cells(line) + cells(t(what)) + 6 <= columns]
     left = max((one for one in beside if one + 30 <= columns), default=0)
     for line, what in examples:
@@ -169,11 +169,11 @@ def _examples(examples: Sequence[tuple[str, str]], columns: int) -> Iterator[str
 
 
 def usage(context: Any) -> str:
-    """Return what follows a command's name: ``[OPTIONS] MODEL``."""
+    """Return the usage after a command's name: ``[OPTIONS] MODEL``."""
     words, command = [t("[OPTIONS]")], context.command
     group = hasattr(command, "commands")
     if not context.allow_interspersed_args and not group:
-        words.append("--")  # what follows is another program's
+        words.append("--")  # followed by another program's arguments
     for param in (param for param in command.params if param.param_type_name == "argument"):
         name = t(placeholder(param))
         words.append((name if param.required else f"[{name}]") + "..." * (param.nargs == -1))
@@ -183,7 +183,7 @@ def usage(context: Any) -> str:
 
 
 def parameters(context: Any, kind: Literal["argument", "option"]) -> list[Parameter]:
-    """Return the arguments or options of the command that a context is of."""
+    """Return the arguments or options of a context's command."""
     found = (p for p in context.command.get_params(context) if not getattr(p, "hidden", False))
     return [_parameter(param) for param in found if param.param_type_name == kind]
 
@@ -205,5 +205,5 @@ def _meaning(param: Any) -> str:
 
 
 def placeholder(param: Any) -> str:
-    """Return what stands for the value of an option or argument."""
+    """Return the placeholder for the value of an option or argument."""
     return param.metavar or str(param.name).upper()

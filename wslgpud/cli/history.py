@@ -1,4 +1,4 @@
-"""``wslgpud history`` and ``wslgpud export``: recorded series as a picture, a table, or for programs."""
+"""``wslgpud history`` and ``wslgpud export``: recorded series as a plot, a table, or for programs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from wslgpud.series.plots import plot_curves
 from wslgpud.store import Reader, SeriesRef
 from wslgpud.words import MessageError, cause, t, template
 
-#: values along a picture, and what the labels of an axis take of a terminal's width
+#: values along a plot, and the columns of a terminal taken by the labels of an axis
 _PICTURE_POINTS, _MARGIN = 700, 14
-#: a value older than this shows its age
+#: values older than this show their age
 _FRESH_SECONDS = 90.0
 
 
@@ -107,7 +107,7 @@ def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> N
 
 
 def _print(wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None) -> None:
-    """Write values for programs: every sample, or in steps."""
+    """Print values for programs: every sample, or in steps."""
     pieces = wanted.pieces()
     if across or rate:
         if wanted.step_seconds is None:
@@ -139,7 +139,7 @@ def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
 
 
 def _curves(wanted: Wanted, step: float, across: str | None, *, rate: bool) -> list[Curve]:
-    """Read the series in steps; ``across`` makes one of all of a metric."""
+    """Read the series in steps; ``across`` combines all series of a metric."""
     found: dict[str, list[Curve]] = {}
     walls = wanted.start_wall, wanted.end_wall
     for ref, kind in wanted.series.items():
@@ -164,7 +164,7 @@ def _draw(wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) 
 
 
 def _say_tiers(reader: Reader, start: float, step: float) -> None:
-    """Say where a picture is coarser than asked, because the samples are not kept any more."""
+    """Report where a plot is coarser than requested, because the samples are no longer kept."""
     oldest = reader.oldest()
     raw = template("samples are kept since {kept_wall}; before that it is coarser")
     minutes = template("minutes are kept since {kept_wall}; before that it is coarser")
@@ -202,7 +202,7 @@ def _last(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _print_curves(curves: Sequence[Curve], start: float, end: float, step: float) -> None:
-    """Print a picture for each unit, each with a table of its curves."""
+    """Print a plot for each unit, each with a table of its curves."""
     console = Console()
     kinds = list(dict.fromkeys((c.unit, c.rate) for c in curves))
     for unit, rate in kinds:
@@ -222,7 +222,7 @@ def _print_curves(curves: Sequence[Curve], start: float, end: float, step: float
 
 
 def legend(curves: Sequence[Curve], write: Any) -> Table:
-    """Return a table of curves with their figures, in the colours in which they are drawn."""
+    """Return a table of curves with their figures, in the colours of the curves."""
     table = table_of("<", "~" + t("series"), *(">" + one for one in (t("least"), t("mean"), t("most"), t("last"))))
     hosts = len({c.ref.host for c in curves}) > 1
     for number, one in enumerate(curves):
@@ -235,7 +235,7 @@ def legend(curves: Sequence[Curve], write: Any) -> Table:
 
 
 def short(ref: SeriesRef) -> str:
-    """Write a series without the UUID: a card's index says as much."""
+    """Return a series' name without the UUID: a card's index is enough."""
     return str(ref._replace(labels=tuple((k, v) for k, v in ref.labels if k != "uuid")))
 
 
@@ -293,7 +293,7 @@ def export(
 
 
 def _write(wanted: Wanted, form: str, path: Path | None, extra: dict[str, str]) -> None:
-    """Write into ``path``, else to standard output."""
+    """Write to ``path``, else to standard output."""
     if form == "parquet":
         if path is None:
             raise Fault("Parquet needs a file: it cannot be written to a pipe")

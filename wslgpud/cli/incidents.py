@@ -24,7 +24,7 @@ from wslgpud.series.incident_plot import IncidentMarks, plot_incident
 from wslgpud.store import Reader
 from wslgpud.words import current, t
 
-#: panels of a picture: the resource itself, RAM, the first cards
+#: panels of a plot: the resource itself, RAM, the first cards
 _MOST_PANELS = 4
 #: characters of a subject in the list
 _SUBJECT = 28
@@ -55,7 +55,7 @@ def incidents(
     with Reader(database_of(config, state)) as reader:
         if number is None:
             walls = span(since, until, time.time())
-            # Without --all no notes of what happens every day: a model that loads, a clock that was set.
+            # Without --all no informational incidents of every day: a model that loads, a clock that was set.
             found = recent(reader, *walls)
             chosen = [i for i in found if all_ or i.worst > Level.INFO or i.rule == "unclean_end"]
             told = list(summaries(reader, chosen, words.current()))
@@ -72,13 +72,13 @@ def incidents(
 
 
 def _as_of_now(told: Sequence[dict[str, Any]], chosen: Sequence[Incident], state: Path | None) -> list[dict[str, Any]]:
-    """Return incidents with the headline that the running daemon has for those that go on.
+    """Return incidents with the running daemon's headline for those still open.
 
-    Their rows tell how it was when they were written; one that has killed is told to its end, whatever comes.
+    Their rows describe the state when they were written; one with a kill keeps its own story.
     """
     going_on = {i.id for i in chosen if i.closed_wall is None and i.kill is None}
     found = client.answering(daemon_folders(state), lambda _: None) if going_on else None
-    # Another daemon's of the same number began at another time; a row keeps fewer digits of a second.
+    # Another daemon's incident of the same number began at another time; rows keep fewer digits of a second.
     now = {
         (i["id"], i["since"][:19]): i for i in (found[1].get("incidents", ()) if found else ()) if i["id"] in going_on
     }
@@ -86,13 +86,13 @@ def _as_of_now(told: Sequence[dict[str, Any]], chosen: Sequence[Incident], state
 
 
 def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> list[Incident]:
-    """Return the incidents between two moments and those still open, the newest first."""
+    """Return the incidents between two moments and those still open, newest first."""
     found = (i for i in grouped(reader.changes(brief=True)) if i.closed_wall is None or i.changed_wall > since_wall)
     return sorted((i for i in found if i.opened_wall <= until_wall), key=lambda one: one.id, reverse=True)
 
 
 def _list(found: list[dict[str, Any]]) -> str:
-    """Return a table: when, how bad, where, and below the first line of the story how it ended."""
+    """Return a table of time, level and subject; below the headline, how it ended."""
     if not found:
         return t("nothing went wrong")
     subjects = [brief(i["name"], _SUBJECT) for i in found]
@@ -109,7 +109,7 @@ def _list(found: list[dict[str, Any]]) -> str:
 
 
 def _fitted(text: str) -> str:
-    """Fold lines between words where they are wider than the terminal."""
+    """Wrap lines between words where they are wider than the terminal."""
     columns = Console().width
     return "\n".join(hanging(line, columns) for line in text.splitlines())
 
@@ -125,7 +125,7 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     if "trouble" in d:
         lines.append(t("Probable cause: {trouble}", trouble=d["trouble"]))
     elif "evidence" in d:
-        # Of one that goes on it is of its last change: the figures of now are in the headline.
+        # For an open one it describes the last change: the current figures are in the headline.
         going_on = shown.incident.closed_wall is None and shown.incident.kill is None
         lines.append(f"{local_time(d['levels'][-1]['at'])}  " * going_on + d["evidence"])
     if d.get("false_alarm"):
@@ -146,7 +146,7 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
 
 
 def _curves(shown: Report) -> list[str]:
-    """Draw the subject's own curve, or RAM where it has none; of others say only how low they came."""
+    """Draw the subject's own curve, or RAM where it has none; for others print only their minimum."""
     if not shown.curves:
         return []
     own, *others = shown.curves
@@ -162,8 +162,9 @@ def _curves(shown: Report) -> list[str]:
 
 
 def _marks(shown: Report) -> list[tuple[float, str]]:
-    """Return the moments that are marked on the curves, and their names."""
-    incident, foretold = shown.incident, shown.incident.rule == "memory_exhaustion"  # of others the row is the warning
+    """Return the moments marked on the curves, with their names."""
+    # for other rules the row itself is the warning
+    incident, foretold = shown.incident, shown.incident.rule == "memory_exhaustion"
     found = [(incident.warned_wall if foretold else None, t("Warned"))]
     if incident.killed_wall is not None:
         found.append((incident.killed_wall, t("Killed")))
@@ -173,7 +174,7 @@ def _marks(shown: Report) -> list[tuple[float, str]]:
 
 
 def _foretold(shown: Report) -> list[tuple[float, float]]:
-    """Return (moment, bytes left) as they were foretold when the warning left."""
+    """Return (moment, bytes left) as predicted by the warning."""
     row = shown.warned
     if row is None or row.forecast is None or not row.forecast.eta_seconds:
         return []
@@ -201,7 +202,7 @@ def _message(message: dict[str, Any]) -> str:
 
 def _draw(shown: Report, path: Path) -> None:
     d, own = shown.document, shown.incident.resource
-    # Other groups say nothing about this one.
+    # Other cgroups are unrelated to this one.
     told = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]
     title = t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])
     title += f"\n{d['outcome']}" if "outcome" in d else ""

@@ -1,4 +1,4 @@
-"""Manual pages, made of what ``--help`` and the configuration's keys say, in every language that these speak."""
+"""Manual pages, generated from ``--help`` and the configuration's keys, in every language."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from wslgpud.cli import help as helps
 from wslgpud.config.sample import to_toml
 from wslgpud.words import t
 
-#: where pages of a language lie below ``share``
+#: folder below ``share`` for the pages of a language
 FOLDERS = {"en": "man", "zh": "man/zh_CN"}
 CONFIGURATION = "wslgpud.toml"
 #: characters to escape in troff: its own, and those that it replaces by typographic ones
 _ESCAPES = str.maketrans(
     {"\\": r"\(rs", "-": r"\-", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti", '"': r"\(dq"}
 )
-#: neither spaces to fill up lines nor parted words, as on a terminal commands are copied
+#: no justification and no hyphenation, so that commands can be copied
 _LAYOUT = (".ad l", ".nh")
-#: between two Chinese characters a line may end; mandoc and older groffs know only spaces
+#: allow a line break between Chinese characters; mandoc and older groffs break only at spaces
 _BREAKABLE = re.compile(r"(?<=[\u3001\u3002\u3400-\u9fff\uff00-\uffef])(?=[\u3400-\u9fff“（])")
 
 
 class Section(NamedTuple):
-    """Paragraphs and definitions below a heading; ``within`` another if it is a part of that."""
+    """Paragraphs and definitions below a heading; ``within`` another as a subsection."""
 
     title: str
     lines: list[str]
@@ -155,18 +155,18 @@ def _of_the_configuration() -> Iterator[Section]:
 
 
 def _meaning(key: config.ConfigKey) -> str:
-    """Return what a key means and may be."""
+    """Return the meaning and valid values of a key."""
     listed = words.current().listed(config.allowed(key))
     return t("{meaning} ({allowed})", meaning=words.Message(key.help), allowed=listed)
 
 
 def _page(name: str, number: int, purpose: str, sections: Iterable[Section]) -> str:
-    # No date: a page changes with the version, and is the same whenever it is made.
+    # No date: a page depends only on the version, for reproducible builds.
     lines = [f'.TH {name.upper()} {number} "" "wslgpud {__version__}" wslgpud', *_LAYOUT, f'.SH "{t("NAME")}"']
-    # Programs that list pages read this line, and know few of troff's signs.
+    # Programs that list pages parse this line, and know little of troff.
     lines.append(rf"{_escaped(name)} \- {purpose.rstrip('.。').translate(_ESCAPES)}")
     for section in sections:
-        body = section.lines[1:] if section.lines[:1] == [".PP"] else section.lines  # a heading begins a paragraph
+        body = section.lines[1:] if section.lines[:1] == [".PP"] else section.lines  # a heading starts a paragraph
         lines += [f'.{"SS" if section.within else "SH"} "{section.title}"', *body]
     return "\n".join(lines) + "\n"
 
@@ -207,7 +207,7 @@ def _paragraph(text: str) -> list[str]:
 
 
 def _definitions(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what each of the terms, already written for troff, means."""
+    """Return a definition list of terms, which are already escaped for troff."""
     return [line for term, text in rows for line in (".TP", term, _escaped(text))]
 
 

@@ -1,4 +1,4 @@
-"""``wslgpud record`` and ``wslgpud capture``: a live trace to replay, and a masked copy of what a machine shows."""
+"""``wslgpud record`` and ``wslgpud capture``: a live trace to replay, and a masked copy of a machine's files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def record(
         stream: IO[str] = opener(file, "xt", encoding="utf-8")
     monitor = SamplingPipeline(settings, host)
     count, end, wait = 0, time.monotonic() + span, threading.Event()
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not ended cannot be replayed
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not closed cannot be replayed
         signal.signal(number, signal.default_int_handler)
     try:
         with stream, contextlib.suppress(KeyboardInterrupt):
@@ -55,7 +55,7 @@ def record(
                     stream.write(json.dumps(about) + "\n")
                 row = trace.row_from_observation(replace(seen, t=seen.t - first))
                 stream.write(json.dumps(row, separators=(",", ":")) + "\n")
-                stream.flush()  # the last lines before a crash are the ones wanted
+                stream.flush()  # the last lines before a crash matter most
                 count += 1
                 wait.wait(max(0.0, min(began + monitor.delay_seconds, end) - time.monotonic()))
     except OSError as error:

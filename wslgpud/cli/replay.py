@@ -71,22 +71,22 @@ def replay_command(
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Turn what is wrong with the files into one line."""
+    """Report errors in the files in one line."""
     try:
         yield
     except (TraceError, TruthError) as error:
         raise Fault(cause(error)) from error
     except OSError as error:
-        if error.filename is None:  # somebody has read enough of our output
+        if error.filename is None:  # the reader of our output has closed the pipe
             raise
         raise Fault("{file}: {reason}", file=str(error.filename), reason=cause(error)) from error
 
 
 def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[Observation]:
-    """Read a recording as far as it can be read: one that is broken keeps nobody from seeing the others."""
+    """Read a recording as far as possible: a damaged one must not hide the others."""
     samples = 0
     try:
-        # Of one that a crash cut short, what there is.
+        # The intact part of one truncated by a crash.
         for observation in read_trace(path, lambda cut: warn("{what}; replayed up to there", what=cause(cut))):
             yield observation
             samples += 1
@@ -99,7 +99,7 @@ def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[O
 
 
 def _replay_history(start: float, stop: float, database: str) -> Replay:
-    # Late: only this option needs the database.
+    # Imported late: only this option needs the database.
     from wslgpud.sampling.observation import observations
     from wslgpud.store import Reader, shown
 
@@ -114,7 +114,7 @@ def _replay_history(start: float, stop: float, database: str) -> Replay:
 def change_row(trace: str, change: Transition) -> dict[str, object]:
     """Return one change of level as ``--json`` prints it; unknown values are null.
 
-    ``probability`` is that of exhaustion within an hour; null while too little was seen to tell.
+    ``probability`` is that of exhaustion within an hour; null with too few samples.
     """
     forecast = cast("Forecast", change.forecast)
     eta, chances = forecast.eta_seconds, forecast.probabilities
@@ -131,7 +131,7 @@ def change_row(trace: str, change: Transition) -> dict[str, object]:
 
 
 def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
-    from wslgpud.cli.chart import column, key_of  # rich only when somebody looks
+    from wslgpud.cli.chart import column, key_of  # Rich only for display
 
     shown = result.points()
     told = t(
@@ -142,7 +142,7 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
     )
     print(told)
     if result.start_wall is not None:
-        # The history may begin long after the moment that was asked for.
+        # The history may begin long after the requested moment.
         begin = result.start_wall + min(points[0][0] for points in shown.values())
         print("  " + t("{start_wall} to {end_wall}", start_wall=begin, end_wall=begin + result.seconds))
     for resource, points in shown.items():
@@ -177,8 +177,8 @@ def _clock(wall: float) -> str:
 
 
 def _strips(points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float) -> tuple[str, str]:
-    """Squeeze a series into one line of bars (most used per column) and one of levels (worst per column)."""
-    from wslgpud.cli.chart import LEVEL_MARKS, column, strip  # rich only when somebody looks
+    """Compress a series into one line of bars (highest use per column) and one of levels (worst per column)."""
+    from wslgpud.cli.chart import LEVEL_MARKS, column, strip  # Rich only for display
 
     used, worst = [0.0] * COLUMNS, [Level.OK] * COLUMNS
     for at, share, _, level in points:

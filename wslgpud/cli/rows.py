@@ -1,4 +1,4 @@
-"""The rows of every terminal screen, from the status document: nothing is decided here.
+"""The rows of every terminal screen, from the status document, without any decisions.
 
 ``status``, ``monitor -o`` and the live view arrange the same rows (``wslgpud.cli.screen``).
 """
@@ -27,13 +27,13 @@ SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
 AHEAD_SECONDS = 300.0
 MOST_CGROUPS, MOST_INCIDENTS, MOST_RECENT = 3, 4, 3
-#: how far sparklines can go back
+#: selectable lengths of sparklines
 SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
-#: from this age on, what is shown is called old
+#: age from which a sample is marked as old
 OLD_SECONDS = 5.0
-#: columns from which on there is room for bars, and for sparklines
+#: columns from which on bars, and sparklines, are shown
 BARS, WIDE = 76, 110
-#: of a memory's name where there is less
+#: columns of a resource's name on narrower terminals
 _NAME = 16
 _CHINESE = re.compile("[\u2e80-\u9fff]")
 
@@ -51,9 +51,9 @@ SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
 
 @dataclass(frozen=True)
 class Shown:
-    """How somebody wants to see it: which processes in which order, how far back sparklines go.
+    """Display options: which processes in which order, and the length of sparklines.
 
-    Without ``sort``, what grows comes first while something grows, else what is large.
+    Without ``sort``, growing processes come first while something grows, else the largest.
     """
 
     sort: str = ""
@@ -68,18 +68,18 @@ class Shown:
         return replace(self, sort=names[(names.index(self.sort or names[0]) + 1) % len(names)])
 
     def toggled(self) -> Shown:
-        """Stand still, or go on."""
+        """Pause or resume."""
         return replace(self, paused=not self.paused)
 
     def longer(self, way: int) -> Shown:
-        """Let sparklines go back further, or less far."""
+        """Make sparklines longer or shorter."""
         place = max(0, min(SPANS_SECONDS.index(self.span_seconds) + way, len(SPANS_SECONDS) - 1))
         return replace(self, span_seconds=SPANS_SECONDS[place])
 
 
 @dataclass(frozen=True)
 class RowContext:
-    """The current sample, earlier ones, and the width in columns; ``mono`` is now."""
+    """The current sample, earlier ones, and the width in columns; ``mono`` is the current time."""
 
     look: LiveSample
     trail: RecentSeries
@@ -94,7 +94,7 @@ class RowContext:
 
     @property
     def growing(self) -> Mapping[str, Any] | None:
-        """The forecast with an end that the verdict is about, else the one that ends first."""
+        """The verdict's forecast if it has a time to exhaustion, else the earliest one."""
         ending = [f for f in self.document["forecasts"] if "middle" in (f.get("eta_seconds") or {})]
         subject = self.document["verdict"].get("subject")
         return min(ending, key=lambda f: (f["resource"] != subject, f["eta_seconds"]["middle"]), default=None)
@@ -105,7 +105,7 @@ class RowContext:
         return self.width >= WIDE and self.shown.span_seconds > 0
 
     def curve(self, what: str, which: str, width: int, colour: str) -> Text:
-        """Draw what was seen of a share lately; nothing where there is no room."""
+        """Draw the sparkline of a share; nothing where there is no room."""
         if not self.sparks:
             return Text("")
         points = self.trail.points(CurveKey(what, which))
@@ -113,7 +113,7 @@ class RowContext:
 
 
 def words(*parts: str | Text | tuple[str, str]) -> Text:
-    """Return a text that is folded between words only; Chinese has none, and is folded anywhere."""
+    """Return a text that wraps only between words; Chinese wraps anywhere."""
     text = Text.assemble(*parts)
     text.overflow = "fold" if _CHINESE.search(text.plain) else "ellipsis"
     return text
@@ -129,12 +129,12 @@ def rule(title: str, width: int, note: str = "") -> Text:
 
 
 def ink(level: str) -> str:
-    """Return the colour of a level for lines: a background would fill what is around them."""
+    """Return the colour of a level for lines: a background would fill their surroundings."""
     return TERMINAL_LEVELS.get(level, "yellow").removeprefix("bold white on ")
 
 
 def spark(points: Sequence[tuple[float, float]], end: float, span: float, width: int, top: float = 1.0) -> str:
-    """Draw a curve's last ``span`` seconds; each character is the greatest of its time, a gap a blank."""
+    """Draw a curve's last ``span`` seconds; each character shows the maximum of its time, a gap is blank."""
     cells: list[float] = [-1.0] * width
     for mono, value in points:
         place = width - 1 - int((end - mono) / span * width)
@@ -144,25 +144,25 @@ def spark(points: Sequence[tuple[float, float]], end: float, span: float, width:
 
 
 def bar(used: float, width: int, colour: str, ahead: float = 0.0) -> Text:
-    """Draw a share from 0 to 1, and behind it, broken, what it is going to be."""
+    """Draw a share from 0 to 1, followed by a broken line up to its forecast."""
     full, soon = (round(min(1.0, max(0.0, share)) * width) for share in (used, max(used, ahead)))
     rest = ("─" * (width - soon), "bright_black")
     return Text.assemble(("━" * full, colour), ("╍" * (soon - full), f"dim {colour}"), rest)
 
 
 def known(*templates: str, **facts: Fact | None) -> list[str]:
-    """Return what can be said of some templates, as far as their facts are known."""
+    """Return the rendered templates whose facts are known."""
     return [text for one in templates if (text := current().text(filled(one, facts)))]
 
 
 def moment(at: str, now: str) -> str:
-    """Return a moment on this machine's clock, with the day if it is another one."""
+    """Return a moment in local time, with the date if it is not today."""
     then, today = (datetime.fromisoformat(moment).astimezone() for moment in (at, now))
     return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M")
 
 
 def verdict(view: RowContext) -> Iterator[Text]:
-    """Say how things stand, and what to do about it."""
+    """The verdict, and the advice."""
     said, look = view.document["verdict"], view.look
     age = look.age_seconds + max(0.0, view.mono - look.mono)
     level = current().label("level", said["level"]).upper()
@@ -185,7 +185,7 @@ def verdict(view: RowContext) -> Iterator[Text]:
 
 
 def seen(view: RowContext) -> str:
-    """Say when this was, and who saw it."""
+    """Time and source of the sample."""
     look = view.look
     by = look.where if look.seen_by == "daemon" else t(_SEEN_BY[look.seen_by])
     at = current().fact("at_wall", datetime.fromisoformat(view.document["at"]).timestamp())
@@ -194,7 +194,7 @@ def seen(view: RowContext) -> str:
 
 
 def running(view: RowContext) -> Iterator[Text]:
-    """Say what runs, with a bar for what has an end."""
+    """Active runs, with a progress bar where the end is known."""
     for one in view.document.get("running", ()):
         share, elapsed = one.get("done_ratio"), one["elapsed_seconds"]
         if share is None and (left := one.get("left_seconds")) is not None:
@@ -206,7 +206,7 @@ def running(view: RowContext) -> Iterator[Text]:
 
 
 def incidents(view: RowContext) -> Iterator[RenderableType]:
-    """Say what else is open than what the verdict is about."""
+    """Other open incidents besides the verdict's."""
     told = view.document["verdict"].get("incident")
     others = [i for i in view.document.get("incidents", ()) if i["id"] != told]
     table = table_of("<", "<", "~", gap=1)
@@ -222,9 +222,9 @@ def incidents(view: RowContext) -> Iterator[RenderableType]:
 
 
 def memory(view: RowContext) -> Table:
-    """Show how full each memory is, when it will be full, and through whom."""
+    """Use of each memory, the time until it is full, and the culprit."""
     bars, sparks = min(24, view.width // 9), min(24, view.width // 10)
-    # In a narrow terminal what is used is left out: what is left says the same.
+    # A narrow terminal omits the used amount: the headroom is enough.
     broad = view.width >= BARS
     table = table_of("<", *["<", ">"] * broad, ">", *["<"] * view.sparks, "~", gap=1)
     most = _NAME if view.width < WIDE else view.width // 5
@@ -239,7 +239,7 @@ def memory(view: RowContext) -> Table:
     swap = view.document.get("swap") or {"total": 0}
     for forecast in _worth_a_line(view.document["forecasts"]):
         resource, end = forecast["resource"], forecast.get("eta_seconds")
-        name = forecast.get("name") or current().resource(resource)  # an older daemon tells no names
+        name = forecast.get("name") or current().resource(resource)  # an older daemon reports no names
         outlook = words((forecast.get("outlook", ""), "bold" if end else "bright_black"))
         if (age := forecast.get("age_seconds", 0.0)) > OLD_SECONDS:
             outlook = words((t("{age_seconds} old", age_seconds=age), "yellow"))
@@ -260,14 +260,14 @@ def memory(view: RowContext) -> Table:
 
 
 def _worth_a_line(forecasts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return all but the many cgroups of which nothing is to be said: only the fullest few of them."""
+    """Return all resources, but of many inconspicuous cgroups only the fullest few."""
     cgroups = [f for f in forecasts if f["resource"].startswith("cgroup:")]
     fullest = sorted(cgroups, key=lambda f: (f["level"] == "ok", f["headroom_bytes"] / f["capacity_bytes"]))
     return [f for f in forecasts if f not in cgroups] + fullest[:MOST_CGROUPS]
 
 
 def _not_forecast(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the cards that a stress run fills: what it takes it gives back, so nobody forecasts them."""
+    """Return the cards under a stress run, which have no forecast, as it frees its memory."""
     if not any(work["kind"] == "stress" for work in document.get("running", ())):
         return []
     forecast = {f["resource"] for f in document["forecasts"]}
@@ -276,7 +276,7 @@ def _not_forecast(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def below(view: RowContext) -> Iterator[RenderableType]:
-    """Say what is worth doing, what became worse lately, how stress runs ended, and what is not seen."""
+    """Hints, recent changes, results of stress runs, and missing sources."""
     document, text = view.document, current().text
     table = table_of("<", "~", gap=1)
     for hint in hints(view.look, view.trail):
@@ -290,7 +290,7 @@ def below(view: RowContext) -> Iterator[RenderableType]:
     order, recent = list(TERMINAL_LEVELS), document.get("recent", ())
     worse = [i for i in recent if order.index(i["level"]) > order.index(i["previous_level"])]
     for item in worse[:MOST_RECENT]:
-        # No background: it is over, and what is now must be what is seen first.
+        # No background: it is over, and the current state must stand out.
         level = (f"{current().label('level', item['level'])}  ", ink(item["level"]))
         table.add_row(_dim(moment(item["at"], document["at"])), words(level, item["headline"]))
     for run in document.get("stress", ()):

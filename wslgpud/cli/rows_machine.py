@@ -1,4 +1,4 @@
-"""The rows about the machine and its programs: cards, Windows, processor, disks, processes."""
+"""The rows about the machine and its programs: GPUs, Windows, CPU, disks, processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from wslgpud.cli.rows import BARS, SORTS, RowContext, ink, known, words
 from wslgpud.words import TEMPLATES, current, say, t, template
 from wslgpud.words.units import size
 
-#: a process below this, with no role and no growth, is not worth a line
+#: a process below this, without role or growth, is not shown
 SMALL_BYTES = 32 << 20
-#: columns for what a program does
+#: columns for a program's role
 _DOES = 18
-#: growth below this, a MiB a minute, is noise
+#: growth below this, a MiB per minute, is noise
 _NOISE_BYTES_PER_SECOND = (1 << 20) / 60
-#: throttle reasons worth a word
+#: throttle reasons to show
 _BRAKES = {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
-#: state of a card, of Windows' memory, and WSL's part of that, as far as known
+#: state of a GPU, of Windows' memory, and WSL's part of it, as far as known
 _CARD = ("{watts}[/{limit}] W", "{celsius} °C", template("fan {speed_ratio}"), "{clock} GHz", "P{state}")
 _WINDOWS = (
     template("{room_bytes} RAM left"),
@@ -39,7 +39,7 @@ _PROCESSOR = template("[{busy_ratio} of {number} cores|{number} cores|{busy_rati
 
 
 def gpus(view: RowContext) -> Table:
-    """Show what each card does."""
+    """The state of each GPU."""
     table, look = table_of("<", ">", "<", "~", gap=1), view.look
     for card in view.document["gpus"]:
         gpu = str(card["index"])
@@ -67,7 +67,7 @@ def gpus(view: RowContext) -> Table:
 
 
 def machine(view: RowContext) -> Iterator[RenderableType]:
-    """Say how the rest of the machine is, and Windows below it."""
+    """The rest of the machine, and Windows below it."""
     yield from filter(None, (_processor(view), _flows(view)))
     if facts := view.document.get("windows"):
         table = table_of("<", "~", gap=1)
@@ -107,13 +107,13 @@ def _windows(facts: Mapping[str, Any]) -> list[str]:
     pairs = {name: tuple(facts[one] for one in pair) for name, pair in parts.items() if facts.keys() >= {*pair}}
     told = known(*_WINDOWS, held_bytes=facts.get("vm_bytes"), free_bytes=facts.get("vm_unreturned_bytes"), **pairs)
     for gpu in facts.get("gpus", ()):
-        if "NVIDIA" in gpu["adapter"]:  # an integrated GPU lives in shared memory
+        if "NVIDIA" in gpu["adapter"]:  # an integrated GPU always uses shared memory
             told += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)
     return told
 
 
 def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
-    """Return the programs that are wanted in their order, and what that order is."""
+    """Return the selected programs in their order, and the order."""
     held = vram(view.document)
     wanted, growth = view.shown.filter.lower(), view.trail.growth
     rows = [
@@ -130,7 +130,7 @@ def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
     ]
     sort = view.shown.sort or (template("RAM") if view.growing is None else template("growth"))
     found = [r for r in rows if wanted in f"{r['pid']} {r['does']} {r['program']}".lower()]
-    # Whom the verdict names comes first, unless somebody has chosen another order.
+    # The verdict's culprit comes first, unless the user has chosen another order.
     first = None if view.shown.sort else view.document["verdict"].get("pid")
     found.sort(key=lambda r: (r["pid"] == first, SORTS[sort](r), SORTS["RAM"](r)), reverse=True)
     order = t("by {order}", order=t(sort))
@@ -138,15 +138,15 @@ def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
 
 
 def worth_a_line(row: Mapping[str, Any]) -> bool:
-    """Tell whether a program does something, grows, or is large."""
+    """Return whether a program has a role, grows, or is large."""
     return bool(row["does"]) or row["rss_bytes"] + row["swap_bytes"] >= SMALL_BYTES or SORTS["growth"](row) > 1 << 20
 
 
 def process_table(view: RowContext, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Show programs; the one that the verdict names is marked."""
+    """The table of programs; the verdict's culprit is marked."""
     wide, grows = view.width >= BARS, any((r["vram growth"] or 0) > _NOISE_BYTES_PER_SECOND for r in rows)
     figures = [t("pid"), t("RAM"), t("grows"), *[t("swapped")] * wide, t("VRAM"), *[t("VRAM grows")] * grows]
-    # What does not fit is cut from the program, and from nothing else.
+    # Only the program's name is truncated to fit.
     texts = [*["<" + t("does")] * wide, "~" + t("program")]
     table = table_of("<", *(">" + heading for heading in figures), *texts, gap=1, style="bright_black")
     for row in rows:

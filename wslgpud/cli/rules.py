@@ -15,7 +15,7 @@ app = CommandApp()
 
 _FOLDER = "deploy/prometheus"
 _RULES = f"{_FOLDER}/wslgpud.rules.yml"
-#: base address of the links in the rules as they are committed, see deploy/prometheus/generate.py
+#: base URL of the links in the committed rules, see deploy/prometheus/generate.py
 GRAFANA, DAEMON = "http://localhost:3000", "http://{{ $labels.instance }}"
 
 

@@ -1,4 +1,4 @@
-"""The two arrangements of the rows: all of them below each other, or as many as a terminal has lines."""
+"""The two arrangements of the rows: all of them, or as many as a terminal has lines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wslgpud.cli.rows import RowContext, Shown
 from wslgpud.words import t
 from wslgpud.words.units import size
 
-#: wider is no rule, and no bar; and where lines have no end
+#: widest rule and bar, also where lines have no limit
 _WIDEST, _USUAL = 200, 120
-#: programs on a screen without end; and at least, before other rows are left out
+#: programs on an unlimited screen; and the fewest before other rows are omitted
 _MOST_PROGRAMS, _LEAST_PROGRAMS = 8, 3
 #: lines of the curve of a forecast
 _CURVE_LINES = (7, 13)
@@ -27,7 +27,7 @@ _CURVE_LINES = (7, 13)
 
 @dataclass(frozen=True)
 class Screen:
-    """A look at ``mono`` as lines of text, the way somebody wants it; ``height`` None is as many as it takes."""
+    """The sample at ``mono`` as lines of text, with display options; ``height`` None means unlimited."""
 
     look: LiveSample
     trail: RecentSeries
@@ -53,7 +53,7 @@ class Screen:
             wanted = max(_LEAST_PROGRAMS, sum(map(rows_machine.worth_a_line, found)))
             least, most = _CURVE_LINES
             tall = min(most, max(room - wanted, room // 2)) if self.height else 0
-            tall -= (tall + 1) % 2  # an odd number has a line in its middle, which is half of the whole
+            tall -= (tall + 1) % 2  # an odd number has a middle line, at half the scale
             if tall >= least and view.growing:
                 drawn += lines(_forecast(view, view.growing, tall))
                 room -= tall
@@ -68,7 +68,7 @@ class Screen:
 
 
 def once(look: LiveSample) -> Screen:
-    """Return all that one look has brought."""
+    """Return all rows of one sample."""
     return Screen(look, RecentSeries(), Shown(span_seconds=0.0))
 
 
@@ -87,8 +87,8 @@ def _above(view: RowContext) -> Iterator[RenderableType]:
 
 
 def _forecast(view: RowContext, forecast: Mapping[str, Any], height: int) -> Iterator[RenderableType]:
-    """Draw how a memory filled, and between what it is going to until it is full."""
-    from wslgpud.cli.chart import chart  # with the curves comes the database
+    """Draw how a memory filled, and the range of its forecast until it is full."""
+    from wslgpud.cli.chart import chart  # imports the database
     from wslgpud.series.curves import Curve
     from wslgpud.store import SeriesRef
 
@@ -101,7 +101,7 @@ def _forecast(view: RowContext, forecast: Mapping[str, Any], height: int) -> Ite
     shown = mono - max(span, view.shown.span_seconds)
     seen = [(now + at - mono, share * whole) for at, share in points if at >= shown]
     start = min([now - span / 4, *(wall for wall, _ in seen)])
-    # As long as between two looks at least: loose dots are no line.
+    # At least the time between two samples, else there are only loose dots.
     step = max((now + span - start) / (2 * view.width), (now - start) / (len(seen) or 1))
     ahead = [
         (now + step * n, *(min(whole, used + (whole - used) * step * n / max(end, step)) for end in reversed(ends)))

@@ -1,4 +1,4 @@
-"""Series as people name them, and their values as people write them."""
+"""Series by keyword or pattern, and formatting of their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wslgpud.store import Reader, SeriesRef
 from wslgpud.words import say
 from wslgpud.words.units import size
 
-#: a word for what people look at most; each stands for metrics of the catalogue
+#: keywords for the most used series; each stands for metrics of the catalogue
 WORDS: Mapping[str, tuple[str, ...]] = {
     "ram": ("memory_available_bytes",),
     "swap": ("swap_free_bytes",),
@@ -31,10 +31,10 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 
 
 def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef, str]:
-    """Return the series that these words and patterns mean (without any: all), with their metrics' kinds.
+    """Return the series matching keywords and patterns (by default all), with their metrics' kinds.
 
-    A word of which this machine has nothing (``vram`` without a card) is told on standard error; a Fault where
-    all are such words, or one is none and means no series.
+    A keyword without series on this machine (``vram`` without a card) is reported on standard error; a Fault if there
+    are only such, or one is neither keyword nor matches a series.
     """
     kinds = reader.kinds(host=host)
     if not kinds:
@@ -71,13 +71,13 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit of a metric, empty for none or one that this version does not know."""
+    """Return the unit of a metric, empty without one or for an unknown metric."""
     spec = catalogue().find(metric)
     return "" if spec is None else spec.unit
 
 
 def amount(value: float, unit: str, *, rate: bool = False) -> str:
-    """Write a value with its unit; ``rate`` is one a second."""
+    """Format a value with its unit; ``rate`` means per second."""
     if unit == "bytes_per_second":
         return amount(value, "bytes", rate=True)
     if rate:

@@ -88,7 +88,7 @@ def _install(action: str, options: Options, *, user: bool, dry_run: bool) -> Non
     if not dry_run:
         complain(t("preparing the service (half a minute at most)"))
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # what is half done is undone
+        signal.signal(number, signal.default_int_handler)  # partial changes are undone
     try:
         version = installing.install(options, where, changes)
     except NotStarted as error:
@@ -190,7 +190,7 @@ def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge =
 
 
 def _begin(action: str, *, user: bool, dry_run: bool) -> tuple[Places, Changes]:
-    """Refuse who is not the one to ask, and have root look for programs where only root puts them."""
+    """Refuse users who cannot do it, and let root find programs only in root's own folders."""
     root = os.geteuid() == 0
     if user and root:
         raise Fault("--user is for the service of an ordinary user; as root leave it out")
@@ -206,7 +206,7 @@ def _begin(action: str, *, user: bool, dry_run: bool) -> tuple[Places, Changes]:
 
 
 def _shown(changes: Changes) -> bool:
-    """Print what would be done, if that is all that was asked for."""
+    """Print the planned changes, with ``--dry-run``."""
     if changes.dry:
         print(
             "\n".join(
@@ -217,7 +217,7 @@ def _shown(changes: Changes) -> bool:
 
 
 def _typed(action: str, *more: str, user: bool) -> str:
-    """Return a command of ours as it has to be typed: sudo does not look where pipx puts programs."""
+    """Return one of our commands as it must be typed: sudo does not search pipx's folder."""
     program = Path(sys.argv[0])
     usual = str(program).startswith(("/usr/", "/opt/")) or ".releases/" in str(program) or not program.is_absolute()
     words = ["wslgpud" if usual else str(program), "service", action, *(["--user"] if user else []), *more]

@@ -1,6 +1,6 @@
-"""Files below ``share``, beside the program: manual pages, and the scripts that shells load for completion.
+"""Files below ``share``, next to the program: manual pages and shell completion scripts.
 
-``python -m wslgpud.cli.share FOLDER`` writes it; ./tests/renew does that for the wheel, which takes it along.
+``python -m wslgpud.cli.share FOLDER`` writes them; ./tests/renew does so for the wheel, which includes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wslgpud.cli import completion, man
 
-#: where each shell looks by itself
+#: where each shell looks by default
 _COMPLETIONS = {
     "bash": "bash-completion/completions/wslgpud",
     "fish": "fish/vendor_completions.d/wslgpud.fish",

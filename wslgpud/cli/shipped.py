@@ -1,4 +1,4 @@
-"""Writing files that come with the program to where they are used."""
+"""Writes files that come with the program to where they are used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wslgpud.security import safe_files
 
 
 def put(files: Mapping[str, str], folder: Path, *, force: bool) -> None:
-    """Write files below a folder; those that somebody has changed only with ``force``. Raises Fault."""
+    """Write files below a folder; modified ones are replaced only with ``force``. Raises Fault."""
     for name, text in files.items():
         path = folder / name
         if not force and path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:

@@ -1,4 +1,4 @@
-"""``wslgpud status`` and ``wslgpud monitor``: how things stand, at once or live, on a terminal or for a script."""
+"""``wslgpud status`` and ``wslgpud monitor``: the current state, once or live, on a terminal or for a script."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from wslgpud.cli.screen import Screen, once
 from wslgpud.client import DaemonClient, Unanswered, in_one_line
 from wslgpud.words import MessageError, current, t
 
-#: of ``--check``, by level; any other is not known
+#: exit status of ``--check``, by level; any other means unknown
 EXITS, UNKNOWN = {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}, 3
-#: between two looks, unless somebody says; and at least
+#: default interval; and the shortest
 WATCH_SECONDS, LEAST_SECONDS = 2.0, 0.2
 _CHECK = "print one line and exit by it: 0 ok or info, 1 warning, 2 critical or worse, 3 not known"
 
@@ -69,7 +69,7 @@ def status(
 
 
 class Seen(NamedTuple):
-    """The result of one query: no sample where nobody answered."""
+    """The result of one query: no sample without an answer."""
 
     look: LiveSample | None
     document: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Seen(NamedTuple):
 
     @property
     def line(self) -> str:
-        """All of it in one line."""
+        """The whole state in one line."""
         return f"{current().label('level', self.level).upper()} {self.headline}"
 
 
@@ -95,7 +95,7 @@ def _seen(feed: Feed, trail: RecentSeries) -> Seen:
 
 
 def _watch(feed: Feed, pause: float, *, as_json: bool) -> NoReturn:
-    """Look again and again: in place on a terminal, else a line each time."""
+    """Refresh repeatedly: in place on a terminal, else one line each time."""
     console, trail = Console(), RecentSeries()
     place = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else None
     with place or contextlib.nullcontext():
@@ -129,10 +129,10 @@ def monitor(
     """
     if url:
         daemon = DaemonClient(url.rstrip("/"))
-        daemon.status()  # one that does not answer is said so at once
+        daemon.status()  # report at once if it does not answer
     feed: Feed = DaemonFeed(daemon) if url else feed_of(config, state, host_root)
     with contextlib.closing(feed):
-        # Without a keyboard (</dev/null, docker run -t) nobody could leave it again.
+        # Without a keyboard (</dev/null, docker run -t) there would be no way to quit.
         if once or not (os.isatty(0) and os.isatty(1)):
             _print_once(feed)
             return
@@ -142,12 +142,12 @@ def monitor(
 
 
 def _print_once(feed: Feed) -> None:
-    from wslgpud.cli.live.series_source import before  # the database only when somebody asks
+    from wslgpud.cli.live.series_source import before  # the database only on request
 
     trail, console = RecentSeries(), Console()
     look = looked(feed, trail)
     past = feed.past(trail)
-    with contextlib.closing(past), contextlib.suppress(MessageError):  # then sparklines begin with this look
+    with contextlib.closing(past), contextlib.suppress(MessageError):  # then sparklines begin with this sample
         for key, points in before(past, look):
             trail.seed(key, points)
     height = shutil.get_terminal_size().lines if console.is_terminal else None

@@ -1,6 +1,6 @@
-"""``wslgpud stress``: test the GPU's memory now, and look at the nights so far.
+"""``wslgpud stress``: test the GPU's memory now, and show earlier runs.
 
-The store, which takes as long to import as all the rest, is imported once it is needed: in a run, while torch loads.
+The store, which takes as long to import as everything else, is imported when needed: in a run, while torch loads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wslgpud.words import cause, current, t
 
 app = CommandApp(no_args_is_help=False)
 
-#: Whoever asks for a run has let go of the GPU, and torch takes about that long to load; a nightly run waits longer
+#: Users who start a run have freed the GPU, and torch takes about this long to load; a nightly run waits longer
 #: (stress.settle_seconds).
 SETTLE_SECONDS = 3.0
 #: exit status for each verdict
@@ -88,7 +88,7 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
 
 
 class _ByHand:
-    """A run outside the daemon: it looks at the GPU itself, in a thread, as the daemon does between runs."""
+    """A run outside the daemon: it samples the GPU itself, in a thread, as the daemon does between runs."""
 
     def __init__(self, config: Path | None, state: Path | None, patience: float = math.inf, *, silent: bool) -> None:
         self.settings, self.folder = loaded(config).config, common.state_folder(state)
@@ -167,13 +167,13 @@ def _document(run: StressResult) -> dict[str, Any]:
 
 
 def _keep(result: StressResult, settings: configuration.Config, folder: Path, database: str) -> None:
-    """Write the run into the database, or leave it for the daemon that owns it."""
+    """Write the run to the database, or leave it for the daemon that owns it."""
     from wslgpud.store import LockedError, Store, StoreError
     from wslgpud.stress.schedule import leave
 
     try:
-        # Root writes no database into the service's folder: a link in its place would have it write anywhere, and
-        # files that SQLite adds to a database would be root's, so that the service could not open it any more.
+        # Root writes no database in the service's folder: through a link it could write anywhere, and files that SQLite
+        # adds would be root's, so that the service could no longer open the database.
         if os.geteuid() == 0 and folder.stat().st_uid != 0:
             leave(folder, result)
             return

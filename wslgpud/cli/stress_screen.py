@@ -37,12 +37,12 @@ SPEEDS = (("write", template("write"), 1), ("change", template("change"), 2), ("
 
 
 def _word(text: str) -> str:
-    """Return a word of a table in the reader's language, as it is where it is somebody else's."""
+    """Return a word of a table in the reader's language; foreign text unchanged."""
     return current().template(text)
 
 
 class Progress(bars.Progress):
-    """A bar while the run goes on; nothing when ``silent`` or without a terminal."""
+    """A progress bar during the run; nothing when ``silent`` or without a terminal."""
 
     def __init__(self, *, silent: bool) -> None:
         columns = (
@@ -56,7 +56,7 @@ class Progress(bars.Progress):
         self._task = self.add_task("", total=None, note="")
 
     def tell(self, text: str) -> None:
-        """Show what is waited for."""
+        """Show what the run is waiting for."""
         self.update(self._task, description=text)
 
     def line(self, line: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ def _gbs(value: float | None) -> str:
 
 
 def print_run(run: StressResult, *, rows: bool = False) -> None:
-    """Print the verdict, the layers of memory and the speeds; with ``rows`` what they come from."""
+    """Print the verdict, the classes of memory and the speeds; with ``rows`` the underlying data."""
     out, values, colour = Console(), run.values, TERMINAL_VERDICTS[run.verdict]
     title = Text(t("{title}: {text}", title=f"GPU {run.gpu} {run.name}", text=_word(VERDICTS[run.verdict])))
     said = "\n".join(_said(run)) or t("every byte kept what was written")
@@ -170,7 +170,7 @@ def _made_with(key: Mapping[str, str]) -> Iterator[MessageLike]:
             yield say("{name} {version}", name=named(name), version=value)
 
 
-#: heading, unit and width of what one run shows in its line
+#: heading, unit and width of the columns of a run
 COLUMNS = (
     (template("id"), "", 4),
     (template("when"), "", 16),
@@ -186,12 +186,12 @@ COLUMNS = (
 
 
 def _bits(counts: Mapping[str, int]) -> str:
-    """Name the bits that were wrong, when they are few."""
+    """Return the wrong bits, if they are few."""
     return current().listed(map(str, counts)) if len(counts) <= 4 else t("{count} of 64", count=len(counts))
 
 
 def print_history(runs: Sequence[tuple[int, StressResult]]) -> None:
-    """Print one line a run, and below it what is to be said of it."""
+    """Print one line per run, with remarks below it."""
     out = Console()
     if not runs:
         out.print(t("no stress run yet; wslgpud stress does one"))
@@ -214,8 +214,8 @@ def print_history(runs: Sequence[tuple[int, StressResult]]) -> None:
 
 
 def print_curves(runs: Sequence[StressResult]) -> None:
-    """Draw usable VRAM and bandwidth of the complete runs over time, for each card."""
-    from wslgpud.series.curves import Curve  # with the store, see ``wslgpud.cli.stress``
+    """Draw usable VRAM and bandwidth of complete runs over time, for each card."""
+    from wslgpud.series.curves import Curve  # imports the store, see ``wslgpud.cli.stress``
     from wslgpud.store import SeriesRef
 
     out, done = Console(), [run for run in runs if run.complete]
@@ -258,7 +258,7 @@ def print_differences(columns: Sequence[str], rows: Sequence[Mapping[str, Any]])
         return
     if len(columns) < 2:
         out.print(t("nothing to compare: all runs are of one driver and torch"))
-    # "gpu0 576.88 torch 2.13.0" is wide; the same words on two lines are not.
+    # "gpu0 576.88 torch 2.13.0" is wide; on two lines it is not.
     headings = ("", *(name.replace(" torch", "\ntorch") for name in columns), t("difference"))
     shown = []
     for row in rows:

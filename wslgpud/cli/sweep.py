@@ -65,7 +65,7 @@ def sweep(
             with tempfile.TemporaryFile(buffering=0) as log:
                 step, interrupted = _step(command, value, limit, host, vram, gpu, log)
                 steps.append(step)
-                if interrupted:  # also where the command then ended well: who presses Ctrl-C wants an end
+                if interrupted:  # even if the command then succeeded: Ctrl-C means stop
                     end = t("interrupted at {value}", value=value)
                 elif step.code:
                     end = t("{value} ended with status {code}", value=value, code=step.code) + f"\n{_tail(log)}"
@@ -86,7 +86,7 @@ def sweep(
 def _step(
     command: str, value: str, seconds: float | None, host: Host, vram: VramWatch, gpu: int, log: BinaryIO
 ) -> tuple[SweepStep, bool]:
-    """Run the command with one value; also return whether somebody interrupted it."""
+    """Run the command with one value; also return whether it was interrupted."""
     line = command.replace("{}", shlex.quote(value))
     guarded = GuardedCommand(["/bin/sh", "-c", line], dict(os.environ), seconds)
     with Relay(log, live=True, quiet=True) as relay:

@@ -39,7 +39,7 @@ ProcessorsOption = Annotated[int, option("--processors", "N", "Windows' logical 
 YesOption = Annotated[bool, flag("--yes -y", "do not ask")]
 
 IN_FORCE = template("It takes effect when WSL starts anew. Save your work, then run in Windows:  wsl --shutdown")
-#: how a setting stands, and in which colour
+#: state of a setting, and its colour
 MATCHES: Mapping[compare.Match, tuple[str, str]] = {
     "in force": (template("in force"), "green"),
     "waiting": (template("waits for wsl --shutdown"), "yellow"),
@@ -57,12 +57,12 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         wslgpud wslconfig check --file /etc/wsl.conf
     """
     host, told, sound = host_at(host_root), [], True
-    # The optional file first: without the other the command ends.
+    # The optional file first: without the other, the command ends.
     for wanted in (WSL_CONF, WSLCONFIG) if file is None and host.exists(WSL_CONF_PATH) else (WSLCONFIG,):
         place, document = _document(host, file, wanted)
         declared = files.declared(place)
         parsed = wsl_config.parse(document.text, place, declared)
-        # Asking Windows takes a second: only where its answer is of use.
+        # Querying Windows takes a second: only where its answer matters.
         sized = declared is WSLCONFIG and (parsed.get("wsl2.memory") or parsed.get("wsl2.processors"))
         found = checks.remarks(parsed, *((files.windows_size(host) if sized else None) or ()))
         told += [{"file": place, **remark._asdict()} for remark in found]
@@ -93,7 +93,7 @@ def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
     words = current()
     console.print(Text.assemble((t("line {number}:", number=remark.line) + " ", "bold"), source))
     if remark.wsl:
-        # Foreign, and a file's name may be long: as it is.
+        # Foreign text, and a file's name may be long: not wrapped.
         console.print(Text.assemble("  ", t("WSL says:"), " ", remark.wsl, style="dim"))
     console.print(Text(f"  {words.text(remark.why)}"))
     console.print(Text.assemble("  ", (t("fix:") + " ", "green"), words.text(remark.fix), "\n"))
@@ -159,7 +159,7 @@ def preset(
     """
     host = host_at(host_root)
     chosen, place, old = _settings(host, name, memory, processors), WSLCONFIG.name, ConfigText("")
-    with contextlib.suppress(MessageError):  # it is only shown; a machine without a file of its own may want one
+    with contextlib.suppress(MessageError):  # only for display; the machine may have no file yet
         place, old = _document(host, file, missing=True)
     new = changed(old.text, {setting.path: setting.value for setting in chosen})
     purpose = Message(presets.PRESETS[name].purpose)
@@ -244,7 +244,7 @@ def _settings(host: Host, name: str, memory: str, processors: int) -> list[prese
     if name not in presets.PRESETS:
         raise Fault("there is no preset {name}; there are {known}", name=name, known=tuple(presets.PRESETS))
     ram = wsl_config.size(memory.upper()) if memory else None
-    if memory and (not ram or ram < GIB):  # 64 alone would be bytes
+    if memory and (not ram or ram < GIB):  # 64 alone would mean bytes
         raise Fault("--memory {value}: write it like 64GB", value=memory)
     if not ram or not processors:
         asked = files.windows_size(host)
@@ -257,7 +257,7 @@ def _settings(host: Host, name: str, memory: str, processors: int) -> list[prese
 def _document(
     host: Host, file: Path | None, declared: WslFile = WSLCONFIG, *, missing: bool = False
 ) -> tuple[str, ConfigText]:
-    """Return where ``file`` or the machine's own is, and its text; one that is not there is empty where that may be."""
+    """Return the path of ``file`` or of the machine's own, and its text; empty where a missing file is allowed."""
     place = str(file) if file is not None else WSL_CONF_PATH if declared is WSL_CONF else files.find(host)
     with refused("cannot read {path}: {why}", path=place):
         try:

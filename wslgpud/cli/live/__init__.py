@@ -1,1 +1,1 @@
-"""The live view in the terminal: where looks come from, what is kept of them, how it is drawn."""
+"""The live view in the terminal: source of its samples, recent history, and rendering."""

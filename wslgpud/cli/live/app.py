@@ -1,4 +1,4 @@
-"""The live view: looks once a second in a thread of its own, and shows what it saw."""
+"""The live view: samples once per second in a separate thread, and shows the result."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from wslgpud.cli.screen import Screen as View
 from wslgpud.client import Unanswered
 from wslgpud.words import MessageError, current, t
 
-#: of the smallest terminal, less the border and padding of the help
+#: columns of the smallest terminal, minus border and padding of the help
 _HELP_COLUMNS = 70
 
 
 def terminal_gone() -> bool:
-    """Tell whether the terminal was closed; where its signal is ignored (nohup), Textual would draw on."""
-    with contextlib.suppress(OSError, ValueError):  # no terminal to begin with
+    """Return whether the terminal was closed; where its signal is ignored (nohup), Textual would keep drawing."""
+    with contextlib.suppress(OSError, ValueError):  # not a terminal
         try:
             termios.tcgetattr(sys.__stdin__ or 0)
         except termios.error as error:
@@ -46,7 +46,7 @@ def terminal_gone() -> bool:
 
 
 def help_text() -> str:
-    """Say what the screen means, and which keys there are."""
+    """Return the legend of the screen and the keys."""
     keys = {
         "s": t("sort by RAM, VRAM, growth or pid"),
         "/": t("only programs that contain a word"),
@@ -79,7 +79,7 @@ class _Help(ModalScreen[None]):
 
 
 class _Printable(LineFilter):
-    """Makes every line harmless to print before it is drawn: Textual draws past ``wslgpud.security.terminal``."""
+    """Cleans every line before it is drawn: Textual bypasses ``wslgpud.security.terminal``."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         del background
@@ -87,7 +87,7 @@ class _Printable(LineFilter):
 
 
 class LiveApp(App[None]):
-    """The terminal's face of wslgpud."""
+    """The live view."""
 
     CSS = """
     Screen { background: transparent; }
@@ -118,7 +118,7 @@ class LiveApp(App[None]):
         self.shown = Shown()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return what every line of every widget passes."""
+        """Return the filters for every line of every widget."""
         return [*super().get_line_filters(), self._printable]
 
     def compose(self) -> ComposeResult:
@@ -128,23 +128,23 @@ class LiveApp(App[None]):
         yield Footer()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keep the keys of this view to itself: another one over it has keys of its own."""
+        """Disable the keys of this view while another screen is on top."""
         del parameters
         return len(self.screen_stack) == 1 or not hasattr(LiveApp, f"action_{action}")
 
     def on_unmount(self) -> None:
-        """Give back what history holds."""
+        """Close the history."""
         if self._past is not None:
             self._past.close()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start sampling."""
         self.watch_machine()
         self.set_interval(1.0, self._second)
 
     @work(thread=True, exclusive=True)
     def watch_machine(self) -> None:
-        """Look until the end; a daemon that does not answer is said so and asked again."""
+        """Sample until the end; report a daemon that does not answer, and retry."""
         seeded = False
         while self.is_running:
             began = time.monotonic()
@@ -160,9 +160,9 @@ class LiveApp(App[None]):
             time.sleep(max(0.05, self._interval - (time.monotonic() - began)))
 
     def _remember(self, look: LiveSample) -> None:
-        """Let sparklines begin with what a daemon has seen before the first look."""
+        """Fill sparklines with the daemon's history before the first sample."""
         past = self._feed.past(self._trail)
-        # Else they begin with this look; history, once asked for, says why.
+        # Else they start with this sample; the history screen shows the error.
         with contextlib.closing(past), contextlib.suppress(MessageError):
             found = before(past, look)
             if self.is_running:
@@ -185,7 +185,7 @@ class LiveApp(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        # There is none while the screen is taken down, and a timer may still come.
+        # There is none during shutdown, when a timer may still fire.
         for view in self.query("#view").results(Static):
             if self._look is None:
                 view.update(self.shown.trouble or t("looking ..."))
@@ -198,21 +198,21 @@ class LiveApp(App[None]):
         self.call_after_refresh(self._draw)
 
     def action_show(self, how: str, *way: int) -> None:
-        """Show it in another way, by the name of what ``Shown`` does."""
+        """Change the display by the name of a method of ``Shown``."""
         self._change(getattr(self.shown, how)(*way))
 
     def action_help(self) -> None:
-        """Say what is what."""
+        """Show the legend."""
         self.push_screen(_Help())
 
     def action_history(self) -> None:
-        """Show what was measured before."""
+        """Show the history."""
         if self._past is None:
             self._past = self._feed.past(self._trail)
         self.push_screen(History(self._past))
 
     def action_filter(self) -> None:
-        """Ask for the word that programs must have."""
+        """Ask for the filter of programs."""
         asked = self.query_one("#filter", Input)
         asked.add_class("asked")
         asked.focus()
@@ -223,11 +223,11 @@ class LiveApp(App[None]):
         self.on_input_submitted()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Choose while somebody types."""
+        """Filter while typing."""
         self._change(replace(self.shown, filter=event.value))
 
     def on_input_submitted(self) -> None:
-        """Keep the choice."""
+        """Keep the filter."""
         self.query_one("#filter", Input).remove_class("asked")
         self.set_focus(None)
 

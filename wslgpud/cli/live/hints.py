@@ -9,9 +9,9 @@ from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.words import MessageLike, all_of, say
 
 WINDOW_SECONDS = 30.0
-#: a card below this while somebody trains is waiting for something
+#: a card below this utilization during a training is waiting for something
 _IDLE_GPU = 0.8
-#: one thread at full speed, and not much beside it
+#: one thread at full speed, and little else
 _ONE_CORE = (0.85, 1.6)
 _FULL_VRAM = 0.85
 _FLAT = 0.01
@@ -20,7 +20,7 @@ _NEARLY_FULL = 0.05
 
 
 class Hint(NamedTuple):
-    """A suggestion, or with ``act`` False a reassurance; ``evidence`` is what was seen."""
+    """A suggestion, or with ``act`` False a reassurance; ``evidence`` holds the observations."""
 
     text: MessageLike
     evidence: MessageLike
@@ -28,20 +28,20 @@ class Hint(NamedTuple):
 
 
 def hints(look: LiveSample, trail: RecentSeries) -> list[Hint]:
-    """Return what is worth saying, the most useful first."""
+    """Return the hints, the most useful first."""
     return [hint for find in (_thrashing, _volumes, _windows_drive, _waiting_gpus, _flat) for hint in find(look, trail)]
 
 
 def _waiting_gpus(look: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
-    """Find a training whose card waits, and say for what if that can be told."""
-    # A stress run's worker has torch loaded and a card half busy, and is nobody's training.
+    """Find a training whose card waits, and for what, if known."""
+    # A stress run's worker has torch loaded and a card half busy, but is not a training.
     stress = any(work["kind"] == "stress" for work in look.document.get("running", ()))
     if stress or not any("training" in p["roles"] for p in look.document["processes"]):
         return
     cpu, cpus = trail.mean(CurveKey("cpu"), WINDOW_SECONDS), look.value("cpus")
     for card in look.document["gpus"]:
         busy = trail.mean(CurveKey("busy", str(card["index"])), WINDOW_SECONDS)
-        # one that is not used at all is not waiting: nothing has been given to it
+        # an idle one is not waiting: it has no work
         if busy is None or not 0.03 < busy < _IDLE_GPU:
             continue
         seen = say("{resource} {busy_ratio} busy", resource=f"gpu{card['index']}", busy_ratio=busy)

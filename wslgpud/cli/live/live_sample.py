@@ -1,4 +1,4 @@
-"""Looks at the machine, from the running daemon or by ourselves, and what is kept of them for sparklines and rates."""
+"""Samples of the live view, from the running daemon or our own, and recent series for sparklines and rates."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from wslgpud.cli.live.own_feed import OwnFeed
     from wslgpud.cli.live.series_source import Past
 
-#: a data set stays where it is
+#: check interval of open files: a data set does not move
 DRIVES_SECONDS = 10.0
-#: between the two looks that it takes to know rates
+#: time between the two samples needed for rates
 SETTLE_SECONDS = 1.0
-#: without a sample for so long, or for so many intervals, how things stand is not known; as in /-/healthy
+#: without a sample for this long, or for this many intervals, the state is unknown; as in /-/healthy
 STALE_SECONDS, STALE_INTERVALS = 10.0, 5
 _ESCAPE = re.compile(r"\\(.)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
-#: name of the samples as Prometheus has it -> (labels, value) of each series
+#: Prometheus' sample name -> (labels, value) of each series
 Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 
@@ -49,9 +49,9 @@ class LiveSample:
     values: Values
     seen_by: str
     where: str = ""
-    #: name of a training that reads from a drive of Windows, and what it has open there
+    #: name of a training that reads from a Windows drive, and its open path there
     on_windows: tuple[str, str] | None = None
-    #: how old the sample was, and how often one is taken
+    #: age of the sample, and the sampling interval
     age_seconds: float = 0.0
     interval_seconds: float = 0.0
 
@@ -69,12 +69,12 @@ class LiveSample:
 
     @property
     def stale(self) -> bool:
-        """Tell whether the daemon answers and does not sample."""
+        """Return whether the daemon answers but does not sample."""
         return self.age_seconds > max(STALE_SECONDS, STALE_INTERVALS * self.interval_seconds)
 
 
 class NotYet(Unanswered):
-    """The daemon is there, and has taken no sample yet; ``document`` is what it says."""
+    """The daemon runs, but has no sample yet; ``document`` is its answer."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         url = document["url"]
@@ -83,14 +83,14 @@ class NotYet(Unanswered):
 
 
 class DaemonFeed:
-    """Asks a running daemon, ours or that of another machine."""
+    """Queries a running daemon, ours or another machine's."""
 
     def __init__(self, daemon: DaemonClient, *, here: bool = False) -> None:
         self._daemon = daemon
         self._watch = DriveWatch(Host()) if here else None
 
     def look(self) -> LiveSample:
-        """Look once, which may take seconds, or raise ``Unanswered``."""
+        """Take a sample, which may take seconds, or raise ``Unanswered``."""
         document = self._daemon.status()
         if "at" not in document:
             raise NotYet(document)
@@ -104,13 +104,13 @@ class DaemonFeed:
         return LiveSample(time.monotonic(), document, values, "daemon", self._daemon.url, found, age, interval)
 
     def past(self, _: RecentSeries) -> Past:
-        """Return where history comes from: a daemon remembers more than a view."""
-        from wslgpud.cli.live.series_source import api_past  # the database only when somebody asks
+        """Return the source of history: a daemon has more than the view."""
+        from wslgpud.cli.live.series_source import api_past  # the database only on request
 
         return api_past(self._daemon)
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing: there are no resources to close."""
 
 
 Feed: TypeAlias = Union[DaemonFeed, "OwnFeed"]
@@ -119,21 +119,21 @@ Feed: TypeAlias = Union[DaemonFeed, "OwnFeed"]
 def feed_of(
     config: Path | None, state: Path | None, host_root: Path | None, complain: Callable[[str], None] = complain
 ) -> Feed:
-    """Return the feed of this machine's daemon, or of a recorded machine; else looks of our own."""
+    """Return the feed of this machine's daemon, or of a recorded machine; else our own."""
     settings, folders = loaded(config).config, daemon_folders(state)
     if host_root is None and (found := answering(folders, complain)):
         return DaemonFeed(found[0], here=True)
-    from wslgpud.cli.live.own_feed import OwnFeed  # the sources and the engine only where no daemon has looked
+    from wslgpud.cli.live.own_feed import OwnFeed  # the sources and the engine only without a daemon
 
     if host_root is not None:
         return OwnFeed(settings, host_at(host_root), "recording")
-    # What a daemon kept that does not run now is history all the same.
+    # The history of a stopped daemon is useful as well.
     with_history = next((folder for folder in folders if (folder / "wslgpud.db").exists()), folders[0])
     return OwnFeed(settings, Host(), folder=with_history)
 
 
 def looked(feed: Feed, trail: RecentSeries) -> LiveSample:
-    """Look once, through a daemon; by ourselves twice, as rates need two looks. It may raise ``Unanswered``."""
+    """Take a sample through a daemon; without one take two, as rates need two. It may raise ``Unanswered``."""
     first, look = not trail.known(), feed.look()
     trail.add(look)
     if first and look.seen_by == "own look":
@@ -144,7 +144,7 @@ def looked(feed: Feed, trail: RecentSeries) -> LiveSample:
 
 
 def read_values(known: Mapping[str, float]) -> Values:
-    """Read the values of ``/api/v1/latest``, whose names are as Prometheus writes them."""
+    """Parse the values of ``/api/v1/latest``, whose names are in Prometheus' notation."""
     values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for name, value in known.items():
         sample, _, inside = name.partition("{")
@@ -156,7 +156,7 @@ def read_values(known: Mapping[str, float]) -> Values:
 
 
 class DriveWatch:
-    """Looks now and then whether a training has files of a Windows drive open; see the doctor's check."""
+    """Checks now and then whether a training has files of a Windows drive open; see the doctor's check."""
 
     def __init__(self, host: Host) -> None:
         self._host, self._looked = host, -math.inf
@@ -174,27 +174,27 @@ class DriveWatch:
         return self._found
 
 
-#: at a look a second, as much as an hour
+#: an hour at one sample per second
 MOST_POINTS = 3600
 GROWTH_WINDOW_SECONDS, GROWTH_LEAST_SECONDS = 60.0, 10.0
 
 
 class CurveKey(NamedTuple):
-    """A curve: what it shows, and of which thing (a GPU's index, a resource of PSI, a pid)."""
+    """A curve: its quantity, and its object (a GPU's index, a resource of PSI, a pid)."""
 
     what: str
     which: str = ""
 
 
 class RecentSeries:
-    """Curves of the last minutes, fed with one look after another."""
+    """Curves of the last minutes, fed sample by sample."""
 
     def __init__(self) -> None:
         self._curves: dict[CurveKey, deque[tuple[float, float]]] = {}
         self._last: LiveSample | None = None
 
     def add(self, look: LiveSample) -> None:
-        """Take a look in; one that repeats the last (a daemon that has not sampled since) adds nothing."""
+        """Add a sample; one that repeats the last (the daemon has not sampled since) adds nothing."""
         if self._last is not None and look.document["at"] == self._last.document["at"]:
             return
         for key, value in (*_levels(look), *_rates(self._last, look)):
@@ -205,15 +205,15 @@ class RecentSeries:
         self._last = look
 
     def seed(self, key: CurveKey, points: Iterable[tuple[float, float]]) -> None:
-        """Put (monotonic time, value) of before the first look under a curve."""
+        """Prepend (monotonic time, value) from before the first sample to a curve."""
         self._curves[key] = deque(sorted([*points, *self._curves.get(key, ())]), maxlen=MOST_POINTS)
 
     def known(self) -> list[CurveKey]:
-        """Return what there are curves of."""
+        """Return the keys of the existing curves."""
         return list(self._curves)
 
     def points(self, key: CurveKey, seconds: float = math.inf) -> Sequence[tuple[float, float]]:
-        """Return the last ``seconds`` of a curve, oldest first; empty when it is not known."""
+        """Return the last ``seconds`` of a curve, oldest first; empty when unknown."""
         if not (curve := self._curves.get(key)):
             return ()
         return tuple(point for point in curve if point[0] >= curve[-1][0] - seconds)
@@ -224,14 +224,14 @@ class RecentSeries:
         return curve[-1][1] if curve else None
 
     def mean(self, key: CurveKey, seconds: float) -> float | None:
-        """Return the mean of the last ``seconds``, None where less than half of that is known."""
+        """Return the mean of the last ``seconds``, None where less than half of them are known."""
         curve = self.points(key)
         if not curve or curve[-1][0] - curve[0][0] < seconds / 2:
             return None
         return fmean(value for _, value in self.points(key, seconds))
 
     def growth(self, key: CurveKey) -> float | None:
-        """Return by how much a curve rose a second over the last minute; None before ten seconds."""
+        """Return the rise of a curve per second over the last minute; None before ten seconds."""
         curve = self.points(key, GROWTH_WINDOW_SECONDS)
         seconds = curve[-1][0] - curve[0][0] if curve else 0.0
         return (curve[-1][1] - curve[0][1]) / seconds if seconds >= GROWTH_LEAST_SECONDS else None
@@ -255,7 +255,7 @@ def _levels(look: LiveSample) -> Iterator[tuple[CurveKey, float]]:
 
 
 def vram(document: Mapping[str, Any]) -> dict[int, int | None]:
-    """Return what each process holds of all cards together; None where a card does not tell."""
+    """Return each process's VRAM on all cards; None where a card does not report it."""
     found: dict[int, int | None] = {}
     for process in (process for card in document["gpus"] for process in card["processes"]):
         used, before = process.get("used_bytes"), found.get(process["pid"], 0)
@@ -263,7 +263,7 @@ def vram(document: Mapping[str, Any]) -> dict[int, int | None]:
     return found
 
 
-#: curve -> counter, added up over everything that has it
+#: curve -> counter, summed over all its series
 _RATES = {
     "disk read": "disk_read_bytes",
     "disk write": "disk_written_bytes",
@@ -279,7 +279,7 @@ def _rates(before: LiveSample | None, now: LiveSample) -> Iterator[tuple[CurveKe
         return
     for what, counter in _RATES.items():
         old, new = before.value(counter), now.value(counter)
-        if old is not None and new is not None and new >= old:  # one that fell has begun anew
+        if old is not None and new is not None and new >= old:  # a decrease means a reset
             yield CurveKey(what), (new - old) / seconds
     for resource, spent in _increases(before, now, "pressure_waiting_seconds", "resource").items():
         yield CurveKey("waiting", resource), min(1.0, spent / seconds)
@@ -288,7 +288,7 @@ def _rates(before: LiveSample | None, now: LiveSample) -> Iterator[tuple[CurveKe
 
 
 def busy_share(modes: Mapping[str, float]) -> float | None:
-    """Return the share of the processor's time that was work, of the time spent in each mode."""
+    """Return the busy share of CPU time, from the time spent in each mode."""
     total = sum(modes.values())
     return 1 - (modes.get("idle", 0.0) + modes.get("iowait", 0.0)) / total if total else None
 

@@ -1,4 +1,4 @@
-"""Looks at the machine by ourselves, where no daemon runs that could be asked."""
+"""Samples the machine in this process, where no daemon runs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class OwnFeed:
-    """Looks at the machine itself: no daemon is needed, but nothing is remembered and nobody is warned."""
+    """Samples the machine itself: needs no daemon, but stores nothing and sends no warnings."""
 
     def __init__(self, config: Config, host: Host, seen_by: str = "own look", folder: Path | None = None) -> None:
-        """Prepare the sources; nothing is read yet. ``folder`` is where a daemon's data may lie."""
+        """Prepare the sources; nothing is read yet. ``folder`` is where a daemon may keep its data."""
         self._monitor = SamplingPipeline(config, host)
         self._seen_by, self._folder = seen_by, folder
         self._watch = DriveWatch(host)
 
     def look(self) -> LiveSample:
-        """Look once."""
+        """Take a sample."""
         state, _ = self._monitor.tick()
         values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         for spec, value, labels in state.snapshot.readings():
@@ -39,11 +39,11 @@ class OwnFeed:
         return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document))
 
     def past(self, trail: RecentSeries) -> Past:
-        """Return where history comes from: a database, else what ``trail`` has seen."""
-        from wslgpud.cli.live.series_source import past_of  # the database only when somebody asks
+        """Return the source of history: a database, else ``trail``."""
+        from wslgpud.cli.live.series_source import past_of  # the database only on request
 
         return past_of(str(self._folder / "wslgpud.db") if self._folder else "", trail)
 
     def close(self) -> None:
-        """Give back what the sources hold."""
+        """Close the sources."""
         self._monitor.close()

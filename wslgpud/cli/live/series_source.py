@@ -1,4 +1,4 @@
-"""Where the live view's history comes from: a daemon's API, a database, or what it has seen itself."""
+"""Sources of the live view's history: a daemon's API, a database, or its own samples."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from wslgpud.serve.api_history import MOST_SERIES
 from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
 from wslgpud.words import t
 
-#: of the API's points of all series of an answer, a picture needs a few for each column
+#: limit of points per answer: a plot needs a few per column
 MOST_POINTS = 1200
-#: sparklines begin with so much of what was before the first look, in steps that leave no column blank
+#: history loaded for sparklines, in steps that leave no column blank
 SEED_SECONDS = 600.0
 SEED_POINTS = 300
 
-#: what a daemon answers, which may be another machine's
+#: the answer of a daemon, which may be another machine's
 _NUMBERS = rows(number)
 _KNOWN = record({"series": rows(record(dict.fromkeys(("name", "metric"), text)))})
 _SERIES = record(
@@ -49,29 +49,29 @@ _SEEN: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 
 class Drawn(NamedTuple):
-    """Curves of a time, and how long each of their steps is."""
+    """Curves over a time, and the length of their steps."""
 
     curves: Sequence[Curve]
     step_seconds: float
 
 
 class Past(NamedTuple):
-    """Something that remembers; each question may take a while, and raises ``MessageError`` where it has no answer.
+    """A source of history; each query may take a while, and raises ``MessageError`` on failure.
 
-    ``words()`` returns what can be asked for, what is looked at most often first; ``drawn(word, start, end,
-    points)`` its curves between two moments in about so many points.
+    ``words()`` returns the available keywords, the most used first; ``drawn(word, start, end, points)`` the curves of
+    one between two moments, in about so many points.
     """
 
     where: str
     words: Callable[[], Sequence[str]]
     drawn: Callable[[str, float, float, int], Drawn]
     close: Callable[[], None] = lambda: None
-    #: whether it knows more than the view itself
+    #: whether it has more than the view itself
     earlier: bool = True
 
 
 def database_past(database: str) -> Past:
-    """Read the database beside the daemon, as ``wslgpud history`` does."""
+    """Read the database, as ``wslgpud history`` does."""
     reader = Reader(database)
     place = reader.path
 
@@ -91,7 +91,7 @@ def database_past(database: str) -> Past:
 
 
 def api_past(daemon: DaemonClient) -> Past:
-    """Ask a daemon's API, also one of another machine."""
+    """Query a daemon's API, also another machine's."""
     known: list[Mapping[str, Any]] = []
 
     def answer(path: str, shape: Shape, **query: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def api_past(daemon: DaemonClient) -> Past:
         found = answer("/api/v1/range", _RANGE, series=names, start=start, end=end, points=points)
         try:
             curves = [_curve_of(one) for one in found["series"] if one["metric"] in samples]
-        except (ValueError, ZeroDivisionError) as error:  # columns of different lengths, or a moment twice
+        except (ValueError, ZeroDivisionError) as error:  # columns of different lengths, or a duplicate time
             raise daemon.stranger(error) from error
         return Drawn([one for one in curves if one.points], float(found["step"] or 1))
 
@@ -122,7 +122,7 @@ def api_past(daemon: DaemonClient) -> Past:
 
 
 def trail_past(trail: RecentSeries) -> Past:
-    """Return what the view has seen since it began: all there is where no daemon keeps a history."""
+    """Return the view's own samples since its start: all there is without a daemon."""
 
     def words() -> Sequence[str]:
         seen = {key.what for key in trail.known()}
@@ -142,12 +142,12 @@ def trail_past(trail: RecentSeries) -> Past:
 
 
 def _samples(word: str) -> set[str]:
-    """Return the names of a word's metrics as Prometheus and the API have them."""
+    """Return Prometheus' names of a keyword's metrics, as in the API."""
     return {catalogue()[metric].exposed_name for metric in WORDS[word]}
 
 
 def _curve_of(series: Mapping[str, Any]) -> Curve:
-    """Return a series of an answer as a curve; a counter as its increase a second."""
+    """Return a series of an answer as a curve; a counter as its increase per second."""
     spec = next(spec for spec in catalogue() if spec.exposed_name == series["metric"])
     ref = SeriesRef(spec.name, tuple(series["labels"].items()))
     times, values = series["time"], series["value"]
@@ -160,7 +160,7 @@ def _curve_of(series: Mapping[str, Any]) -> Curve:
 
 
 def before(past: Past, look: LiveSample) -> list[tuple[CurveKey, list[tuple[float, float]]]]:
-    """Return what is remembered of the minutes before a look, as ``RecentSeries`` would have seen it."""
+    """Return the history of the minutes before a sample, as ``RecentSeries`` would have recorded it."""
     if not past.earlier:
         return []
     now, known = datetime.fromisoformat(look.document["at"]).timestamp(), past.words()
@@ -170,7 +170,7 @@ def before(past: Past, look: LiveSample) -> list[tuple[CurveKey, list[tuple[floa
             return
         found = past.drawn(word, now - SEED_SECONDS, now, SEED_POINTS).curves
         if len({one.ref.host for one in found}) > 1:
-            return  # many machines write into this database, and which is ours it does not say
+            return  # a database of many machines does not say which is ours
         for one in found:
             yield dict(one.ref.labels), [(look.mono + w - now, v) for w, _, v, _ in one.points if w < now]
 
@@ -190,8 +190,8 @@ def before(past: Past, look: LiveSample) -> list[tuple[CurveKey, list[tuple[floa
 
 
 def past_of(database: str, trail: RecentSeries) -> Past:
-    """Return the history in a database, else what ``trail`` has seen."""
+    """Return the history in a database, else ``trail``."""
     if "://" in database or Path(database).exists():
-        with contextlib.suppress(StoreError):  # another user's, or damaged: 'wslgpud history' says which
+        with contextlib.suppress(StoreError):  # another user's, or damaged: 'wslgpud history' reports which
             return database_past(database)
     return trail_past(trail)

@@ -25,21 +25,21 @@ from wslgpud.colors import TERMINAL_LINES
 from wslgpud.words import MessageError, current, t
 
 DAY_SECONDS = 86400
-#: name and length of the times that can be looked at
+#: name and length of the selectable time ranges
 SPANS: Sequence[tuple[str, float]] = (
     *(("1 min", 60), ("5 min", 300), ("15 min", 900), ("1 h", 3600), ("6 h", 21600), ("24 h", DAY_SECONDS)),
     *(("7 d", 7 * DAY_SECONDS), ("30 d", 30 * DAY_SECONDS), ("90 d", 90 * DAY_SECONDS), ("1 y", 365 * DAY_SECONDS)),
 )
-#: shown first, where it is known
+#: shown first, if available
 FIRST = ("headroom", "used")
-#: how often what ends now is asked for again
+#: refresh interval of ranges that end now
 FRESH_SECONDS = 2.0
 _LABELS = 12
 
 
 @dataclass(frozen=True)
 class SeriesWindow:
-    """The visible window: a series' word, its length, and how many seconds before now it ends."""
+    """The visible window: a series' keyword, its length, and how many seconds before now it ends."""
 
     words: Sequence[str] = ()
     place: int = 0
@@ -48,37 +48,37 @@ class SeriesWindow:
 
     @property
     def word(self) -> str:
-        """The chosen one, empty where there is none."""
+        """The selected keyword, empty without one."""
         return self.words[self.place] if self.words else ""
 
     @property
     def seconds(self) -> float:
-        """How long the time is."""
+        """Length of the range."""
         return SPANS[self.span][1]
 
     def other(self, way: int) -> SeriesWindow:
-        """Return the view of the next word, or the one before."""
+        """Return the window of the next keyword, or the previous one."""
         return replace(self, place=(self.place + way) % max(1, len(self.words)))
 
     def longer(self, way: int) -> SeriesWindow:
-        """Return the view of a longer time, or a shorter one."""
+        """Return a longer window, or a shorter one."""
         return replace(self, span=max(0, min(self.span + way, len(SPANS) - 1)))
 
     def moved(self, way: int) -> SeriesWindow:
-        """Return the view of half a time earlier (-1) or later (1), never beyond now."""
+        """Return the window moved by half its length, earlier (-1) or later (1), never beyond now."""
         return replace(self, back_seconds=max(0.0, self.back_seconds - way * self.seconds / 2))
 
     def until_now(self) -> SeriesWindow:
-        """Return the view of the time up to now."""
+        """Return the window that ends now."""
         return replace(self, back_seconds=0.0)
 
 
 def history(
     view: SeriesWindow, drawn: Drawn | None, said: tuple[str, str], size: tuple[int, int], now: float
 ) -> RenderableType:
-    """Draw a view into so many columns and lines.
+    """Draw a window into a number of columns and lines.
 
-    ``drawn`` is None while it is still asked for; ``said`` is where it comes from, and what went wrong.
+    ``drawn`` is None while loading; ``said`` is the source, or the error.
     """
     (width, height), (where, trouble) = size, said
     end = now - view.back_seconds
@@ -112,7 +112,7 @@ def _choice(names: Sequence[str], chosen: int) -> Text:
 
 
 class History(Screen[None]):
-    """The history over the live view; keys choose what and when."""
+    """The history screen over the live view; keys choose series and range."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,h,q", "leave", t("back")),
@@ -138,7 +138,7 @@ class History(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Ask for the first time, and then as long as somebody looks."""
+        """Load now, and keep refreshing while visible."""
         self.ask()
         self.set_interval(FRESH_SECONDS, self._refresh)
 
@@ -152,7 +152,7 @@ class History(Screen[None]):
 
     @work(thread=True, exclusive=True, group="history")
     def ask(self) -> None:
-        """Ask for what is chosen; a later question takes the place of this one."""
+        """Load the selected window; a later request supersedes this one."""
         view, drawn, trouble = self.view, None, ""
         try:
             if not view.words:
@@ -172,12 +172,12 @@ class History(Screen[None]):
 
     def _take(self, view: SeriesWindow, drawn: Drawn | None, trouble: str) -> None:
         if self.view.words and view != self.view:
-            return  # meanwhile something else was chosen, and asked for
+            return  # superseded by another selection
         self.view, self._drawn, self._trouble = view, drawn, trouble
         self._show()
 
     def _show(self) -> None:
-        # There is none while this is left, and what was asked for may still come.
+        # There is none after closing, when an answer may still arrive.
         for picture in self.query("#history").results(Static):
             if picture.size.width:
                 size = picture.size.width, picture.size.height
@@ -189,7 +189,7 @@ class History(Screen[None]):
         self.dismiss()
 
     def action_show(self, how: str, *way: int) -> None:
-        """Look at something else, by the name of what ``SeriesWindow`` does."""
+        """Change the window by the name of a method of ``SeriesWindow``."""
         view = getattr(self.view, how)(*way)
         if view != self.view:
             if view.word != self.view.word:
