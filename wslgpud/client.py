@@ -51,7 +51,7 @@ class DaemonClient:
             answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MOST_BYTES)
         except (ValueError, http_client.ErrorStatus, http_client.Unreachable) as error:
             if isinstance(error.__cause__, PermissionError):
-                raise Unanswered("the daemon at {url} is another user's: ask it with sudo", url=self.url) from error
+                raise Unanswered("the daemon at {url} is another user's: use sudo", url=self.url) from error
             raise Unanswered("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error)) from error
         try:
             return safe_files.parsed(answer)
@@ -60,7 +60,7 @@ class DaemonClient:
 
     def stranger(self, error: Exception) -> Unanswered:
         """Return the error for an answer that makes no sense."""
-        return Unanswered("what answers at {url} is not wslgpud: {why}", url=self.url, why=cause(error))
+        return Unanswered("the server at {url} is not wslgpud: {why}", url=self.url, why=cause(error))
 
     def _address(self, target: str) -> http_client.Address:
         if self.socket is not None:

@@ -148,7 +148,7 @@ class Host:
         """Return the text of a file: NoData where it or the process behind it is missing, else SourceError."""
         data = self._begin(path, MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
-            raise SourceError("{path} does not end", path=path)
+            raise SourceError("{path} is too long", path=path)
         return data.decode("utf-8", "replace")
 
     def read_optional(self, path: str) -> str:

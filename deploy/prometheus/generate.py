@@ -162,7 +162,7 @@ def document(grafana: str = GRAFANA, daemon: str = DAEMON) -> dict[str, Any]:
     """Return all rules as Prometheus reads them.
 
     Args:
-        grafana: address at which people reach Grafana, for the links in alerts.
+        grafana: address of Grafana, for the links in alerts.
         daemon: address at which they reach the daemon that an alert is about.
     """
     links = Links(grafana, daemon)
@@ -200,12 +200,12 @@ def text(grafana: str = GRAFANA, daemon: str = DAEMON) -> str:
 def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--grafana", default=GRAFANA, metavar="URL", help="where people reach Grafana")
+    parser.add_argument("--grafana", default=GRAFANA, metavar="URL", help="address of Grafana")
     parser.add_argument(
         "--daemon",
         default=DAEMON,
         metavar="URL",
-        help="where people reach the daemon, which serves the runbook (%(default)s: as Prometheus does)",
+        help="address of the daemon's page, which serves the runbook (%(default)s: as Prometheus does)",
     )
     asked = parser.parse_args()
     FILE.write_text(text(asked.grafana, asked.daemon))

@@ -244,7 +244,7 @@ class TestApprise:
                     os.kill(pid, signal.SIGKILL)
             asking.join(PATIENCE_SECONDS)
 
-        assert said == ["the process that sends has died"]
+        assert said == ["the sending process has died"]
         assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
         assert sender._running is running
         sender.keep_warm(needed=False)

@@ -192,7 +192,7 @@ def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(tmp_path: Path, mon
     with false_daemon(tmp_path, b"H", pause_seconds=0.05):
         (said,) = complaints(tmp_path)
 
-    assert "no whole answer within 1 s" in said
+    assert "no complete answer within 1 s" in said
 
 
 def test_a_note_that_is_a_pipe_or_without_end_keeps_no_command_waiting(tmp_path: Path) -> None:

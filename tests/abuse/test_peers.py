@@ -103,7 +103,7 @@ def failed(fetch: Fetch, url: str, seconds: float) -> str:
 @cases(ENDLESS)
 def test_what_never_ends_ends_at_the_deadline(fetch, behaviour):
     with hostile(behaviour) as server:
-        assert f"no whole answer within {ENGLISH.duration(HASTY)}" in failed(fetch, server.url, HASTY)
+        assert f"no complete answer within {ENGLISH.duration(HASTY)}" in failed(fetch, server.url, HASTY)
 
 
 @client

@@ -110,7 +110,7 @@ def accepted(line: Mapping[str, Any]) -> bool:
     return True
 
 
-TOO_MUCH, NO_LINE = "far more than a worker does", "not of its protocol"
+TOO_MUCH, NO_LINE = "far too much", "outside its protocol"
 #: how a worker floods its parent, and how that ends
 FLOODS = {
     "nested lists": ("""while True: out.write(b'{"event": "x", "a": [' + b'[],' * 20000 + b'[]]}\\n')""", TOO_MUCH),

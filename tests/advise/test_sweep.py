@@ -86,7 +86,7 @@ def test_a_command_that_has_no_place_for_the_value_is_refused_with_one_that_has(
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "wslgpud: the command does not say where the value goes: write wslgpud sweep 'python train.py --batch {}' 1 2\n"
+        "wslgpud: the command has no placeholder for the value: write wslgpud sweep 'python train.py --batch {}' 1 2\n"
     )
 
 
@@ -128,5 +128,5 @@ def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path):
     done = run("--plot", str(tmp_path / "took.gif"), "echo {}", "1")
 
     assert done.returncode == 2
-    assert "a plot ends in one of .png, .svg, .html" in done.stderr
+    assert "the name of a plot must end in one of .png, .svg, .html" in done.stderr
     assert done.stdout  # what was measured is not lost

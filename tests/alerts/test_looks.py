@@ -114,7 +114,7 @@ def test_status_tells_what_windows_tells() -> None:
         "5.0 of 64 GiB RAM left",
         "60 of 72 GiB committed",
         "WSL holds 48 GiB",
-        "21 GiB of it free in here",
+        "21 GiB of it free in Linux",
         "NVIDIA RTX: 3.0 GiB in shared memory",
     ):
         assert line in shown
@@ -184,7 +184,7 @@ def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_ma
 @pytest.mark.parametrize(
     ("name", "count", "said"),
     [
-        ("i.doc", 2, "a plot ends in one of .png, .svg, .html"),
+        ("i.doc", 2, "the name of a plot must end in one of .png, .svg, .html"),
         ("no/i.html", 2, "cannot write"),
         ("i.png", 0, "nothing to draw"),
     ],

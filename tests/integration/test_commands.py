@@ -66,7 +66,7 @@ def test_config_show_tells_people_each_key_with_its_value_where_it_is_from_and_i
     shown = wslgpud("config", "show", home=tmp_path, settings={"WSLGPUD_LOG__LEVEL": "debug"}).stdout
 
     assert shown.splitlines()[0] == "sampling.interval_seconds = 1.0"
-    assert 'log.level = "debug"\n    from WSLGPUD_LOG__LEVEL\n    least severe level of the log\n' in shown
+    assert 'log.level = "debug"\n    from WSLGPUD_LOG__LEVEL\n    lowest level of log messages\n' in shown
 
 
 def test_config_show_takes_brackets_for_text(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_capture_writes_a_machine_that_can_be_looked_at_again(tmp_path: Path) ->
     done = wslgpud("capture", str(folder), home=tmp_path)
     again = wslgpud("capture", str(folder), home=tmp_path)
 
-    assert "look through them before you pass them on" in done.stdout
+    assert "review them before you share them" in done.stdout
     assert "MemTotal" in RecordedHost(folder).read("/proc/meminfo")
     assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
 

@@ -127,7 +127,7 @@ def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_p
     assert "acknowledged · silenced until" in page
     assert ask(tmp_path, "alerts", "list")["silences"] == []
     assert "there is no rule swap_trash" in wrong.stderr
-    assert nobody.stderr == "wslgpud: incident 77777 is not open; 'wslgpud alerts list' shows those that are\n"
+    assert nobody.stderr == "wslgpud: incident 77777 is not open; 'wslgpud alerts list' shows the open ones\n"
 
 
 def test_every_rule_can_be_explained_where_it_is_needed(tmp_path: Path) -> None:

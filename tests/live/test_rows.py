@@ -241,7 +241,7 @@ def test_when_nobody_answers_the_last_look_stays_and_says_how_old_it_is() -> Non
     first, second, *_ = text.splitlines()
 
     assert first == " NO ANSWER  42 s: connection refused"
-    assert second.startswith("what follows is old:  CRITICAL  RAM full")
+    assert second.startswith("the data below is old:  CRITICAL  RAM full")
 
 
 def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
@@ -249,7 +249,7 @@ def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
     first, second, *_ = drawn(look).splitlines()
 
     assert first == " STALE  75 s: the daemon answers but takes no samples"
-    assert second.startswith("what follows is old:")
+    assert second.startswith("the data below is old:")
     assert "STALE" not in drawn(replace(look, age_seconds=9.0))
     assert "STALE" not in drawn(replace(look, interval_seconds=30.0))  # as configured: nothing is wrong
 

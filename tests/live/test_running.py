@@ -116,7 +116,7 @@ def test_where_no_note_can_be_left_the_run_goes_on_and_says_so(tmp_path: Path, c
 
     with Note(host, "guard", "make") as note:
         note.tell("runs")
-    assert "nobody can see that this runs" in caplog.text
+    assert "this run is invisible to the daemon" in caplog.text
 
 
 def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(alone: Host) -> None:

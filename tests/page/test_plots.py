@@ -81,7 +81,7 @@ def test_what_is_no_picture_is_refused_in_one_line(command, state, tmp_path):
     done = run(command, state, "--plot", str(tmp_path / "a.pdf"))
 
     assert done.exit_code == 2
-    assert re.search(r"a\.pdf: a plot ends in one of \.png, \.svg.*\n", done.stderr)
+    assert re.search(r"a\.pdf: the name of a plot must end in one of \.png, \.svg.*\n", done.stderr)
 
 
 def test_a_level_has_its_colour_in_the_picture_and_so_have_headroom_and_forecast(state, tmp_path):

@@ -43,10 +43,10 @@ def test_page_cache_that_is_dropped_and_a_build_that_fits_are_no_reason_to_warn(
 @pytest.mark.parametrize(
     ("name", "resource", "who"),
     [
-        ("host-balloon-steps", "ram", "the host, which takes memory back"),
-        ("host-balloon-given_back", "ram", "the host, which takes memory back"),
+        ("host-balloon-steps", "ram", "the host, which is taking memory back"),
+        ("host-balloon-given_back", "ram", "the host, which is taking memory back"),
         ("host-neighbour", "windows", "programs of Windows"),
-        ("host-small_host-leak", "windows", "Linux, its page cache included"),
+        ("host-small_host-leak", "windows", "Linux, including its page cache"),
     ],
 )
 def test_who_takes_the_memory_is_named(name, resource, who):

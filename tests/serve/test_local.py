@@ -77,7 +77,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
         shutil.rmtree(state, ignore_errors=True)
 
     assert how == 0
-    assert complaint == "the daemon at https://127.0.0.1:9655 is another user's: ask it with sudo\n"
+    assert complaint == "the daemon at https://127.0.0.1:9655 is another user's: use sudo\n"
 
 
 def test_who_connects_and_reads_nothing_keeps_nobody_waiting_for_ever(tmp_path: Path) -> None:

@@ -123,8 +123,8 @@ def test_gos_policies_for_client_certificates_mean_the_same_here(written, author
 @pytest.mark.parametrize("policy", ["RequireAnyClientCert", "RequireClientCert"])
 def test_a_policy_that_checks_nothing_is_refused_with_the_one_that_does(error_of, policy):
     assert error_of(TLS + f"  client_auth_type: {policy}\n") == (
-        f"web.yml: tls_server_config: client_auth_type {policy} takes certificates that anybody can make; "
-        "use RequireAndVerifyClientCert with client_ca_file"
+        f"web.yml: tls_server_config: client_auth_type {policy} accepts certificates that anybody can create; use "
+        f"RequireAndVerifyClientCert with client_ca_file"
     )
 
 
@@ -200,9 +200,9 @@ def test_what_is_wrong_is_named_in_one_line(error_of, text, message):
         ("min_version: SSL3", "min_version: SSL3 is unknown; it may be TLS10, TLS11, TLS12, TLS13"),
         (
             "min_version: TLS13\nmax_version: TLS12",
-            "nothing can be spoken between min_version TLS13 and max_version TLS12",
+            "there is no TLS version from min_version TLS13 to max_version TLS12",
         ),
-        ("max_version: TLS11", "nothing can be spoken between min_version TLS12 and max_version TLS11"),
+        ("max_version: TLS11", "there is no TLS version from min_version TLS12 to max_version TLS11"),
         ("cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]", "cipher_suites: TLS_RSA_WITH_RC4_128_SHA is unknown"),
         ("curve_preferences: [P1]", "curve_preferences: P1 is unknown; it may be CurveP256, "),
         ("prefer_server_cipher_suites: often", "prefer_server_cipher_suites must be true or false"),

@@ -302,8 +302,8 @@ def test_db_check_finds_nothing_in_a_sound_history(run):
     ("harm", "finding"),
     [
         ("UPDATE block SET data = x'0101' WHERE id = (SELECT max(id) FROM block WHERE data <> x'')", "damaged"),
-        ("DELETE FROM rollup_minute", "do not hold what their samples say"),
-        ("UPDATE rollup_minute SET n = x'3b'", "do not hold what their samples say"),
+        ("DELETE FROM rollup_minute", "do not match their samples"),
+        ("UPDATE rollup_minute SET n = x'3b'", "do not match their samples"),
         ("DELETE FROM chunk", "blocks without their chunks"),
         ("DELETE FROM series WHERE metric = 'memory_available_bytes'", "that is not known"),
     ],

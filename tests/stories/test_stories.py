@@ -213,7 +213,7 @@ def test_a_full_card_with_spill_is_a_warning_that_names_the_spilled_bytes(ended:
 def test_a_lost_card_is_named(ended: Teller) -> None:
     said = ended(LOST).documents[-1]["verdict"]
 
-    assert (said["subject"], said["headline"]) == ("gpu0", "GPU 0 does not answer any more")
+    assert (said["subject"], said["headline"]) == ("gpu0", "GPU 0 no longer answers")
 
 
 def test_a_silent_source_is_named_and_what_it_measured_is_called_old(ended: Teller) -> None:

@@ -114,4 +114,4 @@ def test_a_verdict_can_be_read_aloud(capsys):
 
     said = capsys.readouterr().out
     assert "passed" in said
-    assert "every byte kept what was written" in said
+    assert "every byte was read back as written" in said

@@ -105,12 +105,12 @@ def test_wrong_data_is_critical_and_a_passed_run_ends_the_alarm():
 
 
 def test_how_a_night_went_is_one_line_in_each_language():
-    leak = say("{leak_bytes} did not come back after the run", leak_bytes=400 * MIB)
+    leak = say("{leak_bytes} were not freed after the run", leak_bytes=400 * MIB)
     found = night(4, verdict="findings", findings=[("leak", leak)])
     skipped = night(4, verdict="skipped", reason=say("the machine is running on battery"))
 
     assert re.fullmatch(
-        r"GPU 0: findings, 2023-11-1\d \d\d:13:20, 14 GiB usable; 400 MiB did not come back after the run",
+        r"GPU 0: findings, 2023-11-1\d \d\d:13:20, 14 GiB usable; 400 MiB were not freed after the run",
         str(last_night(found)),
     )
     chinese = translator("zh").text(last_night(skipped))

@@ -171,7 +171,7 @@ def test_wrong_data_counts_even_when_the_run_gave_way():
 def test_memory_that_does_not_come_back_is_a_finding():
     result = digest(WorkerOutput(full()), Frame(1.0, gpu(), {}, gpu(used_bytes=1400 << 20)))
 
-    assert [(f.kind, str(f.text)) for f in result.findings] == [("leak", "400 MiB did not come back after the run")]
+    assert [(f.kind, str(f.text)) for f in result.findings] == [("leak", "400 MiB were not freed after the run")]
 
 
 def test_a_worker_that_cannot_be_ended_is_the_worst_of_failures():

@@ -163,7 +163,7 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admi
     assert not admin.has("etc/systemd/system/wslgpud.service.d/wslgpud-home.conf")
     *_, last_words, told = done.stderr.splitlines()
     assert last_words == "its last words"
-    assert told.endswith("the new version does not start, its last words are above; the one before runs again")
+    assert told.endswith("the new version does not start, see its log above; the previous one runs again")
     assert admin.running() == before
     assert admin.read("etc/systemd/system/wslgpud.service") == "the unit before"
     *_, again, last = admin.read("systemctl.log").splitlines()

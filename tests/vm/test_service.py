@@ -102,7 +102,7 @@ def test_install_returns_when_there_is_a_sample_and_a_page_to_see_it(installed: 
 def test_a_second_install_changes_nothing(service: Service) -> None:
     pid = service.property("MainPID")
 
-    assert install(service, "--dry-run").stdout == "would do:\n  nothing: all is as it should be\n"
+    assert install(service, "--dry-run").stdout == "would do:\n  nothing: everything is up to date\n"
     assert service.property("MainPID") == pid
 
 

@@ -127,7 +127,7 @@ def test_a_second_time_nothing_is_left_to_do_and_status_says_how_it_stands(user:
     again = user.service("install", "--dry-run")
     status = json.loads(user.service("status", "--json").stdout)
 
-    assert again.stdout == "would do:\n  nothing: all is as it should be\n"
+    assert again.stdout == "would do:\n  nothing: everything is up to date\n"
     assert status["version"] == status["command_version"] == "0.1.0"
     assert (status["kind"], status["allowed"], status["configuration"]) == (
         "system",
@@ -154,7 +154,7 @@ def test_an_upgrade_keeps_what_is_configured_and_its_failure_goes_back(user: Use
 
     assert f"this command is 0.2.0: sudo {PROGRAM} service upgrade" in told
     assert (failed.returncode, user.release) == (2, first)
-    assert "the one before runs again" in failed.stderr
+    assert "the previous one runs again" in failed.stderr
 
     user.has_installed(another(wheel, tmp_path, "0.3.0"))
     done = user.service("upgrade")
@@ -244,7 +244,7 @@ def test_torch_has_an_environment_of_its_own_that_upgrades_keep_and_uninstalling
     assert "No matching distribution found for torch" in without.stderr
     assert "make /opt/wslgpud.stress: an environment of /usr/bin/python3.11 with torch (downloads 1 KiB)" in shown
     assert done.returncode == 0, done.stderr
-    assert "torch for the nightly test: fetching 1 KiB" in done.stderr
+    assert "torch for the nightly test: downloading 1 KiB" in done.stderr
     assert not [*release.glob("lib/python3*/site-packages/torch")]
     assert {path.lstat().st_uid for path in at.rglob("*")} == {0}
     assert upgraded.returncode == 0, upgraded.stderr

@@ -63,7 +63,7 @@ class Way:
     def go_back(self) -> None:
         """Try a version that does not start."""
         with self.refused():
-            assert "the one before runs again" in self.install(BROKEN, check=False)
+            assert "the previous one runs again" in self.install(BROKEN, check=False)
 
     def add_torch(self) -> None:
         """Have torch brought for the nightly test: a small one, which this version says it was locked with."""

@@ -162,7 +162,7 @@ class Note:
             self._sweep(self._folder)
             return self
         why = clauses(trouble)
-        log.warning(t("nobody can see that this runs, the daemon included: no note can be left ({why})", why=why))
+        log.warning(t("this run is invisible to the daemon and to others: its note cannot be written ({why})", why=why))
         return self
 
     def __exit__(self, *_: object) -> None:

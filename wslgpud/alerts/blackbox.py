@@ -1,4 +1,4 @@
-"""The black box: reports, at the start, how the previous run ended if it did not end in order.
+"""The black box: reports, at the start, how the previous run ended if it did not shut down cleanly.
 
 The last ticks are in the database, because the store syncs each one while risk is raised. Evidence that may be gone
 later is collected now and stored as an event: the kernel log of that boot, and Windows' crash dumps.
@@ -132,7 +132,7 @@ def examine(
     level = Level.WARNING if trouble else Level.INFO
     row = Transition(now, mono, "machine" if machine else "daemon", UNCLEAN_END, Level.OK, level, facts=facts)
     kept |= {"kernel": "\n".join(lines), "dumps": "\n".join(dumps), "boot_id": run.boot_id}
-    event = Event(EVENT, now, template("the last run did not end in order"), kept)
+    event = Event(EVENT, now, template("the last run did not shut down cleanly"), kept)
     report = SourceReport(EVENT, "ok", Sample((), events=(event,)), mono, 0.0)
     return row, Snapshot(now, mono, 0, (report,))
 

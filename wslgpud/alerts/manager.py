@@ -110,7 +110,7 @@ class AlertManager:
         for delivery in store.outbox.unsent():
             back = delivery.channel in optional and delivery.created_wall >= oldest
             if delivery.channel not in names and not back:
-                store.outbox.tried(delivery.id, say("the channel is not configured any more"), done=True)
+                store.outbox.tried(delivery.id, say("the channel is no longer configured"), done=True)
         self._close_overdue(clock.wall(), clock.mono())
         self._publish()
 

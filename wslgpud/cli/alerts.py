@@ -37,7 +37,7 @@ app = CommandApp(help="List open alerts, send a test message, silence rules.")
 
 @app.command("list")
 def list_(config: common.Config = None, as_json: common.Json = False, state: common.State = None) -> None:
-    """List open incidents, and the silences that hold.
+    """List open incidents and active silences.
 
     Examples:
         wslgpud alerts list
@@ -61,7 +61,7 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
         until, rule, name = s.until_wall, s.rule, s.resource
         print(t("silenced until {until_wall}: {rule} of {name}", until_wall=until, rule=rule, name=name))
     if not found:
-        print(t("nothing is open"))
+        print(t("no open incidents"))
 
 
 def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def show(
     as_json: common.Json = False,
     state: common.State = None,
 ) -> None:
-    """Show one incident, as 'wslgpud incidents' with its number does.
+    """Show one incident, like 'wslgpud incidents' with its number.
 
     Examples:
         wslgpud alerts show 12
@@ -91,11 +91,9 @@ def show(
 
 @app.command()
 def explain(
-    rule: Annotated[
-        str, argument("RULE", "rule, as 'alerts show' names it; all of them without one", completion.rule)
-    ] = "",
+    rule: Annotated[str, argument("RULE", "rule, as in 'alerts show'; all rules by default", completion.rule)] = "",
 ) -> None:
-    """Explain a rule at length, and how to act on it.
+    """Explain a rule in detail, and what to do about it.
 
     Examples:
         wslgpud alerts explain oom_kill
@@ -109,7 +107,7 @@ def explain(
 
 @app.command("test")
 def try_channels(config: common.Config = None) -> None:
-    """Send a test message through every channel, now, and say which took it.
+    """Send a test message through every channel now, and report which accepted it.
 
     Examples:
         wslgpud alerts test
@@ -124,7 +122,7 @@ def try_channels(config: common.Config = None) -> None:
     for channel in channels:
         try:
             channel.send(message)
-            told = t("took it (gets {level} and worse)", level=t(levels[channel.name].label))
+            told = t("accepted it (gets {level} and worse)", level=t(levels[channel.name].label))
         except DeliveryError as error:
             status, told = 1, t("failed: {reason}", reason=cause(error))
         print(f"{channel.name:<28}  {told}")
@@ -162,13 +160,13 @@ def ack(
     config: common.Config = None,
     state: common.State = None,
 ) -> None:
-    """Acknowledge an incident: no repeats of it, unless it gets worse.
+    """Acknowledge an incident: it is not repeated unless it gets worse.
 
     Examples:
         wslgpud alerts ack 12
     """
     if (found := next((i for i in _open(config, state) if i["id"] == number), None)) is None:
-        raise Fault("incident {number} is not open; 'wslgpud alerts list' shows those that are", number=number)
+        raise Fault("incident {number} is not open; 'wslgpud alerts list' shows the open ones", number=number)
 
     file = ControlFile(common.data_folder(state))
     before = file.now()

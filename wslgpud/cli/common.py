@@ -141,7 +141,7 @@ Timeout = Annotated[str, option("--timeout", "TIME", "stop the command after thi
 Interval = Annotated[str, option("--interval", "TIME", "time between two updates, at least 0.2s")]
 Plot = Annotated[Path | None, _PLOT]
 Gpu = Annotated[int, option("--gpu", "N", "number of the GPU", min=0)]
-DryRun = Annotated[bool, flag("--dry-run", "show what would be done, and change nothing")]
+DryRun = Annotated[bool, flag("--dry-run", "show what would be done, without changing anything")]
 Force = Annotated[bool, flag("--force", "replace a file of that name")]
 
 

@@ -26,7 +26,7 @@ app = CommandApp(help="Show, check or write the configuration.")
 
 @app.command()
 def show(config: common.Config = None, as_json: common.Json = False) -> None:
-    """Show every key with its value and where that comes from.
+    """Show every key with its value and its origin.
 
     Examples:
         wslgpud config show
@@ -50,7 +50,7 @@ def show(config: common.Config = None, as_json: common.Json = False) -> None:
 
 @app.command()
 def check(config: common.Config = None) -> None:
-    """Check the configuration; exit status 2 and one line if it cannot be used.
+    """Check the configuration; exit status 2 and one line if it is invalid.
 
     Examples:
         sudo wslgpud config check
@@ -64,10 +64,10 @@ def check(config: common.Config = None) -> None:
 
 @app.command()
 def init(file: Annotated[Path | None, argument("FILE", "where to write; the usual place by default")] = None) -> None:
-    """Write a configuration file in which every key stands with its help, commented out.
+    """Write a configuration file with every key and its help, commented out.
 
     Examples:
-        wslgpud config init  # then take the # off what you want to change
+        wslgpud config init  # then remove the # from the lines to change
     """
     target = file or (configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ))
     with writing(target):

@@ -18,7 +18,7 @@ FolderArgument = Annotated[Path, argument("DIR", "folder to write to; created if
 
 @app.callback()
 def dashboards() -> None:
-    """Write the dashboards for Grafana that this version brings."""
+    """Write this version's dashboards for Grafana."""
 
 
 @app.command()

@@ -69,7 +69,7 @@ def _readable(found: dict[str, Any]) -> Iterator[str]:
         yield _line(t("samples"), t("{count} at {number} bytes, blocks and index", count=count, number=number))
     if (day := found["bytes_a_day"]) is not None:
         rate = t("{day_bytes}; {days} days take {all_bytes}", day_bytes=day, days=days, all_bytes=day * days)
-        yield _line(t("samples a day"), rate)
+        yield _line(t("samples per day"), rate)
     yield ""
     for name, tier in ((t("samples since"), "raw"), (t("minutes since"), "minute"), (t("hours since"), "hour")):
         since = found[f"{tier.replace('raw', 'sample')}s_since"]
@@ -113,7 +113,7 @@ def backup(
     config: common.Config = None,
     state: common.State = None,
 ) -> None:
-    """Copy the history while the daemon runs; the copy is verified, and complete or not there at all.
+    """Copy the history while the daemon runs; the copy is verified, and never incomplete.
 
     Examples:
         wslgpud db backup /mnt/backup  # a file named after the day

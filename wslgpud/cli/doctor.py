@@ -43,9 +43,9 @@ def doctor(
 ) -> None:
     """Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.
 
-    With --bundle the exit status only says whether the archive was written.
-    With --windows each part that wslgpud uses in Windows is tried once, which takes up to a minute: PowerShell,
-    the probe, a notification, and a scheduled task that is made, run and removed.
+    With --bundle the exit status only says whether the archive was written. With --windows each part that wslgpud uses
+    in Windows is tried once, which takes up to a minute: PowerShell, the probe, a notification, and a scheduled task
+    that is created, run and removed.
 
     Examples:
         wslgpud doctor

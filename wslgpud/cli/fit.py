@@ -48,21 +48,21 @@ def fit(
             "--precision -p",
             "FORMAT",
             "bf16, fp16, fp32, mixed (autocast); int8, int4 (bitsandbytes), gptq, gptq8, awq, fp8;"
-            " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. As config.json says, else bf16",
+            " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. By default as in config.json, else bf16",
         ),
     ] = "",
-    batch: Annotated[int, option("--batch -b", "N", "sequences or pictures at once", min=1)] = 1,
+    batch: Annotated[int, option("--batch -b", "N", "sequences or images at once", min=1)] = 1,
     tokens: Annotated[int, option("--context", "N", "tokens of each sequence", min=1)] = 4096,
     optimizer: Annotated[
         str, option("--optimizer", "NAME", "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd")
     ] = "adamw",
     checkpointing: Annotated[bool, flag("--checkpointing", "gradient checkpointing")] = False,
     rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
-    all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not on q and v")] = False,
+    all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not only on q and v")] = False,
     resolution: Annotated[str, option("--resolution", "WxH", "pixels of a picture")] = "1024x1024",
-    offload: Annotated[bool, flag("--offload", "a pipeline's models wait in RAM for their turn")] = False,
-    vae_tiling: Annotated[bool, flag("--vae-tiling", "decode pictures in tiles")] = False,
-    vae_slicing: Annotated[bool, flag("--vae-slicing", "decode one picture after the other")] = False,
+    offload: Annotated[bool, flag("--offload", "keep a pipeline's models in RAM until needed")] = False,
+    vae_tiling: Annotated[bool, flag("--vae-tiling", "decode images in tiles")] = False,
+    vae_slicing: Annotated[bool, flag("--vae-slicing", "decode one image after the other")] = False,
     engine: Annotated[str, option("--engine", "transformers|vllm", "program that runs a language model")] = "",
     utilization: Annotated[
         float, option("--gpu-memory-utilization", "RATIO", "vLLM's share of the card", min=0.01, max=1.0)
@@ -73,15 +73,17 @@ def fit(
     ] = 0,
     kv_cache: Annotated[str, option("--kv-cache-dtype", "auto|fp8", "vLLM's format of keys and values")] = "auto",
     eager: Annotated[bool, flag("--enforce-eager", "vLLM without CUDA graphs")] = False,
-    room: Annotated[str, option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; asked here otherwise")] = "",
+    room: Annotated[
+        str, option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; by default that of this machine")
+    ] = "",
     gpu: common.Gpu = 0,
     as_json: common.Json = False,
     config: common.Config = None,
     state: common.State = None,
 ) -> None:
-    """Say whether a model fits on this card, part by part. Exit status 1 when it does not.
+    """Estimate whether a model fits on this card, part by part. Exit status 1 if it does not.
 
-    Language models as transformers runs or trains them, or as vLLM serves them; pictures as diffusers makes them.
+    Language models in transformers (inference and training) or vLLM; image generation in diffusers.
 
     Examples:
         wslgpud fit 7B --mode lora --batch 2 --context 2048
@@ -204,7 +206,7 @@ def _drawn(model: DiffusionPipeline, plan: picture.PicturePlan, room: Usable | N
 def _served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card | None) -> Answer:
     """Return the answer for a language model that vLLM serves."""
     if card is None:
-        raise Fault("No GPU answers here: say how much is usable with --usable 14.5GiB.")
+        raise Fault("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
     served = vllm.serve(shape, plan, card)
     over = served.refusal is not None
     fits = t(

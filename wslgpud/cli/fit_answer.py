@@ -61,7 +61,7 @@ class Answer(NamedTuple):
             table.add_row(t("usable"), size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
         console.print(table)
         if room is None:
-            console.print(t("No GPU answers here: say how much is usable with --usable 14.5GiB."))
+            console.print(t("No GPU answers here: give the usable VRAM with --usable 14.5GiB."))
         else:
             self._judge(console)
         for note in self.notes:
@@ -74,9 +74,9 @@ class Answer(NamedTuple):
                 said = size(count) if self.counted == "total_bytes" else t("room for {count} tokens", count=count)
                 console.print("  → " + t("{title}: {text}", title=turn, text=said))
             if not self.knobs:
-                console.print("  " + t("No setting brings it in: take a smaller model or a bigger card."))
+                console.print("  " + t("No setting makes it fit: use a smaller model or a bigger card."))
         if self.unmeasured:
-            said = t("Only computed, never compared with a real card: {parts}.", parts=tuple(self.unmeasured))
+            said = t("Computed only, not measured on a real card: {parts}.", parts=tuple(self.unmeasured))
             console.print(said, style="dim")
 
 

@@ -63,7 +63,7 @@ def usable(settings: Config, database: str, index: int) -> Usable | None:
         return known
     room = gpu_room(card, wsl=generation(Host()) == 2)
     left = room.headroom if room else card.free_bytes
-    return Usable(left, say("free on {card} now; wslgpud stress would know it better", card=card.name))
+    return Usable(left, say("free on {card} now; 'wslgpud stress' measures it", card=card.name))
 
 
 def from_history(database: str, card: GpuSample, now: float) -> Usable | None:
@@ -91,9 +91,9 @@ def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | Non
             limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
     room, most = gpu_room(card, wsl=generation(Host()) == 2), max(days, default=0)
     if limits:
-        most, how = limits[-1], say("an allocation above this has failed here before; less the current use")
+        most, how = limits[-1], say("an allocation above this has failed here before; minus the current use")
     elif room is not None and most > room.capacity:
-        how = say("the highest use seen here, less the current use")
+        how = say("the highest use seen here, minus the current use")
     else:
         return None
     return Usable(max(0, round(most) - card.used_bytes), how)

@@ -43,21 +43,21 @@ def guard(
     fallback: Annotated[str, option("--fallback", "COMMAND", "shell command to try once when the command fails")] = "",
     log: Annotated[Path | None, option("--log", "FILE", "log file; by default one in the state folder")] = None,
     save_signal: Annotated[
-        str, option("--save-signal", "NAME", "signal (like USR1) that asks a program to save itself")
+        str, option("--save-signal", "NAME", "signal (like USR1) that asks a program to save its work")
     ] = "",
     inside: Annotated[bool, flag("--inside", "look into PyTorch trainings, too (see 'wslgpud inside')")] = False,
-    pause: Annotated[bool, flag("--pause", "let compilers wait while memory is short")] = False,
+    pause: Annotated[bool, flag("--pause", "pause compilers while memory is short")] = False,
     config: common.Config = None,
     state: common.State = None,
 ) -> None:
-    """Run a build or a training under watch: as many jobs as fit, a time limit, a log, the peaks at the end.
+    """Run a build or a training under supervision: as many jobs as fit, a time limit, a log, the peaks at the end.
 
-    Output, signals and exit status are those of the command; 124 means that the time was up.
+    Output, signals and exit status are those of the command; 124 means that the time limit was reached.
 
     Examples:
         wslgpud guard -- make  # a build with as many jobs as fit
         wslgpud guard --pause --timeout 2h --fallback 'make -j1' -- pip install flash-attn
-        wslgpud guard --inside -- python train.py  # a leak is named hours before the end
+        wslgpud guard --inside -- python train.py  # detects a leak hours before memory runs out
         wslgpud guard --save-signal USR1 -- python train.py
     """
     host, folder = Host(), state_folder(state)
@@ -173,12 +173,12 @@ def _line(stats: RunStats, left: MemoryLeft, run: GuardedRun, vram: VramWatch) -
 def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
     command, took = shlex.join(guarded.command)[:60], _clock(stats.seconds)
     if stats.timed_out:
-        _say("{command}: the time was up after {time}", command=command, time=took)
+        _say("{command}: time limit reached after {time}", command=command, time=took)
     else:
         _say("{command}: exit status {code} after {time}", command=command, code=stats.code, time=took)
     if (least := stats.least_available_bytes) is not None:
         if (peak := stats.peak_bytes) is None:
-            _say("peak RAM not seen: it ended too soon")
+            _say("peak RAM unknown: it ended too soon")
         else:
             _say("peak RAM {peak_bytes}", peak_bytes=peak)
         room, share, when = (least, stats.total_bytes), least / stats.total_bytes, _clock(stats.least_at_seconds)
@@ -198,7 +198,7 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
         )
         _say(waited)
     for who, after in stats.saved:
-        _say("memory was short after {after_seconds}: asked {who} to save itself", after_seconds=after, who=who)
+        _say("memory was short after {after_seconds}: asked {who} to save its work", after_seconds=after, who=who)
     if stats.oom_kills:
         killed = says(
             "the kernel killed {count} process for lack of memory: try --pause, or --jobs {jobs}",
@@ -234,7 +234,7 @@ def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats, trainings:
     try:
         past_runs.save(folder, known)
     except OSError as error:
-        _say("cannot remember the peaks in {path}: {why}", path=str(folder), why=cause(error))
+        _say("cannot save the peaks in {path}: {why}", path=str(folder), why=cause(error))
     return known
 
 

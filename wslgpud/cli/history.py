@@ -67,7 +67,7 @@ def history(
     """Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.
 
     Examples:
-        wslgpud history  # all that is recorded, with the last values
+        wslgpud history  # everything recorded, with the last values
         wslgpud history ram vram --since 8h  # drawn on this terminal
         wslgpud history ram --since yesterday --until 14:00 --plot ram.png
         wslgpud history vram --across sum --since 30d --step 1h --csv
@@ -111,7 +111,7 @@ def _print(wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: P
     pieces = wanted.pieces()
     if across or rate:
         if wanted.step_seconds is None:
-            raise Fault("--across and --rate need --step: samples of several series are not of one moment")
+            raise Fault("--across and --rate need --step: samples of different series have different times")
         curves = _curves(wanted, wanted.step_seconds, across, rate=rate)
         pieces = iter([[Piece(c.ref, [p[0] for p in c.points], [p[2] for p in c.points]) for c in curves]])
     try:
@@ -155,7 +155,7 @@ def _draw(wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) 
     step = wanted.step_seconds or step_for(end - start, points)
     curves = _curves(wanted, step, across, rate=rate)
     if not curves:
-        raise Fault("nothing of that was recorded between {start_wall} and {end_wall}", start_wall=start, end_wall=end)
+        raise Fault("none of that was recorded between {start_wall} and {end_wall}", start_wall=start, end_wall=end)
     if file is None:
         _print_curves(curves, start, end, step)
         _say_tiers(wanted.reader, start, step)
@@ -216,14 +216,14 @@ def _print_curves(curves: Sequence[Curve], start: float, end: float, step: float
             console.print(line)
         console.print(legend(of_kind, write))
         if len(of_kind) > len(drawn):
-            told = t("drawn are the {count} highest; a pattern or --across narrows it", count=len(drawn))
+            told = t("only the {count} highest are drawn; narrow it by a pattern or --across", count=len(drawn))
             console.print(told, style="dim")
         console.print()
 
 
 def legend(curves: Sequence[Curve], write: Any) -> Table:
     """Return a table of curves with their figures, in the colours of the curves."""
-    table = table_of("<", "~" + t("series"), *(">" + one for one in (t("least"), t("mean"), t("most"), t("last"))))
+    table = table_of("<", "~" + t("series"), *(">" + one for one in (t("min"), t("mean"), t("max"), t("last"))))
     hosts = len({c.ref.host for c in curves}) > 1
     for number, one in enumerate(curves):
         means = [p[2] for p in one.points]
@@ -245,11 +245,11 @@ _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics"}
 def export(
     file: Annotated[Path, argument("FILE", "file to write; - for standard output")],
     series: Annotated[
-        list[str] | None, argument("SERIES", "as for history; all without any", completion.metric)
+        list[str] | None, argument("SERIES", "as for history; all series by default", completion.metric)
     ] = None,
     form: Annotated[
         Literal["openmetrics", "csv", "parquet"] | None,
-        option("--format", "openmetrics|csv|parquet", "format, unless the suffix of the file tells it"),
+        option("--format", "openmetrics|csv|parquet", "format; by default that of the file's suffix"),
     ] = None,
     since: common.Since = "",
     until: common.Until = "now",
@@ -279,7 +279,7 @@ def export(
         start = max(moment(since, now) if since else 0.0, min(begins, default=now))
         end = moment(until, now)
         if start > end:
-            raise Fault("there is no history from before {when}", when=until)
+            raise Fault("there is no history before {when}", when=until)
         done = itertools.count(1)
         steps = seconds(step) if step else None
         wanted = Wanted(reader, found, start, end, steps, lambda: shown(next(done), wanted.size))

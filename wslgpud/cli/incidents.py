@@ -37,14 +37,14 @@ def incidents(
     plot: common.Plot = None,
     since: common.Since = "30d",
     until: common.Until = "now",
-    all_: Annotated[bool, flag("--all", "list notes of level info as well")] = False,
+    all_: Annotated[bool, flag("--all", "include incidents of level info")] = False,
     state: common.State = None,
 ) -> None:
     """List incidents, or show one: its subject over time, who grew, how it ended.
 
     Examples:
         wslgpud incidents --since yesterday
-        wslgpud incidents 12 --plot crash.html  # the report with its picture, to be sent
+        wslgpud incidents 12 --plot crash.html  # the report with its plot, to share
     """
     if number is None and plot is not None:
         raise Fault("--plot draws one incident: name its number; 'wslgpud incidents' lists them")

@@ -16,13 +16,13 @@ def inside(
         str, option("--on-warning", "ACTIONS", "on a warning: save, drop-cache, halve-batch, with commas between")
     ] = "save",
 ) -> None:
-    """Run a PyTorch training so that the daemon sees what it keeps with each step.
+    """Run a PyTorch training so that the daemon sees the memory that it retains with each step.
 
-    In every Python of the command, the steps of PyTorch's optimizers are counted, and what is in use after them is
-    told to the daemon, which names a leak hours before the memory is full. Hugging Face's Trainer and Lightning save a
-    checkpoint when it warns; other programs get a call by wslgpud.training.watch(on_memory_warning=...). drop-cache
-    gives back what PyTorch keeps unused; halve-batch has Trainer work on each batch in two parts from then on, with
-    the same gradients.
+    In every Python of the command, the steps of PyTorch's optimizers are counted, and the memory in use after each is
+    reported to the daemon, which detects a leak hours before memory is full. Hugging Face's Trainer and Lightning save
+    a checkpoint when it warns; other programs get a call by wslgpud.training.watch(on_memory_warning=...). drop-cache
+    frees PyTorch's unused cache; halve-batch makes Trainer process each batch in two parts from then on, with the same
+    gradients.
 
     Examples:
         wslgpud inside -- python train.py

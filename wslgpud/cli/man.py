@@ -65,8 +65,8 @@ def _of_all(root: Any) -> Iterator[Section]:
     yield Section(t("SYNOPSIS"), _synopsis([root]))
     told = t(
         "The daemon ('wslgpud run', or the service) takes a sample every second, keeps the history, warns on the"
-        " channels of its configuration, and has a page at {url}. The other commands ask it; where none runs they"
-        " look at the machine themselves.",
+        " channels of its configuration, and has a page at {url}. The other commands query it; without one they sample "
+        "the machine themselves.",
         url=f"http://{config.Server.address}:{config.Server.port}",
     )
     yield Section(t("DESCRIPTION"), [*_paragraphs(command), *_paragraph(told)])
@@ -93,10 +93,10 @@ def _of_all(root: Any) -> Iterator[Section]:
             [
                 ("0", t("all is well")),
                 ("1", t("a check has found something")),
-                ("2", t("the command line, the configuration or a file cannot be used; one line says why")),
+                ("2", t("the command line, the configuration or a file is invalid; one line says why")),
             ]
         )
-        + _paragraph(t("Commands whose exit status tells more say so on their own pages.")),
+        + _paragraph(t("Further exit statuses are documented on the commands' own pages.")),
     )
     yield _see_also(*(f"wslgpud-{name}" for name in command.commands), CONFIGURATION)
 

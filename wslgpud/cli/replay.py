@@ -46,7 +46,7 @@ def replay_command(
     """
     paths = traces or []
     if not since and (until != "now" or not paths):
-        raise Fault("name recordings, or say with --since when in your own history to begin")
+        raise Fault("name recordings, or the start in your own history with --since")
     broken: list[TraceError | OSError] = []
     with _faults():
         file = picture(plot)

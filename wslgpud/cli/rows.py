@@ -38,7 +38,7 @@ _NAME = 16
 _CHINESE = re.compile("[\u2e80-\u9fff]")
 
 _SEEN_BY = {
-    "own look": template("no daemon answers here: nobody is warned"),
+    "own look": template("no daemon answers here: no warnings are sent"),
     "recording": template("a recorded machine"),
 }
 SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
@@ -172,7 +172,7 @@ def verdict(view: RowContext) -> Iterator[Text]:
         why = view.shown.trouble or t("the daemon answers but takes no samples")
         told = t("{title}: {text}", title=current().duration(age), text=why)
         yield words((f" {badge.upper()} ", "bold reverse yellow"), " ", told)
-        yield words((t("what follows is old:"), "yellow"), " ", line)
+        yield words((t("the data below is old:"), "yellow"), " ", line)
         return
     line.append(in_one_line(said).removeprefix(said["headline"]))
     if more := said.get("more") or (view.document.get("tally") if said["level"] == "ok" else None):

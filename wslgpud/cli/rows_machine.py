@@ -29,7 +29,7 @@ _WINDOWS = (
     template("{room_bytes} RAM left"),
     template("{promised_bytes} committed"),
     template("WSL holds {held_bytes}"),
-    template("{free_bytes} of it free in here"),
+    template("{free_bytes} of it free in Linux"),
 )
 _FLOWS = (
     template("disk read {read_bytes}/s, written {written_bytes}/s"),
@@ -121,7 +121,7 @@ def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
             **p,
             "vram": held.get(p["pid"]),
             "holds": p["pid"] in held or "gpu" in p["roles"],
-            "does": current().listed(current().label("role", role) for role in p["roles"]),
+            "role": current().listed(current().label("role", role) for role in p["roles"]),
             "growth": growth(CurveKey("rss", str(p["pid"]))),
             "vram growth": growth(CurveKey("vram", str(p["pid"]))),
             "program": p["command"] or p["name"],
@@ -129,7 +129,7 @@ def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
         for p in view.document["processes"]
     ]
     sort = view.shown.sort or (template("RAM") if view.growing is None else template("growth"))
-    found = [r for r in rows if wanted in f"{r['pid']} {r['does']} {r['program']}".lower()]
+    found = [r for r in rows if wanted in f"{r['pid']} {r['role']} {r['program']}".lower()]
     # The verdict's culprit comes first, unless the user has chosen another order.
     first = None if view.shown.sort else view.document["verdict"].get("pid")
     found.sort(key=lambda r: (r["pid"] == first, SORTS[sort](r), SORTS["RAM"](r)), reverse=True)
@@ -139,15 +139,15 @@ def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
 
 def worth_a_line(row: Mapping[str, Any]) -> bool:
     """Return whether a program has a role, grows, or is large."""
-    return bool(row["does"]) or row["rss_bytes"] + row["swap_bytes"] >= SMALL_BYTES or SORTS["growth"](row) > 1 << 20
+    return bool(row["role"]) or row["rss_bytes"] + row["swap_bytes"] >= SMALL_BYTES or SORTS["growth"](row) > 1 << 20
 
 
 def process_table(view: RowContext, rows: Sequence[Mapping[str, Any]]) -> Table:
     """The table of programs; the verdict's culprit is marked."""
     wide, grows = view.width >= BARS, any((r["vram growth"] or 0) > _NOISE_BYTES_PER_SECOND for r in rows)
-    figures = [t("pid"), t("RAM"), t("grows"), *[t("swapped")] * wide, t("VRAM"), *[t("VRAM grows")] * grows]
+    figures = [t("pid"), t("RAM"), t("growth"), *[t("swapped")] * wide, t("VRAM"), *[t("VRAM grows")] * grows]
     # Only the program's name is truncated to fit.
-    texts = [*["<" + t("does")] * wide, "~" + t("program")]
+    texts = [*["<" + t("role")] * wide, "~" + t("program")]
     table = table_of("<", *(">" + heading for heading in figures), *texts, gap=1, style="bright_black")
     for row in rows:
         named, program = (
@@ -158,7 +158,7 @@ def process_table(view: RowContext, rows: Sequence[Mapping[str, Any]]) -> Table:
         held = size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"]
         grown = [_growth(row["vram growth"])] * grows
         figures = [str(row["pid"]), size(row["rss_bytes"]), _growth(row["growth"]), *swapped, held, *grown]
-        cells, does = map(Text, figures), Text(row["does"])
+        cells, does = map(Text, figures), Text(row["role"])
         does.truncate(_DOES, overflow="ellipsis")
         style = f"bold {ink(view.document['verdict']['level'])}" if named else ""
         table.add_row("▶" if named else " ", *cells, *[does] * wide, program, style=style)

@@ -21,14 +21,14 @@ GRAFANA, DAEMON = "http://localhost:3000", "http://{{ $labels.instance }}"
 
 @app.callback()
 def rules() -> None:
-    """Write the alert rules for Prometheus that this version brings."""
+    """Write this version's alert rules for Prometheus."""
 
 
 @app.command()
 def export(
     folder: FolderArgument,
-    grafana: Annotated[str, option("--grafana", "URL", "where people reach Grafana, for links in alerts")] = GRAFANA,
-    daemon: Annotated[str, option("--daemon", "URL", "where people reach the daemon's page, for the same")] = DAEMON,
+    grafana: Annotated[str, option("--grafana", "URL", "address of Grafana, for links in alerts")] = GRAFANA,
+    daemon: Annotated[str, option("--daemon", "URL", "address of the daemon's page, for links in alerts")] = DAEMON,
     force: common.Force = False,
 ) -> None:
     """Write rules, a scrape configuration and an example for Alertmanager.

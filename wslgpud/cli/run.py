@@ -11,6 +11,6 @@ def run(config: common.Config = None, state: common.State = None, host_root: com
 
     Examples:
         wslgpud run  # in the foreground, with its data in your own folder
-        wslgpud run --config test.toml --state /tmp/wslgpud  # beside the service, for a try
+        wslgpud run --config test.toml --state /tmp/wslgpud  # next to the service, for testing
     """
     process.become(config, state, host_root)

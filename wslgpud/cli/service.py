@@ -29,9 +29,7 @@ from wslgpud.service.state import ServiceState, state_of
 from wslgpud.sources.wsl import generation
 from wslgpud.words import current, t
 
-app = CommandApp(
-    help="Install the daemon as a service that starts with the machine, upgrade it, look at it, remove it."
-)
+app = CommandApp(help="Install, upgrade, inspect or remove the daemon as a service that starts with the machine.")
 
 
 def _extras(incomplete: str) -> list[str]:
@@ -60,7 +58,7 @@ def install(
 ) -> None:
     """Install the service, or upgrade it to the version of this command.
 
-    Data and configuration stay. The version that runs goes on until the new one has proved to start.
+    Data and configuration stay. The running version stays until the new one has proved to start.
 
     Examples:
         sudo wslgpud service install
@@ -114,7 +112,7 @@ def _told(version: str, where: Places) -> list[str]:
     ]
     if where.user and not systemctl.lingers():
         command = f"loginctl enable-linger {Path.home().name}"
-        rows.append((t("beware"), t("it ends when you log out, unless root runs: {command}", command=command)))
+        rows.append((t("caution"), t("it ends when you log out, unless root runs: {command}", command=command)))
     head = t("wslgpud {version} runs, and starts with the machine.", version=version)
     return [head, *_table(rows)]
 
@@ -136,7 +134,7 @@ def _how_to_keep_alive(*, user: bool) -> str:
 
 @app.command()
 def status(user: User = False, as_json: common.Json = False) -> None:
-    """Show which version the service runs, whether it runs, and how it was installed; exit 1 if it does not run.
+    """Show the version and state of the service, and how it was installed; exit status 1 if it does not run.
 
     Examples:
         wslgpud service status
@@ -175,7 +173,7 @@ Purge = Annotated[bool, flag("--purge", "remove data, configuration and accounts
 
 @app.command()
 def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge = False) -> None:
-    """Remove the service. Data and configuration stay unless you say --purge.
+    """Remove the service. Data and configuration stay, except with --purge.
 
     Examples:
         sudo wslgpud service uninstall --dry-run
@@ -210,7 +208,7 @@ def _shown(changes: Changes) -> bool:
     if changes.dry:
         print(
             "\n".join(
-                [t("would do:"), *(f"  {line}" for line in changes.said or [t("nothing: all is as it should be")])]
+                [t("would do:"), *(f"  {line}" for line in changes.said or [t("nothing: everything is up to date")])]
             )
         )
     return changes.dry

@@ -26,7 +26,7 @@ from wslgpud.words import MessageError, current, t
 EXITS, UNKNOWN = {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}, 3
 #: default interval; and the shortest
 WATCH_SECONDS, LEAST_SECONDS = 2.0, 0.2
-_CHECK = "print one line and exit by it: 0 ok or info, 1 warning, 2 critical or worse, 3 not known"
+_CHECK = "print one line; exit status 0 for ok or info, 1 warning, 2 critical or worse, 3 unknown"
 
 
 def status(

@@ -53,7 +53,7 @@ def stress(
 ) -> None:
     """Test the GPU's memory now if it is idle: sizes, speed, spill, data.
 
-    Exit status: 0 passed, 1 something was found, 3 not run or given up for another program, 4 it failed.
+    Exit status: 0 passed, 1 findings, 3 not run or yielded to another program, 4 failed.
 
     Examples:
         wslgpud stress --quick
@@ -182,7 +182,7 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
     except LockedError:
         leave(folder, result)
     except (StoreError, OSError) as error:
-        warn("the run was not kept: {why}", why=cause(error))
+        warn("the run was not saved: {why}", why=cause(error))
 
 
 @app.command()
@@ -190,7 +190,7 @@ def history(
     config: common.Config = None,
     state: common.State = None,
     as_json: common.Json = False,
-    limit: Annotated[int, option("--limit", "N", "how many runs, the newest", min=1)] = 30,
+    limit: Annotated[int, option("--limit", "N", "number of runs, newest first", min=1)] = 30,
     since: common.Since = "",
     until: common.Until = "now",
     plot: common.Plot = None,

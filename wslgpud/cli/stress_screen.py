@@ -27,7 +27,7 @@ COURSE: Mapping[str, Callable[[float], MessageLike]] = {
     "temperature_max_celsius": lambda celsius: say("up to {celsius} °C", celsius=round(celsius)),
     "power_max_watts": lambda watts: f"{watts:.0f} W",
     "memory_clock_hertz": lambda hertz: say("memory at {mhz} MHz", mhz=round(hertz / 1e6)),
-    "slowed_ratio": lambda ratio: say("clocks held down for {slowed_ratio} of the time", slowed_ratio=ratio),
+    "slowed_ratio": lambda ratio: say("throttled for {slowed_ratio} of the time", slowed_ratio=ratio),
     "ecc_corrected": lambda n: says("ECC corrected {count} error", "ECC corrected {count} errors", count=int(n)),
     "ecc_uncorrected": lambda n: says(
         "{count} error could not be corrected", "{count} errors could not be corrected", count=int(n)
@@ -90,7 +90,7 @@ def print_run(run: StressResult, *, rows: bool = False) -> None:
     """Print the verdict, the classes of memory and the speeds; with ``rows`` the underlying data."""
     out, values, colour = Console(), run.values, TERMINAL_VERDICTS[run.verdict]
     title = Text(t("{title}: {text}", title=f"GPU {run.gpu} {run.name}", text=_word(VERDICTS[run.verdict])))
-    said = "\n".join(_said(run)) or t("every byte kept what was written")
+    said = "\n".join(_said(run)) or t("every byte was read back as written")
     out.print(Panel(said, title=title, border_style=colour))
     spec, peak = values.get("spec_bytes"), values.get("peak_bandwidth")
     sizes = [(name, values[name]) for name in BYTES if name in values]
@@ -163,7 +163,7 @@ def _made_with(key: Mapping[str, str]) -> Iterator[MessageLike]:
         elif name == "wsl":
             yield say("under WSL") if value == "yes" else say("not under WSL")
         elif name == "reserve_bytes" and value.isdecimal():
-            yield say("{reserve_bytes} left free on purpose", reserve_bytes=int(value))
+            yield say("{reserve_bytes} deliberately left free", reserve_bytes=int(value))
         elif name == "engine":
             yield say("test version {version}", version=value)
         elif value:

@@ -46,7 +46,7 @@ def sweep(
     """
     if "{}" not in command:
         shown = shlex.join(["wslgpud", "sweep", f"{command} {{}}", *values])
-        raise Fault("the command does not say where the value goes: write {command}", command=shown)
+        raise Fault("the command has no placeholder for the value: write {command}", command=shown)
     host, settings = Host(), loaded(config).config
     limit = seconds(timeout) if timeout else None
     tree.adopt_orphans()

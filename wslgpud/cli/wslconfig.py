@@ -34,11 +34,11 @@ app = CommandApp(help="Check .wslconfig and wsl.conf, compare with the running V
 
 FileOption = Annotated[Path | None, option("--file", "FILE", "this .wslconfig instead of the Windows user's own")]
 PresetArgument = Annotated[str, argument("|".join(presets.PRESETS), "use of the machine")]
-MemoryOption = Annotated[str, option("--memory", "SIZE", "Windows' RAM, like 64GB; asked of Windows otherwise")]
+MemoryOption = Annotated[str, option("--memory", "SIZE", "Windows' RAM, like 64GB; queried from Windows by default")]
 ProcessorsOption = Annotated[int, option("--processors", "N", "Windows' logical processors", min=0)]
 YesOption = Annotated[bool, flag("--yes -y", "do not ask")]
 
-IN_FORCE = template("It takes effect when WSL starts anew. Save your work, then run in Windows:  wsl --shutdown")
+IN_FORCE = template("It takes effect when WSL restarts. Save your work, then run in Windows:  wsl --shutdown")
 #: state of a setting, and its colour
 MATCHES: Mapping[compare.Match, tuple[str, str]] = {
     "in force": (template("in force"), "green"),
@@ -152,7 +152,7 @@ def preset(
     file: FileOption = None,
     host_root: common.HostRoot = None,
 ) -> None:
-    """Print the file that a preset would make of yours, and why; nothing is written.
+    """Print your file with a preset applied, and the reasons; nothing is written.
 
     Examples:
         wslgpud wslconfig preset training
@@ -194,7 +194,7 @@ def set_(
     file: FileOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Set a key in the file that WSL reads it in, after showing the difference; the old file is kept beside it.
+    """Set a key in the file where WSL reads it, after showing the difference; the old file is kept beside it.
 
     Examples:
         wslgpud wslconfig set wsl2.memory=24GB
@@ -207,7 +207,7 @@ def set_(
         declared = next((one for one in known if path.lower() in one.by_path), None)
         if declared is None or not found:
             names = tuple(one.name for one in known)
-            said = template("{setting}: WSL knows no such key in {files}; write it like wsl2.memory=24GB")
+            said = template("{setting}: WSL does not know this key in {files}; write it like wsl2.memory=24GB")
             raise Fault(said, setting=setting, files=names)
         wanted.setdefault(declared, {})[path] = value
     for declared, values in wanted.items():
@@ -225,7 +225,7 @@ def restore(
     file: FileOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Go back to an earlier version of the file; the current one is kept as a backup.
+    """Restore an earlier version of the file; the current one is kept as a backup.
 
     Examples:
         wslgpud wslconfig restore
@@ -249,7 +249,7 @@ def _settings(host: Host, name: str, memory: str, processors: int) -> list[prese
     if not ram or not processors:
         asked = files.windows_size(host)
         if asked is None:
-            raise Fault("Windows cannot be asked for its size from here: add --memory 64GB --processors 32")
+            raise Fault("Windows' size cannot be queried from here: add --memory 64GB --processors 32")
         ram, processors = ram or asked[0], processors or asked[1]
     return presets.settings(presets.PRESETS[name], ram, processors)
 
@@ -275,15 +275,15 @@ def _write(target: Path, old: ConfigText, new: ConfigText | str, yes: bool) -> N
             raise Fault("{path} is not valid {encoding}: save it as UTF-8 first, so that nothing gets lost", **facts)
         new = dataclasses.replace(old, text=new)
     if new.data == old.data:
-        print(t("{path} is like that already; nothing to do", path=str(target)))
+        print(t("{path} has these settings already; nothing to do", path=str(target)))
         return
     _print_difference(old.text, new.text, target)
     if not yes and not typer.confirm(t("Write it?"), default=False):
         print(t("nothing was written"))
         raise typer.Exit(1)
     if target.exists() and files.read(target).data != old.data:
-        raise Fault("{path} was changed by somebody else meanwhile; nothing was written, try again", path=str(target))
-    with refused("cannot write {path}: {why}; it is as it was", path=str(target)):
+        raise Fault("{path} was changed by another program meanwhile; nothing was written, try again", path=str(target))
+    with refused("cannot write {path}: {why}; it is unchanged", path=str(target)):
         backup = files.replace(target, new, datetime.now().astimezone())
     print(t("wrote {path}", path=str(target)))
     if backup:

@@ -35,9 +35,11 @@ class Sampling:
     """How often the machine is sampled."""
 
     interval_seconds: float = key(1.0, "time between two samples", low=0.1, high=60)
-    fastest_seconds: float = key(0.1, "shortest interval, used by itself when little memory is left", low=0.1, high=60)
+    fastest_seconds: float = key(
+        0.1, "shortest interval, used automatically when little memory is left", low=0.1, high=60
+    )
     processes_seconds: float = key(5.0, "time between two scans of the process list", low=1, high=600)
-    processes_max: int = key(12, "how many processes each sample keeps", low=1, high=100)
+    processes_max: int = key(12, "number of processes kept per sample", low=1, high=100)
     gpu: bool = key(True, "read NVIDIA GPUs through NVML")
     gpu_timeout_seconds: float = key(5.0, "time limit for NVML before its process is replaced", low=0.5, high=120)
     nvml_library: str = key("", "path of libnvidia-ml.so.1; empty means the usual places, WSL's first")
@@ -54,11 +56,11 @@ class Windows:
     """Metrics of Windows, under WSL2."""
 
     probe: str = key(
-        "auto", "one resident PowerShell process in Windows that reports its memory and GPUs", choices=("auto", "off")
+        "auto", "a resident PowerShell process in Windows that reports its memory and GPUs", choices=("auto", "off")
     )
     exporter_url: str = key(
         "",
-        "windows_exporter to ask instead (collectors memory, gpu, process), like http://MYPC.local:9182/metrics",
+        "windows_exporter to query instead (collectors memory, gpu, process), like http://MYPC.local:9182/metrics",
         shows="address",
     )
     every_seconds: float = key(10.0, "time between two queries to Windows", low=1, high=600)
@@ -66,7 +68,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Where history is stored and how much of it is kept."""
+    """Where the history is stored and how much of it is kept."""
 
     path: str = key(
         "", "SQLite file, or postgresql+psycopg://...; empty: wslgpud.db in the state folder", shows="address"
@@ -77,7 +79,8 @@ class StoreSettings:
     hour_days: float = key(3660.0, "days for which one-hour summaries are kept", low=1, high=36500)
     max_bytes: int = key(
         2_000_000_000,
-        "size at which the oldest samples go first: of the whole file, in PostgreSQL of this machine's rows",
+        "size above which the oldest samples are deleted first: of the whole file, in PostgreSQL of this machine's "
+        "rows",
         low=20_000_000,
     )
 
@@ -128,7 +131,7 @@ class Alerts:
         "emergency", "lowest level that is sent all the same", choices=("warning", "critical", "emergency")
     )
     messages_per_hour: int = key(
-        20, "most messages to people an hour on each channel; more are sent together", low=1, high=3600
+        20, "most messages to people per hour on each channel; more are combined", low=1, high=3600
     )
     expire_hours: float = key(24.0, "messages that no channel has taken for this long are dropped", low=0.1, high=720)
     desktop: str = key("auto", "notifications of the Linux desktop", choices=("auto", "on", "off"))
@@ -136,7 +139,7 @@ class Alerts:
     urls: tuple[str, ...] = key(
         (), "Apprise URLs (ntfy, e-mail, Slack, ...); needs 'wslgpud service install --extra apprise'", shows="set"
     )
-    urls_file: str = key("", "file with more Apprise URLs, one a line, so that secrets stay out of here")
+    urls_file: str = key("", "file with more Apprise URLs, one per line, to keep secrets out of this file")
     alertmanager_urls: tuple[str, ...] = key(
         (), "addresses of Prometheus' Alertmanager, like http://127.0.0.1:9093", shows="address"
     )
@@ -146,11 +149,11 @@ class Alerts:
     command_timeout_seconds: float = key(30.0, "time limit of that program", low=1, high=600)
     save_signal: str = key(
         "",
-        "signal that asks the growing process to save itself; nothing is sent unless this is set",
+        "signal that asks the growing process to save its work; empty: none",
         choices=("", "SIGUSR1", "SIGUSR2", "SIGTERM"),
     )
     save_rules: tuple[str, ...] = key(("memory_exhaustion",), "rules that may send it")
-    save_level: str = key("critical", "level from which on it is sent", choices=("warning", "critical", "emergency"))
+    save_level: str = key("critical", "lowest level at which it is sent", choices=("warning", "critical", "emergency"))
     save_user: str = key("", "whose processes may get it; empty means those of the daemon's own user", shows="person")
 
 
@@ -175,8 +178,8 @@ class Stress:
     """The nightly test of the GPU's memory."""
 
     schedule: str = key("30 3 * * *", 'when: minute hour day month weekday, as in a crontab; or "off"')
-    jitter_minutes: float = key(20.0, "start up to this much later, at random", low=0, high=720)
-    retries: int = key(3, "how often a run is tried again the same night when the GPU was busy", low=0, high=20)
+    jitter_minutes: float = key(20.0, "random delay of the start, at most", low=0, high=720)
+    retries: int = key(3, "number of retries in the same night when the GPU was busy", low=0, high=20)
     retry_minutes: float = key(30.0, "time between these tries", low=1, high=720)
     python: str = key("", "Python with torch; empty: searched for in the usual places")
     reserve_bytes: int = key(
@@ -184,7 +187,7 @@ class Stress:
     )
     settle_seconds: float = key(30.0, "the GPU must have been idle for this long", low=1, high=3600)
     soak_seconds: float = key(
-        30.0, "how long 'wslgpud stress --full' goes on with part of the memory", low=0, high=3000
+        30.0, "duration of the soak of 'wslgpud stress --full', on part of the memory", low=0, high=3000
     )
     deadline_seconds: float = key(120.0, "longest time for a whole run, not counting soak_seconds", low=10, high=3600)
     max_celsius: float = key(75.0, "no run on a GPU hotter than this", low=20, high=110)
@@ -197,7 +200,7 @@ class Stress:
 class Log:
     """The log."""
 
-    level: str = key("info", "least severe level of the log", choices=("debug", "info", "warning", "error"))
+    level: str = key("info", "lowest level of log messages", choices=("debug", "info", "warning", "error"))
 
 
 @dataclass(frozen=True)

@@ -93,5 +93,5 @@ FOLKLORE = {
         "delete the line: it existed in one build of 2019 (19013) only; free pages always go back to Windows now"
     ),
     "idlethreshold": template("delete the line: it existed in one build of 2019 (19013) only"),
-    "guessvhdsize": template("delete the line: no WSL has ever known it"),
+    "guessvhdsize": template("delete the line: no version of WSL has ever known it"),
 }

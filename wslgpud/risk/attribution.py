@@ -95,7 +95,7 @@ _POOLS = {
     "tmpfs": template("files in /dev/shm or tmpfs"),
     "kernel": template("the kernel (slab)"),
     "huge pages": template("huge pages"),
-    "balloon": template("the host, which takes memory back"),
+    "balloon": template("the host, which is taking memory back"),
 }
 GROUP = template("{count} x {name}")
 SEVERAL = template("several: {parts}")
@@ -174,7 +174,7 @@ class Attribution:
         seconds = max(now.t - before.t, 1e-3)
         share = max(0.0, min(1.0, (used - before.linux) / (lost_rate * seconds)))
         if share >= CULPRIT_SHARE:
-            return Culprit(say("Linux, its page cache included"), "linux", lost_rate * share, share)
+            return Culprit(say("Linux, including its page cache"), "linux", lost_rate * share, share)
         return Culprit(say("programs of Windows"), "windows", lost_rate * (1 - share), 1 - share)
 
     def _before(self, t: float) -> _Snapshot | None:

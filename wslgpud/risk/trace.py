@@ -249,7 +249,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if not line:
         raise ValueError(say("a trace has at most {number} bytes once it is inflated", number=f"{MOST_BYTES:,}"))
     if len(line) > MOST_LINE_BYTES:
-        raise ValueError(say("a line has at most {number} bytes, and this one goes on", number=f"{MOST_LINE_BYTES:,}"))
+        raise ValueError(
+            say("a line has at most {number} bytes, and this one is longer", number=f"{MOST_LINE_BYTES:,}")
+        )
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -302,13 +304,13 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
                 observation = _next(row, last, wsl=wsl)
             except ValueError as error:
                 if isinstance(error, NotJsonError) and on_cut and number > 1 and not line.endswith(b"\n"):
-                    on_cut(TraceError(path, number, say("cut short in the middle of a sample")))
+                    on_cut(TraceError(path, number, say("truncated in the middle of a sample")))
                     return
                 raise TraceError(path, number, cause(error)) from error
             last = observation.t
             yield observation
     except EOFError as error:
-        cut = TraceError(path, number + 1, say("the compressed data is cut short here"))
+        cut = TraceError(path, number + 1, say("the compressed data is truncated here"))
         if on_cut is None or number == 0:
             raise cut from error
         on_cut(cut)

@@ -39,9 +39,7 @@ RETRIES = _counter(
 )
 FAILURES = _counter("training_allocation_failures", "Allocations that failed for lack of VRAM.", *_OF_MEMORY)
 PER_STEP = _gauge(
-    "training_growth_per_step_bytes",
-    "What a training keeps more with each step; absent while nothing grows.",
-    *_OF_MEMORY,
+    "training_growth_per_step_bytes", "What a training leaks memory; absent while nothing grows.", *_OF_MEMORY
 )
 GROWN = _gauge("training_growth_bytes", "What it keeps more since that began, as far back as is known.", *_OF_MEMORY)
 STEPS_LEFT = _gauge("training_steps_to_full", "Steps until the memory is full if it goes on like this.", *_OF_MEMORY)

@@ -106,7 +106,7 @@ def exchange(
         with contextlib.closing(_connected(address, until)) as sock:
             status, body, whole = _answer(sock, data, wire, until, most_bytes)
     except TimeoutError as error:
-        raise Unreachable("no whole answer within {limit_seconds}", limit_seconds=deadline_seconds) from error
+        raise Unreachable("no complete answer within {limit_seconds}", limit_seconds=deadline_seconds) from error
     except h11.LocalProtocolError as error:  # without its text, which quotes the request
         raise Unreachable(say("a header or the path has characters that HTTP does not allow")) from error
     except h11.RemoteProtocolError as error:
@@ -118,7 +118,7 @@ def exchange(
     if len(body) > most_bytes:
         raise Unreachable("it answered more than {most_bytes}", most_bytes=most_bytes)
     if not whole:
-        raise Unreachable(say("its answer breaks off"))
+        raise Unreachable(say("its answer is incomplete"))
     return body
 
 
@@ -165,7 +165,7 @@ def _answer(
             data = _until(sock, until_mono).recv(_HEAD_BYTES)
             bytes_left -= len(data)
             if bytes_left < 0:
-                raise OSError(say("it sends too much"))
+                raise OSError(say("its answer is too large"))
             wire.receive_data(data)
         elif isinstance(event, h11.Response):
             status = event.status_code

@@ -101,7 +101,7 @@ def _others(component: Component, owners: Collection[int], members: Mapping[int,
         return say("everybody")
     if component.mode & stat.S_IWGRP:
         if component.acl:
-            return say("whoever its access control list names")
+            return say("users in its access control list")
         known = members.get(component.gid)
         if known is None or not set(known) <= set(owners):
             return say("its group ({gid})", gid=component.gid)
@@ -184,14 +184,12 @@ class _Surveyor:
             if (user := self._users_mounts.get(str(here))) is not None:
                 # Its owner controls the metadata it returns, and it may never answer.
                 raise UntrustedProgram(
-                    "{path} is a file system of user {user}: use a Python that lies elsewhere",
-                    path=str(here),
-                    user=user,
+                    "{path} is a file system of user {user}: use a Python elsewhere", path=str(here), user=user
                 )
             if stat.S_ISLNK(self._note(here).mode):
                 links += 1
                 if links > _MOST_LINKS:
-                    raise UntrustedProgram("{path}: its links lead in circles", path=str(path))
+                    raise UntrustedProgram("{path}: its links form a loop", path=str(path))
                 rest = [*here.readlink().parts, *rest]
                 here = here.parent
         if searched:

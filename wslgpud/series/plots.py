@@ -307,7 +307,7 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
     kind = path.suffix.lower()
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
-        raise PlotError("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known))
+        raise PlotError("{path}: the name of a plot must end in one of {names}", path=str(path), names=tuple(known))
     if kind == ".png" and _families() is None:
         raise PlotError(_NO_FONT, path=str(path))
     try:

@@ -68,7 +68,7 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
         "/metrics": t("metrics for Prometheus"),
         "/-/healthy": t("is sampling alive?"),
         "/-/ready": t("is there data?"),
-        "/api/v1/status": t("all that is known now, as JSON"),
+        "/api/v1/status": t("the current state, as JSON"),
     }
     where = [h("li", h("a", path, href=path), f": {what}") for path, what in links.items()]
     return page(
@@ -80,7 +80,7 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
         _verdict(document["verdict"], translator),
         *_table(t("Open incidents"), (_incident(item, translator) for item in document.get("incidents", ()))),
         *_table(t("Memory"), (_memory(one, t) for one in document.get("forecasts", ())[:_MOST_MEMORIES])),
-        h("section", h("h2", t("Look further")), h("ul", *where, class_="plain-list"), class_="card"),
+        h("section", h("h2", t("More")), h("ul", *where, class_="plain-list"), class_="card"),
         *_table(t("Sources"), (_source(source, translator) for source in document.get("sources", ()))),
     )
 
@@ -143,7 +143,7 @@ def runbook(texts: Mapping[str, str], translator: Translator) -> Response:
     t = translator.t
     contents = [h("li", h("a", name, href=f"#{name}")) for name in texts]
     sections = [h("section", h("h2", name), *paragraphs(text), id=name, class_="card") for name, text in texts.items()]
-    same = _spans(t("{command} says the same in a terminal.", command="`wslgpud alerts explain RULE`"))
+    same = _spans(t("{command} shows the same in a terminal.", command="`wslgpud alerts explain RULE`"))
     here = h("a", t("this machine now"), href="/")
     return page(
         f"wslgpud: {t('runbook')}",

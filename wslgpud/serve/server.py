@@ -137,7 +137,7 @@ def _by_whom(port: int) -> Message:
                 if any(Path(part).name == "wslgpud" for part in process.cmdline()):
                     return say("by another wslgpud (pid {pid})", pid=pid)
                 return say("by {name} (pid {pid})", name=process.name(), pid=pid)
-    return say("(does wslgpud run already?)")
+    return say("(is wslgpud already running?)")
 
 
 class LocalApi:

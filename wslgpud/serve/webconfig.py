@@ -339,9 +339,7 @@ def _set_versions(context: ssl.SSLContext, section: _Section) -> None:
         _log.warning("%s: min_version %s: nothing older than TLS12 is spoken here", section.where, lowest)
     if highest in ("TLS10", "TLS11") or _VERSIONS[lowest] > _VERSIONS[highest]:
         raise section.error(
-            "nothing can be spoken between min_version {lowest} and max_version {highest}",
-            lowest=lowest,
-            highest=highest,
+            "there is no TLS version from min_version {lowest} to max_version {highest}", lowest=lowest, highest=highest
         )
     context.minimum_version, context.maximum_version = _VERSIONS[lowest], _VERSIONS[highest]
 
@@ -378,8 +376,8 @@ def _set_client_auth(context: ssl.SSLContext, section: _Section) -> tuple[Path, 
     policy = section.get("client_auth_type", "")
     if policy in _UNVERIFIED:
         raise section.error(
-            "client_auth_type {policy} takes certificates that anybody can make; "
-            "use RequireAndVerifyClientCert with client_ca_file",
+            "client_auth_type {policy} accepts certificates that anybody can create; use RequireAndVerifyClientCert "
+            "with client_ca_file",
             policy=policy,
         )
     context.verify_mode = _VERIFY[section.get("client_auth_type", "", _VERIFY)]

@@ -148,7 +148,7 @@ def _check_configuration(new: Path, places: Places) -> None:
     try:
         output(new / "bin/wslgpud", "config", "check", "--config", places.configuration)
     except SourceError as error:
-        raise ServiceError("mend the configuration first, nothing else was changed: {why}", why=str(error)) from error
+        raise ServiceError("fix the configuration first, nothing else was changed: {why}", why=str(error)) from error
 
 
 def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) -> None:
@@ -166,13 +166,13 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
             changes.run(*systemctl.command(places, "restart", *places.enabled_units))
     except (NoData, SourceError, OSError, KeyboardInterrupt) as error:
         last_words = systemctl.last_words(places)
-        told = say("wslgpud does not start; its last words are above")
+        told = say("wslgpud does not start; see its log above")
         if before not in (None, new):
             systemctl.forget_failures(places, changes)
             _use(before, units_before, places, changes, obsolete=units.keys() - units_before.keys())
             if not succeeds(*systemctl.command(places, "restart", *places.enabled_units)):
-                raise NotStarted(say("neither the new version starts nor the one before"), last_words) from error
-            told = say("the new version does not start, its last words are above; the one before runs again")
+                raise NotStarted(say("neither the new version nor the previous one starts"), last_words) from error
+            told = say("the new version does not start, see its log above; the previous one runs again")
         if isinstance(error, (OSError, KeyboardInterrupt)):
             raise
         raise NotStarted(told, last_words) from error

@@ -159,8 +159,8 @@ def interpreter(places: Places) -> Path:
     found = next((python for python in (base, *others) if python.exists() and _will_do(python)), None)
     if found is None:
         raise ServiceError(
-            "the service cannot run with {python}, which lies in a home folder or is not root's alone:"
-            " install python3 by your package manager",
+            "the service cannot run with {python}, which lies in a home folder or can be changed by others than root: "
+            "install python3 with your package manager",
             python=str(base),
         )
     return found
@@ -245,14 +245,16 @@ def fetch(environment: Path, locked: Collection[Path], tell: Tell) -> None:
     elif succeeds(sys.executable, "-m", "pip", "--version"):
         pip = [sys.executable, "-m", "pip", f"--python={python}"]
     else:
-        raise ServiceError(say("pip is needed to fetch what is missing: install python3-venv by your package manager"))
+        raise ServiceError(
+            say("pip is needed to download what is missing: install python3-venv with your package manager")
+        )
     options = ("--progress-bar=off", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
 
     def heard(line: str) -> bool:
         if match := _DOWNLOAD.search(line):
             tell(say("fetching {file}, {size}", file=match[1], size=match[2]))
         elif line.startswith("Installing "):
-            tell(say("unpacking what was fetched"))
+            tell(say("unpacking the downloads"))
         return line.lstrip().startswith(_PROGRESS)
 
     followed([*pip, "install", *options, *(f"--requirement={file}" for file in locked)], heard)

@@ -49,7 +49,7 @@ def download_bytes() -> int:
 
 def _make(python: Path, places: Places, changes: Changes) -> None:
     need_bytes, free_bytes = download_bytes(), shutil.disk_usage(places.stress.parent).free
-    changes.tell(say("torch for the nightly test: fetching {size_bytes}", size_bytes=need_bytes))
+    changes.tell(say("torch for the nightly test: downloading {size_bytes}", size_bytes=need_bytes))
     need_bytes = int(need_bytes * (1 + _UNPACKED_RATIO))
     if free_bytes < need_bytes:
         raise ServiceError(

@@ -29,7 +29,7 @@ def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
     try:
         _remove(places, changes, purge=purge)
     except (NoData, SourceError) as error:
-        raise ServiceError("{why}; what was not removed is still there", why=error.said) from error
+        raise ServiceError("{why}; the removal is incomplete", why=error.said) from error
     return [path for path in (places.settings, places.data) if path.exists()]
 
 

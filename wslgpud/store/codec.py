@@ -201,7 +201,7 @@ def inflate(data: bytes, most: int, *, raw: bool = False) -> bytes:
     if len(found) > most:
         raise ValueError(say("it inflates to more than {most_bytes}", most_bytes=most))
     if not engine.eof:
-        raise zlib.error(say("cut short"))
+        raise zlib.error(say("truncated"))
     return found
 
 

@@ -88,7 +88,7 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
         return NotADatabaseError("{name}: is not a database; move the file away or name another one", name=name)
     if "malformed" in text:
         return StoreError(
-            "{name}: is damaged ({text}); the daemon sets it aside and saves what can be read",
+            "{name}: is damaged ({text}); the daemon sets it aside and recovers what is readable",
             name=name,
             text=known(text),
         )
@@ -98,9 +98,9 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     if "readonly" in text or "unable to open" in text:
         kind, remedy = UnwritableError, say("check the owner of the file and of its folder")
         if _forbidden(target):
-            remedy = say("you may not read it: use sudo, or log in anew if you have just joined the group wslgpud")
+            remedy = say("you may not read it: use sudo, or log in again if you have just joined the group wslgpud")
     elif "interrupted" in text:
-        remedy = say("looking into it takes too long; it is damaged, or made to be so")
+        remedy = say("reading it takes too long; it is damaged, or malicious")
     elif "full" not in text:
         return StoreError("{name}: {text}", name=name, text=known(text))
     return kind(say("{name}: {text}; {remedy}", name=name, text=known(text), remedy=remedy))

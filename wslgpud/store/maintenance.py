@@ -141,7 +141,7 @@ def compact(target: str) -> Compaction:
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             raise UnwritableError(
-                "{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error)
+                "{path}: cannot be compacted: {error}; it is unchanged", path=str(path), error=cause(error)
             ) from error
         finally:
             os.close(lock)
@@ -279,7 +279,7 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
             size = {name: connection.scalar(select(func.pg_total_relation_size(name))) or 0 for name in tables}
             total = sum(size.values())
     tiers = {tier: sum(size.get(table, 0) for table in tables) for tier, tables in TIERS.items()}
-    rest = {template("all else"): sum(size.values()) - sum(tiers.values())}
+    rest = {template("everything else"): sum(size.values()) - sum(tiers.values())}
     return tiers | rest if size else {}, total, free_bytes
 
 
@@ -350,9 +350,7 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
         for (time, series_id), seen in minutes.items()
     )
     if wrong:
-        yield say(
-            "chunk {number}: {count} of its minutes do not hold what their samples say", number=number, count=wrong
-        )
+        yield say("chunk {number}: {count} of its minutes do not match their samples", number=number, count=wrong)
 
 
 def _holds(kept: Summary | None, seen: Summary) -> bool:  # perhaps more than these samples

@@ -123,7 +123,7 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
         values += more_values
         if len(times) > MOST_VALUES:
             count = f"{MOST_VALUES:,}"
-            raise StoreError("more than {count} values; ask for a shorter time, or for steps", count=count)
+            raise StoreError("more than {count} values; request a shorter time, or steps", count=count)
         rising = rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
     if not rising:
         # a clock went back; ticks of the same millisecond stay in order of arrival

@@ -32,7 +32,7 @@ PAGE = 4096
 _REMEDIES = {
     errno.EDQUOT: say("delete files of this user, or raise its quota"),
     errno.ENOSPC: say("free some space or name another folder in store.path"),
-    errno.EROFS: say("mount the file system writable again; the kernel log (dmesg) tells why it is not"),
+    errno.EROFS: say("mount the file system writable again; the kernel log (dmesg) shows why it is not"),
     errno.EIO: say("the disk fails: see the kernel log (dmesg), and name another folder in store.path"),
 }
 
@@ -143,6 +143,4 @@ def _kept(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        raise UnkeptError(
-            "{path}: the disk does not keep what it took ({why})", path=str(path), why=cause(error)
-        ) from error
+        raise UnkeptError("{path}: the disk has lost written data ({why})", path=str(path), why=cause(error)) from error

@@ -62,7 +62,7 @@ def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: f
     if holding.ours:
         note = say(
             "GPU {gpu}: its lock {path} is held by {who} for longer than a test may take ({limit_seconds}):"
-            " VRAM warnings are on again",
+            " VRAM warnings are active again",
             **lock,
             limit_seconds=limit_seconds,
         )

@@ -141,7 +141,7 @@ class _Conversation:
                 shapes.check_line(line)
             except ValueError:
                 odd = text[:80].decode("utf-8", "replace")
-                self._distrust(say("the worker wrote a line that is not of its protocol: {line}", line=odd))
+                self._distrust(say("the worker wrote a line outside its protocol: {line}", line=odd))
                 return
             self.heard = time.monotonic()
             if line["event"] == "beat":
@@ -160,7 +160,7 @@ class _Conversation:
             or self._bytes > MOST_BYTES
             or self._beats > BACKLOG + BEATS_A_SECOND * (self.heard - self._began)
         ):
-            self._distrust(say("the worker said far more than a worker does"))
+            self._distrust(say("the worker wrote far too much"))
 
     def _distrust(self, failure: MessageLike) -> None:
         """Stop listening; any further output is ignored."""

@@ -210,8 +210,8 @@ def _findings(
         yield StressFinding("errors", said)
     if spilled := values.get("spilled_bytes", 0):
         said = say(
-            "{spilled_bytes} within the limit lie in shared memory, not on the card:"
-            " programs get slow before the card is full",
+            "{spilled_bytes} within the limit lie in shared memory, not on the card: programs slow down before the "
+            "card is full",
             spilled_bytes=spilled,
         )
         yield StressFinding("spill", said)
@@ -226,7 +226,7 @@ def _findings(
         yield StressFinding("spill", said)
     leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
     if leak > LEAK_BYTES:
-        yield StressFinding("leak", say("{leak_bytes} did not come back after the run", leak_bytes=leak))
+        yield StressFinding("leak", say("{leak_bytes} were not freed after the run", leak_bytes=leak))
 
 
 def _verdict(

@@ -435,7 +435,7 @@ def test_each_trouble_is_seen(tmp_path, check, path, text, state):
     [
         ("// one\n#define CUDA_VERSION 12040\n", "problem", "12.4"),
         ("#define CUDA_VERSION 13000\n#define CUDAAPI\n", "good", "CUDA 13.0"),
-        ("", "could not tell", "names no version"),
+        ("", "could not tell", "contains no version"),
     ],
 )
 def test_a_toolkit_whose_image_left_out_its_version_file_is_seen(tmp_path, header, state, found):

@@ -335,7 +335,7 @@ def test_the_answer_is_printed_and_its_status_says_it():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["huge"], "is no size like 7B"),
+        (["huge"], "is neither a size like 7B"),
         (["7B", "--mode", "sleeping"], "there are inference, lora, training"),
         (["7B", "--mode", "training", "--precision", "int4"], "use --mode lora"),
         (["7B", "--usable", "much"], "write it like 14.5GiB"),
@@ -408,7 +408,7 @@ def test_what_was_never_held_against_a_card_is_said():
     assert said("-p", "gptq") == ["quantized weights"]
     assert said("-m", "lora", "-p", "int4", "--optimizer", "adamw8bit") == ["quantized weights", "adamw8bit"]
     shown = CliRunner().invoke(app, ["fit", "7B", "--usable", "80GB", "-p", "q4_k_m"]).stdout
-    assert "never compared with a real card: quantized weights" in shown
+    assert "not measured on a real card: quantized weights" in shown
 
 
 def test_nobody_trains_adapters_on_a_format_of_llama_cpp():
@@ -446,7 +446,7 @@ class TestHistory:
 
         assert found is not None
         assert found.bytes == 15 * GIB
-        assert str(found.how) == "the highest use seen here, less the current use"
+        assert str(found.how) == "the highest use seen here, minus the current use"
 
     def test_a_history_without_this_card_says_nothing(self, tmp_path):
         assert self.usable(tmp_path, Reading(LEARNED, 15 * GIB, ("gpu7", "seen"))) is None

@@ -404,12 +404,12 @@ def test_what_is_no_model_is_said_in_one_line(tmp_path):
     (tmp_path / "broken/config.json").write_text("{")
     (tmp_path / "empty").mkdir()
     for text, words in (
-        ("big", "is no size like 7B"),
-        ("0B", "is no size like 7B"),
-        ("1.2.3B", "is no size like 7B"),
-        ("9" * 400 + "B", "cannot read|is no size like 7B"),
+        ("big", "is neither a size like 7B"),
+        ("0B", "is neither a size like 7B"),
+        ("1.2.3B", "is neither a size like 7B"),
+        ("9" * 400 + "B", "cannot read|is neither a size like 7B"),
         ("~nobody-of-this-name/model", "cannot read"),
-        ("x" * 300, "cannot read|is no size like 7B"),
+        ("x" * 300, "cannot read|is neither a size like 7B"),
         (str(tmp_path), "has no num_hidden_layers"),
         (str(tmp_path / "broken"), "cannot read"),
         (str(tmp_path / "empty"), "holds neither"),

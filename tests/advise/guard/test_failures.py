@@ -44,7 +44,7 @@ ENDS = {
     ),
     "microsoft/WSL#9938": (
         "Failed to initialize NVML: GPU access blocked by the operating system",
-        "the GPU driver does not answer as it should",
+        "the GPU driver does not respond properly",
     ),
     "microsoft/WSL#9490": (
         "Catastrophic failure\nError code: Wsl/Service/E_UNEXPECTED",
@@ -53,21 +53,21 @@ ENDS = {
     "microsoft/WSL#10194": ("OSError: [Errno 28] No space left on device", "a disk is full"),
     "pytorch/pytorch#21819": (
         "RuntimeError: CUDA error: an illegal memory access was encountered",
-        "a kernel of the program failed, memory did not run out",
+        "a CUDA kernel of the program failed, not for lack of memory",
     ),
     "microsoft/WSL#5809": (
         "MemoryError: Unable to allocate 9.40 GiB for an array with shape (50229, 50229) and data type float32",
-        "the program could get no more RAM",
+        "the program could not allocate more RAM",
     ),
     "MIC-DKFZ/nnUNet#2213": (
         "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 1.61 GiB for an array with shape (753, 536, 536)",
-        "the program could get no more RAM",
+        "the program could not allocate more RAM",
     ),
     "voutcn/megahit#347": (
         "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
-        "the program could get no more RAM",
+        "the program could not allocate more RAM",
     ),
-    "microsoft/qlib#1374": ("OSError: [Errno 12] Cannot allocate memory", "the program could get no more RAM"),
+    "microsoft/qlib#1374": ("OSError: [Errno 12] Cannot allocate memory", "the program could not allocate more RAM"),
     "microsoft/WSL#5295": (
         "cc1plus: out of memory allocating 65536 bytes after a total of 3624960 bytes",
         "a compiler ran out of RAM",
@@ -80,22 +80,22 @@ ENDS = {
         "RuntimeError: DataLoader worker (pid 13) is killed by signal: Bus error.",
         "shared memory (/dev/shm) is full",
     ),
-    "microsoft/WSL#11755": ("Failed to initialize NVML: N/A", "the GPU driver does not answer as it should"),
+    "microsoft/WSL#11755": ("Failed to initialize NVML: N/A", "the GPU driver does not respond properly"),
     "NVIDIA/nvidia-container-toolkit#817": (
         "Failed to initialize NVML: Unknown Error",
-        "the GPU driver does not answer as it should",
+        "the GPU driver does not respond properly",
     ),
     "microsoft/WSL#8174": (
         "cudaGetDeviceCount returned 35\n-> CUDA driver version is insufficient for CUDA runtime version",
-        "the GPU driver does not answer as it should",
+        "the GPU driver does not respond properly",
     ),
     "illinois-scicomp/machine-shop-maintenance#70": (
         "Failed to initialize NVML: Driver/library version mismatch",
-        "the GPU driver does not answer as it should",
+        "the GPU driver does not respond properly",
     ),
     "karpathy/nanoGPT#470": (
         "RuntimeError: CUDA error: device-side assert triggered",
-        "a kernel of the program failed, memory did not run out",
+        "a CUDA kernel of the program failed, not for lack of memory",
     ),
     # As Windows 11 says it in German and in Chinese.
     "microsoft/WSL#12810": (

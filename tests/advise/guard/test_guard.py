@@ -90,7 +90,7 @@ def test_when_the_time_is_up_nothing_is_left_not_even_what_has_left_the_session(
     done = guard(tmp_path, "--timeout", "4s", "--", "sh", "-c", script, cwd=tmp_path)
 
     assert done.returncode == 124
-    assert "the time was up" in done.stderr
+    assert "time limit reached" in done.stderr
     assert not alive((tmp_path / "left").read_text())
     assert not alive((tmp_path / "near").read_text())
 
@@ -352,4 +352,4 @@ def test_a_program_that_catches_the_signal_is_asked_to_save_itself_before_memory
         )
 
     assert (done.returncode, done.stdout) == (0, "saved\n"), done.stderr
-    assert "to save itself" in done.stderr
+    assert "to save its work" in done.stderr

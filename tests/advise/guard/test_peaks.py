@@ -69,4 +69,4 @@ def test_a_command_of_which_nothing_was_seen_has_no_peak(tmp_path):
     said = brief(tmp_path, "true")
 
     assert remembered(tmp_path) is None
-    assert "peak RAM not seen: it ended too soon" in said
+    assert "peak RAM unknown: it ended too soon" in said

@@ -257,7 +257,7 @@ def test_what_somebody_else_writes_meanwhile_is_not_undone(tmp_path, monkeypatch
     done = run("apply", "desktop", "--memory", "64GB", "--processors", "32", "--file", file)
 
     assert (done.exit_code, file.read_text()) == (2, "[wsl2]\nswap=0\n")
-    assert "changed by somebody else meanwhile" in done.output
+    assert "changed by another program meanwhile" in done.output
 
 
 def test_what_cannot_be_done_says_what_to_do(tmp_path):

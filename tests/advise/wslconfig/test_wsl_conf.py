@@ -238,8 +238,8 @@ def test_set_writes_to_the_file_that_the_key_belongs_to_and_keeps_the_old_one(pl
     ("setting", "why"),
     [
         ("boot.systemd=yes", "Invalid boolean value 'yes'"),
-        ("boot.sytemd=true", "WSL knows no such key"),
-        ("boot.systemd", "WSL knows no such key"),
+        ("boot.sytemd=true", "WSL does not know this key"),
+        ("boot.systemd", "WSL does not know this key"),
     ],
 )
 def test_set_refuses_what_wsl_would(place, setting, why):
@@ -256,7 +256,7 @@ def test_set_puts_no_key_into_the_file_that_does_not_have_it(place):
     done = run("set", "wsl2.memory=8GB", "boot.systemd=true", "-y", "--file", other)
 
     assert (done.exit_code, other.read_text()) == (2, "[wsl2]\n")
-    assert "boot.systemd=true: WSL knows no such key in .wslconfig" in done.output
+    assert "boot.systemd=true: WSL does not know this key in .wslconfig" in done.output
 
 
 def machine(folder: Path, conf_text: str, config_text: str) -> Path:

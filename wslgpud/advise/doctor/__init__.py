@@ -56,7 +56,7 @@ def _lacking(check: Check, evidence: Evidence) -> Outcome | None:
     if check.needs in ("gpu", "torch") and not evidence.gpus.samples:
         return skipped(say("no GPU answers"))
     if check.needs == "torch" and evidence.torch is None:
-        return unknown(say("torch was not asked"))
+        return unknown(say("torch was not checked"))
     if check.needs == "torch" and not evidence.torch:
         return skipped(say("no Python with torch was found"))
     return None

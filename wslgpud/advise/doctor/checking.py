@@ -30,7 +30,7 @@ from wslgpud.words.units import one_line
 
 #: The distribution's disk turns read-only once ext4.vhdx cannot grow.
 WINDOWS_DRIVE_FULL = say(
-    "free up the Windows drive, then run 'wsl --shutdown' there; if it goes on: "
+    "free up the Windows drive, then run 'wsl --shutdown' there; if it persists: "
     "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
 )
 _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})

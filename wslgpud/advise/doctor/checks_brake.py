@@ -15,7 +15,7 @@ _CAP_KILL = 5
 
 @check("rights.brake", "Brake")
 def brake(machine: Evidence) -> Outcome:
-    """A job that is about to use up memory can be paused only by a daemon that may signal it."""
+    """The daemon can pause a job only if it may send it signals."""
     if not machine.host.live:
         return skipped(say("this is a recording"))
     if not machine.config.brake.on:
@@ -23,7 +23,7 @@ def brake(machine: Evidence) -> Outcome:
     try:
         users = allowed_users(machine.config.brake)
     except ConfigError as error:
-        return problem(cause(error), say("mend it in the configuration"))
+        return problem(cause(error), say("fix it in the configuration"))
     for folder in dict.fromkeys((machine.state_folder, str(SYSTEM_STATE))):
         try:
             pid = safe_files.parsed(machine.read(f"{folder}/{NOTE}") or "{}").get("pid")
@@ -32,7 +32,7 @@ def brake(machine: Evidence) -> Outcome:
         status = machine.read(f"/proc/{pid}/status") if isinstance(pid, int) else None
         if status is not None:
             return _rights(status, users)
-    return note(say("not known before the daemon runs"))
+    return note(say("unknown until the daemon runs"))
 
 
 def _rights(status: str, users: frozenset[int]) -> Outcome:
@@ -41,8 +41,8 @@ def _rights(status: str, users: frozenset[int]) -> Outcome:
     try:
         uid, rights = int(facts["Uid"].split()[0]), int(facts["CapEff"].strip(), 16)
     except (KeyError, ValueError, IndexError):
-        return unknown(say("the daemon's rights are not shown"))
+        return unknown(say("the daemon's permissions cannot be read"))
     if rights >> _CAP_KILL & 1 or users <= {uid}:
-        return good(say("the daemon may pause the jobs of those who are named"))
+        return good(say("the daemon may pause the jobs of the named users"))
     said = say("the daemon may not signal programs of other users")
     return problem(said, "sudo wslgpud service install --allow brake")

@@ -80,7 +80,7 @@ def library(machine: Evidence) -> Outcome:
     others = [path for path in paths if machine.host.exists(path)]
     if "/stubs/" in used:
         remedy = say("remove CUDA's stubs folder from LD_LIBRARY_PATH")
-        return problem(say("{path} is a stub to compile against", path=used), remedy)
+        return problem(say("{path} is a stub, for linking only", path=used), remedy)
     if machine.wsl == 2 and others:
         removal = "sudo apt-get remove 'libnvidia-compute-*' 'nvidia-utils-*'"
         if used and not used.startswith(WSL_LIBRARIES):
@@ -90,7 +90,7 @@ def library(machine: Evidence) -> Outcome:
     if used:
         return good(used)
     if machine.gpus.samples:
-        return unknown(say("a recording does not say"))
+        return unknown(say("not in the recording"))
     return skipped(say("none is in use"))
 
 
@@ -149,7 +149,7 @@ def _needs_compiling(machine: Evidence, facts: TorchFacts) -> bool:
 
 @check("torch.architecture", "torch's code for the card", "torch")
 def architecture(machine: Evidence) -> Outcome:
-    """A build without code for the card sees the card, and fails at the first kernel."""
+    """A build without code for the card detects it, and fails at the first kernel."""
     built = [(t, card) for t in machine.torches for card in _capabilities(machine) if t.cuda and t.architectures]
     missing = [(torch, card) for torch, card in built if not runs_on(torch.architectures, card)]
     if missing:
@@ -220,7 +220,7 @@ def nightly(machine: Evidence) -> Outcome:
     if machine.config.stress.schedule == "off":
         return skipped(say("the nightly test is off"))
     if machine.torch is None:
-        return unknown(say("torch was not asked"))
+        return unknown(say("torch was not checked"))
     if machine.torches or machine.config.stress.python:
         return good(machine.config.stress.python or machine.torches[0].python)
     return note(say("no Python with torch was found"), optional_packages.remedy("stress"))
@@ -228,12 +228,12 @@ def nightly(machine: Evidence) -> Outcome:
 
 @check("cuda.toolkit", "CUDA toolkit")
 def toolkit(machine: Evidence) -> Outcome:
-    """It compiles extensions: it must match torch's CUDA and know the card."""
+    """Compiling extensions takes a toolkit that matches torch's CUDA and supports the card."""
     installed = _installed_cuda(machine)
     if installed is None:
-        return skipped(say("none in /usr/local/cuda; only compiling needs it"))
+        return skipped(say("none in /usr/local/cuda; needed only for compiling"))
     if not version(installed):
-        return unknown(say("{path} names no version", path=_TOOLKIT))
+        return unknown(say("{path} contains no version", path=_TOOLKIT))
     for card, needed in _too_new(machine, installed):
         found = say("CUDA {installed} cannot compile for {card}", installed=installed, card=card)
         url = "https://developer.nvidia.com/cuda-downloads"
@@ -252,7 +252,7 @@ def toolkit(machine: Evidence) -> Outcome:
 
 @check("gpu.desktop", "VRAM held by the desktop", "gpu")
 def desktop(machine: Evidence) -> Outcome:
-    """Training cannot use what the desktop and WSLg hold."""
+    """VRAM held by the desktop and WSLg is lost to training."""
     samples = machine.gpus.samples
     for gpu in samples:
         if gpu.used_bytes is not None and any(p.pid and p.name.lstrip("/") != "Xwayland" for p in gpu.processes):
@@ -275,7 +275,10 @@ def desktop(machine: Evidence) -> Outcome:
         return note(found, close)
     return note(
         found,
-        say("if you need no Linux windows, set guiApplications=false below [wsl2] in .wslconfig; {close}", close=close),
+        say(
+            "if you need no graphical Linux programs, set guiApplications=false below [wsl2] in .wslconfig; {close}",
+            close=close,
+        ),
     )
 
 

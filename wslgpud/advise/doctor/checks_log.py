@@ -24,17 +24,17 @@ from wslgpud.words import TEMPLATES, Message, say, says, template
 #: by kind, the worst first: message and remedy
 _SIGNS: dict[str, tuple[str, Message]] = {
     # Afterwards every terminal ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
-    "init": (template("the kernel killed what WSL itself runs on: {line}"), in_windows("wsl --shutdown")),
+    "init": (template("the kernel killed one of WSL's own processes: {line}"), in_windows("wsl --shutdown")),
     # ext4 turns read-only, then the distro does not start (E_UNEXPECTED): https://github.com/microsoft/WSL/issues/8340,
     # 6220, 6401, 10194, 40450
     "disk": (
-        template("the distro's disk fails, most likely because the Windows drive is full: {line}"),
+        template("the distro's disk fails, probably because the Windows drive is full: {line}"),
         WINDOWS_DRIVE_FULL,
     ),
     # Windows had no memory left for the VM, or was hibernated: https://github.com/microsoft/WSL/issues/5410, 9972
     "stall": (
-        template("the processors of this VM stood still, as when Windows runs out of memory or was hibernated: {line}"),
-        say("close programs in Windows, or write a smaller memory= below [wsl2] in .wslconfig; then wsl --shutdown"),
+        template("the processors of this VM stalled, as when Windows runs out of memory or hibernates: {line}"),
+        say("close programs in Windows, or set a smaller memory= below [wsl2] in .wslconfig; then wsl --shutdown"),
     ),
     "library": (template("a library of the GPU driver crashed: {line}"), Message(TEMPLATES["driver"]["crash"])),
 }
@@ -49,7 +49,7 @@ _RULES = {
 
 @check("kernel.log", "Signs of a crash", "wsl")
 def signs(machine: Evidence) -> Outcome:
-    """Before WSL ends with "Catastrophic failure" (E_UNEXPECTED), its kernel tends to say why."""
+    """Before WSL ends with "Catastrophic failure" (E_UNEXPECTED), its kernel usually logs the reason."""
     found: dict[str, list[str]] = {}
     story = LineParser()
     with contextlib.closing(KernelLogSource(machine.host, machine.config)) as source:
@@ -77,7 +77,7 @@ def _told(kind: str, line: str) -> tuple[Message, Message]:
 
 @check("rights.kernel_log", "Kernel log")
 def kernel_log(machine: Evidence) -> Outcome:
-    """Only there does it say who was killed, and what the GPU driver reported."""
+    """Only the kernel log shows which process was killed, and the errors of the GPU driver."""
     try:
         if machine.host.live:
             os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_CLOEXEC))  # reading would block

@@ -56,7 +56,7 @@ TIME_DAEMONS = frozenset({"chronyd", "ntpd", "systemd-timesyn", "openntpd"})
 
 @check("memory.size", "RAM")
 def ram(machine: Evidence) -> Outcome:
-    """A virtual machine that is too small is why builds and model loading kill WSL."""
+    """If the virtual machine is too small, builds and model loading crash WSL."""
     total, available = machine.memory["MemTotal"], machine.memory.get("MemAvailable")
     if total >= SMALL_BYTES:
         left = say("{total_bytes}, {left_bytes} of it available", total_bytes=total, left_bytes=available or 0)
@@ -85,13 +85,13 @@ def swap(machine: Evidence) -> Outcome:
     if total:
         return note(say("{swap_bytes} for {ram_bytes} of RAM", swap_bytes=total, ram_bytes=ram), remedy)
     if machine.wsl and float((machine.read("/proc/uptime") or "1e9").split()[0]) < 60:
-        return unknown(say("WSL adds swap some seconds after it starts; ask again in a minute"))
+        return unknown(say("WSL adds swap some seconds after it starts; check again in a minute"))
     return problem(say("there is none"), remedy)
 
 
 @check("memory.thrashing", "Thrashing")
 def thrashing(machine: Evidence) -> Outcome:
-    """A machine that keeps swapping does everything a hundred times slower."""
+    """A machine that swaps constantly is a hundred times slower."""
     text = machine.read("/proc/pressure/memory")
     if text is None:
         return unknown(say("this kernel reports no pressure"))
@@ -100,14 +100,14 @@ def thrashing(machine: Evidence) -> Outcome:
         return unknown(say("{path} does not say", path="/proc/pressure/memory"))
     share = float(match[1]) / 100
     if share < THRASHING_RATIO:
-        return good(say("programs waited for memory {share_ratio} of the last 10 s", share_ratio=share))
-    found = say("everything stood still for lack of memory {share_ratio} of the last 10 s", share_ratio=share)
+        return good(say("programs stalled on memory for {share_ratio} of the last 10 s", share_ratio=share))
+    found = say("all programs stalled on memory for {share_ratio} of the last 10 s", share_ratio=share)
     return problem(found, shows_who("wslgpud status"))
 
 
 @check("memory.killed", "OOM kills")
 def killed(machine: Evidence) -> Outcome:
-    """A program that the kernel kills is gone, often without a word."""
+    """A program killed by the kernel often ends without any message."""
     kills = whole(table(machine.read("/proc/vmstat") or "").get("oom_kill"))
     if kills is None:
         return unknown(say("{path} does not say", path="/proc/vmstat"))
@@ -129,7 +129,7 @@ def swappiness(machine: Evidence) -> Outcome:
 
 @check("kernel.overcommit", "vm.overcommit_memory")
 def overcommit(machine: Evidence) -> Outcome:
-    """At 1 no allocation ever fails: programs cannot save themselves, and warnings come later."""
+    """At 1 no allocation ever fails: programs get no error to react to, and warnings come later."""
     meanings = {
         1: template("{value}: every allocation succeeds until something is killed"),
         2: template("{value}: programs that reserve much address space, as CUDA does, may not start"),
@@ -139,7 +139,7 @@ def overcommit(machine: Evidence) -> Outcome:
 
 @check("kernel.max_map_count", "vm.max_map_count")
 def max_map_count(machine: Evidence) -> Outcome:
-    """Big models and vector databases map many pieces of memory."""
+    """Big models and vector databases need many memory mappings."""
     return _sysctl(machine, "vm.max_map_count", MAPS, range(MAPS, 1 << 62))
 
 
@@ -177,7 +177,7 @@ def memory_cgroup(machine: Evidence) -> Outcome:
     return note(say("version 2 without the memory controller"), remedy)
 
 
-@check("memory.limited", "Limits on groups")
+@check("memory.limited", "Cgroup limits")
 def limited(machine: Evidence) -> Outcome:
     """A group that reaches its limit is killed even though the machine has memory left."""
     most, now = (machine.number(f"/sys/fs/cgroup/wsl-user/memory.{name}") for name in ("max", "current"))
@@ -223,13 +223,13 @@ def state(machine: Evidence) -> Outcome:
 
 @check("disk.replication", "Copy of the history on the server")
 def replication(machine: Evidence) -> Outcome:
-    """A server that is away costs nothing but delay: what it has not got yet waits on this machine's disk."""
+    """An unreachable server causes only delay: data not copied yet waits on this machine's disk."""
     # Imported late: few machines need SQLAlchemy here.
     from wslgpud.store import Reader, StoreError, shown, sqlite_path
 
     server = machine.config.store.path
     if not server or sqlite_path(server) is not None or not machine.host.live:
-        return skipped(say("the history lies on this machine alone"))
+        return skipped(say("the history is only on this machine"))
     try:
         with Reader(str(Path(machine.state_folder) / "wslgpud.db")) as reader:
             ticks, oldest_wall = reader.unsealed()
@@ -250,7 +250,7 @@ def replication(machine: Evidence) -> Outcome:
 
 @check("disk.space", "Space on the Linux disk")
 def space(machine: Evidence) -> Outcome:
-    """A full disk takes neither checkpoints nor history."""
+    """A full disk has no room for checkpoints or history."""
     disk = machine.host.disk_space("/")
     found = say("{left_bytes} left on {path}", left_bytes=disk.available, path="/")
     return problem(found, "du -xh --max-depth=2 ~ | sort -h | tail") if disk.available < FULL_BYTES else good(found)
@@ -258,9 +258,9 @@ def space(machine: Evidence) -> Outcome:
 
 @check("disk.windows", "Space on the Windows drive", "wsl")
 def windows_space(machine: Evidence) -> Outcome:
-    """The distro's disk is a file there.
+    """The distro's disk is a file on it.
 
-    When Windows is full, Linux turns read-only or does not start, however empty it looks.
+    When the drive is full, Linux turns read-only or does not start, however empty it looks.
     """
     left = []
     for mount in (m for m in machine.mounts if m.windows):
@@ -282,7 +282,7 @@ def clock(machine: Evidence) -> Outcome:
     if found := sorted(TIME_DAEMONS.intersection(machine.running)):
         unit = {"chronyd": "chrony", "systemd-timesyn": "systemd-timesyncd"}.get(found[0], found[0])
         return note(say("{program} sets it as well", program=found[0]), f"sudo systemctl disable --now {unit}")
-    return good(say("set by Windows alone"))
+    return good(say("set only by Windows"))
 
 
 @check("clock.skew", "Time")
@@ -327,7 +327,7 @@ def docker(machine: Evidence) -> Outcome:
 
 @check("rights.processes", "Other users' processes")
 def processes(machine: Evidence) -> Outcome:
-    """Only visible processes can be named as the ones that take the memory."""
+    """Only visible processes can be named as the culprit."""
     options = [option for mount in machine.mounts if mount.point == "/proc" for option in mount.options]
     hidden = any(o.startswith("hidepid=") and o not in ("hidepid=0", "hidepid=off") for o in options)
     # The user who made a recording is unknown: most likely not root.
@@ -339,7 +339,7 @@ def processes(machine: Evidence) -> Outcome:
 
 @check("rights.secrets", "Secrets")
 def secrets(machine: Evidence) -> Outcome:
-    """Whoever can read a channel's address can read your alerts, and send some in your name."""
+    """Anyone who can read a channel's address can read your alerts, and send some in your name."""
     if not machine.host.live:
         return skipped(say("this is a recording"))
     for path in secret_files.exposed(machine.config, find_file(os.environ)):

@@ -35,8 +35,8 @@ _RECLAIM = say(
 #: https://learn.microsoft.com/windows-server/administration/windows-commands/lodctr
 _COUNTERS = in_windows("lodctr /R")
 _POLICY = say(
-    "Windows' policy (AppLocker, WDAC) restricts PowerShell, and nothing here works without it: "
-    "ask whoever manages this PC"
+    "Windows' policy (AppLocker, WDAC) restricts PowerShell, and nothing here works without it: ask this PC's "
+    "administrator"
 )
 
 
@@ -49,7 +49,7 @@ def _refused(said: MessageLike, remedy: MessageLike = "") -> Outcome:
 
 @check("windows.powershell", "PowerShell", "windows")
 def powershell(machine: Evidence) -> Outcome:
-    """Everything that wslgpud asks of Windows goes through Windows PowerShell 5.1."""
+    """All queries to Windows go through Windows PowerShell 5.1."""
     about = machine.powershell
     if why := about.get("error"):
         return (
@@ -137,12 +137,12 @@ def paths(machine: Evidence) -> Outcome:
 
 @check("windows.toast", "Notification", "windows")
 def toast(machine: Evidence) -> Outcome:
-    """A warning in the corner of the screen reaches whoever sits in front of it, whatever program is open."""
+    """A notification on the screen is seen whatever program is in front."""
     try:
         ToastChannel(machine.host, os.environ).send(trial(machine.host.clock.wall(), "wslgpud doctor --windows"))
     except DeliveryError as error:
         return _refused(error.said, say("in Windows: Settings, System, Notifications"))
-    found = say("Windows took it: it stands in the corner of the screen now")
+    found = say("Windows accepted it: it is in the corner of the screen now")
     return good(found, say("nothing there? In Windows: Settings, System, Notifications; 'Do not disturb' hides it"))
 
 
@@ -156,7 +156,7 @@ def task(machine: Evidence) -> Outcome:
         return _refused(error.said, remedy)
     if result != "0x0":
         return problem(say("Windows ran it, and it ended with {status}", status=result), remedy)
-    return good(say("made, run and removed again"))
+    return good(say("created, run and removed again"))
 
 
 def _missing(answer: Mapping[str, Any], *parts: str) -> MessageLike:

@@ -86,7 +86,7 @@ def stays(machine: Evidence) -> Outcome:
 
 @check("wsl.interop", "Windows programs", "wsl")
 def interop(machine: Evidence) -> Outcome:
-    """Toast notifications, Windows' memory and VRAM spill all take a Windows program."""
+    """Toast notifications, Windows' memory and VRAM spill all need Windows programs."""
     entry = ""
     with contextlib.suppress(NoData, SourceError):
         entry = next((name for name in machine.host.names(BINFMT) if name.startswith("WSLInterop")), "")
@@ -104,7 +104,7 @@ def interop(machine: Evidence) -> Outcome:
 
 @check("wsl.relays", "Relays of ended sessions", "wsl")
 def relays(machine: Evidence) -> Outcome:
-    """Each keeps its connections to Windows; with none left, no session starts, though running programs go on."""
+    """Each holds its connections to Windows; with none left, no session starts, though running programs continue."""
     left = machine.running.count("Relay")  # one that serves a session is named Relay(PID)
     if left < MANY_RELAYS:
         return good(say("{count} are left", count=left))
@@ -113,12 +113,12 @@ def relays(machine: Evidence) -> Outcome:
         update="wsl --update",
         shutdown="wsl --shutdown",
     )
-    return problem(say("{count} are left: new terminals soon hang or end with E_UNEXPECTED", count=left), remedy)
+    return problem(say("{count} left behind: new terminals soon hang or end with E_UNEXPECTED", count=left), remedy)
 
 
 @check("wslconfig.valid", ".wslconfig", "wsl")
 def wslconfig_valid(machine: Evidence) -> Outcome:
-    """WSL ignores what it does not understand, and says so where nobody looks."""
+    """WSL ignores lines that it does not understand, and its warnings are easily missed."""
     return _valid(machine.wslconfig)
 
 
@@ -151,7 +151,7 @@ def _valid(file: WslConfig) -> Outcome:
 
 @check("wslconfig.in_force", "Limits in force", "wsl")
 def wslconfig_in_force(machine: Evidence) -> Outcome:
-    """A limit that waits for a restart protects nobody."""
+    """A limit protects nothing until WSL is restarted."""
     _, parsed, error = machine.wslconfig
     if error:
         return unknown(error)
@@ -159,7 +159,7 @@ def wslconfig_in_force(machine: Evidence) -> Outcome:
         return skipped(say("there is no .wslconfig"))
     waiting = tuple(_waits(row) for row in compare.rows(parsed, machine.host) if row.match == "waiting")
     if not waiting:
-        return good(say("everything that can be seen from here is in force"))
+        return good(say("all settings visible from here are in force"))
     remedy = say("{command}   # in Windows; ends everything that runs in WSL", command="wsl --shutdown")
     return problem(say("not in force: {settings}", settings=waiting), remedy)
 

@@ -100,13 +100,13 @@ def of_configs(models: Mapping[str, Mapping[str, Any]], name: str, kind: str = "
     """
     found = [_READERS[str(config["_class_name"])](config) for config in models.values()]
     if not all(map(_bounded, found)):
-        raise ShapeError("{kind}: no model is as large as its config.json says", kind=kind)
+        raise ShapeError("{kind}: the sizes in its config.json are implausible", kind=kind)
     texts = tuple(model for model in found if isinstance(model, TextEncoder))
     denoisers = [model for model in found if isinstance(model, (Unet, Flux))]
     decoders = [model for model in found if isinstance(model, Vae)]
     if len(denoisers) != 1 or len(decoders) != 1:
         raise ShapeError(
-            "{kind}: of diffusers' pipelines fit knows those that have one of {known} and an AutoencoderKL",
+            "{kind}: fit supports diffusers' pipelines with one of {known} and an AutoencoderKL",
             kind=kind,
             known=("UNet2DConditionModel", "FluxTransformer2DModel"),
         )

@@ -156,11 +156,11 @@ def knobs(model: DiffusionPipeline, plan: PicturePlan, usable_bytes: int) -> lis
 def _turns(plan: PicturePlan) -> Iterator[Turn]:
     """Yield the changes that save memory, the least harmful first: to speed, to images at once, to precision."""
     if plan.batch > 1 and not plan.slicing:
-        yield say("--vae-slicing (one picture is decoded after the other)"), {"slicing": True}
+        yield say("--vae-slicing (decodes one image after the other)"), {"slicing": True}
     if not plan.tiling:
-        yield say("--vae-tiling (pictures are decoded in tiles)"), {"tiling": True}
+        yield say("--vae-tiling (decodes images in tiles)"), {"tiling": True}
     if not plan.offload:
-        yield say("--offload (models wait in RAM for their turn)"), {"offload": True}
+        yield say("--offload (models stay in RAM until needed)"), {"offload": True}
     if plan.batch > 1:
         yield say("a batch of 1"), {"batch": 1}
     for precision in ("bf16", "fp8", "int4"):

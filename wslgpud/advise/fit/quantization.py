@@ -43,8 +43,7 @@ def stored(quantization: object) -> str:
     bits = quantization.get("bits")
     kind = say("{method}, {bits} bits", method=method, bits=str(bits)) if bits else method
     raise ShapeError(
-        "config.json names a quantization that fit does not know ({kind}): take the model it was made of",
-        kind=kind or "?",
+        "config.json names a quantization that fit does not know ({kind}): use the original model", kind=kind or "?"
     )
 
 

@@ -134,7 +134,7 @@ def of(text: str) -> Shape:
             return of_path(path)
     match = _NUMBER.fullmatch(text.strip())
     if not match or not float(match[1]):
-        raise ShapeError("{text} is no size like 7B, no config.json, no .safetensors and no .gguf file", text=text)
+        raise ShapeError("{text} is neither a size like 7B nor a config.json, .safetensors or .gguf file", text=text)
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
     return typical(round(float(match[1]) * scale), text.strip().upper())
 

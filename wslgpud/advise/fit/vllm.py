@@ -89,7 +89,7 @@ def serve(shape: Shape, plan: ServingPlan, card: Card) -> Served:
 def _refusal(share: int, cache: int, each: int, plan: ServingPlan, card: Card) -> Message | None:
     if share > card.free_bytes:
         return say(
-            "vLLM will not start: it asks for {share_bytes}, and {free_bytes} are free"
+            "vLLM will not start: it needs {share_bytes}, but only {free_bytes} are free"
             " (`Free memory on device … is less than desired GPU memory utilization`).",
             share_bytes=share,
             free_bytes=card.free_bytes,

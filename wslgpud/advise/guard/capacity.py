@@ -178,8 +178,8 @@ def too_much(
     vram = predict([(x, vram) for x, _, vram in known if vram is not None], new)
     if vram is not None and vram_room_bytes is not None and vram * CAUTION > vram_room_bytes:
         need: dict[str, Fact] = {"value": value, "need_bytes": vram, "free_bytes": vram_room_bytes}
-        return say("{value} would take {need_bytes} of VRAM, and {free_bytes} is free: stopped before it", **need)
+        return say("{value} would take {need_bytes} of VRAM, but only {free_bytes} is free: stopped before it", **need)
     if ram is not None and ram * CAUTION > ram_room_bytes:
         need = {"value": value, "need_bytes": ram, "free_bytes": ram_room_bytes}
-        return say("{value} would take {need_bytes} of RAM, and {free_bytes} is free: stopped before it", **need)
+        return say("{value} would take {need_bytes} of RAM, but only {free_bytes} is free: stopped before it", **need)
     return None

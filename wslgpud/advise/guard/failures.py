@@ -32,17 +32,17 @@ _PINNING = re.compile(
     r"pin_memory[\s\S]{0,2000}CUDA error: out of memory|failed to allocate [\d.]{1,9} \w{1,3} of pinned memory"
     r"|could not allocate pinned host memory|cudaHost(?:Alloc|Register)\b"
 )
-_DRIVER = template("the GPU driver does not answer as it should, as after an update in Windows: wsl --shutdown there")
+_DRIVER = template("the GPU driver does not respond properly, as after an update in Windows: wsl --shutdown there")
 #: advice on native Linux instead
-_NATIVE = {_DRIVER: template("the GPU driver does not answer as it should, as after its upgrade: restart the machine")}
+_NATIVE = {_DRIVER: template("the GPU driver does not respond properly, as after its upgrade: restart the machine")}
 #: patterns in the output, and their advice; the first match counts
 _KNOWN = (
     # https://github.com/microsoft/WSL/issues/41176
     (
         ("CUDA driver error: device not ready",),
         template(
-            "the card's memory was used up, even if some looks free: stay below about 80 % of it, and do not try the "
-            "same again, which has crashed Windows"
+            "the card's memory was used up, even if some looks free: stay below about 80 % of it, and do not retry, "
+            "which has crashed Windows"
         ),
     ),
     # https://github.com/pytorch/pytorch/issues/8976
@@ -83,7 +83,7 @@ _KNOWN = (
     # https://github.com/pytorch/pytorch/issues/21819
     (
         ("CUDA error: an illegal memory access was encountered", "device-side assert triggered"),
-        template("a kernel of the program failed, memory did not run out: CUDA_LAUNCH_BLOCKING=1 shows where"),
+        template("a CUDA kernel of the program failed, not for lack of memory: CUDA_LAUNCH_BLOCKING=1 shows where"),
     ),
     # https://github.com/pytorch/pytorch/issues/16417
     (
@@ -93,7 +93,7 @@ _KNOWN = (
     # https://github.com/microsoft/WSL/issues/5809, https://github.com/MIC-DKFZ/nnUNet/issues/2213
     (
         (r"^[\w.]{0,80}\b_?(?:Array)?MemoryError\b", "std::bad_alloc", "Cannot allocate memory"),
-        template("the program could get no more RAM"),
+        template("the program could not allocate more RAM"),
     ),
 )
 _PATTERNS = tuple((re.compile("|".join(patterns), re.MULTILINE), said) for patterns, said in _KNOWN)

@@ -58,7 +58,7 @@ def memory_left(host: Host) -> MemoryLeft:
     levels = table(host.read("/proc/meminfo"))
     total, available = (whole(levels.get(n)) for n in ("MemTotal", "MemAvailable"))
     if total is None or available is None:
-        raise NoData(say("/proc/meminfo does not tell how much memory is available"))
+        raise NoData(say("/proc/meminfo does not show the available memory"))
     kills = whole(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
     # Only the machine's swap counts: a group's swap limit is ignored.
     machine = MemoryLeft(available << 10, total << 10, kills, (whole(levels.get("SwapFree")) or 0) << 10)

@@ -128,7 +128,7 @@ def _unknown(entry: Entry, file: WslFile) -> Advice:
         return why, say("delete the line")
     if right := file.by_name.get(name):
         why = say(
-            "it belongs below [{section}]; until it stands there, {key} is at its default: {default}",
+            "it belongs below [{section}]; until then, {key} is at its default: {default}",
             section=right.section,
             key=right.name,
             default=Message(right.default) if right.default else say("none"),
@@ -138,7 +138,7 @@ def _unknown(entry: Entry, file: WslFile) -> Advice:
     for near in difflib.get_close_matches(name, file.by_name, n=1, cutoff=0.75):
         right = file.by_name[near]
         fix = say("did you mean {key} (below [{section}])?", key=right.name, section=right.section)
-    return say("no WSL knows this key"), fix
+    return say("no version of WSL knows this key"), fix
 
 
 def _right_form(key: WslKey | None, value: str) -> MessageLike:

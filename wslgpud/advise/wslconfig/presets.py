@@ -82,7 +82,9 @@ def settings(preset: Preset, memory_bytes: int, processors: int) -> list[Setting
         share_ratio=threads / processors,
         number=processors,
     )
-    of_swap = say("{share_ratio} of the memory: a peak gets slow instead of killed", share_ratio=swap / memory)
+    of_swap = say(
+        "{share_ratio} of the memory: a peak slows programs instead of killing them", share_ratio=swap / memory
+    )
     return [
         Setting("wsl2.memory", f"{memory}GB", of_memory),
         Setting("wsl2.processors", str(threads), of_processors),

@@ -121,7 +121,7 @@ class AppriseProcess:
                 return status[0]
         with contextlib.suppress(subprocess.TimeoutExpired):  # it was only the fork
             process.wait(_DEATH_SECONDS)
-        raise DeliveryError(say("the process that sends has died"))
+        raise DeliveryError(say("the sending process has died"))
 
     def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         kept = {name: value for name, value in os.environ.items() if name.lower() in _PASSED}
@@ -151,7 +151,7 @@ _PROBLEMS = {
     worker.REFUSED: say("the service cannot be reached or refused it"),
     worker.UNKNOWN_URL: say("Apprise does not know the URL"),
     worker.REDIRECTED: say("the service redirects, which is not followed; configure the address that it leads to"),
-    worker.TOO_LARGE: say("the service answers more than fits into memory"),
+    worker.TOO_LARGE: say("the service's answer is too large"),
 }
 
 

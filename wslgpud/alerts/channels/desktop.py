@@ -52,7 +52,7 @@ class DesktopChannel(Channel):
         with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
             failures = [*pool.map(self._failure, self._commands(["notify-send", *words]))]
         if None not in failures:
-            raise next(filter(None, failures), DeliveryError(say("nobody has a desktop session now")))
+            raise next(filter(None, failures), DeliveryError(say("there is no desktop session now")))
 
     def _failure(self, command: Command) -> DeliveryError | None:
         try:

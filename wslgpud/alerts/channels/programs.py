@@ -57,7 +57,7 @@ def _found(name: str, path: str | None, *, guarded: bool) -> str:
         raise DeliveryError(say("cannot start {program}: {why}", program=name, why=why))
     if guarded and (problem := replaceable(Path(place))):
         raise DeliveryError(
-            say("{program} is not started, for others could replace it: {problem}", program=name, problem=problem)
+            say("{program} is not started, as others could replace it: {problem}", program=name, problem=problem)
         )
     return place
 

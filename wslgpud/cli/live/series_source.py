@@ -138,7 +138,7 @@ def trail_past(trail: RecentSeries) -> Past:
         steps = [b[0] - a[0] for one in curves for a, b in pairwise(one.points)]
         return Drawn(curves, max(median_high(steps or [0.0]), (end - start) / points))
 
-    return Past(t("no daemon keeps a history here: only what this view has seen"), words, drawn, earlier=False)
+    return Past(t("no daemon keeps a history here: only samples of this view"), words, drawn, earlier=False)
 
 
 def _samples(word: str) -> set[str]:

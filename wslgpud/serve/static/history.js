@@ -194,7 +194,7 @@ function chartCard(panel) {
     h("p", { class: "dim small", lang: words.lang }, words.text),
     has ? h("div", { class: "chart tall", "data-key": id, "data-keep": true, role: "img", "aria-label": words.text, lang: words.lang }) : empty(t("Nothing was recorded in this period.")),
     has ? h("p", { class: "readout", "data-key": `${id}-readout`, "data-keep": true }) : null,
-    has ? table(name, [column(t("Series")), [t("Least"), t("Mean"), t("Most"), t("Latest")].map((text) => column(text, "num"))],
+    has ? table(name, [column(t("Series")), [t("Min"), t("Mean"), t("Max"), t("Latest")].map((text) => column(text, "num"))],
       panel.series.map((s, n) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `swatch l${(n % LINES) + 1}` }), named(s.name)),
         [s.least, s.mean, s.most, s.last].map((value) => h("td", { class: "num" }, s.known ? amount(value, panel.unit, panel.rate) : "–"))))) : null,
     panel.cut ? h("p", { class: "dim small" }, t("Only the first {n} series are drawn.", { n: MOST_PER_CHART })) : null);

@@ -64,7 +64,7 @@ export const incidents = {
         h("a", { href: `#/incidents/${i.id}` }, i.headline), i.outcome ? h("p", { class: "outcome" }, i.outcome) : null)));
     return card(t("Incidents"), choice, rows.length
       ? table(t("Incidents"), [column(t("When")), column(t("Level"), "wide"), column(t("Subject"), "wide"), column(t("Story"))], rows) : empty(t("Nothing went wrong.")),
-      next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("Older ones"))));
+      next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("Older"))));
   },
 
   drawn(ctx) {

@@ -72,7 +72,7 @@ function connection() {
 function notice(state) {
   if (state === "lost") {
     if (trouble.status === 401) return t("The daemon asks for a user name and password: reload the page.");
-    return ctx.sample ? t("The daemon has not answered since {time}. What is shown below is from then; retrying.", { time: clock(trouble.since) }) : t("The daemon does not answer; retrying.");
+    return ctx.sample ? t("The daemon has not answered since {time}. The data below is from then; retrying.", { time: clock(trouble.since) }) : t("The daemon does not answer; retrying.");
   }
   if (state === "stale") return t("No new sample for {time}: the daemon answers but does not sample. The values below are that old.", { time: duration(Math.floor(currentAge())) });
   return Date.now() < back ? t("The daemon is back: it was restarted.") : null;
