@@ -31,16 +31,15 @@ LEVEL = MetricSpec(
     "verdict_level",
     "gauge",
     "",
-    "How things stand, all in all: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory "
-    "cannot be read.",
+    "Overall level: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory cannot be read.",
     stored=False,  # stored as changes of level
 )
 VERDICT = MetricSpec(
     "verdict",
     "info",
     "",
-    "The one thing that matters now, as every screen says it: its level, what it is about, what points to it "
-    "(a rule or a cause), who takes the memory, and the sentence with the figures of the last change.",
+    "The verdict shown on every screen: its level, subject, cause (a rule, or the evidence), culprit, and the "
+    "sentence with the figures of the last change.",
     ("level", "subject", "cause", "who", "headline"),
     stored=False,
 )

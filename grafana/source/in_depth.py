@@ -156,7 +156,7 @@ def machine() -> list[Panel]:
     )
     load = lines(
         "Load",
-        "Programs that run, are runnable or wait for a disk, over 1, 5 and 15 minutes. Above the dashed number of "
+        "Programs that are running, runnable or waiting for a disk, over 1, 5 and 15 minutes. Above the dashed number of "
         "processors, work queues up.",
         *(ask(metric(f"load{minutes}"), f"{minutes} min") for minutes in (1, 5, 15)),
         ask(metric("cpus"), "processors"),

@@ -133,7 +133,7 @@ def _memory() -> list[Panel]:
     )
     level = states(
         "Level",
-        "How each resource was judged over time.",
+        "Level of each resource over time.",
         ask(f"max by (resource) ({metric('risk_level')})", "{{resource}}"),
         LEVELS,
         width=8,
@@ -156,7 +156,7 @@ def _memory() -> list[Panel]:
     )
     programs = lines(
         "Programs",
-        "RAM of the programs that matter; shared pages count in each.",
+        "RAM of the listed programs; shared pages count in each.",
         ask(f"topk(8, sum by (program) ({metric('program_resident_bytes')}))", "{{program}}"),
         unit="bytes",
         width=8,
@@ -348,8 +348,7 @@ def _machine() -> list[Panel]:
     coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "other": NOT_HERE})
     disks = bars(
         "Disks",
-        "Free space. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "
-        "/mnt that holds ext4.vhdx. Colours follow the warnings about Windows' disk.",
+        "Free space. Inside WSL a disk shows up to 1 TB whatever Windows has left: the drive below /mnt that holds ext4.vhdx is the real limit. Colours follow the warnings about Windows' disk.",
         ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True),
         unit="bytes",
         width=7,

@@ -178,7 +178,7 @@ def _nights() -> list[Panel]:
             "Bandwidth across the card",
             "Read bandwidth of the slowest chunk in each part of the card: in order of allocation from top to bottom, "
             "time from left to right. A red row is a region that became slow or lies in shared memory; a column that "
-            "turns red, a new driver or somebody else's load.",
+            "turns red, a new driver or another program's load.",
             ask(f"max by (region) ({gpu('vram_stress_region_bandwidth_bytes_per_second')})", "{{region}}"),
             unit="Bps",
         ),

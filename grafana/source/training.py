@@ -24,8 +24,7 @@ def training() -> list[Panel]:
         dashed(
             lines(
                 "Memory after each step",
-                "What trainings keep from step to step, the most that they have used, and what PyTorch's allocator has taken, "
-                "some of it in pieces. What is kept should stay level: if it climbs without end, it is a leak.",
+                "Memory that trainings retain from step to step, their peak, and memory reserved by PyTorch's allocator, some of it fragmented. Retained memory should stay level: if it keeps growing, it is a leak.",
                 ask(metric("training_kept_bytes"), f"kept: {_WHO}"),
                 *(ask(metric(name), f"{said}: {_WHO}") for said, name in _OF_MEMORY.items()),
                 unit="bytes",
@@ -34,14 +33,14 @@ def training() -> list[Panel]:
         ),
         _small(
             "Growth per step",
-            "What is kept more with each step, and altogether since that began. Empty while nothing grows.",
+            "Growth of retained memory with each step, and in total since its start. Empty while nothing grows.",
             ask(metric("training_growth_per_step_bytes"), f"per step: {_WHO}"),
             ask(metric("training_growth_bytes"), f"so far: {_WHO}"),
             unit="bytes",
         ),
         _small(
             "Time until the training is full",
-            "If what is kept grows on like this, at the pace of the last minute. Empty while nothing grows.",
+            "At the current growth of retained memory, and the pace of the last minute. Empty while nothing grows.",
             ask(metric("training_time_to_full_seconds"), _WHO),
             unit="s",
         ),
@@ -66,7 +65,7 @@ def training() -> list[Panel]:
         ),
         _small(
             "Allocator out of room",
-            "How often PyTorch's allocator found the card full: it gave back its cache and went on, or failed.",
+            "How often PyTorch's allocator found the card full: it freed its cache and continued, or failed.",
             ask(f"increase({retries}[$__rate_interval])", f"went on: {_WHO}"),
             ask(f"increase({failures}[$__rate_interval])", f"failed: {_WHO}"),
             unit="short",
@@ -74,20 +73,20 @@ def training() -> list[Panel]:
         ),
         _small(
             "Largest batch that fits",
-            "Samples, by what each took at the peak. Told by Hugging Face's Trainer only.",
+            "Samples, given the peak per sample. Reported only by Hugging Face's Trainer.",
             ask(metric("training_largest_batch"), _WHO),
             unit="short",
             decimals=0,
         ),
         _small(
             "Missing for the longest sequences",
-            "What a batch of the longest sequences that are allowed would take beyond what there is, by the longest so far.",
+            "Memory missing for a batch of the longest allowed sequences, extrapolated from the longest so far.",
             ask(metric("training_longest_lacks_bytes"), _WHO),
             unit="bytes",
         ),
         _small(
             "Tokens per second",
-            "Padding included. Told by Hugging Face's Trainer only.",
+            "Including padding. Reported only by Hugging Face's Trainer.",
             ask(f"rate({metric('training_tokens')}[$__rate_interval])", _RUN),
             unit="short",
         ),
@@ -99,17 +98,17 @@ def training() -> list[Panel]:
         ),
         _small(
             "Model servers: cache and requests",
-            "How full vLLM's or llama.cpp's cache of keys and values is, and the requests that run, wait and were put off.",
+            "Use of vLLM's or llama.cpp's KV cache, and requests running, waiting and preempted.",
             ask(metric("model_server_cache_used_ratio"), "cache: {{server}}"),
             ask(metric("model_server_requests_running"), "running: {{server}}"),
             ask(metric("model_server_requests_waiting"), "waiting: {{server}}"),
-            ask(f"rate({metric('model_server_preemptions')}[$__rate_interval])", "put off per second: {{server}}"),
+            ask(f"rate({metric('model_server_preemptions')}[$__rate_interval])", "preempted per second: {{server}}"),
             ask(f"1 - {metric('model_server_up')}", "down: {{server}}"),
             unit="short",
         ),
         _small(
             "Model servers: loaded models",
-            "What Ollama has on the card of each model, and in RAM where that does not fit.",
+            "Each model's memory in Ollama: on the card, and in RAM if it does not fit.",
             ask(metric("model_server_vram_bytes"), "VRAM: {{model}}"),
             ask(metric("model_server_ram_bytes"), "RAM: {{model}}"),
             unit="bytes",

@@ -26,7 +26,7 @@ FINDINGS = MetricSpec(
     "doctor_findings",
     "gauge",
     "",
-    "Findings of the doctor's last round by state; 'wslgpud doctor' tells them. Absent before the first.",
+    "Findings of the last doctor run by state; 'wslgpud doctor' lists them. Absent before the first.",
     ("state",),
     stored=False,  # a history of it would be no more useful than the last value
 )

@@ -31,34 +31,31 @@ LEVEL = gauge(
 )
 DELIVERIES = counter(
     "alert_deliveries",
-    "Messages by channel and outcome: sent, failed (tried again); given up: refused, "
-    "expired, or dropped (too many waited).",
+    "Messages by channel and outcome: sent, failed (retried), or given up: refused, expired, dropped (too many in the "
+    "queue).",
     "channel",
     "outcome",
     stored=False,
 )
 WAITING = gauge(
     "alert_deliveries_waiting",
-    "Messages that wait for a channel; many of them: it is down, or quiet hours.",
+    "Messages waiting for a channel; many: it is down, or quiet hours.",
     "channel",
     stored=False,
 )
 EXHAUSTIONS = counter(
     "exhaustions",
-    "Processes killed for lack of memory, by whether a warning of that resource came at least 5 s before.",
+    "Processes killed for lack of memory, by whether there was a warning at least 5 s before.",
     "warned",
     stored=False,
 )
 FALSE_ALARMS = counter(
     "false_alarms",
-    "Memory warnings that ended without a kill and with more than 10 % of the memory left all the time.",
+    "Memory warnings that ended without a kill, with more than 10 % of the memory left throughout.",
     stored=False,
 )
 LEAD = gauge(
-    "warning_lead_seconds",
-    "How long before the last kill the warning came; absent while there was none.",
-    decimals=1,
-    stored=False,
+    "warning_lead_seconds", "Time from the warning to the last kill; absent without a kill.", decimals=1, stored=False
 )
 METRICS = (LEVEL, DELIVERIES, WAITING, EXHAUSTIONS, FALSE_ALARMS, LEAD)
 

@@ -12,8 +12,8 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 
 _HELP = (
-    "Whom the kernel kills when memory runs out: below 0 others before this daemon (-1000: never it), "
-    "above 0 it before others."
+    "The kernel's choice when memory runs out: below 0 it kills others before this daemon (-1000: never the daemon),"
+    " above 0 the daemon first."
 )
 OOM_SCORE_ADJUST = MetricSpec("oom_score_adjust", "gauge", "", _HELP, stored=False)
 METRICS = (OOM_SCORE_ADJUST,)

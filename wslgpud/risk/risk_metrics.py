@@ -10,33 +10,31 @@ from wslgpud.model import Forecast, Level, Reading
 
 _of_resource = partial(gauge, names=(RESOURCE_NAMES,))
 
-LEVEL = _of_resource("risk_level", "How bad it is: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency.", "resource")
+LEVEL = _of_resource("risk_level", "Level of risk: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency.", "resource")
 HEADROOM = _of_resource(
-    "headroom_bytes",
-    "Memory that can still be taken before allocations fail: RAM with swap, VRAM below its real ceiling.",
-    "resource",
+    "headroom_bytes", "Memory that can still be allocated: RAM with swap, VRAM below its real ceiling.", "resource"
 )
-CAPACITY = _of_resource("headroom_capacity_bytes", "What the headroom would be if nothing were used.", "resource")
+CAPACITY = _of_resource("headroom_capacity_bytes", "Headroom if nothing were used.", "resource")
 CONSUMPTION = _of_resource(
     "consumption_bytes_per_second", "Rate at which the headroom shrinks (negative: it grows).", "resource"
 )
 TIME_LEFT = _of_resource(
     "time_to_exhaustion_seconds",
-    "Time until the headroom is gone if it goes on like this: early, middle and late end of the range. "
-    "Absent while nothing points to exhaustion.",
+    "Time until the headroom is gone at the current rate: early, middle and late end of the range. Absent while "
+    "nothing points to exhaustion.",
     "resource",
     "estimate",
 )
 PROBABILITY = _of_resource(
     "exhaustion_probability_ratio",
-    "Probability that the headroom is gone within so many seconds.",
+    "Probability that the headroom is gone within this many seconds.",
     "resource",
     "within_seconds",
     decimals=3,
 )
 CULPRIT = info(  # stored as changes of level
     "risk_culprit",
-    "Who takes the memory, as far as is known, and what points to exhaustion; absent while nothing does.",
+    "Culprit, as far as known, and the evidence of exhaustion; absent without any.",
     "resource",
     "who",
     "kind",
@@ -45,14 +43,14 @@ CULPRIT = info(  # stored as changes of level
 )
 AGE = _of_resource(
     "risk_forecast_age_seconds",
-    "Age of the sample that the forecast rests on; above 0 while no new one comes and the last one is held.",
+    "Age of the forecast's sample; above 0 while no new one comes and the last one is held.",
     "resource",
     decimals=1,
     stored=False,  # a late source is recorded in the database anyway
 )
 LEARNED = gauge(
     "learned_ceiling_bytes",
-    "Most VRAM that could be had: an allocation failed there (seen), or probably did; absent until then.",
+    "Most VRAM that could be allocated: an allocation failed there (seen), or probably did; absent until then.",
     "resource",
     "certainty",
 )

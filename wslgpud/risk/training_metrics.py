@@ -12,45 +12,47 @@ _gauge = partial(gauge, names=(PROCESSES,))
 _counter = partial(counter, names=(PROCESSES,))
 _OF_MEMORY = ("pid", "program", "resource")
 
-STEPS = _counter("training_steps", "Steps of its optimizer that a training has made.", "pid", "program")
+STEPS = _counter("training_steps", "Optimizer steps of a training.", "pid", "program")
 STEP_TIME = _gauge("training_step_seconds", "Time of a step, over the last minute.", "pid", "program", decimals=4)
 USUAL_STEP_TIME = _gauge(
     "training_usual_step_seconds", "Time of a step in the fastest minute so far.", "pid", "program", decimals=4
 )
 TOKENS = _counter(
     "training_tokens",
-    "Tokens that a training has worked on, padding included; of Hugging Face's Trainer.",
+    "Tokens processed by a training, including padding; only with Hugging Face's Trainer.",
     "pid",
     "program",
 )
-PINNED = _gauge("training_pinned_bytes", "Host memory that PyTorch has pinned.", "pid", "program")
-KEPT = _gauge("training_kept_bytes", "What a training has in use after a step: what it keeps.", *_OF_MEMORY)
-PEAK = _gauge("training_peak_bytes", "The most that PyTorch's allocator has had in use.", *_OF_MEMORY)
-RESERVED = _gauge("training_reserved_bytes", "What PyTorch's allocator has taken from the card.", *_OF_MEMORY)
+PINNED = _gauge("training_pinned_bytes", "Host memory pinned by PyTorch.", "pid", "program")
+KEPT = _gauge("training_kept_bytes", "Memory in use after a training's step: retained memory.", *_OF_MEMORY)
+PEAK = _gauge("training_peak_bytes", "Peak use of PyTorch's allocator.", *_OF_MEMORY)
+RESERVED = _gauge("training_reserved_bytes", "Memory reserved on the card by PyTorch's allocator.", *_OF_MEMORY)
 PIECES = _gauge(
-    "training_fragmented_bytes",
-    "Unused pieces of blocks that are partly in use, which others cannot have.",
-    *_OF_MEMORY,
+    "training_fragmented_bytes", "Unused parts of blocks in use, which are lost to other allocations.", *_OF_MEMORY
 )
 RETRIES = _counter(
     "training_allocation_retries",
-    "Times that the card was full and PyTorch's allocator had to give back its cache first.",
+    "Times that the card was full and PyTorch's allocator had to free its cache first.",
     *_OF_MEMORY,
 )
 FAILURES = _counter("training_allocation_failures", "Allocations that failed for lack of VRAM.", *_OF_MEMORY)
 PER_STEP = _gauge(
-    "training_growth_per_step_bytes", "What a training leaks memory; absent while nothing grows.", *_OF_MEMORY
+    "training_growth_per_step_bytes",
+    "Memory that a training retains with each step; absent while nothing grows.",
+    *_OF_MEMORY,
 )
-GROWN = _gauge("training_growth_bytes", "What it keeps more since that began, as far back as is known.", *_OF_MEMORY)
-STEPS_LEFT = _gauge("training_steps_to_full", "Steps until the memory is full if it goes on like this.", *_OF_MEMORY)
+GROWN = _gauge(
+    "training_growth_bytes", "Total growth of retained memory since its start, as far back as known.", *_OF_MEMORY
+)
+STEPS_LEFT = _gauge("training_steps_to_full", "Steps until the memory is full at this rate.", *_OF_MEMORY)
 LARGEST_BATCH = _gauge(
     "training_largest_batch",
-    "Samples that fit in a batch, by what each took at the peak; of Hugging Face's Trainer.",
+    "Samples that fit in a batch, given the peak per sample; only with Hugging Face's Trainer.",
     *_OF_MEMORY,
 )
 LONGEST_LACKS = _gauge(
     "training_longest_lacks_bytes",
-    "What a batch of the longest sequences that are allowed would take beyond what there is; 0 if it fits.",
+    "Memory missing for a batch of the longest allowed sequences; 0 if it fits.",
     *_OF_MEMORY,
 )
 TIME_LEFT = _gauge("training_time_to_full_seconds", "Time until then, at the pace of the last minute.", *_OF_MEMORY)

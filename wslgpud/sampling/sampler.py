@@ -35,7 +35,7 @@ INTERVAL = gauge(
     stored=False,
 )
 LATENESS = gauge(
-    "tick_lateness_seconds", "How much later than planned the sample began: the machine stalls.", decimals=3
+    "tick_lateness_seconds", "Delay of the sample relative to its planned time: the machine stalls.", decimals=3
 )
 METRICS = (INTERVAL, LATENESS)
 

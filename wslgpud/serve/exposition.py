@@ -31,13 +31,13 @@ _READ = "1 if the last read of the source succeeded, 0 if it failed or was late.
 SOURCE_SUCCESS = _gauge("source_success", _READ, "source")
 SOURCE_DURATION = _gauge("source_duration_seconds", "How long the last read of the source took.", "source", decimals=6)
 SOURCE_AGE = _gauge("source_age_seconds", "Age of the source's values at the last sample.", "source", decimals=3)
-_GOOD = "When the source was last read with success, in seconds since the epoch."
+_GOOD = "When the source was last read successfully, in seconds since the epoch."
 SOURCE_LAST_SUCCESS = _gauge("source_last_success_timestamp_seconds", _GOOD, "source", decimals=3)
 SOURCE_FAILURES = _counter("source_failures", "Reads of the source that failed or were late.", "source")
 _ANSWERED = "HTTP requests answered, by path (other: not one of ours) and status."
 HTTP_REQUESTS = _counter("http_requests", _ANSWERED, "path", "code")
 HTTP_CONNECTIONS = _gauge("http_connections", "Open HTTP connections.")
-_WROTE = "How long it took to write the metrics as text the last time."
+_WROTE = "Time it took to render the metrics the last time."
 RENDER_DURATION = _gauge("exposition_duration_seconds", _WROTE, decimals=6)
 
 METRICS: tuple[MetricSpec, ...] = (

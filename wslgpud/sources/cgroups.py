@@ -36,20 +36,17 @@ _OURS = "/wslgpud.service"
 METRICS = tuple(
     (gauge if name.endswith("bytes") else counter)(name, text, "cgroup", names=(CGROUP_NAMES,))
     for name, text in (
-        ("cgroup_memory_limit_bytes", "Memory this cgroup may use; beyond it, something in it is killed."),
-        ("cgroup_memory_current_bytes", "Memory it uses, its page cache included."),
-        ("cgroup_memory_inactive_file_bytes", "Of that, page cache that can be dropped; not in the way of growth."),
+        ("cgroup_memory_limit_bytes", "Memory that this cgroup may use; beyond it, a process in it is killed."),
+        ("cgroup_memory_current_bytes", "Memory it uses, including its page cache."),
+        ("cgroup_memory_inactive_file_bytes", "Of that, page cache that can be dropped; no obstacle to growth."),
         (
             "cgroup_memory_active_file_bytes",
-            "Of that, page cache in recent use; dropped later, at the price of reading it again.",
+            "Of that, page cache in recent use; dropped last, at the cost of reading it again.",
         ),
         ("cgroup_memory_slab_reclaimable_bytes", "Of that, kernel caches that can be dropped."),
         ("cgroup_swap_limit_bytes", "Swap it may use."),
         ("cgroup_swap_current_bytes", "Swap it uses."),
-        (
-            "cgroup_memory_limit_hits",
-            "Times it ran into its limit and had to reclaim; a steady rate precedes the kill.",
-        ),
+        ("cgroup_memory_limit_hits", "Times it hit its limit and had to reclaim; a steady rate precedes the kill."),
         ("cgroup_oom_kills", "Processes killed because of its limit."),
     )
 )

@@ -14,12 +14,12 @@ _BACK = template("the clock jumped back by {seconds}")
 
 JUMPS = counter(
     "clock_jumps",
-    "Times the wall clock jumped against the monotonic one: the machine slept, or somebody set the time. "
-    "Gaps in the history around a jump are no outage.",
+    "Times the wall clock jumped against the monotonic one: the machine slept, or the time was set. Gaps in the "
+    "history around a jump are no outage.",
 )
 LAST_JUMP = gauge(
     "clock_last_jump_seconds",
-    "How far the wall clock jumped the last time; absent while it never did.",
+    "Size of the last jump of the wall clock; absent before the first.",
     decimals=3,
     stored=False,
 )

@@ -17,24 +17,21 @@ _MOST_BACK_SECONDS = 3.0
 _MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 CPU_SECONDS = counter(
-    "cpu_seconds",
-    "Time of all processors together, by mode; iowait with swap-in is a machine that thrashes.",
-    "mode",
-    decimals=2,
+    "cpu_seconds", "Time of all processors together, by mode; iowait with swap-in means thrashing.", "mode", decimals=2
 )
 CPUS = gauge("cpus", "Processors in use (under WSL2: processors= of .wslconfig).")
 LOAD1 = gauge("load1", "Load average over 1 minute; above the processors: work queues up.", decimals=2)
 LOAD5 = gauge("load5", "Load average over 5 minutes.", decimals=2)
 LOAD15 = gauge("load15", "Load average over 15 minutes.", decimals=2)
-RUNNING = gauge("processes_running", "Processes that run or want to.")
+RUNNING = gauge("processes_running", "Processes that are running or runnable.")
 BLOCKED = gauge("processes_blocked", "Processes that wait for a disk; many of them while swapping: thrashing.")
 BOOT_TIME = gauge(
     "boot_time_seconds",
     "When the machine (under WSL2: its virtual machine) started, in seconds since 1970; "
     "a restart changes it, and so does setting the clock.",
 )
-UPTIME = gauge("uptime_seconds", "How long the machine runs.", decimals=2, stored=False)
-BOOT = info("boot", "Which boot this is, and of which kernel.", "boot_id", "kernel")
+UPTIME = gauge("uptime_seconds", "Time since the machine started.", decimals=2, stored=False)
+BOOT = info("boot", "Identity of this boot, and its kernel.", "boot_id", "kernel")
 #: Line of /proc/stat with a single number -> metric.
 _SINGLE = {"procs_running": RUNNING, "procs_blocked": BLOCKED, "btime": BOOT_TIME}
 

@@ -36,10 +36,10 @@ _COLUMNS = {
     for column, name, text in (
         (0, "disk_reads_completed", "Reads completed."),
         (2, "disk_read_bytes", "Bytes read from the device."),
-        (3, "disk_read_time_seconds", "Time that reads took, added up."),
+        (3, "disk_read_time_seconds", "Total time of reads."),
         (4, "disk_writes_completed", "Writes completed."),
         (6, "disk_written_bytes", "Bytes written to the device."),
-        (7, "disk_write_time_seconds", "Time that writes took, added up."),
+        (7, "disk_write_time_seconds", "Total time of writes."),
         (9, "disk_io_time_seconds", "Time in which the device was busy; a rate near 1 is a full disk queue."),
     )
 }
@@ -49,8 +49,8 @@ _PLACE = ("mountpoint", "fstype")
 SIZE = gauge("filesystem_size_bytes", "Size of the file system.", *_PLACE)
 AVAILABLE = gauge(
     "filesystem_avail_bytes",
-    "Space that programs may still write. Under WSL2 the root shows up to 1 TB whatever Windows has left: "
-    "what counts is the Windows drive that holds ext4.vhdx.",
+    "Space that programs may still write. Under WSL2 the root shows up to 1 TB whatever Windows has left: the Windows "
+    "drive that holds ext4.vhdx is the real limit.",
     *_PLACE,
 )
 FILES = gauge("filesystem_files", "Inodes of the file system.", *_PLACE)

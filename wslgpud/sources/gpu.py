@@ -86,14 +86,14 @@ SUPPORTED = gauge(
     "field",
     stored=False,
 )
-LOST = gauge("gpu_lost", "GPUs that the driver lists and that do not answer.")
+LOST = gauge("gpu_lost", "GPUs that the driver lists but that do not answer.")
 LIBRARY = info("gpu_library", "NVIDIA's management library in use.", "path", "version")
 ERRORS = counter("gpu_nvml_errors", "Calls that failed, by NVML's error.", "error", stored=False)
 #: The probe's starts, hangs and crashes.
 PROBE = (
-    counter("gpu_probe_starts", "Starts of the child process that asks NVML.", stored=False),
-    counter("gpu_probe_hangs", "Times NVML hung and its process was ended.", stored=False),
-    counter("gpu_probe_crashes", "Times the process that asks NVML broke down.", stored=False),
+    counter("gpu_probe_starts", "Starts of the child process that queries NVML.", stored=False),
+    counter("gpu_probe_hangs", "Times NVML hung and its process was killed.", stored=False),
+    counter("gpu_probe_crashes", "Times the process that queries NVML crashed.", stored=False),
 )
 
 #: Names of the bits of nvmlClocksEventReasons in nvml.h from the lowest, as in nvidia-smi.

@@ -215,8 +215,8 @@ _MOST_LABELS = 32
 
 OOM_KILLS = counter(
     "kernel_oom_kills",
-    "OOM kills in the kernel log: scope global is the whole machine, cgroup is a limit "
-    "(a container's, or WSL's own on everything of the user).",
+    "OOM kills in the kernel log: scope global is the whole machine, cgroup is a limit (a container's, or WSL's own "
+    "on all user processes).",
     "scope",
 )
 DXG_ERRORS = counter(
@@ -237,7 +237,7 @@ XIDS = counter(
 )
 UNCONNECTED = counter(
     "vmbus_allocation_failures",
-    "Connections to Windows for which the kernel had no memory in one piece: new WSL sessions hang.",
+    "Connections to Windows for which the kernel had no contiguous memory: new WSL sessions hang.",
 )
 LOST = counter("kernel_log_lost_records", "Kernel messages overwritten before they could be read.")
 _COUNTERS = {"oom_kill": OOM_KILLS, "dxg_error": DXG_ERRORS, "nvidia_xid": XIDS, "vmbus_starved": UNCONNECTED}

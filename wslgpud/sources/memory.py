@@ -21,15 +21,15 @@ MEMINFO = {
         "RAM that programs can still take without swapping; memory runs out when this and swap reach zero.",
     ),
     "MemFree": gauge("memory_free_bytes", "RAM used for nothing; low is normal, see memory_available_bytes."),
-    "Cached": gauge("memory_cached_bytes", "Files kept in RAM, tmpfs included; given back on demand except shmem."),
-    "Buffers": gauge("memory_buffers_bytes", "Raw disk blocks kept in RAM; given back on demand."),
+    "Cached": gauge("memory_cached_bytes", "Files kept in RAM, including tmpfs; freed on demand except shmem."),
+    "Buffers": gauge("memory_buffers_bytes", "Raw disk blocks kept in RAM; freed on demand."),
     "Dirty": gauge("memory_dirty_bytes", "Written data that waits for the disk; much of it: a slow disk."),
     "Writeback": gauge("memory_writeback_bytes", "Written data that is on its way to the disk."),
     "Shmem": gauge(
         "memory_shmem_bytes", "Shared memory and tmpfs (/dev/shm of data loaders): cannot be dropped, only swapped."
     ),
     "AnonPages": gauge("memory_anon_bytes", "Memory of programs themselves: heaps, tensors, stacks."),
-    "SReclaimable": gauge("memory_slab_reclaimable_bytes", "Kernel caches that can be given back."),
+    "SReclaimable": gauge("memory_slab_reclaimable_bytes", "Kernel caches that can be freed."),
     "SUnreclaim": gauge(
         "memory_slab_unreclaimable_bytes", "Kernel memory that stays; steady growth points to a driver leak."
     ),
@@ -40,8 +40,8 @@ MEMINFO = {
         "memory_balloon_bytes", "Memory the host has taken back from this virtual machine (Linux 6.17 on)."
     ),
     "Hugetlb": gauge("memory_hugepages_bytes", "RAM set aside as huge pages; unusable for anything else."),
-    "CommitLimit": gauge("memory_commit_limit_bytes", "How much memory may be promised when overcommit is forbidden."),
-    "Committed_AS": gauge("memory_committed_bytes", "Memory promised to programs, touched or not."),
+    "CommitLimit": gauge("memory_commit_limit_bytes", "Memory that may be committed when overcommit is disabled."),
+    "Committed_AS": gauge("memory_committed_bytes", "Memory committed to programs, touched or not."),
     "SwapTotal": gauge("swap_total_bytes", "Swap space; WSL2 adds it some seconds after its start."),
     "SwapFree": gauge("swap_free_bytes", "Swap space left."),
     "SwapCached": gauge("swap_cached_bytes", "Memory that is both in RAM and in swap."),
@@ -50,16 +50,16 @@ MEMINFO = {
 SWAP_IN = counter("swap_in_bytes", "Memory read back from swap; a steady rate means RAM is too small.")
 SWAP_OUT = counter("swap_out_bytes", "Memory written to swap; alone, with no swap-in, harmless.")
 MAJOR_FAULTS = counter("page_major_faults", "Page faults that had to wait for a disk; a flood of them is thrashing.")
-RECLAIM_SCANNED = counter("memory_reclaim_scanned_pages", "Pages looked at in search of memory to give back.")
-RECLAIM_STOLEN = counter("memory_reclaim_stolen_pages", "Pages given back to those who needed memory.")
+RECLAIM_SCANNED = counter("memory_reclaim_scanned_pages", "Pages scanned in search of memory to reclaim.")
+RECLAIM_STOLEN = counter("memory_reclaim_stolen_pages", "Pages reclaimed for other use.")
 DIRECT_SCANNED = counter(
     "memory_direct_reclaim_scanned_pages",
-    "Pages that programs had to look at themselves because the kernel's own reclaim was too slow.",
+    "Pages that programs had to scan themselves because the kernel's own reclaim was too slow.",
 )
 ALLOC_STALLS = counter("memory_alloc_stalls", "Times a program had to stop and reclaim memory before it got any.")
 REFAULTS = counter(
     "memory_refaulted_pages",
-    "Pages needed again soon after they were given back, by type (anon, file): the measure of thrashing.",
+    "Pages needed again soon after they were reclaimed, by type (anon, file): the measure of thrashing.",
     "type",
 )
 OOM_KILLS = counter("oom_kills", "Processes that the kernel has killed because memory had run out.")

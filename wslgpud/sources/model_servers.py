@@ -27,12 +27,12 @@ _MOST_MEMORY_BYTES = 1 << 50
 _SAMPLE = re.compile(r"((?:vllm|llamacpp):\w{1,80})(?:\{.*\})? (\S{1,40})(?: \d+)?")
 _MODELS = NameLimit("model", "model", MOST_MODELS)
 
-UP = gauge("model_server_up", "1: the page of a model server could be read.", "server", decimals=0)
-RUNNING = gauge("model_server_requests_running", "Requests that a model server works on.", "server")
+UP = gauge("model_server_up", "1 if the page of a model server could be read.", "server", decimals=0)
+RUNNING = gauge("model_server_requests_running", "Requests that a model server is processing.", "server")
 WAITING = gauge("model_server_requests_waiting", "Requests that wait for room or for a slot.", "server")
-CACHE = gauge("model_server_cache_used_ratio", "Share of the cache of keys and values that is in use.", "server")
+CACHE = gauge("model_server_cache_used_ratio", "Share of the KV cache in use.", "server")
 PREEMPTIONS = counter(
-    "model_server_preemptions", "Requests that were put off as the cache was full, to be computed anew.", "server"
+    "model_server_preemptions", "Requests preempted because the cache was full, to be recomputed.", "server"
 )
 VRAM = gauge("model_server_vram_bytes", "VRAM that a loaded model takes.", "server", "model", names=(_MODELS,))
 RAM = gauge(

@@ -130,7 +130,7 @@ _UID, _SWAP = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE), re.compile(r"^VmSwap:\
 #: memory that cannot be moved: locked by the program, pinned for a device
 _PINNED = re.compile(r"^Vm(?:Lck|Pin):\s+(\d+) kB", re.MULTILINE)
 
-PROCESSES = gauge("processes", "Processes seen, kernel threads left out.")
+PROCESSES = gauge("processes", "Processes, excluding kernel threads.")
 ROLE_PROCESSES = gauge(
     "role_processes",
     "Processes that hold a GPU (gpu), have a training framework loaded (training), or compile (build).",
@@ -138,11 +138,11 @@ ROLE_PROCESSES = gauge(
 )
 RESIDENT = gauge(
     "program_resident_bytes",
-    "RAM of the programs that matter, all their listed processes together; shared pages count in each.",
+    "RAM of the listed programs, all their processes together; shared pages count in each.",
     "program",
     names=(PROGRAM_NAMES,),
 )
-SWAPPED = gauge("program_swap_bytes", "What of these programs lies in swap.", "program", names=(PROGRAM_NAMES,))
+SWAPPED = gauge("program_swap_bytes", "Swap used by these programs.", "program", names=(PROGRAM_NAMES,))
 
 
 @dataclass(slots=True)

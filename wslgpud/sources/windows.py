@@ -43,30 +43,30 @@ AVAILABLE = gauge(
 )
 COMMITTED = gauge(
     "windows_memory_committed_bytes",
-    "Memory that Windows has promised; at the limit its programs fail, with free RAM or without.",
+    "Memory that Windows has committed; at the limit its programs fail, whether RAM is free or not.",
 )
 COMMIT_LIMIT = gauge(
-    "windows_memory_commit_limit_bytes", "What Windows can promise: RAM and page files as they are now."
+    "windows_memory_commit_limit_bytes", "Windows' commit limit: RAM and page files at their present size."
 )
 POOL = gauge(
     "windows_memory_pool_nonpaged_bytes",
-    "RAM that Windows' kernel and drivers hold for good; steady growth is a leak of a driver.",
+    "RAM held permanently by Windows' kernel and drivers; steady growth is a driver leak.",
 )
-VM = gauge("windows_vm_resident_bytes", "What the process of WSL's virtual machine (VmmemWSL) holds of Windows' RAM.")
+VM = gauge("windows_vm_resident_bytes", "Windows' RAM held by the process of WSL's virtual machine (VmmemWSL).")
 VM_UNRETURNED = gauge(
     "windows_vm_unreturned_bytes",
-    "Of that, what Linux does not use: freed here, not yet back in Windows (see autoMemoryReclaim).",
+    "Of that, memory that Linux does not use: freed here, not yet returned to Windows (see autoMemoryReclaim).",
 )
 GPU_SIZE = gauge("windows_gpu_dedicated_size_bytes", "Memory on the card, as Windows counts it.", "adapter")
-GPU_DEDICATED = gauge("windows_gpu_dedicated_bytes", "Memory on the card in use, by everybody.", "adapter")
+GPU_DEDICATED = gauge("windows_gpu_dedicated_bytes", "Memory in use on the card, by all programs.", "adapter")
 GPU_SHARED = gauge(
     "windows_gpu_shared_bytes",
-    "RAM of Windows in use for the card; growing while the card is full, it is VRAM that has been moved out, "
-    "and programs get many times slower.",
+    "Windows' RAM in use for the card; if it grows while the card is full, VRAM has been moved out, and programs "
+    "become many times slower.",
     "adapter",
 )
 GPU_COMMITTED = gauge(
-    "windows_gpu_committed_bytes", "Memory that programs were promised for the card, on it or not.", "adapter"
+    "windows_gpu_committed_bytes", "Memory committed to programs for the card, on it or not.", "adapter"
 )
 
 #: Metric -> its names in the probe and in windows_exporter. The probe's first is in kB.

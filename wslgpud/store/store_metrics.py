@@ -12,20 +12,20 @@ from wslgpud.model import Reading
 from wslgpud.words import MessageLike, say
 
 _gauge_now, _counter_now = partial(gauge, stored=False), partial(counter, stored=False)
-_REJECTED = "Values that could not be kept: not finite, beyond 64 bits, or of more series than one machine may have."
-_RECORDS = "Events, changes of level and other records given up because the disk took none for too long."
-_WRITTEN = "Bytes that the history had the kernel write to the disk since the start: its share of the wear."
-_ASIDE = "1 when a damaged database was set aside since the start and what could be read was saved, else 0."
-_FINDINGS = "What the nightly look through the file found wrong the last time."
-_DROPPED = "Samples given up because the disk took none for too long."
+_REJECTED = "Values that could not be stored: not finite, beyond 64 bits, or beyond the limit on series of a machine."
+_RECORDS = "Events, changes of level and other records dropped because the disk accepted none for too long."
+_WRITTEN = "Bytes written to the disk for the history since the start: its share of the wear."
+_ASIDE = "1 when a damaged database was set aside since the start and its readable part saved, else 0."
+_FINDINGS = "Faults found by the last nightly check of the file."
+_DROPPED = "Samples dropped because the disk accepted none for too long."
 _ERRORS = "Failed attempts to write; the data is kept and written later."
 _FAILING = "1 while the database cannot be written, else 0."
 _WAITING = (
     "Samples that wait on the disk of this machine to be copied to the database server; absent where there is none."
 )
-_ROOM = "Room inside the file that new data will use first."
-_AGE, _CHECKED = "Time since data last reached the disk.", "When the file was last looked through."
-_DURATION, _DELETED = "How long the last commit took.", "Rows deleted for their age or for the size of the whole."
+_ROOM = "Free space inside the file, used first for new data."
+_AGE, _CHECKED = "Time since data last reached the disk.", "When the file was last checked."
+_DURATION, _DELETED = "How long the last commit took.", "Rows deleted for their age or the size limit."
 
 
 def _figure(start: Any, metric: MetricSpec) -> Any:

@@ -20,22 +20,22 @@ def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
 
 LAST_RUN = _gauge("vram_stress_last_run_timestamp_seconds", "When the last stress run began or was skipped.")
 LAST_SUCCESS = _gauge(
-    "vram_stress_last_success_timestamp_seconds", "When the last run that passed began; a skipped run is no passed one."
+    "vram_stress_last_success_timestamp_seconds", "When the last run that passed began; skipped runs do not count."
 )
 VERDICT = _gauge(
     "vram_stress_result", "1 for the verdict of the last run: passed, findings, left, skipped, failed.", "verdict"
 )
-FINDINGS = _gauge("vram_stress_findings", "What the last complete run found, by kind.", "kind")
+FINDINGS = _gauge("vram_stress_findings", "Findings of the last complete run, by kind.", "kind")
 DURATION = _gauge("vram_stress_duration_seconds", "Duration of the last complete run.")
 SIZE = _gauge(
     "vram_stress_bytes",
-    "The layers of the card's memory in the last complete run: spec (as sold), total, visible to CUDA, "
+    "Parts of the card's memory in the last complete run: spec (nominal), total, visible to CUDA, "
     "reserved by the driver, foreign, context, free, allocated, verified, usable (not spilled), spilled, "
-    "spill_start (taken before the first that spilled), leak.",
+    "spill_start (allocated before the first that spilled), leak.",
     "kind",
 )
 COVERAGE = _gauge("vram_stress_coverage_ratio", "Share of the free memory that was verified.")
-USABLE = _gauge("vram_stress_usable_ratio", "Share of the card's memory, as it is sold, that is usable.")
+USABLE = _gauge("vram_stress_usable_ratio", "Usable share of the card's nominal memory.")
 BANDWIDTH = _gauge(
     "vram_stress_bandwidth_bytes_per_second",
     "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.",
@@ -53,16 +53,16 @@ REGION = _gauge(
     "region",
 )
 _MADE_WITH = ("driver", "torch", "cuda", "mode")
-_HELP = "With what the last complete run was made; only runs made alike can be compared."
+_HELP = "Versions and mode of the last complete run; only runs with the same ones can be compared."
 RUN = info("vram_stress_run", _HELP, *_GPU, *_MADE_WITH)
 TEMPERATURE = _gauge("vram_stress_temperature_celsius", "Highest temperature of the core during the last complete run.")
 SLOWED = _gauge(
     "vram_stress_slowed_ratio",
-    "Share of the samples of the last complete run in which heat or power supply held the clocks down.",
+    "Share of samples of the last complete run in which heat or the power supply throttled the card.",
 )
-ECC_ERRORS = _gauge("vram_stress_ecc_errors", "Memory errors that ECC saw during the last complete run.", "type")
-ERRORS = counter("vram_stress_errors", "Wrong words in all runs kept.", *_GPU, stored=False)
-RUNS = counter("vram_stress_runs", "Runs kept, by verdict.", *_GPU, "verdict", stored=False)
+ECC_ERRORS = _gauge("vram_stress_ecc_errors", "Memory errors detected by ECC during the last complete run.", "type")
+ERRORS = counter("vram_stress_errors", "Wrong words in all stored runs.", *_GPU, stored=False)
+RUNS = counter("vram_stress_runs", "Stored runs, by verdict.", *_GPU, "verdict", stored=False)
 
 METRICS = tuple(spec for spec in [*vars().values()] if isinstance(spec, MetricSpec))
 #: figures in bytes: a card's memory, and the outcome for the free part
