@@ -78,7 +78,8 @@ def memory() -> list[Panel]:
         ),
         lines(
             "Reclaim",
-            "Pages scanned and reclaimed by the kernel; scanned by programs because the kernel was too slow; and refaulted "
+            "Pages scanned and reclaimed by the kernel; scanned by programs because the kernel was too slow; and "
+            "refaulted "
             "soon after: the measure of thrashing.",
             ask(rate(metric("memory_reclaim_scanned_pages")), "scanned"),
             ask(rate(metric("memory_direct_reclaim_scanned_pages")), "direct reclaim"),
@@ -156,7 +157,8 @@ def machine() -> list[Panel]:
     )
     load = lines(
         "Load",
-        "Programs that are running, runnable or waiting for a disk, over 1, 5 and 15 minutes. Above the dashed number of "
+        "Programs that are running, runnable or waiting for a disk, over 1, 5 and 15 minutes. Above the dashed number "
+        "of "
         "processors, work queues up.",
         *(ask(metric(f"load{minutes}"), f"{minutes} min") for minutes in (1, 5, 15)),
         ask(metric("cpus"), "processors"),

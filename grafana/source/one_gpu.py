@@ -212,8 +212,10 @@ def _health() -> list[Panel]:
     tiles = figure(
         "Health",
         "Target speed of the fan; memory errors since the driver was loaded; rows of memory replaced by spare ones, and"
-        " whether a faulty one waits for the next reset; whether the card drives a display, which then takes part of its"
-        " memory, and is divided into instances; energy at the rate of the time range shown. A tile is missing where the"
+        " whether a faulty one waits for the next reset; whether the card drives a display, which then takes part of "
+        "its"
+        " memory, and is divided into instances; energy at the rate of the time range shown. A tile is missing where "
+        "the"
         " card has no such thing (below).",
         *(ask(f"max({expression})", name, now=True) for name, expression in parts.items()),
         width=24,

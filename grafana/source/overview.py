@@ -63,7 +63,8 @@ def _verdict() -> list[Panel]:
         ),
         figure(
             "Current state",
-            "The verdict in words, with the figures of its last change: the resource and the process that takes the memory.",
+            "The verdict in words, with the figures of its last change: the resource and the process that takes the "
+            "memory.",
             ask(f"max by (headline) ({metric('verdict')})", "{{headline}}", now=True),
             names=True,
             width=9,
@@ -187,7 +188,8 @@ def vram(width: int = 24) -> Panel:
     panel = lines(
         "VRAM by layer",
         "From below: reserved by the driver; used by all programs (under WSL2 including Windows' desktop); "
-        "really usable, as wslgpud has learned; free in name only. Dashed: the card's size, the size at which an allocation "
+        "really usable, as wslgpud has learned; free in name only. Dashed: the card's size, the size at which an "
+        "allocation "
         "failed before, and the use in five minutes at the current rate.",
         ask(reserved, "reserved by the driver"),
         ask(used, "in use"),
@@ -279,7 +281,8 @@ def _trouble() -> list[Panel]:
         ),
         lines(
             "Errors of GPU drivers",
-            "From WSL's driver (dxgkrnl) and NVIDIA's (Xid), and connections to Windows that failed. Notices are usually harmless.",
+            "From WSL's driver (dxgkrnl) and NVIDIA's (Xid), and connections to Windows that failed. Notices are "
+            "usually harmless.",
             ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's driver"),
             ask(f"sum(increase({metric('dxg_notices')}[$__rate_interval])) or {none}", "WSL's driver, notices"),
             ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid"),
@@ -292,7 +295,8 @@ def _trouble() -> list[Panel]:
         ),
         lines(
             "Paused jobs",
-            "Jobs that the brake holds, why it paused nobody though memory ran out, and what became of those that it held. "
+            "Jobs that the brake holds, why it paused nobody though memory ran out, and what became of those that it "
+            "held. "
             "Nothing where it is off.",
             ask(f"sum({metric('brake_held_jobs')})", "held"),
             ask(f"min({metric('brake_ready')})", "ready"),
@@ -348,7 +352,8 @@ def _machine() -> list[Panel]:
     coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "other": NOT_HERE})
     disks = bars(
         "Disks",
-        "Free space. Inside WSL a disk shows up to 1 TB whatever Windows has left: the drive below /mnt that holds ext4.vhdx is the real limit. Colours follow the warnings about Windows' disk.",
+        "Free space. Inside WSL a disk shows up to 1 TB whatever Windows has left: the drive below /mnt that holds "
+        "ext4.vhdx is the real limit. Colours follow the warnings about Windows' disk.",
         ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True),
         unit="bytes",
         width=7,
@@ -417,7 +422,8 @@ def _windows() -> list[Panel]:
     limit, committed = metric("windows_memory_commit_limit_bytes"), metric("windows_memory_committed_bytes")
     memory = lines(
         "Windows memory",
-        "Held by WSL's virtual machine, how much of that Linux has freed without returning it to Windows, held permanently "
+        "Held by WSL's virtual machine, how much of that Linux has freed without returning it to Windows, held "
+        "permanently "
         "by Windows' kernel and drivers (growing for days: a leak), and available to all programs.",
         ask(metric("windows_vm_resident_bytes"), "held by WSL"),
         ask(metric("windows_vm_unreturned_bytes"), "freed, not returned"),

@@ -58,7 +58,8 @@ def _last() -> list[Panel]:
     # One panel: a tile that the card has no reading for (ECC) is not shown.
     run = figure(
         "Last complete run",
-        "Errors that the card's ECC detected, corrected ones included; highest temperature of the core; share of the run in"
+        "Errors that the card's ECC detected, corrected ones included; highest temperature of the core; share of the "
+        "run in"
         " which heat or the power supply throttled the card; how long it took.",
         ask(f"sum({gpu('vram_stress_ecc_errors')})", "ECC errors", now=True),
         ask(f"max({gpu('vram_stress_temperature_celsius')})", "Hottest", now=True),

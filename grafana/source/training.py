@@ -24,7 +24,9 @@ def training() -> list[Panel]:
         dashed(
             lines(
                 "Memory after each step",
-                "Memory that trainings retain from step to step, their peak, and memory reserved by PyTorch's allocator, some of it fragmented. Retained memory should stay level: if it keeps growing, it is a leak.",
+                "Memory that trainings retain from step to step, their peak, and memory reserved by PyTorch's "
+                "allocator, some of it fragmented. Retained memory should stay level: if it keeps growing, it is a "
+                "leak.",
                 ask(metric("training_kept_bytes"), f"kept: {_WHO}"),
                 *(ask(metric(name), f"{said}: {_WHO}") for said, name in _OF_MEMORY.items()),
                 unit="bytes",

@@ -1,4 +1,4 @@
-"""History: what every tick knew, what changed and was alerted, in one file; the home of SQLAlchemy."""
+"""The history of samples, changes and alerts, in one file; the home of SQLAlchemy."""
 
 from wslgpud.store.connect import shown, sqlite_path
 from wslgpud.store.errors import LockedError, StoreError

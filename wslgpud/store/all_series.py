@@ -1,4 +1,4 @@
-"""What is asked of all series at once: their last values, the processes, and which are not sealed yet."""
+"""Queries over all series: their last values, processes, and unsealed series."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from wslgpud.store.errors import gap
 from wslgpud.store.schema import MOST_INFLATED_BYTES, PERIOD_MS
 from wslgpud.store.series_reader import blocks_of, mask_of, times_of
 
-#: ``last_values`` looks back this far, and at no more batches, for series that are read less often than every tick
+#: time and batches that ``last_values`` looks back, for series read less often than every tick
 LATEST_MS = 65_000
 LATEST_BATCHES = 75
-#: the name of a series in a batch; within a text each quote is escaped
+#: the name of a series in a batch; quotes within a text are escaped
 _NAME = re.compile(r'"(\d+)":')
 #: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
 _MOST_ROWS = 250_000
@@ -38,7 +38,7 @@ def unsealed_series(connection: Connection, mine: ColumnElement[bool]) -> set[in
 
 
 def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
-    """Return (ms, value) of every series of a host: of the newest batches, else at the end of its newest chunk."""
+    """Return (ms, value) of every series of a host: from the newest batches, else from the end of its newest chunk."""
     mine = select(schema.chunk).where(schema.of_host(schema.chunk, host))
     found: dict[int, tuple[int, Number]] = {}
     for newest in connection.execute(mine.order_by(_chunk.id.desc()).limit(1)):

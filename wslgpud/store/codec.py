@@ -1,15 +1,14 @@
-"""One series over one stretch of time as few bytes, with what Python ships.
+"""Compresses one series over a period, with the standard library only.
 
-Whole numbers become differences, divided by what divides them all (memory moves by pages), shifted so that
-none is negative, and laid out byte plane by byte plane, which gives deflate the runs it needs. Recorded
-memory exhaustions take 0.45 bytes a sample; lzma would save 8 % of that and take four times as long. Planes
-that are coded apart save 10 % of a noisy day, and any inflate reads them as one stream.
+Integers become differences, divided by their common divisor (memory changes by pages), shifted so that none is
+negative, and stored byte plane by byte plane, which gives deflate long runs. Recorded memory exhaustions take 0.45
+bytes per sample; lzma would save 8 % of that and take four times as long. Planes that are coded separately save 10 % of
+a noisy day, and any inflate reads them as one stream. Each of a day's 86,400 samples passes through C functions and, at
+most, one comprehension.
 
-Each of a day's 86,400 samples passes through C functions and, at most, one comprehension.
-
-All blocks of one chunk lie in one blob, a sheet: a row for each would waste a fifth of the file on half-full
-pages. It begins with the number of its series, the low 16 bits of their ids in order, and where the block of
-each ends; then come the blocks, each with its mask and its last value before its data.
+All blocks of one chunk are stored in one blob, a sheet: a row for each would waste a fifth of the file on half-full
+pages. It begins with the number of its series, the low 16 bits of their ids in order, and the end of each block; then
+come the blocks, each with its mask and its last value before its data.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ _N = TypeVar("_N", int, float)
 
 #: width of a difference in bytes -> its type in ``array``
 _TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-#: instead of a width: numbers as text
+#: in place of a width: numbers as text
 _TEXT = 17
-#: floats hold every whole number up to here
+#: floats represent every integer up to here
 _EXACT = 1 << 53
-#: from here to twice that the last bits of a double are those of a whole number
+#: from here to twice that, the low bits of a double are those of an integer
 _ABOVE = 1 << 52
-#: a whole number of 64 bits as text, with its sign and a comma
+#: longest 64-bit integer as text, with its sign and a comma
 _DIGITS = 21
 _STRATEGIES = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
 
@@ -65,7 +64,7 @@ def encode(numbers: Sequence[int]) -> bytes:
 def decode(block: bytes, count: int, last: int, divisor: int = 1) -> list[Any]:
     """Return the ``count`` values of a block that ends in ``last``, divided by ``divisor``.
 
-    Each is divided as it is made, which is quicker than a second pass over all. ValueError: the block is damaged.
+    Each is divided as it is decoded, which is faster than a second pass. ValueError: the block is damaged.
     """
     if not 0 <= count <= MOST_TICKS:
         raise ValueError(
@@ -86,7 +85,7 @@ def decode(block: bytes, count: int, last: int, divisor: int = 1) -> list[Any]:
 
 
 def rises(block: bytes) -> bool:
-    """Tell from its head alone whether no whole number of a block is less than the one before."""
+    """Return, from its head alone, whether the integers of a block never decrease."""
     return not block or (block[0] in _TYPECODES and unpack_numbers(block, 3, 1)[0][2] >= 0)
 
 
@@ -102,10 +101,10 @@ def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
 
 
 def _integers(width: int, head: Sequence[int], planes: bytes) -> list[Number]:
-    """Return whole numbers: each is the one before + (``width`` bytes + ``low``) * ``unit``."""
+    """Return integers: each is the previous one + (``width`` bytes + ``low``) * ``unit``."""
     at, unit, low = head
     if width == 1:
-        # the common case by far: looking a step up is quicker than working it out
+        # the common case by far: looking up a step is faster than computing it
         steps = _steps(low, unit, int)
         return [at, *[at := at + steps[n] for n in planes]]
     differences, least = _little(array(_TYPECODES[width], _lines(planes, width))), low * unit
@@ -113,13 +112,13 @@ def _integers(width: int, head: Sequence[int], planes: bytes) -> list[Number]:
 
 
 def _floats(width: int, head: Sequence[int], planes: bytes, divisor: float) -> list[Number]:
-    """Return the same divided, where floats hold all that there can be: mixed with integers they are slow."""
+    """Return the same, divided, where floats represent all possible values: mixed with integers they are slow."""
     first, unit, low = head
     at = float(first)
     if width == 1:
         steps = _steps(low, unit, float)
         return [at / divisor, *[(at := at + steps[n]) / divisor for n in planes]]
-    # numbers below 2**52, each 2**52 more: as such they are doubles without being converted
+    # numbers below 2**52, plus 2**52: these bits are doubles without conversion
     differences = _little(array("d", _lines(planes, width, struct.pack("<d", _ABOVE))))
     least = float(low - _ABOVE)
     if unit == 1:
@@ -143,7 +142,7 @@ def _planes(data: bytes, width: int) -> bytes:
 
 
 def _lines(planes: bytes, width: int, number: bytes = b"") -> bytes:
-    """Return the numbers that planes hold, each in the low bytes of ``number`` if it is given."""
+    """Return the numbers in planes, each in the low bytes of ``number`` if given."""
     count, size = len(planes) // width, len(number) or width
     data = bytearray((number or bytes(width)) * count)
     for i in range(width):
@@ -158,7 +157,7 @@ def _little(numbers: _A) -> _A:
 
 
 def pack_numbers(*numbers: int) -> bytes:
-    """Return whole numbers in as few bytes as they need, each after its length."""
+    """Return integers in as few bytes as they need, each after its length."""
     sizes = [(n.bit_length() + 8) // 8 for n in numbers]
     return b"".join(
         bytes([size]) + n.to_bytes(size, "little", signed=True) for n, size in zip(numbers, sizes, strict=True)
@@ -166,7 +165,7 @@ def pack_numbers(*numbers: int) -> bytes:
 
 
 def unpack_numbers(data: bytes, count: int, at: int = 0) -> tuple[list[int], int]:
-    """Undo ``pack_numbers`` from place ``at`` on; also return where what follows begins."""
+    """Undo ``pack_numbers`` from offset ``at``; also return the offset of the next data."""
     numbers = []
     for _ in range(count):
         begin = at + 1
@@ -176,7 +175,7 @@ def unpack_numbers(data: bytes, count: int, at: int = 0) -> tuple[list[int], int
 
 
 def _deflate(planes: bytes, width: int) -> bytes:
-    """Return one deflate stream of planes, each coded as suits it: noise has no repetitions to look for."""
+    """Return one deflate stream of planes, each coded to suit it: noise has no repetitions to find."""
     size = len(planes) // width
     parts = []
     for end in range(size, len(planes) + 1, size):
@@ -192,9 +191,9 @@ def _stream(data: bytes, strategy: int, flush: int) -> bytes:
 
 
 def inflate(data: bytes, most: int, *, raw: bool = False) -> bytes:
-    """Return what ``data`` inflates to; ``raw`` is without the head of zlib's format. zlib.error: it is damaged.
+    """Inflate ``data``; ``raw`` is without zlib's header. zlib.error: it is damaged.
 
-    ValueError: that is more than ``most`` bytes; no more than those were ever in memory.
+    ValueError: it is more than ``most`` bytes; no more were ever in memory.
     """
     engine = zlib.decompressobj(-15 if raw else 15)
     found = engine.decompress(data, most + 1)
@@ -210,12 +209,12 @@ def pack_text(text: str) -> bytes:
 
 
 def unpack_text(data: bytes | str) -> str:
-    """Undo ``pack_text``, whatever follows it; a server has the text itself. Raises ValueError, or zlib.error."""
+    """Undo ``pack_text``, ignoring trailing data; a server stores plain text. Raises ValueError, or zlib.error."""
     return data if isinstance(data, str) else inflate(data, MOST_BATCH_BYTES).decode()
 
 
 class SeriesBlock(NamedTuple):
-    """One series in one chunk; ``mask`` is the number of its mask there, 0 where it has all ticks."""
+    """One series in one chunk; ``mask`` is the number of its mask there, 0 if it has all ticks."""
 
     mask: int
     last: int
@@ -239,7 +238,7 @@ def unpack_sheet(sheet: bytes) -> dict[int, SeriesBlock]:
 
 
 def find_block(sheet: bytes, number: int) -> SeriesBlock | None:
-    """Return the block of one series of a sheet if it is there, or raise ValueError: the sheet is damaged."""
+    """Return the block of one series of a sheet, if present, or raise ValueError: the sheet is damaged."""
     numbers, ends, begin = _directory(sheet)
     i = bisect_left(numbers, number)
     if i == len(numbers) or numbers[i] != number:
@@ -248,7 +247,7 @@ def find_block(sheet: bytes, number: int) -> SeriesBlock | None:
 
 
 def _directory(sheet: bytes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the numbers of the series, where the block of each ends, and where the first begins."""
+    """Return the numbers of the series, the end of each block, and the start of the first."""
     try:
         (count,) = struct.unpack_from("<H", sheet)
         words = f"<{count}H{count}I"
@@ -259,7 +258,7 @@ def _directory(sheet: bytes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 
 
 def _body(block: SeriesBlock) -> bytes:
-    # Twice the mask: what is odd says that another kind of values follows.
+    # Twice the mask: odd values mean another kind of data.
     return pack_numbers(2 * block.mask, block.last) + block.data
 
 

@@ -1,8 +1,8 @@
-"""Opening the database: pragmas, who may write, what readers refuse, and what went wrong in one line.
+"""Opens the database: pragmas, the single writer, checks of readers, and errors in one line.
 
-A file may come from anybody, so a reader believes little of it, see https://www.sqlite.org/security.html. A schema
-is a program: a view in place of a table can run for ever, a generated column can make gigabytes. So only tables are
-read that are, letter by letter, those that ``database`` makes.
+A file may come from anyone, so a reader trusts little of it, see https://www.sqlite.org/security.html. A schema is a
+program: a view instead of a table can run forever, a generated column can produce gigabytes. So only tables with
+exactly the definition made by ``database`` are read.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from wslgpud.sources import disk
 from wslgpud.store import errors, schema
 from wslgpud.words import cause, say
 
-#: marks the file as ours (``file`` and ``PRAGMA application_id`` show it): "WGPU"
+#: marks the file as ours (shown by ``file`` and ``PRAGMA application_id``): "WGPU"
 APPLICATION_ID = 0x57475055
-#: how long a statement waits for another process's lock
+#: time that a statement waits for another process's lock
 BUSY_SECONDS = 5.0
 
 _REMOTE = {
@@ -46,14 +46,14 @@ _REMOTE = {
     "nfs": say("a network share (nfs)"),
     "nfs4": say("a network share (nfs)"),
 }
-#: steps of SQLite's virtual machine that one statement may take: a minute, about; ours take up to a hundredth
+#: limit on steps of SQLite's virtual machine per statement: about a minute; ours take up to a hundredth
 MOST_STEPS = 3_000_000_000
 _STEPS_A_LOOK = 1_000_000
 _CACHE_KIB = 512
 
 _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
 _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"
-#: how long a statement may take on a server
+#: time limit of a statement on a server
 STATEMENT_SECONDS = 300
 
 
@@ -66,16 +66,16 @@ def sqlite_path(target: str) -> Path | None:
 
 
 def shown(target: str) -> str:
-    """Return where ``target`` lies: neither user nor password, nor what a query tells the driver."""
+    """Return ``target`` without user, password and query, for display."""
     return address(target, path=True)
 
 
 def check_state_folder(folder: Path, mounts: str | None = None) -> str:
     """Return a warning about the file system below ``folder``, empty when there is none.
 
-    SQLite's write-ahead log needs shared memory and locks that work: on 9p and its like it fails with
-    "disk I/O error" or "locking protocol" (gastownhall/beads#920) and does not lock against Windows
-    (microsoft/WSL#2395): UnwritableError. ``mounts`` is the text of /proc/self/mounts.
+    SQLite's write-ahead log needs working shared memory and locks: on 9p and the like it fails with "disk I/O error" or
+    "locking protocol" (gastownhall/beads#920) and does not lock against Windows (microsoft/WSL#2395): UnwritableError.
+    ``mounts`` is the text of /proc/self/mounts.
     """
     if mounts is None:
         try:
@@ -120,7 +120,7 @@ def prepare_folder(path: Path) -> None:
 
 
 def existing_file(path: Path) -> Path:
-    """Return the path of a database, or raise StoreError: there is none, or what lies beside it is none of SQLite's."""
+    """Return the path of a database, or raise StoreError: there is none, or the files beside it are not SQLite's."""
     if not path.is_file():
         raise errors.StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
     refuse_odd_files(path)
@@ -128,7 +128,7 @@ def existing_file(path: Path) -> Path:
 
 
 def refuse_odd_files(path: Path) -> None:
-    """Raise NotADatabaseError for a pipe or link named as a file of SQLite's: opening one may wait for ever."""
+    """Raise NotADatabaseError for a pipe or link named like a file of SQLite: opening one may block forever."""
     for suffix in ("-wal", "-shm", "-journal"):
         beside = Path(f"{path}{suffix}")
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
@@ -136,7 +136,7 @@ def refuse_odd_files(path: Path) -> None:
 
 
 def lock_path(path: Path) -> Path:
-    # a file of its own: closing any descriptor of the database would drop SQLite's own locks
+    # a separate file: closing any descriptor of the database would drop SQLite's own locks
     return path.with_name(path.name + ".lock")
 
 
@@ -159,7 +159,7 @@ def identity(path: Path | None) -> tuple[int, int] | None:
 
 
 def lock_for_writing(path: Path) -> int:
-    """Return a descriptor that keeps other daemons out until it is closed; else LockedError or UnwritableError."""
+    """Return a descriptor that locks out other daemons until it is closed; else LockedError or UnwritableError."""
     lock = lock_path(path)
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -206,9 +206,9 @@ def server_engine(target: str, **options: Any) -> Engine:
 
 
 def _pin_schema(connection: Any, _: object) -> None:
-    """Let names mean what is in our schema or PostgreSQL's own, and no statement wait for ever.
+    """Resolve names only in our schema and PostgreSQL's own, and limit the time of statements.
 
-    Whoever may create a function in another schema of the path could have it run with our rights:
+    A user who can create a function in another schema of the path could have it run with our rights:
     https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS
     """
     with connection.cursor() as cursor:
@@ -225,10 +225,10 @@ def reader_engine(target: str) -> Engine:
     """Return an engine that trusts no file, runs no code of it, neither writes nor waits; StoreError: there is none."""
     path = sqlite_path(target)
     if path is None:
-        # each statement would see its own moment: what is sealed between two of them would be in neither
+        # each statement would have its own snapshot: data sealed between two of them would be in neither
         return server_engine(target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ")
-    # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
-    # one in that folder; it is then at rest and can be read as it is.
+    # Another user's file whose writer has exited cleanly has no log, and SQLite may be unable to create one in that
+    # folder; it does not change and can be read as it is.
     at_rest = not os.access(existing_file(path).parent, os.W_OK) and not log_path(path).exists()
     address = f"file:{quote(os.fspath(path.absolute()))}?{'immutable=1' if at_rest else 'mode=ro'}&uri=true"
     timeout = {"timeout": BUSY_SECONDS}
@@ -237,7 +237,7 @@ def reader_engine(target: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, record: Any) -> None:
-        # ten may read at once, each page once: SQLite would remember 20 MB of them
+        # ten may read at once, each page once: SQLite would cache 20 MB of them
         pragmas = (f"cache_size = -{_CACHE_KIB}", "trusted_schema = OFF", "query_only = ON")
         for pragma in (*pragmas, "cell_size_check = ON", "mmap_size = 0"):
             connection.execute(f"PRAGMA {pragma}")
@@ -262,7 +262,7 @@ def reader_engine(target: str) -> Engine:
 def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
     found = {name: " ".join((sql or "").split()) for name, sql in connection.execute(_TABLES)}
     record, made = schema.schema_migration.name, _made()
-    for names in ((record,), tuple(made)) if found else ():  # else the daemon is about to make them
+    for names in ((record,), tuple(made)) if found else ():  # else the daemon is about to create them
         for name in names:
             if found.get(name) != made[name]:
                 raise errors.ForeignDatabaseError(
@@ -272,7 +272,7 @@ def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
                 )
         (version,) = connection.execute(f"SELECT max(version) FROM {record}").fetchone()
         if (version or 0) > schema.VERSION:
-            return  # refused later, as the file of a newer program
+            return  # rejected later, as the file of a newer program
 
 
 @cache
@@ -290,10 +290,10 @@ def manual_transactions(engine: Engine, begin: str) -> None:
 
 def _writer_pragmas(connection: Any, _: object) -> None:
     if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
-        # must come before the log and any table: the other order leaves it off for the life of the file
+        # must come before the log and any table: otherwise it stays off for the life of the file
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    # what SQLite hears from the disk while it copies its log by itself it tells nobody
+    # SQLite does not report disk errors while it checkpoints its log by itself
     settings = ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0", "journal_size_limit = 2097152")
     for setting in (*settings, "cache_size = -2048", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {setting}")

@@ -1,4 +1,4 @@
-"""What a database is made of besides the tables of ``schema``: views, its version, hypertables, its machines."""
+"""Parts of a database besides the tables of ``schema``: views, version, hypertables, machines."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from wslgpud.store.rollup import DAY
 
 log = logging.getLogger(__name__)
 
-#: each schema of a server's database is a history of its own
+#: each schema of a server's database is a separate history
 _OUR_SCHEMA: ColumnElement[int] = literal_column("CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer)
-#: what anyone may query, by name; words in braces differ by engine
+#: views for users, by name; words in braces differ by engine
 _VIEWS = {
     "minute": """
         SELECT r.time, h.name AS host, s.metric, s.labels, r.n, {values}
@@ -45,7 +45,7 @@ _VIEWS = {
             FROM rollup_hour r JOIN series s ON s.id = r.series
         ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
 }
-#: of a server, which can look into what is not sealed yet
+#: views of a server, which can read unsealed data
 _RECENT = """
         SELECT r.time, h.name AS host, s.metric, s.labels, {value}
         FROM (
@@ -75,7 +75,7 @@ def _piece(column: str) -> str:
 
 
 def _number(column: str, dialect: str) -> str:
-    """Return SQL for the whole number that some bytes are, highest first."""
+    """Return SQL for the big-endian integer in some bytes."""
     if dialect == "postgresql":
         return f"CAST(('x' || lpad(encode({column}, 'hex'), 16, '0'))::bit(64)::int8 AS NUMERIC)"
     digit = "((instr('0123456789ABCDEF', substr(hex({}), -{}, 1)) - 1) << {})"
@@ -98,7 +98,7 @@ def views(dialect: str) -> dict[str, str]:
 
 
 def version_of(connection: Connection, target: str) -> int:
-    """Return the version of a database, 0 of an empty one; NewerSchemaError: a newer wslgpud wrote it."""
+    """Return the version of a database, 0 for an empty one; NewerSchemaError: written by a newer wslgpud."""
     if not inspect(connection).has_table(schema.schema_migration.name):
         return 0
     version = connection.scalar(select(func.max(schema.schema_migration.c.version))) or 0
@@ -114,7 +114,7 @@ def version_of(connection: Connection, target: str) -> int:
 
 
 def create(connection: Connection, target: str) -> None:
-    """Make the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
+    """Create the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
     if connection.dialect.name == "postgresql":  # only one daemon at a time, until the transaction ends
         connection.execute(select(func.pg_advisory_xact_lock(connect.APPLICATION_ID, _OUR_SCHEMA)))
     if version_of(connection, target):
@@ -126,14 +126,13 @@ def create(connection: Connection, target: str) -> None:
     connection.execute(schema.schema_migration.insert(), first)
 
 
-# TimescaleDB, where the administrator of a PostgreSQL database has put it there: summaries are hypertables. Minutes
-# and hours are rows by time, so a query touches the chunks of its time alone, and policies of the administrator's
-# (columnstore, tiering) work on them. Every sample stays in blocks, which are stretches of time already and smaller
-# than a column store makes them.
-#: seconds of a table that share a chunk: a month and five years
+# TimescaleDB, if the administrator of a PostgreSQL database has installed it: summaries are hypertables. Minutes and
+# hours are rows by time, so a query reads only the chunks of its time range, and the administrator's policies
+# (columnstore, tiering) apply. Samples stay in blocks, which are periods already and smaller than in a column store.
+#: time range of a chunk in seconds, by table: a month and five years
 CHUNK_SECONDS = {schema.rollup_minute: 30 * DAY, schema.rollup_hour: 3650 * DAY // 2}
 
-#: the schema that the extension lies in
+#: the schema of the extension
 _THERE = text(
     "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
     " WHERE e.extname = 'timescaledb'"
@@ -149,7 +148,7 @@ _MAKE = (
 
 
 def make_hypertables(connection: Connection) -> None:
-    """Turn tables of summaries into hypertables if the extension is there, perhaps later than they; rows stay."""
+    """Turn tables of summaries into hypertables if the extension is installed, even later; rows stay."""
     lies_in = connection.scalar(_THERE) if connection.dialect.name == "postgresql" else None
     if lies_in is None:
         return
@@ -162,7 +161,7 @@ def make_hypertables(connection: Connection) -> None:
 
 
 def prepare(connection: Connection, target: str, host_name: str) -> int:
-    """Make what an opened database lacks; return a machine's number, for which nobody else writes while it is open.
+    """Create missing parts of an opened database; return a machine's number, locked against other writers while open.
 
     Raises:
         NewerSchemaError: a newer wslgpud wrote it.

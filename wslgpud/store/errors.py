@@ -1,4 +1,4 @@
-"""What can be wrong with the database, each with the file and the remedy in its one line."""
+"""Errors of the database, each naming the file and the remedy in one line."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from wslgpud.words import MessageError, known, say
 
 log = logging.getLogger(__name__)
 
-#: what taking a row apart ends in when it is not as it was written
+#: exceptions from decoding a damaged row
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error, struct.error)
 
 
 class StoreError(MessageError):
-    """The history cannot be opened or used; the text names the file and what to do."""
+    """The history cannot be opened or used; the message names the file and the remedy."""
 
 
 class NewerSchemaError(StoreError):
@@ -40,11 +40,11 @@ class ForeignDatabaseError(NotADatabaseError):
 
 
 class UnwritableError(StoreError):
-    """The folder or the file cannot be written, or not in a way that others may read meanwhile."""
+    """The folder or the file cannot be written, or not with concurrent readers."""
 
 
 class UnkeptError(StoreError):
-    """The disk has failed to keep what it had taken."""
+    """The disk has lost written data."""
 
 
 class MissingDriverError(StoreError):
@@ -57,7 +57,7 @@ class LockedError(StoreError):
 
 @contextmanager
 def gap(what: str, *names: object) -> Iterator[None]:
-    """Log once that ``what`` is damaged and go on: SQLite has no checksums, and one bit must not cost all the rest."""
+    """Log once that ``what`` is damaged, and continue: SQLite has no checksums, and one bit must not cost the rest."""
     try:
         yield
     except DAMAGE as error:
@@ -79,7 +79,7 @@ def explained(target: str) -> Iterator[None]:
 
 
 def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
-    # PostgreSQL explains itself over several lines; whoever reads a log or a terminal is promised one.
+    # PostgreSQL's messages have several lines; ours have one.
     said = error.orig if isinstance(error, DBAPIError) else error
     text, name = " ".join(str(said).split()), address(target, path=True)
     if "://" in target:

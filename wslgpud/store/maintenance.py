@@ -1,4 +1,4 @@
-"""What ``wslgpud db`` does with a history: what it consists of, whether it is sound, a copy of it, a smaller file."""
+"""The work of ``wslgpud db``: size and health of a history, a backup of it, a smaller file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Compaction(NamedTuple):
 
 
 def file_of(target: str) -> Path:
-    """Return the file behind a path or URL, or raise StoreError: there is none, or it lies on a server."""
+    """Return the file behind a path or URL, or raise StoreError: there is none, or it is on a server."""
     path = engines.sqlite_path(target)
     if path is None:
         raise StoreError(
@@ -48,10 +48,10 @@ def file_of(target: str) -> Path:
 
 
 def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int:
-    """Copy a history as it is at this moment, beside a daemon that writes; return the bytes of the copy.
+    """Copy the present state of a history while the daemon writes; return the bytes of the copy.
 
-    ``copy`` is there whole, or not at all, and open to nobody to whom the history is not. ``progress`` is told
-    (pages done, pages).
+    ``copy`` is complete or does not exist, and is readable only for users who can read the history. ``progress`` is
+    called with (pages done, pages).
 
     Raises:
         StoreError: it cannot be read or written, or is damaged.
@@ -59,12 +59,12 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
     path = file_of(target)
     try:
         with closing(_reading(path)) as source:
-            # without a transaction around it each commit of the daemon would have the copy begin again
+            # without a transaction, each commit of the daemon would restart the copy
             source.isolation_level = None
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
             mode = path.stat().st_mode & 0o777
-            # In another user's folder a link may take the place of any file, whenever: it leads where they may write.
+            # In another user's folder any file may be replaced by a link at any time.
             with _as_its_owner(copy.parent):
                 _copy(source, path, copy, mode, progress)
     except (sqlite3.Error, OSError) as error:
@@ -95,7 +95,7 @@ def would_free(target: str) -> Compaction:
 
 
 def stop_command(lock_inode: int, proc: Path = Path("/proc")) -> str:
-    """Return what stops the daemon that holds the lock, by how it was started; of one that nobody shows, the service.
+    """Return the command that stops the daemon holding the lock, by how it was started; by default, the service's.
 
     https://man7.org/linux/man-pages/man5/proc_locks.5.html
     """
@@ -111,11 +111,11 @@ def stop_command(lock_inode: int, proc: Path = Path("/proc")) -> str:
 
 
 def compact(target: str) -> Compaction:
-    """Write the file anew without its free pages; return its size now and what that freed.
+    """Rewrite the file without its free pages; return its size and the bytes freed.
 
     Raises:
         LockedError: a daemon writes into it.
-        StoreError: there is no room for the new file beside the old one, or it cannot be written.
+        StoreError: there is no room for a second file, or it cannot be written.
     """
     path = file_of(target)
     with _as_its_owner(path):
@@ -155,10 +155,10 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def _as_its_owner(path: Path) -> Iterator[None]:
-    """Have root act as the user whose file it is.
+    """As root, act as the file's owner.
 
-    SQLite opens, creates and deletes files whose names lie beside the database or within its journal: root
-    would do that to any file of the system for whoever may write there.
+    SQLite opens, creates and deletes files named after the database or in its journal: as root, a user who can write
+    there could make it do so to any file of the system.
     """
     owner = path.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
@@ -184,13 +184,13 @@ TIERS = {
     template("hours"): ("rollup_hour",),
     template("events and alerts"): ("event", "transition", "outbox"),
 }
-#: a rate over less than this says nothing
+#: a rate over less than this is meaningless
 _LEAST_SPAN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class Info:
-    """Sizes in bytes, times in seconds since the epoch; None where it is not known."""
+    """Sizes in bytes, times in seconds since the epoch; None where unknown."""
 
     version: int
     hosts: tuple[str, ...]
@@ -206,7 +206,7 @@ class Info:
 
     @property
     def bytes_a_sample(self) -> float | None:
-        """What a sample that is still kept takes, without the summaries, which outlive it."""
+        """Size of a stored sample, without the summaries, which outlast it."""
         raw = self.tiers.get("samples, sealed", 0) + self.tiers.get("samples, newest", 0)
         return raw / self.samples if raw and self.samples else None
 
@@ -220,7 +220,7 @@ class Info:
 
 
 def info(reader: Reader) -> Info:
-    """Look through a history; of a month it takes seconds."""
+    """Examine a history; a month takes seconds."""
     with reader.connected() as connection:
         hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
         series = connection.scalar(select(func.count()).select_from(schema.series)) or 0
@@ -263,7 +263,7 @@ def _samples(connection: Connection) -> int:
 
 
 def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
-    """Return bytes by tier (nothing where this SQLite cannot tell), of the whole, and of its free pages."""
+    """Return bytes by tier (empty where this SQLite lacks dbstat), in total, and in free pages."""
     size: dict[str, int] = {}
     total = free_bytes = 0
     # not every SQLite is built with dbstat
@@ -283,15 +283,15 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
     return tiers | rest if size else {}, total, free_bytes
 
 
-#: findings told at most; a damaged page makes hundreds
+#: limit of reported findings; a damaged page causes hundreds
 MOST = 20
 _Minutes = dict[tuple[int, int], Summary]
 
 
 def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageLike]:
-    """Return what is wrong, empty when nothing is; ``progress`` is told (chunks done, chunks)."""
+    """Return the faults found; ``progress`` is called with (chunks done, chunks)."""
     if findings := reader.check():
-        # beyond a damaged page nothing can be trusted, and each read of it would be one more finding
+        # after a damaged page nothing can be trusted, and each read of it would be another finding
         return [*findings[:MOST]]
     with reader.connected() as connection:
         return [*islice(_chunks(connection, progress), MOST)]
@@ -340,7 +340,7 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
     parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
     mine = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))
     in_order = select(table.c.part, table.c.series).where(mine).order_by(table.c.part, table.c.series)
-    # where minutes are kept for less time than samples the oldest are gone, and they go in this very order
+    # where minutes are kept for less time than samples, the oldest are gone, deleted in this order
     first = tuple(connection.execute(in_order.limit(1)).first() or (0, 0))
     ids = [series_id for _, series_id in minutes] or [0]
     these = and_(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
@@ -353,5 +353,5 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
         yield say("chunk {number}: {count} of its minutes do not match their samples", number=number, count=wrong)
 
 
-def _holds(kept: Summary | None, seen: Summary) -> bool:  # perhaps more than these samples
+def _holds(kept: Summary | None, seen: Summary) -> bool:  # may include more than these samples
     return kept is not None and kept.n >= seen.n and kept.low <= seen.low and kept.high >= seen.high

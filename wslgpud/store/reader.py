@@ -1,4 +1,4 @@
-"""What can be asked of a history, from this process or another, while the daemon writes."""
+"""Queries of a history, from any process, while the daemon writes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Poi
 from wslgpud.store.rollup import Steps
 from wslgpud.store.series_reader import Asked, unscaled
 
-#: series of one metric of one machine that ``series`` lists, and of all; a sound history has fewer
+#: limits of ``series`` per metric and machine, and in total; an intact history has fewer
 MOST_LISTED_OF_A_METRIC = MOST_SERIES_OF_NAMES
 MOST_LISTED = 20_000
-#: changes of level that are given as a list; who needs more takes them one at a time
+#: limit of changes of level in a list; more are available one at a time
 MOST_TRANSITIONS = 1000
-#: events that are given; a program that is killed again and again makes thousands an hour
+#: limit of events; a program that is killed repeatedly causes thousands per hour
 MOST_EVENTS = 5000
 
 _T = TypeVar("_T", Point, Bucket)
@@ -35,12 +35,12 @@ _T = TypeVar("_T", Point, Bucket)
 
 @final
 class Reader(AbstractContextManager["Reader"]):
-    """Connections that only read; usable from several threads."""
+    """Read-only connections; thread-safe."""
 
     def __init__(self, target: str, host: str = "") -> None:
-        """Look into the database at ``target`` (a path or a URL).
+        """Open the database at ``target`` (a path or a URL).
 
-        With ``host`` of what has no series (processes, events, incidents, stress runs) only that machine's:
+        With ``host``, rows that are not series (processes, events, incidents, stress runs) are only that machine's:
         many may write into one database, and their pids and resources have the same names.
 
         Raises:
@@ -66,7 +66,7 @@ class Reader(AbstractContextManager["Reader"]):
         self._engine.dispose()
 
     def check(self) -> list[str]:
-        """Look through the whole file; return what is wrong with it, empty when nothing is."""
+        """Check the whole file; return the fault found, empty if there is none."""
         if self.path is None:
             return []
         self._follow()
@@ -79,7 +79,7 @@ class Reader(AbstractContextManager["Reader"]):
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """Lend a connection within a transaction that sees one moment of the database, or raise StoreError."""
+        """Yield a connection in a transaction with a consistent snapshot, or raise StoreError."""
         self._follow()
         with explained(self._target), self._engine.begin() as connection:
             yield connection
@@ -93,19 +93,19 @@ class Reader(AbstractContextManager["Reader"]):
             self.identity = found
 
     def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
-        """Return the series that a pattern means (see ``records.matcher``), of one machine if it is named."""
+        """Return the series that match a pattern (see ``records.matcher``), of one machine if named."""
         return sorted(self.kinds(pattern, host))
 
     def kinds(self, pattern: str = "*", host: str = "") -> dict[SeriesRef, str]:
         """Return such series with the kinds (gauge, counter) of their metrics.
 
-        At most ``MOST_LISTED_OF_A_METRIC`` of each metric and machine, and ``MOST_LISTED`` in all; one that
-        is not listed can still be read.
+        At most ``MOST_LISTED_OF_A_METRIC`` of each metric and machine, and ``MOST_LISTED`` in total; unlisted ones can
+        still be read.
         """
         wanted = records.matcher(pattern)
         found: dict[SeriesRef, str] = {}
         with self.connected() as connection:
-            # of a pattern the first that match may be any
+            # for a pattern, the first matches may be anywhere
             most = MOST_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
             matching = (row for row in series_reader.listed(connection, host, most) if wanted(row[0]))
             for _, of_metric in groupby(matching, key=lambda row: (row[0].host, row[0].metric)):
@@ -119,7 +119,7 @@ class Reader(AbstractContextManager["Reader"]):
             return list(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.name)))
 
     def oldest(self) -> Oldest:
-        """Return since when there are samples, minutes and hours, of whichever host has them longest."""
+        """Return since when there are samples, minutes and hours, of the host with the longest history."""
         with self.connected() as connection:
             hosts = connection.scalars(select(schema.host.c.id)).all()
             begins = zip(*(series_reader.oldest(connection, host) for host in hosts), strict=True)
@@ -127,7 +127,7 @@ class Reader(AbstractContextManager["Reader"]):
         return Oldest(*(min(walls, default=None) for walls in known))
 
     def unsealed(self) -> tuple[int, float | None]:
-        """Return how many ticks are not sealed yet, and when the oldest of them was; a server may not have them yet."""
+        """Return the number of unsealed ticks, and the time of the oldest; a server may not have them yet."""
         of = schema.batch.c
         with self.connected() as connection:
             ticks, ms = connection.execute(select(func.sum(of.ticks), func.min(of.ms)).where(schema.unsealed)).one()
@@ -136,9 +136,9 @@ class Reader(AbstractContextManager["Reader"]):
     def read(self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None) -> list[Point]:
         """Return the values between two moments (both included), by time.
 
-        With ``step`` (seconds) one point for each clock-aligned step that has values, stamped with its
-        beginning: the last value of a counter, the mean of anything else. Gaps stay gaps. So it is without
-        ``step`` for times whose samples are not kept any more: then a step is a minute, or an hour.
+        With ``step`` (seconds), one point for each clock-aligned step with values, stamped with its beginning: the last
+        value of a counter, the mean of anything else. Gaps stay gaps. The same applies without ``step`` to times whose
+        samples are no longer kept, in steps of a minute or an hour.
         """
         if step is None:
             return list(map(records.new_point, zip(*self.columns(series, start_wall, end_wall), strict=True)))
@@ -149,20 +149,20 @@ class Reader(AbstractContextManager["Reader"]):
         return _one_each(points)
 
     def columns(self, series: SeriesRef, start_wall: float, end_wall: float) -> tuple[list[float], list[Number]]:
-        """Return the same as ``read``, as times and values apart, which is quicker for many of them."""
+        """Return the same as ``read``, as separate lists of times and values, which is faster for many."""
         with self.connected() as connection:
             asked = series_reader.asked_for(connection, series, start_wall, end_wall)
             parts = [series_reader.best(connection, one) for one in asked]
         if len(parts) == 1:
             return parts[0]
-        # of a precision that was changed and changed back, in turns
+        # for a precision that was changed and changed back, in turns
         points = sorted(((t, v) for part in parts for t, v in zip(*part, strict=True)), key=itemgetter(0))
         return [t for t, _ in points], [v for _, v in points]
 
     def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
         """Return n, min, max, sum and last for each clock-aligned step (seconds) that has values.
 
-        Steps of whole minutes and hours come from the summaries kept for a year and for ten.
+        Steps of whole minutes and hours are read from summaries, kept for a year and for ten.
         """
         buckets: list[list[Bucket]] = []
         for one, steps in self._stepped(series, start_wall, end_wall, step):
@@ -177,10 +177,9 @@ class Reader(AbstractContextManager["Reader"]):
             return [(one, series_reader.summaries(connection, one, step_ms)) for one in asked]
 
     def latest(self) -> dict[SeriesRef, Point]:
-        """Return the last known value of every series that is still recorded, each with its own time.
+        """Return the last known value of every series still being recorded, each with its own time.
 
-        Those read at least once a minute are the newest; what is read less often may be that of the last
-        sealed quarter of an hour.
+        Values read at least once per minute are the newest; others may be from the last sealed quarter of an hour.
         """
         found: dict[int, tuple[int, Number]] = {}
         with self.connected() as connection:
@@ -218,7 +217,7 @@ class Reader(AbstractContextManager["Reader"]):
         return sorted(found, key=itemgetter(0))
 
     def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
-        """Return the newest of what happened between two moments, of one kind or all, by time."""
+        """Return the newest events between two moments, of one kind or all, by time."""
         of = schema.event.c
         query = select(schema.event).where(of.ms.between(round(start_wall * 1000), round(end_wall * 1000)))
         if kind:
@@ -230,7 +229,7 @@ class Reader(AbstractContextManager["Reader"]):
         return found[::-1]
 
     def deliveries(self, start_wall: float, end_wall: float) -> Iterator[Delivery]:
-        """Yield how it went with the messages that were put into the outbox between two moments."""
+        """Yield the deliveries of messages put into the outbox between two moments."""
         of = schema.outbox.c
         query = select(schema.outbox).where(of.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
         for row in self._rows(query.order_by(of.id), schema.outbox):
@@ -253,8 +252,8 @@ class Reader(AbstractContextManager["Reader"]):
     ) -> Iterator[tuple[int, Transition]]:
         """Yield the changes of level since a moment with their ids, by id, one at a time.
 
-        Of rules that are ``lasting`` also those before it; ``brief``: without forecasts and what the rules saw,
-        which is most of the work; ``of`` (rules, resource, first and last id): those of one incident.
+        For ``lasting`` rules also those before it; ``brief``: without forecasts and facts, which are most of the work;
+        ``of`` (rules, resource, first and last id): those of one incident.
         """
         table = schema.transition.c
         columns = [null().label(c.name) if brief and c.name in ("forecast", "facts") else c for c in table]
@@ -277,13 +276,13 @@ class Reader(AbstractContextManager["Reader"]):
     ) -> list[tuple[int, StressResult]]:
         """Return stress runs with their ids, by time; ``brief``: without the rows behind their figures.
 
-        ``before`` wants only those with lower ids, ``newest`` no more than so many, the newest.
+        ``before`` selects lower ids, ``newest`` at most this many of the newest.
         """
         of = schema.stress_run.c
         query = select(of.id, of.document)
         if before is not None:
             query = query.where(of.id < before)
-        # Pages are cut by id.
+        # Paging is by id.
         query = query.order_by(of.ms, of.id) if newest is None else query.order_by(of.id.desc()).limit(newest)
         found = [(n, replace(run, detail={}) if brief else run) for n, run in self._stress_runs(query)]
         return found if newest is None else found[::-1]
@@ -302,7 +301,7 @@ class Reader(AbstractContextManager["Reader"]):
         return int(row[0])
 
     def _rows(self, query: Select[Any], table: Table, most_buffered: int = 500) -> Iterator[Row[Any]]:
-        """Yield the rows of the chosen machine one at a time: an ordinary user can add thousands a day."""
+        """Yield the rows of the chosen machine one at a time: an unprivileged user can add thousands per day."""
         options = {"stream_results": True, "max_row_buffer": most_buffered}
         with (
             self.connected() as connection,
@@ -312,7 +311,7 @@ class Reader(AbstractContextManager["Reader"]):
 
     def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
         hosts = {row.name: row.id for row in connection.execute(select(schema.host))}
-        # Where there is no other the condition would only mislead who chooses an index.
+        # Without other machines, the condition would only mislead the query planner.
         alone = connection.dialect.name == "sqlite" and hosts.keys() <= {self.host}
         if not self.host or alone:
             return true()

@@ -1,4 +1,4 @@
-"""What readers get: series, points and what else is kept; changes of level and stress runs as rows hold them."""
+"""Records for readers: series, points and others; encoding of changes of level and stress runs in rows."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ _LABEL = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*(\"[^\"]*\"|[^\",]*)\s*(?:,|$)"
 
 
 def shell_pattern(pattern: str) -> Callable[[str], object]:
-    """Return a test of whole texts, as ``fnmatch.fnmatchcase``, which would keep 32,768 patterns; ``re`` keeps 512.
+    """Return a matcher of whole texts.
 
-    Patterns may be a stranger's: what a star has taken is not tried in other ways, so the time stays bounded.
+    ``fnmatch.fnmatchcase`` would cache 32,768 patterns; ``re`` caches 512. Patterns may be foreign: stars do not
+    backtrack, so the time is bounded.
     """
     return re.compile(fnmatch.translate(pattern)).match
 
 
 def matcher(pattern: str) -> Callable[[SeriesRef], bool]:
-    """Return a test of series against a pattern.
+    """Return a predicate that matches series against a pattern.
 
-    ``gpu_*`` is a shell pattern for the metric; ``gpu_memory_used_bytes{gpu="0"}`` asks for labels too (those
-    named; quotes may be left out, their values be patterns). Prometheus' prefix and suffix may be there.
+    ``gpu_*`` is a shell pattern for the metric; ``gpu_memory_used_bytes{gpu="0"}`` also selects labels (only those
+    named; quotes are optional, values may be patterns). Prometheus' prefix and suffix are accepted.
     """
     bare = pattern.removeprefix(PREFIX)
     metric, wanted = bare, {}
@@ -78,7 +79,7 @@ class Point(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """What is known of a series over one step of time that begins at ``wall``."""
+    """The summary of a series over one step that begins at ``wall``."""
 
     wall: float
     n: int
@@ -92,13 +93,13 @@ class Bucket(NamedTuple):
         return self.total / self.n
 
 
-#: made from one tuple: NamedTuple's own constructor runs as Python, which shows where there are thousands
+#: made from one tuple: NamedTuple's own constructor is Python code, noticeable with thousands
 new_point: Callable[[tuple[float, Number]], Point] = partial(tuple.__new__, Point)
 new_bucket: Callable[[tuple[float, int, Number, Number, Number, Number]], Bucket] = partial(tuple.__new__, Bucket)
 
 
 class Oldest(NamedTuple):
-    """Since when each tier goes back, in seconds since the epoch; None: nothing is in it."""
+    """The start of each tier, in seconds since the epoch; None: it is empty."""
 
     raw_wall: float | None = None
     minute_wall: float | None = None
@@ -115,7 +116,7 @@ class ProcessPoint(NamedTuple):
 
 
 class GpuProcessPoint(NamedTuple):
-    """One program on a GPU as seen at ``wall``; ``used_bytes`` is None where the driver did not tell."""
+    """A program on a GPU at ``wall``; ``used_bytes`` is None where the driver did not report it."""
 
     wall: float
     uuid: str
@@ -130,7 +131,7 @@ class Learned(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """Something handed to a channel; ``done_wall`` is None while it waits, ``error`` the last failure's."""
+    """A message for a channel; ``done_wall`` is None while it is queued, ``error`` is the last failure."""
 
     id: int
     channel: str
@@ -143,7 +144,7 @@ class Delivery(NamedTuple):
 
 
 class DaemonRun(NamedTuple):
-    """One life of the daemon; ``stopped_wall`` of an unclean end is when it last wrote, as far as known."""
+    """A run of the daemon; after an unclean end, ``stopped_wall`` is its last write, as far as known."""
 
     started_wall: float
     stopped_wall: float | None
@@ -169,14 +170,14 @@ def transition_row(transition: Transition) -> dict[str, Any]:
 
 
 def delivery_of(row: Row[Any]) -> Delivery:
-    """Return the delivery of a row; one that is damaged ends in any of ``errors.DAMAGE``."""
+    """Return the delivery in a row; a damaged one raises one of ``errors.DAMAGE``."""
     payload, error = safe_files.parsed(row.payload), from_text(row.error)
     made, done = row.created_ms / 1000, None if row.done_ms is None else row.done_ms / 1000
     return Delivery(row.id, row.channel, row.transition, payload, made, row.attempts, error, done)
 
 
 def transition_of(row: Row[Any]) -> Transition:
-    """Return the change of level of a row; one that is damaged ends in any of ``errors.DAMAGE``."""
+    """Return the change of level in a row; a damaged one raises one of ``errors.DAMAGE``."""
     said = from_json(safe_files.parsed(row.message))
     return Transition(
         row.ms / 1000,
@@ -225,7 +226,7 @@ _OPTIONAL: dict[str, Shape] = {
 
 
 def stress_to_json(result: StressResult, write: Callable[[MessageLike], Any] = to_json) -> dict[str, Any]:
-    """Return a result as JSON holds it: what it says as template and facts, or as ``write`` words it."""
+    """Return a result in JSON types: its messages as template and facts, or rendered by ``write``."""
     plain = {name: getattr(result, name) for name in StressResult.__slots__}
     return plain | {
         "reason": write(result.reason),
@@ -239,7 +240,7 @@ def stress_to_json(result: StressResult, write: Callable[[MessageLike], Any] = t
 def stress_from_json(document: dict[str, Any]) -> StressResult:
     """Return the result of its JSON; fields of other versions are ignored.
 
-    MalformedError: one is missing or of another shape; it names the field.
+    MalformedError: a field is missing or malformed; the message names it.
     """
     for name, shape in {**_NEEDED, **_OPTIONAL}.items():
         if name not in document and name in _NEEDED:

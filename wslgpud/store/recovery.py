@@ -1,4 +1,4 @@
-"""A damaged file: set aside under its date, what can still be read taken over into a new one, bit by bit."""
+"""Recovery of a damaged file: it is set aside under its date, and readable data copied into a new one in slices."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wslgpud.store import schema
 
 log = logging.getLogger(__name__)
 
-#: rows taken over at a time, so that new samples never wait for long
+#: rows copied at a time, so that new samples never wait for long
 SLICE_ROWS = 300
-#: what other rows refer to comes first, then what is worth most
+#: rows that others refer to first, then the most valuable
 _IDENTITY = (schema.host, schema.series, schema.outbox)
 _CONTENT = (
     schema.transition,
@@ -34,7 +34,7 @@ _CONTENT = (
     schema.block,
 )
 _FAR = 1 << 61
-#: how often a stretch that cannot be read is halved in search of what lies within
+#: how often an unreadable range is halved in search of readable rows
 _DEPTH = 12
 _SIDE_FILES = ("", "-wal", "-shm")
 
@@ -44,7 +44,7 @@ def is_damage(text: str) -> bool:
 
 
 def set_aside(path: Path, wall: float) -> Path:
-    """Rename a damaged file (with its log) so that its name tells when; only the newest such is kept."""
+    """Rename a damaged file (and its log) with its date; only the newest is kept."""
     earlier = list(path.parent.glob(f"{path.name}.damaged-*"))
     stamp = datetime.fromtimestamp(wall, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
@@ -59,10 +59,10 @@ def set_aside(path: Path, wall: float) -> Path:
 
 
 def take_over(connection: Connection, aside: Path) -> Iterator[int]:
-    """Copy what can be read, a slice each time the iterator is advanced.
+    """Copy the readable rows, a slice each time the iterator is advanced.
 
-    First comes what all else refers to and what is still to be sent, and the highest row id in use is given; then
-    the number of rows of each slice.
+    First come rows that others refer to and unsent messages, and the highest row id in use is yielded; then the number
+    of rows of each slice.
     """
     total = 0
     with closing(_open(aside)) as old:
@@ -84,7 +84,7 @@ def _open(aside: Path) -> sqlite3.Connection:
     old = sqlite3.connect(aside, check_same_thread=False)
     old.row_factory = sqlite3.Row
     try:
-        # where not even the list of tables can be read, a search would only take long
+        # where not even the list of tables can be read, a search is hopeless
         old.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError:
         old.close()
@@ -96,7 +96,7 @@ def _greatest_id(old: sqlite3.Connection, table: Table) -> int:
     try:
         (newest,) = old.execute(f"SELECT max(id) FROM {table.name}").fetchone()
     except sqlite3.DatabaseError:
-        # unreadable: half the range lies between, so that no id is given twice
+        # unreadable: leave half the range free, so that no id is used twice
         return 1 << (schema.ROW_BITS - 1)
     return int(newest or 0)
 
@@ -105,7 +105,7 @@ def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) ->
     try:
         schema.insert_new(connection, table, rows)
     except IntegrityError:
-        # damage made something else of a value: that costs its row, not those that follow
+        # a damaged value costs its row, not those that follow
         for row in rows:
             with suppress(IntegrityError):
                 schema.insert_new(connection, table, [row])
@@ -114,9 +114,9 @@ def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) ->
 def _rows(
     old: sqlite3.Connection, table: Table, low: int = -_FAR, high: int = _FAR, depth: int = _DEPTH
 ) -> Iterator[list[dict[str, Any]]]:
-    """Return the rows with keys in between: from both ends up to the damage, then of its halves."""
+    """Return the rows with keys in a range: from both ends up to the damage, then from its halves."""
     keys = table.primary_key.columns.keys()
-    step = len(keys) == 1  # else rows share the first of their keys
+    step = len(keys) == 1  # else rows share the first part of their keys
     for backwards in (False, True):
         for rows in _onwards(old, table, low, high, backwards=backwards):
             if rows is None:
@@ -135,7 +135,7 @@ def _rows(
 def _onwards(
     old: sqlite3.Connection, table: Table, low: int, high: int, *, backwards: bool
 ) -> Iterator[list[dict[str, Any]] | None]:
-    """Return rows from one end, some at a time; None, and no more, where they cannot be read."""
+    """Return rows from one end in groups; None at the first unreadable one, and no more."""
     keys = table.primary_key.columns.keys()
     sign, order = ("<", " DESC") if backwards else (">", "")
     query = (
@@ -144,7 +144,7 @@ def _onwards(
         f" ORDER BY {', '.join(key + order for key in keys)} LIMIT ?"
     )
     last: list[int] = [high + 1 if backwards else low - 1, *[0] * (len(keys) - 1)]
-    # small at first: next to damage most attempts fail
+    # small at first: near damage most attempts fail
     limit = 1
     while True:
         try:

@@ -1,9 +1,9 @@
-"""What a central database is still to get: the rows of the machine's own file, in order, each once.
+"""Replication: copies the rows of the machine's own file to a central database, in order, each once.
 
-The daemon writes into its own file alone. A second ``Writer`` copies what is new there, so that a server that is away
-for a day costs nothing but delay. How far it has come stands in the server's row of this machine, changed by the very
-transaction that brings the rows: whichever side dies, nothing is there twice or missing. Batches are not sealed in the
-file before they are copied, so what waits is bounded by ``store.max_bytes`` as all of the file is.
+The daemon writes only to its own file. A second ``Writer`` copies new rows, so that a server that is unreachable for a
+day causes only delay. The progress is stored in the server's row of this machine, in the same transaction as the rows:
+whichever side dies, nothing is duplicated or missing. Batches are not sealed in the file before they are copied, so the
+backlog is bounded by ``store.max_bytes``, like the whole file.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from wslgpud.store.schema import insert_new
 from wslgpud.store.series_ids import SeriesKey
 from wslgpud.store.write_buffer import Waiting
 
-#: rows of one table that are copied by one transaction
+#: rows of a table copied per transaction
 _AT_ONCE = 500
-#: what is copied beside batches, in the order in which rows refer to each other
+#: tables copied besides batches, in the order of their references
 _TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run, schema.learned, schema.daemon_run)
-#: of rows that change once after they were made: the column that is empty until then
+#: for rows that change once after creation: the column that is null until then
 _ENDS = {schema.outbox: schema.outbox.c.done_ms, schema.daemon_run: schema.daemon_run.c.stopped_ms}
 _batch, _series = schema.batch.c, schema.series.c
 _CREATED = select(func.min(schema.schema_migration.c.applied_ms))
 
 
 class _Source(NamedTuple):
-    """How far the rows of a file were copied, as JSON in ``host.source``."""
+    """Progress of copying a file, as JSON in ``host.source``."""
 
-    #: when the file was made, in milliseconds since the epoch: tells one file from another
+    #: creation time of the file, in milliseconds since the epoch, which identifies it
     file: int
-    #: of the machine that wrote it, empty where that is not known
+    #: id of the machine that wrote it, empty where unknown
     machine: str
-    #: id and beginning of the run that has copied last: a file that does not know it was set back, or is a copy
+    #: id and start of the last run that copied: a file without it was restored from a backup, or is a copy
     run: tuple[int, int]
-    #: id in the server less the id in the file
+    #: offset of ids in the server to ids in the file
     shift: int
-    #: table -> id in the file of the last row that is there
+    #: table -> id in the file of the last copied row
     copied: dict[str, int]
 
 
@@ -52,24 +52,24 @@ _NOTHING = _Source(0, "", (0, 0), 0, {})
 
 
 class ReplicationSource:
-    """Takes the place of ``WriteBuffer`` for the writer of a central database: rows wait in a file, not in memory."""
+    """Replaces ``WriteBuffer`` for the writer of a central database: rows wait in a file, not in memory."""
 
     where_it_waits = "on this machine's disk"
 
     def __init__(
         self, file: str, host: str, machine: str, run_row: Callable[[], int | None], copied: Callable[[int, int], None]
     ) -> None:
-        """``copied`` is told the host in the ``file`` and the id up to which its batches may be sealed.
+        """``copied`` gets the host in the ``file`` and the id up to which its batches may be sealed.
 
-        ``run_row`` gives the id of the run that wrote them last.
+        ``run_row`` returns the id of the run that wrote them last.
         """
         self._file, self._host, self._machine, self._run_row, self._copied = file, host, machine, run_row, copied
         self._reader: Reader | None = None
         self._source = _NOTHING
         self._run = (0, 0)
-        #: of the machine in the file
+        #: id of the machine in the file
         self._low = 0
-        #: of the machine in the server
+        #: id of the machine in the server
         self.host_id = 0
         self._sealable_row = 0
         #: id of a series in the file -> in the server
@@ -79,18 +79,18 @@ class ReplicationSource:
         self._rows: dict[Table, list[dict[str, Any]]] = {}
         self._ended: dict[Table, list[dict[str, Any]]] = {}
         self._batches: list[dict[str, Any]] = []
-        #: samples that wait in the file, None while that is not known
+        #: samples that wait in the file, None while unknown
         self.waiting_ticks: int | None = None
 
     def attach(self, connection: Connection, host_id: int) -> None:
-        """Look up how far an opened database has come, or raise LockedError: another machine has our name there."""
+        """Look up the progress of an opened database, or raise LockedError: another machine has our name there."""
         self.host_id, self._numbers, self._new = host_id, {}, []
         self._source = _NOTHING
         given = connection.scalar(select(schema.host.c.source).where(schema.host.c.id == host_id))
         with gap("how far the rows of host %d were copied", host_id):
             self._source = _Source(*json.loads(given)) if given else _NOTHING
         if self._source.machine not in ("", self._machine):
-            name = self._host.replace("'", "''")  # it is for somebody to paste
+            name = self._host.replace("'", "''")  # meant to be pasted
             take_over = f"UPDATE host SET source = NULL WHERE name = '{name}'"
             raise LockedError(
                 "the database holds another machine named {host}; give this one another name, or, if it takes the "
@@ -103,7 +103,7 @@ class ReplicationSource:
             self._open[table] = {number - self._source.shift for number in connection.scalars(unended.limit(_AT_ONCE))}
 
     def look_up(self, connection: Connection) -> bool:
-        """Read what is new in the file and give its series their numbers; tell whether there were any without."""
+        """Read new rows from the file and look up their series' numbers; return whether new ones were assigned."""
         with self._local() as local:
             self._follow(connection, local)
             self._read(local)
@@ -128,7 +128,7 @@ class ReplicationSource:
         return bool(self._new)
 
     def waiting(self, ticks: int) -> Waiting:
-        """Return what ``look_up`` has read; ``ticks`` are those of one transaction at most, about."""
+        """Return the rows read by ``look_up``; ``ticks`` is about the most per transaction."""
         _ = ticks
         rows = [self._renumbered(row) for row in self._batches]
         some = bool(self._batches or any(self._rows.values()) or any(self._ended.values()))
@@ -145,7 +145,7 @@ class ReplicationSource:
         self._new, self._rows, self._ended, self._batches = [], {}, {}, []
 
     def synced(self) -> None:
-        """A server keeps what it has committed: it may be sealed, there and in the file."""
+        """A server's commits are durable: they may be sealed, there and in the file."""
         copied = self._source.copied.get(schema.batch.name, 0)
         self._sealable_row = copied + self._source.shift
         self._copied(self._low >> schema.ROW_BITS, copied)
@@ -156,13 +156,13 @@ class ReplicationSource:
         return self._sealable_row
 
     def again(self) -> None:
-        """Count what waits while the server is away; nothing else is remembered that ``attach`` does not look up."""
+        """Count the backlog while the server is unreachable; ``attach`` looks up everything else."""
         with suppress(StoreError), self._local() as local:
             self.waiting_ticks = self._count(local)
 
     @property
     def empty(self) -> bool:
-        """Nothing is lost that was not copied yet."""
+        """Rows not copied yet are not lost: they are in the file."""
         return True
 
     def in_use(self) -> set[int]:
@@ -185,7 +185,7 @@ class ReplicationSource:
         return int(local.scalar(select(func.sum(_batch.ticks)).where(*waiting)) or 0)
 
     def _follow(self, connection: Connection, local: Connection) -> None:
-        """Begin anew with another file than before, or one that was set back: its rows get ids of their own."""
+        """Start over with a new file, or one restored from a backup: its rows get new ids."""
         made, ours = int(local.scalar(_CREATED) or 0), self._run_row() or 0
         here = local.execute(select(schema.host).where(schema.host.c.name == self._host)).one()
         low, server_low = schema.row_range(here.id)[0], schema.row_range(self.host_id)[0]
@@ -204,7 +204,7 @@ class ReplicationSource:
         with connection.begin():
             ids = (select(func.max(t.c.id)).where(schema.of_host(t, self.host_id)) for t in schema.NUMBERED)
             taken = max(connection.scalar(query) or server_low for query in ids)
-        # what is sealed in a file is history from before; what one that was set back holds from before that is there
+        # sealed rows of a new file are older history; the rows of a restored one are already there
         first = max(here.sealed, ours - 1) if self._source.file == made else here.sealed
         names = (table.name for table in (schema.batch, *_TABLES))
         self._source = _Source(made, self._machine, self._run, taken - first, dict.fromkeys(names, first))

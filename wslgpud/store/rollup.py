@@ -1,4 +1,4 @@
-"""Summaries of stretches of time: n, min, max, sum, last; minutes as they are sealed, hours always made of them."""
+"""Rollups by minute and hour: n, min, max, sum, last; minutes when sealing, hours from minutes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 MINUTE_PART = 900
 _MINUTES = MINUTE_PART // MINUTE
 _INT64_MAX = (1 << 63) - 1
-#: 15 numbers of so many bytes, as the next wider that ``struct`` knows
+#: 15 numbers of a width in bytes, in the next wider format of ``struct``
 _WORDS = [Struct(f">{_MINUTES}{code}") for code in "BBHIIQQQQ"]
 
 _K = TypeVar("_K", int, tuple[int, int])
 
 
 class Summary(NamedTuple):
-    """What is known of one series over one step of time; ``last`` is the latest to arrive."""
+    """The summary of a series over one step; ``last`` is the latest to arrive."""
 
     n: int
     low: int
@@ -37,14 +37,14 @@ class Summary(NamedTuple):
     last: int
 
     def then(self, later: Summary) -> Summary:
-        """Return the summary of both, ``later`` having arrived later."""
+        """Return the summary of both; ``later`` arrived later."""
         return Summary(
             self.n + later.n, min(self.low, later.low), max(self.high, later.high), self.total + later.total, later.last
         )
 
 
 class Steps(NamedTuple):
-    """Summaries by time, column by column: a year has 9,000 hours, and no call is made for each."""
+    """Summaries by time, in columns: a year has 9,000 hours, too many for a call each."""
 
     times: Sequence[Any]
     n: Sequence[Any]
@@ -54,8 +54,8 @@ class Steps(NamedTuple):
     last: Sequence[int]
 
     def rows(self) -> Iterable[tuple[int, Summary]]:
-        """Return (beginning of the step, what is known of it)."""
-        new = partial(tuple.__new__, Summary)  # NamedTuple's own runs as Python
+        """Return (beginning of the step, summary)."""
+        new = partial(tuple.__new__, Summary)  # NamedTuple's own is Python code
         return zip(self.times, map(new, zip(*self[1:], strict=True)), strict=True)
 
     @property
@@ -63,14 +63,14 @@ class Steps(NamedTuple):
         return map(truediv, self.total, self.n)
 
     def between(self, start: int, end: int) -> Steps:
-        """Return those that begin from ``start`` to ``end``, both included."""
+        """Return those that begin between ``start`` and ``end``, both included."""
         first, last = bisect_left(self.times, start), bisect_right(self.times, end)
         if (first, last) == (0, len(self.times)):
             return self
         return Steps(*(column[first:last] for column in self))
 
     def then(self, later: Steps) -> Steps:
-        """Return these and what arrived later, which may belong to the same steps."""
+        """Return these combined with later arrivals, which may belong to the same steps."""
         if not self.times or not later.times:
             return later if later.times else self
         place = bisect_left(self.times, later.times[0])
@@ -95,7 +95,7 @@ def summary(values: Sequence[Any]) -> Summary:
 
 
 def summarise(times: Sequence[int], values: Sequence[Any], step: int) -> dict[int, Summary]:
-    """Return a summary for each clock-aligned ``step`` that has values; ``times`` are in order of arrival."""
+    """Return a summary for each clock-aligned ``step`` with values; ``times`` are in order of arrival."""
     found: dict[int, Summary] = {}
     for begin, first, end in stretches(times, step):
         _add(found, begin, summary(values[first:end]))
@@ -132,9 +132,9 @@ def merge(steps: Steps, step: int) -> Steps:
 
 
 def write_summaries(connection: Connection, minutes: Mapping[tuple[int, int], Summary]) -> None:
-    """Add newly sealed minutes, by beginning (s) and series, to those there already, and renew their hours.
+    """Merge newly sealed minutes, by beginning (s) and series, into existing ones, and update their hours.
 
-    A minute is there already when a clock went back or a chunk was closed within it.
+    A minute exists already if the clock went back or a chunk was closed within it.
     """
     if not minutes:
         return
@@ -218,7 +218,7 @@ def _numbers_of(blob: bytes) -> Sequence[int]:
 
 
 def minutes_of(part: int, series: int, unit: int, base: int, data: str, *blobs: bytes | None) -> Steps:
-    """Return the minutes (0 to 14) that a row holds, in order; none of one that is damaged."""
+    """Return the minutes (0 to 14) in a row, in order; none for a damaged one."""
     with gap("minutes of series %d from %d on", series, part):
         columns = json.loads(data) if data else [_numbers_of(blob or b"") for blob in blobs]
         minutes: Sequence[int] = range(_MINUTES)
@@ -238,8 +238,8 @@ def minutes_of(part: int, series: int, unit: int, base: int, data: str, *blobs: 
 
 
 def _kept(known: Summary) -> dict[str, int]:
-    """Return a summary as the row of an hour keeps it; ``series_reader`` reads it back."""
+    """Return a summary in the format of an hour's row; ``series_reader`` reads it."""
     distances = known.last - known.low, known.high - known.last, known.total - known.n * known.last
-    # numbers near the ends of 64 bits: a bound instead of a distance is better than no row
+    # numbers near the 64-bit limits: a clamped distance is better than no row
     below, above, extra = (max(-_INT64_MAX, min(_INT64_MAX, distance)) for distance in distances)
     return {"n": known.n, "last": known.last, "below": below, "above": above, "extra": extra}

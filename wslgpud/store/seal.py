@@ -1,7 +1,7 @@
-"""Turning ticks into sealed blocks and summaries: one stretch of time, one transaction, exactly once.
+"""Turns ticks into sealed blocks and rollups: one period, one transaction, exactly once.
 
-The ticks go in the same transaction in which their blocks and summaries come, so a crash or restart neither
-loses nor repeats any; what lay about from before a downtime is sealed as soon as newer ticks arrive.
+The ticks are deleted in the same transaction that adds their blocks and rollups, so a crash or restart neither loses
+nor repeats any; ticks left from before a downtime are sealed as soon as newer ones arrive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Column(NamedTuple):
-    """The values of one series over the ticks of a chunk; ``mask`` says which of the ticks have one."""
+    """The values of a series over the ticks of a chunk; ``mask`` marks the ticks that have one."""
 
     values: array[int]
     mask: bytearray
@@ -54,7 +54,7 @@ def seal(connection: Connection, host: int, last: int, free: Callable[[Connectio
     """Seal the batches of a host up to id ``last`` into a chunk of that id, and ``free`` their places."""
     with connection.begin():
         times, columns, processes = _columns(connection, host, last)
-    # the work is done outside of a transaction: nobody waits for it
+    # computed outside of a transaction, so that no one waits for it
     write = chunk_writer(last, times, columns, processes) if times else None
     with connection.begin():
         if write is not None:
@@ -66,7 +66,7 @@ def seal(connection: Connection, host: int, last: int, free: Callable[[Connectio
 def chunk_writer(
     number: int, times: Sequence[int], columns: dict[int, Column], processes: Sequence[Any]
 ) -> Callable[[Connection], None]:
-    """Return what writes ticks as chunk ``number`` with their summaries within a transaction."""
+    """Return a function that writes ticks as chunk ``number`` with their rollups within a transaction."""
     masks: dict[bytes, int] = {}
     blocks = {}
     for series, (values, mask) in sorted(columns.items()):

@@ -1,6 +1,6 @@
-"""Numbers of series: looked up one by one as they are needed, so that no process holds all of them.
+"""Ids of series: looked up on demand, so that no process holds all of them.
 
-The daemon holds those of the series that are read now (``SeriesInUse``); what waits to be written refers to them.
+The daemon holds those of series in use (``SeriesInUse``); queued rows refer to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, select, tuple_
 from wslgpud.metrics import MOST_SERIES_OF_NAMES, OTHER, MetricSpec
 from wslgpud.store import schema
 
-#: a series that is not read any more is forgotten after one to two times this
+#: a series no longer read is dropped after one to two times this
 TURN_SECONDS = 3600.0
 _series = schema.series.c
 
@@ -23,7 +23,7 @@ Identity = tuple[str, str, int]
 
 
 class SeriesKey(NamedTuple):
-    """What makes a series; ``labels`` is the JSON object the table keeps."""
+    """The key of a series; ``labels`` is the JSON object in the table."""
 
     metric: str
     kind: str
@@ -32,20 +32,20 @@ class SeriesKey(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """What there is one row of, though a metric be declared as another kind some day."""
+        """The identity of a row, independent of the metric's kind, which may change."""
         return self.metric, self.labels, self.divisor
 
 
 class KnownSeries(NamedTuple):
-    """What the database knows of some series of one host."""
+    """The database's knowledge of some series of a host."""
 
     #: number and kind
     rows: Mapping[Identity, tuple[int, str]]
     #: the highest number in use
     newest: int = 0
-    #: how many series more a metric may have whose names others choose
+    #: how many more series a metric with user-chosen names may have
     room: Mapping[str, int] = {}
-    #: numbers that no series has any more; filled once ``newest`` is about to be the last
+    #: free numbers of deleted series; filled once ``newest`` approaches the limit
     free: Sequence[int] = ()
 
 
@@ -60,7 +60,7 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Know
         query = select(_series.id, _series.kind, _series.metric, _series.labels, _series.divisor)
         query = query.where(_series.host == host, columns.in_(identities[at : at + schema.MOST_IDENTITIES]))
         for number, kind, *identity in connection.execute(query):
-            # a row that somebody else has put under our name is none of ours
+            # a row that another program has put under our name is not ours
             if first <= number <= last:
                 rows[tuple(identity)] = number, kind
     unknown = [key for key in keys if key.identity not in rows]
@@ -77,15 +77,15 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Know
 
 @dataclass(slots=True)
 class Series:
-    """One series in use. What waits to be written refers to it by ``name``, which is empty where nothing is kept."""
+    """A series in use. Queued rows refer to it by ``name``, which is empty for one that is not stored."""
 
     name: str
     key: SeriesKey
     spec: MetricSpec
     labels: tuple[str, ...]
-    #: in the database that is open; None until it was looked up
+    #: id in the open database; None until it is looked up
     number: int | None = None
-    #: in the database that was open before
+    #: id in the database that was open before
     before: int | None = None
 
 
@@ -96,7 +96,7 @@ _Generation = dict[tuple[str, tuple[str, ...]], Series]
 class SeriesInUse:
     """Series from their first reading until an hour or two after the last one.
 
-    What waits to be written refers to them, so ``turn`` is called only while nothing waits.
+    Queued rows refer to them, so ``turn`` is called only while the queue is empty.
     """
 
     def __init__(self) -> None:
@@ -104,11 +104,11 @@ class SeriesInUse:
         self._before: _Generation = {}
         self._turned_mono = 0.0
         self._learned = self._host_id = self._newest = 0
-        #: those whose rows are to be written
+        #: series whose rows are to be written
         self.unsaved: list[tuple[int, SeriesKey]] = []
 
     def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
-        """Return a series that was not read since the last turn."""
+        """Return the entry of a series not seen since the last turn."""
         found = self._before.get((spec.name, labels))
         if found is None:
             own = schema.dumps(dict(zip(spec.labels, labels, strict=False)))
@@ -119,7 +119,7 @@ class SeriesInUse:
         return found
 
     def turn(self, now_mono: float) -> None:
-        """Forget the series that were not read for one to two hours."""
+        """Drop the series that were not read for one to two hours."""
         if now_mono - self._turned_mono >= TURN_SECONDS and not self.unnumbered() and not self.unsaved:
             self._turned_mono, self._before, self.known = now_mono, self.known, {}
 
@@ -130,11 +130,11 @@ class SeriesInUse:
         return {series.name: series.number for series in self._all() if series.number is not None}
 
     def number(self, keys: Collection[SeriesKey], found: KnownSeries) -> int:
-        """Give new series numbers, no metric with others' names more than ``room``; return how many got none."""
+        """Assign numbers to new series, up to ``room`` per metric with user-chosen names; return how many got none."""
         first, last = schema.series_range(self._host_id)
         self._newest = max(self._newest, found.newest, first)
         waiting = [series for series in self.unnumbered() if series.key in keys]
-        # first those that have one: a new number must be nobody's, also where a damaged file lost their rows
+        # first those that have one: a new number must be unused, even if a damaged file lost rows
         for series in waiting:
             row = found.rows.get(series.key.identity)
             if row is not None:
@@ -151,7 +151,7 @@ class SeriesInUse:
         return rejected
 
     def adopt(self, host_id: int) -> None:
-        """Have the numbers of all looked up in a database that was opened anew."""
+        """Have all numbers looked up in a newly opened database."""
         self._host_id, self._newest = host_id, 0
         self.unsaved.clear()
         for series in self._all():
@@ -168,7 +168,7 @@ class SeriesInUse:
                 self.unsaved.append((number, series.key))
 
     def _replace(self, series: Series) -> None:
-        """Let a series without a number of its own count as that of all others, or not at all."""
+        """Map a series without its own number to that of all others, or to none."""
         spec, chosen = series.spec, {names.label for names in series.spec.names}
         other = tuple(
             OTHER if label in chosen else value for label, value in zip(spec.labels, series.labels, strict=False)

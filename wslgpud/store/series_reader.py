@@ -22,9 +22,9 @@ from wslgpud.store.records import SeriesRef
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
 from wslgpud.store.schema import MOST_IDENTITIES, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
 
-#: what follows it: one value, or a list of them
+#: the data after it: one value, or a list
 _VALUES = re.compile(r"\[([^]]*)\]|([^],}]*)")
-#: chunks whose times are remembered: those of a day, and 1 MB
+#: chunks whose times are cached: a day, and 1 MB
 _KEPT_TIMES = 128
 #: whether time only grows, times (ms, or seconds), values
 Piece = tuple[bool, Iterable[Any], Iterable[Number]]
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
         return schema.row_range(self.number >> schema.SERIES_BITS)
 
 
-# Made once: SQLAlchemy takes four times as long to put such a statement together as to have it answered.
+# Built once: SQLAlchemy takes four times as long to compile such a statement as to execute it.
 _series = schema.series.c
 _named = schema.series.join(schema.host, schema.host.c.id == _series.host)
 _OF = (
@@ -88,14 +88,14 @@ _FIRST_NEWEST = select(_batch.ms).where(_batch.slot.between(_low, _high), schema
 
 
 def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_wall: float) -> list[Asked]:
-    """Return what is asked of each id of a series, the oldest first; nothing of one that is not known."""
+    """Return the query for each id of a series, the oldest first; none for an unknown one."""
     words = {"host": series.host, "metric": series.metric, "labels": schema.dumps(dict(series.labels))}
     start, end = round(start_wall * 1000), round(end_wall * 1000)
     return [Asked(row.id, row.kind, row.divisor, start, end) for row in connection.execute(_OF, words)]
 
 
 def listed(connection: Connection, host: str, most: int) -> Iterator[tuple[SeriesRef, str]]:
-    """Yield each series (of one machine if it is named) with its kind, at most so many of a metric."""
+    """Yield each series (of one machine if named) with its kind, up to a limit per metric."""
     every = (_LISTED.where(schema.host.c.name == host) if host else _LISTED).subquery().c
     query = select(every.name, every.metric, every.kind, every.labels).where(every.place <= most)
     query = query.order_by(every.host, every.metric, every.labels)
@@ -126,7 +126,7 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
             raise StoreError("more than {count} values; request a shorter time, or steps", count=count)
         rising = rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
     if not rising:
-        # a clock went back; ticks of the same millisecond stay in order of arrival
+        # the clock went back; ticks of the same millisecond stay in order of arrival
         order = sorted(range(len(times)), key=times.__getitem__)
         times, values = [times[i] for i in order], [values[i] for i in order]
     return times, values
@@ -153,10 +153,10 @@ def _first_sample(connection: Connection, host: int) -> int | None:
 
 
 def best(connection: Connection, asked: Asked) -> tuple[list[float], list[Number]]:
-    """Return every value still kept, and before the first of them one a minute, before that one an hour.
+    """Return every stored sample, before the first of them one value per minute, before that one per hour.
 
-    That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are
-    seconds, and the values are those that were measured.
+    That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are in
+    seconds, and values in their original units.
     """
     before = _coarser(connection, asked, minutes=True)
     times, values = _joined(_pieces(connection, asked, 1000, asked.divisor))
@@ -167,12 +167,12 @@ def best(connection: Connection, asked: Asked) -> tuple[list[float], list[Number
 
 
 def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
-    """Return the values that were kept as ``numbers``: the floats nearest to their decimals, or integers."""
+    """Return the values stored as ``numbers``: the floats nearest to their decimals, or integers."""
     return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
 
 
 def _coarser(connection: Connection, asked: Asked, *, minutes: bool) -> Steps:
-    """Return what hours, and perhaps minutes, know of times from before the finer tiers, which is not kept there."""
+    """Return values from hours, and perhaps minutes, for times before the start of finer tiers."""
     host = asked.number >> schema.SERIES_BITS
     raw_from = _first_sample(connection, host)
     if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
@@ -181,7 +181,7 @@ def _coarser(connection: Connection, asked: Asked, *, minutes: bool) -> Steps:
     found = NONE
     tiers = (_hours, HOUR, (raw_from, minute_from)), (_minutes, MINUTE, (raw_from,))
     for tier, width, finer in tiers[: 1 + minutes]:
-        # a step that reaches into the finer tier is that one's
+        # a step that reaches into the finer tier belongs to that one
         end = min((asked.end_ms, *(begin - width * 1000 for begin in finer if begin is not None)))
         if asked.start_ms <= end:
             found = found.then(tier(connection, asked._replace(end_ms=end)))
@@ -191,7 +191,7 @@ def _coarser(connection: Connection, asked: Asked, *, minutes: bool) -> Steps:
 def _pieces(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
     """Return (whether time only grows, times, values) of each chunk, then of the newest ticks.
 
-    Milliseconds and values as kept come divided by ``per_time`` and ``per_value``, each as it is made.
+    Milliseconds and stored values are divided by ``per_time`` and ``per_value`` as they are decoded.
     """
     yield from _sealed(connection, asked, per_time, per_value)
     times, values = _newest(connection, asked)
@@ -220,17 +220,17 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
 
 @lru_cache(_KEPT_TIMES)
 def _sealed_times(block: bytes, ticks: int, last_ms: int, per_time: int) -> array[Any]:
-    """Return the times of a chunk, which all its series share: who draws several decodes them once."""
+    """Return the times of a chunk, shared by all its series; cached, as plots read several."""
     return array("d" if per_time > 1 else "q", decode(block, ticks, last_ms, per_time))
 
 
 def _tuples(
     connection: Connection, query: Select[Any], words: Mapping[str, Any] | None = None
 ) -> Iterable[Sequence[Any]]:
-    """Return what a query gives, row by row: a month of sheets is a hundred megabytes.
+    """Return the result of a query, row by row: a month of sheets is a hundred megabytes.
 
-    Of SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as all the rest. A
-    server would give everything at once unless asked not to.
+    From SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as everything else. A server
+    would send everything at once unless told otherwise.
     """
     if connection.dialect.name == "sqlite":
         return cast("Iterable[Sequence[Any]]", connection.execute(query, words).cursor)
@@ -239,7 +239,7 @@ def _tuples(
 
 
 def times_of(chunk: Any) -> list[Any]:
-    """Return when the ticks of a chunk were, in order of arrival, in milliseconds."""
+    """Return the times of a chunk's ticks, in order of arrival, in milliseconds."""
     return decode(chunk.times, chunk.ticks, chunk.last_ms)
 
 
@@ -250,14 +250,14 @@ def blocks_of(connection: Connection, chunk: int) -> dict[int, SeriesBlock]:
 
 
 def mask_of(masks: bytes, ticks: int, mask: int) -> bytes:
-    """Return one byte (0 or 1) for each of a chunk's ticks: those that mask number ``mask`` (from 1) has."""
+    """Return one byte (0 or 1) for each of a chunk's ticks, from mask number ``mask`` (from 1)."""
     return inflate(masks, MOST_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
 
 
 def _newest(connection: Connection, asked: Asked) -> tuple[list[int], list[Number]]:
     """Return times (ms) and values of one series among the ticks that are not sealed yet, in order of arrival.
 
-    The text is cut out by position: parsing each batch as JSON would take several times as long.
+    The text is extracted by position: parsing each batch as JSON would take several times as long.
     """
     needle, (low, high) = f'"{asked.number}":', asked.rows
     words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
@@ -278,9 +278,9 @@ def _newest(connection: Connection, asked: Asked) -> tuple[list[int], list[Numbe
 
 
 def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
-    """Return what is known of a series by clock-aligned step (its beginning in ms).
+    """Return the summaries of a series by clock-aligned step (its beginning in ms).
 
-    The coarsest tier that serves is read, and ticks that are not sealed yet are added to it.
+    Read from the coarsest suitable tier, plus unsealed ticks.
     """
     begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
     asked = asked._replace(start_ms=begin, end_ms=end)
@@ -293,7 +293,7 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
         table = schema.rollup_minute if tier is _minutes else schema.rollup_hour
         kept_from = _first_part(connection, table, asked.number >> schema.SERIES_BITS)
         if kept_from is not None and asked.start_ms < kept_from:
-            # the samples may be kept for longer
+            # samples may be kept for longer
             before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
             samples = _joined(_sealed(connection, before, 1, 1))
             found = found.then(columns(summarise(*samples, step_ms)))
@@ -328,7 +328,7 @@ def _hours(connection: Connection, asked: Asked) -> Steps:
 def _by_part(
     connection: Connection, asked: Asked, table: Table, width: int, *columns: ColumnElement[Any]
 ) -> Sequence[Any]:
-    """Return the rows of a series, by their first column; parts are sought by the key, never scanned for."""
+    """Return the rows of a series, by their first column; parts are looked up by key, never scanned."""
     ends = [connection.scalar(select(end(table.c.part))) for end in (func.min, func.max)]
     if None in ends:
         return []
@@ -340,6 +340,5 @@ def _by_part(
     query = query.where(table.c.series == asked.number)
     if connection.dialect.name != "sqlite":
         return connection.execute(query.order_by(*table.primary_key.columns)).all()
-    # Those of one part come by their key; SQLite would sort all, as it does not know that the parts come by
-    # theirs.
+    # Rows within a part come in key order; SQLite would sort all, as it does not know that parts do, too.
     return sorted(_tuples(connection, query), key=itemgetter(0))

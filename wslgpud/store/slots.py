@@ -1,8 +1,8 @@
-"""Where the newest batches lie in their table: each in the place of one that is sealed.
+"""Slots for the newest batches in their table: each overwrites a sealed one.
 
-A row that is written over one of its size changes its page and no other. To insert one and delete it later
-changes up to four more with each commit: the head of the list of free pages, the list, the map that finds the owner
-of a page, and the page above. A page is written twice, into the log and from there into the file.
+Overwriting a row with one of its size changes only its page. Inserting one and deleting it later changes up to four
+more with each commit: the head of the freelist, the freelist, the pointer map, and the parent page. Each page is
+written twice, into the log and from there into the file.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from sqlalchemy.dialects import sqlite
 from wslgpud.store import schema
 from wslgpud.store.codec import pack_text
 
-#: sizes of ``batch.data``: so that eight, four, two or one fill a page of 4096 bytes with what SQLite adds
+#: sizes of ``batch.data``: eight, four, two or one fill a page of 4096 bytes with SQLite's overhead
 _SIZES = (470, 980, 2000, 4030)
 _PAGE = 4096
-#: places that are kept free; a machine that has each second synced for a quarter of an hour needs 900 for a while
+#: free slots to keep; a machine that syncs every second for a quarter of an hour needs 900 for a while
 _MOST_FREE = 300
 
 _batch = schema.batch
 
 
 class Slots:
-    """The places of one host; ``load`` looks up those of a database that was opened anew."""
+    """The slots of a host; ``load`` looks up those of a newly opened database."""
 
     def __init__(self) -> None:
-        #: id of a batch -> (bytes, place)
+        #: id of a batch -> (bytes, slot)
         self._taken: dict[int, tuple[int, int]] = {}
         self._free: list[tuple[int, int]] = []
         self._newest = 0
 
     def load(self, connection: Connection, host: int, beyond: int) -> None:
-        """Look up what is taken; of a file whose rows are still to be taken over only places ``beyond`` are free."""
+        """Look up used slots; in a file with rows still to be recovered, only slots ``beyond`` are free."""
         of = _batch.c
         query = select(of.id, func.length(of.data), of.slot, schema.unsealed).where(schema.of_host(_batch, host))
         rows = connection.execute(query).all()
@@ -46,14 +46,14 @@ class Slots:
         self._newest = max(self._newest, beyond)
 
     def write(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
-        """Write batches, again where a commit failed that may have happened; return their bytes."""
+        """Write batches, again after a failed commit that may have happened; return their bytes."""
         if not rows:
             return 0
         sqlite_ = connection.dialect.name == "sqlite"
         placed = [self._placed(row, pack_text(row["data"]) if sqlite_ else row["data"]) for row in rows]
         make: Any = sqlite.insert
         if not sqlite_:
-            from sqlalchemy.dialects import postgresql  # late, see ``schema.insert_new``
+            from sqlalchemy.dialects import postgresql  # imported late, see ``schema.insert_new``
 
             make = postgresql.insert
         write = make(_batch)
@@ -62,10 +62,10 @@ class Slots:
         return sum(len(row["data"]) for row in placed)
 
     def free(self, connection: Connection, sealed: int) -> None:
-        """Let others take the places of the batches up to id ``sealed``, and give back what is too much."""
+        """Free the slots of batches up to id ``sealed``, and delete surplus ones."""
         for number in [number for number in self._taken if number <= sealed]:
             insort(self._free, self._taken.pop(number))
-        # the larger ones suit any batch
+        # larger ones fit any batch
         surplus = [slot for _, slot in self._free[:-_MOST_FREE]]
         if surplus:
             del self._free[:-_MOST_FREE]

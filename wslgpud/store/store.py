@@ -1,4 +1,4 @@
-"""The store as the rest of the program knows it."""
+"""The store's interface to the rest of the program."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from wslgpud.store.write_buffer import PROVISIONAL, WriteBuffer
 from wslgpud.store.writer import Writer
 from wslgpud.words import MessageLike, to_text
 
-#: how long ``close`` waits for the disk; a service has 3 s to stop
+#: time that ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
 #: and then for a server
 CENTRAL_CLOSE_SECONDS = 0.4
-#: how far back is counted how long this machine was watched
+#: window in which the watched time of this machine is counted
 WATCHED_SECONDS = 30 * 86400.0
-#: deliveries that are taken over from an earlier run, the newest; as many wait for ten channels that are down
+#: deliveries taken over from an earlier run, the newest: those queued for ten channels that are down
 MOST_LOADED = 5000
-#: subjects (cards, RAM, cgroups) of which earlier runs have learned something
+#: limit of subjects (cards, RAM, cgroups) with lessons from earlier runs
 MOST_LESSONS = 200
 
 
 class Outbox:
-    """What must never be lost: transitions, and what is still to be handed to a channel.
+    """Data that must never be lost: transitions, and queued messages.
 
-    Truth is in memory and follows to disk at once: alerts go out while the disk is full, and what was not yet
-    sent is found again after a restart. A delivery is marked only after its channel has taken it, so each is
-    handed over at least once.
+    Memory is authoritative and follows to disk at once: alerts go out even while the disk is full, and unsent ones are
+    found again after a restart. A delivery is marked only after its channel has accepted it, so each is sent at least
+    once.
     """
 
     def __init__(self, buffer: WriteBuffer, wall: Callable[[], float], wake: Callable[[], None]) -> None:
-        """``wake`` has what was put into ``buffer`` written and synced at once."""
+        """``wake`` makes the content of ``buffer`` be written and synced at once."""
         self._lock = threading.Lock()
         self._buffer, self._wall, self._wake = buffer, wall, wake
         self._unsent: dict[int, Delivery] = {}
         self._loaded = False
 
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
-        """Remember the deliveries of these ids that no channel has taken yet."""
+        """Load the deliveries of these ids that no channel has accepted yet."""
         if self._loaded:
-            # what was sent meanwhile may still be waiting to be marked in the file
+            # deliveries sent meanwhile may not be marked in the file yet
             return
         box = schema.outbox
         query = select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id))
@@ -76,10 +76,10 @@ class Outbox:
             self._loaded = True
 
     def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
-        """Keep a change of level and a message for each channel in ``messages``; return its id.
+        """Store a change of level and a message for each channel in ``messages``; return its id.
 
-        It is written and synced at once, but nobody waits for that: under memory pressure the disk may
-        take seconds, and the alert must be out by then.
+        It is written and synced at once, without blocking: under memory pressure the disk may take seconds, and the
+        alert must be out by then.
         """
         number = self._buffer.insert(schema.transition, transition_row(transition))
         for channel, message in messages.items():
@@ -88,7 +88,7 @@ class Outbox:
         return number
 
     def post(self, channel: str, payload: Mapping[str, Any]) -> None:
-        """Keep anything else to be handed to ``channel``."""
+        """Queue another message for ``channel``."""
         self._queue(channel, payload)
         self._wake()
 
@@ -102,12 +102,12 @@ class Outbox:
             self._unsent[number] = Delivery(number, channel, transition_id, json.loads(text), created_wall)
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
-        """Return what waits, oldest first, for one channel or all."""
+        """Return the queued deliveries, oldest first, for one channel or all."""
         with self._lock:
             return [d for d in self._unsent.values() if channel in (None, d.channel)]
 
     def tried(self, delivery_id: int, error: MessageLike = "", *, done: bool) -> None:
-        """Note an attempt to hand a delivery over; it goes on waiting unless it is ``done`` with for good."""
+        """Record an attempt at a delivery; it stays queued unless it is finally ``done``."""
         with self._lock:
             delivery = self._unsent.get(delivery_id)
             if delivery is None:
@@ -128,8 +128,8 @@ class Outbox:
 class Store(AbstractContextManager["Store"]):
     """History of this machine in one SQLite file (or a PostgreSQL database): one writer, many readers.
 
-    ``append`` and the outbox never wait for the disk and never fail with it; what cannot be written is
-    kept in memory within a bound, ``stats`` says so, and it is written when the disk is back.
+    ``append`` and the outbox never block on the disk and never fail with it; unwritten data is kept in memory up to a
+    limit, shown in ``stats``, and written when the disk is back.
     """
 
     def __init__(  # noqa: PLR0913 - the composition of the history
@@ -145,7 +145,7 @@ class Store(AbstractContextManager["Store"]):
     ) -> None:
         """Open or create the database at ``target`` (a path, or an SQLAlchemy URL) and start the writer.
 
-        With ``own_file`` the history lies there, and a server at ``target`` gets a copy of it, whenever it answers.
+        With ``own_file`` the history is stored there, and copied to a server at ``target`` whenever it answers.
 
         Raises:
             StoreError: the folder or file cannot be used; each subclass names it and the remedy.
@@ -164,7 +164,7 @@ class Store(AbstractContextManager["Store"]):
         if self._path is not None:
             engines.prepare_folder(self._path)
             self.warning = engines.check_state_folder(self._path.parent)
-            # a lock beside it tells that the file was ours, whatever it looks like now
+            # a lock file beside it shows that the file was ours, whatever it looks like now
             ours = engines.lock_path(self._path).exists()
             self._held.callback(os.close, engines.lock_for_writing(self._path))
         self._buffer = WriteBuffer()
@@ -175,7 +175,7 @@ class Store(AbstractContextManager["Store"]):
         self._central: _Central | None = None
         self._boot_id = boot_id
         self.previous_run: DaemonRun | None = None
-        #: how long earlier daemons have watched within ``WATCHED_SECONDS``
+        #: time that earlier daemons have watched within ``WATCHED_SECONDS``
         self.watched_seconds = 0.0
         self.learned: dict[str, Learned] = {}
         self._writer = Writer(self._target, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach)
@@ -203,20 +203,20 @@ class Store(AbstractContextManager["Store"]):
         self.close()
 
     def append(self, snapshot: Snapshot, *, urgent: bool = False) -> None:
-        """Keep the fresh readings of a tick, without waiting and without failing.
+        """Store the fresh readings of a tick, without blocking or failing.
 
-        ``urgent`` has it committed and synced at once: it may be the last tick of this machine.
+        ``urgent`` ones are committed and synced at once: it may be the last tick of this machine.
         """
         self._buffer.put(snapshot, urgent=urgent)
         if urgent:
             self._writer.wake()
 
     def flush(self, timeout: float = 300.0) -> bool:
-        """Wait until everything is on disk; False when that did not come about within ``timeout`` seconds."""
+        """Wait until everything is on disk; False if that takes longer than ``timeout`` seconds."""
         return self._writer.flush(timeout)
 
     def close(self) -> bool:
-        """Write what waits, note the clean end and let go of the file; False when something is lost."""
+        """Write the queue, record the clean end and close the file; False if data is lost."""
         self._buffer.write(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS)
         if self._central is not None:
@@ -232,7 +232,7 @@ class Store(AbstractContextManager["Store"]):
         return number
 
     def learn(self, subject: str, document: Mapping[str, Any]) -> None:
-        """Keep what was found out about a subject (a GPU's UUID, RAM), in place of what was known; see ``learned``."""
+        """Store a lesson about a subject (a GPU's UUID, RAM), replacing the previous one; see ``learned``."""
         ms = round(self._clock.wall() * 1000)
         of = schema.learned.c
         row = {"ms": ms, "subject": subject, "document": json.dumps(dict(document))}
@@ -247,7 +247,7 @@ class Store(AbstractContextManager["Store"]):
 
     @property
     def reader(self) -> Reader:
-        """What reads the history while we write it; StoreError: it cannot be read."""
+        """The reader of the history while we write it; StoreError: it cannot be read."""
         with self._reading:
             if self._reader is None:
                 self._reader = self._held.enter_context(Reader(self._target, self.host))
@@ -264,10 +264,10 @@ class Store(AbstractContextManager["Store"]):
         return []
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
-        """Bring a newly opened database up to date and learn what it holds of this host.
+        """Prepare a newly opened database and load this host's state from it.
 
-        ``last_row`` is the highest row id of a damaged file whose rows are still to be taken over;
-        ``same_file`` tells that it is the one we have written to before.
+        ``last_row`` is the highest row id of a damaged file whose rows are still to be recovered; ``same_file`` means
+        that we have written to it before.
         """
         with connection.begin():
             host_id = database.prepare(connection, self._target, self.host)
@@ -312,7 +312,7 @@ class Store(AbstractContextManager["Store"]):
         )
 
     def stats(self) -> StoreStats:
-        """Return the store's figures about itself, without a look into the file."""
+        """Return the store's figures about itself, without reading the file."""
         committed, (ticks, queued_bytes) = self._writer.last_commit_mono, self._buffer.queue
         return replace(
             self._stats,
@@ -343,17 +343,17 @@ class _Central:
         *,
         once: bool,
     ) -> None:
-        """Start copying, ``once`` or as long as rows come; raise StoreError where waiting would not help."""
+        """Start copying, ``once`` or as long as rows come; raise StoreError where retrying would not help."""
         self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
         self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach, once=once)
         self.writer.start(ours=False)
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
-        _ = last_row, same_file  # a server keeps what it has committed
+        _ = last_row, same_file  # a server's commits are durable
         with connection.begin():
             self.source.attach(connection, database.prepare(connection, self._target, self._host))
 
     def close(self) -> None:
-        """Copy what can be copied at once; the rest waits for the next start."""
+        """Copy as much as possible now; the rest waits for the next start."""
         self.writer.close(CENTRAL_CLOSE_SECONDS)
         self.source.close()

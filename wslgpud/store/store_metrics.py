@@ -1,4 +1,4 @@
-"""The store about itself, for the API and as metrics: growth and trouble are seen before they hurt."""
+"""The store's own metrics, also for the API: growth and faults are seen before they hurt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _figure(start: Any, metric: MetricSpec) -> Any:
 
 @dataclass(slots=True)
 class StoreStats:
-    """The store about itself; sizes in bytes, ages in seconds, None where nothing is known yet."""
+    """The store's own figures; sizes in bytes, ages in seconds, None while unknown."""
 
     file_bytes: int | None = _figure(None, gauge("store_file_bytes", "Size of the database file."))
     wal_bytes: int | None = _figure(None, gauge("store_wal_bytes", "Size of its write-ahead log."))
@@ -46,7 +46,7 @@ class StoreStats:
     dropped_records_total: int = _figure(0, _counter_now("store_dropped_records", _RECORDS))
     write_errors_total: int = _figure(0, _counter_now("store_write_errors", _ERRORS))
     error: MessageLike = field(default="", metadata={"metric": _gauge_now("store_failing", _FAILING)})
-    #: None where nothing is copied to a server
+    #: None without a server
     replication_queue_ticks: int | None = _figure(None, _gauge_now("store_replication_queue_ticks", _WAITING))
     last_commit_age_seconds: float | None = _figure(None, _gauge_now("store_commit_age_seconds", _AGE, decimals=3))
     last_commit_seconds: float | None = _figure(
@@ -64,10 +64,10 @@ class StoreStats:
 
     @property
     def damage(self) -> MessageLike:
-        """What is or was wrong with the file, in a few words; empty when nothing is known."""
+        """The present or past fault of the file, in a few words; empty without one."""
         if self.check_findings:
             return self.check_findings[0]
-        # a look that found nothing since then was at the new file
+        # a later check without findings was of the new file
         recovered = self.check_findings is not None and self.set_aside
         if not self.set_aside or recovered:
             return ""
@@ -79,7 +79,7 @@ METRICS = tuple(_METRICS.values())
 
 
 def readings(stats: StoreStats) -> Iterator[Reading]:
-    """Turn the store's figures into readings; what is not known is left out, of findings there is the count."""
+    """Turn the store's figures into readings; unknown ones are omitted, findings are counted."""
     for name, spec in _METRICS.items():
         value = getattr(stats, name)
         if isinstance(value, tuple):

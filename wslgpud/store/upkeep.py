@@ -1,7 +1,7 @@
-"""What the writer does between batches: sealing, and keeping the file within its bounds by age, size and names.
+"""Upkeep between batches: sealing, and the limits on age, size and names.
 
-Everything is done in slices, so that a batch never waits for long; the nightly look through the whole file has a
-thread of its own.
+Everything is done in slices, so that a batch never waits for long; the nightly check of the whole file has its own
+thread.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ from wslgpud.store.write_buffer import WriteBuffer
 
 log = logging.getLogger(__name__)
 
-#: time between two looks for something to do
+#: time between two checks for work
 INTERVAL_SECONDS = 60.0
-#: a slice of single rows aims at this; 50 ms is the promise
+#: target time of a slice of single rows; the limit is 50 ms
 SLICE_SECONDS = 0.02
-#: rows in a slice at least, so that it comes to an end on the slowest disk
+#: fewest rows in a slice, so that work completes even on the slowest disk
 LEAST_ROWS = 10
-#: nothing is deleted for its age before the clock has gone on evenly for so long: a machine that starts with
-#: a clock years ahead, until it is set over the network, would lose everything
+#: nothing is deleted for its age before the clock has run steadily for this long: a machine that starts with a clock
+#: years ahead, before it is set over the network, would lose everything
 SETTLE_SECONDS = 600.0
 #: a step of the clock against the monotonic one that counts as a jump
 JUMP_SECONDS = 3600.0
-#: free pages are given back to the file system only beyond this share: the rest will be written again
+#: free pages are returned to the file system only beyond this share: the rest will be reused
 FREE_SHARE = 0.1
-#: pages given back in one slice at most
+#: limit of pages returned per slice
 VACUUM_PAGES = 256
-#: most rows of what is kept for years: a rule that flaps all day must not fill the disk either
+#: limit of rows in tables kept for years: a rule that flaps all day must not fill the disk either
 MOST_ROWS = {schema.event: 500_000, schema.transition: 100_000, schema.outbox: 100_000, schema.daemon_run: 20_000}
-#: PostgreSQL's tables do not shrink when rows go, so the rows themselves are measured, this often
+#: PostgreSQL's tables do not shrink when rows are deleted, so the rows themselves are measured, this often
 MEASURE_SECONDS = 6 * 3600.0
-#: of a row in PostgreSQL beside its columns: header, line pointer, entry of the primary key
+#: overhead of a row in PostgreSQL: header, line pointer, entry of the primary key
 _ROW_BYTES = 56
 _MEASURED = (schema.block, schema.chunk, schema.batch, schema.event, schema.rollup_minute, schema.rollup_hour)
-#: what goes first when all together is too much
+#: deletion order beyond the size limit
 _LEAST_VALUABLE = (schema.chunk, schema.rollup_minute, schema.batch, schema.rollup_hour, schema.event)
 
 #: time between two passes over all series
 PASS_SECONDS = 6 * 3600.0
 #: series read at a time
 _AT_ONCE = 200
-#: of a metric that has its fill of names so many series are left, so that new ones find room
+#: series left in a metric that reached its limit of names, to make room for new ones
 ROOMY = MOST_SERIES_OF_NAMES * 7 // 8
-#: the first look through the file comes this long after the start, for machines that never run at night
+#: the first check of the file comes this long after the start, for machines that never run at night
 FIRST_CHECK_SECONDS = 900.0
-#: local hour of the others
+#: local hour of later checks
 CHECK_HOUR = 4
-#: is told of damage, and of device and inode of the file
+#: called with the damage, and device and inode of the file
 Report = Callable[[str, tuple[int, int] | None], None]
 
 _series = schema.series.c
-# The days that a summary has, the newest first, each sought by the key: an index by series would cost more
-# room than the series.
+# The days in a rollup, the newest first, each looked up by key: an index by series would take more space than the
+# series.
 _PARTS = """WITH RECURSIVE parts(part) AS (SELECT max(part) FROM {table} UNION ALL
     SELECT (SELECT max(t.part) FROM {table} t WHERE t.part < parts.part)
     FROM parts WHERE parts.part >= :since)
@@ -84,7 +84,7 @@ _SUMMARIES = {
 
 
 class Upkeep:
-    """Seals what is complete, deletes what is too old, then what is too much; one slice a call."""
+    """Seals complete chunks, deletes data beyond the age limit, then beyond the size limit; one slice per call."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Upkeep:
         self._even_since = 0.0
 
     def __call__(self, connection: Connection) -> bool:
-        """Do one slice if work is due; tell whether there is more."""
+        """Do one slice if work is due; return whether there is more."""
         if time.monotonic() < self._due_mono:
             return False
         if self._seal(connection) or self._purge(connection) or self._shrink(connection):
@@ -136,11 +136,11 @@ class Upkeep:
     def _purge(self, connection: Connection) -> bool:
         keep = self._settings
         now = self._wall() if self._clock_settled() else 0.0
-        # whole hours, so that hours go on exactly where minutes end
+        # whole hours, so that hours continue exactly where minutes end
         before_minute = (now - keep.minute_days * DAY) // HOUR * HOUR
         before_hour = now - keep.hour_days * DAY
         too_old = {
-            # what is not sealed yet never goes for its age: its minutes and hours are still to be made
+            # unsealed data is never deleted for its age: it has no minutes and hours yet
             schema.chunk: now - keep.raw_days * DAY,
             schema.rollup_minute: before_minute,
             schema.rollup_hour: before_hour,
@@ -161,7 +161,7 @@ class Upkeep:
         return rows > 0
 
     def _used(self, connection: Connection) -> float:
-        """Return bytes in use, free room left out: of an SQLite file, or of the rows of our machine in PostgreSQL."""
+        """Return bytes in use, without free space: of an SQLite file, or of our machine's rows in PostgreSQL."""
         if connection.dialect.name == "sqlite":
             pages, free, size = engines.page_counts(connection)
             return (pages - free) * size
@@ -185,7 +185,7 @@ class Upkeep:
         return 0
 
     def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
-        """Return what is true of our rows: of a file all, as nobody else deletes those of a renamed machine."""
+        """Return the condition for our rows: all in a file, as those of a renamed machine are ours, too."""
         return true() if connection.dialect.name == "sqlite" else schema.of_host(table, self._buffer.host_id)
 
     def _clock_settled(self) -> bool:
@@ -212,7 +212,7 @@ class Upkeep:
         chunk, block = schema.chunk, schema.block
         query = select(chunk.c.id).where(self._ours(connection, chunk))
         if before is not None:
-            # not in order of arrival: one that a clock years ahead has stamped would keep all after it
+            # not in order of arrival: one with a timestamp years ahead would retain all after it
             query = query.where(chunk.c.high_ms < before * 1000).order_by(chunk.c.high_ms)
         oldest = connection.scalar(query.order_by(chunk.c.id).limit(1))
         if oldest is None:
@@ -224,7 +224,7 @@ class Upkeep:
         oldest = connection.scalar(select(func.min(table.c.part)).where(mine))
         if oldest is None or (before is not None and oldest >= before):
             return 0
-        # a series of an hour's part is up to 24 rows
+        # a series has up to 24 rows in a part of hours
         beyond = select(table.c.series).where(table.c.part == oldest, mine).order_by(table.c.series)
         end = connection.scalar(beyond.offset(self._rows).limit(1))
         gone = mine if end is None else and_(mine, table.c.series <= end)
@@ -252,7 +252,7 @@ class Upkeep:
         return True
 
     def _count(self, connection: Connection) -> None:
-        """Refresh the figures that ``Store.stats`` tells, so that a scrape never waits for the file."""
+        """Refresh the figures of ``Store.stats``, so that a scrape never waits for the file."""
         with connection.begin():
             for table in (schema.series, schema.batch, schema.chunk, *MOST_ROWS):
                 count = select(func.count()).select_from(table)
@@ -275,7 +275,7 @@ def _adapted(size: int, seconds: float, most: int) -> int:
 
 
 class Forgetter:
-    """Deletes series of which nothing is kept any more, and of too many names those not seen for longest."""
+    """Deletes series without remaining data, and beyond the limit on names, those not seen for longest."""
 
     def __init__(self, settings: StoreSettings, buffer: WriteBuffer | ReplicationSource, stats: StoreStats) -> None:
         days = max(settings.raw_days, settings.minute_days, settings.hour_days)
@@ -286,7 +286,7 @@ class Forgetter:
         self._excess: dict[tuple[int, str], int] = {}
 
     def __call__(self, connection: Connection, now_wall: float) -> bool:
-        """Look at some series; tell whether there are more."""
+        """Check some series; return whether there are more."""
         if time.monotonic() < self._due_mono:
             return False
         with connection.begin():
@@ -298,7 +298,7 @@ class Forgetter:
     def _look(self, connection: Connection, now_wall: float) -> bool:
         low, high = 0, schema.series_range(1 << 32)[1]
         mine: ColumnElement[bool] = true()
-        if connection.dialect.name != "sqlite":  # a file is all ours, also what a renamed machine has left
+        if connection.dialect.name != "sqlite":  # a file is all ours, including rows of a renamed machine
             low, high = schema.series_range(self._buffer.host_id)
             mine = schema.of_host(schema.batch, self._buffer.host_id)
         if self._place is None:
@@ -341,14 +341,14 @@ def _delete(connection: Connection, number: int) -> None:
 
 
 def next_check(last_wall: float) -> float:
-    """Return when the night after a moment comes to the hour of the check."""
+    """Return the time of the next nightly check after a moment."""
     last = datetime.fromtimestamp(last_wall).astimezone()
     due = last.replace(hour=CHECK_HOUR, minute=0, second=0, microsecond=0)
     return (due if due > last else due + timedelta(days=1)).timestamp()
 
 
 class NightlyCheck:
-    """Looks through the file when its time has come."""
+    """Checks the file when it is due."""
 
     def __init__(self, target: str, wall: Callable[[], float], stats: StoreStats, report: Report) -> None:
         self._target, self._wall, self._stats, self._report = target, wall, stats, report
@@ -356,9 +356,9 @@ class NightlyCheck:
         self._thread: threading.Thread | None = None
 
     def __call__(self) -> None:
-        """Begin a look if it is time and none is under way."""
+        """Start a check if it is due and none is running."""
         now = self._wall()
-        # a clock that was years ahead and went back must not put the next look off for years
+        # a clock that was years ahead and went back must not postpone the next check for years
         self._due_wall = min(self._due_wall, next_check(now))
         if now < self._due_wall or (self._thread is not None and self._thread.is_alive()):
             return

@@ -1,8 +1,8 @@
-"""SQLite's write-ahead log, synced and copied into the database by us: so no error of the disk goes unheard.
+"""SQLite's write-ahead log, synced and checkpointed by us, so that no disk error goes unnoticed.
 
-Linux tells a failed write-back once, to each descriptor that was open then (`man 2 fsync`_), and takes the
-lost pages for written. SQLite, when it copies its log by itself, keeps to itself what it is told; and a sync
-by ``PRAGMA wal_checkpoint`` is none while a reader holds the log, as a backup does.
+Linux reports a failed write-back once, to each descriptor open at the time (`man 2 fsync`_), and then considers the
+lost pages written. SQLite's automatic checkpoint ignores the error; and ``PRAGMA wal_checkpoint`` does not sync while a
+reader holds the log, as a backup does.
 
 .. _man 2 fsync: https://man7.org/linux/man-pages/man2/fsync.2.html
 """
@@ -24,9 +24,9 @@ from wslgpud.store import connect as engines
 from wslgpud.store.errors import UnkeptError
 from wslgpud.words import MessageLike, cause, say
 
-#: the log is copied into the database when it has about so many pages: each page then once for all its changes
+#: the log is checkpointed when it has about this many pages: each page is then copied once for all its changes
 CHECKPOINT_PAGES = 256
-#: what is committed in calm is synced at the latest after this, by the next commit
+#: calm commits are synced at the latest after this, by the next commit
 SYNC_SECONDS = 25.0
 PAGE = 4096
 _REMEDIES = {
@@ -38,7 +38,7 @@ _REMEDIES = {
 
 
 class Wal:
-    """A connection and the log it writes to; on a server there is none, and what is committed is synced."""
+    """A connection and its log; on a server there is none, and commits are durable."""
 
     def __init__(self, connection: Connection, path: Path | None) -> None:
         self.connection, self._path = connection, path
@@ -48,12 +48,12 @@ class Wal:
 
     @property
     def long(self) -> bool:
-        """Tell whether it should be copied into the database; on a server nothing waits for that."""
+        """Return whether it should be checkpointed; never on a server."""
         return self._path is None or self._pages >= CHECKPOINT_PAGES
 
     @property
     def due(self) -> bool:
-        """Tell whether what is committed should be synced, though nothing is at risk."""
+        """Return whether commits should be synced although nothing is at risk."""
         return self.long or time.monotonic() - self._synced_mono >= SYNC_SECONDS
 
     @property
@@ -67,18 +67,18 @@ class Wal:
         self._pages += 1 + row_bytes // PAGE
 
     def sync(self) -> None:
-        """Wait until the disk has all that is committed, or raise UnkeptError: some of it may be lost."""
+        """Wait until all commits are on disk, or raise UnkeptError: some may be lost."""
         if self._path is None:
             return
         if self._descriptor is None:
-            # SQLite's locks lie on the other two files: closing this descriptor costs none
+            # SQLite's locks are on the other two files: closing this descriptor drops none
             self._descriptor = os.open(engines.log_path(self._path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with _kept(self._path):
             os.fdatasync(self._descriptor)
         self._synced_mono = time.monotonic()
 
     def checkpoint(self) -> None:
-        """Copy it into the database as far as readers let it, or raise UnkeptError: all is copied again later."""
+        """Checkpoint as far as readers allow, or raise UnkeptError: everything is copied again later."""
         if self._path is not None:
             with _kept(self._path):
                 engines.run_outside(self.connection, "PRAGMA wal_checkpoint(PASSIVE)")
@@ -92,12 +92,12 @@ class Wal:
 
 
 def refusal(path: Path) -> tuple[MessageLike, MessageLike]:
-    """Return why the system takes no write beside the database ``path`` and the remedy, as far as known.
+    """Return why writing next to the database ``path`` fails, and the remedy, as far as known.
 
-    SQLite calls a quota that is used up a "disk I/O error", as it does a broken disk.
+    SQLite reports an exhausted quota as a "disk I/O error", like a broken disk.
     """
     try:
-        # the file that locks the history is ours and empty
+        # the history's lock file is ours and empty
         descriptor = os.open(engines.lock_path(path), os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             os.pwrite(descriptor, bytes(PAGE), 0)
@@ -111,7 +111,7 @@ def refusal(path: Path) -> tuple[MessageLike, MessageLike]:
 
 
 def written_bytes() -> int | None:
-    """Return what this thread has had written to disks, None where the kernel does not count it."""
+    """Return the bytes that this thread has written to disks, None where the kernel does not count them."""
     try:
         counts = Path("/proc/thread-self/io").read_text(encoding="ascii")
     except OSError:
@@ -120,9 +120,9 @@ def written_bytes() -> int | None:
 
 
 def write_again(path: Path) -> None:
-    """Write a log once more as the kernel remembers it, after a disk that failed to take it, or raise UnkeptError.
+    """Rewrite a log from the kernel's page cache after a failed write-back, or raise UnkeptError.
 
-    Nobody else may write to the database ``path`` meanwhile; readers are not disturbed.
+    No one else may write to the database ``path`` meanwhile; readers are not disturbed.
     """
     try:
         descriptor = os.open(engines.log_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

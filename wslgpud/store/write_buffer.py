@@ -1,4 +1,4 @@
-"""From snapshots to rows that wait to be written: gathered by column, bounded, and without a wait for any disk."""
+"""Turns snapshots into rows queued for writing: by column, bounded, and without blocking on a disk."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from wslgpud.model import Number, Reading, Snapshot
 from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, dumps, insert_new, row_range
 from wslgpud.store.series_ids import SeriesInUse, SeriesKey, find
 
-#: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
+#: limit of the queue while the disk is full or gone: three quarters of an hour of 250 series
 BUFFER_BYTES = 8 * 1024 * 1024
-#: events that may wait
+#: limit of queued events
 BUFFER_EVENTS = 2000
-#: other statements that may wait; a transition and its deliveries are a handful of them
+#: limit of other queued statements; a transition and its deliveries are a handful
 BUFFER_WRITES = 20_000
-#: ids of rows from here on stand for those they get when the database is opened for the first time
+#: row ids from here on are placeholders until the database is opened for the first time
 PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
-#: what a batch costs in memory beside its text
+#: memory of a batch besides its text
 _BATCH_OVERHEAD = 800
-#: a series of a group: its name, and a number or a list of them
+#: a series in a group: its name, and a number or a list of them
 _READING = re.compile(r'"(\d+)":(\[[^]]*\]|[^,}]+)')
 _T = TypeVar("_T")
 
@@ -36,11 +36,10 @@ Write = Callable[[Connection], object]
 
 
 class Backlog(Generic[_T]):
-    """What is to be written, oldest first: committed items, then those that wait.
+    """Items to write, oldest first: committed ones, then queued ones.
 
-    Items stay, though they are committed, until the disk is known to have them: a commit in calm only hands
-    rows to the kernel. If the disk then fails to take them, Linux says so once and forgets them, and only we
-    still have them.
+    Committed items stay until they are known to be on disk: a calm commit only passes rows to the kernel. If the disk
+    then fails, Linux reports it once and drops them, and only we still have them.
     """
 
     def __init__(
@@ -50,13 +49,13 @@ class Backlog(Generic[_T]):
         count: Callable[[_T], int] = lambda _: 1,
         calm: Callable[[_T], bool] = lambda _: True,
     ) -> None:
-        """Hold items whose sizes come to ``most``; of those that wait the ``calm`` ones are given up first."""
+        """Hold items up to a total size of ``most``; among queued ones, the ``calm`` ones are dropped first."""
         self._most, self._size_of, self._count_of, self._calm = most, size, count, calm
         self._items: deque[_T] = deque()
         self._committed = 0
-        #: of all items
+        #: total size of all items
         self.size = 0
-        #: how many were given up that were never committed
+        #: number of items dropped without a commit
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -66,29 +65,29 @@ class Backlog(Generic[_T]):
         return [*islice(self._items, self._committed, None)]
 
     def put(self, item: _T) -> None:
-        """Let an item wait; if that is too much, give up committed ones, then those that wait, oldest first."""
+        """Queue an item; beyond the limit, drop committed ones, then queued ones, oldest first."""
         self._items.append(item)
         self.size += self._size_of(item)
         while self.size > self._most and len(self) > 1:
             self._give_up()
 
     def replace(self, changed: Callable[[_T], _T]) -> None:
-        """Put others of the same sizes in place of the items."""
+        """Replace the items by others of the same sizes."""
         self._items = deque(map(changed, self._items))
 
     def committed(self, items: Iterable[_T]) -> None:
-        """Note which items were committed, in order; again that changes nothing."""
+        """Record which items were committed, in order; idempotent."""
         for item in items:
             if len(self) and self._items[self._committed] is item:
                 self._committed += 1
 
     def synced(self) -> None:
-        """Forget what is committed: the disk has it."""
+        """Drop committed items: they are on disk."""
         while self._committed:
             self._give_up()
 
     def again(self) -> None:
-        """Have everything committed again that the disk may not have."""
+        """Queue everything again that may not be on disk."""
         self._committed = 0
 
     def _give_up(self) -> None:
@@ -108,7 +107,7 @@ class Batch(NamedTuple):
     id: int
     ms: int
     ticks: int
-    #: (offsets, readings) of the series that have values at the very same ticks
+    #: (offsets, readings) of the series that have values at exactly the same ticks
     groups: tuple[tuple[str, str], ...]
     processes: str
     urgent: bool
@@ -125,7 +124,7 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True)
 class OpenBatch:
-    """Ticks that are still being gathered; time grows from each to the next within one period."""
+    """Ticks of a batch under construction; time increases within one period."""
 
     times: list[int] = field(default_factory=list)
     #: name of a series -> [values, bits of the ticks they belong to]
@@ -148,10 +147,10 @@ class OpenBatch:
             self.processes.append((ms - self.times[0], processes))
 
     def closed(self, number: int) -> Batch:
-        """Return the series in groups that have values at the very same ticks, fullest group first."""
+        """Return the series in groups with values at exactly the same ticks, fullest group first."""
         groups: dict[int, dict[str, Any]] = {}
         if self.processes:
-            # kept with all ticks, so that the offsets of the first group cover them
+            # with all ticks, so that the offsets of the first group cover them
             groups[(1 << len(self.times)) - 1] = {}
         for name, (values, bits) in self.columns.items():
             first = values[0]
@@ -166,7 +165,7 @@ class OpenBatch:
 class Waiting(NamedTuple):
     series: list[tuple[int, SeriesKey]]
     batches: list[Batch]
-    #: those of ``schema.batch`` that the batches are
+    #: the rows of ``schema.batch`` for the batches
     rows: list[dict[str, Any]]
     events: list[dict[str, Any]]
     writes: list[Write]
@@ -176,26 +175,26 @@ class Waiting(NamedTuple):
 
 
 class WriteBuffer:
-    """Knows the series in use and keeps rows until the writer has committed them.
+    """Keeps the series in use, and rows until the writer has committed them.
 
-    The number of a series is looked up by the writer when the series is first read, so that memory holds
-    those in use and not all that the database has ever seen.
+    The writer looks up the number of a series when it is first read, so that memory holds only those in use, not all
+    that the database has ever had.
     """
 
     where_it_waits = "in memory"
 
     def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._lock = threading.Lock()
-        #: of the host whose rows these are
+        #: id of the host of these rows
         self.host_id = 0
         self._series = SeriesInUse()
         self._open = OpenBatch()
-        # the seconds before an exhaustion of memory are what the history is for
+        # the seconds before an exhaustion of memory are the purpose of the history
         self.pending: Backlog[Batch] = Backlog(
             buffer_bytes, lambda batch: batch.size, lambda batch: batch.ticks, lambda batch: not batch.urgent
         )
         self.events: Backlog[dict[str, Any]] = Backlog(BUFFER_EVENTS)
-        #: what must never be lost
+        #: must never be lost
         self.writes: Backlog[Write] = Backlog(BUFFER_WRITES)
         self._backlogs: tuple[Backlog[Any], ...] = self.pending, self.events, self.writes
         self._next_row = PROVISIONAL
@@ -207,10 +206,10 @@ class WriteBuffer:
         self.rejected_values = 0
 
     def attach(self, host_id: int, last_row: int, *, same_file: bool = False) -> None:
-        """Adopt what an opened database holds: our host's id, the last row id in use.
+        """Adopt the state of an opened database: our host's id, the last row id in use.
 
-        Called again with each new connection. For another file than before what waits is renumbered; for
-        the same it must not be, because a commit that failed may have happened all the same.
+        Called again with each new connection. For a new file, queued rows are renumbered; for the same one they must
+        not be, because a failed commit may have happened nevertheless.
         """
         with self._lock:
             self._close_batch()
@@ -227,7 +226,7 @@ class WriteBuffer:
                 self.events.replace(lambda event: {**event, "id": self._row_ids(1)})
 
     def look_up(self, connection: Connection) -> bool:
-        """Give new series their numbers: those of the database, else free ones; tell whether there were any."""
+        """Assign numbers to new series: those in the database, else free ones; return whether there were any."""
         with self._lock:
             keys = {series.key for series in self._series.unnumbered()}
         if keys:
@@ -246,7 +245,7 @@ class WriteBuffer:
         readings: dict[str, Number] = {}
         processes: list[list[Any]] | None = None
         with self._lock:
-            if not self.pending.size:  # of what is committed, too: it may have to be written again
+            if not self.pending.size:  # includes committed rows: they may have to be written again
                 self._series.turn(snapshot.mono)
             for sample in (report.sample for report in snapshot.reports if report.fresh):
                 self._scale(sample.readings, readings)
@@ -289,39 +288,39 @@ class WriteBuffer:
             self.writes.committed(done.writes)
 
     def synced(self) -> None:
-        """Forget what is committed: the disk has it."""
+        """Drop committed items: they are on disk."""
         with self._lock:
             for backlog in self._backlogs:
                 backlog.synced()
             self._synced_row = self._committed_row
 
     def again(self) -> None:
-        """Have everything committed again that the disk may not have."""
+        """Queue everything again that may not be on disk."""
         with self._lock:
             for backlog in self._backlogs:
                 backlog.again()
 
     def sealable_row(self, host_id: int) -> int:
-        """Return the last id of a host's batches that the disk is known to have, and a central database.
+        """Return the last id of a host's batches known to be on disk, and in a central database.
 
-        Those after it may have to be committed once more, and what is sealed already would be there twice.
+        Later ones may have to be committed again, and sealed ones would be duplicated.
         """
         synced = self._synced_row if host_id == self.host_id else row_range(host_id)[1]
         return synced if self._copied_rows is None else min(synced, self._copied_rows.get(host_id, 0))
 
     def wait_for_copies(self) -> None:
-        """Have nothing sealed that a central database has not got, see ``copied``."""
+        """Seal nothing that a central database does not have yet, see ``copied``."""
         self._copied_rows = {}
 
     def copied(self, host_id: int, row: int) -> None:
-        """Note up to which id a central database has the batches of a host in the file."""
+        """Record up to which id a central database has the batches of a host in the file."""
         if self._copied_rows is not None:
             self._copied_rows[host_id] = row
 
     @property
     def queue(self) -> tuple[int, int]:
-        """Ticks that wait, and the bytes that all ticks take which the disk may not have, about."""
-        with self._lock:  # the writer takes from it meanwhile
+        """Queued ticks, and the approximate bytes of all ticks that may not be on disk."""
+        with self._lock:  # shared with the writer
             return sum(batch.ticks for batch in self.pending.waiting()) + len(self._open.times), self.pending.size
 
     @property
@@ -329,13 +328,13 @@ class WriteBuffer:
         return not (self._open.times or self._series.unsaved or any(self._backlogs))
 
     def insert(self, table: Table, row: Mapping[str, Any], **references: int | None) -> int:
-        """Have a row written and return its id; ``references`` are columns that hold ids of other rows."""
+        """Queue a row and return its id; ``references`` are columns that hold ids of other rows."""
 
         def insert(connection: Connection) -> None:
             ids = {name: other and self.final_row(other) for name, other in references.items()}
             insert_new(connection, table, [{**row, **ids, "id": self.final_row(number)}])
 
-        with self._lock:  # rows of one table reach the file in the order of their ids
+        with self._lock:  # rows of a table reach the file in the order of their ids
             number = self._row_ids(1)
             self.writes.put(insert)
         return number
@@ -349,7 +348,7 @@ class WriteBuffer:
             return self._row_ids(1)
 
     def final_row(self, number: int) -> int:
-        """Return the id in the database of what ``next_row`` has numbered, perhaps before that was open."""
+        """Return the database's id of a row numbered by ``next_row``, perhaps before the database was open."""
         return number + self._shift if number >= PROVISIONAL else number
 
     def _row_ids(self, count: int) -> int:
@@ -362,7 +361,7 @@ class WriteBuffer:
             self._open = OpenBatch()
 
     def _scale(self, readings: Iterable[Reading], into: dict[str, Number]) -> None:
-        """Put readings under the names of their series as whole numbers of their last decimal."""
+        """Convert readings to integers by name of their series."""
         known = self._series.known
         for spec, value, labels in readings:
             if not spec.stored:
@@ -379,7 +378,7 @@ class WriteBuffer:
 
 
 def _scaled(value: float, divisor: int) -> int | None:
-    """Return ``value * divisor`` as a whole number; None of what is no number, or none that 64 bits hold."""
+    """Return ``value * divisor`` as an integer; None if not finite or beyond 64 bits."""
     scaled = value * divisor
     return round(scaled) if -_INT64 <= scaled < _INT64 else None
 
@@ -389,7 +388,7 @@ def _kib(*sizes: int | None) -> list[int | None]:
 
 
 def _numbered(readings: str, numbers: Mapping[str, int]) -> str:
-    """Put numbers in place of the names of series and leave out those that have none."""
-    # what stands there is not parsed: a commit would take several times as long
+    """Replace names of series by numbers and omit those without one."""
+    # the text is not parsed: a commit would take several times as long
     kept = (f'"{numbers[name]}":{values}' for name, values in _READING.findall(readings) if name in numbers)
     return f"{{{','.join(kept)}}}"

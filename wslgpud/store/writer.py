@@ -1,4 +1,4 @@
-"""The one thread that writes: batches, upkeep between them, and going on when the disk does not."""
+"""The only writing thread: batches, upkeep between them, and retries when the disk fails."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from wslgpud.words import cause, clauses, say
 
 log = logging.getLogger(__name__)
 
-#: ticks written by one transaction, so that catching up after an outage never holds the file for long
+#: ticks per transaction, so that catching up after an outage never locks the file for long
 TICKS_A_COMMIT = 600
-#: what a slice of upkeep changes, about
+#: approximate pages changed by a slice of upkeep
 SLICE_BYTES = 8 * wal.PAGE
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
-#: what ends the start, as waiting would not help
+#: errors that end the start, as waiting would not help
 _REFUSED = (errors.NewerSchemaError, errors.ForeignDatabaseError, errors.MissingDriverError, errors.UnwritableError)
-#: instead of device and inode while nothing was opened yet
+#: in place of device and inode before anything was opened
 _NO_FILE = (0, 0)
-#: of a series that is there already and is declared as another kind now
+#: update of an existing series that is now declared as another kind
 _KIND = update(schema.series).where(schema.series.c.id == bindparam("number")).values(kind=bindparam("now"))
 
 
@@ -81,7 +81,7 @@ class Writer:
     def start(self, *, ours: bool) -> None:
         """Open the database in the caller's thread, so that its errors (StoreError) are the caller's; then write.
 
-        ``ours``: we created this file, so if it is not a valid database it is damaged, and not refused as foreign.
+        ``ours``: we created this file, so if it is not a valid database, it is damaged rather than foreign.
         """
         try:
             with errors.explained(self._target):
@@ -94,14 +94,14 @@ class Writer:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have what waits committed and synced now; without that it is committed in its own time."""
+        """Have the queue committed and synced now; otherwise it is committed periodically."""
         with self._wake:
             self._urgent = True
-            # all: who waits in ``flush`` would otherwise take it from the thread
+            # notify all: otherwise a waiter in ``flush`` might take it from the thread
             self._wake.notify_all()
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until what waits now is committed; return False when that has not come about in time."""
+        """Wait until the present queue is committed; return False on timeout."""
         with self._wake:
             self._asked += 1
             ticket = self._asked
@@ -110,14 +110,14 @@ class Writer:
             return self._answered >= ticket
 
     def close(self, timeout_seconds: float) -> bool:
-        """Write what waits and end; return False when rows were left behind."""
+        """Write the queue and end; return False if rows were left behind."""
         self._stopping = True
         self.wake()
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive() and self._buffer.empty
 
     def report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
-        """Have the file (by device and inode) set aside: somebody who read it found it damaged."""
+        """Have the file (by device and inode) set aside: a reader found it damaged."""
         self._damage = (problem, identity)
         self.wake()
 
@@ -136,7 +136,7 @@ class Writer:
                 more = not stopping and self._upkeep_slice()
             except Exception as error:
                 if not isinstance(error, (SQLAlchemyError, sqlite3.Error, errors.StoreError, OSError)):
-                    # a fault of ours in sealing or purging must not end the writing
+                    # a bug in sealing or purging must not stop the writing
                     log.exception("please report this")
                 self._failed(error)
             self._stats.written_bytes_total = wal.written_bytes()
@@ -151,7 +151,7 @@ class Writer:
         (problem, damaged), self._damage = self._damage, ("", None)
         if problem and damaged is not None and damaged == self._inode:
             raise errors.StoreError("{path}: is damaged ({problem})", path=str(self._target), problem=problem)
-        # before anything is taken to be written: a new file may need other numbers
+        # before taking rows to write: a new file may need other numbers
         log_file = self._open()
         started, some = time.monotonic(), False
         while True:
@@ -177,7 +177,7 @@ class Writer:
             log_file.checkpoint()
 
     def _commit(self, connection: Connection, waiting: Waiting) -> int:
-        """Commit rows; return the bytes of those that are batches."""
+        """Commit rows; return the bytes of the batches."""
         with connection.begin():
             for write in waiting.writes:
                 write(connection)
@@ -215,9 +215,9 @@ class Writer:
         self._failures_in_a_row += 1
         why = cause(errors.explain(error, self._target) if isinstance(error, DBAPIError) else error)
         unkept = isinstance(error, errors.UnkeptError) or "I/O error" in str(why)
-        # what SQLite was told of the disk nobody tells us again
+        # SQLite has been told of a disk error, which is not reported again
         self._suspect = self._suspect or unkept
-        # before the error is known: with it, what is to be written again waits
+        # before the error is known: afterwards the queue includes rows to write again
         self._close_connection()
         if self._path is not None and unkept:
             reason, remedy = wal.refusal(self._path)
@@ -227,12 +227,12 @@ class Writer:
         if str(why) != str(self._stats.error):
             log.error("history is kept %s: %s", self._buffer.where_it_waits, why)
         self._stats.error = why
-        # the driver's own words: SQLAlchemy adds what was to be written, and an event may speak of damage
+        # the driver's own text: SQLAlchemy adds the statement's values, which may mention damage
         said = str(error.orig if isinstance(error, DBAPIError) else error)
         if self._path is not None and recovery.is_damage(said):
             if self._salvage is None:
                 self._set_aside(self._path)
-            else:  # one of both files is worse than the search for what can be read can cope with
+            else:  # one of both files is too damaged for the recovery
                 self._salvage = self._aside = None
 
     def _set_aside(self, path: Path) -> None:
@@ -257,7 +257,7 @@ class Writer:
                 self._attach(opened.connection, self._last_row, same_file=self._inode == engines.identity(self._path))
                 with opened.connection.begin():
                     self._slots.load(opened.connection, self._buffer.host_id, self._last_row)
-                # that this run has begun must be known even if the power goes in the next second
+                # the start of this run must be on disk even if the power fails in the next second
                 opened.sync()
             except BaseException:
                 opened.close()
@@ -269,7 +269,7 @@ class Writer:
         return self._wal
 
     def _begin_salvage(self, connection: Connection, aside: Path) -> None:
-        """Take over from a damaged file what all else refers to; the rest follows in slices."""
+        """Recover rows that others refer to from a damaged file; the rest follows in slices."""
         with connection.begin():
             database.create(connection, self._target)
         salvage = recovery.take_over(connection, aside)
@@ -288,9 +288,9 @@ class Writer:
         self._buffer.again()
 
     def _reopen_if_replaced(self) -> None:
-        """Leave a file that was deleted or replaced: writes to it would succeed and be lost.
+        """Close a file that was deleted or replaced: writes to it would succeed and be lost.
 
-        Its log is left behind under the name of the new file's log and would be played into that.
+        Its log remains under the name of the new file's log and would be replayed into that.
         """
         if self._path is None or self._wal is None or engines.identity(self._path) == self._inode:
             return
