@@ -163,7 +163,7 @@ def main() -> int:
     paths = [path for folder in sys.argv[1:] for path in sorted(Path(folder).glob("*.jsonl.gz"))]
     loaded = [(truth, list(read_trace(path))) for path in paths if (truth := truth_beside(path)) is not None]
     print(
-        "| the same recordings | in time | median lead | silent with alarm | alarms an event"
+        "| the same recordings | in time | median lead | silent with alarm | alarms per event"
         " | critical before | false criticals | not in time |"
     )
     print("|---" * 8 + "|")

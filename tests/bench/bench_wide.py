@@ -34,7 +34,7 @@ def main():
     first, count, fastest, slowest = (*map(float, sys.argv[1:]), *(1000, 20, 15, 36000)[len(sys.argv) - 1 :])
     seeds = range(int(first), int(first + count))
     print(
-        "| scenario | in time | median lead | silent with alarm | tolerated with warning | alarms an event"
+        "| scenario | in time | median lead | silent with alarm | tolerated with warning | alarms per event"
         " | critical before | false criticals |"
     )
     print("|---" * 8 + "|")

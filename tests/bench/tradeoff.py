@@ -99,7 +99,7 @@ def main():
     recordings = [path for folder in sys.argv[1:] for path in sorted(Path(folder).glob("*.jsonl.gz"))]
     loaded = [(truth, evidence(read_trace(p))) for p in recordings if (truth := truth_beside(p)) is not None]
     drawn = [case_of(family, seed) for family in families() for seed in SEEDS]
-    head = "in time | median lead | silent with alarm | tolerated with warning | alarms an event"
+    head = "in time | median lead | silent with alarm | tolerated with warning | alarms per event"
     for title, cases in (("recordings", loaded), ("held-out families", drawn)):
         if not cases:
             continue
