@@ -12,8 +12,8 @@ _RUN = "{{program}} ({{pid}})"
 _WHO = f"{_RUN} {{{{resource}}}}"
 _OF_MEMORY = {
     "peak": "training_peak_bytes",
-    "taken": "training_reserved_bytes",
-    "in pieces": "training_fragmented_bytes",
+    "reserved": "training_reserved_bytes",
+    "fragmented": "training_fragmented_bytes",
 }
 
 
@@ -27,7 +27,7 @@ def training() -> list[Panel]:
                 "Memory that trainings retain from step to step, their peak, and memory reserved by PyTorch's "
                 "allocator, some of it fragmented. Retained memory should stay level: if it keeps growing, it is a "
                 "leak.",
-                ask(metric("training_kept_bytes"), f"kept: {_WHO}"),
+                ask(metric("training_kept_bytes"), f"retained: {_WHO}"),
                 *(ask(metric(name), f"{said}: {_WHO}") for said, name in _OF_MEMORY.items()),
                 unit="bytes",
             ),
@@ -68,7 +68,7 @@ def training() -> list[Panel]:
         _small(
             "Allocator out of room",
             "How often PyTorch's allocator found the card full: it freed its cache and continued, or failed.",
-            ask(f"increase({retries}[$__rate_interval])", f"went on: {_WHO}"),
+            ask(f"increase({retries}[$__rate_interval])", f"continued: {_WHO}"),
             ask(f"increase({failures}[$__rate_interval])", f"failed: {_WHO}"),
             unit="short",
             decimals=0,
