@@ -87,7 +87,7 @@ def test_any_file_that_is_read_of_the_machine_comes_to_an_end(spoil, tmp_path):
 
 def test_a_file_without_end_is_named(tmp_path):
     (tmp_path / "zero").symlink_to("/dev/zero")
-    with pytest.raises(SourceError, match="/zero does not end"):
+    with pytest.raises(SourceError, match="/zero is too long"):
         Host(tmp_path).read("/zero")
 
 

@@ -118,7 +118,7 @@ def test_a_compressed_trace_that_was_cut_off_says_so(tmp_path):
     whole = gzip.compress((HEADER + '{"t": 1}\n' * 4000).encode())
     path = tmp_path / "t.jsonl.gz"
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(TraceError, match="cut short"):
+    with pytest.raises(TraceError, match="truncated"):
         list(read_trace(path))
 
 
@@ -138,7 +138,7 @@ def test_of_a_recording_that_a_crash_cut_off_all_that_is_there_is_read_and_the_c
         assert before == seen[: len(before)]
         assert len(before) > 0.4 * len(seen)
         assert where.line == len(before) + 2
-        assert "cut short" in str(where.problem)
+        assert "truncated" in str(where.problem)
 
 
 def test_a_line_that_is_broken_in_the_middle_is_no_cut(tmp_path):
