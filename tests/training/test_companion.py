@@ -154,6 +154,21 @@ def test_a_daemon_that_is_gone_is_none(here: Elsewhere) -> None:
     assert companion._daemon() is None
 
 
+@pytest.mark.parametrize("kind", ["a FIFO", "a link"])
+def test_nothing_but_a_plain_file_is_waited_for_or_followed_in_place_of_the_daemons_note(
+    here: Elsewhere, tmp_path: Path, kind: str
+) -> None:
+    note = Path(companion.PLACES[0], f"{companion._DAEMON}1.json")
+    if kind == "a FIFO":
+        os.mkfifo(note)
+    else:
+        elsewhere = tmp_path / "elsewhere.json"
+        elsewhere.write_text(json.dumps({"pid": os.getpid()}))
+        note.symlink_to(elsewhere)
+
+    assert companion._daemon() is None
+
+
 FORKS = """
 import os, sys, time
 from wslgpud.training import companion
