@@ -248,7 +248,7 @@ class Router:
             raise Problem(429, "too many requests; see rate_limit in web.config.file")
         authorization = request.headers.get("authorization", "")
         if web.users and not await self._passwords.accept(web.users, authorization, request.client):
-            raise Problem(401, "user name and password, please", CHALLENGE)
+            raise Problem(401, "user name and password required", CHALLENGE)
         route = self._route(request.path)
         if route is None:
             raise Problem(404, "there is nothing here; /plain has links to what there is")

@@ -1,4 +1,4 @@
-// How things stand, at a glance.
+// The current state at a glance.
 
 import { get } from "./api.js";
 import { fan, sparkline } from "./charts.js";
