@@ -121,7 +121,7 @@ def test_a_renewal_that_is_half_done_leaves_the_old_certificate_in_use(
     old = shown(running, trusting)
     put(certificate / "key.pem", "half a k")
     assert [shown(running, trusting) for _ in range(3)] == [old] * 3
-    assert sum("going on with what was read before" in r.getMessage() for r in caplog.records) == 1
+    assert sum("keeping the configuration read before" in r.getMessage() for r in caplog.records) == 1
     new = issue(authority, certificate)
     assert shown(running, trusting) == new
 

@@ -137,7 +137,7 @@ def test_versions_that_are_broken_are_not_spoken_even_if_asked_for(written, capl
 def test_http2_is_said_to_stay_off(written, caplog):
     caplog.set_level(logging.INFO)
     load(written("http_server_config: {http2: true}"))
-    assert "http2 is not spoken here" in caplog.text
+    assert "http2 is not supported" in caplog.text
 
 
 @pytest.mark.parametrize(

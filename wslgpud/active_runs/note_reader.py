@@ -88,7 +88,7 @@ class RunNotes:
         known.names, left_out = self._chosen(folder, names)
         if (known.crowded or left_out) and not known.complained:
             known.complained = True
-            log.warning("%s is full of files of others: notes of what runs may be read late", folder.path)
+            log.warning("%s is full of other users' files: notes of runs may be read late", folder.path)
 
     def _chosen(self, folder: Folder, names: Iterable[str]) -> tuple[list[str], int]:
         """Return the notes to open, up to a limit per user, trusted users first, and the number omitted."""

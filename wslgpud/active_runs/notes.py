@@ -170,7 +170,7 @@ class Note:
             try:
                 self._folder.remove(self._name)
             except OSError as trouble:
-                log.debug("a note of what ran stays: %s", trouble)  # it no longer counts: its process is gone
+                log.debug("the note of a finished run stays: %s", trouble)  # it no longer counts: its process is gone
             self._close()
 
     @property
@@ -203,7 +203,7 @@ class Note:
             self._write(phase, {"done_ratio": done_ratio, "ends_mono": ends_mono, **(facts or {}), **claimed})
         except OSError as error:
             # A full disk must not end a build or a memory test.
-            log.debug("nobody can see how far it is: %s", error)
+            log.debug("progress cannot be shown: %s", error)
 
     def _write(self, phase: str, said: Mapping[str, Any] | None = None) -> None:
         self._phase, self._written = phase, self._host.clock.mono()

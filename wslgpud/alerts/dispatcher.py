@@ -139,7 +139,7 @@ class _ChannelWorker:
                 pause = self._step()
             except Exception:
                 # Else the thread, and so the channel, would end silently.
-                log.exception("channel %s stumbled; please report this", self._channel.name)
+                log.exception("channel %s failed; please report this", self._channel.name)
                 pause = RECHECK_SECONDS
             if pause is None or pause > 0:
                 self.wake.wait(pause)
@@ -172,7 +172,9 @@ class _ChannelWorker:
         if not self._overfull:  # once, not for each message of a flood
             self._overfull = True
             log.warning(
-                "%s: more than %d messages wait; those that matter least are given up", self._channel.name, MOST_WAITING
+                "%s: more than %d messages are queued; the least important are dropped",
+                self._channel.name,
+                MOST_WAITING,
             )
         self._done(least, "dropped", say("more than {count} messages were waiting", count=MOST_WAITING))
         gone = {delivery.id for delivery in least}

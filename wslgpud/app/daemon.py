@@ -197,7 +197,7 @@ class Daemon:
             try:
                 yield from store.reader.changes(self._host.clock.wall() - HISTORY_SECONDS, LASTING)
             except StoreError as error:
-                log.warning("earlier changes of level are not known: %s", error)
+                log.warning("earlier level changes are unknown: %s", error)
 
         run, settings = store.previous_run, self._config.alerts
         return AlertManager(
@@ -215,7 +215,7 @@ class Daemon:
         clock, folder = self._host.clock, self._folder.resolve()
         if self._host.live:
             for number in HeldJobsFile(folder).resume_all():
-                log.warning("job %d, paused by a daemon that has died, goes on", number)
+                log.warning("resuming job %d, which a daemon that died had paused", number)
         for incident in alerts.left_open:
             if incident.paused is not None:
                 alerts.report(resumed_by_restart(incident.resource, clock.wall(), clock.mono()))

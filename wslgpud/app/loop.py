@@ -50,7 +50,7 @@ class Answers:
                 recent = [row for _, row in reversed(rows)]
             except StoreError as error:
                 # The store reports its own errors; requests must not fill the log with them.
-                log.debug("what was announced is not known: %s", error)
+                log.debug("earlier announcements are unknown: %s", error)
         return self.now(language, recent)
 
 

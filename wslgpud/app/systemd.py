@@ -74,8 +74,8 @@ def lack_of_protection(environ: Mapping[str, str], score: int | None) -> str:
     if "NOTIFY_SOCKET" not in environ or score is None or score < 0:
         return ""
     return (
-        f"when memory runs out the kernel may kill this daemon before who takes it: its OOM score adjustment"
-        f" is {score}. A service of a user, or in a container without CAP_SYS_RESOURCE, cannot be protected;"
+        "when memory runs out the kernel may kill this daemon before the process that uses it up: its OOM score"
+        f" adjustment is {score}. A user's service, or one in a container without CAP_SYS_RESOURCE, cannot be protected;"
         " 'sudo wslgpud service install' sets up one that is"
     )
 

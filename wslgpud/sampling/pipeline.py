@@ -106,7 +106,7 @@ class SamplingPipeline:
         except Exception as bug:
             error = f"internal error: {type(bug).__name__}: {bug}"
             if error != self._engine_error:
-                log.exception("the risk engine failed and starts anew; please report this")
+                log.exception("the risk engine failed and is restarted; please report this")
             assessment, self._engine = Assessment((), ()), RiskEngine()
             self._engine.card_ends = self._card_ends
             self._engine_failures += 1

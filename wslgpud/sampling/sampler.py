@@ -150,7 +150,7 @@ class _Slot:
         if since is not None and (self.lane.overdue or waited >= self.lane.deadline_seconds):
             if self.last is None or self.last.health != "late":
                 self.failures += 1
-                log.warning("source %s has not answered for %.1f s; going on without it", self.source.name, waited)
+                log.warning("source %s has not answered for %.1f s; continuing without it", self.source.name, waited)
             self.last = self._report(
                 "late", since, waited, say("no answer for {waited_seconds}", waited_seconds=waited)
             )

@@ -318,7 +318,7 @@ class Listener:
             else:
                 await connection.serve()
         except OSError as error:  # a client that gave up, or a failed TLS handshake
-            _log.debug("no connection: %s", error)
+            _log.debug("connection failed: %s", error)
         finally:
             connection.abort()  # otherwise 3.10's TLS transport, lost by an error, would warn that it is open
             self._connections.discard(connection)

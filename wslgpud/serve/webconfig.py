@@ -123,11 +123,11 @@ class WebConfigFile:
         try:
             new = load(self._path)
         except ConfigError as error:
-            _log.error("%s; going on with what was read before", error)
+            _log.error("%s; keeping the configuration read before", error)
         else:
             if gone := weaker(self.current, new):
                 remedy = "put it back, or restart the daemon if you mean it"
-                _log.error("%s: %s would be gone; %s; going on with what was read before", self._path, gone, remedy)
+                _log.error("%s: %s would be gone; %s; keeping the configuration read before", self._path, gone, remedy)
             else:
                 self.current = new
                 if self._known is not None:
@@ -230,7 +230,7 @@ def load(path: Path) -> WebConfig:
         for name in ("http_server_config", "tls_server_config", "rate_limit")
     )
     if http.values.get("http2"):
-        _log.info("%s: http2 is not spoken here and stays off", path)
+        _log.info("%s: http2 is not supported and stays off", path)
     context, allowed, files = _tls(encryption) if encryption.values else (None, (), ())
     return WebConfig(
         tls=context,
@@ -336,7 +336,7 @@ def _set_versions(context: ssl.SSLContext, section: _Section) -> None:
     lowest = section.get("min_version", "TLS12", _VERSIONS)
     highest = section.get("max_version", "TLS13", _VERSIONS)
     if lowest in ("TLS10", "TLS11"):
-        _log.warning("%s: min_version %s: nothing older than TLS12 is spoken here", section.where, lowest)
+        _log.warning("%s: min_version %s: nothing older than TLS12 is supported", section.where, lowest)
     if highest in ("TLS10", "TLS11") or _VERSIONS[lowest] > _VERSIONS[highest]:
         raise section.error(
             "there is no TLS version from min_version {lowest} to max_version {highest}", lowest=lowest, highest=highest

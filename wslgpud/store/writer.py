@@ -243,7 +243,7 @@ class Writer:
             return
         self._inode = _NO_FILE
         self._stats.set_aside = str(self._aside)
-        log.error("%s was damaged; it is kept as %s and a new one begun", path, self._aside)
+        log.error("%s was damaged; it is kept as %s and a new one is started", path, self._aside)
 
     def _open(self) -> wal.Wal:
         if self._wal is None:
@@ -276,7 +276,7 @@ class Writer:
         try:
             self._last_row = next(salvage)
         except sqlite3.Error as error:
-            log.error("%s: nothing can be read any more: %s", aside, error)  # noqa: TRY400 - one line says it
+            log.error("%s: nothing in it can be read: %s", aside, error)  # noqa: TRY400 - one line says it
             self._aside = None
         else:
             self._salvage = salvage
@@ -294,7 +294,7 @@ class Writer:
         """
         if self._path is None or self._wal is None or engines.identity(self._path) == self._inode:
             return
-        log.warning("%s was deleted or replaced; going on with the file of that name", self._path)
+        log.warning("%s was deleted or replaced; continuing with the file now of that name", self._path)
         ours = engines.identity(engines.log_path(self._path)) == self._wal.inode
         self._close_connection()
         if ours:

@@ -180,7 +180,7 @@ def note_hung(state_folder: Path, host: Host, pid: int) -> None:
         note = {"boot": host.read(_BOOT_ID).strip(), "pid": pid}
         safe_files.put(state_folder / _HUNG, json.dumps(note), mode=0o644)
     except (OSError, NoData, SourceError) as error:
-        log.warning("nobody will know after a restart that the worker %d hangs: %s", pid, error)
+        log.warning("after a restart the hung worker %d will be unknown: %s", pid, error)
 
 
 def still_hung(state_folder: Path, host: Host) -> bool:

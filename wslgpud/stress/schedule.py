@@ -140,7 +140,7 @@ class Nightly:
             for number in {run.uuid: number for number, run in runs.items() if run.complete and full}.values():
                 runs[number] = self._history.reader.stress_run(number) or runs[number]
         except StoreError as error:
-            log.warning("earlier stress runs are not known: %s", error)
+            log.warning("earlier stress runs are unknown: %s", error)
             return {}
         return runs
 
@@ -259,7 +259,7 @@ class Nightly:
                 if names := sorted(name for name in folder.names(_MOST_WAITING) if name.endswith(".json")):
                     self._take(folder, names)
         except OSError as error:
-            log.debug("no runs are taken over: %s", error)
+            log.debug("no earlier results are imported: %s", error)
 
     def _take(self, folder: safe_files.Folder, names: Sequence[str]) -> None:
         taken, kept = ({(run.wall, run.uuid) for run in runs} for runs in (self.runs(), self._kept().values()))

@@ -199,7 +199,7 @@ class Companion:
                     written = self.steps
                     _put(_name(own), self._document(began, pace))
             except Exception as error:  # as above
-                log.debug("nobody can be told: %r", error)
+                log.debug("progress is not reported: %r", error)
 
     def _document(self, began: float, pace: Sequence[tuple[float, int]]) -> dict[str, Any]:
         (since, before), (now, steps) = pace[0], pace[-1]
@@ -268,7 +268,7 @@ class _Loader:
         try:
             self._act(module)
         except Exception as error:  # as above
-            log.debug("%s stays as it is: %r", module.__name__, error)
+            log.debug("%s cannot be patched: %r", module.__name__, error)
 
 
 def _card(cuda: Any, index: int) -> str:

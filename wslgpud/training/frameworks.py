@@ -90,7 +90,7 @@ class Batches:
             try:
                 self._note(trainer, inputs)
             except Exception as error:  # an older or custom trainer must not fail because of this
-                log.debug("this batch is not told: %r", error)
+                log.debug("this batch is not reported: %r", error)
             # Without it, as in older versions, means cannot be averaged; and DeepSpeed counts passes.
             steps: Any = getattr(trainer, "current_gradient_accumulation_steps", None)
             whole = steps is None or getattr(trainer, "is_deepspeed_enabled", False)
