@@ -75,8 +75,8 @@ def lack_of_protection(environ: Mapping[str, str], score: int | None) -> str:
         return ""
     return (
         "when memory runs out the kernel may kill this daemon before the process that uses it up: its OOM score"
-        f" adjustment is {score}. A user's service, or one in a container without CAP_SYS_RESOURCE, cannot be protected;"
-        " 'sudo wslgpud service install' sets up one that is"
+        f" adjustment is {score}. A user's service, or one in a container without CAP_SYS_RESOURCE, cannot be"
+        " protected; 'sudo wslgpud service install' sets up one that is"
     )
 
 

@@ -1,6 +1,6 @@
-// Asks the daemon. Live values come by polling: one small answer a sample, none while nobody looks.
+// Queries the daemon. Live values are polled: one small answer per sample, none while the page is hidden.
 
-/** An answer that is none; `status` is 0 where nobody answered. */
+/** A failed request; `status` is 0 if nothing answered. */
 class ApiError extends Error {
   constructor(status, detail) {
     super(detail);
@@ -32,7 +32,7 @@ const LEAST_MS = 1000, MOST_MS = 10_000, PATIENCE_MS = 15_000;
 
 /**
  * Calls `onSample({document, age})` with each new sample and `onTrouble(error)` when there is none. `document`
- * is null when nothing is newer than the last; `query()` says how it is asked for. Stops while the page is hidden.
+ * is null when there is no newer sample; `query()` gives the parameters. Stops while the page is hidden.
  */
 export class Live {
   constructor(onSample, onTrouble, query) {
@@ -43,7 +43,7 @@ export class Live {
     this.failures = 0;
     this.timer = 0;
     this.interval = 1;
-    /** While all is well every second sample is enough to look at. */
+    /** While all is well, every second sample is enough. */
     this.every = 1;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.stop() : this.poll()));
   }
@@ -68,7 +68,7 @@ export class Live {
       this.failures = 0;
       if (found?.interval_seconds) this.interval = found.interval_seconds;
       this.onSample({ document: found, age });
-      // Ask a moment after the next sample is due, so that what is shown is never older than it need be.
+      // Ask a moment after the next sample is due, so that the values shown are never older than necessary.
       wait = Math.max(LEAST_MS, 1000 * (this.every * this.interval - (age % this.interval)) + 60);
     } catch (error) {
       if (abort.signal.aborted && abort.signal.reason !== "late") return;

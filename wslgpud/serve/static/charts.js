@@ -1,4 +1,4 @@
-// Curves. uPlot draws on a canvas; each chart also has words for those who do not see it.
+// Curves. uPlot draws on a canvas; each chart also has a text for those who cannot see it.
 /* global uPlot */
 
 import { h } from "./dom.js";
@@ -13,10 +13,10 @@ const TIMES = [0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 const RATIOS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10];
 
 export const LINES = 8;
-/** Above, right, below, left: to the right half of the last time stands outside. */
+/** Top, right, bottom, left: half of the last time label overhangs on the right. */
 export const PADDING = [8, 26, 0, 0];
 
-/** The theme's colours as the stylesheet has them. */
+/** The theme's colours, from the stylesheet. */
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -29,7 +29,7 @@ export function colours() {
 export const faint = (colour, alpha) => colour + Math.round(255 * alpha).toString(16).padStart(2, "0");
 
 function timeLabels(_, splits, __, ___, increment) {
-  // Of today the time says enough.
+  // For today the time alone is enough.
   let last = day(Date.now() / 1000);
   return splits.map((wall) => {
     const date = day(wall);
@@ -57,14 +57,14 @@ export function axes(colour, unit, rate, width) {
 function label(value, unit, rate, finest) {
   if (unit === "bandwidth") return bandwidth(value);
   if (unit === "seconds" && !rate) {
-    // All in the unit of the steps: rounded each by itself, two would read the same.
+    // All in the unit of the steps: rounded separately, two could read the same.
     const unit = [86400, 3600, 60].find((one) => finest >= one) ?? 1;
     return inUnits(count(value / unit), unit);
   }
   return unit === "bytes" ? (rate ? t("{amount}/s", { amount: size(value, finest) }) : size(value, finest)) : amount(value, unit, rate);
 }
 
-/** Keeps charts beside the elements that `show` keeps: by key, made anew when their shape changes. */
+/** Keeps charts beside the elements that `show` keeps: by key, rebuilt when their shape changes. */
 export class Charts {
   constructor() {
     this.known = new Map();
@@ -111,7 +111,7 @@ export class Charts {
   }
 }
 
-/** Headroom of the last minutes and, where something points to exhaustion, the fan of the forecast. */
+/** Headroom of the last minutes and, if exhaustion is in sight, the fan of the forecast. */
 export function fan(charts, key, { points, wall, forecast, past }) {
   const eta = forecast.eta_seconds;
   const now = wall;
@@ -127,7 +127,7 @@ export function fan(charts, key, { points, wall, forecast, past }) {
     if (before !== null && at - before > gap) put(before + gap / 2, null, null, null, null);
     put((before = at), value, null, null, null);
   }
-  // What was last seen a while ago is not so now.
+  // Values last seen a while ago are not current.
   put(now - (forecast.age_seconds ?? 0), left, ...(eta ? [left, left, left] : [null, null, null]));
   if (eta) {
     const ends = [eta.early ?? eta.middle, eta.middle, eta.late ?? eta.middle];
@@ -176,7 +176,7 @@ export function upright(u, at, colour) {
   ctx.restore();
 }
 
-/** The same with its name beside it: of the last to the right, else to the left, where there is room. */
+/** The same with its name beside it: right of the last one, else on the left if there is room. */
 export function mark(u, at, name, c, row, last) {
   upright(u, at, c.ink);
   const x = u.valToPos(at, "x", true);
@@ -190,7 +190,7 @@ export function mark(u, at, name, c, row, last) {
   const right = after && (last || !before);
   ctx.textAlign = right ? "left" : "right";
   const place = [x + (right ? 5 : -5) * devicePixelRatio, bbox.top + (5 + 14 * row) * devicePixelRatio];
-  // Whatever lies behind it, a level or the line of another mark.
+  // Legible over a level or the line of another mark.
   ctx.strokeStyle = faint(c.card, 0.8);
   ctx.lineWidth = 4 * devicePixelRatio;
   ctx.lineJoin = "round";
@@ -200,7 +200,7 @@ export function mark(u, at, name, c, row, last) {
   ctx.restore();
 }
 
-/** What was foretold at a moment: the middle as a line, from the earliest to the latest as a fan. */
+/** The forecast made at a moment: the median as a line, earliest to latest as a fan. */
 export function foretold(u, wall, { headroom_bytes: left, eta_seconds: eta }, c) {
   if (!eta) return;
   const { ctx, bbox } = u;
@@ -266,7 +266,7 @@ function withGaps(times, values) {
 export function shadeLevels(u, times, levels, c) {
   const { ctx, bbox } = u;
   const shades = [null, c.info, c.warning, c.critical, c.emergency];
-  // On black the palest of them would be the loudest.
+  // On black the palest would stand out most.
   const alphas = document.documentElement.dataset.theme === "dark" ? [0, 0.14, 0.26, 0.34, 0.5] : [0, 0.55, 0.55, 0.55, 0.55];
   ctx.save();
   for (let first = 0, next; first < times.length; first = next) {
@@ -280,7 +280,7 @@ export function shadeLevels(u, times, levels, c) {
   ctx.restore();
 }
 
-/** What a cursor says: time and values, as text in an element below the chart. */
+/** Cursor readout: time and values, as text in an element below the chart. */
 export function readout(u, unit, rate, names) {
   const at = u.cursor.idx;
   if (at === null || at === undefined) return "";

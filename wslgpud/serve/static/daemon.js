@@ -1,4 +1,4 @@
-// What the daemon itself costs, and how its sources are.
+// Cost of the daemon itself, and the state of its sources.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -61,7 +61,7 @@ function cost(own, before) {
       store.error ? h("p", { class: "bad" }, store.error) : null,
       h("dl", { class: "facts" },
         fact(t("file"), store.file_bytes === undefined ? undefined : [size(store.file_bytes), store.wal_bytes ? h("span", { class: "dim" }, ` + ${size(store.wal_bytes)} WAL`) : null]),
-        // in the first hour most of it is the file being made, which no day repeats
+        // in the first hour most of it is creating the file, which happens only once
         fact(t("written per day"), store.written_bytes_total === undefined || own.uptime_seconds < 3600 ? undefined : size(86400 * store.written_bytes_total / own.uptime_seconds), { text: "…" }),
         fact(t("waiting to be written"), t("samples: {n}", { n: count(store.queue_ticks) })), fact(t("dropped"), t("samples: {n}", { n: count(store.dropped_ticks_total) })),
         fact(t("last written"), store.last_commit_age_seconds === undefined ? undefined : t("{time} old", { time: duration(store.last_commit_age_seconds) }), { text: t("no data yet") }))),

@@ -1,4 +1,4 @@
-// What the doctor finds: problems first, with what mends them.
+// The doctor's findings: problems first, with their remedies.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";

@@ -1,4 +1,4 @@
-// Elements from data. Text only ever becomes text: there is no way here to make markup of a string.
+// Elements from data. Text only ever becomes text nodes: nothing here can turn a string into markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const DRAWN = new Set(["svg", "path", "rect", "circle"]);
@@ -28,8 +28,8 @@ const HANDLERS = ["onclick", "onchange", "oninput", "onkeydown", "ontoggle"];
 const keyOf = (node) => node.nodeType === 1 && (node.getAttribute("data-key") || node.id || null);
 
 /**
- * Make the children of `old` what `next` lists, touching only what differs: focus, selection, scrolling and
- * open details survive a new sample every second. What has `data-keep` (a chart) keeps its inside.
+ * Replace the children of `old` by those in `next`, touching only differences: focus, selection, scrolling and
+ * open details survive a new sample every second. An element with `data-keep` (a chart) keeps its content.
  */
 export function show(old, ...next) {
   const fresh = document.createDocumentFragment();
@@ -44,7 +44,7 @@ function children(old, fresh) {
   for (const wanted of [...fresh.childNodes]) {
     const key = keyOf(wanted);
     let found = key ? keyed.get(key) : at;
-    keyed.delete(key); // two of one key (programs of another namespace are all pid 0) are two all the same
+    keyed.delete(key); // equal keys (programs of another namespace are all pid 0) still mean two elements
     if (found && !alike(found, wanted)) found = null;
     if (!found && !key && at && alike(at, wanted)) found = at;
     if (!found) {
@@ -70,7 +70,7 @@ function morph(old, fresh) {
     return;
   }
   for (const { name } of [...old.attributes]) {
-    // What the reader has opened stays open.
+    // Details the reader has opened stay open.
     if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   }
   for (const { name, value } of fresh.attributes) {

@@ -1,36 +1,36 @@
-// Figures as people write them, the same way as everywhere (wslgpud/words).
+// Formats figures like the rest of the program (wslgpud/words).
 
 import { lang, t, template } from "./i18n.js";
 
 const SIZES = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
-/** `finest` is a difference that must still be seen. */
+/** `finest` is the smallest difference that must stay visible. */
 export function size(bytes, finest = Infinity) {
   if (!known(bytes)) return "–";
   const [unit, scale] = SIZES.find(([, s]) => bytes >= s) ?? SIZES[3];
   const value = Math.max(0, bytes) / scale;
   const least = value < 10 && scale > 2 ** 20 ? 1 : 0;
   let digits = Math.max(least, Math.min(3, Math.ceil(-Math.log10(finest / scale) - 0.01)));
-  // A quarter takes two digits: of one, steps of it would be of two lengths.
+  // A quarter takes two digits: with one, equal steps would look unequal.
   if (digits === 1 && (10 * finest / scale) % 1 > 0.01) digits = 2;
   return `${value.toFixed(digits)} ${unit}`;
 }
 
-/** A change with its sign: + is growth of use. */
+/** A change with its sign: + means growing use. */
 export const signed = (bytes) => (bytes < 0 ? "−" : "+") + size(Math.abs(bytes));
 
-/** Bandwidth as makers of cards write it: GB are 10^9 bytes. */
+/** Bandwidth as GPU vendors write it: 1 GB is 10^9 bytes. */
 export const bandwidth = (rate) => (known(rate) ? perSecond(`${(rate / 1e9).toFixed(rate < 1e10 ? 1 : 0)} GB`) : "–");
 
 const perSecond = (amount) => t("{amount}/s", { amount });
 
-/** A rate so that it has a few digits before the point: +310 MiB/min. */
+/** A rate in the unit that leaves a few digits before the point: +310 MiB/min. */
 export const speed = (rate) => (Math.abs(rate) >= 50 * 2 ** 20 ? perSecond(signed(rate)) : t("{amount}/min", { amount: signed(60 * rate) }));
 
 const SPANS = [[86400, template("{number} d")], [3600, template("{number} h")], [60, template("{number} min")], [0, template("{number} s")]];
 
-/** A span of time in a unit of so many seconds. */
+/** A span of time in a unit of that many seconds. */
 export const inUnits = (number, seconds) => t(SPANS.find(([unit]) => seconds >= unit)[1], { number });
 
 export function duration(seconds) {
@@ -50,7 +50,7 @@ export function count(value) {
   return value.toLocaleString(lang, { maximumFractionDigits: digits });
 }
 
-/** A value of a metric in the unit of its declaration; `rate` is one a second of a counter. */
+/** A value of a metric in its declared unit; `rate` means a counter's increase per second. */
 export function amount(value, unit, rate = false) {
   if (!known(value)) return "–";
   const per = rate ? perSecond : (text) => text;
@@ -65,11 +65,11 @@ export function amount(value, unit, rate = false) {
   return per(count(value));
 }
 
-// Britons write 14:05:09, and Swedes 2026-11-20.
+// en-GB gives 14:05:09, sv gives 2026-11-20.
 export const clock = (wall) => new Date(1000 * wall).toLocaleTimeString("en-GB");
 export const day = (wall) => new Date(1000 * wall).toLocaleDateString("sv-SE");
 
-/** Date and time; of today the time alone. */
+/** Date and time; for today the time alone. */
 export const moment = (wall) => (day(wall) === day(Date.now() / 1000) ? clock(wall) : `${day(wall)} ${clock(wall).slice(0, 5)}`);
 
 export const wallOf = (iso) => Date.parse(iso) / 1000;

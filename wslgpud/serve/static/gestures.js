@@ -1,4 +1,4 @@
-// Moving about in a chart by mouse, wheel and fingers.
+// Panning and zooming a chart by mouse, wheel and touch.
 
 /** Shift and drag, or a finger: pan; two fingers: zoom; a wheel with Ctrl or sideways: both. */
 export function gestures(u, { range, zoom, pan }) {

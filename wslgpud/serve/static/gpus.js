@@ -1,4 +1,4 @@
-// Each GPU with all that its driver tells, and what it does not tell as such.
+// Each GPU with everything its driver reports; missing values are shown as missing.
 
 import { get } from "./api.js";
 import { sparkline } from "./charts.js";
@@ -42,10 +42,10 @@ function seed(ctx, metric) {
   get("range", { series: names, start: sample.wall - PAST, end: sample.wall, step: 5 }).then(({ document }) => {
     for (const { labels, time, value } of document.series) recent.seed(`${metric} ${labels.uuid}`, time.map((wall, n) => [wall, value[n]]));
     ctx.render();
-  }, () => {}); // a database that cannot be read just now: the live points come all the same
+  }, () => {}); // the database cannot be read just now: the live points arrive anyway
 }
 
-/** Note the curves of a sample. */
+/** Add a sample to the curves. */
 export function rememberGpus(recent, sample) {
   for (const [, metric] of CURVES) {
     for (const { labels, value } of sample.all(metric)) recent.add(`${metric} ${labels.uuid}`, sample.wall, value);
@@ -55,7 +55,7 @@ export function rememberGpus(recent, sample) {
 function one(ctx, gpu) {
   const { sample } = ctx;
   const of = (metric, labels = {}) => sample.value(metric, { uuid: gpu.uuid, ...labels });
-  // The card answers, hence what is missing is what its driver does not tell.
+  // The card answers, so missing values are ones its driver does not report.
   const why = { text: t("N/A"), more: t("this driver does not report it") };
   const shown = (name, metric, unit, extra) => {
     const value = of(metric);

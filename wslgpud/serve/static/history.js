@@ -1,4 +1,4 @@
-// Any series over any time, from seconds to years: zoom, pan, and the tier that fits comes by itself.
+// Any series over any time, from seconds to years: zoom and pan; the fitting tier is chosen automatically.
 
 import { get } from "./api.js";
 import { axes, colours, faint, joined, LINES, readout } from "./charts.js";
@@ -78,7 +78,7 @@ async function everySeries() {
   return found;
 }
 
-// What is looked at stands in the address, so that it can be sent to somebody.
+// The view is kept in the address, so that it can be shared.
 
 function readAddress() {
   const query = new URLSearchParams(location.hash.split("?")[1] ?? "");
@@ -117,7 +117,7 @@ function wanted() {
   return [...metrics.values()].slice(0, MOST_CHARTS);
 }
 
-/** Ask for what is in view; what is drawn meanwhile stays, stretched. */
+/** Fetch the visible range; the old drawing stays, stretched, until it arrives. */
 async function load(ctx, quietly = false) {
   touched = Date.now();
   const mine = ++state.generation;
@@ -145,7 +145,7 @@ async function load(ctx, quietly = false) {
   state.loading = false;
   state.panels = answers;
   ctx.render();
-  performance.mark("history-loaded"); // for the tests, and for whoever profiles
+  performance.mark("history-loaded"); // for tests and profiling
 }
 
 function panelOf(answer, group) {
@@ -158,7 +158,7 @@ function panelOf(answer, group) {
     const points = rate ? rates(one.time, one.value, gapOf(one.time)) : null;
     const times = points ? points.map(([wall]) => wall) : one.time;
     const values = points ? points.map(([, value]) => value) : one.value;
-    // The span of a step is only worth drawing where lines do not hide each other.
+    // Min and max of a step are only worth drawing where lines do not hide each other.
     const span = one.min && answer.step > 1 && answer.series.length <= 2;
     tables.push(span ? [times, values, one.min, one.max] : [times, values]);
     const known = values.filter((value) => value !== null);
@@ -169,14 +169,14 @@ function panelOf(answer, group) {
   return { metric, unit, help, rate, step: answer.step, tier: answer.tier, series, data: joined(tables), cut: Math.max(0, group.length - MOST_PER_CHART) };
 }
 
-/** Labels that are the same in all series tell nothing apart; the uuid goes wherever the index is. */
+/** Labels equal in all series distinguish nothing; the uuid is dropped where the index is present. */
 function sharedLabels(list) {
   const found = new Set(Object.keys(list[0].labels).filter((label) => list.every((s) => s.labels[label] === list[0].labels[label])));
   if (list.every((s) => "gpu" in s.labels)) found.add("uuid");
   return found;
 }
 
-/** What a metric is: the page says it of what its boards show, the daemon of everything in English. */
+/** Meaning of a metric: the page has texts for those on its boards, the daemon for all, in English. */
 function help({ metric, help: text }) {
   const name = metric.replace(/^wslgpud_/, "");
   return known("help", name) ? { text: label("help", name) } : { text, lang: lang === "en" ? null : "en" };
@@ -246,7 +246,7 @@ function extent(low, high, unit) {
   return low >= 0 ? [0, high > 0 ? 1.05 * high : 1] : [1.05 * low, Math.max(0, 1.05 * high)];
 }
 
-// Moving about.
+// Panning and zooming.
 
 function zoom(ctx, from, to, keep = true) {
   const now = nowOf(ctx);
@@ -256,7 +256,7 @@ function zoom(ctx, from, to, keep = true) {
   Object.assign(state, { from: middle - span / 2, to: middle + span / 2, last: 0 });
   if (state.to > now + span / 2) Object.assign(state, { from: now - span / 2, to: now + span / 2 });
   ctx.render();
-  // While a finger or a wheel moves, only the picture follows; the question waits until it rests.
+  // During a gesture only the picture follows; the request waits until it ends.
   clearTimeout(hurry);
   hurry = setTimeout(() => load(ctx), 80);
 }
@@ -270,7 +270,7 @@ function unzoom(ctx) {
 
 const zoomBy = (ctx, factor) => {
   const half = (factor * (state.to - state.from)) / 2;
-  // What ends now goes on to do so.
+  // A range ending now keeps following the present.
   const [from, to] = state.last ? [state.to - 2 * half, state.to] : [(state.from + state.to) / 2 - half, (state.from + state.to) / 2 + half];
   if (state.last) lastSpan(ctx, Math.max(LEAST_SPAN, to - from));
   else zoom(ctx, from, to);
@@ -310,9 +310,9 @@ function key(ctx, event) {
   does();
 }
 
-// What can be chosen.
+// Choices.
 
-/** Where many machines write into one database, whose history it is. */
+/** The machine whose history is shown, where several write into one database. */
 function machines(ctx) {
   if (state.hosts.length < 2) return null;
   const own = ctx.sample?.document.host;

@@ -1,4 +1,4 @@
-// What went wrong: the list, and each with its story: its subject over time, who grew, how it ended.
+// Incidents: the list, and each with its story: its subject over time, the processes that grew, how it ended.
 
 import { get } from "./api.js";
 import { axes, colours, faint, foretold, mark, PADDING, shadeLevels, upright } from "./charts.js";
@@ -74,12 +74,12 @@ export const incidents = {
   },
 };
 
-/** What is true of an open one at this moment: its rows tell how it was when they were written. */
+/** The current state of an open one: its rows give the state when they were written. */
 const now = (ctx, id) => (ctx.state === "live" ? (ctx.sample?.status?.incidents ?? []).find((one) => one.id === id) : null);
 
 const curvesOf = (found) => (found.headroom ?? []).filter((c) => c.points.length > 1 && (c.resource === found.resource || !c.resource.startsWith("cgroup:"))).slice(0, 6);
 
-/** What is marked on the curves: [moment, name]. */
+/** Marks on the curves: [moment, name]. */
 function marksOf(d) {
   const end = d.killed ? [d.killed, t("Killed")] : d.closed && d.rule === "memory_exhaustion" ? [d.closed, t("Over")]
     : d.rule === "memory_exhaustion" ? null : [d.moment, t("Here")];
@@ -90,7 +90,7 @@ function marksOf(d) {
 function report(d, open) {
   const [own, ...others] = curvesOf(d);
   const told = [
-    // Of one that goes on it is of its last change: the figures of now are in the headline.
+    // For an open one they are from its last change: the current figures are in the headline.
     d.trouble ? [t("Probable cause"), ": ", d.trouble] : d.evidence && [open && d.levels?.length ? [h("span", { class: "dim" }, at(d.levels[d.levels.length - 1].at)), " "] : null, d.evidence],
     d.false_alarm ? t("Looks like a false alarm: nothing was killed and memory was never short.") : null,
   ].filter(Boolean);
@@ -114,7 +114,7 @@ function report(d, open) {
   ];
 }
 
-/** Since when, or from when to when; what only happens at a moment has no outcome. */
+/** Since when, or from when to when; an instantaneous event has no outcome. */
 function when(d) {
   const end = d.killed ?? d.closed;
   if (!d.outcome) return at(d.opened);
@@ -140,7 +140,7 @@ function fate(message) {
   return message.error ? t("not sent: {error}", { error: message.error }) : t("not sent yet");
 }
 
-/** What was left, on the axis of time that all curves share; with the levels and the forecast where it is the subject. */
+/** Headroom, on the time axis all curves share; with levels and forecast if it is the subject. */
 function draw(charts, d, curve, own) {
   const times = curve.points.map(([wall]) => wall);
   const gap = gapOf(times);

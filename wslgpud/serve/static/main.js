@@ -1,4 +1,4 @@
-// Puts the page together: head, views, the live sample, and what is said when there is none.
+// Assembles the page: head, views, the live sample, and the notice when there is none.
 
 import { Live } from "./api.js";
 import { Charts } from "./charts.js";
@@ -32,7 +32,7 @@ const ctx = {
   pending: 0,
 };
 let view = null;
-/** When the last answer came (performance.now), and how old its sample was then. */
+/** When the last answer arrived (performance.now), and the age of its sample then. */
 let answered = null, age = 0, trouble = null, spoken = "", back = 0;
 let wanted = preferred(), changing = false;
 
@@ -95,7 +95,7 @@ function render() {
   announce(state);
 }
 
-/** Tell a screen reader of a change of level; not of each sample. */
+/** Announce a change of level to screen readers, not each sample. */
 function announce(state) {
   if (state !== "live") return;
   const { level, headline } = ctx.sample.status.verdict;
@@ -116,7 +116,7 @@ function top(state) {
   h("nav", { class: "tabs", "aria-label": t("Sections") }, VIEWS.map((one) => h("a", { href: `#/${one.key}`, "aria-current": one === view ? "page" : null }, t(TITLES[one.key]))))];
 }
 
-/** Speak the language that is wanted, as soon as the daemon has given the words; the next sample tries again. */
+/** Switch to the wanted language once the daemon has delivered its texts; the next sample retries. */
 async function change() {
   if ((ready && lang === wanted) || changing) return;
   changing = true;
@@ -152,7 +152,7 @@ function onSample({ document: found, age: seconds }) {
       const joins = before && !before.waiting && !restarted;
       remember(ctx.recent, ctx.sample, joins ? before : null);
       rememberGpus(ctx.recent, ctx.sample);
-      // What was missed meanwhile is in the database.
+      // Samples missed meanwhile are in the database.
       if (restarted || wasLost) view.enter?.(ctx, view.path);
       change();
       view.sampled?.(ctx);
@@ -170,7 +170,7 @@ function onTrouble(error) {
 const live = new Live(onSample, onTrouble, () => ({ lang }));
 addEventListener("hashchange", route);
 addEventListener("theme", () => { ctx.charts.clear(); ctx.render(); });
-// Age goes on when samples do not.
+// The age keeps counting when samples stop.
 setInterval(() => { if (!document.hidden && connection() !== "live") ctx.render(); }, 1000);
 await change();
 route();

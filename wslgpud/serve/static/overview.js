@@ -11,7 +11,7 @@ import { LEVELS, rates } from "./sample.js";
 import { NIGHT } from "./stress.js";
 
 const PAST = 900, VITALS = 600;
-/** Cgroups beyond these are in the history only: a machine may have hundreds. */
+/** Further cgroups are only in the history: a machine may have hundreds. */
 const MOST_RESOURCES = 12;
 
 const seeded = new Set();
@@ -27,13 +27,13 @@ export const overview = {
 
   sampled(ctx) {
     seed(ctx);
-    // What is closed is asked for again only when what is open has changed.
+    // Closed incidents are fetched again only when the open ones have changed.
     const open = (ctx.sample.status.incidents ?? []).map((i) => `${i.id} ${i.level}`).join();
     if (open !== this.open) {
       this.open = open;
       const { lang } = ctx;
       get("incidents", { limit: 6, least: "warning", lang }).then(({ document }) => {
-        if (lang !== ctx.lang) return; // the page has changed its language meanwhile, and asks anew
+        if (lang !== ctx.lang) return; // the language has changed meanwhile, and it is fetched again
         this.incidents = document.incidents;
         ctx.render();
       }, () => { this.open = null; });
@@ -49,7 +49,7 @@ export const overview = {
     const memories = forecasts.map((f) => resource(ctx, f));
     const missing = absent(sample);
     const vitals = tiles(ctx);
-    // What is gone has no forecast, and may be what the verdict is about.
+    // A vanished resource has no forecast, and may be the verdict's subject.
     const first = status.verdict.subject && status.verdict.subject !== forecasts[0]?.resource;
     return [h("div", { class: "stack" },
       banner(ctx.state === "live" ? status.verdict : past(ctx), status.tally),
@@ -78,7 +78,7 @@ export const overview = {
     const { sample } = ctx;
     if (!sample || sample.waiting) return;
     for (const forecast of shownForecasts(sample.status)) {
-      // The nearer the end, the closer one looks.
+      // The nearer exhaustion, the shorter the span shown.
       const late = forecast.eta_seconds?.late ?? forecast.eta_seconds?.middle;
       const past = late === undefined ? PAST : Math.min(PAST, Math.max(120, 3 * late));
       const points = ctx.recent.points(`headroom ${forecast.resource}`, sample.wall - PAST);
@@ -87,7 +87,7 @@ export const overview = {
   },
 };
 
-/** How the last test of each card's memory ended. */
+/** Outcome of the last memory test of each card. */
 function nights({ stress }) {
   if (!stress?.length) return null;
   return card(t("Last stress run"), h("a", { href: "#/stress" }, t("All stress runs")), h("ul", { class: "plain-list" }, stress.map((run) => h("li", { "data-key": `n${run.uuid}` },
@@ -96,20 +96,20 @@ function nights({ stress }) {
     run.note ? h("p", { class: "dim small" }, run.note) : null))));
 }
 
-/** What the verdict is about comes first, then what is worst: neither is among those that are left out. */
+/** The verdict's subject comes first, then the worst: neither may be among those left out. */
 function shownForecasts({ forecasts = [], verdict }) {
   const rank = (f) => (f.resource === verdict?.subject ? LEVELS.length : LEVELS.indexOf(f.level));
   return [...forecasts].sort((a, b) => rank(b) - rank(a)).slice(0, MOST_RESOURCES);
 }
 
-/** What was the verdict is none any more: it only says how things stood. */
+/** An outdated verdict only says how things stood. */
 function past(ctx) {
   const { level, headline } = ctx.sample.status.verdict;
   return { level: "unknown", headline: t("The current state is not known"),
     advice: t("{time} ago: {what}", { time: duration(Math.floor(ctx.age())), what: `${label("level", level)}, ${headline}` }) };
 }
 
-/** The daemon's verdict as it words it. */
+/** The daemon's verdict, as worded there. */
 function banner({ level, headline, byline, advice, incident, more }, tally) {
   const parts = [
     level === "ok" && tally ? h("a", { href: "#/incidents" }, tally) : null,
@@ -146,7 +146,7 @@ function resource(ctx, f) {
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img",
       "aria-label": t("{what}: {left} left of {all}. {outlook}", { what: f.name, left, all, outlook: f.outlook }) }),
     h("dl", { class: "facts" },
-      // Where the outlook is a rate already, a second one, measured over another time, only puzzles.
+      // If the outlook is already a rate, a second one measured over another time would only confuse.
       Math.abs(rate) >= 2 ** 20 / 60 && !full && !jobs.length && !/[+−]/.test(f.outlook) ? fact(t("change of use"), speed(rate)) : null,
       full || jobs.length ? null : chance(f),
       f.capacity_learned ? fact(t("actual limit"), label("learned", f.capacity_learned)) : null),
@@ -154,7 +154,7 @@ function resource(ctx, f) {
     held(f) ? h("p", { class: "dim small" }, t("No new sample of this memory for {time}.", { time: duration(f.age_seconds) })) : null);
 }
 
-/** Nothing new came of this memory for longer than a tick or two: what is shown is how it was. */
+/** No new value for this memory for more than a tick or two: the one shown is old. */
 const held = (f) => f.age_seconds > 5;
 
 function bar(f, status, gpu) {
@@ -183,7 +183,7 @@ export function vramBar(gpu, level) {
       ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`]], level)];
 }
 
-/** The other side of the wall, where somebody has asked it. */
+/** The Windows side, if it is sampled. */
 function windows({ windows: host }) {
   if (!host) return null;
   const { memory_total_bytes: all, memory_available_bytes: free, committed_bytes: promised, commit_limit_bytes: most } = host;
@@ -200,7 +200,7 @@ function windows({ windows: host }) {
       spilled.map(([adapter, bytes]) => h("div", {}, h("dt", {}, t("GPU memory in RAM")), h("dd", { title: adapter, translate: "no" }, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
 }
 
-/** What is missing, and why: a machine without a GPU is not one whose driver is silent. */
+/** Missing parts, and why: no GPU is not the same as a silent driver. */
 export function absent(sample) {
   const found = [];
   if (!sample.source("memory") || sample.source("memory").health !== "ok") {
@@ -223,7 +223,7 @@ export function absent(sample) {
   return found;
 }
 
-// The small curves: each is made of series, live from one sample to the next, and of the recorded minutes before.
+// The small curves: live points from the samples, preceded by the recorded minutes.
 
 const sum = (values) => values.reduce((all, one) => all + one, 0);
 const VITAL = [
@@ -239,7 +239,7 @@ const VITAL = [
 const seriesOf = (sample, vital) => sample.all(vital.metric)
   .filter(({ labels }) => Object.entries(vital.where ?? {}).every(([k, v]) => labels[k] === v)).slice(0, 12);
 
-/** Note what a sample says; `before` is the one before it. */
+/** Add a sample to the curves; `before` is the previous one. */
 export function remember(recent, sample, before) {
   for (const f of shownForecasts(sample.status)) if (!held(f)) recent.add(`headroom ${f.resource}`, sample.wall, f.headroom_bytes);
   for (const vital of VITAL) {

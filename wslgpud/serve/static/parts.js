@@ -1,10 +1,10 @@
-// Pieces that several views share.
+// Components shared by several views.
 
 import { h } from "./dom.js";
 import { moment, wallOf } from "./format.js";
 import { label, t } from "./i18n.js";
 
-/** A name (of a program, a card, a series): nobody's language, and no translator's business. */
+/** A name (of a program, a card, a series): not to be translated. */
 export const named = (text, props = {}) => h("span", { translate: "no", ...props }, text);
 
 const SIGNS = {
@@ -16,7 +16,7 @@ const SIGNS = {
   unknown: ["M12 12a4 4 0 1 1 5.5 3.7c-1 .5-1.5 1.2-1.5 2.3", "M16 22.6v.4"],
 };
 
-/** A level as a shape, so that it does not take colours to tell. */
+/** A level as a shape, so that it can be told without colours. */
 export function sign(level) {
   const round = level === "info" || level === "unknown" || level === "ok";
   return h("svg", { class: "sign", viewBox: "0 0 32 32", "aria-hidden": "true" },
@@ -25,7 +25,7 @@ export function sign(level) {
 
 export const chip = (level, text) => h("span", { class: ["chip", level] }, text ?? label("level", level));
 
-/** The same of what is over: nothing is filled with red while all is well. */
+/** The same for a past one: nothing is filled with red while all is well. */
 export const pastChip = (level, text) => h("span", { class: ["chip past", level] }, text ?? label("level", level));
 
 /** A bar of layers; `parts` are [class, share]. */
@@ -43,14 +43,14 @@ export function layers(parts, level, words) {
 export const keys = (entries, level) => h("ul", { class: ["keys", level] },
   entries.filter(Boolean).map(([name, text]) => h("li", { class: name }, h("i"), text)));
 
-/** A figure with its name; what is absent says why. */
+/** A figure with its name; an absent one with its reason. */
 export const fact = (name, value, why) => h("div", {}, h("dt", {}, name),
   h("dd", {}, value ?? h("span", { class: "dim", title: why?.more }, why?.text ?? t("not known"))));
 
 export const card = (title, side, ...content) => h("section", { class: "card" },
   h("div", { class: "head" }, h("h2", {}, title), side), content);
 
-/** A card that shows this moment: it pales when that is past. */
+/** A card of current values: it pales when they are outdated. */
 export const liveCard = (...given) => {
   const made = card(...given);
   made.classList.add("fades");
@@ -60,7 +60,7 @@ export const liveCard = (...given) => {
 /** A command, and a button that copies it. */
 export const command = (text) => [h("code", {}, text), " ", h("button", { type: "button", class: "small", onclick: (event) => copy(text, event.currentTarget) }, t("Copy"))];
 
-/** Over plain HTTP from another machine browsers have no clipboard to write to; what is selected can be copied there, too. */
+/** Over plain HTTP from another machine browsers offer no clipboard; selected text can still be copied. */
 async function copy(text, button) {
   if (navigator.clipboard) await navigator.clipboard.writeText(text);
   else {
@@ -75,7 +75,7 @@ async function copy(text, button) {
 
 export const empty = (...text) => h("p", { class: "empty" }, text);
 
-/** What stands where an answer is still to come, or did not. */
+/** Placeholder for an answer that is pending or failed. */
 export function pending(loaded, again) {
   if (loaded?.error) {
     return h("div", { class: "card empty" }, h("p", {}, t("Could not be loaded: {why}", { why: loaded.error })), h("button", { type: "button", onclick: again }, t("Try again")));
@@ -90,7 +90,7 @@ export const table = (caption, head, rows) => h("div", { class: "scroll", tabind
 
 export const column = (name, kind) => h("th", { scope: "col", class: kind }, name);
 
-/** What runs now and has an end: a stress run, a guarded command. `kind` asks for one of them. */
+/** Runs in progress: a stress run, a guarded command. `kind` selects one of them. */
 export function work(status, kind) {
   const found = (status?.running ?? []).filter((one) => !kind || one.kind === kind);
   if (!found.length) return null;

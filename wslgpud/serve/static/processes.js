@@ -1,4 +1,4 @@
-// The processes that matter: now, and over the last day.
+// The largest processes: now, and over the last day.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -42,7 +42,7 @@ export const processes = {
   },
 };
 
-/** Who has grown by how much within ten minutes, by pid. */
+/** Growth within ten minutes, by pid. */
 function growth(ctx) {
   const end = ctx.sample?.wall;
   if (!end) return;
@@ -63,7 +63,7 @@ function vramByPid(status) {
   return found;
 }
 
-/** A table of the sample's processes; `most` cuts it short. */
+/** A table of the sample's processes, at most `most`. */
 export function processTable(ctx, { most = 200, sortable = false }) {
   const { sample } = ctx;
   if (!sample || sample.waiting) return empty(t("no data yet"));

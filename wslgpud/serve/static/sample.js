@@ -1,4 +1,4 @@
-// The last sample as the views ask for it, and the minutes before it for the small curves.
+// The last sample as the views need it, and the minutes before it for the small curves.
 
 export const LEVELS = ["ok", "info", "warning", "critical", "emergency"];
 
@@ -29,7 +29,7 @@ export class Sample {
     return this.byMetric[`wslgpud_${metric}`] ?? [];
   }
 
-  /** The value whose labels include these; undefined where it is not known. */
+  /** The value whose labels include these; undefined if unknown. */
   value(metric, labels = {}) {
     const wanted = Object.entries(labels);
     return this.all(metric).find((one) => wanted.every(([k, v]) => one.labels[k] === v))?.value;
@@ -42,7 +42,7 @@ export class Sample {
 
 const KEPT = 900;
 
-/** Remembers figures of the last minutes by name; a gap in the samples stays one. */
+/** Remembers figures of the last minutes by name; a gap in the samples stays a gap. */
 export class Recent {
   curves = new Map();
 
@@ -59,7 +59,7 @@ export class Recent {
     if (points.length > KEPT) points.splice(0, points.length - KEPT);
   }
 
-  /** Put older points before what has been seen live. */
+  /** Put older points before the live ones. */
   seed(name, points) {
     const live = this.curves.get(name) ?? [];
     const before = live.length ? points.filter(([wall]) => wall < live[0][0]) : points;
@@ -71,7 +71,7 @@ export class Recent {
   }
 }
 
-/** Increase a second between the samples of a counter; null over a gap, and where it began anew. */
+/** A counter's increase per second between samples; null over a gap or a reset. */
 export function rates(times, values, most = Infinity) {
   return times.slice(1).map((wall, i) => {
     const [seconds, grown] = [wall - times[i], values[i + 1] - values[i]];
@@ -79,7 +79,7 @@ export function rates(times, values, most = Infinity) {
   });
 }
 
-/** A distance of so many usual ones is a gap. */
+/** Samples further apart than this many intervals are a gap. */
 export function gapOf(times) {
   if (times.length < 3) return Infinity;
   const steps = times.slice(1).map((wall, i) => wall - times[i]).sort((a, b) => a - b);

@@ -111,7 +111,7 @@ function written(name, value) {
 }
 
 export function chunksOf(run) {
-  // A chunk has its seconds; what one wants to see is bytes a second.
+  // A chunk has seconds; bytes per second are of interest.
   return (Array.isArray(run.detail?.chunks) ? run.detail.chunks : [])
     .map(({ bytes, write, read }) => ({ write: bytes / write, read: bytes / read }))
     .filter((chunk) => Number.isFinite(chunk.write) || Number.isFinite(chunk.read));

@@ -1,4 +1,4 @@
-// Light or dark, before the first paint: a module would come too late and the page would flash.
+// Light or dark, before the first paint: a module would load too late and the page would flash.
 "use strict";
 (() => {
   const system = matchMedia("(prefers-color-scheme: dark)");
