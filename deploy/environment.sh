@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Sourced by deploy/run, deploy/install and tests/run: makes virtual environments, once.
 
-# as_root COMMAND...: run it as root, by sudo where needed; fails where neither is possible.
+# as_root COMMAND...: run it as root, with sudo if needed; fails if neither is possible.
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
@@ -13,12 +13,12 @@ as_root() {
     fi
 }
 
-# quietly COMMAND...: run it; what it says is shown only when it fails.
+# quietly COMMAND...: run it; its output is shown only if it fails.
 quietly() {
     said=$("$@" 2>&1) || { code=$? && printf '%s\n' "$said" >&2 && return $code; }
 }
 
-# counted TOTAL PIP...: as quietly, but says how far it is with so many packages.
+# counted TOTAL PIP...: like quietly, but shows progress through the packages.
 counted() {
     total=$1 count=0 said=
     shift
@@ -46,13 +46,13 @@ missing_packages() {
     done
 }
 
-# debian_packages NAME...: install those that are missing, and say which.
+# debian_packages NAME...: install the missing ones, and say which.
 debian_packages() {
     missing=$(missing_packages "$@")
     [ -n "$missing" ] || return 0
     command -v apt-get >/dev/null || { echo "please install: $missing" >&2; return 1; }
     echo "installing Debian packages: $missing" >&2
-    # Without package lists nothing can be found, with old ones nothing downloaded.
+    # Without package lists nothing is found; with old ones nothing can be downloaded.
     # shellcheck disable=SC2086 # a list of names
     if ! quietly as_root apt-get -qq update ||
         ! quietly as_root env DEBIAN_FRONTEND=noninteractive \
@@ -62,7 +62,7 @@ debian_packages() {
     fi
 }
 
-# unpacked_packages FOLDER NAME...: Debian packages as mere files in FOLDER/NAME. Servers come this way:
+# unpacked_packages FOLDER NAME...: unpack Debian packages into FOLDER/NAME without installing them. For servers:
 # installed, they would start with the machine and take its ports.
 unpacked_packages() {
     folder=$1
@@ -71,7 +71,7 @@ unpacked_packages() {
         [ -d "$folder/$name" ] && continue
         echo "fetching the Debian package $name into $folder" >&2
         rm -rf "$folder/$name.part" && mkdir -p "$folder/$name.part" || return
-        # apt drops to a user of its own, who may not write here; the warning about that says nothing more.
+        # apt drops to an unprivileged user who may not write here; its warning about that is harmless.
         (cd "$folder/$name.part" &&
             { apt-get -qq download "$name" 2>/dev/null ||
                 { quietly as_root apt-get -qq update && quietly apt-get -qq download "$name"; }; } &&
@@ -80,8 +80,8 @@ unpacked_packages() {
     done
 }
 
-# find_python: print the first Python that will do. Of a virtual environment (our own, when it is on PATH) the
-# Python it was made with: the environment may be about to be replaced.
+# find_python: print the first suitable Python. For a virtual environment (ours, if it is on PATH) the Python it
+# was made with: the environment may be about to be replaced.
 find_python() {
     for python in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
         "$python" -I -c 'import sys
@@ -92,16 +92,16 @@ print(sys._base_executable or sys.executable)' 2>/dev/null && return
     return 1
 }
 
-# with_venv PYTHON: see to it that it can make virtual environments.
+# with_venv PYTHON: make sure that it can create virtual environments.
 with_venv() {
-    # -I, here and below: else Python takes a module of that name from the folder that sudo was typed in.
-    # Debian splits venv and pip off; Python's own message would not say what to do.
+    # -I, here and below: else Python would import a module of that name from the current folder.
+    # Debian packages venv and pip separately; Python's own message does not give the remedy.
     "$1" -I -c 'import ensurepip, venv' 2>/dev/null ||
         debian_packages "$("$1" -I -c 'import sys; print(f"python3.{sys.version_info.minor}-venv")')"
 }
 
-# install_locked ENVIRONMENT FILE...: install what the lock files name. Only files that were hashed when they were
-# locked, and no source archives: to build one, pip would fetch whatever that asks for.
+# install_locked ENVIRONMENT FILE...: install the packages in the lock files. Only files hashed at locking time, and
+# no source archives: to build one, pip would fetch whatever it asks for.
 install_locked() {
     pip=$1/bin/pip
     shift
@@ -113,8 +113,8 @@ install_locked() {
     counted "$locked" "$pip" install --progress-bar off --disable-pip-version-check --require-hashes --only-binary :all: "$@"
 }
 
-# install_ours ENVIRONMENT REPOSITORY OPTION...: install the repository's own package. What builds it is locked as
-# well, and does not stay; pip's own isolated build would fetch the newest of everything.
+# install_ours ENVIRONMENT REPOSITORY OPTION...: install the repository's own package. The build
+# tools are locked too, and removed afterwards; pip's isolated build would fetch the newest of everything.
 install_ours() {
     backend=$1/backend pip=$1/bin/pip repository=$2
     shift 2
@@ -126,7 +126,7 @@ install_ours() {
 }
 
 # make_environment FOLDER REPOSITORY REQUIREMENTS...: a virtual environment with exactly these packages and
-# the repository's own in editable form. Does nothing, and needs no network, when it is up to date.
+# the repository's in editable form. When it is up to date, does nothing and needs no network.
 make_environment() {
     environment=$1 repository=$2
     shift 2
@@ -152,7 +152,7 @@ make_environment() {
     echo "$stamp" >"$environment/stamp"
 }
 
-# release_of REPOSITORY EXTRAS: print the name of a release, which says what is in it.
+# release_of REPOSITORY EXTRAS: print the name of a release, which identifies its contents.
 release_of() {
     python=$(find_python) || return
     printf '%s-%s\n' "$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$1/wslgpud/__init__.py")" "$(
@@ -165,8 +165,8 @@ release_of() {
     )"
 }
 
-# make_release FOLDER REPOSITORY EXTRAS: an environment with a copy of the program in it, which stays as it is
-# whatever becomes of the repository. EXTRAS like "apprise plots", or nothing.
+# make_release FOLDER REPOSITORY EXTRAS: an environment with a copy of the program, independent of the
+# repository from then on. EXTRAS like "apprise plots", or nothing.
 make_release() {
     [ -e "$1/complete" ] && return
     python=$(find_python) && with_venv "$python" || return
