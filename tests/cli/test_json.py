@@ -64,7 +64,7 @@ def run(command: str, places: dict[str, str], *more: str) -> tuple[int, str]:
 
 
 def documents(command: str, text: str) -> list[Any]:
-    """Return what is printed: one document, or for recordings one for each change of level, a line each."""
+    """Return the output: one document, or for recordings one per change of level, each on a line."""
     return [json.loads(line) for line in text.splitlines()] if command == "replay" else [json.loads(text)]
 
 

@@ -26,7 +26,7 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 
 def plain(name: str) -> str:
-    """Return what a page says, without troff's signs and in one line."""
+    """Return a page's text on one line, without troff markup."""
     text = re.sub(r"^\.\w\w ?|\\f[BIR]|\\:|\\&", "", PAGES[name], flags=re.MULTILINE)
     for sign, meant in ((r"\-", "-"), (r"\(aq", "'"), (r"\(ga", "`"), (r"\(ha", "^"), (r"\(ti", "~"), (r"\(dq", '"')):
         text = text.replace(sign, meant)

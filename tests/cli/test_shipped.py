@@ -1,4 +1,4 @@
-"""Dashboards and rules come with the program: exported, they are those of the repository, and nobody's are lost."""
+"""Dashboards and rules come with the program: the exported files equal the repository's, and no user's file is lost."""
 
 from __future__ import annotations
 

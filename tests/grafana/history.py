@@ -63,7 +63,7 @@ def _ramp(t: float, start: float, end: float) -> float:
 
 
 class Evening:
-    """What is invented: a desktop; from 0:40 on a training; in the last half hour its data loaders leak."""
+    """The invented history: a desktop; from 0:40 on a training; in the last half hour its data loaders leak."""
 
     def __init__(self, seed: int, *, leaks: bool, card_bytes: float, ram_bytes: float) -> None:
         self._random = random.Random(seed)

@@ -24,7 +24,7 @@ OFTEN = {"WSLGPUD_STORE__COMMIT_SECONDS": "1"}
 
 
 def chunks(slow: range = range(0)) -> list[dict[str, float | str]]:
-    """Return what a run says of 56 chunks, of which some are slow."""
+    """Return the output of a run over 56 chunks, some of them slow."""
     found: list[dict[str, float | str]] = []
     for number in range(56):
         seconds = 256 * MIB / (76e9 if number in slow else 760e9 - 1e9 * (number % 7))

@@ -51,7 +51,7 @@ SOURCE_KEYS = {
 
 
 def mounts(service: str) -> dict[str, Path]:
-    """Return what of the repository a service sees, by its path in there."""
+    """Return the repository's files that a service sees, by their path inside it."""
     split = (volume.split(":") for volume in SERVICES[service]["volumes"])
     return {inside: (GRAFANA / outside).resolve() for outside, inside, *_ in split if outside.startswith(".")}
 
@@ -139,7 +139,7 @@ def test_prometheus_starts_with_these_very_arguments_and_has_the_rules(tmp_path:
 
 @pytest.mark.servers
 def test_alertmanager_knows_these_very_arguments(tmp_path: Path) -> None:
-    """It refuses what it does not know before it does anything; its configuration has a test elsewhere."""
+    """It refuses unknown keys before doing anything; its configuration is tested elsewhere."""
     own = program("prometheus-alertmanager", "prometheus-alertmanager")
     command = [own, *command_here("alertmanager", tmp_path, free_port())]
 

@@ -1,4 +1,4 @@
-"""What Grafana's own dashboard-linter asks for, and what the worst dashboards get wrong.
+"""The rules of Grafana's dashboard-linter, and the common mistakes of bad dashboards.
 
 https://github.com/grafana/dashboard-linter/tree/main/docs/rules has the rules that are named here.
 """

@@ -30,7 +30,7 @@ STRICT = ["--noEmit", "--strict", "--skipLibCheck", "--target", "es2022", "--mod
 
 @pytest.fixture
 def compile_text(tmp_path):
-    """Compile TypeScript; return what the compiler says."""
+    """Compile TypeScript; return the compiler's output."""
     if not shutil.which("node") or not (MODULES / "node_modules" / "typescript").is_dir():
         pytest.skip("needs node, and Grafana's packages: python -m tests.grafana.pictures")
     (tmp_path / "node_modules").symlink_to(MODULES / "node_modules")

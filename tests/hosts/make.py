@@ -1,9 +1,8 @@
-"""Makes the synthetic machines of this folder anew: ``python tests/hosts/make.py [FOLDER]``.
+"""Regenerates the synthetic machines of this folder: ``python tests/hosts/make.py [FOLDER]``.
 
-Nobody has recorded these; each is put together from words that kernels, WSL and NVML are known to use, in a
-state that users have reported. ``origin`` in host.json says where state and words come from. Machines that
-were recorded (``kind`` is ``recorded``) are left alone. ``ticks`` says how many samples it takes until the
-machine does what it is there for.
+Nobody has recorded these; each is put together from words that kernels, WSL and NVML are known to use, in a state that
+users have reported. ``origin`` in host.json says where state and words come from. Machines that were recorded (``kind``
+is ``recorded``) are left alone. ``ticks`` says how many samples it takes until the machine does what it is there for.
 """
 
 from __future__ import annotations
@@ -359,7 +358,7 @@ MACHINES = (
 
 
 def write(machine: Machine, folder: Path) -> None:
-    """Write one machine in place of what was there."""
+    """Write one machine, replacing the previous one."""
     shutil.rmtree(folder, ignore_errors=True)
     for path, text in machine.files.items():
         file = folder / "root" / path.lstrip("/")

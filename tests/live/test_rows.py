@@ -1,4 +1,4 @@
-"""What the screens show of a machine: everything that fits, nothing that is not so, the same everywhere."""
+"""Rows on the screens: everything that fits, nothing untrue, the same everywhere."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def everywhere(document: dict[str, Any], size: tuple[int, int]) -> list[str]:
 
 
 def unfolded(text: str) -> str:
-    """Return what a text says, however its lines are folded."""
+    """Return a text with its line breaks undone."""
     return "".join(text.split())
 
 

@@ -172,7 +172,7 @@ def test_every_screen_says_it_in_one_line() -> None:
         "waiting": 2,
     }
 
-    assert str(headline(one)) == ("guarded: make -j8: for 3 min, time is up in 27 min, peak 11 GiB, 2 compilers wait")
+    assert str(headline(one)) == ("guarded: make -j8: for 3 min, time limit in 27 min, peak 11 GiB, 2 compilers wait")
     assert "27 分钟后到时限" in translator("zh").text(headline(one))
 
 

@@ -1,4 +1,4 @@
-"""The live view in a real terminal (tmux): every state captured and compared with what was found good.
+"""The live view in a real terminal (tmux): every state is captured and compared with an approved screen.
 
 ``WSLGPUD_RENEW=1`` writes the screens anew; look at them before they are committed.
 """
@@ -64,7 +64,7 @@ def shows(terminal: Terminal, name: str, *words: str, of: Callable[[str], str] =
 
 
 def box(screen: str) -> str:
-    """Return the help, without what is behind it."""
+    """Return the help without the screen behind it."""
     return "\n".join(re.findall(r"[╭│╰].*[╮│╯]", screen))
 
 

@@ -94,7 +94,7 @@ class StageClock:
         self._stopped: tuple[float, float] | None = None
 
     def stop(self) -> None:
-        """Stand still, so that what is shown does not grow old while a busy machine is slow to look at it."""
+        """Stop the clock, so that values do not go stale while a busy machine is slow to show them."""
         self._stopped = time.monotonic(), time.time()
 
     def mono(self) -> float:
@@ -105,7 +105,7 @@ class StageClock:
 
 
 class Stage:
-    """A store, a publisher and a server; what they hold is what a test puts there."""
+    """A store, a publisher and a server, filled by the test."""
 
     def __init__(
         self, folder: Path, port: int = 0, database: Path | str | None = None, web: str = "", name: str = ""
@@ -245,7 +245,7 @@ def spec_named(name: str) -> MetricSpec:
 
 
 def readings_of(observation: Observation) -> Iterator[Reading]:
-    """Return what the sources would have read."""
+    """Return the sources' readings."""
     known = catalogue()
     if observation.ram:
         for field, line in _LINES.items():

@@ -22,7 +22,7 @@ SCRIPTS = {TRAIN: "train.py", LOAD: "load.py", CACHE: "cache.py"}
 
 
 def held(group: str, t: float) -> int:
-    """Return what a group holds at a second."""
+    """Return a group's memory at a second."""
     if group == TRAIN:
         return GIB // 4 if t >= TRAIN_KILLED else GIB // 2 + int(max(0.0, t - 110) * 20 * (1 << 20))
     if group == LOAD:
@@ -41,7 +41,7 @@ def killed(group: str, t: float) -> int:
 
 
 def observations() -> Iterator[Observation]:
-    """Yield five minutes, a second each."""
+    """Yield five minutes, second by second."""
     for t in range(END):
         groups = tuple(
             CgroupState(g, LIMIT, held(g, t), max_events_total=9 * killed(g, t), oom_kills_total=killed(g, t))
@@ -57,7 +57,7 @@ def observations() -> Iterator[Observation]:
 
 
 def kernel_kill(group: str, wall: float) -> Event:
-    """Return what the kernel's log tells of a kill."""
+    """Return the kernel's log lines of a kill."""
     fields: dict[str, str | int | float] = {
         "victim": "python3",
         "pid": PIDS[group],

@@ -1,4 +1,4 @@
-"""What a program gets from the API."""
+"""The API's answers to a program."""
 
 from __future__ import annotations
 

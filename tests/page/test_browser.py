@@ -109,7 +109,7 @@ def test_a_remedy_of_the_doctor_is_copied_with_one_click(stage, look, secure):
 
 
 def alarmed(stage):
-    """Play a leak, and say of it what a daemon might."""
+    """Play a leak, with a daemon's messages about it."""
     stage.play(trace("ram-leak_linear-1"), 150)
     stage.verdict = {
         "en": {

@@ -1,4 +1,4 @@
-"""What is asked of Windows is PowerShell, and asks for what Microsoft documents. No Windows is at hand to try it on."""
+"""The scripts sent to Windows are valid PowerShell and query documented classes only (no Windows here to run them)."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _measured(rule: Rule) -> list[Case]:
 
 
 def _judged(rule: str, levels: tuple[Level, ...], metric: str, more: str) -> list[Case]:
-    """Return cases of what the daemon has judged already."""
+    """Return cases that the daemon has already judged."""
     cases = []
     for level in levels:
         series = f'{metric}{{{WHERE}, {more}resource="ram"}}'

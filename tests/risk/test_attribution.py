@@ -1,4 +1,4 @@
-"""Who grows on a card: named so that somebody can act on it, and nobody blamed for another one's memory."""
+"""Growth on a card: the program is named so that the user can act, and none is blamed for another's memory."""
 
 from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample
 from wslgpud.risk.attribution import Culprit, GpuAttribution
@@ -12,7 +12,7 @@ def card(*processes: GpuProcess) -> GpuSample:
 
 
 def blamed(*seen: tuple[GpuProcess, ...], lost_bytes_per_second: float = GIB / 10) -> Culprit:
-    """Show one set of processes a second; return who is to blame for the last five."""
+    """Show one set of processes per second; return the one blamed for the last five."""
     attribution = GpuAttribution()
     for t, processes in enumerate(seen):
         attribution.push(float(t), card(*processes))

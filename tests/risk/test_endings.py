@@ -1,4 +1,4 @@
-"""An alarm ends when what it was about is over, and says how; and the next one comes in time."""
+"""An alarm ends when its cause is over, and says how; and the next one comes in time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def play(
 
 
 def leak(start: float = 0.0, kills: int = 0, pid: int = 8932, seconds: int = 140) -> Iterator[Observation]:
-    """20 MiB a second up to the limit."""
+    """20 MiB per second up to the limit."""
     for i in range(seconds):
         yield group(start + i, min(3.0, 0.2 + 0.02 * i), kills, pid=pid)
 

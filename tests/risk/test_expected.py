@@ -19,7 +19,7 @@ SHELL = ProcessSample(9, 1, "bash", GIB // 100, 0, command="bash")
 
 
 class Desk:
-    """A machine of 24 GiB on which commands run one after the other, a sample a second."""
+    """A machine of 24 GiB on which commands run one after another, one sample per second."""
 
     def __init__(self):
         self.engine, self.t, self.pid, self.others = RiskEngine(), 0.0, 100, 4.0

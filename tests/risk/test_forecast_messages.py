@@ -1,4 +1,4 @@
-"""What is said of a forecast: the word agrees with the badge, who is named first, and figures stay whole."""
+"""Messages of a forecast: the word agrees with the badge, who is named first, and figures stay whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Windows host does to WSL: takes memory back, writes it to its page file, or has none left."""
+"""A Windows host takes memory back from WSL, writes it to its page file, or has none left."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_who_takes_the_memory_is_named(name, resource, who):
 
 
 def leaking(windows_every: float = 10.0, until: float = 300.0) -> list[Observation]:
-    """Return a machine at rest on a Windows that loses 50 MiB a second."""
+    """Return an idle machine on a Windows that loses 50 MiB per second."""
     ram = RamState(8 * GIB, 6 * GIB, free=6 * GIB)
     seen, due = [], 0.0
     for t in range(int(until)):

@@ -74,7 +74,7 @@ paths = st.lists(
 @UNHURRIED
 @given(paths, st.floats(0.0, 0.39), st.booleans(), st.sampled_from([0.5, 1.0, 5.0]), st.sampled_from(["ram", "gpu0"]))
 def test_nothing_stays_red_over_free_memory(path, rest, killed, interval, resource):
-    """Whatever went before: with room again for a minute all is well, after a kill at once."""
+    """Whatever happened before: all is well after a minute with room again, or at once after a kill."""
     engine, level, used, t = RiskEngine(), Level.OK, 0.2, 0.0
 
     def see(used, *, kill=False):

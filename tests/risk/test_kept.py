@@ -1,4 +1,4 @@
-"""What one life of the daemon has learned, the next one knows."""
+"""Knowledge learned by one run of the daemon is available to the next."""
 
 import time
 from dataclasses import replace
@@ -19,7 +19,7 @@ CEILING = {"ceiling_bytes": 16_600_000_000, "ceiling": "seen"}
 
 
 def life(folder):
-    """Start a daemon on a full card, let it tick until it has seen it, end it; return what it says of it."""
+    """Start a daemon on a full card, let it tick until it has seen it, stop it; return its forecast."""
     config = Config()
     config = replace(config, server=replace(config.server, port=0))
     with Daemon(config, RecordedHost(FULL_CARD), folder, {}) as daemon:

@@ -1,4 +1,4 @@
-"""What the engine learns of a machine: where a card ends, what comes back unharmed, and what it keeps."""
+"""What the engine learns about a machine: the usable end of a card, growth that comes back, and what it stores."""
 
 import pytest
 
@@ -203,7 +203,7 @@ def test_what_is_kept_of_another_version_or_machine_is_left_out(document):
 
 
 def leaking(engine, until, *, then=()):
-    """RAM that fills at 0.1 GiB a second up to ``until``, then observations without it."""
+    """RAM that fills at 0.1 GiB per second up to ``until``, then observations without it."""
     changes = []
     for t in range(until):
         ram = RamState(24 * GIB, int((20 - 0.1 * t) * GIB))

@@ -1,4 +1,4 @@
-"""Forecasts as metrics: what is not known is not there."""
+"""Forecasts as metrics: unknown values are absent."""
 
 from wslgpud.model import Forecast, Level
 from wslgpud.risk.risk_metrics import readings

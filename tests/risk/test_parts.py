@@ -119,7 +119,7 @@ def test_steps_that_double_are_expected_to_double_again():
 
 
 def waits(gaps, sizes, start=0.05):
-    """Climb by sizes, each after a wait of so many seconds; return what is thought a while after the last."""
+    """Climb by sizes, each after a wait in seconds; return the verdict a while after the last."""
     ledger, used, t = StepLedger(S.step), start, 0.0
     for gap, height in zip((*gaps, gaps[-1] // 2), (*sizes, 0.0), strict=True):
         for _ in range(gap):
@@ -146,7 +146,7 @@ def test_a_fall_ends_a_staircase():
 
 
 def pile(sizes, gaps, start=0.1, still=2):
-    """Take blocks of such sizes, each after a wait of so many seconds; return what is thought of the pile."""
+    """Allocate blocks of these sizes, each after a wait in seconds; return the verdict on the total."""
     ledger, used, t = StepLedger(S.step), start, 0.0
     for gap, height in zip((*gaps, still), (*sizes, 0.0), strict=True):
         for _ in range(2 * gap):

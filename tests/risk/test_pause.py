@@ -1,4 +1,4 @@
-"""What the user sees after a growth has stopped high up: why the alarm still holds, and its end."""
+"""Messages after growth has stopped high up: why the alarm still holds, and its end."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is told as a probability is one: it grows with time and certainty, and comes true as often as it says."""
+"""Probabilities behave as such: they grow with time and certainty, and come true as often as they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user is promised, said on recordings and on families drawn from seeds."""
+"""The promises to the user, checked on recordings and on families drawn from seeds."""
 
 from pathlib import Path
 

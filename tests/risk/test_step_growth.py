@@ -1,4 +1,4 @@
-"""What a training keeps with each step: leaks as people write them are seen within fifty steps, all else is silent."""
+"""Memory a training keeps with each step: common leaks are found within fifty steps, and there are no false alarms."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def in_turns(chance: random.Random, step: int) -> tuple[float, float]:
 
 
 def curriculum(chance: random.Random, step: int) -> tuple[float, float]:
-    """Sequences that get longer: what is held of the last outputs rises with the work."""
+    """Sequences that get longer: the last outputs held grow with the work."""
     length = min(1.0, 0.1 + step / 2000)
     return WEIGHTS + 300 * MIB * length, WEIGHTS + 300 * MIB * length + 2 * WORK * length
 
@@ -88,7 +88,7 @@ def warming(chance: random.Random, step: int) -> tuple[float, float]:
 
 
 def seen(program: Program, steps: int, seed: int = 1) -> Iterator[tuple[int, StepGrowth]]:
-    """Yield the steps after which growth is seen, and what is said of it."""
+    """Yield the steps after which growth is found, and the finding."""
     chance, floors = random.Random(seed), Floors()
     peak = 0.0
     for step in range(1, steps + 1):

@@ -1,4 +1,4 @@
-"""Recordings: what is written can be read, what is broken is named with its line."""
+"""Recordings: written ones can be read back, broken ones are reported with their line."""
 
 import dataclasses
 import gzip

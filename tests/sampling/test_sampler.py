@@ -109,7 +109,7 @@ def test_a_bug_in_a_source_is_reported_and_contained() -> None:
 
 
 class Hanging:
-    """A driver call that hangs until it is let go, then answers once and hangs no more."""
+    """A driver call that hangs until released, then answers and does not hang again."""
 
     def __init__(self) -> None:
         self.let_go = threading.Event()

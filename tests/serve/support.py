@@ -131,7 +131,7 @@ def receive_answer(sock):
 
 
 def _more(sock):
-    """Return what comes next; the end of the connection is none of it."""
+    """Return the next data; the end of the connection is an error."""
     if not (chunk := sock.recv(65536)):
         raise ConnectionError("the server has ended the connection before its answer was whole")
     return chunk
@@ -152,7 +152,7 @@ def answered(running, question):
 
 
 def said_by_the_server(caplog):
-    """Return what the server has logged; threads that other tests have left may have a say of their own."""
+    """Return the server's log lines, without those of threads left by other tests."""
     return [r for r in caplog.records if r.name.startswith(("wslgpud.serve", "uvicorn", "asyncio"))]
 
 

@@ -106,7 +106,7 @@ USERS = {"cheap": hashed("a", 4), "dear": hashed("b", 5)}
 
 
 def accept_all(*headers, users=USERS):
-    """Return what the server says to these, asked one after another, and the hashes that were computed."""
+    """Return the server's answers to these requests, sent one after another, and the number of hashes computed."""
     run = Counted()
     passwords = Passwords(run)
 

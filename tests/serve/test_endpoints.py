@@ -1,4 +1,4 @@
-"""What a person, a browser, Prometheus or systemd gets from each path."""
+"""The answer of each path to a person, a browser, Prometheus or systemd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, rude, many or mad cost nobody else anything."""
+"""Slow, rude, numerous or malicious clients cost the others nothing."""
 
 from __future__ import annotations
 

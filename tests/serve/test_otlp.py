@@ -27,7 +27,7 @@ READINGS = (Reading(RAM, 2**40 + 1, ("free",)), Reading(RAM, 7, ("used",)), Read
 
 
 class Collector:
-    """Takes what is pushed, as OpenTelemetry's own collector does; ``status`` is what it answers."""
+    """Accepts pushes like OpenTelemetry's collector; ``status`` is its answer."""
 
     def __init__(self):
         self.status, self.taken, self.headers = 200, [], []

@@ -1,4 +1,4 @@
-"""``web.config.file``: what other exporters accept is accepted, and what is wrong is named."""
+"""``web.config.file``: files that other exporters accept are accepted, and mistakes are named."""
 
 from __future__ import annotations
 

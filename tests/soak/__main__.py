@@ -56,7 +56,7 @@ class Case:
 
 @dataclass
 class Heard:
-    """What the daemon has told."""
+    """The daemon's messages."""
 
     levels: dict[tuple[str, str], Level] = field(default_factory=dict)
     opened: set[tuple[str, str]] = field(default_factory=set)
@@ -152,7 +152,7 @@ class Soak:
             time.sleep(0.002)
 
     def _wait_for_lanes(self) -> None:
-        """Wait for what is slow on a busy machine, such as a child that starts: days would pass meanwhile."""
+        """Wait for things that are slow on a busy machine, like starting a child: days would pass meanwhile."""
         hung = {"/": "filesystem", "/proc": "processes"}
         skipped = {hung[path] for path in self.host.hanging}
         if "driver hangs" in self._playing():
@@ -248,7 +248,7 @@ class Soak:
 
 
 def objects() -> Counter[str]:
-    """Count what the garbage collector knows of, by type."""
+    """Count the objects known to the garbage collector, by type."""
     gc.collect()
     return Counter(type(one).__qualname__ for one in gc.get_objects())
 

@@ -1,4 +1,4 @@
-"""What may go wrong in the soak, and what the daemon must say of it, at its begin and at its end."""
+"""The faults of the soak, and the daemon's expected messages at their start and end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Hanging(_Quiet):
 
 @dataclass
 class Card(_Quiet):
-    """The card or its driver: what the fake NVML answers meanwhile."""
+    """The card or its driver: the fake NVML's answers meanwhile."""
 
     settings: dict[str, str]
 

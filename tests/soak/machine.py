@@ -14,7 +14,7 @@ _GIB = 1 << 30
 
 
 class SoakClock:
-    """Time goes on by what the daemon says that it waits."""
+    """Time advances by the daemon's waits."""
 
     def __init__(self) -> None:
         self.mono_now, self.offset = 1000.0, 1.8e9
@@ -49,7 +49,7 @@ class SoakHost(Host):
         self._total_kib = int(self._meminfo.split()[1])
 
     def gpu(self, **settings: str | None) -> None:
-        """Change what the fake NVML answers; None takes a setting away."""
+        """Change the fake NVML's answers; None removes a setting."""
         for key, value in settings.items():
             self._gpu.pop(key, None)
             if value is not None:

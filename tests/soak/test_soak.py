@@ -1,4 +1,4 @@
-"""Half a day of the daemon's life with faults at random; the whole month is run by hand."""
+"""Half a day of the daemon's life with random faults; the whole month is run manually."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door to the machine gives whole files, and tells what is missing from what is refused."""
+"""The host access returns whole files, and distinguishes missing from refused."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def source(*urls: str) -> ModelServerSource:
 
 
 def values(page: bytes) -> dict[str, float]:
-    """Return what is read of a server that serves this page, by the name of the metric and its labels."""
+    """Return the readings from a server that serves this page, by metric name and labels."""
     with hostile(answers("200 OK", page)) as server:
         readings = source(f"{server.url}/metrics").read().readings
         return {f"{r.spec.name} {' '.join(r.labels)}".replace(server.place, "here"): r.value for r in readings}

@@ -1,4 +1,4 @@
-"""systemd-oomd and earlyoom: their words in the journal become news, and nobody else's do."""
+"""systemd-oomd and earlyoom: their journal lines become events, and no one else's do."""
 
 from __future__ import annotations
 

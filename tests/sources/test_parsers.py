@@ -1,4 +1,4 @@
-"""Whatever the kernel's files hold, a source says what it knows, or that it knows nothing: no more."""
+"""Whatever the kernel's files hold, a source returns readings or reports no data, and does nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of thousands of processes a few are looked at each time, and still nobody grows or appears unseen."""
+"""Of thousands of processes only a few are read each time, and still none grows or appears unseen."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Crowd:
         file.write_text(text)
 
     def scan(self) -> dict[int, int]:
-        """Return what the listed processes hold, by pid."""
+        """Return the memory of the listed processes, by pid."""
         self.clock.advance(SCAN_SECONDS)
         self.looked.clear()
         return {p.pid: p.rss_bytes for p in self.source.read().processes or ()}

@@ -166,7 +166,7 @@ def tell(line: str) -> None:
 
 
 def sealed_values(second: int) -> dict[MetricSpec | tuple[MetricSpec, str], Number]:
-    """Return what a frozen history holds in blocks, from its second 0 on."""
+    """Return the blocks of a frozen history, from its second 0 on."""
     values: dict[MetricSpec | tuple[MetricSpec, str], Number] = {
         (BYTES, "sealed"): 2**34 + 4096 * (second * second % 101),
         (BYTES, "still"): 2**30,

@@ -1,4 +1,4 @@
-"""Each night the file is looked through, and what is wrong is a metric and an alert."""
+"""Each night the file is checked, and damage becomes a metric and an alert."""
 
 from __future__ import annotations
 

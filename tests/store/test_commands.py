@@ -1,4 +1,4 @@
-"""``wslgpud history``, ``export``, ``db``: people get out what was recorded, beside a daemon that writes."""
+"""``wslgpud history``, ``export``, ``db``: the recorded data can be read while a daemon writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CARDS = (("0", "GPU-a"), ("1", "GPU-b"))
 
 @pytest.fixture(scope="module")
 def recorded(made, tmp_path_factory):
-    """Twenty minutes of a machine with two cards, and the daemon that goes on writing."""
+    """Twenty minutes of a machine with two cards, and the daemon still writing."""
     folder = tmp_path_factory.mktemp("state")
     clock = made.FakeClock(made.T0)
     settings = StoreSettings(commit_seconds=300, raw_days=3650)

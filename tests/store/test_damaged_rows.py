@@ -21,7 +21,7 @@ def _looks_after_every_commit(monkeypatch):
 
 @pytest.fixture
 def begun(file, settings, clock, made):
-    """Return a function that goes on with a history of 2000 seconds, of which two chunks are sealed."""
+    """Return a function that continues a history of 2000 seconds with two sealed chunks."""
 
     def go_on():
         return Store(file, settings, host_name="pc", clock=clock)

@@ -1,4 +1,4 @@
-"""Whatever happens to the file, the daemon goes on, says so, and writes again when it can."""
+"""Whatever happens to the file, the daemon keeps running, says so, and writes again when it can."""
 
 from __future__ import annotations
 

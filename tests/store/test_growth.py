@@ -13,7 +13,7 @@ NEWEST = 1_800_000_000.0
 
 
 def grown(seconds: float | None, sealed: int = 6000, newest: int = 1200, samples: int = 7200) -> Info:
-    """Return what is known of a history of so many seconds."""
+    """Return the reported size and growth of a history of that many seconds."""
     oldest = Oldest(raw_wall=None if seconds is None else NEWEST - seconds)
     tiers = {"samples, sealed": sealed, "samples, newest": newest, "minutes": 5000}
     return Info(1, ("here",), 3, 1 << 20, 0, 0, tiers, samples, oldest, NEWEST, tuple[Path, ...]())

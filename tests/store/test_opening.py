@@ -1,4 +1,4 @@
-"""Files and folders that are not what they should be get one line that says what to do."""
+"""Unsuitable files and folders get one line with the remedy."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_every_released_schema_becomes_today_s_and_keeps_its_rows(version, file,
 
 
 def _sealed_as_it_was(read_all):
-    """Hold every sample and every minute of a frozen history against what was put into it."""
+    """Compare every sample and every minute of a frozen history with its input."""
     for name, key in [
         ('*"sealed"*', (made.BYTES, "sealed")),
         ('*"still"*', (made.BYTES, "still")),

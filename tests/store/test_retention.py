@@ -105,7 +105,7 @@ def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, m
 
 @pytest.mark.servers
 def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, settings, made, monkeypatch):
-    """PostgreSQL's tables do not shrink when rows go, so what counts is what the rows themselves take."""
+    """PostgreSQL's tables do not shrink when rows are deleted, so the size of the rows themselves counts."""
     monkeypatch.setattr(upkeep, "MEASURE_SECONDS", 0.0)
     limit = 300_000
     noise = random.Random(1)

@@ -1,4 +1,4 @@
-"""What must survive a power cut is on the disk when we say so, not just handed to the kernel.
+"""Data that must survive a power cut is on the disk when we say so, not just handed to the kernel.
 
 Seen by strace: SQLite's log is synced between what was written and the moment it was promised.
 """

@@ -1,4 +1,4 @@
-"""What is not kept in full any more is answered from its summaries, by itself and in its place."""
+"""Ranges no longer kept in full are answered from their summaries, automatically."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the system refuses or loses, seen from a real process whose calls strace makes fail.
+"""Refused and lost writes, in a real process whose system calls strace makes fail.
 
-A disk that fails a sync has lost pages that it had taken, and Linux tells that once; a quota that is used up
-fails a write with EDQUOT, which SQLite calls a disk I/O error.
+A disk that fails a sync has lost pages that it had taken, and Linux tells that once; a quota that is used up fails a
+write with EDQUOT, which SQLite calls a disk I/O error.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _values(file):
 
 
 def test_a_disk_that_fails_now_and_then_has_everything_once_in_the_end(run, file):
-    """Each error is told once; what was committed before it is written again, and nothing twice."""
+    """Each error is reported once; data committed before it is written again, and nothing twice."""
     (errors,) = run(
         """
 for second in range(0, 2000, 100):

@@ -160,7 +160,7 @@ class Sensors:
 
 
 class Played:
-    """A daemon on such a machine, and what it has told of itself, second by second."""
+    """A daemon on that machine, and its output, second by second."""
 
     def __init__(self, daemon: Daemon, sensors: Sensors, manager: socket.socket, language: str) -> None:
         self.daemon, self.sensors, self.language = daemon, sensors, language
@@ -175,7 +175,7 @@ class Played:
         self._manager = manager
 
     def until(self, second: int) -> None:
-        """Let the story go on to a second of it."""
+        """Advance the story to a given second."""
         while self.sensors.second <= second:
             self.sensors.clock.mono_now += 1.0
             self.daemon.loop.tick()
@@ -188,7 +188,7 @@ class Played:
                     self.notified = self._manager.recv(1 << 16).decode()
 
     def messages(self) -> list[dict[str, Any]]:
-        """Return what the channel has got, once it has all."""
+        """Return the channel's messages once all have arrived."""
         dispatcher = self.daemon.loop.alerts.dispatcher
         eventually(lambda: not any(dispatcher.waiting().values()), "that the channel has got all")
         return [json.loads(line) for line in (self.folder / SENT).read_text().splitlines()]
@@ -218,7 +218,7 @@ def played(script: Script, folder: Path, *, language: str = "en") -> Iterator[Pl
 
 
 def oom_lines(pid: int, name: str, held: int, group: str = "") -> tuple[str, ...]:
-    """Return what the kernel writes when it kills for lack of memory."""
+    """Return the kernel's log lines of an OOM kill."""
     constraint = "CONSTRAINT_MEMCG" if group else "CONSTRAINT_NONE"
     where = f"oom_memcg={group},task_memcg={group}" if group else "global_oom,task_memcg=/"
     what = "Memory cgroup out of memory" if group else "Out of memory"

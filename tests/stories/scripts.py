@@ -15,7 +15,7 @@ PID = 8932
 
 
 class Moment(NamedTuple):
-    """A second of a story at which somebody looks, and how bad things are then."""
+    """A second of a story at which the surfaces are checked, and the expected level."""
 
     second: int
     level: str
@@ -87,7 +87,7 @@ def three_kills() -> Tale:
     rates = {"/build-a": (101, 40), "/build-b": (102, 36), "/build-c": (103, 32)}
 
     def of(t: int, pid: int, rate: int) -> tuple[int, int]:
-        """Return what is used, and in which second it ends."""
+        """Return the usage, and the second in which it ends."""
         ends = 20 + (limit - 256 * MIB) // (rate * MIB)
         return 256 * MIB + max(0, t - 20) * rate * MIB, ends
 

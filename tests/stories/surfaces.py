@@ -30,20 +30,20 @@ _BADGE = re.compile(r"^ ?(?P<badge>\S+) +(?P<rest>.+?)$")
 
 
 class Shown(NamedTuple):
-    """What one surface tells: the level by its name in JSON, and the words in which it tells it."""
+    """One surface's output: the level by its JSON name, and its text."""
 
     level: str
     text: str
 
 
 def get(played: Played, path: str) -> str:
-    """Return what the daemon's server answers."""
+    """Return the answer of the daemon's server."""
     with urllib.request.urlopen(played.daemon.url + path) as answer:
         return answer.read().decode()
 
 
 def ask(played: Played, path: str, code: str = "en") -> Any:
-    """Return what the API answers in a language."""
+    """Return the API's answer in a language."""
     return json.loads(get(played, f"/api/v1/{path}{'&' if '?' in path else '?'}lang={code}"))
 
 
@@ -69,7 +69,7 @@ def api(played: Played, code: str) -> Shown:
 
 
 def page(played: Played, code: str) -> Shown:
-    """``/api/v1/live``: what the page shows."""
+    """``/api/v1/live``, the page's data."""
     said = ask(played, "live", code)["status"]["verdict"]
     return Shown(said["level"], f"{said['headline']} {said.get('who', '')}")
 

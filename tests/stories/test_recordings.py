@@ -1,4 +1,4 @@
-"""The stories once more, from recordings: ``replay`` says of each what the daemon said while it happened."""
+"""The stories again, from recordings: ``replay`` says the same of each as the daemon did live."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _signals() -> Iterator[None]:
 
 
 def recorded(telling: Played, file: Path, patch: pytest.MonkeyPatch) -> None:
-    """Let ``wslgpud record`` see what the daemon saw, second by second, up to a Ctrl-C."""
+    """Run ``wslgpud record`` on the same machine, second by second, up to a Ctrl-C."""
     states = iter(telling.states)
 
     class Seen:

@@ -1,4 +1,4 @@
-"""Whole stories, told by a real daemon: every surface says the same, and says what is true at that moment."""
+"""Whole stories with a real daemon: every surface says the same, and the truth of that moment."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def assert_metrics_agree(telling: Played) -> None:
 
 
 def assert_messages_agree(telling: Played) -> None:
-    """What was sent says the same of the change that it tells of."""
+    """Sent messages agree with the change they report."""
     verdicts = {document["at"]: document["verdict"] for document in telling.documents}
     sent = telling.messages()
     assert sent

@@ -36,7 +36,7 @@ def faulty():
 
 
 class Done:
-    """What a run said."""
+    """The output of a run."""
 
     def __init__(self, lines, left):
         self.lines, self.left = lines, left

@@ -1,4 +1,4 @@
-"""What the tests of stress runs share."""
+"""Shared by the tests of stress runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run begins only where it disturbs nobody, and leaves when somebody comes."""
+"""A run starts only where it disturbs no one, and gives way when another program starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gates decide on is gathered from the machine."""
+"""The gates' inputs are gathered from the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the last run of a card looks like to Prometheus."""
+"""A card's last run as Prometheus sees it."""
 
 from __future__ import annotations
 

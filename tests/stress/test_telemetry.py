@@ -1,4 +1,4 @@
-"""What the card did during a run is told from what was sampled meanwhile."""
+"""The card's telemetry during a run comes from the samples taken meanwhile."""
 
 from __future__ import annotations
 

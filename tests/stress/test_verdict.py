@@ -1,4 +1,4 @@
-"""What the worker's lines mean."""
+"""The meaning of the worker's lines."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_peak_follows_from_clock_and_width_of_the_memory():
 
 
 def test_chunks_of_no_bytes_tell_nothing_and_end_no_run():
-    """No worker of ours says so, but what a line may say is checked by its shape alone."""
+    """Our worker never says so, but a line is checked by its shape alone."""
     empty = {"bytes": 0, "write": 1.0, "change": 1.0, "read": 1.0}
     assert classify_chunks([empty, empty]) == ["contended", "contended"]
 

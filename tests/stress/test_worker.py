@@ -1,4 +1,4 @@
-"""The worker finds what is wrong with memory, and nothing else; on a CPU, where faults can be planted."""
+"""The worker finds memory faults, and reports nothing else; on a CPU, where faults can be planted."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[MessageLi
     yield say("for {elapsed_seconds}", elapsed_seconds=document["elapsed_seconds"])
     if (left := document.get("left_seconds")) is not None:
         about = say("about {left_seconds} left", left_seconds=left) if stress else None
-        yield about or say("{left_seconds} to the time limit", left_seconds=left)
+        yield about or say("time limit in {left_seconds}", left_seconds=left)
     if peak := document.get("peak_bytes"):
         yield say("peak {peak_bytes}", peak_bytes=peak)
     if compilers := document.get("waiting"):
