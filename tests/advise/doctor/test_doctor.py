@@ -343,11 +343,11 @@ def test_a_card_that_windows_drives_in_tcc_mode_is_not_a_driver_to_install(tmp_p
             "the distro's disk fails",
         ),
         # microsoft/WSL#5410, #9972; #6982, #11274
-        ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", "stood still"),
-        ("rcu: INFO: rcu_sched self-detected stall on CPU", "stood still"),
-        ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [kworker/3:1:77]", "stood still"),
+        ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", "stalled, as when"),
+        ("rcu: INFO: rcu_sched self-detected stall on CPU", "stalled, as when"),
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [kworker/3:1:77]", "stalled, as when"),
         # microsoft/WSL#13263, #40458
-        ("Out of memory: Killed process 936 (systemd) total-vm:20352kB, anon-rss:0kB, file-rss:3072kB", "WSL itself"),
+        ("Out of memory: Killed process 936 (systemd) total-vm:20352kB, anon-rss:0kB, file-rss:3072kB", "WSL's own"),
         # microsoft/WSL#11277 with the kernel's words of zed-industries/zed#35758 and of 5.15
         (
             (
