@@ -363,8 +363,7 @@ class Observation:
 
     ``gap_expected``: the gap since the last sample is known not to be a stall (a suspended VM, a restart).
     ``exhausted`` names resources on which an allocation has just failed ("gpu" where the card is unknown), ``late`` the
-    kinds of resources (ram, gpu, cgroup) that could not be read in time; ``windows`` is the memory that Windows has
-    left.
+    kinds of resources (ram, gpu, cgroup) that could not be read in time; ``windows`` is Windows' available memory.
     """
 
     t: float
