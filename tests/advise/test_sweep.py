@@ -45,7 +45,7 @@ def test_the_value_that_would_not_fit_is_named_before_it_runs():
     assert too_much(steps(3, 5), "4", 50 * GIB, 16 * GIB) is None
     assert too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB) is not None
     why = str(too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB))
-    assert why == "8 would take 17 GiB of VRAM, and 16 GiB is free: stopped before it"
+    assert why == "8 would take 17 GiB of VRAM, but only 16 GiB is free: stopped before it"
     assert too_much(steps(3, 5, 9), "8", 50 * GIB, None) is None
     for word in ("large", "inf", "nan"):
         assert too_much(steps(3, 5, 9), word, 50 * GIB, 16 * GIB) is None

@@ -93,7 +93,7 @@ def test_alerts_test_says_which_channel_took_the_message(tmp_path: Path) -> None
 
     assert done.returncode == 1
     took, failed = done.stdout.splitlines()
-    assert "took it (gets warning and worse)" in took
+    assert "accepted it (gets warning and worse)" in took
     assert "failed: /bin/false ended with status 1" in failed
     assert server.got[0]["title"] == "Test message from wslgpud: alerts arrive here"
 

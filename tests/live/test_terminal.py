@@ -115,7 +115,7 @@ def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> 
         stage.play(trace("ram-leak_linear-1"), 171)
         shows(terminal, "emergency", "EMERGENCY", "swap")
         stage.server.stop()
-        shows(terminal, "no-answer", "NO ANSWER", "what follows is old")
+        shows(terminal, "no-answer", "NO ANSWER", "the data below is old")
         stage.serve(stage.port)
         stage.host("no-gpu", past_seconds=60)
         terminal.until("Memory is fine")

@@ -230,7 +230,7 @@ def test_a_read_that_does_not_return_where_little_is_left_warns_before_the_sampl
     assert max((c.new for c in changes), default=Level.OK) == Level.INFO
     assert [c.new for c in raised] == [Level.WARNING]
     assert raised[0].mono <= 145
-    assert "stood still" in str(raised[0].message)
+    assert "machine stalled" in str(raised[0].message)
 
 
 def test_a_late_read_at_half_empty_memory_is_nothing_and_ends_in_silence():

@@ -85,5 +85,5 @@ def test_groups_of_version_1_say_it_in_other_words(tmp_path):
 
 
 def test_a_machine_that_does_not_tell_is_no_machine_with_nothing_left(tmp_path):
-    with pytest.raises(NoData, match="does not tell"):
+    with pytest.raises(NoData, match="does not show"):
         memory_left(host(tmp_path, **{"/proc/meminfo": "MemTotal: 8388608 kB\n"}))
