@@ -254,7 +254,7 @@ class Store(AbstractContextManager["Store"]):
             return self._reader
 
     def _earlier_names(self) -> list[tuple[str, int]]:
-        """Return under which names this machine has left samples that are not sealed, and the last run of each."""
+        """Return the names under which this machine has unsealed samples, and the last run of each."""
         host, batch, run = schema.host.c, schema.batch.c, schema.daemon_run.c
         left = select(batch.id).where(batch.slot.bitwise_rshift(schema.ROW_BITS) == host.id, schema.unsealed)
         last = select(func.max(run.id)).where(run.id.bitwise_rshift(schema.ROW_BITS) == host.id)
@@ -275,7 +275,7 @@ class Store(AbstractContextManager["Store"]):
             of_host = (select(func.max(t.c.id)).where(schema.of_host(t, host_id)) for t in schema.NUMBERED)
             last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
             self._buffer.attach(host_id, last_row, same_file=same_file)
-            # a file is all ours, also what waits in it from before this machine was renamed
+            # the whole file is ours, including a backlog from before this machine was renamed
             self.outbox.load(connection, *((0, PROVISIONAL) if connection.dialect.name == "sqlite" else (low, high)))
             self._begin_run(connection, low, high)
 

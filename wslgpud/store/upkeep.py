@@ -126,7 +126,7 @@ class Upkeep:
         return last is not None or bool(earlier)
 
     def _earlier_names(self, connection: Connection) -> list[tuple[int, int]]:
-        """Return (host, last id) of batches in a file that may be sealed, of names that the machine had before."""
+        """Return (host, last id) of the batches in a file that may be sealed under earlier names of the machine."""
         if connection.dialect.name != "sqlite":
             return []
         others = connection.scalars(select(schema.host.c.id).where(schema.host.c.id != self._buffer.host_id)).all()
