@@ -69,7 +69,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def wrong(path: Path) -> Iterator[str]:
-    """Yield what a module imports though it may not."""
+    """Yield a module's forbidden imports."""
     floor = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
     mine, name = room_of(path), path.relative_to(PACKAGE)
     for imported in imports(path):

@@ -1,4 +1,4 @@
-"""What is written down is true: tables are generated, commands are run, keys and links exist."""
+"""The documentation is true: tables are generated, commands are run, keys and links exist."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_each_claim_of_the_security_page_names_a_test_that_is_there() -> None:
 
 
 def _drawn(name: str, picture: str) -> None:
-    """Hold a picture against what it was made of; with WSLGPUD_RENEW (./tests/renew), write it first."""
+    """Compare a picture with its source; with WSLGPUD_RENEW (./tests/renew), write it first."""
     file = ROOT / "deploy/pictures" / name
     if os.environ.get("WSLGPUD_RENEW"):
         file.write_text(picture)
@@ -144,7 +144,7 @@ def test_no_command_is_excused_that_no_page_shows() -> None:
 
 
 def _known(words: list[str]) -> str:
-    """Say what is wrong with a command line of ours; nothing if its commands and options exist."""
+    """Return what is wrong with a command line of ours; empty if its commands and options exist."""
     command: typer.core.TyperCommand | typer.core.TyperGroup = typer.main.get_command(app)  # type: ignore[assignment]
     options: set[str] = set()
     for word in words:

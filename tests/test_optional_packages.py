@@ -1,4 +1,4 @@
-"""What is not installed by itself: whoever lacks it is told the command that brings it."""
+"""Packages not installed by default: the message names the command that installs them."""
 
 from __future__ import annotations
 

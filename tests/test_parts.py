@@ -1,4 +1,4 @@
-"""What ./tests/run leaves out: the heavy parts, unless all are asked for or somebody names what is to run."""
+"""./tests/run skips the heavy parts, unless all are requested or tests are named."""
 
 from __future__ import annotations
 

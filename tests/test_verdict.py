@@ -1,4 +1,4 @@
-"""One level, one subject, one message: what wins, and what is said when nothing is wrong."""
+"""One level, one subject, one message: which one wins, and the message when all is well."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Runs commands one after another, each on a terminal of its own; a program, started by ``test_terminal``.
+"""Runs commands one after another, each on its own terminal; a program, started by ``test_terminal``.
 
-Reads a JSON list of [arguments, keys] from standard input; prints a list of [status, all that the terminal
-got]. ``keys`` are pressed as soon as the last of them, a text to wait for, was shown. One process that forks
-spares each command the start of Python.
+Reads a JSON list of [arguments, keys] from standard input; prints a list of [status, all that the terminal got].
+``keys`` are pressed as soon as the last of them, a text to wait for, was shown. One process that forks spares each
+command the start of Python.
 """
 
 from __future__ import annotations

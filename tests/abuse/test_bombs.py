@@ -38,7 +38,7 @@ def deflated(kind: int, mebibytes: int) -> bytes:
 
 
 def peak_mib(code: str) -> int:
-    """Run code in a Python of its own; return the most memory it took."""
+    """Run code in a separate Python; return its peak memory."""
     done = subprocess.run([sys.executable, "-c", f"{code}\n{PEAK}"], capture_output=True, text=True, check=True)
     return int(done.stdout.splitlines()[-1]) // 1024
 

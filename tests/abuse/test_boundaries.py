@@ -1,4 +1,4 @@
-"""What a boundary says and does at its edges: the remedy that fits, and a terminal that lacks characters."""
+"""Edge cases of the outermost error handlers: the fitting remedy, and a terminal that lacks characters."""
 
 from __future__ import annotations
 

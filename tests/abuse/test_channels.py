@@ -99,7 +99,7 @@ def living_in(home: Path) -> list[int]:
 
 
 def own_bytes(pid: int) -> int:
-    """Return the memory that a process shares with nobody, and its part of what it shares."""
+    """Return a process's private memory, and its proportional part of shared memory."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))

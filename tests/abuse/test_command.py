@@ -76,7 +76,7 @@ def test_a_command_that_never_ends_is_stopped_with_its_children(script, tmp_path
 
 @pytest.mark.parametrize("detach", ["", "setsid "], ids=["same session", "session of its own"])
 def test_a_grandchild_that_holds_the_pipe_neither_delays_nor_fails_a_success(detach, tmp_path):
-    """It was a failure after 30 seconds, sent again and again: the same warning for a day."""
+    """This used to fail after 30 seconds and be retried: the same warning for a day."""
     note = tmp_path / "pid"
     channel(f"{detach}sleep 600 & echo $! > {note}; cat > /dev/null").send(MESSAGE)
 

@@ -1,4 +1,4 @@
-"""Files that commands write, run by root in a folder of a user's who knows what they will be called."""
+"""Files written by commands that root runs in a folder of a user who knows the files' names in advance."""
 
 from __future__ import annotations
 

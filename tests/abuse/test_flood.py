@@ -40,7 +40,7 @@ def handles(running: Running) -> int:
 
 
 def connected(running: Running, number: int, saying: bytes = b"") -> list[socket.socket]:
-    """Connect so many clients; what they say at once keeps them from being cut as silent ones."""
+    """Connect this many clients; the bytes they send at once keep them from being dropped as silent."""
     place = urlsplit(running.url)
     clients = []
     for _ in range(number):
@@ -50,7 +50,7 @@ def connected(running: Running, number: int, saying: bytes = b"") -> list[socket
 
 
 def answer(client: socket.socket) -> bytes:
-    """Return all that comes until the server closes; one that it drops has said what it had to."""
+    """Return all data until the server closes the connection, or resets it."""
     parts = []
     try:
         while part := client.recv(1 << 16):

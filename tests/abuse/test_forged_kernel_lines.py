@@ -1,4 +1,4 @@
-"""Nobody but the kernel says that a process was killed or that VRAM ran out."""
+"""Only the kernel can report that a process was killed or that VRAM ran out."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_a_package_is_handed_over_as_one_file_where_its_reader_may_not_look(publ
 
 @pytest.fixture
 def leased() -> Iterator[Callable[[Path], None]]:
-    """Have a file's owner hold a lease on it: who opens it waits until they let go, or the kernel's 45 s."""
+    """Have a file's owner hold a lease on it: opening it blocks until they release it, or for the kernel's 45 s."""
     holders: list[subprocess.Popen[bytes]] = []
 
     def hold(path: Path) -> None:

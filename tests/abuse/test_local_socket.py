@@ -1,4 +1,4 @@
-"""The socket for this machine's own commands: who else gets something of it, and what a false one does."""
+"""The socket for this machine's commands: access by others, and forged sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ask(path: Path) -> dict[str, object]:
 
 
 def complaints(folder: Path) -> list[str]:
-    """Return what is said of daemons that do not answer."""
+    """Return the error about daemons that do not answer."""
     said: list[str] = []
     assert answering([folder], said.append) is None
     return said
@@ -34,7 +34,7 @@ def complaints(folder: Path) -> list[str]:
 
 @pytest.fixture
 def open_to_all() -> Iterator[None]:
-    """A umask that forbids nobody anything."""
+    """A umask of 0."""
     before = os.umask(0)
     yield
     os.umask(before)

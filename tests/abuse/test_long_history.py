@@ -113,7 +113,7 @@ def memory_bytes(running: Running, what: str) -> int:
 
 @pytest.fixture(scope="module")
 def calm_bytes(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """Return what a daemon without any history takes when each question has been asked once."""
+    """Return the memory of a daemon without history after each question has been asked once."""
     with daemon(tmp_path_factory.mktemp("calm")) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
         for path in ("/api/v1/incidents", "/api/v1/stress", "/api/v1/status", "/api/v1/incidents/1"):

@@ -20,7 +20,7 @@ TERABYTE = 1 << 40
 
 
 def sparse(file: Path, head: bytes) -> None:
-    """Write a file that begins so and goes on with zeros for a terabyte, which take no room on the disk."""
+    """Write a file with this start, followed by a terabyte of zeros that take no room on the disk."""
     file.write_bytes(head)
     os.truncate(file, TERABYTE)
 

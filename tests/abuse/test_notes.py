@@ -1,4 +1,4 @@
-"""Where everybody may write, nobody leads us elsewhere, keeps us busy, or speaks for another."""
+"""Where everyone may write, no one can redirect us, keep us busy, or speak for another user."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: P
 
 @pytest.fixture
 def outcome() -> Callable[[Callable[[], object]], object]:
-    """Return what a call returns or raises; it fails where it waits instead, as for a FIFO's writer."""
+    """Return a call's result or exception; fail if it blocks instead, as on a FIFO."""
 
     def of(act: Callable[[], object]) -> object:
         done: list[object] = []
@@ -327,7 +327,7 @@ def process(pid: int, uid: int | None) -> ProcessSample:
 
 @needs_root
 def test_nobody_speaks_for_another_users_processes(host: Elsewhere) -> None:
-    """What the daemon has learned is left aside for what a guard says, but only of its user's processes."""
+    """A guard's statement overrides the daemon's lessons, but only for its user's processes."""
     running = (process(10, NOBODY), process(11, 1000), process(12, None))
 
     def announce() -> None:

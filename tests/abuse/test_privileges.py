@@ -57,7 +57,7 @@ raise SystemExit(0)
 
 
 class Trap:
-    """An environment with a fake torch, and the folder into which that torch writes what it could get at."""
+    """An environment with a fake torch, and the folder in which it records what it could access."""
 
     def __init__(self, public: Path) -> None:
         self.loot = public / "loot"
@@ -421,7 +421,7 @@ class TestLookingForPythons:
         assert {"own", "mounted"} & found == {"own"}
 
     def test_a_file_system_of_a_users_own_is_not_entered(self, trap: Trap, monkeypatch) -> None:
-        """What it says of owners is that user's word, and it may never answer."""
+        """Its statements about owners are only that user's word, and it may never answer."""
         trap.honest()
         monkeypatch.setattr(provenance, "users_mounts", lambda: {str(trap.environment): ALICE})
 

@@ -1,4 +1,4 @@
-"""What a probe says over its pipe may be anything: NVML's library and Windows are not ours."""
+"""A probe may write anything to its pipe: NVML's library and Windows are not ours."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TIMES = 40
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A daemon that has answered each kind of question once, so that what is loaded late is loaded."""
+    """A daemon that has answered each kind of request once, so that all lazy imports are done."""
     # Few samples: what they cost must not be taken for the cost of requests.
     settings = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "30"}
     with daemon(tmp_path_factory.mktemp("cost"), settings=settings) as found:
@@ -66,7 +66,7 @@ def cpu_seconds(running: Running) -> float:
 
 
 def nested(number: int, length: int) -> str:
-    """Return a pattern of its own for each number, with a star before each character."""
+    """Return a different pattern for each number, with a star before each character."""
     return quote((f"*{number}" + "*a*[b-y]?" * length)[:length])
 
 

@@ -1,4 +1,4 @@
-"""Nobody has another user's process signalled, by no name, number or note."""
+"""No one can have another user's process signalled, by any name, number or note."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Elsewhere:
-    """This machine with a clock that stands still, and nobody else's locks and notes."""
+    """This machine with a stopped clock, and without other programs' locks and notes."""
     return Elsewhere(open_to_all(tmp_path) / "shared", SteppingClock())
 
 
@@ -88,7 +88,7 @@ def another(act: Callable[[], object], uid: int | None = None, groups: tuple[int
 
 
 def run(host: Host, *, noted: int | None = 0, worker: str = "its own", lock: str = "alone") -> Callable[[], None]:
-    """Return what a stress run of card 0 does, or somebody who pretends to be one."""
+    """Return the behaviour of a stress run of card 0, or of a program pretending to be one."""
     path = lock_of(host).path
 
     def act() -> None:
@@ -290,7 +290,7 @@ def test_a_flood_of_locks_is_not_read_to_its_end(host: Elsewhere, monkeypatch: p
 
 
 class Ramp:
-    """A monitor before which a card fills to 98 % within a minute."""
+    """A monitor that sees a card fill to 98 % within a minute."""
 
     def __init__(self, host: Host, clock: SteppingClock, number: int, patch: pytest.MonkeyPatch) -> None:
         self.pipeline, self.clock, self.number = SamplingPipeline(Config(), host), clock, number
@@ -371,7 +371,7 @@ WAITING = FAITHFUL.replace('say("filled"', 'sys.stdin.readline()\nsay("filled"')
 
 
 class Idle(Elsewhere):
-    """Nobody else's programs: other tests may load torch, and a run gives way."""
+    """No other programs: other tests may load torch, and a run gives way."""
 
     def names(self, path: str, most: int | None = None) -> list[str]:
         return [] if path == "/proc" else super().names(path, most)

@@ -1,7 +1,7 @@
-"""What a stress worker says, and what lies stored of stress runs, may be anything at all.
+"""A stress worker's output, and stored results of stress runs, may be anything at all.
 
-The worker runs in a Python that a user may have made; the state folder belongs to the service's account, and
-root reads and writes there when it does a run.
+The worker runs in a Python that a user may have made; the state folder belongs to the service's account, and root reads
+and writes there when it does a run.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class TestWhatAWorkerSays:
     @settings(max_examples=40)
     @given(st.lists(HEARD, max_size=12))
     def test_whatever_passes_the_check_makes_a_result_that_can_be_kept_and_shown(self, lines) -> None:
-        """Every line is looked at once, and nobody after that has to be careful."""
+        """Every line is validated once, so that later code can trust it."""
         heard = [line for line in json.loads(json.dumps(lines)) if accepted(line)]
         pace = WorkerPace(1.0, 1.0, 0.0)
         for number, line in enumerate(heard):
@@ -156,7 +156,7 @@ class TestWhatAWorkerSays:
 
     @pytest.mark.parametrize(("script", "said"), FLOODS.values(), ids=FLOODS)
     def test_a_flood_is_ended_and_costs_little_memory(self, script: str, said: str) -> None:
-        """Measured in a process of its own, whose largest size counts: 632 MB it was for some of these."""
+        """Measured as the peak of a separate process: for some of these it was 632 MB."""
         program = f"import sys, time; out = open(1, 'wb', buffering=0)\n{script}"
         body = (
             "import json, resource, sys\nfrom wslgpud.stress import parent\nparent.OWN_SECONDS = 0.3\n"
@@ -247,7 +247,7 @@ class TestWhatIsStored:
 
 @pytest.fixture(params=["link", "pipe", "endless"])
 def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Put something into the place of a file; return what a link there leads to."""
+    """Replace a file by something else; return the target of a link there."""
     target = tmp_path / "target"
     target.write_text('{"gpu": 0, "mode": "quick", "boot": "x", "pid": 1}')
 
@@ -350,7 +350,7 @@ def process_of(host: Host, pid: int, uid: int, files: int) -> None:
 def test_a_users_millions_of_open_files_hide_no_others_program_and_cost_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten times a second a run looks for others who want the card; two million took it 15 s each time."""
+    """Ten times per second a run checks for others that want the card; two million took it 15 s each time."""
     monkeypatch.setattr(conditions, "MOST_FILES_A_USER", 1000)
     monkeypatch.setattr(conditions, "MOST_FILES", 300)
     host = Counted(tmp_path)

@@ -1,7 +1,7 @@
-"""What is installed is what was locked, whatever an index offers: hashes, no source archives, no surprises.
+"""Only locked packages are installed, whatever an index offers: hashes, no source archives, no surprises.
 
-The scripts run as they are, on a repository of a few lines, against an index on loopback that records each
-request and offers newer, changed and hostile files.
+The scripts run as they are, on a repository of a few lines, against an index on loopback that records each request and
+offers newer, changed and hostile files.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def test_a_package_is_the_same_wherever_it_is_locked() -> None:
 
 @dataclass
 class Index:
-    """A folder of packages, served as an index that notes what it is asked for."""
+    """A folder of packages, served as an index that records requests."""
 
     folder: Path
     asked: list[str] = field(default_factory=list)

@@ -82,7 +82,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    """Exit status of each command and what it wrote to a real terminal."""
+    """Exit status of each command and its output on a real terminal."""
     here = tmp_path_factory.mktemp("hostile")
     incident = _hostile_state(here / "state")
     hostile.machine("cgroup-limit", here / "limit")

@@ -54,7 +54,7 @@ class Outbox:
 
 
 class Down(Channel):
-    """Notes when it was tried; takes what it is told to take."""
+    """Records when it was tried; accepts what it is told to accept."""
 
     name = "down"
     human = False

@@ -1,4 +1,4 @@
-"""Every channel hands over what it is given, whatever programs are called, and says what went wrong."""
+"""Every channel delivers its message, whatever programs are called, and reports what went wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service starts for others is not under the protection that the service itself needs."""
+"""Programs the service starts for others do not get the service's own protection."""
 
 from __future__ import annotations
 

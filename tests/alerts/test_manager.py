@@ -50,7 +50,7 @@ class Clock:
 
 
 class Recorder(Channel):
-    """A channel that notes what it gets, and is down when it is told to be."""
+    """A channel that records its messages, and is down on request."""
 
     def __init__(self, name: str = "people", *, human: bool = True) -> None:
         self.name = name
@@ -123,7 +123,7 @@ class Life:
 
 
 def die(how: Callable[[Path], None], folder: Path) -> None:
-    """Do that in a process of its own, which then is killed without a chance to tidy up."""
+    """Do that in a separate process, which is then killed without a chance to clean up."""
     code = f"from pathlib import Path; from {__name__} import {how.__name__} as end; end(Path({str(folder)!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL

@@ -52,7 +52,7 @@ def killed(victim: str) -> Transition:
 
 
 def said(row: Transition, text: Text | None = None, code: str = "en") -> dict[str, Any]:
-    """Return what a channel gets."""
+    """Return the messages of a channel."""
     return worded(payload(row, text or compose(row)), translator(code))
 
 

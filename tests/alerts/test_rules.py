@@ -504,7 +504,7 @@ def test_what_an_earlier_run_left_open_is_closed_only_when_it_is_over() -> None:
 
 
 def test_what_goes_on_over_a_restart_neither_eases_nor_is_called_over() -> None:
-    """A restart in the midst of it: nothing but what is measured from then on may tell."""
+    """A restart in the middle: only measurements from then on may count."""
     engine = RuleEngine()
     facts = {"grown_bytes": 3 * GIB, "shared_bytes": 4 * GIB, "adapter": "NVIDIA RTX"}
     engine.resume(

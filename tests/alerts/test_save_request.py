@@ -114,7 +114,7 @@ def test_who_wants_it_at_a_warning_gets_it_there() -> None:
 
 def test_a_request_that_comes_while_the_loop_looks_is_kept_for_the_next_look() -> None:
     class Interrupted(SaveOnSignal):
-        """Asked at the worst moment: when it has just seen that nobody has."""
+        """Requested at the worst moment: just after it has checked that there is no request."""
 
         seen, noted = False, False
 

@@ -20,7 +20,7 @@ ALICE, BOB = 12345, 12346
 
 
 def shared_python() -> Path:
-    """Return a Python of our version that every account can start; skip the test where there is none."""
+    """Return a Python of our version that every account can start; skip the test if there is none."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (Path(sys.executable), Path("/usr/bin") / version, Path("/usr/local/bin") / version):
         try:

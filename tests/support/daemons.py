@@ -76,7 +76,7 @@ class Running:
         return document
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Send a signal; return the exit status and what was written to standard error."""
+        """Send a signal; return the exit status and the standard error output."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         _, errors = self.process.communicate(timeout=PATIENCE_SECONDS)

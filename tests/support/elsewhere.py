@@ -1,4 +1,4 @@
-"""This machine with shared folders of its own, so that tests do not see each other."""
+"""This machine with private shared folders, so that tests do not see each other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Elsewhere(Host):
 
 
 def seen(host: Host, trusted: Trust | None = None) -> list[dict]:
-    """Return what a daemon that starts now would show as running."""
+    """Return the runs that a daemon starting now would show."""
     notes = RunNotes(host, trusted)
     return running(notes.read(), notes.trust, host.clock.mono())
 

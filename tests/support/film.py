@@ -37,7 +37,7 @@ _FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {heig
 
 
 def film_svg(scenes: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Draw scenes: each has a ``caption`` and what was ``shown``, commands with their ``output`` (ANSI)."""
+    """Draw scenes: each has a ``caption`` and, as ``shown``, commands with their ``output`` (ANSI)."""
     screens = [_screen(scene["shown"]) for scene in scenes]
     lasts = [FIRST_SECONDS + LINE_SECONDS * len(lines) for lines in screens]
     rows = max(len(lines) for lines in screens)

@@ -196,7 +196,7 @@ ELSEWHERE = {
 
 
 def certificate(*names: str, expired: bool = False) -> tuple[ssl.SSLContext, trustme.CA]:
-    """Return what a server needs that calls itself so, and the authority that says it."""
+    """Return the TLS context of a server with this name, and the authority that signed it."""
     from datetime import datetime, timezone
 
     authority = trustme.CA()

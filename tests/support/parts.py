@@ -14,7 +14,7 @@ UNPACKED = Path(__file__).parents[2] / ".cache" / "debian"
 
 @dataclass(frozen=True)
 class Part:
-    """A marker of tests, what they do, and what of this machine they need."""
+    """A marker of tests, what they do, and their requirements on this machine."""
 
     what: str
     #: whoever uses one of these fixtures is part of it, marked or not
@@ -25,12 +25,12 @@ class Part:
     root: bool = False
 
     def needs(self) -> str:
-        """Return what it needs, as words."""
+        """Return its requirements, in words."""
         packages = dict.fromkeys(package for _, package in self.programs)
         return ", ".join([*packages, *self.modules, *["root"] * self.root]) or "only time"
 
     def lacks(self) -> list[str]:
-        """Return what of that is missing here."""
+        """Return the requirements missing here."""
         missing = [f"{package} (Debian)" for program, package in self.programs if not _found(program, package)]
         missing += [f"{name} (Python)" for name in self.modules if importlib.util.find_spec(name) is None]
         return list(dict.fromkeys(missing + ["root"] * (self.root and os.geteuid() != 0)))

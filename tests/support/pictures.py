@@ -34,7 +34,7 @@ def monitor_svg(saved: dict[str, Any]) -> str:
 
 
 def saved_monitor(look: LiveSample, trail: RecentSeries) -> dict[str, Any]:
-    """Return what the live view shows as JSON can hold it."""
+    """Return the contents of the live view in a JSON-compatible form."""
     return {
         "mono": look.mono,
         "document": look.document,
@@ -49,7 +49,7 @@ def _console(width: int) -> Console:
 
 
 def svg_of(console: Console, title: str) -> str:
-    """Return what a recording console shows, with no font from elsewhere."""
+    """Return a recording console's contents as SVG, without external fonts."""
     svg = console.export_svg(title=title, unique_id="wslgpud")
     # Rich fetches its font from elsewhere; a picture should not.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

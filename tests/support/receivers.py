@@ -17,7 +17,7 @@ from tests.support.servers import free_port
 
 
 class Webhook:
-    """A real HTTP server; ``mood`` is what it does: take, refuse, hang."""
+    """A real HTTP server; ``mood`` is its behaviour: take, refuse, hang."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -72,7 +72,7 @@ def webhook() -> Iterator[Webhook]:
 
 
 class Mailbox:
-    """What a real SMTP server has got; ``mood`` as above."""
+    """The messages received by a real SMTP server; ``mood`` as above."""
 
     def __init__(self) -> None:
         self.mood = "take"

@@ -1,4 +1,4 @@
-"""What the terminal shows of a status document."""
+"""The terminal's rendering of a status document."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, config: str, *options: str) -> Iterator[Prometheus]:
-    """Run Prometheus with ``config`` and its data in ``folder``; ``options`` are more of its own."""
+    """Run Prometheus with ``config`` and its data in ``folder``; ``options`` are further command line options."""
     (folder / "prometheus.yml").write_text(config)
     port = free_port()
     command = [
@@ -99,13 +99,13 @@ def prometheus(folder: Path, config: str, *options: str) -> Iterator[Prometheus]
 
 
 class Alertmanager:
-    """A running Alertmanager, and what it has sent to its receiver."""
+    """A running Alertmanager, and the notifications sent to its receiver."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Return what it holds: alerts that fire."""
+        """Return its firing alerts."""
         with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=PATIENCE_SECONDS) as answer:
             found: list[dict[str, Any]] = json.load(answer)
         return found

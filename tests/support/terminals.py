@@ -1,4 +1,4 @@
-"""A real terminal of any size, by tmux: what is on it as text, and as a picture."""
+"""A real terminal of any size, by tmux: its screen as text, and as a picture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Terminal:
-    """A command in a tmux of its own. ``with Terminal([...], folder) as terminal: terminal.until("RAM")``."""
+    """A command in a separate tmux. ``with Terminal([...], folder) as terminal: terminal.until("RAM")``."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Terminal:
         self._tmux("resize-window", "-x", str(width), "-y", str(height))
 
     def text(self) -> str:
-        """Return what is on the screen, without colours."""
+        """Return the screen, without colours."""
         return self._tmux("capture-pane", "-p").rstrip("\n")
 
     def coloured(self) -> str:
-        """Return what is on the screen, with escape sequences for colours."""
+        """Return the screen, with escape sequences for colours."""
         return self._tmux("capture-pane", "-p", "-e").rstrip("\n")
 
     def until(self, *words: str) -> str:
@@ -92,7 +92,7 @@ class Terminal:
             time.sleep(0.1)
 
     def picture(self, title: str) -> str:
-        """Return what is on the screen as SVG."""
+        """Return the screen as SVG."""
         console = Console(record=True, width=self._size[0], file=io.StringIO(), force_terminal=True)
         for line in self.coloured().splitlines():
             console.print(Text.from_ansi(line, no_wrap=True, overflow="crop"))

@@ -1,4 +1,4 @@
-"""Judges what a training showed, from inside (after each step) and from outside (as any monitor sees it)."""
+"""Judges a training from inside (after each step) and from outside (as any monitor sees it)."""
 
 from __future__ import annotations
 

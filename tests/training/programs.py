@@ -263,7 +263,7 @@ def logged_rightly() -> None:
 
 
 def graphed() -> None:
-    """Forward and backward replayed from CUDA graphs, whose memory is a pool of its own."""
+    """Forward and backward replayed from CUDA graphs, whose memory is a separate pool."""
     net: Any = model()
     if DEVICE != "cpu":
         net = torch.cuda.make_graphed_callables(net, (batch(),))

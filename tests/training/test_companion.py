@@ -1,4 +1,4 @@
-"""The companion counts steps and tells of them; whatever happens to it, the training goes on."""
+"""The companion counts and reports steps; whatever happens to it, the training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon makes of a training's words: figures, a leak by name, and an answer to those concerned."""
+"""The daemon's handling of a training's note: figures, a leak by name, and a reply to its user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOM = 6 * GIB
 
 
 def note(steps: int, each: int = 3 * MIB, name: str = "GPU-1", run: dict[str, Any] | None = None, **more: Any) -> Noted:
-    """Return what a training says after so many steps that keep ``each`` bytes more, of itself and of its memory."""
+    """Return a training's note after this many steps, each keeping ``each`` more bytes."""
     floors = Floors()
     for step in range(1, steps + 1):
         floors.add(step, 8 * GIB + each * step, 9 * GIB + each * step)
@@ -43,7 +43,7 @@ def forecast(resource: str, room: int = ROOM, eta: float | None = None) -> Forec
 
 
 def told(one: Noted, *gpus: GpuSample) -> Snapshot:
-    """Return the snapshot that has what a training said."""
+    """Return the snapshot with a training's note."""
     cards = gpus or (CARD,)
     known = readings([one], tick(1, gpus=cards), [forecast("gpu0"), forecast("ram", 20 * GIB)])
     return tick(1, *known, gpus=cards)
@@ -229,7 +229,7 @@ def test_a_note_that_says_something_impossible_counts_for_nothing(wild: dict[str
 
 
 def test_what_is_claimed_stays_within_what_can_be_kept() -> None:
-    """A step of a century, and a leak of a byte: nobody's training runs full."""
+    """A step of a century, and a leak of a byte: no training runs out of memory."""
     leak = note(60, each=MIB)
     seen = told(Noted(WHO, {**leak.document, "step_seconds": 1e15}))
 

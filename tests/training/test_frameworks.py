@@ -71,7 +71,7 @@ def test_an_action_that_nobody_knows_is_refused_with_those_that_are() -> None:
 
 
 def trained(trainer: Any, *batches: Any, halved: bool = False) -> tuple[Any, list[Any]]:
-    """Return what a class of trainers told of its batches, and the parts in which it worked on them."""
+    """Return the batches reported by a class of trainers, and their micro-batches."""
     worked: list[Any] = []
 
     class Trainer:

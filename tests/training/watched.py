@@ -22,7 +22,7 @@ ROWS: list[list[int]] = []
 
 
 class Noting(companion.Companion):  # type: ignore[misc]  # found at run time
-    """Reads after each step, and tells nobody."""
+    """Reads after each step, without reporting."""
 
     def _begin(self, optimizer: Any) -> None:
         super()._begin(optimizer)

@@ -119,7 +119,7 @@ def path_of(language: str) -> Path:
 
 
 def renewed(language: str) -> polib.POFile:
-    """Return a catalogue with an entry for each template, in their order, and what is translated so far."""
+    """Return a catalogue with an entry for each template, in order, keeping existing translations."""
     path = path_of(language)
     known = {entry.msgid: entry for entry in polib.pofile(str(path))} if path.exists() else {}
     catalogue = polib.POFile(wrapwidth=110)

@@ -1,9 +1,8 @@
-"""What is left of English in a Chinese text: Latin words that are no name, unit, path or command.
+"""English left in a Chinese text: Latin words that are no name, unit, path or command.
 
-A screen, a message or a page that speaks Chinese has none. Names are the same in every language: products
-and units (``names.txt``), programs with their arguments, paths, addresses, settings and whatever looks like
-code (``vm.swappiness``, ``sm_120``, ``MAX_JOBS``, ``--all``). What only one machine or test knows is for the
-caller to name.
+A screen, a message or a page that speaks Chinese has none. Names are the same in every language: products and units
+(``names.txt``), programs with their arguments, paths, addresses, settings and whatever looks like code
+(``vm.swappiness``, ``sm_120``, ``MAX_JOBS``, ``--all``). What only one machine or test knows is for the caller to name.
 """
 
 from __future__ import annotations

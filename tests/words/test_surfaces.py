@@ -71,7 +71,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
-    """Run a command as somebody with a Chinese locale; return what they read."""
+    """Run a command under a Chinese locale; return its output."""
     monkeypatch.chdir(tmp_path)
     environment = {
         "LANG": "zh_CN.UTF-8",

@@ -1,4 +1,4 @@
-"""The doctor names what is wrong on whole machines, and what mends it. After a change: ./tests/renew."""
+"""The doctor names the problems of whole machines and their remedies. After a change: ./tests/renew."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def states(name: str, **more) -> dict[str, str]:
 
 
 def report(findings: Sequence[CheckResult], language: str, width: int = 100) -> str:
-    """What the terminal shows of all of them."""
+    """The terminal output for all of them."""
     paper = io.StringIO()
     words.use(language)
     try:
@@ -495,7 +495,7 @@ def test_json_and_exit_status_are_for_scripts():
 
 
 class NotInstalled(Host):
-    """This machine without a service of its own."""
+    """This machine without a service."""
 
     def read(self, path: str) -> str:
         if path.startswith("/var/lib/"):
@@ -527,7 +527,7 @@ def test_an_archive_and_json_can_be_had_at_once(tmp_path):
 
 
 def test_the_exit_status_of_an_archive_is_whether_it_was_written(tmp_path):
-    """What is wrong here is why somebody makes one."""
+    """Problems here are the reason for making one."""
     arguments = ["doctor", "--host-root", str(HERE / "no-gpu")]
 
     def status(*more: str) -> int:

@@ -1,4 +1,4 @@
-"""Torch is asked in a child: whatever that does, the doctor goes on and says what it saw."""
+"""Torch is queried in a child: whatever that does, the doctor continues and reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model takes is what PyTorch keeps: counted, not guessed."""
+"""A model's memory is what PyTorch allocates: counted, not guessed."""
 
 from __future__ import annotations
 
@@ -419,7 +419,7 @@ def test_nobody_trains_adapters_on_a_format_of_llama_cpp():
 
 
 class TestHistory:
-    """What is usable is what was seen to be usable on this machine, not what its maker prints."""
+    """The usable memory is that observed on this machine, not the vendor's figure."""
 
     CARD = GpuSample(0, "GPU-1", "a card", 16 * GIB, 2 * GIB, 14 * GIB)
     NOW = float(T0)

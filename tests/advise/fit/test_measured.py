@@ -1,4 +1,4 @@
-"""What a training took here corrects what is computed for the next one of the same model."""
+"""The measured memory of a training corrects the estimate for the next one of the same model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM divides a card as its own log says, and what it would refuse is known before."""
+"""vLLM's memory split matches its log, and configurations it would refuse are known beforehand."""
 
 from __future__ import annotations
 

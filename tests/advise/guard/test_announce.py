@@ -1,4 +1,4 @@
-"""What a command came to before is known to the daemon from its start to its end, and no longer."""
+"""A command's earlier peak is known to the daemon from its start to its end, and no longer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 
 def of(guard: subprocess.Popen) -> list[Expected]:
-    """What the daemon would read of this guard; others may run on this machine."""
+    """The daemon's view of this guard; others may run on this machine."""
     return [e for e in expected(RunNotes(Host()).read(), ()) if f"(guard {guard.pid})" in e.who]
 
 

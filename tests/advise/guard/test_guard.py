@@ -1,4 +1,4 @@
-"""What a guarded command prints, catches and ends with is its own; nothing of it outlives its time."""
+"""Output, signals and exit status of a guarded command are unchanged; nothing of it outlives its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left is what the tightest limit leaves: the machine's, or that of a group we are in."""
+"""The memory left is that of the tightest limit: the machine's, or a cgroup's we are in."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_limit_of_a_group_above_counts_too(tmp_path):
     ],
 )
 def test_in_a_container_its_own_limit_counts(tmp_path, mounts, line, folder, limit, used):
-    """What it sees of cgroups begins with its own."""
+    """Its view of the cgroups begins at its own."""
     files = {"/proc/self/cgroup": f"{line}\n", f"{folder}/{limit}": f"{2 * GIB}\n", f"{folder}/{used}": f"{GIB}\n"}
 
     assert memory_left(host(tmp_path, **mounts, **files)) == MemoryLeft(GIB, 2 * GIB)

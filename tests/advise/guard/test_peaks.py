@@ -1,4 +1,4 @@
-"""The peak of a command is what it really took: shared pages count once, what nobody saw is not told."""
+"""A command's peak is its real use: shared pages count once, and unobserved values are not reported."""
 
 from __future__ import annotations
 

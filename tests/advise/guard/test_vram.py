@@ -1,4 +1,4 @@
-"""What a guarded command takes on the cards is known, card by card, and what no card can hold is not believed."""
+"""A guarded command's VRAM is known card by card, and impossible values are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a file leads to a file that works."""
+"""The advice on a file leads to a file that works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(*arguments: object, text: str = ""):
 
 @pytest.fixture
 def language(monkeypatch):
-    """Choose the language of this test, in its locale as well."""
+    """Choose the language of this test, and its locale."""
 
     def choose(code: str) -> None:
         monkeypatch.setenv("LC_ALL", f"{code}_CN.UTF-8")

@@ -1,4 +1,4 @@
-"""What a .wslconfig wants is written as such a file has it."""
+"""Wanted settings are written in .wslconfig's syntax."""
 
 from __future__ import annotations
 

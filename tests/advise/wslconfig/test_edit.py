@@ -1,4 +1,4 @@
-"""Changing a file changes what was asked, and nothing else."""
+"""Editing a file changes only the requested setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What WSL refuses is a remark in its words; what it takes without a word is one in ours, or none."""
+"""Settings WSL refuses get a remark in its words; those it silently accepts get one in ours, or none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wslgpud.probes.wsl_config import parse
 
 
 def of(setting: str, **facts: int) -> list[tuple[bool, str, str]]:
-    """Return of one setting whether WSL warns, why nobody should want it, and the fix."""
+    """Return whether WSL warns about a setting, the reason not to use it, and the fix."""
     return [(bool(r.wsl), str(r.why), str(r.fix)) for r in remarks(parse(f"[wsl2]\n{setting}\n"), **facts)]
 
 
