@@ -41,7 +41,7 @@ def test_a_busy_port_is_one_line_that_names_who_has_it_and_says_what_to_do(serve
 def test_a_busy_port_of_somebody_whom_we_may_not_see_is_one_line_too(serve, monkeypatch):
     taken = serve().port
     monkeypatch.setattr(psutil, "net_connections", lambda _: [])  # so it is for another user's
-    with pytest.raises(ServeError, match=r"is in use \(does wslgpud run already\?\); choose another"):
+    with pytest.raises(ServeError, match=r"is in use \(is wslgpud already running\?\); choose another"):
         make(port=taken).start()
 
 
