@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from pathlib import Path
 
 #: Imports allocate tens of thousands of objects and hardly any garbage: collecting takes an eighth of the start-up
 #: time.
@@ -15,22 +14,31 @@ _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 def main() -> None:
     """Run the command line, or the daemon that ``wslgpud run`` has turned into."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    package = Path(__file__).parent
-    if os.geteuid() == 0 and package.stat().st_uid != 0:
+    package = os.path.dirname(__file__)  # noqa: PTH120 - pathlib takes longer than all else until the daemon's start
+    if os.geteuid() == 0 and os.stat(package).st_uid != 0:  # noqa: PTH116
         # Under sudo in a pipx or uv environment: its owner could not remove bytecode compiled by root.
         sys.dont_write_bytecode = True
+        from pathlib import Path
+
         from wslgpud.security.safe_files import Folder
 
-        Folder.made(package / "__pycache__").close()  # hands its present contents to that user
+        Folder.made(Path(package, "__pycache__")).close()  # hands its present contents to that user
     # Imported late: tools import this module, and the daemon needs no command line.
-    from wslgpud.app import process
+    from wslgpud.app.become import ORDER, PLAIN, become
+
+    order = os.environ.pop(ORDER, "")
+    if not order and sys.argv[1:] == ["run"]:
+        become(PLAIN)  # as the service is started: there is nothing to parse, which takes 0.1 s
     from wslgpud.security import terminal
 
     terminal.install()
-    if order := os.environ.pop(process.ORDER, ""):
+    if order:
+        from wslgpud.app import process
+
         sys.exit(process.main(order))
     from wslgpud.cli import app
 
+    gc.freeze()  # modules stay to the end: the search for garbage at the exit need not look at them
     sys.exit(app())
 
 

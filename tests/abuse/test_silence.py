@@ -34,6 +34,7 @@ from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, Sourc
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.serve.status import Moment, status
 from wslgpud.sources.identity import Identity, Trust
+from wslgpud.stress import cards_under_test
 from wslgpud.stress.cards_under_test import GIVING_BACK_SECONDS, UNPROVEN_SECONDS, CardsUnderTest
 from wslgpud.stress.lock import GpuLock, lock_entries
 from wslgpud.stress.stress_run import Runner
@@ -398,16 +399,19 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
 
 def test_a_real_run_is_seen_by_a_daemon_that_can_write_nowhere(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the service's sandbox /run/lock can only be read; a run is another unit's."""
-    tests = CardsUnderTest(runner.host, SETTINGS, RunNotes(runner.host))
+    notes = RunNotes(runner.host)
+    tests = CardsUnderTest(runner.host, SETTINGS, notes)
     full = Observation(1.0, gpus=(gpu(), gpu(index=1, uuid="GPU-2")))
     results: list = []
     thread = threading.Thread(target=lambda: results.append(runner.run(gpu(), "nightly")))
     thread.start()
     try:
-        eventually(lambda: [card.index for card in tests.untested(full).gpus] == [1], "the run to be proven")
+        eventually(
+            lambda: [card.index for card in tests.untested(full, notes.read()).gpus] == [1], "the run to be proven"
+        )
         with monkeypatch.context() as sandbox:
             sandbox.setattr(os, "access", lambda *_: False)
-            assert [card.index for card in tests.untested(full).gpus] == [1]
+            assert [card.index for card in tests.untested(full, notes.read()).gpus] == [1]
         assert tests.held == []
         (one,) = seen(runner.host)
         assert (one["kind"], one["what"]) == ("stress", "GPU 0 NVIDIA GeForce RTX 5070 Ti")
@@ -416,7 +420,19 @@ def test_a_real_run_is_seen_by_a_daemon_that_can_write_nowhere(runner: Runner, m
         thread.join()
 
     assert results[0].verdict in ("left", "passed", "failed")
-    assert tests.untested(full) is full
+    assert tests.untested(full, notes.read()) is full
+
+
+def test_the_locks_of_the_machine_are_read_rarely_while_nothing_is_tested(host: Elsewhere, monkeypatch) -> None:
+    GpuLock(0, host.path("/run/lock")).path.touch()
+    tests, full, read = CardsUnderTest(host, SETTINGS, RunNotes(host)), Observation(1.0, gpus=(gpu(),)), []
+    monkeypatch.setattr(cards_under_test, "locks", lambda _: read.append(host.clock.now) or "")
+    began = host.clock.now
+    for _ in range(11):
+        assert tests.untested(full, ()) is full
+        host.clock.now += 1.0
+
+    assert [now - began for now in read] == [0.0, 5.0, 10.0]
 
 
 def test_a_run_that_is_kept_away_says_by_whom(runner: Runner) -> None:

@@ -25,7 +25,7 @@ from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.elsewhere import Elsewhere, seen
 from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import PLACES, name_of
-from wslgpud.app import process
+from wslgpud.app import log as logs
 from wslgpud.cli.console import Console
 from wslgpud.sampling.announcements import expected
 from wslgpud.security import terminal
@@ -181,7 +181,7 @@ def test_a_name_with_a_line_feed_forges_no_line_of_the_log(
     try:
         for stream in ("", f"{status.st_dev}:{status.st_ino}"):  # a terminal, the journal
             monkeypatch.setenv("JOURNAL_STREAM", stream)
-            process.log_from("info")
+            logs.log_from("info")
             logging.getLogger("wslgpud").warning("source %s", "x\n<0>kernel: all is lost\r<0>y\x1b]0;t\x07")
     finally:
         root.handlers[:], level = before

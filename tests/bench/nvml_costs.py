@@ -32,6 +32,7 @@ def costs(session: Session) -> str:
     ]
     for call in (*CALLS, *EXPENSIVE):
         every = f"{call.every_seconds:g} s" if call.every_seconds else "never" if call in EXPENSIVE else "sample"
+        every = f"sample, {every} where slow" if call.eager else every
         for function, arguments in call.forms:
             result, taken = measure(session, function, gpu.handle, *arguments)
             figures = (statistics.median(taken), statistics.fmean(taken), max(taken))

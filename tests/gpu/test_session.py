@@ -84,14 +84,18 @@ def test_what_is_dear_is_asked_as_well_when_everything_is(session):
 
 
 @pytest.mark.parametrize(("took_seconds", "read_at"), [(0.0001, list(range(11))), (0.001, [0, 5, 10])])
-def test_who_is_on_the_card_is_read_with_every_sample_where_that_costs_next_to_nothing(
+def test_clocks_and_who_is_on_the_card_are_read_with_every_sample_where_that_costs_next_to_nothing(
     session, backend, monkeypatch, took_seconds, read_at
 ):
     backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [{"pid": 1, "usedGpuMemory": 5}]
     clock = itertools.count(0.0, took_seconds)
     monkeypatch.setattr(nvml_probe.time, "perf_counter", lambda: next(clock))
 
-    assert [second for second in range(11) if "compute_processes" in sample(session, float(second))] == read_at
+    samples = [sample(session, float(second)) for second in range(11)]
+
+    for read in ("compute_processes", "gpu_performance_state"):
+        assert [second for second, values in enumerate(samples) if read in values] == read_at
+    assert all("gpu_utilization_ratio" in values for values in samples)
 
 
 def test_extra_samples_in_between_ask_only_what_is_cheap(session, backend):
@@ -99,7 +103,7 @@ def test_extra_samples_in_between_ask_only_what_is_cheap(session, backend):
     backend.asked.clear()
     for tenth in range(1, 10):
         sample(session, tenth / 10)
-    each_time = {form[0] for call in CALLS if not call.every_seconds for form in call.forms}
+    each_time = {form[0] for call in CALLS if call.eager or not call.every_seconds for form in call.forms}
     assert set(backend.asked) <= each_time
 
 

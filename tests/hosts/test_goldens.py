@@ -13,7 +13,8 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.sampling.observation import observe
 from wslgpud.serve import exposition
-from wslgpud.serve.metrics_text import CLASSIC, MetricsText, families
+from wslgpud.serve.metrics_text import MetricsText, families
+from wslgpud.serve.negotiation import CLASSIC
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 VOLATILE = {exposition.SOURCE_DURATION, exposition.SOURCE_AGE, exposition.TICK_TIMESTAMP}

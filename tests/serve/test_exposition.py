@@ -19,8 +19,8 @@ from tests.support.servers import program
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.serve import Publisher
-from wslgpud.serve.exposition import accepts_gzip, negotiate
-from wslgpud.serve.metrics_text import CLASSIC, CLASSIC_1, OPENMETRICS, MetricsText, encode, families
+from wslgpud.serve.metrics_text import MetricsText, encode, families
+from wslgpud.serve.negotiation import CLASSIC, CLASSIC_1, OPENMETRICS, accepts_gzip, negotiate
 
 GOLDEN = Path(__file__).parent / "golden"
 

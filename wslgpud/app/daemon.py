@@ -25,11 +25,7 @@ from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.loop import Answers, Loop
-from wslgpud.brake.brake import Brake, allowed_users
 from wslgpud.brake.held_jobs import HeldJobsFile
-from wslgpud.brake.paused_job import resumed_by_restart
-from wslgpud.brake.resident import stay_resident
-from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
@@ -44,6 +40,9 @@ from wslgpud.words import MessageError, cause, chosen, translator
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from wslgpud.brake.brake import Brake
+    from wslgpud.brake.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +61,8 @@ def check(config: Config) -> None:
 
     Raises ConfigError: the key, and what it may be.
     """
+    from wslgpud.brake.brake import allowed_users  # late like all of the brake: it is off unless somebody wants it
+
     channel_factory.configured(config.alerts)
     allowed_users(config.brake)
     HttpServer(config.server, Publisher(()), ())
@@ -84,6 +85,9 @@ class Daemon:
     def __enter__(self) -> Self:
         """Open the store, bind the port, prepare the sources. Raises StartError: one of these failed."""
         if self._config.brake.on and self._host.live:
+            from wslgpud.brake.resident import stay_resident
+            from wslgpud.brake.watchdog import Watchdog
+
             # Before we drop inheritable capabilities: the watchdog resumes paused jobs if we die.
             self._watchdog = Watchdog()
             if why := stay_resident():
@@ -218,9 +222,13 @@ class Daemon:
                 log.warning("resuming job %d, which a daemon that died had paused", number)
         for incident in alerts.left_open:
             if incident.paused is not None:
+                from wslgpud.brake.paused_job import resumed_by_restart
+
                 alerts.report(resumed_by_restart(incident.resource, clock.wall(), clock.mono()))
         if self._watchdog is None:
             return None
+        from wslgpud.brake.brake import Brake
+
         brake = Brake(self._config.brake, self._host, folder, self._watchdog)
         stack.callback(brake.close)
         return brake

@@ -1,4 +1,4 @@
-"""The process of ``wslgpud run``: the daemon and its log, without the command line's libraries."""
+"""The process of ``wslgpud run``: the daemon, its log and its end, without the command line's libraries."""
 
 from __future__ import annotations
 
@@ -14,25 +14,16 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from wslgpud import config, words
-from wslgpud.alerts.journald import is_where_we_log
+from wslgpud.app import log as logs
 from wslgpud.config import ConfigError, secret_files
 from wslgpud.host import Host, RecordedHost, unprotected
-from wslgpud.security.redaction import masked
 from wslgpud.security.terminal import beneath
 from wslgpud.words import MessageError, cause, say, t
-from wslgpud.words.units import printable
-
-#: Passes the order across exec; removed from the environment before anything is started.
-ORDER = "WSLGPUD_ORDER"
 
 #: a driver that hangs must not keep the doctor running forever
 _EXAMINE_SECONDS = 60.0
-
-# syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
-_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 log = logging.getLogger(__name__)
 
@@ -41,29 +32,25 @@ class NoRecording(MessageError):  # the user's mistake
     """A folder holds no recorded machine."""
 
 
-def become(config_file: Path | None, state: Path | None, host_root: Path | None) -> NoReturn:
-    """Replace this process by the daemon's, with the same command line and process id.
-
-    Typer and its dependencies take 13 MiB, too much to keep for months.
-    """
-    order = json.dumps([None if path is None else str(path) for path in (config_file, state, host_root)])
-    # Each thread would get a glibc arena of its own, although only one thread at a time runs Python.
-    environment = {"MALLOC_ARENA_MAX": "1", **os.environ, ORDER: order}
-    os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - our own command line
+def order(**paths: Path | None) -> str:
+    """Return the options of ``wslgpud run`` as ``main`` reads them."""
+    return json.dumps({name: str(path) for name, path in paths.items() if path is not None})
 
 
 def main(order: str) -> int:
     """Run the daemon until SIGTERM, Ctrl-C or SIGHUP; return the exit status."""
-    # Imported late: the command that becomes the daemon needs none of it.
+    gc.disable()  # until everything is built: all of it stays
+    # Imported late: commands that only need a host do without.
     from wslgpud.app.daemon import Daemon, StartError
 
-    file, state, root = (None if path is None else Path(path) for path in json.loads(order))
+    paths = {name: Path(path) for name, path in json.loads(order).items()}
+    file, state, root = (paths.get(name) for name in ("config", "state", "host_root"))
     words.use(words.chosen("", os.environ))
     try:
         loaded = config.load(file, os.environ)
         found = loaded.config
         words.use(words.chosen(found.alerts.language, os.environ))
-        log_from(found.log.level)
+        logs.log_from(found.log.level)
         for path in secret_files.exposed(found, loaded.file):
             log.warning("every user can read %s, which holds secrets: %s", path, secret_files.remedy(path))
         folder = (state or config.state_folder(os.environ)).resolve()
@@ -86,10 +73,11 @@ def main(order: str) -> int:
                 threading.Thread(target=_examine, args=(file, folder), daemon=True).start()
             sys.stdout.flush()
             gc.freeze()  # modules and long-lived objects: no later collection needs to scan them
+            gc.enable()
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:
         told_error = words.current().text(words.cause(error))
-        sys.stderr.write(f"{journal_prefix(logging.ERROR)}wslgpud: {told_error}\n")
+        sys.stderr.write(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {told_error}\n")
         return 2
     return 0
 
@@ -126,35 +114,3 @@ def host_at(folder: Path | None) -> Host:
         why = cause(error)
         said = say("{folder} is not a machine recorded by 'wslgpud capture': {error}", folder=str(folder), error=why)
         raise NoRecording(said) from error
-
-
-class _JournalFormatter(logging.Formatter):
-    """One line with its priority; each line of a traceback carries it too, or it would be logged as a notice."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        prefix = f"<{_PRIORITY.get(record.levelno, 6)}>"
-        return "\n".join(prefix + line for line in super().format(record).splitlines())
-
-
-def _one_line(record: logging.LogRecord) -> bool:
-    """Keep an event on one line, without secrets: a line feed in a foreign name could forge an event."""
-    record.msg, record.args = masked(printable(record.getMessage())), ()
-    return True
-
-
-def log_from(level: str) -> None:
-    """Print log lines of ``level`` and above to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(_one_line)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    handler.setFormatter(_JournalFormatter("%(message)s") if is_where_we_log(os.environ) else plain)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    # APScheduler logs each run of each job at info; our jobs report for themselves.
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)
-
-
-def journal_prefix(level: int) -> str:
-    """Return the journal's priority prefix of a line; empty on a terminal."""
-    return f"<{_PRIORITY[level]}>" if is_where_we_log(os.environ) else ""

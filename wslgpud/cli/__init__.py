@@ -54,20 +54,22 @@ class Listed(NamedTuple):
 
 
 #: location of a command's help: the help of a group, or the docstring of its function
-_HELP = (
-    r'CommandApp\(\s*help=(?P<help>".+?")\s*[,)]'
-    r'|^(@app\.callback\([^\n]*\)\ndef \w+|def NAME)\(.*?^    (?P<doc>""".+?""")'
-)
+_GROUP = re.compile(r'CommandApp\(\s*help=(".+?")\s*[,)]', re.DOTALL)
+_DOCSTRING = re.compile(r'^    (""".+?""")', re.DOTALL | re.MULTILINE)
+_HEADS = ("\ndef {}(", "\ndef {}_command(", "\n@app.callback(")
 
 
 def _listed(name: str) -> Listed:
     """Return a command's entry without importing it: importing all of them takes a second."""
     source = find_spec(_module(name))
     text = Path(source.origin).read_text(encoding="utf-8") if source and source.origin else ""
-    found = re.search(_HELP.replace("NAME", f"{name}(_command)?"), text, re.DOTALL | re.MULTILINE)
+    found = _GROUP.search(text)
+    if found is None:
+        start = next(place for head in _HEADS if (place := text.find(head.format(name))) >= 0)
+        found = _DOCSTRING.search(text, start)
     if found is None:
         raise LookupError(name)
-    return Listed(name, inspect.cleandoc(ast.literal_eval(found["help"] or found["doc"])))
+    return Listed(name, inspect.cleandoc(ast.literal_eval(found[1])))
 
 
 class _Late(Mapping[str, Any]):

@@ -25,7 +25,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from wslgpud import config as configuration
 from wslgpud import words
-from wslgpud.app import process
 from wslgpud.cli import help as helps
 from wslgpud.config import ConfigError
 from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
@@ -44,6 +43,25 @@ def language(file: Path | None = None) -> str:
     with contextlib.suppress(ConfigError):  # the command itself reports it
         return words.chosen(configuration.load(file, os.environ).config.alerts.language, os.environ)
     return words.chosen("", os.environ)
+
+
+class _LateCoercion:
+    """Typer's coercion of a value, for which Pydantic is imported (80 ms): only where there is one to coerce.
+
+    Typer asks ``RuntimeParam.coerce`` of ``typer._coercion``, and makes one itself where a parameter has none.
+    """
+
+    @staticmethod
+    def coerce(value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value that a command gets."""
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        if isinstance(value, str) and param.type_descriptor.annotation is str and not several:
+            return value
+        from typer._coercion import build_runtime_param
+
+        return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
 
 
 class _Spoken:
@@ -73,7 +91,9 @@ class _Spoken:
             if not standalone_mode:
                 return status
             sys.exit(status if isinstance(status, int) else 0)
-        typer.echo(f"{process.journal_prefix(logging.ERROR)}wslgpud: {words.current().text(said)}", err=True)
+        from wslgpud.app.log import journal_prefix
+
+        typer.echo(f"{journal_prefix(logging.ERROR)}wslgpud: {words.current().text(said)}", err=True)
         sys.exit(status)
 
     def get_help(self, ctx: Any) -> str:
@@ -86,6 +106,8 @@ class _Spoken:
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept ``--plot`` without a file, and report surplus arguments."""
+        for param in ctx.command.get_params(ctx):
+            param._runtime_param = _LateCoercion  # noqa: SLF001 - where it is not looked at, nothing is lost but time
         for number, text in enumerate(args):
             follows = "".join(args[number + 1 : number + 2])
             if text == "--":

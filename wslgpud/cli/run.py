@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wslgpud.app import process
+from wslgpud.app.become import become
 from wslgpud.cli import common
 
 
@@ -13,4 +14,4 @@ def run(config: common.Config = None, state: common.State = None, host_root: com
         wslgpud run  # in the foreground, with its data in your own folder
         wslgpud run --config test.toml --state /tmp/wslgpud  # next to the service, for testing
     """
-    process.become(config, state, host_root)
+    become(process.order(config=config, state=state, host_root=host_root))

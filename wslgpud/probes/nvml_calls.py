@@ -65,22 +65,26 @@ class Call:
     """One NVML call for a GPU, in the forms that older and newer drivers understand.
 
     ``forms`` are functions with additional arguments; the first that works is kept. ``every_seconds`` 0 means at every
-    sample. A call for a list of processes has no outputs: the probe handles it separately, and repeats it at every
-    sample where that is cheap.
+    sample; an ``eager`` call is made at every sample where it is cheap. A call for a list of processes has no outputs:
+    the probe handles it separately.
     """
 
-    def __init__(self, name: str, every_seconds: float, *forms: Form, outputs: Sequence[Output] = ()) -> None:
+    def __init__(
+        self, name: str, every_seconds: float, *forms: Form, outputs: Sequence[Output] = (), eager: bool = False
+    ) -> None:
         written = (form if isinstance(form, tuple) else (form,) for form in forms)
         self.forms = tuple((f"nvmlDeviceGet{function}", tuple(arguments)) for function, *arguments in written)
-        self.name, self.every_seconds, self.outputs = name, every_seconds, outputs
+        self.name, self.every_seconds, self.outputs, self.eager = name, every_seconds, outputs, eager
 
 
 EACH, OFTEN, RARELY, SELDOM = 0, 5, 60, 600
 PERCENT, MILLI, MEGA = 0.01, 0.001, 1_000_000
 
 
-def _one(name: str, every_seconds: float, form: Form, metric: str, *how: Any, **nothing: Any) -> Call:
-    return Call(name, every_seconds, form, outputs=(Output(metric, *how, **nothing),))
+def _one(
+    name: str, every_seconds: float, form: Form, metric: str, *how: Any, eager: bool = False, **nothing: Any
+) -> Call:
+    return Call(name, every_seconds, form, outputs=(Output(metric, *how, **nothing),), eager=eager)
 
 
 CALLS = (
@@ -103,11 +107,12 @@ CALLS = (
     ),
     Call("temperature", EACH, ("TemperatureV", 0), ("Temperature", 0), outputs=(Output("gpu_temperature_celsius"),)),
     _one("power", EACH, "PowerUsage", "gpu_power_watts", None, MILLI),
+    # Half of all calls of a sample, and nothing is forecast from their answers.
     *(
-        _one(f"clock_{clock}", EACH, ("ClockInfo", number), f"gpu_clock_hertz:{clock}", None, MEGA)
+        _one(f"clock_{clock}", OFTEN, ("ClockInfo", number), f"gpu_clock_hertz:{clock}", None, MEGA, eager=True)
         for number, clock in enumerate(("graphics", "sm", "memory", "video"))
     ),
-    _one("performance_state", EACH, "PerformanceState", "gpu_performance_state", nothing=32),
+    _one("performance_state", OFTEN, "PerformanceState", "gpu_performance_state", nothing=32, eager=True),
     Call(
         "throttle_reasons",
         EACH,
@@ -115,8 +120,9 @@ CALLS = (
         "CurrentClocksThrottleReasons",
         outputs=(Output("throttle_reasons"),),
     ),
-    Call("compute_processes", OFTEN, "ComputeRunningProcesses_v3", "ComputeRunningProcesses_v2"),
-    Call("graphics_processes", OFTEN, "GraphicsRunningProcesses_v3", "GraphicsRunningProcesses_v2"),
+    # Who grows within seconds is known only from lists of the same seconds.
+    Call("compute_processes", OFTEN, "ComputeRunningProcesses_v3", "ComputeRunningProcesses_v2", eager=True),
+    Call("graphics_processes", OFTEN, "GraphicsRunningProcesses_v3", "GraphicsRunningProcesses_v2", eager=True),
     _one("fan", OFTEN, "FanSpeed", "gpu_fan_speed_ratio", None, PERCENT),
     _one("encoder", OFTEN, "EncoderUtilization", "gpu_encoder_utilization_ratio", 0, PERCENT),
     _one("decoder", OFTEN, "DecoderUtilization", "gpu_decoder_utilization_ratio", 0, PERCENT),

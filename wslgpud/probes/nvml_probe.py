@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 LONGEST_RETRY_SECONDS = 300
 #: With no successful call for this long, the driver is considered broken (seen after a GPU reset under WSL).
 SILENCE_SECONDS = 10
-#: A list of processes, with their names, that takes no longer than this is read with every sample: 5 us on native Linux
-#: with few processes; under WSL2 each call crosses to Windows.
+#: An eager call (or a list of processes, with their names) that takes no longer is made at every sample: 1 to 5 us on
+#: native Linux with few processes; under WSL2 each call crosses to Windows.
 CHEAP_SECONDS = 0.0002
 #: No request takes longer than this; beyond it the kernel kills us, even if the daemon is gone. The usual
 #: PR_SET_PDEATHSIG would be wrong: it fires when the *thread* that started us ends.
@@ -193,9 +193,8 @@ class Session:
             values[call.name] = [
                 [process.pid, process.usedGpuMemory, self._process_name(process.pid)] for process in answer
             ]
-            # Growth within seconds shows only in lists read within these seconds.
-            if time.perf_counter() - began <= CHEAP_SECONDS:
-                question.due = now
+        if call.eager and time.perf_counter() - began <= CHEAP_SECONDS:
+            question.due = now
 
     def _answer(self, handle: Any, question: Question) -> Any:
         """Make the call in the form that works; the first time, find that form and keep it.

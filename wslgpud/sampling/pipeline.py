@@ -83,7 +83,7 @@ class SamplingPipeline:
         observation = observe(sampled)
         cards = training_readings.claimed(notes, observation.gpus)
         observation = replace(observation, expected=expected(notes, sampled.processes), gpus=cards)
-        assessment, report = self._assess(self._tests.untested(observation), sampled.wall)
+        assessment, report = self._assess(self._tests.untested(observation, notes), sampled.wall)
         self.delay_seconds = self._pace.next_delay(
             sampled.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
         )

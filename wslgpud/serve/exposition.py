@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gzip
 import logging
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-
-from prometheus_client import ProcessCollector
+from typing import TYPE_CHECKING
 
 from wslgpud import __version__
 from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec, counter, gauge, info
 from wslgpud.model import Reading, Snapshot
-from wslgpud.serve.metrics_text import CLASSIC, CLASSIC_1, OPENMETRICS, Format, MetricsText, families
+from wslgpud.serve.negotiation import Format
+
+if TYPE_CHECKING:
+    from wslgpud.serve.metrics_text import MetricsText
 
 # The daemon's own health is for Prometheus to record, not for our database.
 _gauge, _counter = functools.partial(gauge, stored=False), functools.partial(counter, stored=False)
@@ -94,7 +95,6 @@ class Publisher:
         self._clock = clock or SystemClock()
         self._extras: list[Callable[[], Iterable[Reading]]] = []
         self._complaints: dict[Callable[[], Iterable[Reading]], str] = {}
-        self._process = ProcessCollector(registry=None)  # process_*: names shared by all Prometheus clients
         self._published = 0
         #: the last snapshot; None until the first tick
         self.latest: Snapshot | None = None
@@ -135,9 +135,12 @@ class Publisher:
         return kept.zipped
 
     def _render(self, text_format: Format, now: float) -> _Text:
+        # Late: prometheus_client holds 2 MiB, which only who is scraped needs.
+        from wslgpud.serve.metrics_text import PROCESS, MetricsText, families
+
         published = self._published
         writer = self._writers.setdefault(text_format, MetricsText(text_format))
-        plain = writer.of(families(self.readings(), self._order), self._process.collect())
+        plain = writer.of(families(self.readings(), self._order), PROCESS.collect())
         self._render_seconds = self._clock.mono() - now
         return _Text(published, now, plain)
 
@@ -163,36 +166,3 @@ class Publisher:
             return []
         self._complaints.pop(readings, None)
         return found
-
-
-_BY_MEDIA_TYPE = {
-    ("application/openmetrics-text", "1.0.0"): OPENMETRICS,
-    ("application/openmetrics-text", ""): OPENMETRICS,
-    ("text/plain", "1.0.0"): CLASSIC_1,
-    ("text/plain", "0.0.4"): CLASSIC,
-    ("text/plain", ""): CLASSIC,
-}
-
-
-def negotiate(accept: str) -> Format:
-    """Return the format that an Accept header prefers; the classic one if it accepts none of ours."""
-    liked = [
-        (weight, _BY_MEDIA_TYPE[media]) for media, weight in _weighed(accept) if weight and media in _BY_MEDIA_TYPE
-    ]
-    return max(liked, key=lambda one: one[0], default=(0.0, CLASSIC))[1]
-
-
-def accepts_gzip(accept_encoding: str) -> bool:
-    """Return whether an Accept-Encoding header allows gzip."""
-    return next((weight > 0 for (name, _), weight in _weighed(accept_encoding) if name in ("gzip", "*")), False)
-
-
-def _weighed(header: str) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield the choices in a header, each with its version, if any, and its weight (``q=``); 0 where invalid."""
-    for choice in header.lower().split(","):
-        name, *parameters = (part.strip() for part in choice.split(";"))
-        values = dict(part.partition("=")[::2] for part in parameters)
-        weight = 0.0
-        with contextlib.suppress(ValueError):
-            weight = float(values.get("q", "1"))
-        yield (name, values.get("version", "")), weight if 0 <= weight <= 1 else 0.0

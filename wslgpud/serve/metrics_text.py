@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest as classic_text
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
@@ -21,25 +22,15 @@ from prometheus_client.utils import floatToGoString
 
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, Reading
+from wslgpud.serve.negotiation import Format
 
 Labels = tuple[str, ...]
 _number: Callable[[Number], str] = floatToGoString  # untyped
 _END = b"# EOF\n"
+#: process_*: names shared by all Prometheus clients
+PROCESS = ProcessCollector(registry=None)
 #: cached cleaned label sets: several times the number of series of a machine
 _REMEMBERED = 4096
-
-
-class Format(NamedTuple):
-    """A text format and the media type that announces it."""
-
-    content_type: str
-    openmetrics: bool = False
-
-
-# https://prometheus.io/docs/instrumenting/content_negotiation/
-CLASSIC = Format("text/plain; version=0.0.4; charset=utf-8")
-CLASSIC_1 = Format("text/plain; version=1.0.0; escaping=underscores; charset=utf-8")
-OPENMETRICS = Format("application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics=True)
 
 
 class MetricFamily(NamedTuple):

@@ -98,7 +98,11 @@ def bind(address: str, port: int) -> socket.socket:
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            # As bytes: the codec for names that are not ASCII holds 0.3 MiB.
+            address.encode() if address.isascii() else address,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )[0]
     except OSError as error:
         raise ServeError("server.address {address}: {reason}", address=address, reason=cause(error)) from error

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import Noted
 from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Observation
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 GIVING_BACK_SECONDS = 7.0
 #: A run writes its note right after it has taken the lock.
 UNPROVEN_SECONDS = 3.0
+#: Interval of reading /proc/locks while no note announces a test and no lock is held exclusively: each read waits for
+#: all processors (``locks_start`` in Linux' fs/locks.c), which took 8 ms of each tick.
+LOOK_SECONDS = 5.0
 #: A process that takes a lock repeatedly must not fill the log.
 SAY_AGAIN_SECONDS = 60.0
 
@@ -102,14 +106,20 @@ class CardsUnderTest:
         self._limit_seconds = settings.deadline_seconds + settings.soak_seconds
         self._seen: dict[str, _Seen] = {}
         self._warned: dict[str, float] = {}
+        self._looked_mono = float("-inf")
+        self._locks: dict[int, tuple[GpuLock, ...]] = {}
 
     @property
     def held(self) -> list[LockHolder]:
         """Locks held exclusively by other programs than our tests, as of the last tick."""
         return [seen.complaint for seen in self._seen.values() if seen.complaint]
 
-    def untested(self, observation: Observation) -> Observation:
+    def untested(self, observation: Observation, notes: Iterable[Noted]) -> Observation:
+        """Return an observation without the cards under test; ``notes`` are of what runs now."""
         if self._host.recorded or not observation.gpus:
+            return observation
+        expected = bool(self._seen) or any(note.document["kind"] == "stress" for note in notes)
+        if not expected and self._host.clock.mono() - self._looked_mono < LOOK_SECONDS:
             return observation
         tested = self.look(card.index for card in observation.gpus)
         gpus = tuple(card for card in observation.gpus if card.index not in tested)
@@ -118,7 +128,7 @@ class CardsUnderTest:
     def look(self, gpus: Iterable[int]) -> set[int]:
         """Return which of these cards are under a proven test of ours within its time limit."""
         now, before, found = self._host.clock.mono(), self._seen, set()
-        self._seen = {}
+        self._looked_mono, self._seen = now, {}
         for gpu, path, holding in self._holdings(gpus):
             seen = self._seen[path] = self._followed(before.get(path), holding, now)
             proven = holding.ours and seen.worker is not None
@@ -146,12 +156,17 @@ class CardsUnderTest:
         return seen
 
     def _holdings(self, gpus: Iterable[int]) -> Iterator[tuple[int, str, Holding]]:
-        files = [(gpu, GpuLock(gpu, self._host.path(place))) for gpu in gpus for place in PLACES]
+        files = [(gpu, lock) for gpu in gpus for lock in self._locks_of(gpu)]
         text = locks(self._host) if any(lock.file() for _, lock in files) else ""
         for gpu, lock in files:
             for entry in lock.entries(text):
                 if entry.alone and not entry.waits:
                     yield gpu, str(lock.path), self._holding(gpu, entry.pid)
+
+    def _locks_of(self, gpu: int) -> tuple[GpuLock, ...]:
+        if gpu not in self._locks:  # kept: to put paths together takes longer than to look at them
+            self._locks[gpu] = tuple(GpuLock(gpu, self._host.path(place)) for place in PLACES)
+        return self._locks[gpu]
 
     def _holding(self, gpu: int, pid: int) -> Holding:
         run, note, worker = identity(self._host, pid), self._notes.of("stress", pid), None

@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
@@ -44,33 +44,47 @@ class Recent:
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
+        #: what the last sample says of the cards: read once a run asks, as it would be a tenth of each tick
+        self._unread: Iterable[Reading] = ()
         self._facts: dict[str, dict[str, Number]] = {}
+        self._drivers: dict[str, str] = {}
         self._courses: dict[str, Course] = {}
         self._lock = threading.Lock()
-        self.drivers: dict[str, str] = {}
         self.last_jump_mono: float | None = None
         self.last_error_mono: float | None = None
 
     def note(
-        self, mono: float, gpus: Iterable[GpuSample], readings: Iterable[Reading] = (), events: Iterable[Event] = ()
+        self, mono: float, gpus: Collection[GpuSample], readings: Iterable[Reading] = (), events: Iterable[Event] = ()
     ) -> None:
-        readings = tuple(readings)
         with self._lock:
             for sample in gpus:
                 self._samples.setdefault(sample.uuid, deque(maxlen=MOST_SAMPLES)).append((mono, sample))
-            for uuid, facts in followed(readings).items():
-                self._facts[uuid] = facts
-                if uuid in self._courses:
-                    self._courses[uuid].note(facts)
+            if gpus:
+                self._unread = readings
+            if self._courses:
+                self._read()
         for event in events:
             if event.kind == "clock_jump":
                 self.last_jump_mono = mono
             elif event.kind in ("dxg_error", "nvidia_xid"):
                 self.last_error_mono = mono
+
+    def _read(self) -> None:
+        readings, self._unread = tuple(self._unread), ()
+        for uuid, facts in followed(readings).items():
+            self._facts[uuid] = facts
+            if uuid in self._courses:
+                self._courses[uuid].note(facts)
         for spec, _, labels in readings:
             if spec is gpu_source.INFO:
                 card = dict(zip(spec.labels, labels, strict=True))
-                self.drivers[card["uuid"]] = card["driver_version"]
+                self._drivers[card["uuid"]] = card["driver_version"]
+
+    def driver(self, uuid: str) -> str:
+        """Return the version of a card's driver, empty where it is not known."""
+        with self._lock:
+            self._read()
+            return self._drivers.get(uuid, "")
 
     def since(self, uuid: str, mono: float) -> list[GpuSample]:
         with self._lock:
@@ -89,6 +103,7 @@ class Recent:
     @contextlib.contextmanager
     def following(self, uuid: str) -> Iterator[Course]:
         with self._lock:
+            self._read()
             course = self._courses[uuid] = Course(first=dict(self._facts.get(uuid, {})))
         try:
             yield course

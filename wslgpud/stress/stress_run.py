@@ -110,7 +110,7 @@ class Runner:
         wsl = "yes" if self.host.exists(conditions.WSL_DEVICE) else "no"
         # Memory deliberately left free is no loss: nights with another reserve are not comparable.
         reserve = {"reserve_bytes": str(self.settings.reserve_bytes)} if self.settings.reserve_bytes else {}
-        driver = self.recent.drivers.get(sample.uuid, "")
+        driver = self.recent.driver(sample.uuid)
         return {**reserve, "driver": driver, "mode": mode, "engine": worker_job.ENGINE, "wsl": wsl}
 
     def _locked(
