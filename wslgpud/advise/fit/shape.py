@@ -133,10 +133,10 @@ def of(text: str) -> Shape:
         if path.exists():
             return of_path(path)
     match = _NUMBER.fullmatch(text.strip())
-    if not match or not float(match[1]):
+    parameters = float(match[1]) * {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()] if match else 0
+    if not 0 < parameters < math.inf:
         raise ShapeError("{text} is neither a size like 7B nor a config.json, .safetensors or .gguf file", text=text)
-    scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
-    return typical(round(float(match[1]) * scale), text.strip().upper())
+    return typical(round(parameters), text.strip().upper())
 
 
 def typical(parameters: int, name: str = "") -> Shape:
