@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -242,7 +243,9 @@ def test_a_real_build_tool_builds(tmp_path: Path):
     shutil.copy(shutil.which("sleep") or "/bin/sleep", tool)
     with running(str(tool), "600") as child:
         source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
-        # The name changes when the child has replaced itself, which Popen waits for.
+        # Popen waits until the child has replaced itself, which gives it a name; its arguments come a moment later.
+        while not Path(f"/proc/{child.pid}/cmdline").read_bytes():
+            time.sleep(0.01)
         found = {p.pid: p for p in source.read().processes}
         assert found[child.pid].roles == {"build"}
         assert found[child.pid].command == "cc1plus"
