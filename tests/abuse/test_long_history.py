@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import re
@@ -149,6 +150,12 @@ def rows(count: int) -> Iterator[tuple[int, Transition]]:
         yield number, transition(30.0 * number, CRITICAL, CRITICAL, rule="oom_kill", headline=f"no. {number}")
 
 
+def traced_bytes() -> int:
+    """Return the memory in use, without what the interpreter keeps for tuples to come."""
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
 def test_an_incident_that_never_ends_takes_no_more_memory_than_one_that_does() -> None:
     ledger = IncidentLedger([], 0.0, START)
     tracemalloc.start()
@@ -156,8 +163,8 @@ def test_an_incident_that_never_ends_takes_no_more_memory_than_one_that_does() -
         for number, row in rows(1500):
             ledger.take(number, row)
             if number == 500:
-                before = tracemalloc.get_traced_memory()[0]
-        grown = tracemalloc.get_traced_memory()[0] - before
+                before = traced_bytes()
+        grown = traced_bytes() - before
     finally:
         tracemalloc.stop()
 
@@ -235,7 +242,7 @@ def test_a_flood_for_a_channel_that_is_down_is_bounded_and_what_matters_most_goe
     assert levels == {"emergency": 1, "critical": 1, "warning": MOST_WAITING - 2}
     assert max(shelf.waiting) == 5099, "of equals the newest"
     assert dispatcher.counts["down", "dropped"] == 2002 + 100 - MOST_WAITING
-    assert sum("more than 500 messages wait" in said for said in caplog.messages) == 1
+    assert sum("more than 500 messages are queued" in said for said in caplog.messages) == 1
 
 
 def test_only_the_last_complete_run_of_each_card_is_remembered_with_its_rows(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ for second in range(0, 60, 3):
 # strace counts each kind of call by itself: the first looks at why it fails find nothing yet.
 made.until(lambda: "the disk fails: see the kernel log" in str(store.stats().error))
 stats = store.stats()
-print(stats.queue_ticks, "does not keep" in str(stats.error))
+print(stats.queue_ticks, "has lost written data" in str(stats.error))
 """,
         "fdatasync,fsync:error=EIO:when=3+",
         suffixes=("-wal", ".lock"),
