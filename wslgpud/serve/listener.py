@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import unquote
 
 import h11
@@ -267,11 +268,24 @@ class Listener:
         if not self._accepting.cancelled():
             self._accepting.result()  # raises unexpected errors
 
+    async def _next_client(self) -> tuple[socket.socket, Any]:
+        """Wait for a client. A cancelled ``loop.sock_accept`` may have accepted one, which nobody would close."""
+        while True:
+            with suppress(BlockingIOError):
+                client, place = self._socket.accept()
+                client.setblocking(False)
+                return client, place
+            readable = asyncio.Event()
+            self._loop.add_reader(self._socket, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                self._loop.remove_reader(self._socket)
+
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                client, place = await loop.sock_accept(self._socket)
+                client, place = await self._next_client()
             except OSError as error:
                 if error.errno in _NO_FILES:
                     _log.error("cannot take a connection: %s", error.strerror)
@@ -279,7 +293,11 @@ class Listener:
                 continue
             if len(self._connections) >= CONNECTIONS_MAX and (evicted := to_evict(self._connections)):
                 evicted.abort()
-            await self._fewer_than(CONNECTIONS_MAX)
+            try:
+                await self._fewer_than(CONNECTIONS_MAX)
+            except asyncio.CancelledError:
+                client.close()
+                raise
             network = network_of(str(place[0])) if place else ""  # a Unix socket's peer has no name
             connection = Connection(self._app, network, self._deadlines, self._limit_backlog)
             self._connections.add(connection)
