@@ -21,7 +21,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.bench.year import DAY, Machine, make
+from tests.bench.year import DAY, Machine, lines, make
 from tests.support.servers import program, prometheus
 from wslgpud.app.catalogue import catalogue
 from wslgpud.config import StoreSettings
@@ -90,7 +90,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 def scraped(folder: Path, series: int, seconds: int) -> None:
     """Have Prometheus scrape a machine whose ticks we keep, too."""
-    machine = Machine(series, 2)
+    machine = Machine(lines(series), 2)
     columns = machine.stretch(int(time.time()), seconds)
     scales = [10**one.spec.decimals for one in machine.lines]
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)

@@ -97,8 +97,8 @@ def lines(count: int) -> list[Line]:
 class Machine:
     """Somebody trains and builds on weekdays, leaves a training over some nights, and goes to bed."""
 
-    def __init__(self, series: int, seed: int) -> None:
-        self.lines = lines(series)
+    def __init__(self, known: list[Line], seed: int) -> None:
+        self.lines = known
         self._chance = np.random.default_rng(seed)
 
     def stretch(self, start: int, seconds: int) -> list[list[int] | list[float]]:
@@ -112,6 +112,8 @@ class Machine:
     def _values(self, line: Line, busy: np.ndarray) -> list[int] | list[float]:
         spec, chance, count = line.spec, self._chance, len(busy)
         noise = chance.normal(size=count)
+        if spec.kind == "info" or (spec.kind == "gauge" and not spec.unit and not spec.decimals):
+            return [int(line.value)] * count  # identities, levels, and what is true or not
         if spec.kind == "counter":
             grows = busy | (chance.random(count) < 0.02)
             scale = PAGE * 200 if spec.unit == "bytes" else 0.5 if spec.unit == "seconds" else 40
@@ -119,7 +121,7 @@ class Machine:
             values = line.value + np.cumsum(np.round(rise, spec.decimals))
             line.value = float(values[-1])
         elif spec.unit == "bytes":
-            if "total" in spec.name or "limit" in spec.name:
+            if any(word in spec.name for word in ("total", "limit", "size", "capacity")):
                 return [int(line.value)] * count
             moves = chance.random(count) < np.where(busy, 0.6, 0.15)
             steps = np.where(moves, np.round(noise * np.where(busy, 300, 8)), 0)
@@ -143,7 +145,7 @@ class Machine:
 
 def make(file: Path, *, end: int, days: float, raw_days: float, series: int, seed: int = 1) -> Iterator[float]:
     """Fill ``file`` with history up to ``end``; yield the share that is done."""
-    machine = Machine(series, seed)
+    machine = Machine(lines(series), seed)
     raw_start = end - round(raw_days * DAY)
     raw_start -= raw_start % PERIOD_SECONDS
     numbers = _declare(file, machine, raw_start)

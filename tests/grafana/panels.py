@@ -21,6 +21,8 @@ class Query(NamedTuple):
     panel: str
     ref: str
     expression: str
+    #: asked for a moment, not for a stretch of time
+    instant: bool = False
 
     def asked(self, instance: str, gpu: str = ".+", rate: str = "1m", span: str = "1h", step: str = "1s") -> str:
         """Put values in the place of variables, as Grafana does."""
@@ -45,7 +47,7 @@ def panels(document: Any) -> Iterator[Any]:
 
 
 QUERIES = [
-    Query(uid, panel["title"], target["refId"], target["expr"])
+    Query(uid, panel["title"], target["refId"], target["expr"], bool(target.get("instant")))
     for uid, document in DASHBOARDS.items()
     for panel in panels(document)
     for target in panel.get("targets") or []

@@ -112,9 +112,9 @@ def command_here(service: str, folder: Path, port: int) -> list[str]:
 @pytest.mark.servers
 def test_prometheus_starts_with_these_very_arguments_and_has_the_rules(tmp_path: Path) -> None:
     port = free_port()
-    server = Prometheus(f"http://127.0.0.1:{port}")
     command = [program("prometheus", "prometheus"), *command_here("prometheus", tmp_path, port)]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
+        server = Prometheus(f"http://127.0.0.1:{port}", process.pid)
 
         def rules() -> list[dict[str, object]]:
             assert process.poll() is None, (tmp_path / "log").read_text()

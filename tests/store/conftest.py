@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
-import subprocess
-import tempfile
 import uuid
 from pathlib import Path
 
@@ -14,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from tests.support.servers import free_port
+from tests.support import servers
 from wslgpud.config import StoreSettings
 
 TIMESCALE = any(Path("/usr/share/postgresql").glob("*/extension/timescaledb.control"))
@@ -50,30 +46,11 @@ def settings():
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory):
+def postgresql():
     """URL of a real PostgreSQL server of our own, on loopback, without the name of a database."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    programs = found[-1].parent if found else None
-    if programs is None or shutil.which("runuser") is None or os.geteuid() != 0:
-        pytest.skip("needs Debian's postgresql, and root to start it as the user postgres")
-    pytest.importorskip("psycopg")
-    folder = Path(tempfile.mkdtemp(prefix="wslgpud-postgresql-"))
-    shutil.chown(folder, "postgres")
-    port = free_port()
-
-    def run(*command):
-        subprocess.run(
-            ["runuser", "-u", "postgres", "--", *command], check=True, capture_output=True, text=True, cwd=folder
-        )
-
-    preload = " -c shared_preload_libraries=timescaledb" if TIMESCALE else ""
-    run(programs / "initdb", "-D", folder / "data", "-A", "trust", "--no-sync", "-E", "UTF8")
-    settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off{preload}"
-    patiently = ("-w", "-t", "300", "-l", folder / "log")
-    run(programs / "pg_ctl", "-D", folder / "data", *patiently, "-o", settings, "start")
-    yield f"postgresql+psycopg://postgres@127.0.0.1:{port}"
-    run(programs / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop")
-    shutil.rmtree(folder)
+    preload = ["shared_preload_libraries=timescaledb"] if TIMESCALE else []
+    with servers.postgresql("fsync=off", *preload) as server:
+        yield server.url
 
 
 @pytest.fixture(params=["file", *(pytest.param(name, marks=pytest.mark.servers) for name in SERVERS)])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -45,8 +47,8 @@ def free_port() -> int:
 class Prometheus:
     """A running Prometheus."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, pid: int) -> None:
+        self.url, self.pid = url, pid
 
     def ask(self, path: str, **parameters: str) -> Any:
         query = urllib.parse.urlencode(parameters)
@@ -92,10 +94,48 @@ def prometheus(folder: Path, config: str, *options: str) -> Iterator[Prometheus]
 
     try:
         eventually(ready, "Prometheus' readiness")
-        yield Prometheus(url)
+        yield Prometheus(url, process.pid)
     finally:
         process.terminate()
         process.wait(PATIENCE_SECONDS)
+
+
+class PostgreSQL(NamedTuple):
+    """A running PostgreSQL."""
+
+    #: without the name of a database
+    url: str
+    #: of the process above all others
+    pid: int
+    data: Path
+
+
+@contextmanager
+def postgresql(*settings: str, port: int = 0) -> Iterator[PostgreSQL]:
+    """Run PostgreSQL with ``settings`` (name=value) beside Debian's; skip without it, or without root."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    programs = found[-1].parent if found else None
+    if programs is None or shutil.which("runuser") is None or os.geteuid() != 0:
+        pytest.skip("needs Debian's postgresql, and root to start it as the user postgres")
+    pytest.importorskip("psycopg")
+    folder = Path(tempfile.mkdtemp(prefix="wslgpud-postgresql-"))
+    shutil.chown(folder, "postgres")
+    data, port = folder / "data", port or free_port()
+
+    def run(*command: object) -> None:
+        whole = ["runuser", "-u", "postgres", "--", *map(str, command)]
+        subprocess.run(whole, check=True, capture_output=True, text=True, cwd=folder)
+
+    ours = ("listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", *settings)
+    options = " ".join([f"-p {port}", *(f"-c {setting}" for setting in ours)])
+    run(programs / "initdb", "-D", data, "-A", "trust", "--no-sync", "-E", "UTF8")
+    run(programs / "pg_ctl", "-D", data, "-w", "-t", "300", "-l", folder / "log", "-o", options, "start")
+    try:
+        pid = int((data / "postmaster.pid").read_text().split()[0])
+        yield PostgreSQL(f"postgresql+psycopg://postgres@127.0.0.1:{port}", pid, data)
+    finally:
+        run(programs / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+        shutil.rmtree(folder)
 
 
 class Alertmanager:
