@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.bench.year import Line, Machine
 from tests.hosts.machines import HERE
+from tests.store.made import FakeClock
 from tests.support.daemons import daemon, eventually
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
@@ -30,19 +31,6 @@ HOST = "wsl2-vram-full"
 _APART_SECONDS = 7 * 3600 + 300
 
 _new_reading: Callable[[Iterable[Any]], Reading] = partial(tuple.__new__, Reading)
-
-
-class Clock:
-    """The time of the day that is made up."""
-
-    def __init__(self, wall: float) -> None:
-        self.now = wall
-
-    def wall(self) -> float:
-        return self.now
-
-    def mono(self) -> float:
-        return self.now
 
 
 def exposed() -> list[Line]:
@@ -92,7 +80,7 @@ def _readings(line: Line, scaled: Sequence[float]) -> Sequence[Reading]:
 
 def scrapes(box: Box, start: int, seconds: int) -> list[bytes]:
     """Return what a scraper of the machine gets in each second, zipped."""
-    clock = Clock(start)
+    clock = FakeClock(start)
     publisher = Publisher(catalogue(), clock)
     found = []
     for snapshot in box.snapshots(start, seconds):

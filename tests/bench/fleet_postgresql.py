@@ -16,8 +16,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from tests.bench.bench_cost import spent
-from tests.bench.fleet import Box, Clock
+from tests.bench.fleet import Box
 from tests.bench.year import DAY, Line
+from tests.store.made import FakeClock
 from tests.support.servers import PostgreSQL, free_port, postgresql
 from wslgpud.config import StoreSettings
 from wslgpud.store import Reader, Store, upkeep
@@ -41,7 +42,7 @@ class Fleet:
     """The stores of all machines, and the time that they are told; their server is at a port."""
 
     def __init__(self, known: Sequence[Line], machines: int, folder: Path, port: int, start: int) -> None:
-        self.clock, self.series = Clock(start), len(known)
+        self.clock, self.series = FakeClock(start), len(known)
         self.url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
         self.boxes = [Box(number, known) for number in range(machines)]
         self.stores = [self._store(box.name, folder) for box in self.boxes]
