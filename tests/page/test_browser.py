@@ -483,6 +483,26 @@ def test_a_daemon_that_cannot_give_the_words_is_asked_again(stage, look):
     expect(page.locator("nav [aria-current]")).to_have_text("总览")
 
 
+def test_a_slow_daemon_is_waited_for_without_a_complaint(stage, look):
+    machine(stage)
+    looking, held = look(), []
+    looking.page.clock.install()
+
+    def hold(route):
+        held.append(route)
+
+    looking.page.route("**/api/v1/words?*", hold)
+    with looking.page.expect_request("**/api/v1/words?*"):
+        looking.go()
+    looking.page.clock.run_for(5_000)
+
+    held.pop().continue_()
+
+    expect(looking.page.locator("nav [aria-current]")).to_have_text("Overview")
+    expect(looking.page.locator(".pulse")).to_contain_text("live")
+    assert looking.complaints == []
+
+
 #: what a reader sees as text of the page: neither names nor what is marked as another language
 _TEXTS = """() => {
   const found = [];

@@ -168,11 +168,11 @@ function onTrouble(error) {
 }
 
 const live = new Live(onSample, onTrouble, () => ({ lang }));
+await change();
+route();
+// Only now: there is no view to draw while the texts load, and a slow machine loads them for seconds.
 addEventListener("hashchange", route);
 addEventListener("theme", () => { ctx.charts.clear(); ctx.render(); });
 // The age keeps counting when samples stop.
 setInterval(() => { if (!document.hidden && connection() !== "live") ctx.render(); }, 1000);
-await change();
-route();
 live.poll();
-
