@@ -160,6 +160,13 @@ def test_kills_in_three_groups_while_no_daemon_ran_are_three_each_filed_under_it
     ]
 
 
+@pytest.mark.parametrize(("groups", "alerts"), [(5, 5), (6, 1)])
+def test_up_to_five_groups_with_kills_while_no_daemon_ran_are_reported_one_by_one(groups: int, alerts: int) -> None:
+    missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(groups)]
+
+    assert len(RuleEngine(since_wall=0).observe(tick(1, events=tuple(missed)))) == alerts
+
+
 def counted(machine: int, **groups: int) -> list[Reading]:
     """Return the kernel's counts of kills, of the machine and of groups that hit their limit at each."""
     found = [Reading(memory.OOM_KILLS, machine)]

@@ -331,6 +331,15 @@ def test_whom_the_driver_of_a_card_names_is_paused(stage, job) -> None:
     assert (row.resource, row.facts["who"]) == ("gpu0", f"python (pid {job.pid})")
 
 
+def test_a_card_that_filled_fast_must_have_as_much_room_again_also_if_ram_grew_before(stage, job) -> None:
+    filling = card(stage, job, rate_bytes_per_second=50.0 * MIB)
+    stage.tick(stage.ram(), replace(filling, level=Level.WARNING))
+    stage.tick(stage.ram(), filling, seconds=3.0)
+
+    (held,) = stage.brake.document()
+    assert held["needed_bytes"] == (300 + 60 * 50) * MIB
+
+
 @pytest.mark.parametrize(("configured", "paused"), [(1.0, 0), (0.95, 0), (0.9, 1)])
 def test_who_is_only_probably_the_one_is_paused_only_if_that_was_wanted(stage, job, configured, paused) -> None:
     stage.brake._settings = replace(stage.brake._settings, act_on_likelihood=configured)

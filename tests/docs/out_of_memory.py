@@ -29,14 +29,19 @@ def outcome(run: Run) -> str:
     if "error" in run:
         return str(run["error"])
     said = [str(run["job"])]
-    for key, name in (("kernel_kills", "kernel"), ("tool_kills", "tool")):
-        if run[key]:
-            said.append(f"{name} killed {_counted(run[key])}")
+    for killer, killed in (("kernel", run["kernel_kills"]), ("tool", _by_tool(run))):
+        if killed:
+            said.append(f"{killer} killed {_counted(killed)}")
     if run["paused"]:
         said.append("paused " + ", ".join(f"{role} {seconds:.0f} s" for role, seconds in run["paused"].items()))
     if run["slow_seconds"]:
         said.append(f"shell late for {run['slow_seconds']:.0f} s")
     return "; ".join(said)
+
+
+def _by_tool(run: Run) -> Sequence[str]:
+    """Return whom the tool killed: not those that went with their user's systemd, which the kernel had killed."""
+    return () if "systemd" in run["kernel_kills"] else run["tool_kills"]
 
 
 def _counted(names: Sequence[str]) -> str:
@@ -58,7 +63,7 @@ def summary_table() -> str:
         cells = [
             len(runs),
             sum(bool(run["kernel_kills"]) for run in runs),
-            sum(bool(run["tool_kills"]) for run in runs),
+            sum(bool(_by_tool(run)) for run in runs),
             sum(any(who != "job" for who in (*run["kernel_kills"], *run["tool_kills"])) for run in runs),
             sum("job" in run["paused"] for run in runs),
             sum("ballast" in run["paused"] for run in runs),
