@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -298,6 +299,45 @@ def test_what_waited_when_a_machine_was_renamed_follows_under_its_old_name(begun
         made.until(lambda: store.flush() and store.reader.unsealed()[1] >= made.T0 + 3000)
         here = sorted(made.read_all(store.reader, "made_events"))
         assert here == [(s, s) for s in (*range(2000), *range(3000, 4000))]
+
+
+def test_after_a_restart_the_server_learns_of_each_message_that_is_sent_however_many_waited(
+    begun, clock, made, server_target
+):
+    with begun() as store:
+        for number in range(1201):
+            _warn(store, made, str(number))
+        _copied(store)
+    with begun() as store:
+        waited, *rest = store.outbox.unsent()
+        for delivery in rest:
+            store.outbox.tried(delivery.id, done=True)
+        _copied(store)
+        with Reader(server_target, "pc") as reader:
+            waiting = [d.payload["text"] for d in reader.deliveries(0, 1e10) if d.done_wall is None]
+    assert waiting == [waited.payload["text"]]
+
+
+def test_a_message_deleted_for_its_age_does_not_keep_the_server_from_learning_of_later_ones(
+    begun, file, clock, made, server_target, monkeypatch
+):
+    monkeypatch.setattr("wslgpud.store.replication._AT_ONCE", 10)
+    with begun() as store:
+        for number in range(30):
+            _warn(store, made, str(number))
+        _copied(store)
+    with sqlite3.connect(file) as connection:
+        connection.execute("DELETE FROM outbox WHERE id NOT IN (SELECT max(id) FROM outbox)")
+    with begun() as store:
+        (last,) = store.outbox.unsent()
+        store.outbox.tried(last.id, done=True)
+        with Reader(server_target, "pc") as reader:
+
+            def sent():
+                _copied(store)
+                return [d.payload for d in reader.deliveries(0, 1e10) if d.done_wall is not None]
+
+            made.until(lambda: sent() == [last.payload], 20)
 
 
 def test_a_wall_clock_that_goes_back_loses_and_doubles_nothing(begun, clock, made, server_target):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
 
 from wslgpud.store import schema, series_ids
 from wslgpud.store.codec import unpack_text
@@ -25,6 +25,8 @@ from wslgpud.store.write_buffer import Waiting
 
 #: rows of a table copied per transaction
 _AT_ONCE = 500
+#: open rows followed after a start: as many as the upkeep leaves of any table here
+_MOST_OPEN = 100_000
 #: tables copied besides batches, in the order of their references
 _TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run, schema.learned, schema.daemon_run)
 #: for rows that change once after creation: the column that is null until then
@@ -74,6 +76,7 @@ class ReplicationSource:
         self._sealable_row = 0
         #: id of a series in the file -> in the server
         self._numbers: dict[int, int] = {}
+        #: ids in the file of the copied rows that have not ended there
         self._open: dict[Table, set[int]] = {table: set() for table in _ENDS}
         self._new: list[tuple[int, SeriesKey]] = []
         self._rows: dict[Table, list[dict[str, Any]]] = {}
@@ -100,7 +103,9 @@ class ReplicationSource:
             )
         for table, end in _ENDS.items():
             unended = select(table.c.id).where(schema.of_host(table, host_id), end.is_(None))
-            self._open[table] = {number - self._source.shift for number in connection.scalars(unended.limit(_AT_ONCE))}
+            self._open[table] = {
+                number - self._source.shift for number in connection.scalars(unended.limit(_MOST_OPEN))
+            }
 
     def look_up(self, connection: Connection) -> bool:
         """Read new rows from the file and look up their series' numbers; return whether new ones were assigned."""
@@ -217,10 +222,7 @@ class ReplicationSource:
             return select(table).where(schema.of_host(table, host), table.c.id > copied.get(table.name, 0))
 
         self._rows = {t: _dicts(local, after(t).order_by(t.c.id).limit(_AT_ONCE)) for t in _TABLES}
-        self._ended = {
-            table: _dicts(local, select(table).where(table.c.id.in_(self._open[table]), end.is_not(None)))
-            for table, end in _ENDS.items()
-        }
+        self._ended = {table: self._newly_ended(local, table, end) for table, end in _ENDS.items()}
         self.waiting_ticks = self._count(local)
         self._batches = _dicts(local, after(schema.batch).order_by(_batch.id).limit(_AT_ONCE // 8))
         for row in self._batches:
@@ -228,6 +230,17 @@ class ReplicationSource:
             with gap("ticks %d", row["id"]):
                 parsed = json.loads(unpack_text(row["data"]))
             row["data"] = parsed
+
+    def _newly_ended(self, local: Connection, table: Table, end: ColumnElement[int]) -> list[dict[str, Any]]:
+        """Return rows that have ended since they were copied, up to ``_AT_ONCE``; forget those deleted in the file."""
+        followed = self._open[table]
+        if not followed:
+            return []
+        # those that have not ended are few, and found by an index: no range of ids, which SQLite would scan instead
+        ended = sorted(followed.difference(local.scalars(select(table.c.id).where(end.is_(None)))))[:_AT_ONCE]
+        rows = _dicts(local, select(table).where(table.c.id.in_(ended)))
+        followed.difference_update({*ended} - {row["id"] for row in rows})
+        return rows
 
     def _renumbered(self, row: Mapping[str, Any]) -> dict[str, Any]:
         numbers = self._numbers
