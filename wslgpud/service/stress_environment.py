@@ -34,7 +34,7 @@ def put(python: Path, places: Places, changes: Changes, *, asked: bool) -> None:
     made_of = places.stress / LOCKED.name
     works = (places.stress / "bin/python3").exists()  # False if the link's target, a Python, has been removed
     if asked:
-        works = works and made_of.read_text(encoding="utf-8") == LOCKED.read_text(encoding="utf-8")
+        works = works and made_of.is_file() and made_of.read_bytes() == LOCKED.read_bytes()
     if works or not (asked or places.stress.exists()):
         return
     told = f"make {places.stress}: an environment of {python} with torch (downloads {size(download_bytes())})"

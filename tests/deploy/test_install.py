@@ -1,0 +1,50 @@
+"""An installation that was damaged is repaired, or at least described, by the commands that meet it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from wslgpud.service import stress_environment
+from wslgpud.service.changes import Changes
+from wslgpud.service.places import places
+
+
+@pytest.fixture
+def where(tmp_path, monkeypatch):
+    """The places of a service in an empty home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return places(user=True)
+
+
+@pytest.fixture
+def torch_environment(where):
+    """An environment as ``--extra stress`` makes it, with its copy of the lock file."""
+    (where.stress / "bin").mkdir(parents=True)
+    (where.stress / "bin/python3").symlink_to(sys.executable)
+    copied = where.stress / stress_environment.LOCKED.name
+    copied.write_bytes(stress_environment.LOCKED.read_bytes())
+    return copied
+
+
+def asked(where):
+    """Return the changes that ``service install --extra stress`` would make for the nightly test."""
+    changes = Changes(dry=True)
+    stress_environment.put(Path(sys.executable), where, changes, asked=True)
+    return changes.said
+
+
+def test_a_torch_environment_of_this_version_is_left_as_it_is(where, torch_environment):
+    assert asked(where) == []
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda copied: copied.write_bytes(b"\xff")])
+def test_a_torch_environment_that_has_lost_its_lock_file_is_made_again_by_who_asks_for_it(
+    where, torch_environment, damage
+):
+    damage(torch_environment)
+
+    (change,) = asked(where)
+    assert change.startswith(f"make {where.stress}: an environment of {sys.executable} with torch")
