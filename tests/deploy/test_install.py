@@ -9,6 +9,7 @@ import pytest
 
 from wslgpud.service import stress_environment
 from wslgpud.service.changes import Changes
+from wslgpud.service.install import remembered_extras
 from wslgpud.service.places import places
 
 
@@ -48,3 +49,10 @@ def test_a_torch_environment_that_has_lost_its_lock_file_is_made_again_by_who_as
 
     (change,) = asked(where)
     assert change.startswith(f"make {where.stress}: an environment of {sys.executable} with torch")
+
+
+def test_of_a_damaged_list_of_extras_the_names_that_can_be_read_are_remembered(where):
+    where.releases.mkdir(parents=True)
+    where.extras.write_bytes(b"apprise\n\xff\xfe\x00\n")
+
+    assert remembered_extras(where) == ["apprise"]

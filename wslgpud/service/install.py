@@ -51,7 +51,7 @@ def remembered_extras(places: Places) -> list[str]:
     added = [stress_environment.EXTRA] if places.stress.exists() else []
     with suppress(OSError):
         known = release.offered_extras()
-        added += [name for name in places.extras.read_text(encoding="utf-8").split() if name in known]
+        added += [name for name in places.extras.read_text(encoding="utf-8", errors="replace").split() if name in known]
     return sorted(added)
 
 
