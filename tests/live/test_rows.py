@@ -228,6 +228,13 @@ def test_a_machine_without_a_gpu_has_no_empty_table_of_gpus() -> None:
     assert "── gpu" not in drawn(seen("no-gpu"))
 
 
+@pytest.mark.parametrize(("count", "says"), [(1.0, "CPU 40 % of 1 core "), (8.0, "CPU 40 % of 8 cores ")])
+def test_cores_are_counted_in_plain_english(count: float, says: str) -> None:
+    look, trail = training()
+
+    assert says in drawn(replace(look, values={"wslgpud_cpus": [({}, count)]}), trail)
+
+
 def test_a_source_that_fails_is_named_with_its_error() -> None:
     look = seen("driver-mismatch")
     failed = [s for s in look.document["sources"] if s["health"] == "failed"]

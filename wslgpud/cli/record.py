@@ -19,7 +19,7 @@ from wslgpud.host import Host
 from wslgpud.risk import trace
 from wslgpud.sampling import capture as captures
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.words import cause, t
+from wslgpud.words import cause, current, says, t
 
 
 def record(
@@ -67,7 +67,7 @@ def record(
         ) from error
     finally:
         monitor.close()
-    print(t("{count} samples in {file}", count=count, file=str(file)))
+    print(current().text(says("{count} sample in {file}", "{count} samples in {file}", count=count, file=str(file))))
 
 
 def capture(folder: Annotated[Path, argument("FOLDER", "new folder to write")], config: common.Config = None) -> None:

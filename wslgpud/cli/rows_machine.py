@@ -12,7 +12,7 @@ from rich.text import Text
 from wslgpud.cli.console import table_of
 from wslgpud.cli.live.live_sample import CurveKey, vram
 from wslgpud.cli.rows import BARS, SORTS, RowContext, ink, known, words
-from wslgpud.words import TEMPLATES, current, say, t, template
+from wslgpud.words import TEMPLATES, current, say, says, t, template
 from wslgpud.words.units import size
 
 #: a process below this, without role or growth, is not shown
@@ -35,7 +35,7 @@ _FLOWS = (
     template("disk read {read_bytes}/s, written {written_bytes}/s"),
     template("network in {received_bytes}/s, out {sent_bytes}/s"),
 )
-_PROCESSOR = template("[{busy_ratio} of {number} cores|{number} cores|{busy_ratio}]")
+_PROCESSOR = template("[{busy_ratio} of {cores}|{cores}|{busy_ratio}]")
 
 
 def gpus(view: RowContext) -> Table:
@@ -77,8 +77,8 @@ def machine(view: RowContext) -> Iterator[RenderableType]:
 
 def _processor(view: RowContext) -> Text:
     busy, cpus = view.trail.last(CurveKey("cpu")), view.look.value("cpus")
-    number = None if cpus is None else round(cpus)
-    if not (told := known(_PROCESSOR, busy_ratio=busy, number=number)):
+    cores = None if cpus is None else says("{count} core", "{count} cores", count=round(cpus))
+    if not (told := known(_PROCESSOR, busy_ratio=busy, cores=cores)):
         return Text("")
     line = words((t("CPU"), "bold"), f" {told[0]} ", view.curve("cpu", "", 20, "blue"))
     if (load := view.look.value("load1")) is not None:
