@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -17,11 +18,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.hosts.machines import HERE, MACHINES
+from tests.page.stage import Stage
 from tests.words.latin import latin_words
 from wslgpud import words
-from wslgpud.advise.doctor import CheckResult, run
+from wslgpud.advise.doctor import CheckResult, checking, run
 from wslgpud.advise.doctor.bundle import write
 from wslgpud.advise.doctor.checking import CHECKS, Evidence
+from wslgpud.advise.doctor.checks_log import kernel_log, signs
 from wslgpud.advise.doctor.checks_machine import service
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.cli import app
@@ -29,8 +32,10 @@ from wslgpud.cli.console import Console
 from wslgpud.cli.doctor import print_findings
 from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings, Stress
 from wslgpud.host import Host, NoData, RecordedHost
+from wslgpud.model import Observation, Sample, Snapshot, SourceReport
 from wslgpud.optional_packages import remedy
 from wslgpud.probes.nvml_remedies import explain
+from wslgpud.words import say
 
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = Config(sampling=Sampling(gpu_timeout_seconds=3.0))
@@ -513,6 +518,69 @@ def test_a_daemon_that_was_killed_does_not_run_though_its_number_is_given_anew(t
         (tmp_path / "daemon.json").write_text(json.dumps(note))
 
         assert service(Evidence(NotInstalled(), CONFIG, None, str(tmp_path))).state == state
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """A machine on which this user may not read the kernel log."""
+    opened = os.open
+
+    def refuse(path, *flags, **more):
+        if path == "/dev/kmsg":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        return opened(path, *flags, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+
+@pytest.fixture
+def log_of_daemon(tmp_path):
+    """Return what the doctor says of the kernel log beside a daemon for which that has this health."""
+    stage = Stage(tmp_path)
+    (tmp_path / "daemon.json").write_text(json.dumps({"url": stage.url}))
+
+    def look(health):
+        report = SourceReport("kernel_log", health, Sample(), stage.clock.mono(), 0.0, "", stage.clock.wall())
+        snapshot = Snapshot(stage.clock.wall(), stage.clock.mono(), 1, (report,), 0.0, 1.0)
+        stage.publish(snapshot, Observation(0.0))
+        return kernel_log(Evidence(Host(), CONFIG, None, str(tmp_path)))
+
+    yield look
+    stage.close()
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_kernel_log_that_the_daemon_reads_is_fine_though_this_user_may_not(log_of_daemon):
+    assert log_of_daemon("ok")[:2] == ("good", say("the daemon reads it"))
+
+
+def test_a_kernel_log_that_the_daemon_may_not_read_is_noted_though_this_user_may(log_of_daemon, monkeypatch):
+    monkeypatch.setattr("wslgpud.advise.doctor.checks_log._readable", lambda _: True)
+
+    assert log_of_daemon("absent")[:2] == ("note", say("hidden from the daemon"))
+
+
+@pytest.mark.usefixtures("refused")
+def test_without_a_daemon_it_is_this_user_from_whom_the_kernel_log_is_hidden(tmp_path, monkeypatch):
+    monkeypatch.setattr(checking, "SYSTEM_STATE", tmp_path)
+    machine = Evidence(Host(), CONFIG, None, str(tmp_path))
+
+    assert kernel_log(machine)[:2] == ("note", say("hidden from this user"))
+    assert signs(machine)[:2] == (
+        "could not tell",
+        say("hidden from this user: {command}", command="sudo wslgpud doctor"),
+    )
+
+
+def test_a_container_without_a_kernel_log_hides_it_from_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(checking, "SYSTEM_STATE", tmp_path)
+    opened = os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, *a, **k: opened(f"{tmp_path}{path}" if path == "/dev/kmsg" else path, *a, **k)
+    )
+
+    with pytest.raises(NoData, match="cannot open /dev/kmsg: No such file or directory"):
+        kernel_log(Evidence(Host(), CONFIG, None, str(tmp_path)))
 
 
 def test_an_archive_and_json_can_be_had_at_once(tmp_path):

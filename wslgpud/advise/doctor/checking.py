@@ -9,18 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.advise.wslconfig import files
-from wslgpud.config import Config
+from wslgpud.client import answering
+from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, Reading
 from wslgpud.probes import interop
 from wslgpud.probes.interop import WSL_CONF_PATH
 from wslgpud.probes.wsl_config import Parsed, parse
 from wslgpud.security import safe_files
-from wslgpud.security.shapes import flag, record, text
+from wslgpud.security.shapes import flag, record, rows, text
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources import table, whole, windows
 from wslgpud.sources.disk import Mount, mounts
@@ -33,6 +35,7 @@ WINDOWS_DRIVE_FULL = say(
     "free up the Windows drive, then run 'wsl --shutdown' there; if it persists: "
     "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
 )
+_SOURCES = rows(record({"name": text, "health": text}))
 _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})
 
 
@@ -74,6 +77,14 @@ class Evidence:
     def number(self, path: str) -> int | None:
         """Return the number in a file, or None if it is missing or holds none."""
         return whole((self.read(path) or "").strip())
+
+    @cached_property
+    def daemon_sources(self) -> dict[str, str]:
+        """The health of each source of the running daemon, as it says itself; empty where none answers."""
+        folders = dict.fromkeys((Path(self.state_folder), SYSTEM_STATE))
+        found = answering(folders, lambda _: None) if self.host.live else None
+        sources = found[1].get("sources") if found else None
+        return {source["name"]: source["health"] for source in sources or ()} if _SOURCES(sources) else {}
 
     @cached_property
     def wsl(self) -> int:

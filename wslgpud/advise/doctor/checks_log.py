@@ -19,7 +19,7 @@ from wslgpud.advise.doctor.checking import (
 )
 from wslgpud.host import NoData, SourceError
 from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, LineParser, parse_line
-from wslgpud.words import TEMPLATES, Message, say, says, template
+from wslgpud.words import TEMPLATES, Message, cause, say, says, template
 
 #: by kind, the worst first: message and remedy
 _SIGNS: dict[str, tuple[str, Message]] = {
@@ -50,6 +50,8 @@ _RULES = {
 @check("kernel.log", "Signs of a crash", "wsl")
 def signs(machine: Evidence) -> Outcome:
     """Before WSL ends with "Catastrophic failure" (E_UNEXPECTED), its kernel usually logs the reason."""
+    if not _readable(machine):
+        return unknown(say("hidden from this user: {command}", command="sudo wslgpud doctor"))
     found: dict[str, list[str]] = {}
     story = LineParser()
     with contextlib.closing(KernelLogSource(machine.host, machine.config)) as source:
@@ -78,15 +80,26 @@ def _told(kind: str, line: str) -> tuple[Message, Message]:
 @check("rights.kernel_log", "Kernel log")
 def kernel_log(machine: Evidence) -> Outcome:
     """Only the kernel log shows which process was killed, and the errors of the GPU driver."""
+    daemon = machine.daemon_sources.get(KernelLogSource.name)
+    if daemon == "ok":
+        return good(say("the daemon reads it"))
+    readable, refused = _readable(machine), daemon == "absent"
+    if readable and not refused:
+        return good(say("readable"))
+    command = lasting_sysctl("kernel.dmesg_restrict", 0)
+    remedy = say("{command}   # or install the service, which may read it", command=command)
+    return note(say("hidden from the daemon") if refused else say("hidden from this user"), remedy)
+
+
+def _readable(machine: Evidence) -> bool:
+    """Return whether this user may read the kernel log. Raises NoData: there is none."""
     try:
         if machine.host.live:
             os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_CLOEXEC))  # reading would block
         else:
             machine.host.read("/dev/kmsg")
-    except NoData:
-        return unknown(say("there is no {path}", path="/dev/kmsg"))
-    except (OSError, SourceError):
-        command = lasting_sysctl("kernel.dmesg_restrict", 0)
-        remedy = say("{command}   # or install the service, which may read it", command=command)
-        return note(say("hidden from this user"), remedy)
-    return good(say("readable"))
+    except (PermissionError, SourceError):
+        return False
+    except OSError as error:  # containers often have the file without the device
+        raise NoData("cannot open {path}: {why}", path="/dev/kmsg", why=cause(error)) from error
+    return True
