@@ -6,6 +6,7 @@ import fcntl
 import io
 import logging
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -133,6 +134,8 @@ def test_a_run_is_left_alone_for_as_long_as_it_may_take_and_no_longer(host: Else
         (held,) = tests.held
 
     assert quiet == [True] * (int(LIMIT_SECONDS) + 1) + [False] * 19
+    assert held.user == pwd.getpwuid(os.getuid()).pw_name
+    assert f"(pid {held.pid}, user {held.user}) for longer" in str(held.note)
     assert str(held.note).endswith("for longer than a test may take (80 s): VRAM warnings are active again")
     assert tests.look([0]) == set()
     assert tests.held == []

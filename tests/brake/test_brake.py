@@ -274,13 +274,14 @@ def test_a_kind_of_memory_that_is_not_guarded_pauses_nobody(stage, job) -> None:
     assert states(job.pid) <= {"S", "R"}
 
 
-def test_one_of_the_same_name_beside_it_that_has_stopped_growing_is_left_alone(stage, job) -> None:
+@pytest.mark.parametrize("loaded_mib", [100, 400])
+def test_one_of_the_same_name_beside_it_that_has_stopped_growing_is_left_alone(stage, job, loaded_mib) -> None:
     def ram(level: Level, left_mib: int) -> Forecast:
         return stage.ram(level, headroom_bytes=left_mib * MIB, capacity_bytes=4 * GIB, window_seconds=60.0)
 
     with running(*python(GROWS), stdin=subprocess.PIPE) as earlier:
-        stage.tick(ram(Level.WARNING, 350))
-        take(earlier, 100)
+        stage.tick(ram(Level.WARNING, 250 + loaded_mib))
+        take(earlier, loaded_mib)
         stage.tick(ram(Level.WARNING, 250), seconds=4.0)
         take(job, 100)
         assert len(stage.tick(ram(Level.CRITICAL, 150), seconds=4.0)) == 1

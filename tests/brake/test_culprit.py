@@ -57,6 +57,16 @@ def test_one_of_the_same_name_beside_workers_that_has_long_stopped_growing_is_le
     assert narrowed("nobody", lately) == "nobody"
 
 
+@pytest.mark.parametrize(("lately_mib", "paused"), [(0, 21), (9, 21), (11, 20)])
+def test_one_that_has_just_loaded_a_lot_is_left_alone_for_the_leak_that_began_since(lately_mib, paused) -> None:
+    loaded, leak = program(20, 10, "python", 6 * GIB), program(21, 10, "julia", GIB)
+    over_all = chosen([SHELL, loaded, leak], {20: 0, 21: GIB - 100 * MIB})
+    lately = chosen([SHELL, loaded, leak], {20: 6 * GIB - lately_mib * MIB, 21: GIB - 100 * MIB}, lost=100 * MIB)
+
+    assert (pids(over_all), pids(lately)) == ({20}, {21})
+    assert pids(narrowed(over_all, lately, lately_mib * MIB)) == {paused}
+
+
 def test_two_programs_that_grow_by_as_much_have_nothing_in_common_so_nobody_is_paused() -> None:
     both = [program(20, 10, "python", 2 * GIB), program(21, 10, "julia", 2 * GIB)]
 

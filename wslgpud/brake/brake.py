@@ -197,7 +197,9 @@ class Brake:
         over_all, recent = since(before), self._history.before(t, forecast, SHORTEST_SECONDS)
         if recent is None or recent.t <= before.t:
             return over_all
-        return culprit.narrowed(over_all, since(recent, culprit.BREATH_RATIO * forecast.capacity_bytes))
+        grown = shared_tree(processes, recent, ours).growth_bytes
+        still = sum(map(grown, over_all.members)) if isinstance(over_all, Job) else 0
+        return culprit.narrowed(over_all, since(recent, culprit.BREATH_RATIO * forecast.capacity_bytes), still)
 
     def _hold(
         self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing, before: Baseline | None

@@ -18,7 +18,8 @@ from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 FOUND_SHARE: Final = 0.5
 #: share of all growth that one part of the tree accounts for, or nobody is paused
 JOB_SHARE: Final = 0.7
-#: a worker has grown by this share of what those of its name have grown by on average
+#: a worker has grown by this share of what those of its name have grown by on average; and a job that grew before
+#: still grows if it took this share of what the one that grows now did
 GROWING_RATIO: Final = 0.1
 #: less than this share of the resource is lost by chance
 BREATH_RATIO: Final = 0.012
@@ -84,16 +85,19 @@ def growing_job(
     return _job(tree, chosen, users, growth) if enough(chosen) else _why_not(workers[0], users)
 
 
-def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused) -> Job | NotPaused:
-    """Return who has grown, given who has over the whole growth, and who has in the last seconds of it.
+def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately_bytes: int = 0) -> Job | NotPaused:
+    """Return the job to pause, given which one grew over the whole growth, and which one over its last seconds.
 
-    Part of a job may have grown before and stand still since: then only the part that still grows is the job. Where
-    several have grown, the one that still does is.
+    A job of which only a part still grows is that part. One that has stopped growing, which took
+    ``over_all_lately_bytes`` in those seconds, is left alone for the one that took over: a program that has just loaded
+    a large model is innocent of the leak beside it. Where several have grown, the one that still does is the job.
     """
     if not isinstance(lately, Job):
         return over_all
     if isinstance(over_all, Job):
-        return lately if {one.pid for one in lately.members} <= {one.pid for one in over_all.members} else over_all
+        part = {one.pid for one in lately.members} <= {one.pid for one in over_all.members}
+        stopped = over_all_lately_bytes < GROWING_RATIO * lately.growth_bytes
+        return lately if part or stopped else over_all
     return lately if over_all == "several" else over_all
 
 
