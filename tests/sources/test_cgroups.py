@@ -171,6 +171,18 @@ def test_a_limit_on_a_group_that_was_there_is_seen_within_half_a_minute(machine)
     assert growing.sees("/job", 1.0)
 
 
+@pytest.mark.parametrize("mounts", [V1, V2], ids=["v1", "v2"])
+def test_a_limit_that_is_changed_or_lifted_is_seen_at_the_next_tick(machine, values, mounts):
+    def group(limit):
+        return v2("/job", str(limit), MIB) if mounts is V2 else v1("/job", limit, MIB)
+
+    growing, seen = Growing(machine, mounts), []
+    for limit in (512 * MIB, 256 * MIB, 1024 * MIB, "max" if mounts is V2 else 2**63 - 4096):
+        growing.write(group(limit))
+        seen.append(values(growing.source.read()).get("cgroup_memory_limit_bytes{/job}"))
+    assert seen == [512 * MIB, 256 * MIB, 1024 * MIB, None]
+
+
 def test_whoever_makes_groups_all_the_time_does_not_keep_us_scanning(machine, monkeypatch):
     growing, scans = Growing(machine), []
 

@@ -19,7 +19,8 @@ from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source, readings, table, whole
 from wslgpud.words import say
 
-#: A limit set on an existing cgroup is found within this time; new cgroups as soon as their number changes.
+#: A limit set on a cgroup that had none is found within this time; new cgroups as soon as their number changes, and a
+#: changed limit at once.
 _RESCAN_SECONDS = 30.0
 #: The limit of a new cgroup is set right after its creation.
 _SETTLE_SECONDS = 2.0
@@ -105,28 +106,28 @@ class CgroupSource(Source):
 
     def _prepare(self) -> None:
         self._tree: CgroupTree | None = None
-        self._known: list[Limited] = []
+        self._paths: list[str] = []
         self._population = ""
         self._due = self._not_before = float("-inf")
 
     def read(self) -> Sample:
-        """Return the state of the cgroups known to have a limit; NoData where there is none."""
+        """Return the state of the cgroups found to have a limit; NoData where there is none."""
         now = self.host.clock.mono()
         population = "" if self._tree is None else _population(self.host, self._tree)
         if population != self._population:
             self._due = now
         if now >= max(self._due, self._not_before):
             tree = self._tree = find_tree(self.host)
-            self._known = scan(self.host, tree)
+            self._paths = [cgroup.path for cgroup in scan(self.host, tree)]
             ended = self.host.clock.mono()
             population = _population(self.host, tree)
             self._due = now + (_RESCAN_SECONDS if population == self._population else _SETTLE_SECONDS)
             self._population = population
             self._not_before = min(ended + (ended - now) / _SCAN_SHARE, now + _RESCAN_SECONDS)
-        if self._tree is None or not self._known:
+        if self._tree is None or not self._paths:
             raise NoData(say("no cgroup has a memory limit"))
         tree = self._tree
-        return Sample(tuple(r for cgroup in self._known for r in state(self.host, tree, cgroup)))
+        return Sample(tuple(r for path in self._paths for r in state(self.host, tree, path)))
 
 
 def _population(host: Host, tree: CgroupTree) -> str:
@@ -235,11 +236,14 @@ def around_us(host: Host, tree: CgroupTree) -> Iterator[Limited]:
                         yield limited
 
 
-def state(host: Host, tree: CgroupTree, cgroup: Limited) -> list[Reading]:
-    """Return the current use of a cgroup; nothing if it has been removed since the scan."""
-    folder, files = tree.root + cgroup.path.rstrip("/"), _FILES[tree.version]
+def state(host: Host, tree: CgroupTree, path: str) -> list[Reading]:
+    """Return a cgroup's present limit and use; nothing if it, or its limit, has been removed since the scan."""
+    below, files = path.rstrip("/"), _FILES[tree.version]
+    folder = tree.root + below
     try:
-        current = whole(host.read(f"{folder}/{files.current}").strip())
+        cgroup = _limited(host, tree, below)
+        if cgroup is None:
+            return []
         stat = table(host.read(f"{folder}/memory.stat"))
         swap = _number(host, f"{folder}/{files.swap_current}")
         events = table(host.read(f"{folder}/{files.events}"))
@@ -248,11 +252,11 @@ def state(host: Host, tree: CgroupTree, cgroup: Limited) -> list[Reading]:
         return []
     if swap is not None and tree.version == 1:
         # The two values are read at different times: the difference may be slightly negative.
-        swap = None if current is None else max(swap - current, 0)
+        swap = max(swap - cgroup.current, 0)
     known = (
         (LIMIT, cgroup.limit),
         (SWAP_LIMIT, cgroup.swap_limit),
-        (CURRENT, current),
+        (CURRENT, cgroup.current),
         (INACTIVE_FILE, whole(stat.get(f"{files.stat}inactive_file"))),
         (ACTIVE_FILE, whole(stat.get(f"{files.stat}active_file"))),
         (SLAB_RECLAIMABLE, whole(stat.get(f"{files.stat}slab_reclaimable"))),
@@ -261,7 +265,7 @@ def state(host: Host, tree: CgroupTree, cgroup: Limited) -> list[Reading]:
         (OOM_KILLS, whole(events.get("oom_kill"))),
     )
     # Folder names may be any bytes, and invalid UTF-8 would stop the database; /proc is read the same way.
-    return readings(known, os.fsencode(cgroup.path).decode("utf-8", "replace"))
+    return readings(known, os.fsencode(path).decode("utf-8", "replace"))
 
 
 def _number(host: Host, path: str) -> int | None:

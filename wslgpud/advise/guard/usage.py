@@ -70,7 +70,7 @@ def _within_limits(host: Host) -> Iterator[MemoryLeft]:
     with suppress(NoData, SourceError):  # without cgroups there are no limits
         tree = cgroups.find_tree(host)
         for group in cgroups.around_us(host, tree):
-            values = {reading.spec: int(reading.value) for reading in cgroups.state(host, tree, group)}
+            values = {reading.spec: int(reading.value) for reading in cgroups.state(host, tree, group.path)}
             cache = values.get(cgroups.INACTIVE_FILE, 0) + values.get(cgroups.ACTIVE_FILE, 0)
             left = max(0, group.limit - group.current + cache)
             yield MemoryLeft(left, group.limit, values.get(cgroups.OOM_KILLS, 0))
