@@ -8,9 +8,11 @@ import sys
 import time
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 
 import pytest
+from tzlocal import unix
 
 from tests.stress.support import gpu, night
 from tests.support.elsewhere import Elsewhere
@@ -157,6 +159,15 @@ def test_a_zone_without_a_name_ends_neither_the_daemon_nor_the_nights(nightly, m
     [job] = planned(one).values()
 
     assert time.localtime(job.next_run_time.timestamp())[3:5] == (3, 30)
+
+
+def test_a_machine_without_a_time_zone_is_not_warned_of_it(machine_in, monkeypatch, tmp_path, recwarn):
+    machine_in("")
+    monkeypatch.setattr(unix, "_get_localzone", partial(unix._get_localzone, str(tmp_path)))
+    noon = datetime.now().astimezone().replace(hour=12)
+
+    assert schedule.trigger(Stress()).get_next_fire_time(None, noon).utcoffset() == noon.utcoffset()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_missed_nights_are_caught_up_once(nightly):

@@ -11,6 +11,7 @@ import logging
 import queue
 import random
 import re
+import warnings
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -85,7 +86,10 @@ def _zone() -> tzinfo:
 
     now = datetime.now().astimezone()
     try:
-        named: tzinfo = CronTrigger().timezone
+        with warnings.catch_warnings():
+            # that it takes UTC where none is configured, as the C library does, or that both differ, as seen below
+            warnings.simplefilter("ignore")
+            named: tzinfo = CronTrigger().timezone
     except (LookupError, ValueError, OSError) as error:
         log.warning("the time zone has no name; without one, summer time begins with a restart: %s", error)
     else:
