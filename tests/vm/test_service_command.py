@@ -272,11 +272,12 @@ def test_who_is_not_root_is_told_what_to_type_and_nothing_is_upgraded_that_is_no
     assert user.service("status").returncode == 1
 
 
-def test_purged_nothing_is_left(user: User) -> None:
+def test_who_removes_it_is_told_what_takes_so_long_and_purged_nothing_is_left(user: User) -> None:
     before = {*user.files()}
     user.service("install", "--allow", "home")
     kept = user.service("uninstall", program="/usr/local/bin/wslgpud")
     assert "kept: /etc/wslgpud" in kept.stdout
+    assert kept.stderr == "wslgpud: stopping and removing the service (half a minute at most)\n"
     assert user.has("etc/wslgpud/wslgpud.toml")
     user.service("install")
     done = user.service("uninstall", "--purge", program="/usr/local/bin/wslgpud")

@@ -180,6 +180,8 @@ def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge =
         sudo wslgpud service uninstall --purge
     """
     where, changes = _begin("uninstall", user=user, dry_run=dry_run)
+    if not dry_run:
+        complain(t("stopping and removing the service (half a minute at most)"))
     kept = uninstalling.uninstall(where, changes, purge=purge)
     if not _shown(changes):
         print(t("wslgpud is removed."))
