@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from wslgpud.service import stress_environment
 from wslgpud.service.changes import Changes
 from wslgpud.service.install import remembered_extras
 from wslgpud.service.places import places
+from wslgpud.service.systemctl import is_enabled
 
 
 @pytest.fixture
@@ -56,3 +58,12 @@ def test_of_a_damaged_list_of_extras_the_names_that_can_be_read_are_remembered(w
     where.extras.write_bytes(b"apprise\n\xff\xfe\x00\n")
 
     assert remembered_extras(where) == ["apprise"]
+
+
+def test_a_daemon_that_does_not_start_with_the_machine_is_not_enabled_by_its_other_unit(tmp_path, monkeypatch):
+    systemctl = tmp_path / "systemctl"  # succeeds if any of the units is enabled, as systemctl(1) says
+    systemctl.write_text('#!/bin/sh\ncase "$*" in *wslgpud-stress.path*) exit 0 ;; *) exit 1 ;; esac\n')
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    assert not is_enabled(places(user=False))

@@ -52,7 +52,8 @@ def is_active(places: Places) -> bool:
 
 
 def is_enabled(places: Places) -> bool:
-    return succeeds(*command(places, "--quiet", "is-enabled", *places.enabled_units))
+    """Return whether the daemon starts with the machine. Of several units, systemctl tells only whether any does."""
+    return succeeds(*command(places, "--quiet", "is-enabled", "wslgpud.service"))
 
 
 def forget_failures(places: Places, changes: Changes) -> None:
