@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, eventually, wslgpud
-from wslgpud.config import declared_keys
+from wslgpud.cli.common import daemon_folders
+from wslgpud.config import SYSTEM_STATE, declared_keys
 from wslgpud.host import RecordedHost
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -28,6 +29,14 @@ def test_config_init_writes_a_file_that_config_check_likes_and_never_overwrites(
     assert checked.stdout == f"{file}: good\n"
     assert (again.returncode, file.read_text()) == (2, "[server]\nport = 1234\n")
     assert "exists already" in again.stderr
+
+
+def test_a_daemon_that_hangs_is_asked_once_by_root_whose_folder_is_the_services(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(SYSTEM_STATE))
+
+    assert daemon_folders(None) == [SYSTEM_STATE]
 
 
 @pytest.mark.parametrize(

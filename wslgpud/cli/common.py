@@ -77,7 +77,8 @@ def state_folder(state: Path | None) -> Path:
 
 def daemon_folders(state: Path | None) -> list[Path]:
     """Return the folders for a daemon's note: the one named, else the user's own and the service's."""
-    return [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
+    # root's own is the service's
+    return [state] if state else [*dict.fromkeys((state_folder(None), configuration.SYSTEM_STATE))]
 
 
 def data_folder(state: Path | None) -> Path:
