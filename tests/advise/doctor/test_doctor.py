@@ -435,6 +435,13 @@ def test_each_trouble_is_seen(tmp_path, check, path, text, state):
     assert {f.id: f.state for f in run(host, CONFIG)}[check] == state
 
 
+def test_a_machine_that_is_not_wsl_is_not_told_to_change_wsl_conf(tmp_path):
+    host = copied(tmp_path, "bare-linux", **{"/sys/fs/cgroup/cgroup.controllers": "cpu io\n"})
+    found = {f.id: f for f in run(host, CONFIG)}["kernel.memory_cgroup"]
+
+    assert (found.state, str(found.remedy)) == ("note", "remove cgroup_disable=memory from the kernel's command line")
+
+
 @pytest.mark.parametrize(
     ("header", "state", "found"),
     [

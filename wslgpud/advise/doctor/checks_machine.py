@@ -173,7 +173,9 @@ def memory_cgroup(machine: Evidence) -> Outcome:
         return unknown(say("{path} shows no controllers", path="/sys/fs/cgroup"))
     if "memory" in controllers.split():
         return good(say("version {number}", number=2))
-    remedy = say("remove automount.cgroups=v1 from /etc/wsl.conf, and cgroup_no_v1 from the kernel's command line")
+    remedy = say("remove cgroup_disable=memory from the kernel's command line")
+    if machine.wsl:
+        remedy = say("remove automount.cgroups=v1 from /etc/wsl.conf, and cgroup_no_v1 from the kernel's command line")
     return note(say("version 2 without the memory controller"), remedy)
 
 
