@@ -115,7 +115,7 @@ def test_the_readmes_picture_is_what_status_prints_of_a_real_warning() -> None:
     ("story", "picture", "title"),
     [
         ("story.json", "story.svg", "wslgpud from its installation to the report after a power cut"),
-        ("brake_story.json", "brake.svg", "A training grows, is paused before memory runs out, goes on and ends well"),
+        ("brake_story.json", "brake.svg", "A training grows, is paused before memory runs out, resumes and finishes"),
     ],
 )
 def test_a_film_is_what_the_terminal_of_a_real_machine_has_shown(story: str, picture: str, title: str) -> None:

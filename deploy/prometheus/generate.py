@@ -19,7 +19,7 @@ from wslgpud.alerts.rules import BRAKE, MEMORY, RULES, UNCLEAN_END, VRAM_STRESS,
 from wslgpud.model import Level
 from wslgpud.risk.forecast_messages import ADVICE
 from wslgpud.serve.pages import RUNBOOK_PATH
-from wslgpud.words import BLANK
+from wslgpud.words import BLANK, without_unknown
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).parent / "wslgpud.rules.yml"
@@ -127,7 +127,8 @@ def _memory_description() -> str:
 
 def _alerts_of(name: str, rule: Rule | None, links: Links) -> Iterator[dict[str, Any]]:
     """Yield one alert for each level at which the daemon itself would speak."""
-    text, watch = {part: BLANK.sub("ID", said) for part, said in TEXTS[name].items()}, WATCHES.get(name)
+    text = {part: BLANK.sub("ID", without_unknown(said, ())) for part, said in TEXTS[name].items()}
+    watch = WATCHES.get(name)
     summary = f"{text['title'][0].upper()}{text['title'][1:]}: {{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}"
     if name == MEMORY:
         description = _memory_description()

@@ -295,10 +295,9 @@ def _trouble() -> list[Panel]:
         ),
         lines(
             "Paused jobs",
-            "Jobs that the brake holds, why it paused nobody though memory ran out, and what became of those that it "
-            "held. "
-            "Nothing where it is off.",
-            ask(f"sum({metric('brake_held_jobs')})", "held"),
+            "Jobs paused by the brake, reasons why none was paused although memory ran out, and how pauses ended. Empty "
+            "if the brake is off.",
+            ask(f"sum({metric('brake_held_jobs')})", "paused now"),
             ask(f"min({metric('brake_ready')})", "ready"),
             ask(f"sum(increase({metric('brake_pauses')}[$__rate_interval]))", "paused"),
             ask(f"sum by (reason) (increase({metric('brake_spared')}[$__rate_interval]))", "spared: {{reason}}"),
@@ -311,7 +310,7 @@ def _trouble() -> list[Panel]:
         ),
         lines(
             "Memory of paused jobs",
-            "What they hold while they are paused.",
+            "Memory that the paused jobs keep.",
             ask(f"sum({metric('brake_held_bytes')})", "RAM and swap"),
             unit="bytes",
             width=6,
@@ -319,7 +318,7 @@ def _trouble() -> list[Panel]:
         ),
         lines(
             "Time to pause",
-            "From the sample that showed the danger to the last process stopped.",
+            "From the sample that triggered the pause to the last process stopped.",
             ask(f"max({metric('brake_pause_seconds')})", "last pause"),
             unit="s",
             width=6,

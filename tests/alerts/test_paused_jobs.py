@@ -1,4 +1,4 @@
-"""A paused job is one story with the memory that was about to run out, and no all-clear."""
+"""A paused job belongs to the incident of the memory that was about to run out, and is no all-clear."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def headlines(life: Life) -> list[str]:
 
 
 def story(folder: Path) -> Life:
-    """Memory runs out, and the one who takes it is paused."""
+    """Memory is about to run out, and the job responsible is paused."""
     life = Life(folder)
     life.memory(1, Level.OK, Level.WARNING, eta=30.0, left=20)
     paused(life)
@@ -43,18 +43,18 @@ def story(folder: Path) -> Life:
     return life
 
 
-def test_it_is_one_incident_with_the_commands_to_type(tmp_path: Path) -> None:
+def test_pause_and_exhaustion_are_one_incident_with_the_commands_to_type(tmp_path: Path) -> None:
     life = story(tmp_path)
     (one,) = life.manager.standing()
     told = life.waiting()[-1]
 
     assert one.incident.levels == {"memory_exhaustion": Level.CRITICAL, BRAKE: Level.CRITICAL}
     assert f"{WHO} paused at " in told["headline"]
-    assert "'sudo wslgpud brake resume 1' lets it go on, 'sudo wslgpud brake stop 1' ends it" in told["advice"]
+    assert "'sudo wslgpud brake resume 1' resumes it, 'sudo wslgpud brake stop 1' stops it" in told["advice"]
     life.end()
 
 
-def test_however_calm_it_looks_then_there_is_no_all_clear_before_it_goes_on(tmp_path: Path) -> None:
+def test_there_is_no_all_clear_before_the_job_is_resumed(tmp_path: Path) -> None:
     life = story(tmp_path)
     told = len(life.waiting())
     life.memory(120, Level.CRITICAL, Level.WARNING, left=4)
@@ -65,35 +65,35 @@ def test_however_calm_it_looks_then_there_is_no_all_clear_before_it_goes_on(tmp_
     assert [one.incident.level for one in life.manager.standing()] == [Level.CRITICAL]
     assert (verdict(life, calm).level, verdict(life, calm).cause) == (Level.CRITICAL, BRAKE)
 
-    facts = {"end": "held", "who": WHO, "outcome": say("went on when there was room again"), "held_seconds": 600.0}
+    facts = {"end": "held", "who": WHO, "outcome": say("resumed when memory was free again"), "held_seconds": 600.0}
     life.manager.report(row(life, Level.CRITICAL, Level.OK, **facts))
     life.memory(600, Level.OK, Level.OK, left=60)
     assert life.manager.standing() == []
-    assert headlines(life)[-1] == f"{WHO} went on when there was room again, after a pause of 10 min"
+    assert headlines(life)[-1] == f"{WHO} resumed when memory was free again (paused for 10 min)"
     life.end()
 
 
-def test_what_became_of_it_is_the_end_of_the_incident(tmp_path: Path) -> None:
+def test_the_end_of_the_pause_is_the_outcome_of_the_incident(tmp_path: Path) -> None:
     life = story(tmp_path)
     (one,) = life.manager.standing()
     life.memory(300, Level.CRITICAL, Level.OK, left=4)
-    facts = {"end": "held", "who": WHO, "outcome": say("was ended by order"), "held_seconds": 600.0}
+    facts = {"end": "held", "who": WHO, "outcome": say("stopped on request"), "held_seconds": 600.0}
     life.manager.report(row(life, Level.CRITICAL, Level.OK, **facts))
     life.memory(600, Level.OK, Level.OK, left=60)
     closed = next(i for i in life.manager._past if i.id == one.incident.id)
 
-    assert str(outcome(closed)) == "paused for 10 min, then was ended by order"
+    assert str(outcome(closed)) == "paused for 10 min, then stopped on request"
     life.end()
 
 
-def test_the_pause_stays_the_story_when_another_alarm_comes_before_the_end(tmp_path: Path) -> None:
+def test_the_pause_stays_the_headline_if_another_alarm_comes_before_the_end(tmp_path: Path) -> None:
     life = story(tmp_path)
     (one,) = life.manager.standing()
-    saved = {"outcome": say("went on when there was room again"), "held_seconds": 60.0, "saved_seconds": 180.0}
+    saved = {"outcome": say("resumed when memory was free again"), "held_seconds": 60.0, "saved_seconds": 180.0}
     life.manager.report(row(life, Level.CRITICAL, Level.OK, end="held", who=WHO, **saved))
     life.memory(60, Level.CRITICAL, Level.CRITICAL, left=30)
     assert str(text_now(life.manager.standing()[0].incident, Forecast("ram", Level.WARNING, 4, 100)).headline) == (
-        f"{WHO} went on when there was room again, after a pause of 60 s"
+        f"{WHO} resumed when memory was free again (paused for 60 s)"
     )
     life.memory(70, Level.CRITICAL, Level.WARNING, left=30)
     life.memory(72, Level.WARNING, Level.CRITICAL, eta=9.0, left=10)
@@ -101,7 +101,7 @@ def test_the_pause_stays_the_story_when_another_alarm_comes_before_the_end(tmp_p
     closed = next(i for i in life.manager._past if i.id == one.incident.id)
 
     assert " paused at " in str(closed.message)
-    told = "paused for 60 s, then went on when there was room again; 3 min of work kept"
+    told = "paused for 60 s, then resumed when memory was free again; 3 min of work kept"
     assert str(outcome(closed)).startswith(told)
     life.end()
 
@@ -114,7 +114,7 @@ def test_while_the_forecast_still_counts_down_the_pause_is_the_verdict(tmp_path:
     life.end()
 
 
-def test_somebody_else_who_takes_what_is_left_comes_first(tmp_path: Path) -> None:
+def test_another_process_that_uses_up_the_rest_takes_precedence(tmp_path: Path) -> None:
     life = story(tmp_path)
     other = Forecast("ram", Level.CRITICAL, 2, 100, eta_seconds=2.0, cause="growth", who="julia (pid 8)")
 
@@ -122,18 +122,18 @@ def test_somebody_else_who_takes_what_is_left_comes_first(tmp_path: Path) -> Non
     life.end()
 
 
-def test_a_second_job_is_told_as_well(tmp_path: Path) -> None:
+def test_a_second_paused_job_is_announced_too(tmp_path: Path) -> None:
     life = story(tmp_path)
     told = len(life.waiting())
     paused(life, 2, more=1)
     life.memory(60, Level.CRITICAL, Level.CRITICAL, left=4)
 
     assert len(life.waiting()) == told + 1
-    assert headlines(life)[-1].endswith("(and 1 more)")
+    assert headlines(life)[-1].endswith("; other paused jobs: 1")
     life.end()
 
 
-def test_after_a_restart_it_is_told_that_it_went_on(tmp_path: Path) -> None:
+def test_after_a_restart_the_resumption_is_announced(tmp_path: Path) -> None:
     story(tmp_path).end()
     life = Life(tmp_path)
     (left,) = life.manager.left_open
@@ -143,5 +143,5 @@ def test_after_a_restart_it_is_told_that_it_went_on(tmp_path: Path) -> None:
     life.memory(3, Level.OK, Level.OK, left=60)
     (one,) = life.manager.standing()
     assert one.incident.paused is None
-    assert headlines(life)[-1] == "A paused job went on, as wslgpud had ended"
+    assert headlines(life)[-1] == "A paused job resumed because wslgpud stopped"
     life.end()

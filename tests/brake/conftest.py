@@ -9,6 +9,6 @@ from wslgpud.brake import watchdog
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no reason to give a watchdog up."""
+    """Load on the test machine must not make the watchdog time out."""
     monkeypatch.setattr(watchdog, "CONFIRM_SECONDS", 60.0)
     monkeypatch.setattr(watchdog, "START_SECONDS", 60.0)

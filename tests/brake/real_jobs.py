@@ -20,7 +20,7 @@ from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, state_of
 
 IDLE = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
-#: starts one short-lived child after another, as a build does
+#: forks one short-lived child after another, like a build
 FORKING = """
 import os, time
 print("ready", flush=True)
@@ -38,7 +38,7 @@ US = os.geteuid()
 
 @contextmanager
 def running(*command: str, **more: object) -> Iterator[subprocess.Popen[str]]:
-    """Run a program that says that it is ready; it and all that it has started ends with the block."""
+    """Run a program that prints "ready"; kill it and its descendants at the end of the block."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, **more) as process:  # type: ignore[call-overload]
         try:
             assert process.stdout.readline() == "ready\n"
@@ -53,7 +53,7 @@ def python(code: str) -> tuple[str, ...]:
 
 
 def job_of(*pids: int) -> tuple[Job, ProcessListing]:
-    """Return the job of these processes and all below them, as the brake would find it, and the scan that shows it."""
+    """Return the job with these roots, as the brake would find it, and the scan that shows it."""
     seen = scan(Host())
     tree = ProcessTree(seen.processes, {})
     roots = tuple(tree.by_pid[pid] for pid in pids)
@@ -61,19 +61,19 @@ def job_of(*pids: int) -> tuple[Job, ProcessListing]:
 
 
 def below(pid: int) -> list[ExactProcess]:
-    """Return a process and all below it, as they are now."""
+    """Return a process and its current descendants."""
     tree = ProcessTree(scan(Host()).processes, {})
     return [ExactProcess(*one.key, US) for one in tree.subtree(tree.by_pid[pid])]
 
 
 def states(pid: int) -> set[str]:
-    """Return the states of a process and all below it; those that have ended meanwhile have none."""
+    """Return the states of a process and its descendants, without those that have exited."""
     return {state_of(one) for one in below(pid)} - {""}
 
 
 @contextmanager
 def cgroup(name: str) -> Iterator[Path]:
-    """Make a cgroup of version 2 for a test, or skip it."""
+    """Create a cgroup (v2) for a test, or skip the test."""
     top = freezer.mount_point()
     folder = Path(top) / f"wslgpud-{name}-{os.getpid()}"
     try:
@@ -81,7 +81,7 @@ def cgroup(name: str) -> Iterator[Path]:
             raise FileNotFoundError("no cgroups of version 2")
         folder.mkdir()
     except OSError as error:
-        pytest.skip(f"makes cgroups, which only root may: {error}")
+        pytest.skip(f"needs root, to create a cgroup: {error}")
     try:
         yield folder
     finally:
@@ -92,5 +92,5 @@ def cgroup(name: str) -> Iterator[Path]:
                 os.kill(pid, signal.SIGKILL)
         from tests.support.daemons import eventually
 
-        eventually(lambda: not (folder / "cgroup.procs").read_text(), "the end of the cgroup")
+        eventually(lambda: not (folder / "cgroup.procs").read_text(), "an empty cgroup")
         folder.rmdir()

@@ -1,4 +1,4 @@
-"""The brake at work: real jobs, forecasts made by hand."""
+"""The brake with real jobs and hand-made forecasts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wslgpud.words import say
 
 MIB, GIB = 1 << 20, 1 << 30
 ME = pwd.getpwuid(US).pw_name
-#: takes as many MiB as it is told to, and says so
+#: allocates the MiB given on each line of stdin, and reports it
 GROWS = """
 import sys
 print("ready", flush=True)
@@ -43,7 +43,7 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + GROWS
 
 
 class Stage:
-    """A brake with ticks of our own making, in which only our own processes count: others grow as they like."""
+    """A brake driven tick by tick; a fixture restricts its scans to this test's processes."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
@@ -62,11 +62,11 @@ class Stage:
         return replace(forecast, **more)  # type: ignore[arg-type]
 
     def about_to_run_out(self, job: subprocess.Popen[str]) -> list[Transition]:
-        """Have a job take the last of the memory before the eyes of the brake."""
+        """Let a job use up memory while the brake watches."""
         self.tick(self.ram())
         take(job, 100)
         self.left = 500 * MIB
-        if self.brake._history._scans:  # else this memory is not guarded
+        if self.brake._history._scans:  # empty if RAM is not guarded
             self.brake._history._scans[-1].left_bytes["ram"] = 600 * MIB  # type: ignore[index]
         return self.tick(self.ram(Level.CRITICAL), seconds=3.0)
 
@@ -104,7 +104,7 @@ def job() -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def test_who_takes_the_last_of_the_memory_is_paused_and_it_is_said_how_much_was_left(stage, job) -> None:
+def test_the_job_that_uses_up_memory_is_paused_and_the_alert_says_how_much_was_left(stage, job) -> None:
     (row,) = stage.about_to_run_out(job)
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
@@ -117,7 +117,7 @@ def test_who_takes_the_last_of_the_memory_is_paused_and_it_is_said_how_much_was_
     assert HeldJobsFile(stage.folder).read()[1].keys() == {1}
 
 
-def test_one_that_is_paused_is_not_paused_again_while_the_forecast_still_counts_down(stage, job) -> None:
+def test_a_paused_job_is_not_paused_again_while_the_forecast_still_counts_down(stage, job) -> None:
     stage.about_to_run_out(job)
     for _ in range(5):
         assert stage.tick(stage.ram(Level.CRITICAL)) == []
@@ -125,20 +125,20 @@ def test_one_that_is_paused_is_not_paused_again_while_the_forecast_still_counts_
     assert stage.value("brake_pauses") == 1
 
 
-def test_it_goes_on_when_there_is_room_again_that_stays(stage, job) -> None:
+def test_a_job_resumes_once_memory_has_stayed_free(stage, job) -> None:
     stage.about_to_run_out(job)
     stage.left = 12 * GIB
     assert stage.tick(stage.ram(Level.OK, cause="")) == []
     rows = stage.tick(stage.ram(Level.OK, cause=""), seconds=60.0)
-    eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
+    eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
 
     (row,) = rows
-    assert (row.new, str(row.facts["outcome"])) == (Level.OK, "went on when there was room again")
+    assert (row.new, str(row.facts["outcome"])) == (Level.OK, "resumed when memory was free again")
     assert stage.value("brake_ends", "room") == 1
     assert HeldJobsFile(stage.folder).read() == (1, {})
 
 
-def test_the_second_time_it_waits_for_more_room(stage, job) -> None:
+def test_a_job_paused_again_waits_for_more_headroom(stage, job) -> None:
     stage.about_to_run_out(job)
     needed = stage.brake.document()[0]["needed_bytes"]
     stage.left = 12 * GIB
@@ -149,11 +149,11 @@ def test_the_second_time_it_waits_for_more_room(stage, job) -> None:
     assert stage.brake.document()[0]["needed_bytes"] > needed
 
 
-def test_its_owner_lets_it_go_on_and_it_is_left_alone_until_it_is_calm(stage, job) -> None:
+def test_a_job_resumed_by_its_owner_is_left_alone_until_the_warning_clears(stage, job) -> None:
     stage.about_to_run_out(job)
     CommandFile(stage.folder).append(1, "resume")
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
-    assert str(row.facts["outcome"]) == "was resumed by hand"
+    assert str(row.facts["outcome"]) == "resumed manually"
     assert stage.about_to_run_out(job) == []
     assert states(job.pid) <= {"S", "R"}
 
@@ -162,24 +162,24 @@ def test_its_owner_lets_it_go_on_and_it_is_left_alone_until_it_is_calm(stage, jo
     assert len(stage.about_to_run_out(job)) == 1
 
 
-def test_an_order_for_another_number_means_nobody(stage, job) -> None:
+def test_a_command_for_an_unknown_number_is_ignored(stage, job) -> None:
     stage.about_to_run_out(job)
     CommandFile(stage.folder).append(2, "stop")
     assert stage.tick(stage.ram(Level.CRITICAL)) == []
     assert stage.value("brake_held_jobs") == 1
 
 
-def test_its_owner_ends_it(stage, job) -> None:
+def test_a_job_stopped_by_its_owner_gets_sigterm(stage, job) -> None:
     stage.about_to_run_out(job)
     CommandFile(stage.folder).append(1, "stop")
     stage.tick(stage.ram(Level.CRITICAL))
     assert job.wait() == -signal.SIGTERM
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
 
-    assert str(row.facts["outcome"]) == "was ended by order"
+    assert str(row.facts["outcome"]) == "stopped on request"
 
 
-def test_one_that_does_not_end_is_killed_after_its_time(stage) -> None:
+def test_a_job_that_ignores_sigterm_is_killed_after_the_grace_period(stage) -> None:
     with running(*python(DEAF), stdin=subprocess.PIPE) as job:
         stage.about_to_run_out(job)
         CommandFile(stage.folder).append(1, "stop")
@@ -189,7 +189,7 @@ def test_one_that_does_not_end_is_killed_after_its_time(stage) -> None:
         assert len(stage.tick(stage.ram(Level.CRITICAL))) == 1
 
 
-def test_one_that_takes_what_is_left_instead_of_ending_is_killed_at_once_and_not_paused_anew(stage) -> None:
+def test_a_job_that_keeps_growing_after_sigterm_is_killed_at_once_and_not_paused_again(stage) -> None:
     with running(*python(DEAF), stdin=subprocess.PIPE) as job:
         stage.about_to_run_out(job)
         CommandFile(stage.folder).append(1, "stop")
@@ -207,7 +207,7 @@ def test_one_that_takes_what_is_left_instead_of_ending_is_killed_at_once_and_not
         assert (stage.value("brake_pauses"), stage.brake.is_ending()) == (1, False)
 
 
-def test_one_that_is_to_end_when_others_have_taken_what_was_left_does_not_run_for_it(stage) -> None:
+def test_a_job_stopped_with_too_little_memory_left_is_killed_without_running_again(stage) -> None:
     saves = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('runs', flush=True))\n" + GROWS
     with running(*python(saves), stdin=subprocess.PIPE) as job:
         stage.about_to_run_out(job)
@@ -220,7 +220,7 @@ def test_one_that_is_to_end_when_others_have_taken_what_was_left_does_not_run_fo
 
 
 @pytest.mark.parametrize(("way", "how"), [("resume", "time"), ("stop", "stopped")])
-def test_after_the_minutes_to_decide_it_is_as_configured(stage, job, way, how) -> None:
+def test_after_hold_applies_after_hold_minutes(stage, job, way, how) -> None:
     stage.brake._settings = replace(stage.brake._settings, hold_minutes=5.0, after_hold=way)
     stage.about_to_run_out(job)
     assert stage.tick(stage.ram(Level.CRITICAL), seconds=200.0) == []
@@ -232,18 +232,18 @@ def test_after_the_minutes_to_decide_it_is_as_configured(stage, job, way, how) -
     assert stage.value("brake_ends", how) == 1
 
 
-def test_somebody_who_lets_it_go_on_in_the_terminal_has_decided(stage, job) -> None:
+def test_a_sigcont_from_the_terminal_counts_as_a_decision(stage, job) -> None:
     stage.about_to_run_out(job)
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
     assert stage.tick(stage.ram(Level.CRITICAL)) == []
     os.kill(job.pid, signal.SIGCONT)
-    eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
+    eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
 
-    assert str(row.facts["outcome"]) == "was resumed by hand"
+    assert str(row.facts["outcome"]) == "resumed manually"
 
 
-def test_one_that_has_not_come_to_a_stop_yet_was_not_let_go_on_by_anybody(stage, job, monkeypatch) -> None:
+def test_a_job_that_has_not_stopped_yet_does_not_count_as_resumed(stage, job, monkeypatch) -> None:
     stage.about_to_run_out(job)
     monkeypatch.setattr(pauser, "is_paused", lambda _: False)
 
@@ -251,7 +251,7 @@ def test_one_that_has_not_come_to_a_stop_yet_was_not_let_go_on_by_anybody(stage,
     assert stage.value("brake_held_jobs") == 1
 
 
-def test_one_that_is_killed_meanwhile_is_no_longer_held(stage, job) -> None:
+def test_a_paused_job_that_is_killed_is_no_longer_listed(stage, job) -> None:
     stage.about_to_run_out(job)
     job.kill()
     job.wait()
@@ -260,22 +260,22 @@ def test_one_that_is_killed_meanwhile_is_no_longer_held(stage, job) -> None:
     assert str(row.facts["outcome"]) == "ended"
 
 
-def test_when_the_brake_is_let_go_of_all_go_on(stage, job) -> None:
+def test_closing_the_brake_resumes_all_jobs(stage, job) -> None:
     stage.about_to_run_out(job)
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
     stage.brake.close()
-    eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
+    eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
     assert HeldJobsFile(stage.folder).read() == (1, {})
 
 
-def test_a_kind_of_memory_that_is_not_guarded_pauses_nobody(stage, job) -> None:
+def test_no_job_is_paused_for_memory_that_is_not_guarded(stage, job) -> None:
     stage.brake._settings = replace(stage.brake._settings, resources=("gpu",))
     assert stage.about_to_run_out(job) == []
     assert states(job.pid) <= {"S", "R"}
 
 
 @pytest.mark.parametrize("loaded_mib", [100, 400])
-def test_one_of_the_same_name_beside_it_that_has_stopped_growing_is_left_alone(stage, job, loaded_mib) -> None:
+def test_a_process_of_the_same_name_that_stopped_growing_is_left_alone(stage, job, loaded_mib) -> None:
     def ram(level: Level, left_mib: int) -> Forecast:
         return stage.ram(level, headroom_bytes=left_mib * MIB, capacity_bytes=4 * GIB, window_seconds=60.0)
 
@@ -290,28 +290,40 @@ def test_one_of_the_same_name_beside_it_that_has_stopped_growing_is_left_alone(s
         assert states(earlier.pid) <= {"S", "R"}
 
 
-def test_another_users_job_is_left_alone_and_counted_once(stage, job) -> None:
+def test_another_users_job_is_left_alone_and_reported_once(stage, job, caplog) -> None:
     stage.brake._users = frozenset({US + 1})
     assert stage.about_to_run_out(job) == []
     assert stage.tick(stage.ram(Level.CRITICAL)) == []
 
+    why = "the program that grew belongs to a user not listed in brake.users"
+    assert caplog.messages == [f"ram is about to run out, but no job was paused: {why}"]
     assert states(job.pid) <= {"S", "R"}
     assert stage.value("brake_spared", "user") == 1
 
 
-def test_nobody_is_paused_who_cannot_be_noted_on_disk(stage, job) -> None:
+def test_while_a_job_is_paused_the_growth_of_others_that_may_not_be_paused_is_not_reported(stage, job, caplog) -> None:
+    stage.about_to_run_out(job)
+    stage.brake._users = frozenset({US + 1})
+    with running(*python(GROWS), stdin=subprocess.PIPE) as other:
+        assert stage.about_to_run_out(other) == []
+
+    assert "no job was paused" not in caplog.text
+    assert stage.value("brake_spared", "user") is None
+
+
+def test_no_job_is_paused_that_cannot_be_recorded_on_disk(stage, job) -> None:
     stage.brake._file = HeldJobsFile(stage.folder / "gone")
     assert stage.about_to_run_out(job) == []
-    eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
+    eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
 
     assert stage.value("brake_spared", "refused") == 1
     assert stage.brake.document() == ()
 
 
-def test_a_watchdog_that_has_been_killed_is_replaced_before_anybody_is_paused(stage, job) -> None:
+def test_a_killed_watchdog_is_replaced_before_a_job_is_paused(stage, job) -> None:
     first = stage.brake._watchdog.pid
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: not stage.brake._watchdog.alive(), "its end")
+    eventually(lambda: not stage.brake._watchdog.alive(), "the watchdog's exit")
     stage.tick(stage.ram(Level.OK))
     assert stage.brake._watchdog.pid != first
     assert stage.value("brake_ready") == 1
@@ -325,7 +337,7 @@ def card(stage: Stage, job: subprocess.Popen[str], **more: object) -> Forecast:
     return replace(stage.ram(), **facts)
 
 
-def test_whom_the_driver_of_a_card_names_is_paused(stage, job) -> None:
+def test_the_process_named_by_the_gpus_driver_is_paused(stage, job) -> None:
     (row,) = stage.tick(card(stage, job))
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
@@ -342,7 +354,7 @@ def test_a_card_that_filled_fast_must_have_as_much_room_again_also_if_ram_grew_b
 
 
 @pytest.mark.parametrize(("configured", "paused"), [(1.0, 0), (0.95, 0), (0.9, 1)])
-def test_who_is_only_probably_the_one_is_paused_only_if_that_was_wanted(stage, job, configured, paused) -> None:
+def test_a_guessed_process_is_paused_only_from_the_configured_probability_on(stage, job, configured, paused) -> None:
     stage.brake._settings = replace(stage.brake._settings, act_on_likelihood=configured)
     guess = say("probably {who}, {chance_ratio}", who=f"python (pid {job.pid})", chance_ratio=0.91)
     rows = stage.tick(card(stage, job, who=guess, who_kind="guess"))
@@ -351,7 +363,7 @@ def test_who_is_only_probably_the_one_is_paused_only_if_that_was_wanted(stage, j
     assert stage.value("brake_spared", "unsure") == (None if paused else 1)
 
 
-def test_two_jobs_of_one_resource_are_one_row_that_names_the_last_and_counts_the_others(stage, job) -> None:
+def test_two_paused_jobs_of_one_resource_share_an_alert_that_names_the_last_and_counts_the_others(stage, job) -> None:
     with running(*python(GROWS), stdin=subprocess.PIPE) as other:
         stage.tick(card(stage, job))
         (row,) = stage.tick(card(stage, other), seconds=2.0)
@@ -363,10 +375,10 @@ def test_two_jobs_of_one_resource_are_one_row_that_names_the_last_and_counts_the
         assert [one.pid for one in below(job.pid)] == [job.pid]
 
 
-def test_who_and_what_is_configured_must_be_there() -> None:
+def test_configured_users_and_kinds_of_memory_must_exist() -> None:
     with pytest.raises(ConfigError, match="no user nobody-here"):
         allowed_users(BrakeSettings(users=("nobody-here",)))
-    with pytest.raises(ConfigError, match=r"brake\.resources: disk is none of ram, gpu, cgroup"):
+    with pytest.raises(ConfigError, match=r"brake\.resources: disk is not one of ram, gpu, cgroup"):
         allowed_users(BrakeSettings(resources=("disk",)))
     assert allowed_users(BrakeSettings()) == {US}
 
@@ -378,4 +390,4 @@ def test_commands_on_a_machine_without_a_daemon_say_so(tmp_path: Path) -> None:
     )
 
     assert listed.stdout == released.stdout == "no job is paused\n"
-    assert (resumed.returncode, resumed.stderr) == (2, "wslgpud: job 3 is not paused: none is\n")
+    assert (resumed.returncode, resumed.stderr) == (2, "wslgpud: job 3 is not paused; no job is\n")

@@ -1,4 +1,4 @@
-"""Whom the brake pauses: what grows, all of it, and nobody else."""
+"""The brake selects the growing job, all of it and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 SHELL = program(10, 1, "bash")
 
 
-def test_a_leak_is_paused_and_the_larger_program_beside_it_is_not() -> None:
+def test_a_leak_is_paused_and_a_larger_program_beside_it_is_not() -> None:
     leak, large = program(20, 10, "python", 2 * GIB), program(21, 10, "python", 40 * GIB)
 
     assert pids(chosen([SHELL, leak, large], {20: GIB})) == {20}
@@ -27,7 +27,7 @@ def test_a_training_is_paused_with_its_loaders() -> None:
     assert pids(chosen([SHELL, program(20, 10, "python", 5 * GIB), *loaders], {20: 4 * GIB})) == {20, 30, 31, 32, 33}
 
 
-def test_many_compilers_are_one_job_with_what_starts_them_and_the_shells_between_are_left_alone() -> None:
+def test_compilers_and_their_make_are_one_job_and_the_shells_in_between_are_left_alone() -> None:
     make = program(20, 10, "make")
     shells = [program(100 + n, 20, "sh") for n in range(10)]
     compilers = [program(200 + n, 100 + n, "cc1plus", 200 * MIB) for n in range(10)]
@@ -43,7 +43,7 @@ def test_twenty_workers_of_one_shell_are_one_job() -> None:
     assert pids(chosen([SHELL, other, *workers], dict.fromkeys(range(100, 120), 10 * MIB))) == {*range(100, 120)}
 
 
-def test_one_of_the_same_name_beside_workers_that_has_long_stopped_growing_is_left_alone() -> None:
+def test_a_process_named_like_the_workers_that_stopped_growing_long_ago_is_left_alone() -> None:
     idle, leak = program(20, 10, "python", 4 * GIB), program(21, 10, "python", 4 * GIB)
 
     def since(idle_before: int, leak_before: int) -> Job | NotPaused:
@@ -58,7 +58,7 @@ def test_one_of_the_same_name_beside_workers_that_has_long_stopped_growing_is_le
 
 
 @pytest.mark.parametrize(("lately_mib", "paused"), [(0, 21), (9, 21), (11, 20)])
-def test_one_that_has_just_loaded_a_lot_is_left_alone_for_the_leak_that_began_since(lately_mib, paused) -> None:
+def test_a_program_that_has_finished_loading_is_left_alone_if_a_leak_grows_now(lately_mib, paused) -> None:
     loaded, leak = program(20, 10, "python", 6 * GIB), program(21, 10, "julia", GIB)
     over_all = chosen([SHELL, loaded, leak], {20: 0, 21: GIB - 100 * MIB})
     lately = chosen([SHELL, loaded, leak], {20: 6 * GIB - lately_mib * MIB, 21: GIB - 100 * MIB}, lost=100 * MIB)
@@ -67,65 +67,65 @@ def test_one_that_has_just_loaded_a_lot_is_left_alone_for_the_leak_that_began_si
     assert pids(narrowed(over_all, lately, lately_mib * MIB)) == {paused}
 
 
-def test_two_programs_that_grow_by_as_much_have_nothing_in_common_so_nobody_is_paused() -> None:
+def test_neither_of_two_unrelated_programs_that_grow_equally_is_paused() -> None:
     both = [program(20, 10, "python", 2 * GIB), program(21, 10, "julia", 2 * GIB)]
 
     assert chosen([SHELL, *both], {20: GIB, 21: GIB}) == "several"
 
 
-def test_the_biggest_that_does_not_grow_is_left_alone_where_files_in_memory_take_it() -> None:
+def test_the_largest_program_is_left_alone_if_tmpfs_took_the_memory() -> None:
     assert chosen([SHELL, program(20, 10, "python", 40 * GIB)], lost=2 * GIB) == "nobody"
 
 
-def test_nothing_was_lost_so_nobody_took_it() -> None:
+def test_no_job_is_paused_if_headroom_has_not_shrunk() -> None:
     assert chosen([SHELL, program(20, 10, "python", 2 * GIB)], {20: GIB}, lost=-1) == "nobody"
 
 
-def test_another_users_program_is_left_alone_and_so_is_a_smaller_one_of_the_named_user() -> None:
+def test_if_another_users_program_grows_most_neither_it_nor_a_smaller_one_of_ours_is_paused() -> None:
     theirs, own = program(20, 1, "python", 5 * GIB, BOB), program(21, 10, "python", GIB)
 
     assert chosen([SHELL, theirs, own], {20: GIB, 21: 900 * MIB}, lost=4 * GIB) == "user"
 
 
-def test_one_with_rights_of_more_than_one_user_is_nobodys() -> None:
+def test_a_process_with_privileges_of_several_users_belongs_to_none() -> None:
     assert chosen([program(20, 1, "helper", 5 * GIB, None)], {20: GIB}) == "user"
 
 
 @pytest.mark.parametrize(
     "name", ["bash", "-zsh", "sshd", "sshd-session", "systemd-journal", "tmux: server", "gnome-shell", "Xwayland"]
 )
-def test_ways_to_the_machine_and_what_draws_are_never_paused(name: str) -> None:
+def test_shells_logins_and_desktops_are_never_paused(name: str) -> None:
     assert chosen([program(20, 1, name, 5 * GIB)], {20: GIB}, lost=4 * GIB) == "protected"
 
 
 @pytest.mark.parametrize("name", ["dockerd", "containerd-shim", "postgres", "redis-server", "(sd-pam)", "Relay(9)"])
-def test_engines_and_databases_are_never_paused(name: str) -> None:
+def test_container_engines_and_databases_are_never_paused(name: str) -> None:
     assert chosen([program(20, 1, name, 5 * GIB)], {20: GIB}, lost=4 * GIB) == "protected"
 
 
-def test_a_name_that_the_program_gave_itself_takes_no_protection_away() -> None:
+def test_a_process_cannot_lose_its_protection_by_renaming_itself() -> None:
     posing = program(20, 1, "python", 5 * GIB, program="postgres")
 
     assert chosen([posing], {20: GIB}, lost=4 * GIB) == "protected"
 
 
-def test_what_a_protected_program_below_a_job_has_started_is_left_alone() -> None:
+def test_children_of_a_protected_program_within_a_job_are_left_alone() -> None:
     job, screens = program(20, 10, "python", 5 * GIB), program(30, 20, "tmux: server")
 
     assert pids(chosen([SHELL, job, screens, program(31, 30, "vim")], {20: GIB}, lost=4 * GIB)) == {20}
 
 
-def test_the_daemon_and_what_is_part_of_it_are_never_paused() -> None:
+def test_the_daemon_itself_is_never_paused() -> None:
     assert chosen([program(99, 1, "python", 5 * GIB)], {99: GIB}, lost=4 * GIB) == "protected"
 
 
-def test_who_is_stopped_already_stays_as_somebody_else_wanted_it() -> None:
+def test_a_process_already_stopped_is_not_part_of_the_job() -> None:
     job, stopped = program(20, 10, "python", 5 * GIB), program(21, 20, "python", stopped=True)
 
     assert pids(chosen([SHELL, job, stopped], {20: GIB}, lost=4 * GIB)) == {20}
 
 
-def test_forking_is_no_growth_of_who_was_forked() -> None:
+def test_pages_shared_after_a_fork_are_no_growth_of_the_child() -> None:
     server = program(20, 10, "server", 4 * GIB)
     forks = [program(30 + n, 20, "server", 4 * GIB) for n in range(8)]
     leak = program(40, 10, "python", 3 * GIB)
@@ -135,19 +135,19 @@ def test_forking_is_no_growth_of_who_was_forked() -> None:
     assert pids(found) == {40}
 
 
-def test_of_a_limited_group_only_its_own_processes_count() -> None:
+def test_for_a_cgroup_only_its_own_processes_count() -> None:
     inside, outside = program(20, 10, "python", 2 * GIB), program(21, 10, "julia", 20 * GIB)
 
     assert pids(chosen([SHELL, inside, outside], {20: GIB, 21: GIB}, among={20})) == {20}
 
 
-def test_a_crowd_is_left_alone() -> None:
+def test_a_job_with_too_many_processes_is_left_alone() -> None:
     crowd = [program(1000 + n, 20, "python") for n in range(MOST_MEMBERS)]
 
     assert chosen([SHELL, program(20, 10, "python", 5 * GIB), *crowd], {20: GIB}, lost=4 * GIB) == "crowd"
 
 
-def test_whom_the_driver_of_a_card_names_is_paused_with_what_it_has_started() -> None:
+def test_the_process_named_by_the_gpus_driver_is_paused_with_its_children() -> None:
     tree = ProcessTree(
         [INIT, SHELL, program(20, 10, "python"), program(21, 20, "python"), program(22, 10, "python")], {}
     )
@@ -171,7 +171,7 @@ def test_whom_the_driver_of_a_card_names_is_paused_with_what_it_has_started() ->
         (["/a", "b"], ""),
     ],
 )
-def test_the_group_of_a_job_is_the_smallest_that_has_all_of_it(paths: list[str], group: str) -> None:
+def test_the_cgroup_of_a_job_is_the_deepest_that_contains_all_of_it(paths: list[str], group: str) -> None:
     assert common_cgroup(paths) == group
 
 
@@ -181,7 +181,7 @@ uids = st.sampled_from([0, ALICE, ALICE, ALICE, BOB, None])
 
 @st.composite
 def looks(draw: st.DrawFn) -> tuple[list[ScannedProcess], dict[tuple[int, int], int], int]:
-    """Draw any processes, sane or not: parents that are not there, loops, forks; what they held; what was lost."""
+    """Draw processes, including missing parents, loops and forks; their earlier memory; and the headroom lost."""
     found = [
         ScannedProcess(
             pid,
@@ -199,7 +199,7 @@ def looks(draw: st.DrawFn) -> tuple[list[ScannedProcess], dict[tuple[int, int], 
 
 
 @given(looks())
-def test_whatever_the_processes_only_unprotected_programs_of_named_users_are_paused_that_grew_most(look) -> None:
+def test_for_any_process_tree_only_unprotected_programs_of_listed_users_that_grew_most_are_paused(look) -> None:
     now, before, lost = look
     tree = ProcessTree(now, before, ours={7})
     found = growing_job(tree, {ALICE}, lost)
@@ -218,11 +218,11 @@ def below_all(now: list[ScannedProcess], found: Job) -> list[ScannedProcess]:
 
 
 @given(looks())
-def test_other_users_programs_never_have_anybody_paused_who_would_not_be_without_them(look) -> None:
+def test_other_users_programs_never_cause_a_pause_that_would_not_happen_without_them(look) -> None:
     now, before, lost = look
     without = [one for one in now if one.uid == ALICE]
     found = growing_job(ProcessTree(now, before), {ALICE}, lost)
-    # Whoever is below a stranger's program is found with it, and then is one of the roots of the rest.
+    # Only jobs that are not below another user's program can be compared: their roots differ otherwise.
     if isinstance(found, Job) and all(
         one.uid == ALICE for root in found.roots for one in ProcessTree(now, before).subtree(root)
     ):
@@ -230,7 +230,7 @@ def test_other_users_programs_never_have_anybody_paused_who_would_not_be_without
         assert sum(map(rest.growth_bytes, rest.by_pid.values())) >= JOB_SHARE * found.growth_bytes
 
 
-def test_the_server_of_an_editor_is_one_whatever_program_runs_it() -> None:
+def test_an_editors_remote_server_is_recognised_by_its_path() -> None:
     for path in ("/home/a/.vscode-server/bin/0a1b/node", "/home/a/.cursor-server/cli/servers/x/server/node"):
         assert ScannedProcess(5, 50, 1, ALICE, "node", 0, process_scan._program(path)).is_protected
     assert process_scan._program("/usr/bin/node (deleted)") == "node"

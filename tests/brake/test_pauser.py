@@ -1,4 +1,4 @@
-"""Real jobs are held whole, go on whole, and nobody beside them is touched."""
+"""Real jobs are paused and resumed completely, and no other process is touched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, send, state_of
 
 HOST = Host()
-#: a job below a shell, and a neighbour
+#: a job below a shell, and its sibling
 SCRIPT = """
 {python} -c 'import time; time.sleep(600)' &
 {python} -c 'import time; time.sleep(600)' &
@@ -40,14 +40,14 @@ DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprin
 
 
 def programs_of(shell: int) -> list[ExactProcess]:
-    """Return what a shell has started, once that is no copy of the shell any more."""
+    """Return a shell's children, once they have called exec."""
 
     def started() -> list[ExactProcess]:
         found = {one.pid: one for one in scan(HOST).processes}
         _, *children = below(shell)
         return children if len(children) == 2 and not any(found[one.pid].is_shell for one in children) else []
 
-    return eventually(started, "its programs")
+    return eventually(started, "its children")
 
 
 def hold(*pids: int, note: pauser.Register = lambda _: "") -> HeldJob:
@@ -57,24 +57,24 @@ def hold(*pids: int, note: pauser.Register = lambda _: "") -> HeldJob:
     return held
 
 
-def test_a_job_that_forks_all_the_time_is_held_to_the_last_child_and_goes_on() -> None:
+def test_a_constantly_forking_job_is_stopped_to_the_last_child_and_resumed() -> None:
     with running(*python(FORKING)) as forking:
         noted: list[HeldJob] = []
         held = hold(forking.pid, note=lambda grip: noted.append(grip) or "")  # type: ignore[func-returns-value]
-        eventually(lambda: states(forking.pid) == {"T"}, "the stop of all")
+        eventually(lambda: states(forking.pid) == {"T"}, "the stop of all processes")
 
         assert pauser.is_paused(held)
         assert noted[-1] == held
         assert {one.pid for one in below(forking.pid)} <= {one.pid for one in held.processes}
 
         held_jobs.resume(held)
-        eventually(lambda: states(forking.pid) & {"S", "R"} and "T" not in states(forking.pid), "going on")
+        eventually(lambda: states(forking.pid) & {"S", "R"} and "T" not in states(forking.pid), "the resumption")
 
 
 BECOMES = "echo ready; read now; exec {python} -c 'import time; time.sleep(600)'"
 
 
-def test_a_shell_whose_place_a_program_has_taken_meanwhile_is_held_as_well() -> None:
+def test_a_shell_that_has_called_exec_meanwhile_is_stopped_too() -> None:
     code = f"import subprocess; subprocess.call(['/bin/sh', '-c', {BECOMES.format(python=sys.executable)!r}])"
     with running(*python(code), stdin=subprocess.PIPE) as job:
         shell = below(job.pid)[1]
@@ -82,13 +82,13 @@ def test_a_shell_whose_place_a_program_has_taken_meanwhile_is_held_as_well() -> 
         assert shell.pid not in {one.pid for one in found.members}
         job.stdin.write("\n")
         job.stdin.flush()
-        eventually(lambda: "python" in Path(f"/proc/{shell.pid}/exe").readlink().name, "the other program")
+        eventually(lambda: "python" in Path(f"/proc/{shell.pid}/exe").readlink().name, "the exec")
         held, problem = pauser.pause(HOST, found, seen, {US}, lambda _: "")
 
         assert (problem, {one.pid for one in held.processes}) == ("", {job.pid, shell.pid})
 
 
-def test_a_second_look_reads_only_who_has_come_since() -> None:
+def test_a_rescan_reads_only_new_processes() -> None:
     read: set[int] = set()
 
     class Counting(Host):
@@ -104,7 +104,7 @@ def test_a_second_look_reads_only_who_has_come_since() -> None:
         assert job.pid in {one.pid for one in now.processes}
 
 
-def test_the_shell_that_a_job_was_started_from_is_left_alone_and_so_is_the_neighbour() -> None:
+def test_the_parent_shell_of_a_job_and_its_sibling_keep_running() -> None:
     with running("/bin/sh", "-c", SCRIPT.format(python=sys.executable)) as shell:
         job, neighbour = programs_of(shell.pid)
         held = hold(job.pid)
@@ -115,30 +115,30 @@ def test_the_shell_that_a_job_was_started_from_is_left_alone_and_so_is_the_neigh
         assert state_of(below(shell.pid)[0]) in "SR"
 
 
-def test_of_a_script_that_is_paused_itself_only_its_programs_are_stopped() -> None:
+def test_of_a_shell_script_only_its_children_are_stopped() -> None:
     with running("/bin/sh", "-c", SCRIPT.format(python=sys.executable)) as shell:
         own, programs = below(shell.pid)[0], programs_of(shell.pid)
         held = hold(shell.pid)
-        eventually(lambda: {state_of(one) for one in programs} == {"T"}, "the stop of its programs")
+        eventually(lambda: {state_of(one) for one in programs} == {"T"}, "the stop of its children")
 
         assert own not in held.processes
         assert state_of(own) in "SR"
 
 
-def test_who_was_stopped_by_somebody_else_stays_so_when_the_job_goes_on() -> None:
+def test_a_process_stopped_by_the_user_stays_stopped_when_its_job_is_resumed() -> None:
     code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {IDLE!r}])\nimport time; time.sleep(600)"
     with running(*python(code)) as job:
         child = below(job.pid)[1]
         os.kill(child.pid, signal.SIGSTOP)
-        eventually(lambda: state_of(child) == "T", "the stop by somebody else")
+        eventually(lambda: state_of(child) == "T", "the stop by the user")
         held = hold(job.pid)
         held_jobs.resume(held)
-        eventually(lambda: state_of(below(job.pid)[0]) in "SR", "going on")
+        eventually(lambda: state_of(below(job.pid)[0]) in "SR", "the resumption")
 
         assert state_of(child) == "T"
 
 
-def test_a_number_that_another_process_has_by_now_reaches_nobody() -> None:
+def test_a_reused_pid_is_never_signalled() -> None:
     with running(*python(IDLE)) as stranger:
         earlier = below(stranger.pid)[0]._replace(start_ticks=1)
 
@@ -149,7 +149,7 @@ def test_a_number_that_another_process_has_by_now_reaches_nobody() -> None:
         assert states(stranger.pid) <= {"S", "R"}
 
 
-def test_nobody_is_stopped_who_cannot_be_noted() -> None:
+def test_no_process_is_stopped_before_it_is_registered() -> None:
     with running(*python(IDLE)) as job:
         held, problem = pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "the disk is full")
 
@@ -157,7 +157,7 @@ def test_nobody_is_stopped_who_cannot_be_noted() -> None:
         assert states(job.pid) <= {"S", "R"}
 
 
-def test_a_job_that_cannot_be_noted_to_its_end_goes_on() -> None:
+def test_a_job_that_cannot_be_registered_completely_is_resumed() -> None:
     with running(*python(FORKING)) as forking:
         calls: list[HeldJob] = []
 
@@ -166,24 +166,24 @@ def test_a_job_that_cannot_be_noted_to_its_end_goes_on() -> None:
             return "the disk is full" if len(calls) > 1 else ""
 
         held, problem = pauser.pause(HOST, *job_of(forking.pid), {US}, only_once)
-        if problem:  # else it had no child at that moment
+        if problem:  # it may have had no child at that moment
             assert held is None
-            eventually(lambda: "T" not in states(forking.pid), "going on")
+            eventually(lambda: "T" not in states(forking.pid), "the resumption")
 
 
-def test_somebody_who_lets_it_go_on_by_hand_is_noticed() -> None:
+def test_a_manual_sigcont_is_detected() -> None:
     with running(*python(IDLE)) as job:
         held = hold(job.pid)
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
         os.kill(job.pid, signal.SIGCONT)
-        eventually(lambda: pauser.is_paused(held) is False, "going on")
+        eventually(lambda: pauser.is_paused(held) is False, "the resumption")
         job.kill()
         job.wait()
 
         assert pauser.is_paused(held) is None
 
 
-def test_a_job_that_is_to_end_may_save_first() -> None:
+def test_a_terminated_job_may_save_first() -> None:
     with running(*python(SAVES)) as job:
         held = hold(job.pid)
         pauser.terminate(held)
@@ -193,7 +193,7 @@ def test_a_job_that_is_to_end_may_save_first() -> None:
         assert pauser.has_ended(held)
 
 
-def test_one_that_does_not_listen_is_killed() -> None:
+def test_a_job_that_ignores_sigterm_is_killed() -> None:
     with running(*python(DEAF)) as job:
         held = hold(job.pid)
         pauser.terminate(held)
@@ -207,23 +207,26 @@ def enter(folder: Path, pid: int) -> None:
     (folder / "cgroup.procs").write_text(str(pid))
 
 
-def test_a_job_in_a_cgroup_of_its_own_is_frozen_with_all_that_it_starts() -> None:
+def test_a_job_alone_in_a_cgroup_is_frozen_with_everything_it_starts() -> None:
     with cgroup("own") as folder, running(*python(FORKING)) as job:
         enter(folder, job.pid)
         eventually(lambda: {*map(int, (folder / "cgroup.procs").read_text().split())} >= {job.pid}, "the move")
-        # Its children of before the move have ended when the group has all of it.
-        eventually(lambda: {one.pid for one in below(job.pid)} <= (freezer.pids_in(str(folder)) or set()), "all in it")
+        # Children forked before the move are not in the cgroup; wait until they have exited.
+        eventually(
+            lambda: {one.pid for one in below(job.pid)} <= (freezer.pids_in(str(folder)) or set()),
+            "the move of all processes",
+        )
         held, problem = pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "")
         assert problem == ""
         assert held is not None
-        if held.cgroup:  # else a child that had ended was in the group: then it is stopped process by process
+        if held.cgroup:  # a zombie child in the cgroup makes it fall back to SIGSTOP
             eventually(lambda: freezer.is_frozen(str(folder)) is True, "the freeze")
         assert pauser.is_paused(held) or not held.cgroup
         held_jobs.resume(held)
         eventually(lambda: freezer.is_frozen(str(folder)) is False, "the thaw")
 
 
-def test_a_cgroup_with_somebody_else_in_it_is_not_frozen() -> None:
+def test_a_cgroup_with_a_foreign_process_is_not_frozen() -> None:
     with cgroup("shared") as folder, running(*python(IDLE)) as job, running(*python(IDLE)) as neighbour:
         enter(folder, job.pid)
         enter(folder, neighbour.pid)
@@ -234,7 +237,7 @@ def test_a_cgroup_with_somebody_else_in_it_is_not_frozen() -> None:
         assert states(neighbour.pid) <= {"S", "R"}
 
 
-def test_a_quiet_job_in_a_cgroup_of_its_own_is_frozen_and_ended_there() -> None:
+def test_a_job_frozen_in_its_cgroup_can_be_killed_there() -> None:
     with cgroup("quiet") as folder, running(*python(DEAF)) as job:
         enter(folder, job.pid)
         held = hold(job.pid)
@@ -244,10 +247,10 @@ def test_a_quiet_job_in_a_cgroup_of_its_own_is_frozen_and_ended_there() -> None:
         eventually(lambda: pauser.is_paused(held) is False, "the thaw")
         pauser.kill(HOST, held, {US})
         job.wait()
-        eventually(lambda: pauser.has_ended(held), "the end")
+        eventually(lambda: pauser.has_ended(held), "the job's exit")
 
 
-def test_a_look_finds_us_with_our_user_and_memory() -> None:
+def test_a_scan_finds_this_process_with_its_user_and_memory() -> None:
     own = ProcessTree(scan(HOST, cgroups=True).processes, {}).by_pid[os.getpid()]
 
     assert (own.uid, own.parent) == (US, os.getppid())
@@ -256,18 +259,18 @@ def test_a_look_finds_us_with_our_user_and_memory() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/", "/..", "/a/../b", "a", "/a//b", "/a/./b"])
-def test_what_is_no_path_of_a_cgroup_leads_nowhere(path: str) -> None:
+def test_a_malformed_cgroup_path_has_no_folder(path: str) -> None:
     assert freezer.folder_of(path) == ""
 
 
-def test_an_identity_is_that_of_the_process_that_was_looked_at() -> None:
+def test_the_identity_of_a_scanned_process_can_be_signalled() -> None:
     (one, *_) = pauser.exact_processes([ProcessTree(scan(HOST).processes, {}).by_pid[os.getpid()]])
 
     assert isinstance(one, ExactProcess)
     assert state_of(one) == "R"
 
 
-#: in a terminal of its own, as what a shell has started there
+#: starts a job in a pseudo-terminal, as a terminal emulator does
 IN_TERMINAL = f"""
 import os, pty, sys
 pid, line = pty.fork()
@@ -279,7 +282,7 @@ import time; time.sleep(600)
 """
 
 
-def test_a_job_of_a_terminal_is_stopped_so_that_its_shell_learns_of_it_even_where_it_could_be_frozen() -> None:
+def test_a_job_with_a_terminal_is_stopped_even_if_it_could_be_frozen() -> None:
     with cgroup("terminal") as folder, running(*python(IN_TERMINAL)) as emulator:
         (_, job) = below(emulator.pid)
         enter(folder, job.pid)
@@ -289,7 +292,7 @@ def test_a_job_of_a_terminal_is_stopped_so_that_its_shell_learns_of_it_even_wher
         held_jobs.resume(held)
 
 
-def test_a_cgroup_into_which_somebody_else_comes_at_the_last_moment_is_thawed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cgroup_that_a_foreign_process_joins_at_the_last_moment_is_thawed(monkeypatch: pytest.MonkeyPatch) -> None:
     with cgroup("race") as folder, running(*python(IDLE)) as job, running(*python(IDLE)) as neighbour:
         enter(folder, job.pid)
         freeze = freezer.set_frozen
@@ -319,7 +322,7 @@ with tempfile.NamedTemporaryFile(dir=sys.argv[1]) as file:
 """
 
 
-def test_pages_of_files_are_nobodys_memory_and_those_of_files_in_ram_are_told_apart(tmp_path: Path) -> None:
+def test_file_backed_pages_do_not_count_and_tmpfs_pages_count_as_shared(tmp_path: Path) -> None:
     with running(*python(MAPS), str(tmp_path)) as reader, running(*python(MAPS), "/dev/shm") as sharer:
         found = {one.pid: one for one in scan(HOST).processes}
         on_disk, in_ram = found[reader.pid], found[sharer.pid]

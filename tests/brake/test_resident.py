@@ -1,4 +1,4 @@
-"""Who acts when everybody waits for pages stays in RAM, where that is allowed without a limit."""
+"""Daemon and watchdog lock their memory if RLIMIT_MEMLOCK is unlimited."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 def locked(*words: str) -> tuple[str, int]:
-    """Return in a process of its own why it may not stay, and how many KiB of it stay."""
+    """Return, from a process of its own, why memory was not locked (or an empty text) and the KiB locked."""
     done = subprocess.run([sys.executable, "-c", CODE, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     why, kib = done.stdout.splitlines()
     return why, int(kib)
 
 
-def test_within_a_limit_it_is_not_tried_as_whoever_reaches_that_gets_no_memory() -> None:
+def test_memory_is_not_locked_under_a_finite_limit() -> None:
     assert locked("limited") == ("RLIMIT_MEMLOCK is 8388608, not unlimited", 0)
 
 
-def test_without_one_all_of_it_stays() -> None:
+def test_memory_is_locked_without_a_limit() -> None:
     why, kib = locked()
 
     assert kib > 1 << 10 if why == "" else why.startswith("RLIMIT_MEMLOCK is ")

@@ -1,4 +1,4 @@
-"""What the screens show of a job that is paused."""
+"""How paused jobs are shown on screens."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def life(tmp_path: Path) -> Any:
 
 
 def document(life: Life, paused: PausedJob, *, left: int = 4, eta: float | None = None) -> dict[str, Any]:
-    """Return the status while it is paused: ``left`` MiB of 100, of which at the pause there were next to none."""
+    """Return the status while a job is paused, with ``left`` bytes of 100."""
     forecast = Forecast("ram", Level.CRITICAL, left, 100, eta_seconds=eta, cause="growth", who=WHO, who_kind="process")
     standing = life.manager.standing()
     samples = [ProcessSample(pid, 70, "python", 600 * MIB, 0, command="python train.py") for pid in (7, 6)]
@@ -51,41 +51,41 @@ def document(life: Life, paused: PausedJob, *, left: int = 4, eta: float | None 
     return status(Moment(state, decide([forecast], standing), standing, held=(paused.document(),)), translator("en"))
 
 
-def test_its_memory_does_not_count_down_and_it_is_marked_among_the_programs(life: Life) -> None:
+def test_a_paused_jobs_memory_does_not_count_down_and_its_process_is_marked(life: Life) -> None:
     shown = document(life, job(life), eta=2.0)
 
     assert shown["forecasts"][0]["outlook"] == "paused"
     assert [(p["pid"], p["roles"]) for p in shown["processes"]] == [(7, ["paused"]), (6, [])]
 
 
-def test_if_somebody_else_takes_what_is_left_that_counts_down(life: Life) -> None:
+def test_the_countdown_shows_if_another_process_uses_up_the_rest(life: Life) -> None:
     shown = document(life, job(life), left=1, eta=2.0)
 
     assert shown["forecasts"][0]["outlook"] == "~2 s left"
 
 
-def test_the_list_says_what_it_waits_for_and_what_to_type(life: Life) -> None:
+def test_the_list_shows_the_headroom_required_and_the_commands(life: Life) -> None:
     one, several = job(life), job(life, count=3)
     who, waits, commands = lines(document(life, one))
 
     assert who.startswith(f"   1  {WHO}, paused at ")
     assert who.endswith(" after 2 min of work")
-    assert waits == "      holds 600 MiB; goes on by itself with 120 MiB of RAM free (0 KiB now)"
+    assert waits == "      uses 600 MiB; resumes automatically at 120 MiB of RAM free (0 KiB now)"
     assert commands == "      sudo wslgpud brake resume 1  |  sudo wslgpud brake stop 1"
-    assert "holds 600 MiB in 3 processes; " in lines(document(life, several))[1]
+    assert "uses 600 MiB in 3 processes; " in lines(document(life, several))[1]
 
 
-def test_of_one_that_is_to_end_no_more_is_asked(life: Life) -> None:
+def test_a_job_being_stopped_is_listed_without_commands(life: Life) -> None:
     one = job(life)
     one.killed_t = 1.0
 
-    assert lines(document(life, one))[1:] == ["      it was asked to end"]
+    assert lines(document(life, one))[1:] == ["      stopping: SIGTERM sent"]
 
 
-def test_the_terminal_shows_it_with_the_commands(life: Life) -> None:
+def test_the_terminal_shows_a_paused_job_with_the_commands(life: Life) -> None:
     screen = Console(record=True, width=100, file=io.StringIO())
     print_status({"seen_by": "daemon", "url": "", **document(life, job(life))}, screen)
     text = " ".join(screen.export_text().split())
 
     assert f"{WHO} paused at " in text
-    assert "'sudo wslgpud brake resume 1' lets it go on, 'sudo wslgpud brake stop 1' ends it" in text
+    assert "'sudo wslgpud brake resume 1' resumes it, 'sudo wslgpud brake stop 1' stops it" in text

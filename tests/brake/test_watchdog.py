@@ -1,4 +1,4 @@
-"""Whatever becomes of the daemon, what it held goes on."""
+"""However the daemon ends, its paused jobs are resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wslgpud.brake.watchdog import Watchdog
 from wslgpud.security.exact_signals import ExactProcess
 
 ROOT = Path(__file__).parents[2]
-#: a daemon that holds a job, and then stands still for ever
+#: a daemon that pauses a job and then sleeps for ever
 HOLDER = """
 import json, signal, sys
 from wslgpud.brake import freezer, held_jobs
@@ -39,12 +39,12 @@ def holder(held: HeldJob) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_a_job_goes_on_when_the_daemon_is_killed(number: signal.Signals) -> None:
+def test_a_job_is_resumed_when_the_daemon_is_killed(number: signal.Signals) -> None:
     with running(*python(IDLE)) as job:
         with running(*holder(HeldJob(tuple(below(job.pid)))), cwd=ROOT) as daemon:
             eventually(lambda: states(job.pid) == {"T"}, "the stop")
             daemon.send_signal(number)
-        eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
+        eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
 
 
 def test_a_frozen_cgroup_is_thawed_when_the_daemon_is_killed() -> None:
@@ -56,7 +56,7 @@ def test_a_frozen_cgroup_is_thawed_when_the_daemon_is_killed() -> None:
         eventually(lambda: freezer.is_frozen(str(folder)) is False, "the thaw")
 
 
-def test_signals_that_end_a_whole_unit_do_not_end_it_before_the_daemon() -> None:
+def test_signals_sent_to_the_whole_unit_do_not_end_the_watchdog() -> None:
     dog = Watchdog()
     try:
         assert dog.update([])
@@ -68,20 +68,20 @@ def test_signals_that_end_a_whole_unit_do_not_end_it_before_the_daemon() -> None
         dog.close()
 
 
-def test_what_was_let_go_on_before_the_end_is_not_touched_at_the_end() -> None:
+def test_a_job_resumed_earlier_is_not_resumed_again_at_the_end() -> None:
     with running(*python(IDLE)) as job:
         dog = Watchdog()
         own = HeldJob(tuple(below(job.pid)))
         assert dog.update([own])
         assert dog.update([])
         os.kill(job.pid, signal.SIGSTOP)
-        eventually(lambda: states(job.pid) == {"T"}, "a stop of somebody else's")
+        eventually(lambda: states(job.pid) == {"T"}, "the stop by the user")
         dog.close()
 
         assert states(job.pid) == {"T"}
 
 
-def test_of_the_largest_jobs_it_takes_note_as_well() -> None:
+def test_the_largest_job_is_confirmed() -> None:
     dog = Watchdog()
     try:
         assert dog.update([HeldJob(tuple(ExactProcess(2**22 - n, 10**9, US) for n in range(held_jobs.MOST_PROCESSES)))])
@@ -89,29 +89,29 @@ def test_of_the_largest_jobs_it_takes_note_as_well() -> None:
         dog.close()
 
 
-def test_one_that_has_been_killed_confirms_nothing() -> None:
+def test_a_killed_watchdog_confirms_nothing() -> None:
     dog = Watchdog()
     os.kill(dog.pid, signal.SIGKILL)
-    eventually(lambda: not dog.alive(), "its end")
+    eventually(lambda: not dog.alive(), "the watchdog's exit")
     try:
         assert not dog.update([])
     finally:
         dog.close()
 
 
-def test_one_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watchdog_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     dog = Watchdog()
     assert dog.update([])
     monkeypatch.setattr(watchdog, "CONFIRM_SECONDS", 0.5)
     os.kill(dog.pid, signal.SIGSTOP)
     try:
         assert not dog.update([])
-        eventually(lambda: not dog.alive(), "its end")
+        eventually(lambda: not dog.alive(), "the watchdog's exit")
     finally:
         dog.close()
 
 
-def test_it_imports_next_to_nothing() -> None:
+def test_the_watchdog_imports_next_to_nothing() -> None:
     code = "import sys; import wslgpud.brake.watchdog; print(*[m for m in sys.modules if m.startswith('wslgpud')])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
@@ -128,7 +128,7 @@ def test_it_imports_next_to_nothing() -> None:
     }
 
 
-def test_the_note_on_disk_lets_all_go_on_and_keeps_the_last_number(tmp_path: Path) -> None:
+def test_the_file_resumes_all_jobs_and_keeps_the_last_number(tmp_path: Path) -> None:
     with running(*python(IDLE)) as job:
         file = HeldJobsFile(tmp_path)
         held = HeldJob(tuple(below(job.pid)))
@@ -138,7 +138,7 @@ def test_the_note_on_disk_lets_all_go_on_and_keeps_the_last_number(tmp_path: Pat
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
         assert file.resume_all() == [7]
-        eventually(lambda: states(job.pid) <= {"S", "R"}, "going on")
+        eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
         assert file.read() == (7, {})
         assert file.resume_all() == []
 
@@ -164,14 +164,14 @@ BOOT = held_jobs.boot_id()
         '{"boot_id": "BOOT", "last": 3, "held": ' + "[" * 100_000,
     ],
 )
-def test_a_note_of_another_boot_or_one_made_to_harm_lets_nobody_go(tmp_path: Path, text: str) -> None:
+def test_a_file_of_another_boot_or_a_hostile_one_resumes_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "held.json").write_text(text.replace("BOOT", BOOT).replace("ROOT", freezer.mount_point()))
 
     assert HeldJobsFile(tmp_path).read()[1] == {}
     assert HeldJobsFile(tmp_path).resume_all() == []
 
 
-def test_a_note_is_not_read_through_a_link(tmp_path: Path) -> None:
+def test_the_file_is_not_read_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     HeldJobsFile(tmp_path).write(1, [(1, HeldJob((ExactProcess(1, 1, 0),)))])
     (tmp_path / "state/held.json").symlink_to(tmp_path / "held.json")

@@ -1,4 +1,4 @@
-"""Trees of processes made by hand."""
+"""Hand-made process trees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chosen(
     users: frozenset[int] = frozenset({ALICE}),
     **more: object,
 ) -> Job | NotPaused:
-    """Return whom the brake would pause, given what some held before by pid; the others held what they hold."""
+    """Return the job the brake would pause, given earlier memory by pid; the other processes have not grown."""
     held: dict[ProcessKey, int] = {one.key: (before or {}).get(one.pid, one.memory_bytes) for one in (INIT, *now)}
     return growing_job(ProcessTree([INIT, *now], held, ours={99}), users, lost, **more)  # type: ignore[arg-type]
 

@@ -1,11 +1,11 @@
-"""A training that the brake pauses on a real card: does it end with the loss that it would have had?
+"""Does a training that the brake pauses on a real GPU reach the same loss as an undisturbed one?
 
     python -m tests.gpu.brake_on_a_real_card [--python PYTHON] [--pause 30]
 
-Not a test: it needs an NVIDIA card that nobody else uses and a Python with torch (by default this one), and takes two
-minutes. The training is deterministic and keeps 64 MiB of the card with each step. It runs once alone, and once beside
-a neighbour that holds most of the card, with the daemon and its brake. The neighbour ends after the pause has lasted
-``--pause`` seconds; then there is room for the training to go on. Printed are how it went, the losses and the weights.
+Not a test: it needs an otherwise idle NVIDIA card and a Python with torch (by default this one), and takes two
+minutes. The training is deterministic and allocates 64 MiB of VRAM per step. It runs once alone, and once with the
+daemon and its brake, beside a neighbour that uses most of the card. ``--pause`` seconds into the pause the neighbour
+exits, so that the training can resume. Prints the events, losses and weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 PORT = 9657
 STEPS, KEPT_MIB = 300, 64
-#: of the card; the training needs a quarter
+#: share of the card; the training needs a quarter
 NEIGHBOUR_SHARE = 0.78
 TRAINING = f"""
 import hashlib, sys, time, torch
@@ -161,7 +161,7 @@ QUERY = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format
 
 
 def card() -> float:
-    """Return the share of the card that is taken, by the driver."""
+    """Return the share of the card in use, according to the driver."""
     asked = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
     used, total = map(float, subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split(","))
     return used / total

@@ -1,9 +1,9 @@
-"""The brake's story in one machine: a training grows, is paused, its owner is told, it goes on, and ends well.
+"""The brake in a virtual machine: a training grows, is paused, its owner is alerted, it resumes and finishes.
 
     python -m tests.vm.brake_story
 
-Not a test: the machine is emulated, and all of it takes some minutes. What the terminal showed is kept in
-``brake_story.json``, of which ``tests/test_docs.py`` makes a picture. Every step waits for a fact, never for a time.
+Not a test: the machine is emulated and takes some minutes. The terminal's output is saved in ``brake_story.json``, from
+which ``tests/test_docs.py`` draws a picture. Every step waits for a condition, never for a length of time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ with open("{WARNINGS}", "a") as file:
     print(f"{{told['headline']}}\\n{{told.get('evidence', '')}}\\n{{told.get('advice', '')}}\\n", file=file)
 """
 ALERTS = '[alerts]\ncommand = ["/usr/local/bin/on-warning"]\n'
-#: takes 40 % of the memory, as data that it has read would
+#: allocates 40 % of the memory, like a program that has loaded data
 PREPARE = """
 import os, sys, time
 pages = os.sysconf("SC_PHYS_PAGES") * 4 // 10
@@ -43,7 +43,7 @@ data = [os.urandom(4096) for _ in range(pages)]
 print("ready", flush=True)
 time.sleep(3600)
 """
-#: keeps 55 % of it in forty steps, and looks at the end whether all is as it was kept
+#: allocates 55 % of the memory in forty steps and verifies its content at the end
 TRAIN = """
 import hashlib, os, time
 share = os.sysconf("SC_PHYS_PAGES") * 4096 * 55 // 100 // 40
@@ -56,7 +56,7 @@ for step in range(1, 41):
 assert sums == [hashlib.sha256(one[:4096]).digest() for one in kept]
 print("finished: all that it kept is as it was", flush=True)
 """
-#: Python takes longer to start here than is left
+#: not in Python, which takes longer to start here than there is time left
 ASK = r"""
 exec 3<>/dev/tcp/127.0.0.1/9655
 printf 'GET /api/v1/status HTTP/1.1\r\nHost: 127.0.0.1:9655\r\nConnection: close\r\n\r\n' >&3
@@ -65,7 +65,7 @@ cat <&3
 
 
 def start(one: Machine, name: str) -> None:
-    """Start a program of the user's in a scope of its own, as a desktop does."""
+    """Start a program of the user in its own scope, as a desktop does."""
     uid = one.run("id", "-u", ALICE).stdout.strip()
     user = (
         "setpriv",
@@ -80,7 +80,7 @@ def start(one: Machine, name: str) -> None:
 
 
 def status_once(one: Machine, pattern: str) -> str:
-    """Return the screen of ``wslgpud status`` of the moment at which its document matches."""
+    """Return the screen of ``wslgpud status`` once its document matches ``pattern``."""
     wait_until(one, f"bash /root/ask >/root/answer && grep -qE '{pattern}' /root/answer")
     answer = one.read("/root/answer").decode().partition("\r\n\r\n")[2]
     screen = Console(record=True, width=COLUMNS, force_terminal=True, file=io.StringIO())
@@ -89,7 +89,7 @@ def status_once(one: Machine, pattern: str) -> str:
 
 
 def tell(one: Machine, terminal: Terminal) -> None:
-    terminal.scene("A training keeps more and more, beside a program that holds 40 % of the memory")
+    terminal.scene("A training grows beside a program that uses 40 % of the memory")
     start(one, "train")
     shown = status_once(one, "RAM full in about")
     terminal.types("tail -n 2 train.log", HOME, shown_as="python3 train.py")
@@ -99,16 +99,16 @@ def tell(one: Machine, terminal: Terminal) -> None:
     terminal.types("tail -n 2 train.log", HOME)
     terminal.types("wslgpud brake list")
     terminal.types("wslgpud status", lines=12)
-    terminal.scene("Its owner is told, with the commands to type")
+    terminal.scene("Its owner gets an alert with the commands to type")
     terminal.types(f"grep -A 2 ' paused at ' {WARNINGS} | fold -s -w {COLUMNS - 4}")
-    terminal.scene("Somebody makes room: it goes on where it was, and ends well")
+    terminal.scene("Memory is freed: it resumes where it was, and finishes")
     terminal.types("pkill -f '[p]repare.py'", shown_as="pkill -f prepare.py")
-    wait_until(one, f"grep -qs ' went on when ' {WARNINGS}")
-    terminal.types(f"grep ' went on ' {WARNINGS}")
+    wait_until(one, f"grep -qs ' resumed when ' {WARNINGS}")
+    terminal.types(f"grep ' resumed ' {WARNINGS}")
     wait_until(one, f"grep -qs -e finished -e Error {HOME}/train.log")
     assert "all that it kept is as it was" in terminal.types("tail -n 2 train.log", HOME)
     status_once(one, '"incidents": ?\\[\\]')
-    terminal.scene("The incident says what that saved")
+    terminal.scene("The incident shows how much work was saved")
     listed = terminal.types("wslgpud incidents", lines=6)
     number = next(line.split()[0] for line in listed.splitlines() if " paused " in line)
     terminal.types(f"wslgpud incidents {number}", lines=22)

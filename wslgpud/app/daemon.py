@@ -91,7 +91,7 @@ class Daemon:
             # Before we drop inheritable capabilities: the watchdog resumes paused jobs if we die.
             self._watchdog = Watchdog()
             if why := stay_resident():
-                log.info("the brake may have to wait for its own memory: %s", why)
+                log.info("the memory of the brake could not be locked and may be paged out: %s", why)
         systemd.keep_capabilities()
         if warning := systemd.lack_of_protection(self._environ, oom_score_adjust()):
             log.warning("%s", warning)

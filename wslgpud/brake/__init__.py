@@ -1,1 +1,1 @@
-"""The brake: pauses the job that is about to use up memory, tells its owner, and lets them decide."""
+"""The brake: pauses the job that is about to exhaust memory, alerts its owner, and leaves the decision to them."""

@@ -1,4 +1,4 @@
-"""The brake at work: near the limit of memory it pauses the job that grows, and holds it until somebody decides."""
+"""The brake's main class: pauses the growing job when memory is nearly exhausted, and resumes or stops it later."""
 
 from __future__ import annotations
 
@@ -31,20 +31,29 @@ from wslgpud.words import MessageLike, cause, say
 log = logging.getLogger(__name__)
 
 RESOURCE_KINDS = ("ram", "gpu", "cgroup")
-#: after nobody could be paused it is tried again so much later, not at each of ten samples a second
+#: delay before the next attempt if no job could be paused: a scan at each of ten samples per second costs too much
 RETRY_SECONDS = 1.0
-#: a watchdog that has ended is replaced at most once in so long
+#: a watchdog that exited is replaced at most once in this time
 WATCHDOG_SECONDS = 10.0
-#: whether a paused job still stands still is checked once in so long
+#: interval of checks whether paused jobs are still paused
 CHECK_SECONDS = 1.0
-#: jobs of which it is remembered how often they were paused
+#: jobs whose repeated pauses are counted
 _MOST_REMEMBERED = 64
+#: why no job was paused, for the log
+_REASONS = {
+    "nobody": "no program accounts for the lost memory",
+    "several": "no single job accounts for most of the growth",
+    "protected": "the program that grew is one that is never paused",
+    "user": "the program that grew belongs to a user not listed in brake.users",
+    "crowd": f"the job that grew has more than {culprit.MOST_MEMBERS} processes",
+    "unsure": "the process that fills the GPU's memory is only a guess",
+}
 
 
 def allowed_users(settings: BrakeSettings) -> frozenset[int]:
-    """Return whose jobs may be paused. Raises ConfigError: no such user, or no such kind of memory."""
+    """Return the uids whose jobs may be paused. Raises ConfigError: unknown user or kind of memory."""
     if wrong := [name for name in settings.resources if name not in RESOURCE_KINDS]:
-        raise ConfigError("brake.resources: {name} is none of {names}", name=wrong[0], names=RESOURCE_KINDS)
+        raise ConfigError("brake.resources: {name} is not one of {names}", name=wrong[0], names=RESOURCE_KINDS)
     found = set() if settings.users else {os.geteuid()}
     for name in settings.users:
         try:
@@ -55,34 +64,34 @@ def allowed_users(settings: BrakeSettings) -> frozenset[int]:
 
 
 class Brake:
-    """Pauses and resumes, a tick at a time. ``readings`` and ``document`` are for other threads."""
+    """Pauses and resumes jobs, one tick at a time. ``readings`` and ``document`` may be called from other threads."""
 
     def __init__(self, settings: BrakeSettings, host: Host, folder: Path, watchdog: Watchdog) -> None:
-        """Begin with nothing held. Raises ConfigError: a user or a kind of memory is not known."""
+        """Start with no paused jobs. Raises ConfigError: unknown user or kind of memory."""
         self._settings, self._host, self._watchdog = settings, host, watchdog
         self._users = allowed_users(settings)
         self._file, self._commands = HeldJobsFile(folder), CommandFile(folder)
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
         self._history = GrowthHistory()
-        #: by resource, when nobody could be paused, and why
+        #: by resource, when the last attempt paused no job, and the reason logged for it
         self._spared: dict[str, tuple[float, str]] = {}
         self._ends: Counter[str] = Counter()
         self._spared_counts: Counter[str] = Counter()
         self._pauses = 0
         self._pause_seconds: float | None = None
-        #: by the first process of a job, how often it was paused, and when it was resumed for room
+        #: by a job's first root, its repeats and when it was last resumed automatically
         self._resumed: dict[ProcessKey, tuple[int, float]] = {}
-        #: by resource, processes that somebody wants to go on until it is calm
+        #: by resource, processes resumed by a user or after hold_minutes: not paused again until its warning clears
         self._exempt: dict[str, set[ProcessKey]] = {}
         self._readings: tuple[Reading, ...] = ()
         self._document: tuple[dict[str, Any], ...] = ()
-        #: before then no other watchdog is started for one that has ended
+        #: earliest time for replacing a watchdog that exited
         self._next_watchdog_t = -math.inf
         self._publish()
 
     def tick(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> list[Transition]:
-        """Pause who is to be paused, decide on those that are held; return what there is to say."""
+        """Pause jobs that are due, advance paused ones; return the changes to announce."""
         now = {f.resource: f for f in forecasts if policy.resource_kind(f.resource) in self._settings.resources}
         ending = self._ending()
         rows = [*self._review(ending, snapshot, now)]
@@ -90,7 +99,7 @@ class Brake:
             if name not in now or now[name].level <= Level.INFO:
                 self._exempt.pop(name, None)
                 self._spared.pop(name, None)
-        # The first thing: each of the ten samples a second may be the last one.
+        # Before all else: memory may be gone by the next sample.
         for forecast in sorted(now.values(), key=lambda f: f.headroom_bytes / max(1, f.capacity_bytes)):
             if policy.should_pause(forecast) and self._may_try(forecast.resource, snapshot.mono):
                 rows += self._pause(snapshot, forecast, now)
@@ -107,26 +116,26 @@ class Brake:
         return rows
 
     def document(self) -> tuple[dict[str, Any], ...]:
-        """Return what is held as JSON, with messages."""
+        """Return the paused jobs for the status document, with untranslated messages."""
         return self._document
 
     def readings(self) -> Iterator[Reading]:
         yield from self._readings
 
     def held_processes(self) -> frozenset[ProcessKey]:
-        """Return who stands still by our doing: a signal would reach them only once they are resumed."""
+        """Return the paused processes: a signal would take effect only once they are resumed."""
         return frozenset[ProcessKey]().union(*(job.keys for job in self._paused if job.killed_t is None))
 
     def is_ending(self) -> bool:
-        """Tell whether a job runs that was asked to end, with as little memory left as when it was paused."""
+        """Return whether a job was sent SIGTERM and still runs, with as little memory left as when it was paused."""
         return bool(self._ending())
 
     def close(self) -> None:
-        """Resume all: without us nobody would."""
+        """Resume all paused jobs, and stop the watchdog."""
         for job in self._paused:
             held_jobs.resume(job.held)
         self._paused.clear()
-        with contextlib.suppress(OSError):  # the worst that an entry too many does is another SIGCONT
+        with contextlib.suppress(OSError):  # a stale entry costs at most a needless SIGCONT
             self._file.write(self._last_number, ())
         self._watchdog.update(())
         self._watchdog.close()
@@ -134,7 +143,7 @@ class Brake:
     def _ending(self) -> list[PausedJob]:
         return [job for job in self._paused if job.killed_t is not None]
 
-    # whom, and how
+    # choosing and pausing a job
 
     def _may_try(self, resource: str, t: float) -> bool:
         tried, _ = self._spared.get(resource, (-math.inf, ""))
@@ -147,17 +156,20 @@ class Brake:
         found = self._culprit(seen.processes, before, forecast, t)
         self._history.add(t, seen.processes, now)
         here = any(job.resource == resource for job in self._paused)
-        if (here or before is None) and found == "nobody":  # who grew is paused, or it is too early to tell
+        if found == "nobody" and (here or before is None):  # the job that grew is paused already, or it is too early
+            return
+        if here and isinstance(found, str):  # a job is paused already; that no other one qualifies is no news
+            self._spared[resource] = t, ""
             return
         why: MessageLike = ""
         if isinstance(found, Job):
-            # Who is held may still be on its way to a stop, or to its end.
+            # A paused process may not have come to its stop yet, and one that was sent SIGTERM still runs.
             left_alone = self._exempt.get(resource, set()).union(*(job.keys for job in self._paused))
             if any(one.key in left_alone for one in found.members):
                 return
             why = self._hold(snapshot, forecast, found, seen, before)
             if not why:
-                # Who grows from here on is somebody else.
+                # Growth from here on is another job's.
                 self._history.clear()
                 self._history.add(t, seen.processes, now)
                 yield self._row(snapshot, resource)
@@ -165,7 +177,7 @@ class Brake:
         reason = found if isinstance(found, str) else "refused"
         if self._spared.get(resource, (0.0, ""))[1] != reason:
             self._spared_counts[reason] += 1
-            log.warning("%s runs out, and nobody is paused: %s%s", resource, reason, f" ({why})" if why else "")
+            log.warning("%s is about to run out, but no job was paused: %s", resource, why or _REASONS[reason])
         self._spared[resource] = t, reason
 
     def _culprit(
@@ -191,7 +203,7 @@ class Brake:
             found = culprit.growing_job(own_tree(processes, baseline, ours), self._users, lost, among)
             if found != "nobody":
                 return found
-            # What is shared counts for each that has mapped it, so it is asked for only where that explains the loss.
+            # Only if private memory does not explain the loss: shared memory counts for every process that maps it.
             return culprit.growing_job(shared_tree(processes, baseline, ours), self._users, lost, among)
 
         over_all, recent = since(before), self._history.before(t, forecast, SHORTEST_SECONDS)
@@ -199,12 +211,12 @@ class Brake:
             return over_all
         grown = shared_tree(processes, recent, ours).growth_bytes
         still = sum(map(grown, over_all.members)) if isinstance(over_all, Job) else 0
-        return culprit.narrowed(over_all, since(recent, culprit.BREATH_RATIO * forecast.capacity_bytes), still)
+        return culprit.narrowed(over_all, since(recent, culprit.NOISE_RATIO * forecast.capacity_bytes), still)
 
     def _hold(
         self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing, before: Baseline | None
     ) -> MessageLike:
-        """Pause a job; return why that could not be, or nothing."""
+        """Pause a job; return why that failed, or nothing."""
         t, left = snapshot.mono, forecast.headroom_bytes
         self._last_number += 1
         # Of a card nobody's growth is known, only how fast all of it goes.
@@ -242,7 +254,7 @@ class Brake:
         return ""
 
     def _register(self) -> MessageLike:
-        """Have the watchdog and the disk know what is held; return why they cannot, or nothing."""
+        """Give the list of paused jobs to the watchdog and the disk; return why that failed, or nothing."""
         jobs = [(job.number, job.held) for job in self._paused]
         if not self._watchdog.update(held for _, held in jobs):
             self._restart_watchdog()
@@ -255,12 +267,12 @@ class Brake:
         return ""
 
     def _restart_watchdog(self) -> None:
-        """Start another watchdog, which has the rights that we have left: enough for our own user's jobs."""
-        log.warning("the brake's watchdog has ended; starting another one")
+        """Start another watchdog. It has only our remaining capabilities: enough for our own user's jobs."""
+        log.warning("the brake's watchdog exited; starting another one")
         self._watchdog.close()
         self._watchdog = Watchdog()
 
-    # those that are held
+    # paused jobs
 
     def _take_commands(self) -> None:
         for number, command in self._commands.new():
@@ -287,16 +299,16 @@ class Brake:
                 yield self._row(snapshot, job.resource, job.outcome(how, snapshot.wall), job.forecast)
 
     def _advance(self, job: PausedJob, t: float, now: Forecast | None) -> str:
-        """Do what is due for a job; return what has become of it, nothing while it is held."""
+        """Take the next step for a job; return how its pause ended (a key of ``OUTCOMES``), empty while it lasts."""
         left = None if now is None else now.headroom_bytes
         if job.killed_t is not None:
             return self._end(job, t, left)
         if t - job.checked_t >= CHECK_SECONDS:
             job.checked_t = t
             still = pauser.is_paused(job.held)
-            # Who has not been given a processor yet has not come to a stop yet, either.
+            # Not stopped yet is not resumed: a process stops only when it is next scheduled on a CPU.
             if still is None or (job.stood_still and not still):
-                held_jobs.resume(job.held)  # all of it, if only a part was
+                held_jobs.resume(job.held)  # the user may have resumed only a part of it
                 return "ended" if still is None else "owner"
             job.stood_still = still
         commands, job.commands = job.commands, []
@@ -311,18 +323,18 @@ class Brake:
         return ""
 
     def _end(self, job: PausedJob, t: float, left_bytes: int | None) -> Literal["", "stopped"]:
-        """Ask a job to end; kill it when it has not in its time, or when too little is left to wait for it."""
+        """Send SIGTERM; send SIGKILL after the grace period, or at once if too little memory is left for it."""
         if job.killed_t is not None and pauser.has_ended(job.held):
             return "stopped"
         if not policy.may_save(job.state, left_bytes) or (job.killed_t is not None and t >= job.killed_t):
             pauser.kill(self._host, job.held, self._users)
-            job.killed_t = t  # and at each tick from now on: it may have started others
+            job.killed_t = t  # again at each tick: it may have forked
         elif job.killed_t is None:
             pauser.terminate(job.held)
             job.killed_t = t + policy.TERM_SECONDS
         return ""
 
-    # what is said
+    # reporting
 
     def _row(
         self,
@@ -335,7 +347,7 @@ class Brake:
         return paused_job.row(snapshot, resource, here, outcome or {}, forecast)
 
     def _publish(self) -> None:
-        # Made ready here: other threads must not walk through what changes meanwhile.
+        # Immutable copies: other threads read them while the jobs change.
         self._readings = (
             Reading(metrics.READY, int(self._watchdog.alive())),
             Reading(metrics.HELD, len(self._paused)),

@@ -1,4 +1,4 @@
-"""What people tell the running brake: a small file in the folder that only root and the service can write to."""
+"""Commands to the running brake: a small file in the state folder, which only root and the service can write to."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from wslgpud.security import safe_files
 
 FILE = "brake-commands.json"
 Command = Literal["resume", "stop"]
-#: more than a person gives between two ticks; of more the last count
+#: more than anyone types between two ticks; of more, only the last are kept
 _MOST = 100
 
 
 class CommandFile:
-    """Reads the file when it has changed; one that cannot be read commands nothing."""
+    """The file of commands; an unreadable one is ignored."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self._stamp = self._now()
 
     def new(self) -> Iterator[tuple[int, Command]]:
-        """Yield the commands that have come since the last call, by number of the job. Numbers are never used again."""
+        """Yield the commands added since the last call, each with its job's number. Numbers are never reused."""
         stamp = self._now()
         if stamp == self._stamp:
             return
@@ -33,7 +33,7 @@ class CommandFile:
             yield from self.read()
 
     def read(self) -> list[tuple[int, Command]]:
-        """Return the commands in the file. Raises OSError, ValueError, TypeError, KeyError: there are none."""
+        """Return the commands in the file. Raises OSError, ValueError, TypeError, KeyError: none, or malformed."""
         document = safe_files.parsed(safe_files.contents(self.path))
         known: dict[str, Command] = {"resume": "resume", "stop": "stop"}
         return [(int(number), known[command]) for number, command in document["commands"][-_MOST:]]
@@ -44,7 +44,7 @@ class CommandFile:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError):
             before = self.read()
         document = {"commands": [*before, (number, command)][-_MOST:]}
-        safe_files.put(self.path, json.dumps(document), mode=0o644)  # the daemon is another user
+        safe_files.put(self.path, json.dumps(document), mode=0o644)  # written by root, read by the service's user
 
     def _now(self) -> tuple[int, int]:
         try:

@@ -1,9 +1,9 @@
-"""Which job is paused: the smallest part of the tree of processes that grows, if it may be paused. Pure.
+"""Selects the job to pause: the smallest subtree of the process tree that accounts for the growth. Pure.
 
-A job is a process and all below it. The search begins at the top: as long as one child with all below it accounts for
-nearly all of the growth, that child is looked at in turn. So a leak is found in its own process, a build of many short
-compilers in the one that starts them; and where that is one that is never paused, such as a shell, the job is
-its children of one name.
+A job is a process and its descendants. The search descends from the top while a single child's subtree accounts for
+nearly all of the growth. So a leak is found in its own process, and a build with many short-lived compilers in the
+process that starts them. If the search ends at a program that is never paused, such as a shell, the job is the group of
+its children with the same name.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from typing import Final, Literal, NamedTuple
 
 from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 
-#: share of what was lost that programs must have taken: else it went elsewhere, into files in RAM say
+#: share of the lost headroom that processes must account for; otherwise it went elsewhere, for example into tmpfs
 FOUND_SHARE: Final = 0.5
-#: share of all growth that one part of the tree accounts for, or nobody is paused
+#: share of all processes' growth that one job must account for; below it no job is paused
 JOB_SHARE: Final = 0.7
-#: a worker has grown by this share of what those of its name have grown by on average; and a job that grew before
-#: still grows if it took this share of what the one that grows now did
+#: a worker belongs to the group if it grew by at least this share of the group's average growth; and a job that grew
+#: earlier is still growing if it grew lately by at least this share of the growth of the job that grows now
 GROWING_RATIO: Final = 0.1
-#: less than this share of the resource is lost by chance
-BREATH_RATIO: Final = 0.012
-#: processes of one job; a program that has more of them is not one that trains or builds
+#: losses below this share of the resource are noise
+NOISE_RATIO: Final = 0.012
+#: processes of one job: neither a training nor a build has more
 MOST_MEMBERS: Final = 1024
-#: levels of the tree that are looked down; parents and children of a loop are never looked at twice
+#: depth limit: a scan is not atomic, so a reused pid can make its parents form a loop
 _DEEPEST: Final = 200
 
-#: why nobody is paused
+#: why no job is paused; the ``reason`` of ``brake_spared``
 NotPaused = Literal["nobody", "several", "protected", "user", "crowd"]
 
 
 class Job(NamedTuple):
-    """What is paused: its processes, parents before their children; ``lead`` has growth most."""
+    """The processes to pause, parents before children; ``lead`` is the process that grew most."""
 
     members: tuple[ScannedProcess, ...]
     lead: ScannedProcess
     growth_bytes: int
-    #: the members that no other member has started
+    #: tops of the subtrees
     roots: tuple[ScannedProcess, ...]
 
 
 def growing_job(
     tree: ProcessTree, users: Collection[int], lost_bytes: int, among: Collection[int] | None = None
 ) -> Job | NotPaused:
-    """Return the job that has taken what was lost of RAM or of a limited group, or why nobody is paused.
+    """Return the job responsible for ``lost_bytes`` of headroom of RAM or of a cgroup, or why no job is paused.
 
-    It accounts for ``JOB_SHARE`` of what all programs have taken, and for ``FOUND_SHARE`` of what was lost. ``among``
-    are the pids that count, those in the group; without it all do.
+    It accounts for at least ``JOB_SHARE`` of all processes' growth and ``FOUND_SHARE`` of the loss. ``among`` restricts
+    the processes counted to these pids (a cgroup's).
     """
     counted = [one for one in tree.by_pid.values() if among is None or one.pid in among]
     growth = {one.pid: tree.growth_bytes(one) for one in counted}
@@ -76,7 +76,7 @@ def growing_job(
     for child in children:
         alike[child.name, child.program].append(child)
     group = max(alike.values(), key=lambda ones: sum(sums[one.pid] for one in ones), default=[])
-    # One of the same name that does not grow is no worker of theirs.
+    # A process of the same name that does not grow is no worker of this group.
     least = GROWING_RATIO * sum(sums[one.pid] for one in group) / max(1, len(group))
     workers = [one for one in group if sums[one.pid] >= least]
     if here is None or not enough(workers):
@@ -86,11 +86,12 @@ def growing_job(
 
 
 def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately_bytes: int = 0) -> Job | NotPaused:
-    """Return the job to pause, given which one grew over the whole growth, and which one over its last seconds.
+    """Return the job to pause, given the job found over the whole window and the one found over its last seconds.
 
-    A job of which only a part still grows is that part. One that has stopped growing, which took
-    ``over_all_lately_bytes`` in those seconds, is left alone for the one that took over: a program that has just loaded
-    a large model is innocent of the leak beside it. Where several have grown, the one that still does is the job.
+    If only a part of a job still grows, only that part is paused. If the job of the whole window has stopped growing
+    (``over_all_lately_bytes`` is its growth in the last seconds), the one that grows now is chosen: a program that has
+    finished loading a large model is not responsible for a leak beside it. If several jobs grew, the one that still
+    grows is chosen.
     """
     if not isinstance(lately, Job):
         return over_all
@@ -106,7 +107,7 @@ def _why_not(one: ScannedProcess, users: Collection[int]) -> NotPaused:
 
 
 def job_of_pid(tree: ProcessTree, users: Collection[int], pid: int) -> Job | NotPaused:
-    """Return the job of a process that is known to take the resource, as a card's driver tells."""
+    """Return the job of a process known to use the resource (a GPU's driver names it), or why it is not paused."""
     root = tree.by_pid.get(pid)
     if root is None:
         return "nobody"
@@ -121,14 +122,14 @@ def _job(
     members = tree.members(roots, users)
     if len(members) > MOST_MEMBERS:
         return "crowd"
-    if not members:  # stopped by somebody else: then it is not the one that grows
+    if not members:  # all were already stopped by a user, so it cannot be the one that grows
         return "nobody"
     lead = max(members, key=lambda one: growth.get(one.pid, 0))
     return Job(members, lead, sum(growth.get(one.pid, 0) for one in members), tuple(roots))
 
 
 def _sums(tree: ProcessTree, growth: Mapping[int, int]) -> dict[int, int]:
-    """Return for each process by how much it and all below it have growth."""
+    """Return for each process the growth of its subtree in bytes."""
     sums = dict.fromkeys(tree.by_pid, 0)
     for first, size in growth.items():
         pid, seen = first, set[int]()

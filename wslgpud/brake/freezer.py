@@ -1,4 +1,4 @@
-"""Cgroups of version 2: who is in one, and its freezer. Standard library only, for the watchdog.
+"""Cgroup v2: membership and the freezer. Standard library only, as the watchdog imports it.
 
 https://docs.kernel.org/admin-guide/cgroup-v2.html#core-interface-files
 """
@@ -12,12 +12,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-#: cgroups below one that are looked at; of one with more nobody can tell who is in it
+#: bound on descendant cgroups walked; a cgroup with more is not frozen
 _MOST_GROUPS: Final = 200
 
 
 def mount_point() -> str:
-    """Return where the cgroups of version 2 are mounted, empty where they are not."""
+    """Return the mount point of cgroup v2; empty if it is not mounted."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
             _, point, kind, *_ = (*line.split(" "), "", "", "")
@@ -27,27 +27,27 @@ def mount_point() -> str:
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of a cgroup by its path in the tree; empty where that is no path of one, or only the root."""
+    """Return the folder of a cgroup given its path as in /proc/PID/cgroup; empty for the root or a malformed path."""
     top = mount_point()
     plain = path.startswith("/") and not {"", ".", ".."} & {*path.split("/")[1:]}
     return f"{top}{path}" if top and plain else ""
 
 
 def is_folder(folder: str) -> bool:
-    """Tell whether this is the folder of a cgroup other than the root."""
+    """Return whether this is the folder of a cgroup other than the root."""
     top = mount_point()
     return bool(top) and folder.startswith(f"{top}/") and folder == folder_of(folder[len(top) :])
 
 
 def common_cgroup(paths: Collection[str]) -> str:
-    """Return the cgroup that has all of these in it; empty where that is only the root, in which everybody is."""
+    """Return the deepest cgroup that contains all of these; empty if that is the root, which contains everything."""
     if not paths or any(not path.startswith("/") or ".." in path.split("/") for path in paths):
         return ""
     return posixpath.commonpath(paths).rstrip("/")
 
 
 def pids_in(folder: str) -> set[int] | None:
-    """Return the pids of all in a cgroup and below it; None where that cannot be told."""
+    """Return the pids in a cgroup and its descendants; None if they cannot be read or the cgroup is too large."""
     found: set[int] = set()
     waiting = [folder]
     for looked, path in enumerate(waiting):
@@ -64,8 +64,8 @@ def pids_in(folder: str) -> set[int] | None:
 
 
 def set_frozen(folder: str, *, frozen: bool) -> None:
-    """Freeze all processes of a cgroup and below it, or thaw them. Raises OSError: that is not possible."""
-    # No folder on the way is a link: there are none in this file system, and ``is_folder`` saw to the rest.
+    """Freeze or thaw a cgroup and its descendants. Raises OSError: the kernel refused, or the cgroup is gone."""
+    # The path has no symbolic links: cgroupfs has none, and ``is_folder`` checked the prefix.
     descriptor = os.open(f"{folder}/cgroup.freeze", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.write(descriptor, b"1" if frozen else b"0")
@@ -74,7 +74,7 @@ def set_frozen(folder: str, *, frozen: bool) -> None:
 
 
 def is_frozen(folder: str) -> bool | None:
-    """Tell whether all in a cgroup stand still; None where it has ended, or is empty."""
+    """Return whether a cgroup is completely frozen; None if it is gone or empty."""
     try:
         facts = dict(line.split() for line in Path(f"{folder}/cgroup.events").read_text(encoding="ascii").splitlines())
         return None if facts.get("populated") == "0" else facts.get("frozen") == "1"

@@ -1,4 +1,4 @@
-"""What each process held at earlier scans: so it is known who has grown at the moment when that is asked."""
+"""Memory of each process at earlier scans, so that growth is known at once when a job has to be paused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from wslgpud.brake.policy import resource_kind
 from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
 from wslgpud.model import Forecast, Level
 
-#: time between two scans: while something grows, and once half of the memory is gone
+#: time between two scans: while memory is shrinking, and once half of it is used
 GROWING_SECONDS, HALF_FULL_SECONDS = 2.0, 15.0
-#: scans that are kept; growth is asked for over at most so long, and over what there is where that is less
+#: scans kept; longest and shortest window over which growth is measured
 MOST_SCANS, LONGEST_SECONDS, SHORTEST_SECONDS = 40, 60.0, 3.0
 
 
 class Baseline(NamedTuple):
-    """What each process held at a moment, alone and with what it shares, and what was left of each resource."""
+    """A scan at time ``t`` (monotonic): memory of each process without and with shared memory, headroom by resource."""
 
     t: float
     own_bytes: Mapping[ProcessKey, int]
@@ -26,13 +26,13 @@ class Baseline(NamedTuple):
 
 
 class GrowthHistory:
-    """The last scans."""
+    """The most recent scans."""
 
     def __init__(self) -> None:
         self._scans: deque[Baseline] = deque(maxlen=MOST_SCANS)
 
     def is_due(self, t: float, now: Mapping[str, Forecast]) -> bool:
-        """Tell whether it is time for a scan."""
+        """Return whether it is time for a scan."""
         watched = [f for name, f in now.items() if resource_kind(name) != "gpu" and f.capacity_bytes > 0]
         growing = any(f.level >= Level.INFO for f in watched)
         half_full = any(f.headroom_bytes < f.capacity_bytes / 2 for f in watched)
@@ -48,17 +48,17 @@ class GrowthHistory:
         self._scans.clear()
 
     def before(self, t: float, forecast: Forecast, longest_seconds: float = LONGEST_SECONDS) -> Baseline | None:
-        """Return the scan from which on growth is asked for: that at which it began, if there is one of then."""
+        """Return the scan to measure growth against: the last from before the forecast's window, else the oldest."""
         window = min(longest_seconds, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
         known = [one for one in self._scans if forecast.resource in one.left_bytes]
         return next((one for one in reversed(known) if t - one.t >= window), known[0] if known else None)
 
 
 def own_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collection[int]) -> ProcessTree:
-    """Return the tree of processes with their own memory."""
+    """Return the process tree with each process's private memory."""
     return ProcessTree(processes, before.own_bytes, ours)
 
 
 def shared_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collection[int]) -> ProcessTree:
-    """Return the tree of processes with what they share counted for each."""
+    """Return the process tree with shared memory counted in full for every process that maps it."""
     return ProcessTree((one.with_shared() for one in processes), before.with_shared_bytes, ours)

@@ -1,8 +1,7 @@
-"""Jobs that are held, how they are resumed, and the file of them. Standard library only, for the watchdog.
+"""Paused jobs: stopping, resuming, and their record on disk. Standard library only, as the watchdog imports it.
 
-A job that is alone in a cgroup of its own is frozen there, with all that it starts. Every other is stopped, process by
-process. What is held is in a file before anybody is stopped, so that whoever comes after the daemon finds it: the next
-daemon, or ``wslgpud brake release``.
+A job alone in a cgroup is frozen there, including everything it starts; any other is stopped process by process. A job
+is on disk before it is stopped, so that the next daemon or ``wslgpud brake release`` can resume it.
 """
 
 from __future__ import annotations
@@ -19,35 +18,35 @@ from wslgpud.security import safe_files
 from wslgpud.security.exact_signals import ExactProcess, send
 
 FILE = "held.json"
-#: more than the most members of a job, see ``culprit``; and how many jobs are held at once
+#: processes per job: twice ``culprit.MOST_MEMBERS``, as it may fork while it is being stopped; jobs paused at once
 MOST_PROCESSES, MOST_HELD = 2048, 8
 
 
 class HeldJob(NamedTuple):
-    """A job that is held: its processes, and the folder of its cgroup where that is frozen (else empty)."""
+    """A paused job: its processes, and its cgroup's folder if that is frozen (else empty)."""
 
     processes: tuple[ExactProcess, ...]
     cgroup: str = ""
 
 
 def stop(processes: Sequence[ExactProcess]) -> dict[ExactProcess, str]:
-    """Stop processes, parents first; return why some were not, by process."""
+    """Send SIGSTOP to processes, parents first; return the reason for each that was not stopped."""
     problems = {one: send(one, signal.SIGSTOP) for one in processes}
     return {one: problem for one, problem in problems.items() if problem}
 
 
 def resume(job: HeldJob) -> int:
-    """Let a job go on; return how many of its processes were there. One that is gone is no trouble."""
+    """Thaw or SIGCONT a job; return how many of its processes still exist."""
     if job.cgroup:
-        with contextlib.suppress(OSError):  # the group has ended
+        with contextlib.suppress(OSError):  # the cgroup is gone
             freezer.set_frozen(job.cgroup, frozen=False)
             return sum(Path(f"/proc/{one.pid}").exists() for one in job.processes)
-    # Children first: a parent that goes on may look for them.
+    # Children first: a resumed parent may wait for their answers.
     return sum(not send(one, signal.SIGCONT) for one in reversed(job.processes))
 
 
 def from_json(document: object) -> HeldJob:
-    """Return what ``to_json`` has written. Raises ValueError, TypeError or KeyError: it is something else."""
+    """Return the job that ``to_json`` wrote. Raises ValueError, TypeError or KeyError: malformed."""
     if not isinstance(document, dict):
         raise TypeError("not a job")
     processes = tuple(ExactProcess(*(int(number) for number in one)) for one in document["processes"])
@@ -59,20 +58,20 @@ def from_json(document: object) -> HeldJob:
 
 
 def to_json(job: HeldJob) -> dict[str, object]:
-    """Return a job that is held as JSON can hold it."""
+    """Return a job in a form that JSON can represent."""
     return {"processes": job.processes, "cgroup": job.cgroup}
 
 
 class HeldJobsFile:
-    """The list of the jobs that are held, in the daemon's folder, and the number that the last one had."""
+    """The list of paused jobs in the daemon's state folder, with the last number assigned."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
 
     def read(self) -> tuple[int, dict[int, HeldJob]]:
-        """Return the last number, and by number what this boot's daemons hold; nothing where that is not known.
+        """Return the last number and the paused jobs by number; 0 and none if the file is unreadable.
 
-        Start times count from the boot: those of an earlier one could name somebody else now.
+        Jobs of an earlier boot are ignored: start times count from the boot and could match other processes now.
         """
         last = 0
         held: dict[int, HeldJob] = {}
@@ -86,9 +85,9 @@ class HeldJobsFile:
         return last, held
 
     def write(self, last: int, held: Iterable[tuple[int, HeldJob]]) -> None:
-        """Replace the list in one step. Raises OSError: it cannot be written.
+        """Replace the list atomically. Raises OSError: it cannot be written.
 
-        Not synced: after a power cut nobody is stopped any more, and a disk must not be waited for now.
+        Not synced: after a power failure no process is left to resume, and a pause cannot wait for the disk.
         """
         import json
 
@@ -96,16 +95,16 @@ class HeldJobsFile:
         safe_files.put(self.path, json.dumps(document))
 
     def resume_all(self) -> list[int]:
-        """Let all go on that is on the list; return the numbers of those of which somebody was still there."""
+        """Resume all jobs on the list; return the numbers of those that still had processes."""
         last, held = self.read()
         resumed = [number for number, job in held.items() if resume(job)]
         if held:
-            with contextlib.suppress(OSError):  # the worst that an entry too many does is another SIGCONT
+            with contextlib.suppress(OSError):  # a stale entry costs at most a needless SIGCONT
                 self.write(last, ())
         return resumed
 
 
 @functools.cache
 def boot_id() -> str:
-    """Return what tells this boot from all others."""
+    """Return the kernel's random id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

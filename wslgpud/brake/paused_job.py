@@ -1,4 +1,4 @@
-"""A job that is paused, and how it is told: its row in the incident and its entry in lists."""
+"""A paused job, its rows in the incident and its entry in the status document."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from wslgpud.risk.attribution import GROUP, full_name
 from wslgpud.security.redaction import named
 from wslgpud.words import Fact, Message, MessageLike, say
 
-#: what is said of a job that is paused no more, by what became of it
+#: how a pause ended, by the label ``how`` of ``brake_ends``
 OUTCOMES: Mapping[str, Message] = {
-    "room": say("went on when there was room again"),
-    "owner": say("was resumed by hand"),
-    "time": say("went on, as nobody had decided"),
-    "stopped": say("was ended by order"),
+    "room": say("resumed when memory was free again"),
+    "owner": say("resumed manually"),
+    "time": say("resumed: nobody decided within hold_minutes"),
+    "stopped": say("stopped on request"),
     "ended": say("ended"),
-    "restart": say("went on, as wslgpud had ended"),
+    "restart": say("resumed because wslgpud stopped"),
 }
-#: of a job's processes so many are told by their pid
+#: pids listed per job in the status document
 MOST_PIDS = 32
-#: of these outcomes the job had lost nothing
+#: outcomes that lose no work
 SAVING = ("room", "owner", "time", "restart")
 
 
 @dataclass(slots=True)
 class PausedJob:
-    """A job that is paused; ``killed_t`` is when it is killed, once it was asked to end."""
+    """A paused job; ``killed_t`` is when SIGKILL is due, once SIGTERM was sent (monotonic)."""
 
     number: int
     resource: str
     who: MessageLike
     paused_wall: float
     size_bytes: int
-    #: how long the oldest of its processes had run
+    #: age of its oldest process when it was paused
     ran_seconds: float
     root: ProcessKey
     held: HeldJob
@@ -56,11 +56,11 @@ class PausedJob:
 
     @property
     def keys(self) -> set[ProcessKey]:
-        """Who of it is held."""
+        """Its processes, by pid and start time."""
         return {(one.pid, one.start_ticks) for one in self.held.processes}
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON, with messages."""
+        """Return its entry in the status document, with untranslated messages."""
         return {
             "job": self.number,
             "resource": self.resource,
@@ -77,7 +77,7 @@ class PausedJob:
         }
 
     def outcome(self, how: str, wall: float) -> Mapping[str, Fact]:
-        """Return the facts of what became of it, and of the work that was not lost."""
+        """Return the facts about the end of its pause, including the work saved."""
         facts: dict[str, Fact] = {"outcome": OUTCOMES[how], "who": self.who, "held_seconds": wall - self.paused_wall}
         return {**facts, "saved_seconds": self.ran_seconds} if how in SAVING else facts
 
@@ -85,7 +85,7 @@ class PausedJob:
 def row(
     snapshot: Snapshot, resource: str, here: Sequence[PausedJob], outcome: Mapping[str, Fact], forecast: Forecast | None
 ) -> Transition:
-    """Return how things stand with a resource: who of ``here`` is paused, or what has become of the last one."""
+    """Return a resource's alert row: the last job of ``here``, or the outcome if none is paused any more."""
     at = snapshot.wall, snapshot.mono
     if not here:
         facts: dict[str, Fact] = {"end": "held", **outcome}
@@ -106,13 +106,13 @@ def row(
 
 
 def resumed_by_restart(resource: str, wall: float, mono: float) -> Transition:
-    """Return the row of a resource of which an earlier daemon had paused a job: with that, it was resumed."""
+    """Return the row that closes an alert left open by an earlier daemon: its paused job was resumed with its end."""
     facts: dict[str, Fact] = {"end": "held", "outcome": OUTCOMES["restart"]}
     return Transition(wall, mono, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
 
 
 def job_name(job: Job, snapshot: Snapshot, forecast: Forecast) -> MessageLike:
-    """Return what a job is called: as the forecast does if it means the same, else by who has grown most."""
+    """Return a job's name: the forecast's if that names one of its processes, else that of its root or workers."""
     pids = {one.pid for one in job.members}
     if forecast.who_pid in pids and forecast.who:
         return forecast.who
@@ -124,5 +124,5 @@ def job_name(job: Job, snapshot: Snapshot, forecast: Forecast) -> MessageLike:
 
 
 def run_seconds(members: Sequence[ScannedProcess], boot_seconds: float) -> float:
-    """Return how long the oldest of these has run, given the time since the boot."""
+    """Return the age of the oldest of these processes, given the time since boot."""
     return max(0.0, boot_seconds - min(one.start_ticks for one in members) / os.sysconf("SC_CLK_TCK"))

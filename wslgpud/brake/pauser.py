@@ -1,4 +1,4 @@
-"""Pausing a job, and ending it: carried out once that is decided."""
+"""Pauses, terminates and kills the processes of a job."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, send, state_of
 from wslgpud.words import MessageLike, known, say
 
-#: scans for children that have begun meanwhile; a job that still has new ones then is resumed
+#: scans for children forked meanwhile; a job that still has new ones after the last is resumed
 MOST_SCANS = 20
 
-#: registers what is about to be held with the watchdog and on disk; returns why that cannot be, or nothing
+#: registers a job with the watchdog and on disk before it is stopped; returns why that failed, or nothing
 Register = Callable[[HeldJob], MessageLike]
 
 
@@ -29,10 +29,10 @@ def exact_processes(members: Sequence[ScannedProcess]) -> tuple[ExactProcess, ..
 def pause(
     host: Host, job: Job, seen: ProcessListing, users: Collection[int], register: Register
 ) -> tuple[HeldJob | None, MessageLike]:
-    """Pause a job, found in the processes ``seen`` just now; return what is held, or why it goes on.
+    """Pause a job found in the scan ``seen``; return it as paused, or None and the reason.
 
-    What is held is registered before anybody is stopped, and whatever goes wrong, nobody stays so. A shell learns of
-    its job's stop, and gives the terminal its line back; of a freeze it would not.
+    Every process is registered before it is stopped, and all are resumed if anything fails. A job with a terminal is
+    stopped rather than frozen: only a stop makes its shell take the terminal back (job control).
     """
     ways = [_freeze, _stop]
     if any(one.terminal for one in job.members):
@@ -49,7 +49,7 @@ def pause(
 def _freeze(
     host: Host, job: Job, seen: ProcessListing, users: Collection[int], register: Register
 ) -> tuple[HeldJob | None, MessageLike]:
-    """Freeze the cgroup of a job that is alone in one; without a reason where it is not, or the kernel cannot."""
+    """Freeze the cgroup of a job that is alone in it; None without a reason if it is not, or the kernel refuses."""
     pids = {one.pid for one in job.members}
     path = freezer.common_cgroup([cgroup_of(pid, host) for pid in pids])
     folder = freezer.folder_of(path) if path else ""
@@ -61,7 +61,7 @@ def _freeze(
         return None, problem
     with contextlib.suppress(OSError):
         freezer.set_frozen(folder, frozen=True)
-        # It may have started others since it was looked at, or somebody else may have been moved there.
+        # It may have forked since the scan, or a foreign process may have been moved in.
         members, _ = _members_now(host, held, job, seen, users)
         inside = freezer.pids_in(folder)
         if inside is not None and inside <= {one.pid for one in members}:
@@ -76,7 +76,7 @@ def _freeze(
 def _stop(
     host: Host, job: Job, seen: ProcessListing, users: Collection[int], register: Register
 ) -> tuple[HeldJob | None, MessageLike]:
-    """Stop a job process by process, again and again until no new child runs."""
+    """Send SIGSTOP to a job process by process, rescanning until no new child is running."""
     held, waiting = HeldJob(()), exact_processes(job.members)
     for _ in range(MOST_SCANS):
         held = HeldJob((*held.processes, *waiting))
@@ -84,7 +84,7 @@ def _stop(
             held_jobs.resume(held)
             return None, problem
         problems = held_jobs.stop(waiting)
-        # Whoever has ended meanwhile is not missed; whoever may not be stopped must not go on alone.
+        # Processes that exited meanwhile do not matter; if one may not be stopped, the job would run on incomplete.
         refused = [problem for one, problem in problems.items() if state_of(one)]
         if refused:
             held_jobs.resume(held)
@@ -97,14 +97,14 @@ def _stop(
         if len(held.processes) + len(waiting) > held_jobs.MOST_PROCESSES:
             break
     held_jobs.resume(held)
-    return None, say("it starts processes faster than they can be stopped")
+    return None, say("it forks processes faster than they can be stopped")
 
 
 def _members_now(
     host: Host, held: HeldJob, job: Job, seen: ProcessListing, users: Collection[int]
 ) -> tuple[tuple[ScannedProcess, ...], ProcessListing]:
-    """Return the members of a job with those that it has started since it was ``seen``, and a scan with these."""
-    # From each of them anew: one that has ended meanwhile has left its children to somebody else.
+    """Return a job's members including children forked since ``seen``, and the updated scan."""
+    # From every member: one that exited meanwhile has left its children to another parent.
     held_keys = {(one.pid, one.start_ticks) for one in held.processes}
     known_keys = held_keys.union(one.key for one in job.roots)
 
@@ -113,30 +113,30 @@ def _members_now(
 
     before = ProcessTree(seen.processes, {})
     below = {one for top in known_in(before) for one in before.subtree(top)}
-    # Who is not held may have become another program: a shell that a compiler has taken the place of, say.
+    # A process that is not held may have called exec meanwhile: a shell may have become a compiler.
     seen = rescan(host, seen, {one.pid for one in below if one.key not in held_keys})
     now = ProcessTree(seen.processes, {})
     return now.members(known_in(now), users), seen
 
 
 def is_paused(held: HeldJob) -> bool | None:
-    """Tell whether a job still stands still; None where it has ended. False: somebody has resumed it."""
+    """Return whether a job is still paused; False if someone resumed it, None if it is gone."""
     if held.cgroup:
         return freezer.is_frozen(held.cgroup)
     states = [state for one in held.processes if (state := state_of(one))]
-    # One that waits for a disk stands still as soon as that has answered.
+    # D, uninterruptible sleep: it stops as soon as its I/O completes.
     return all(state in "TtD" for state in states) if states else None
 
 
 def terminate(held: HeldJob) -> None:
-    """Ask all of a job to end, and resume them to do so."""
+    """Send SIGTERM to all processes of a job and resume them, so that they can handle it."""
     for one in held.processes:
         send(one, signal.SIGTERM)
     held_jobs.resume(held)
 
 
 def kill(host: Host, held: HeldJob, users: Collection[int]) -> None:
-    """End all of a job that is left, and what it has started since."""
+    """Send SIGKILL to what is left of a job and to everything it has started since."""
     inside = (freezer.pids_in(held.cgroup) if held.cgroup else None) or set()
     now = ProcessTree(scan(host).processes, {})
     keys = {(one.pid, one.start_ticks) for one in held.processes}
@@ -146,7 +146,7 @@ def kill(host: Host, held: HeldJob, users: Collection[int]) -> None:
 
 
 def has_ended(held: HeldJob) -> bool:
-    """Tell whether nobody of a job is left."""
+    """Return whether no process of a job is left."""
     if held.cgroup and freezer.is_frozen(held.cgroup) is not None:
         return False
     return not any(state_of(one) for one in held.processes)

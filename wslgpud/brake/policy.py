@@ -1,9 +1,8 @@
-"""When a job is paused, how much room must come back before it goes on, and how long one may take to end. Pure.
+"""When a job is paused, how much headroom it needs to be resumed, and how long it may take to terminate. Pure.
 
-What is done needs more certainty than what is said. In 154 recordings (``python -m tests.bench.bench_brake``) a
-critical comes before 72 of 75 exhaustions, and for nothing in 6 of the 20 that climb close and stop by themselves;
-acting as below comes before 69, once by less than a second, and for nothing in 2. In the 53 that call for silence
-neither does.
+Acting needs more certainty than warning. On 154 recordings (``python -m tests.bench.bench_brake``) a critical level
+precedes 72 of 75 exhaustions, with false alarms in 6 of the 20 recordings that come close and recover. The thresholds
+below precede 69 (one by less than a second), with 2 false alarms. Neither fires in the 53 quiet recordings.
 """
 
 from __future__ import annotations
@@ -15,44 +14,45 @@ from wslgpud.model import Forecast, Level
 from wslgpud.risk.levels import COUNTDOWNS
 from wslgpud.words import Message
 
-#: share of a resource below which a job that grows is paused
+#: headroom, as a share of the resource, at which a growing job is paused
 PAUSE_RATIO: Final = 0.045
-#: and that of one which is through within so many seconds: it takes the rest from one sample to the next
+#: and if exhaustion is this close: the rest could be gone before the next sample
 SOON_SECONDS, SOON_RATIO = 1.5, 0.15
-#: causes at a critical that speak for acting; by stalls it is only told who has grown, by no growth nobody is
+#: causes of a critical level that justify acting: ongoing growth, or stalls (the job is still identified by its growth)
 _CAUSES = COUNTDOWNS | {"pressure", "stall"}
 
-#: how much more must be left than when the job was paused: this share of the resource, or what it took in so long
+#: headroom required for resuming beyond that at the pause: this share, or what the job allocates in this time if more
 ROOM_RATIO, ROOM_SECONDS = 0.08, 60.0
-#: no more than this at first: who took it within seconds may be near its end, and to be paused again loses nothing
+#: cap on the latter before doubling: a burst may be nearly over, and pausing it again loses nothing
 FIRST_ROOM_RATIO = 0.25
-#: no more than this share is ever waited for: where so much is free, nothing is short
+#: cap in any case: with this much free, memory is not short
 MOST_ROOM_RATIO = 0.6
-#: for so long it must have been there; twice as long, and twice as much, each time that the job had to be paused again
+#: how long that headroom must last (hysteresis); both double each time the job has to be paused again
 STEADY_SECONDS = 5.0
 MOST_DOUBLINGS = 6
-#: a job that has run for so long since it was resumed is as good as new
+#: a job that ran this long after it was resumed starts afresh
 FORGIVEN_SECONDS = 3600.0
 
-#: how long a job that was asked to end (TERM) may take to before it is killed
+#: grace period between SIGTERM and SIGKILL
 TERM_SECONDS: Final = 10.0
-#: less than this share of what was left when it was paused, or than it took in three samples, and it is killed at once:
-#: earlyoom kills at half of what it asks at, and turns to it while it waits (``kill_wait`` in its kill.c)
+#: SIGKILL at once if headroom falls below this share of that at the pause, or below what the job allocates in this time
+#: (three samples). earlyoom sends SIGKILL at half its SIGTERM threshold, also during the grace period (``kill_wait``,
+#: https://github.com/rfjakob/earlyoom/blob/master/kill.c)
 KILL_RATIO, KILL_SECONDS = 0.5, 0.3
 
-#: what becomes of a job at a tick
+#: result of a tick for a paused job
 Step = Literal["hold", "room", "time", "stop"]
-#: what the configuration says of one that nobody decides about
+#: ``after_hold`` of the configuration
 AfterHold = Literal["stay", "resume", "stop"]
 
 
 def resource_kind(resource: str) -> str:
-    """Return the kind of a resource by which the configuration names it: ram, gpu, cgroup, or another's own name."""
+    """Return a resource's kind as in ``brake.resources``: ram, gpu, cgroup; any other resource is its own kind."""
     return "gpu" if resource.startswith("gpu") else resource.partition(":")[0]
 
 
 def should_pause(forecast: Forecast) -> bool:
-    """Tell whether a resource is so near its end, and so surely, that what grows is to be paused."""
+    """Return whether exhaustion is close and certain enough to pause the growing job."""
     if forecast.level < Level.CRITICAL or forecast.cause not in _CAUSES or forecast.capacity_bytes <= 0:
         return False
     left, eta = forecast.headroom_bytes / forecast.capacity_bytes, forecast.eta_seconds
@@ -61,7 +61,7 @@ def should_pause(forecast: Forecast) -> bool:
 
 
 def attribution_probability(forecast: Forecast) -> float:
-    """Return how certain it is who takes the resource: 1 where it is measured, 0 where nobody is named."""
+    """Return the probability that the named process uses the resource: 1 if measured, 0 if none is named."""
     if forecast.who_kind != "guess":
         return 1.0 if forecast.who_pid is not None else 0.0
     chance = forecast.who.facts.get("chance_ratio") if isinstance(forecast.who, Message) else None
@@ -70,11 +70,10 @@ def attribution_probability(forecast: Forecast) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PauseState:
-    """A paused job, as far as it matters for when it is resumed; times are monotonic.
+    """State that decides when a paused job is resumed; times are monotonic.
 
-    ``left_bytes`` of the resource was left when it was paused, at ``rate_bytes_per_second`` it took it. ``repeats``
-    counts how often it had been resumed before and had to be paused again, ``room_since_t`` is when room for it came
-    back.
+    ``left_bytes`` is the headroom and ``rate_bytes_per_second`` the job's growth when it was paused. ``repeats`` counts
+    how often it was paused again after being resumed, ``room_since_t`` is since when there has been enough headroom.
     """
 
     paused_t: float
@@ -86,7 +85,7 @@ class PauseState:
 
     @property
     def needed_bytes(self) -> float:
-        """How much must be left for it to be resumed without anybody's word."""
+        """Headroom at which it is resumed automatically."""
         doubled = 2.0 ** min(self.repeats, MOST_DOUBLINGS)
         taken = min(FIRST_ROOM_RATIO * self.capacity_bytes, ROOM_SECONDS * self.rate_bytes_per_second)
         more = max(ROOM_RATIO * self.capacity_bytes, taken) * doubled
@@ -95,17 +94,17 @@ class PauseState:
 
     @property
     def steady_seconds(self) -> float:
-        """For how long so much must have been left."""
+        """How long that headroom must last."""
         return STEADY_SECONDS * 2.0 ** min(self.repeats, MOST_DOUBLINGS)
 
 
 def next_step(
     paused: PauseState, t: float, left_bytes: int | None, hold_seconds: float, after_hold: AfterHold
 ) -> tuple[PauseState, Step]:
-    """Return the state as the next tick leaves it, and what becomes of its job.
+    """Return the state after a tick, and what to do with the job.
 
-    ``left_bytes`` is what is left of the resource now, None where that is not known: then there is no room for all that
-    anybody knows. ``hold_seconds`` is for how long a job is held that nobody decides about.
+    ``left_bytes`` is the current headroom; None, unknown, counts as not enough. ``after_hold`` applies after
+    ``hold_seconds`` without a decision.
     """
     roomy = left_bytes is not None and left_bytes >= paused.needed_bytes
     since = (t if paused.room_since_t is None else paused.room_since_t) if roomy else None
@@ -118,15 +117,15 @@ def next_step(
 
 
 def may_save(paused: PauseState, left_bytes: int | None) -> bool:
-    """Tell whether so much is left that a job that was asked to end may run to do so, as it takes memory meanwhile.
+    """Return whether there is enough headroom to let a job run after SIGTERM, as it may allocate while it saves.
 
-    Where it is not known how much is left, only the time counts: that of RAM always is, and a card that is full ends no
-    machine.
+    If the headroom is unknown, only the grace period limits it: RAM's is always known, and a full GPU does not take the
+    machine down.
     """
     least = max(KILL_RATIO * paused.left_bytes, KILL_SECONDS * paused.rate_bytes_per_second)
     return left_bytes is None or left_bytes >= least
 
 
 def repeats(before: int, resumed_t: float, t: float) -> int:
-    """Return how often a job has been paused again, given how often before, and when it was last resumed for room."""
+    """Return the new ``repeats`` of a job, given the last and when it was last resumed automatically."""
     return before + 1 if t - resumed_t <= FORGIVEN_SECONDS else 0

@@ -1,6 +1,6 @@
-"""A scan of all processes: two small files of each and the name of its program, some 30 us.
+"""A scan of all processes: two small files and the executable's name for each, about 30 us per process.
 
-A second one, for what has come since, reads next to nothing: the signal to stop is waited for by memory that runs out.
+A rescan reads only new processes: memory is running out while the brake looks for children to stop.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources import whole
 from wslgpud.sources.processes import memory_cgroup
 
-#: not RssFile, the pages of mapped files: they are given back when memory is short
+#: not RssFile: pages of mapped files are reclaimed under pressure
 _OWN: Final = ("RssAnon", "VmSwap")
-#: of a path that ends so the file has been replaced since the program began
+#: appended by the kernel if the executable was replaced since the process started
 _REPLACED: Final = " (deleted)"
-#: where editors keep the server that runs terminals for them, as an ordinary ``node``
+#: folders of editors' remote servers, which run terminals and whose executable is an ordinary ``node``
 _EDITOR_SERVER = re.compile(r"/\.(?:vscode|cursor|windsurf|vscodium|positron)-server(?:-[a-z]+)?/")
 _STOPPED: Final = "Tt"
 
 
 class ProcessListing(NamedTuple):
-    """The processes that have memory of their own, and the pids of all that there were, kernel threads included."""
+    """The user-space processes, and the pids of all, kernel threads included."""
 
     processes: tuple[ScannedProcess, ...]
     pids: frozenset[int]
 
 
 def scan(host: Host, *, cgroups: bool = False) -> ProcessListing:
-    """Read all processes; with ``cgroups`` also in which cgroups they are."""
+    """Read all processes; with ``cgroups`` also their cgroups."""
     pids = _pids(host)
     return ProcessListing(_read(host, pids, cgroups=cgroups), frozenset(pids))
 
 
 def rescan(host: Host, before: ProcessListing, again: Collection[int]) -> ProcessListing:
-    """Return a scan with those added that have come since, and with those of ``again`` as they are now.
+    """Return a scan with new processes added and those of ``again`` read anew.
 
-    A pid that was used again in these milliseconds would be missed: the kernel gives all others away before.
+    A pid reused within these milliseconds would be missed, but the kernel cycles through all others first.
     """
     pids = _pids(host)
     read = _read(host, [pid for pid in pids if pid in again or pid not in before.pids], cgroups=False)
@@ -56,7 +56,7 @@ def _read(host: Host, pids: Iterable[int], *, cgroups: bool) -> tuple[ScannedPro
 
 
 def _process(host: Host, pid: int, *, cgroups: bool) -> ScannedProcess | None:
-    """Return one process, None where it has ended meanwhile, is hidden, or has no memory of its own.
+    """Return one process; None if it has exited, is hidden, or has no address space (a kernel thread).
 
     Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html, proc_pid_status.5.html
     """
@@ -88,14 +88,14 @@ def _process(host: Host, pid: int, *, cgroups: bool) -> ScannedProcess | None:
 
 
 def _program(path: str) -> str:
-    """Return the name of the file that a process runs, by its path."""
+    """Return the name of an executable, given its path."""
     if _EDITOR_SERVER.search(path):
         return "code-server"
     return path.rpartition("/")[2].removesuffix(_REPLACED)
 
 
 def _field(status: str, name: str) -> list[str]:
-    """Return the words of a line of a status; none where it has no such line. A pattern takes ten times as long."""
+    """Return the words of a field of /proc/PID/status; empty if missing. A regular expression is ten times slower."""
     _, found, rest = status.partition(f"\n{name}:")
     return rest.partition("\n")[0].split() if found else []
 
@@ -106,6 +106,6 @@ def _bytes(status: str, name: str) -> int:
 
 
 def cgroup_of(pid: int, host: Host) -> str:
-    """Return the cgroup (version 2) of a process; empty where it has none."""
+    """Return the path of a process's v2 cgroup; empty if it has none."""
     lines = host.read_optional(f"/proc/{pid}/cgroup").splitlines()
     return next((line[3:] for line in lines if line.startswith("0::/")), "")

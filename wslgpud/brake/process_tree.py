@@ -1,4 +1,4 @@
-"""The tree of processes, and by how much each has grown since an earlier scan. Pure."""
+"""The process tree, with each process's growth since an earlier scan. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ProcessKey = tuple[int, int]
 
 
 class ScannedProcess(NamedTuple):
-    """A process as a scan of /proc shows it.
+    """A process as read from /proc.
 
-    ``uid`` is None where it has rights of more than one user; ``name`` is what it calls itself, ``program`` the name of
-    the file that it runs, empty where that is hidden: neither is fit to be shown. ``memory_bytes`` is its own memory in
-    RAM and swap, ``shared_bytes`` what it has mapped of files in RAM, which others may have mapped as well.
-    ``stopped``: by somebody, already. ``terminal`` tells whether one controls it.
+    ``uid`` is None if its real, effective, saved and filesystem users differ. ``name`` is its own choice (comm),
+    ``program`` the name of its executable, empty if hidden; both are untrusted and must be redacted before display.
+    ``memory_bytes`` is private memory in RAM and swap, ``shared_bytes`` resident shared memory (shm, tmpfs), which
+    others may map too. ``stopped``: already stopped by a user or a debugger. ``terminal``: has a controlling terminal.
     """
 
     pid: int
@@ -34,31 +34,31 @@ class ScannedProcess(NamedTuple):
 
     @property
     def key(self) -> ProcessKey:
-        """The identity that survives the reuse of a pid."""
+        """Identity that stays unique when the pid is reused."""
         return self.pid, self.start_ticks
 
     @property
     def is_shell(self) -> bool:
-        """Whether it reads commands: what it has started is somebody's job, it itself is not."""
+        """Whether it is a shell: its children are jobs, the shell itself is not."""
         return is_shell(self.name, self.program)
 
     @property
     def is_protected(self) -> bool:
-        """Whether it is never paused, whoever started it."""
+        """Whether it is never paused, whoever runs it."""
         return self.pid <= 1 or is_protected(self.name, self.program)
 
     def with_shared(self) -> ScannedProcess:
-        """Return it with the shared memory counted as its own."""
+        """Return it with shared memory counted as private."""
         return self._replace(memory_bytes=self.memory_bytes + self.shared_bytes)
 
 
 class ProcessTree:
-    """All processes of a scan, and by how much each has grown since an earlier one."""
+    """All processes of a scan, with their growth since an earlier one."""
 
     def __init__(
         self, now: Iterable[ScannedProcess], before: Mapping[ProcessKey, int], ours: Collection[int] = ()
     ) -> None:
-        """Take the processes of ``now``, what memory they had ``before``, and the pids of those that are part of us."""
+        """Build the tree: processes ``now``, their memory in bytes ``before``, and the pids of the daemon itself."""
         self.by_pid = {one.pid: one for one in now}
         self._before, self._ours = before, ours
         self.children: defaultdict[int, list[ScannedProcess]] = defaultdict(list)
@@ -66,9 +66,9 @@ class ProcessTree:
             self.children[one.parent].append(one)
 
     def growth_bytes(self, one: ScannedProcess) -> int:
-        """Return what it has taken since: of one that came meanwhile all that it has.
+        """Return a process's growth; all of its memory if it is new.
 
-        Who was forked shares its parent's memory until it writes to it: that is no growth.
+        A forked child shares its parent's pages until it writes to them (copy-on-write): those are no growth.
         """
         before = self._before.get(one.key)
         if before is None:
@@ -78,7 +78,7 @@ class ProcessTree:
         return max(0, one.memory_bytes - before)
 
     def subtree(self, root: ScannedProcess) -> Iterator[ScannedProcess]:
-        """Yield a process and all below it, parents first."""
+        """Yield a process and its descendants, parents first."""
         seen, waiting = {root.pid}, deque([root])
         while waiting:
             yield (one := waiting.popleft())
@@ -87,18 +87,18 @@ class ProcessTree:
             waiting.extend(fresh)
 
     def may_be_paused(self, one: ScannedProcess, users: Collection[int]) -> bool:
-        """Tell whether it is one of the users' own programs, and neither protected nor a part of us."""
+        """Return whether it belongs to one of the users and is neither a shell, protected, nor part of the daemon."""
         return one.uid in users and not (one.pid in self._ours or one.is_shell or one.is_protected)
 
     def members(
         self, roots: Sequence[ScannedProcess], users: Collection[int], *, stopped: bool = False
     ) -> tuple[ScannedProcess, ...]:
-        """Return what is paused of these and all below them: no shells, and who is stopped already only if asked."""
+        """Return the processes to pause in these subtrees: no shells, and stopped processes only with ``stopped``."""
         found: dict[int, ScannedProcess] = {}
         for root in roots:
             cut: set[int] = set()
             for one in self.subtree(root):
-                # Another user's program among them, or a protected one, has a life of its own.
+                # The subtree of another user's or a protected program is not part of the job.
                 foreign = one.uid not in users or one.is_protected or one.pid in self._ours
                 if foreign or one.parent in cut:
                     cut.add(one.pid)

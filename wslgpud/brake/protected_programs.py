@@ -1,6 +1,6 @@
 """Programs that the brake never pauses, by name. Pure.
 
-A name is its program's own choice, so it decides in one direction only: it may protect that program, never condemn it.
+A process can choose its name, so a name may only protect that process; it never causes a pause.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from fnmatch import translate
 
-#: through these one looks for who grows, and they themselves are left alone: to a shell its job's line comes back
+#: the search for the growing process passes through these, but they are not paused: the user needs the prompt
 _SHELLS = "sh bash rbash dash ash busybox zsh fish ksh* mksh csh tcsh nu pwsh xonsh elvish"
-#: never paused: the ways to the machine, what draws on its screen, what keeps other programs and their data
+#: never paused: logins and remote access, display servers and desktops, terminals, container engines, databases
 _OTHERS = """
     init systemd systemd-* (sd-pam) dbus-* login agetty su sudo sudo-rs doas runuser pkexec polkitd cron crond atd
     sshd sshd-* sshd:* ssh ssh-* mosh-* dropbear tailscaled SessionLeader Relay(* init(* plan9 wsl*
@@ -36,10 +36,10 @@ _SHELL, _OTHER = _patterns(_SHELLS), _patterns(_OTHERS)
 
 
 def is_shell(*names: str) -> bool:
-    """Tell whether a process of these names reads commands: what it has started is somebody's job, it itself is not."""
+    """Return whether a process of these names is a shell."""
     return any(_SHELL.fullmatch(name.removeprefix("-")) for name in names if name)
 
 
 def is_protected(*names: str) -> bool:
-    """Tell whether a process of these names is never paused, whoever started it."""
+    """Return whether a process of these names is never paused."""
     return any(_OTHER.fullmatch(name) for name in names if name)

@@ -1,7 +1,8 @@
-"""Staying in RAM: who acts when everybody waits for pages must not wait for its own. Standard library only.
+"""Locks the process's memory: the brake must act while the machine is thrashing. Standard library only.
 
-As earlyoom does (main.c): what was touched once is kept, nothing is fetched that was not. systemd's ``MemorySwapMax=``
-keeps only memory of our own; programs and libraries are files, which the kernel drops first where there is no swap.
+As in earlyoom (``mlockall`` in main.c), pages are locked when they are first touched, not loaded in advance. systemd's
+``MemorySwapMax=`` protects anonymous memory only; programs and libraries are file-backed, and without swap the kernel
+evicts them first.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _CAP_IPC_LOCK = 14
 
 
 def stay_resident() -> str:
-    """Keep what this process has in RAM, and what it comes to have; return why that cannot be, or nothing.
+    """Lock the current and future memory of this process; return why that failed, or nothing.
 
-    Children do not inherit it. Within a limit it is not tried: each mapping counts with all of its addresses, and
-    whoever has reached the limit gets no memory at all.
+    Children do not inherit the lock. It is not attempted under a finite RLIMIT_MEMLOCK: the whole size of every mapping
+    counts against the limit, and once that is reached, allocations fail.
     """
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     rights = int(status.partition("CapEff:")[2].split()[0], 16)

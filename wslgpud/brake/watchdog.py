@@ -1,7 +1,7 @@
-"""A child that outlives the daemon by a moment: whatever ends it, all that it held goes on.
+"""A child process that resumes all paused jobs if the daemon exits, crashes or is killed.
 
-It is told by a pipe what is held, and knows by the pipe's end that the daemon is no more: killed, crashed or
-ended. It has the daemon's rights from before those were given up, imports little, and does nothing else.
+The daemon sends it the list of paused jobs through a pipe; end of file means that the daemon is gone. It keeps the
+capabilities that the daemon drops after start-up, imports little, and does nothing else.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import IO, BinaryIO, cast
 from wslgpud.brake.held_jobs import HeldJob, from_json, resume, to_json
 from wslgpud.brake.resident import stay_resident
 
-#: for so long it may take to confirm, and at first to start; a job that it does not know of is not stopped
+#: time-outs for confirming a list, and for the first one, as the child is starting; unconfirmed, nothing is stopped
 CONFIRM_SECONDS, START_SECONDS = 0.5, 10.0
-#: bytes of one line
+#: size limit of a list
 _MOST_BYTES = 1 << 22
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Watchdog:
-    """The daemon's side of it."""
+    """The daemon's handle on its watchdog."""
 
     def __init__(self) -> None:
-        """Start the child; it inherits what capabilities are handed on now."""
-        from wslgpud.probes.supervisor import clean_environment, python_command  # not in the child
+        """Start the child; it inherits the capabilities inheritable at this moment."""
+        from wslgpud.probes.supervisor import clean_environment, python_command  # late: the child does not need it
 
         self._child = subprocess.Popen(
             python_command("wslgpud.brake.watchdog"),
@@ -41,7 +41,7 @@ class Watchdog:
             bufsize=0,
             env=dict(clean_environment()),
             cwd="/",
-            # A closing terminal and Ctrl-C are for the daemon.
+            # SIGHUP and Ctrl-C of a terminal are meant for the daemon.
             start_new_session=True,
         )
         self._started = False
@@ -52,7 +52,7 @@ class Watchdog:
         return self._child.pid
 
     def update(self, held: Iterable[HeldJob]) -> bool:
-        """Tell it all that is held from now on; return whether it has confirmed that."""
+        """Send the complete list of paused jobs; return whether the child confirmed it in time."""
         input_, output = self._pipes
         line = json.dumps([to_json(job) for job in held]).encode() + b"\n"
         until = time.monotonic() + (CONFIRM_SECONDS if self._started else START_SECONDS)
@@ -66,11 +66,11 @@ class Watchdog:
             ready, _, _ = select.select([output], [], [], max(0.0, until - time.monotonic()))
             self._started = bool(ready) and os.read(output.fileno(), 1) == b"+"
             return self._started or self._lost()
-        except (OSError, ValueError):  # it has ended, or we have ended it
+        except (OSError, ValueError):  # the child is gone, or ``close`` was called
             return self._lost()
 
     def _lost(self) -> bool:
-        """Give it up: it may have half a line, and a late answer would be taken for one to the next."""
+        """Kill the child: it may have half a line, and a late answer would pass for one to the next list."""
         self._child.kill()
         return False
 
@@ -78,7 +78,7 @@ class Watchdog:
         return self._child.poll() is None
 
     def close(self) -> None:
-        """End it; what it was told last to be held goes on."""
+        """Let the child resume the jobs of the last list and exit; kill it if it does not."""
         for pipe in self._pipes:
             with contextlib.suppress(OSError):
                 pipe.close()
@@ -90,11 +90,11 @@ class Watchdog:
 
 
 def watch(updates: BinaryIO, confirmed: BinaryIO) -> None:
-    """Take what is held, line by line; when no more comes, resume it."""
+    """Read and confirm lists of paused jobs, one per line; at end of file resume those of the last."""
     held: list[HeldJob] = []
     while (line := updates.readline(_MOST_BYTES)).endswith(b"\n"):
         held = [from_json(one) for one in json.loads(line)]
-        with contextlib.suppress(OSError):  # it has been killed meanwhile
+        with contextlib.suppress(OSError):  # the daemon was killed meanwhile
             confirmed.write(b"+")
             confirmed.flush()
     for job in held:
@@ -102,9 +102,9 @@ def watch(updates: BinaryIO, confirmed: BinaryIO) -> None:
 
 
 def main() -> int:
-    for number in _SIGNALS:  # systemd ends all of a unit at once; our end is the daemon's
+    for number in _SIGNALS:  # systemd signals a whole unit at once, but this child must outlive the daemon
         signal.signal(number, signal.SIG_IGN)
-    stay_resident()  # the daemon may do the same, and says so if not
+    stay_resident()  # a failure is logged by the daemon, which has the same limit
     watch(sys.stdin.buffer, sys.stdout.buffer)
     return 0
 

@@ -25,7 +25,7 @@ app = CommandApp(help="Pause the job that is about to use up memory, instead of 
 
 _PAUSED = template("{who}, paused at {time} after {ran_seconds} of work")
 _HOLDS = template(
-    "holds {size_bytes}[ in {count} processes]; goes on by itself with {needed_bytes} of {resource} free"
+    "uses {size_bytes}[ in {count} processes]; resumes automatically at {needed_bytes} of {resource} free"
     "[ ({now_bytes} now)]"
 )
 _JOB = argument("ID", "number of the paused job, as 'wslgpud brake list' shows it")
@@ -33,8 +33,8 @@ _JOB = argument("ID", "number of the paused job, as 'wslgpud brake list' shows i
 
 @app.command()
 def on(
-    users: Annotated[list[str] | None, option("--user", "NAME", "whose jobs may be paused; yours by default")] = None,
-    resources: Annotated[str, option("--resources", "LIST", "memory that it guards, of ram,gpu,cgroup")] = "",
+    users: Annotated[list[str] | None, option("--user", "NAME", "user whose jobs may be paused; default: you")] = None,
+    resources: Annotated[str, option("--resources", "LIST", "kinds of memory to guard; default: ram,gpu,cgroup")] = "",
     config: common.Config = None,
 ) -> None:
     """Turn the brake on in the configuration.
@@ -48,21 +48,21 @@ def on(
     allowed_users(configuration.BrakeSettings(users=tuple(names), resources=tuple(kinds)))
     file = _changed(config, {"on": True, "users": names, "resources": kinds})
     print(t("the brake is on for {names}: {kinds}", names=tuple(names), kinds=tuple(kinds)))
-    print(t("written to {file}; the daemon takes it up when it is started again", file=str(file)))
+    print(t("written to {file}; takes effect when the daemon restarts", file=str(file)))
     if file == configuration.SYSTEM_FILE:
-        print(t("its sandbox has to allow it: 'sudo wslgpud service install --allow brake' does both"))
+        print(t("to allow it in the service's sandbox and restart: 'sudo wslgpud service install --allow brake'"))
 
 
 @app.command()
 def off(config: common.Config = None) -> None:
-    """Turn the brake off in the configuration; what is paused goes on when the daemon is started again.
+    """Turn the brake off in the configuration; paused jobs resume when the daemon restarts.
 
     Examples:
         sudo wslgpud brake off
     """
     file = _changed(config, {"on": False})
     print(t("the brake is off"))
-    print(t("written to {file}; the daemon takes it up when it is started again", file=str(file)))
+    print(t("written to {file}; takes effect when the daemon restarts", file=str(file)))
 
 
 def _changed(config: Path | None, values: dict[str, Any]) -> Path:
@@ -74,7 +74,7 @@ def _changed(config: Path | None, values: dict[str, Any]) -> Path:
 
 @app.command("list")
 def list_(as_json: common.Json = False, state: common.State = None) -> None:
-    """List the jobs that are paused.
+    """List the paused jobs.
 
     Examples:
         wslgpud brake list
@@ -87,14 +87,14 @@ def list_(as_json: common.Json = False, state: common.State = None) -> None:
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """Return the lines about paused jobs in a document of ``wslgpud.serve.status``."""
+    """Return the lines about paused jobs, given the document of ``wslgpud.serve.status``."""
     now = {forecast["resource"]: forecast["headroom_bytes"] for forecast in document.get("forecasts", ())}
     said = []
     for one in document.get("held", ()):
         number, facts = one["job"], {name: one[name] for name in ("who", "ran_seconds")}
         said.append(f"{number:>4}  {t(_PAUSED, time=local_time(one['paused']), **facts)}")
         if one["ending"]:
-            said.append(f"      {t('it was asked to end')}")
+            said.append(f"      {t('stopping: SIGTERM sent')}")
             continue
         facts = {name: one[name] for name in ("size_bytes", "needed_bytes", "resource")}
         facts |= {"count": one["processes"]} if one["processes"] > 1 else {}
@@ -112,30 +112,32 @@ def _status(state: Path | None) -> dict[str, Any]:
 
 @app.command()
 def resume(job: Annotated[int, _JOB], state: common.State = None) -> None:
-    """Let a paused job go on, now; it is not paused again before memory is calm.
+    """Resume a paused job now; it is not paused again until the memory warning has cleared.
 
     Examples:
         sudo wslgpud brake resume 3
     """
     _command(job, "resume", state)
-    print(t("job {number} goes on", number=job))
+    print(t("resuming job {number}", number=job))
 
 
 @app.command()
 def stop(job: Annotated[int, _JOB], state: common.State = None) -> None:
-    """End a paused job: it is asked to (TERM) and may save, and is killed after 10 s, or once memory runs out.
+    """Stop a paused job: SIGTERM, so that it can save, then SIGKILL after 10 s or when memory runs short.
 
     Examples:
         sudo wslgpud brake stop 3
     """
     _command(job, "stop", state)
-    print(t("job {number} is asked to end", number=job))
+    print(t("stopping job {number}", number=job))
 
 
 def _command(job: int, command: Command, state: Path | None) -> None:
-    if job not in (known := [one["job"] for one in _status(state).get("held", ())]):
-        said = t("{numbers} are", numbers=tuple(map(str, known))) if known else t("none is")
-        raise Fault("job {number} is not paused: {said}", number=job, said=said)
+    paused = [one["job"] for one in _status(state).get("held", ())]
+    if not paused:
+        raise Fault("job {number} is not paused; no job is", number=job)
+    if job not in paused:
+        raise Fault("job {number} is not paused; these are: {numbers}", number=job, numbers=tuple(map(str, paused)))
     commands = CommandFile(common.data_folder(state))
     with refused("cannot write {path}: {why}; is it another user's?", path=str(commands.path)):
         commands.append(job, command)
@@ -143,15 +145,15 @@ def _command(job: int, command: Command, state: Path | None) -> None:
 
 @app.command()
 def release(state: common.State = None) -> None:
-    """Let everything go on that a daemon had paused before it died; the service does so by itself.
+    """Resume all jobs left paused by a daemon that died; the service does this automatically.
 
     Examples:
         sudo wslgpud brake release
     """
     if _status(state).get("held"):
-        raise Fault("the daemon holds them, and knows what it does: 'wslgpud brake resume ID' lets one go on")
-    going = HeldJobsFile(common.data_folder(state)).resume_all()
-    print(t("{count} jobs go on", count=len(going)) if going else t("no job is paused"))
+        raise Fault("the running daemon manages its paused jobs: 'wslgpud brake resume ID' resumes one")
+    resumed = HeldJobsFile(common.data_folder(state)).resume_all()
+    print(t("jobs resumed: {count}", count=len(resumed)) if resumed else t("no job is paused"))
 
 
 @app.command("try")
@@ -162,7 +164,7 @@ def try_(
     as_json: common.Json = False,
     state: common.State = None,
 ) -> None:
-    """Show what would have been paused, from your own history; nothing is paused.
+    """Show what the brake would have paused in the recorded history; pauses nothing.
 
     Examples:
         wslgpud brake try --since 7d
@@ -181,8 +183,8 @@ def try_(
         return
     for one in found:
         left = t("{left_bytes} of {resource} left", left_bytes=one["left_bytes"], resource=one["resource"])
-        print(f"{local_time(one['at'])}  {current().text(one['who'] or t('nobody'))}, {left}")
-        print(f"{' ' * 21}{t('how it ended')}: {current().text(one['outcome'])}")
+        print(f"{local_time(one['at'])}  {current().text(one['who'] or t('culprit uncertain'))}, {left}")
+        print(f"{' ' * 21}{t('what happened')}: {current().text(one['outcome'])}")
     if not found:
         print(t("nothing would have been paused"))
     elif not settings.on:

@@ -162,14 +162,21 @@ class BrakeSettings:
     """Pausing the job that is about to use up memory."""
 
     on: bool = key(False, "pause the job that is about to use up memory, instead of losing it or the machine")
-    users: tuple[str, ...] = key((), "whose jobs may be paused; empty: those of the daemon's own user", shows="person")
-    resources: tuple[str, ...] = key(("ram", "gpu", "cgroup"), "memory that it guards: ram, gpu, cgroup")
-    act_on_likelihood: float = key(
-        1.0, "who only probably takes a card's memory is paused from this probability on; 1: never", low=0.5, high=1
+    users: tuple[str, ...] = key(
+        (), "users whose jobs may be paused; empty means those of the daemon's own user", shows="person"
     )
-    hold_minutes: float = key(60.0, "how long a job is held that nobody decides about", low=0.1, high=10080)
+    resources: tuple[str, ...] = key(("ram", "gpu", "cgroup"), "kinds of memory to guard: ram, gpu, cgroup")
+    act_on_likelihood: float = key(
+        1.0,
+        "least probability at which a process that only presumably fills a GPU is paused; 1: never",
+        low=0.5,
+        high=1,
+    )
+    hold_minutes: float = key(60.0, "time to decide about a paused job before after_hold applies", low=0.1, high=10080)
     after_hold: str = key(
-        "stay", "what then becomes of it: it stays paused, goes on, or is ended", choices=("stay", "resume", "stop")
+        "stay",
+        "what to do with a job nobody decided about: stay paused, resume, or stop",
+        choices=("stay", "resume", "stop"),
     )
 
 
