@@ -1,9 +1,9 @@
-"""Would the brake have acted in time, and for nothing? Its rule beside that of a critical, on all recordings.
+"""How often the brake acts in time and needlessly, compared with the critical level, over all recordings.
 
     python -m tests.bench.bench_brake [FILE or FOLDER]...
 
-Without any: all below ``tests/traces`` that have a ``.truth.json``. "In time" is before the first exhaustion,
-"needless" in a recording without one, of those that climb close and stop by themselves (fair) and the others (silent).
+Default: all recordings below ``tests/traces`` that have a ``.truth.json``. "In time" is before the first exhaustion.
+"Needless" counts recordings without exhaustion: those that come close and recover (fair) and the others (silent).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RULES: dict[str, Callable[[Forecast], bool]] = {"critical": lambda f: f.level >=
 
 
 def judge(seen: Replay, truth: Truth, due: Callable[[Forecast], bool], found: Counter[str]) -> None:
-    """Add one recording to the counts of a rule."""
+    """Add one recording to a rule's counts."""
     acted = {resource: [t for t, f in points if due(f)] for resource, points in seen.forecasts.items()}
     for resource, when in truth.events.items():
         kind = resource_kind(resource)
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{name}:")
         for kind in ("ram", "gpu", "cgroup"):
             told = f"{found[f'{kind} in time']} of {found[f'{kind} events']} in time"
-            print(f"  {kind:<8} {told}, {found[f'{kind} within a second']} of them within a second of it")
+            print(f"  {kind:<8} {told}, {found[f'{kind} within a second']} of them by less than a second")
         for quiet in ("fair", "silent"):
             print(f"  {quiet:<8} {found[f'{quiet} needless']} of {found[quiet]} needless")
     return 0

@@ -1,16 +1,15 @@
-"""What the whole daemon costs, beside what one would run instead, on this machine in this run.
+"""Cost of the whole daemon and of its alternatives, on this machine in the same run.
 
-    python -m tests.bench.bench_cost --fetch         # once: peers into ~/.cache/wslgpud-peers
-    python -m tests.bench.bench_cost --seconds 300   # prints the table of README.md here; --json FILE keeps the facts
-    python -m tests.bench.bench_cost --cards 8 --call-microseconds 200   # a machine full of cards, under WSL2
-    python -m tests.bench.bench_cost --processes 3000                    # a machine full of processes
+    python -m tests.bench.bench_cost --fetch         # once: download the alternatives to ~/.cache/wslgpud-peers
+    python -m tests.bench.bench_cost --seconds 300   # print the table of README.md; --json FILE saves the figures
+    python -m tests.bench.bench_cost --cards 8 --call-microseconds 200   # many GPUs, under WSL2
+    python -m tests.bench.bench_cost --processes 3000                    # many processes
 
-All run at once, over the same time: first nobody scrapes (but the Prometheus of the trio, which has no
-history otherwise), then each is scraped once a second. Everybody's processor time is that of all its
-processes, ended ones included, so that what else the machine does changes it little. The GPU is
-``tests/fake_nvml`` with the latencies that an H200 showed; it takes part of the processor time that a driver
-takes. On a machine with a GPU: ``--real-gpu``. On a machine that does other things, ``chrt -r 10`` before it
-keeps their time slices out of the latencies.
+All tools run at the same time, first without scraping (except by the Prometheus of the trio, which has no
+history otherwise), then scraped once per second. CPU time includes all processes of a tool, exited ones too,
+so other load on the machine hardly changes it. The GPU is ``tests/fake_nvml`` with the latencies of an H200;
+it uses a part of the CPU time of a real driver. With a real GPU: ``--real-gpu``. On a busy machine, prefix
+the command with ``chrt -r 10``, which keeps other programs' time slices out of the latencies.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from tests.bench.cost_peers import Started
 from tests.support.servers import free_port
 
 FAKE = Path(__file__).parents[1] / "fake_nvml" / "fake_nvml.c"
-#: Microseconds of a call on an H200 (wslgpud/probes/README.md). Counting PCIe's bytes is waiting, not work.
+#: Microseconds per call on an H200 (wslgpud/probes/README.md). The PCIe throughput call waits without using the CPU.
 LATENCIES = {
     "busy_us": 1,
     "busy_us.DeviceGetMemoryInfo": 4,
@@ -68,9 +67,9 @@ AS_PROMETHEUS = {
 
 
 def fake_library(folder: Path, cards: int = 1, call_microseconds: int = 0) -> Path:
-    """Build NVIDIA's library that answers as slowly as on a real card; a training holds it.
+    """Build a fake NVML with the latencies of a real card, on which a training runs.
 
-    With ``call_microseconds`` each call waits so long, as one does that crosses from WSL to Windows.
+    ``call_microseconds`` is the latency of each call, as when it crosses from WSL to Windows.
     """
     library = folder / "libnvidia-ml.so.1"
     options = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-shared", "-fPIC"]
@@ -82,7 +81,7 @@ def fake_library(folder: Path, cards: int = 1, call_microseconds: int = 0) -> Pa
 
 
 def family(pid: int) -> list[int]:
-    """Return a process and all below it."""
+    """Return a process and its descendants."""
     found = [pid]
     for one in found:
         for task in Path(f"/proc/{one}/task").glob("*/children"):
@@ -92,7 +91,7 @@ def family(pid: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a family of processes has used so far, and holds now."""
+    """Resources that a tool's processes have used so far, and hold now."""
 
     cpu_seconds: float
     written_bytes: int
@@ -103,7 +102,7 @@ class Spent:
 
 
 def spent(pids: list[int]) -> Spent:
-    """Add up what the processes of ``pids`` and all below them cost."""
+    """Add up the resources of the processes ``pids`` and their descendants."""
     total = [0.0, 0, 0, 0, 0, 0]
     for one in (member for pid in pids for member in family(pid)):
         folder = Path(f"/proc/{one}")
@@ -113,9 +112,9 @@ def spent(pids: list[int]) -> Spent:
             written = int(re.search(r"^write_bytes: (\d+)", (folder / "io").read_text(), re.MULTILINE)[1])
             handles = len(list((folder / "fd").iterdir()))
         except OSError:
-            continue  # it has just ended, and counts with its parent from now on
+            continue  # it has just exited; its parent accounts for it from now on
         pss = re.search(r"^Pss: +(\d+)", rollup, re.MULTILINE)
-        ticks = sum(int(field) for field in fields[11:15])  # user, system, and both of ended children
+        ticks = sum(int(field) for field in fields[11:15])  # user, system, and both of waited-for children
         row = (ticks / os.sysconf("SC_CLK_TCK"), written, int(pss[1]) * 1024 if pss else 0, 1)
         total = [a + b for a, b in zip(total, (*row, int(fields[17]), handles), strict=True)]
     return Spent(total[0], *(int(value) for value in total[1:]))
@@ -123,7 +122,7 @@ def spent(pids: list[int]) -> Spent:
 
 @dataclass
 class Tool:
-    """One line of the table: one or more programs."""
+    """A row of the table: one or more programs."""
 
     name: str
     has: str
@@ -159,7 +158,7 @@ def running(tool: Tool, library: Path | None, folder: Path) -> Iterator[None]:
 
 
 def wait_until_answering(tool: Tool) -> None:
-    """Wait for the first answer with values of each part."""
+    """Wait until each program answers with values."""
     for url in (part.url for part in tool.parts if part.url):
         end = time.monotonic() + GIVE_UP_SECONDS
         while True:
@@ -175,7 +174,7 @@ def wait_until_answering(tool: Tool) -> None:
 
 
 def scrape(tool: Tool, ended: threading.Event) -> None:
-    """Scrape a tool once a second, as one Prometheus does: over a connection that stays, packed; and time it."""
+    """Scrape a tool once per second as Prometheus does, over a persistent connection with gzip, and time it."""
     place = urllib.parse.urlsplit(tool.parts[0].url)
     connection = http.client.HTTPConnection(place.netloc, timeout=30)
     target = f"{place.path}?{place.query}" if place.query else place.path
@@ -205,7 +204,7 @@ def ours(folder: Path, library: Path | None) -> Tool:
 
 
 def others(folder: Path) -> tuple[list[Tool], list[str]]:
-    """Return the peers that are here, and the names of those that are not."""
+    """Return the installed alternatives, and the names of the missing ones."""
     tools, missing = [], []
 
     def add(name: str, has: str, *parts: Started | None, scraped: bool = True) -> None:
@@ -242,7 +241,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def measure(tools: list[Tool], seconds: float) -> list[dict[str, Any]]:
-    """Look at all of them over the same time, first left alone, then scraped."""
+    """Measure all tools at the same time, first without scraping, then scraped."""
     start, began = [spent(tool.pids) for tool in tools], time.monotonic()
     time.sleep(seconds)
     idle, middle = [spent(tool.pids) for tool in tools], time.monotonic()
@@ -284,7 +283,7 @@ def measure(tools: list[Tool], seconds: float) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Write the rows as the README shows them; in brackets how many times ours."""
+    """Return the table of the README; ratios to wslgpud are in brackets."""
     mine = rows[0]
     heads = ("", "it has", "CPU of one core", "scraped every second", "memory (PSS)")
     heads += ("processes, threads, handles", "written a day", "scrape p50 / p99")
@@ -313,15 +312,15 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Fetch the peers, or measure."""
+    """Download the alternatives, or measure."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--fetch", action="store_true", help="get the peers")
-    options.add_argument("--seconds", type=float, default=300, help="of each of the two parts")
+    options.add_argument("--fetch", action="store_true", help="download the alternatives")
+    options.add_argument("--seconds", type=float, default=300, help="duration of each of the two parts")
     options.add_argument("--warm-up-seconds", type=float, default=60)
-    options.add_argument("--real-gpu", action="store_true", help="this machine's NVML, not the stand-in")
-    options.add_argument("--cards", type=int, default=1, help="of the stand-in, at most 8")
-    options.add_argument("--call-microseconds", type=int, default=0, help="how long each call to it waits")
-    options.add_argument("--processes", type=int, default=0, help="how many more processes sleep on this machine")
+    options.add_argument("--real-gpu", action="store_true", help="use this machine's NVML, not the fake one")
+    options.add_argument("--cards", type=int, default=1, help="GPUs of the fake NVML, at most 8")
+    options.add_argument("--call-microseconds", type=int, default=0, help="latency of each call to the fake NVML")
+    options.add_argument("--processes", type=int, default=0, help="additional sleeping processes")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     if chosen.fetch:

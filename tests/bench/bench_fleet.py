@@ -1,14 +1,14 @@
-"""What one PostgreSQL and one Prometheus carry: two hundred machines, a sample a second of each.
+"""Load of two hundred machines, one sample per second each, on one PostgreSQL and one Prometheus.
 
     python -m tests.bench.bench_fleet --json tests/bench/fleet.json     # both; as root, with Debian's packages
     python -m tests.bench.bench_fleet --only prometheus --machines 50
 
-The machines are ``fleet``'s. Into PostgreSQL each writes through a store of its own: a file, and the copy of it on the
-server. First a tenth of them does without the server for an hour, and catches up; then all write in real time; then
-come questions, and the age at which samples go. Prometheus scrapes them once a second, then at its usual interval; then
-it answers the fleet dashboard over six hours, and deletes what is old.
+``fleet`` simulates the machines. For PostgreSQL each has its own store, a file that is copied to the server. First a
+tenth of them is disconnected for an hour and catches up; then all write in real time; then queries run, and expired
+samples are deleted. Prometheus scrapes all once per second, then at its usual interval; then it answers the queries of
+the fleet dashboard over six hours, and deletes expired data.
 
-All processor time is that of processes, so that what else the machine does changes it little.
+CPU time is per process, so other load on the machine hardly changes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = {"postgresql": central_database, "prometheus": central_prometheus}
 
 
 def table(facts: dict[str, Any]) -> str:
-    """Write the facts as the documents show them."""
+    """Return the figures as the documents show them."""
     ours, theirs = facts["postgresql"], facts["prometheus"]
     live, sealed, caught, gone = (ours[name] for name in ("live", "sealed", "caught_up", "retention"))
     scraped, board = (theirs["every_second"], theirs["usual"]), theirs["dashboard"]
@@ -99,7 +99,7 @@ def table(facts: dict[str, Any]) -> str:
 
 
 def _share(facts: dict[str, Any], whose: str) -> float:
-    """Return the share of a core that committing takes, and sealing, which comes once in a quarter of an hour."""
+    """Return the share of a core for commits, and for sealing, which happens every quarter of an hour."""
     live, sealed, key = facts["live"], facts["sealed"], f"{whose}_cpu_seconds"
     sealing: float = sealed[key] / sealed["quarters"] * facts["machines"] / PERIOD_SECONDS
     committing: float = live[key] / live["seconds"]
@@ -110,7 +110,7 @@ def _told(seconds: dict[str, float]) -> str:
     return "; ".join(f"{what}: {took * 1e3:,.0f} ms" for what, took in seconds.items())
 
 
-#: in the order of the facts
+#: in the order of the figures
 _HOW = ("each second", f"every {USUAL_SECONDS} s")
 
 
@@ -118,12 +118,12 @@ def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--machines", type=int, default=200)
-    options.add_argument("--seconds", type=int, default=90, help="of each part in real time")
+    options.add_argument("--seconds", type=int, default=90, help="duration of each real-time part")
     options.add_argument("--only", choices=PARTS)
-    options.add_argument("--json", type=Path, help="the file that keeps the facts; parts that were left out stay")
+    options.add_argument("--json", type=Path, help="file for the figures; those of skipped parts are kept")
     chosen = options.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers end with us
-    # the objects of two hundred machines in one process would be looked through again and again
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped too
+    # the garbage collector would traverse the objects of two hundred machines again and again
     gc.set_threshold(100_000, 50, 100)
     known = fleet.exposed()
     facts = json.loads(chosen.json.read_text()) if chosen.json and chosen.json.exists() else {}

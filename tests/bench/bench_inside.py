@@ -1,11 +1,11 @@
-"""How much earlier a leak is known inside a training than outside: real programs with a real torch.
+"""How much earlier a leak is found inside a training than from outside, with real programs and a real torch.
 
     python -m tests.bench.bench_inside [--python PYTHON] [--device cuda] [--steps 400] [--jobs 1] [NAME]...
     python -m tests.bench.bench_inside --cost
 
-Twelve leaks as people write them and twelve programs without one (``tests/training/programs.py``). Each begins with so
-much room that its leak fills it at the last step; the outside is judged by this product's own forecast, one sample a
-step. On a processor both look at the program's anonymous memory; on a card the outside sees what the allocator took.
+Twelve leaks that occur in practice and twelve programs without one (``tests/training/programs.py``). Each starts with
+as much headroom as its leak uses up by the last step. The outside view is this product's own forecast, one sample per
+step. On a CPU both observe the program's anonymous memory; on a GPU the outside sees the allocator's reserved memory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PROGRAMS = Path(__file__).parents[1] / "training" / "programs.py"
 
 
 def names() -> tuple[list[str], list[str]]:
-    """Return the programs that leak and those that do not; torch need not be here to know."""
+    """Return the names of the programs with and without a leak, without importing torch."""
     groups = re.findall(r"^(LEAKS|HARMLESS) = \((.*?)^\)", PROGRAMS.read_text(), re.MULTILINE | re.DOTALL)
     found = {name: re.findall(r"\w+", text) for name, text in groups}
     return found["LEAKS"], found["HARMLESS"]
 
 
 def cost() -> int:
-    """Print what the companion takes of a training's own thread, the least of seven runs."""
+    """Print the companion's overhead in the training's thread, the minimum of seven runs."""
     one, optimizer = Companion(), SimpleNamespace()
     one.stepped(optimizer)
     one._heard, one._due = True, float("inf")
@@ -43,7 +43,7 @@ def cost() -> int:
     read = min(repeat(one._read, number=1000, repeat=7)) / 1000
     tracemalloc.start()
     full = Companion()
-    for step in range(60_000):  # more than the coarsest blocks hold
+    for step in range(60_000):  # more than the coarsest blocks cover
         for name in ("ram", *map(str, range(MOST_CARDS))):
             full._floors.setdefault(name, Floors()).add(step, 1 << 33, 1 << 34)
     held = tracemalloc.get_traced_memory()[0]
@@ -55,7 +55,7 @@ def cost() -> int:
 
 
 def judged(python: str, steps: int, device: str, name: str) -> Verdict:
-    """Run one program; a leak begins with the room that it fills, the others with four times what they take."""
+    """Run one program: a leak with the headroom that it fills, the others with four times their own use."""
     rows = watched(python, name, steps, device)
     grown = rows[-1].outside - rows[0].outside
     return judge(rows, grown if name in names()[0] else max(4 * grown, 512 << 20))
@@ -68,8 +68,8 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
-    parser.add_argument("--cost", action="store_true", help="what a step costs, instead")
+    parser.add_argument("--jobs", type=int, default=1, help="programs to run at the same time")
+    parser.add_argument("--cost", action="store_true", help="measure the overhead per step instead")
     arguments = parser.parse_args()
     if arguments.cost:
         return cost()

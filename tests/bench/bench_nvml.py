@@ -1,7 +1,7 @@
-"""What reading the GPU costs, daemon and probe together, at one sample a second.
+"""CPU cost of reading the GPU once per second, daemon and probe together.
 
-Goal: well below 1 ms of CPU a tick. Uses the machine's NVML where there is one, else a fake library, which
-leaves the driver's own share out. The peer is what most tools do: run nvidia-smi for each sample.
+Goal: well below 1 ms of CPU per tick. Uses the machine's NVML if there is one, else a fake library, which excludes the
+driver's own share. The comparison is the usual method: running nvidia-smi for each sample.
 
     pytest -m bench -s tests/bench/bench_nvml.py
 """
@@ -46,7 +46,7 @@ def source(tmp_path):
 
 
 def cpu_seconds(pid):
-    """Return the CPU time of a process to the nanosecond, where the kernel counts so finely."""
+    """Return the CPU time of a process, in nanosecond resolution if the kernel provides it."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
     except FileNotFoundError:

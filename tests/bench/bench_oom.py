@@ -1,10 +1,10 @@
-"""The brake beside earlyoom, systemd-oomd, thrash-protect and nothing, in the same machines and runs.
+"""The brake compared with earlyoom, systemd-oomd, thrash-protect and the kernel alone, in identical virtual machines.
 
     python -m tests.bench.bench_oom FILE [--only CONFIGURATION...] [--tool NAME...]
 
-Boots virtual machines (``tests/vm``), starts one tool, runs a scenario of ``oom_guest.py``, and begins anew from a
-snapshot with the next: every run finds the same machine. Results are added to FILE, a JSON list; what is in it is not
-run again. thrash-protect comes from the package index. Where machines are emulated a run takes a minute or two.
+Boots virtual machines (``tests/vm``), starts one tool and runs a scenario of ``oom_guest.py``; a snapshot is restored
+before each run, so all start from the same state. Results are added to FILE, a JSON list; runs already in it are
+skipped. thrash-protect is downloaded from PyPI. On emulated machines a run takes a minute or two.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SWAP = {
     "swap": "mkswap -q /dev/vdb && swapon /dev/vdb",
     "zram": "modprobe zram && echo {half}M >/sys/block/zram0/disksize && mkswap -q /dev/zram0 && swapon /dev/zram0",
 }
-#: What is started for each tool, and until when it is waited for.
+#: Starts each tool, and waits until it is active.
 START = {
     "none": "true",
     "earlyoom": "systemctl start earlyoom && sleep 2",
@@ -48,7 +48,7 @@ START = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """A kind of machine, and what is run on it."""
+    """A kind of machine and the scenarios run on it."""
 
     memory_mib: int
     swap: str
@@ -61,8 +61,8 @@ class Configuration:
 
 
 SAID = {"none": "no swap", "swap": "swap", "zram": "zram"}
-#: A balanced fraction of all combinations: each scenario, size, kind of swap and PSI with several of the others; PSI in
-#: half of the runs. Only the small machine has zram, as an emulated processor takes minutes to compress a gigabyte.
+#: A balanced fraction of all combinations of scenario, memory size, kind of swap and PSI; PSI in
+#: half of the runs. Only the small machine has zram, as an emulated CPU takes minutes to compress a gigabyte.
 CONFIGURATIONS = (
     Configuration(1024, "none", True, ("leak", "innocent", "workers")),
     Configuration(1024, "swap", False, ("thrash", "build")),
@@ -74,7 +74,7 @@ CONFIGURATIONS = (
 
 
 def bring(one: SnapshotMachine) -> None:
-    """Bring the program and its unit as they are now."""
+    """Copy the current program and its unit into the machine."""
     compileall.compile_dir(REPOSITORY / "wslgpud", quiet=1)
     one.run("rm", "-rf", f"{SITE}/wslgpud")
     one.copy_in(REPOSITORY / "wslgpud", f"{SITE}/wslgpud")
@@ -85,7 +85,7 @@ def bring(one: SnapshotMachine) -> None:
 
 
 def prepare(one: SnapshotMachine, thrash_protect: Path, half_mib: int, swap: str) -> None:
-    """Bring the scenarios, the program as it is now, and swap."""
+    """Copy the scenarios and the current program into the machine, and set up swap."""
     bring(one)
     one.copy_in(GUEST, "/opt/oom_guest.py")
     one.copy_in(thrash_protect, "/opt/thrash_protect.py")
@@ -95,7 +95,7 @@ def prepare(one: SnapshotMachine, thrash_protect: Path, half_mib: int, swap: str
 
 
 def fetched(folder: Path) -> Path:
-    """Return thrash-protect, a single script, from the package index."""
+    """Download thrash-protect, a single script, from PyPI."""
     subprocess.run(
         [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={folder}", THRASH_PROTECT],
         check=True,
@@ -106,7 +106,7 @@ def fetched(folder: Path) -> Path:
 
 
 def runs(one: SnapshotMachine, tool: str, scenarios: list[str]) -> Iterator[dict[str, object]]:
-    """Start a tool and yield what became of scenarios, each from the same state; or that it does not run here."""
+    """Start a tool and yield the result of each scenario, all from the same state; an error if it does not start."""
     one.restore("prepared")
     started = one.run("sh", "-c", START[tool], check=False, timeout_seconds=START_SECONDS)
     active = tool == "none" or one.run("systemctl", "is-active", tool, check=False).returncode == 0
@@ -135,7 +135,9 @@ def runs(one: SnapshotMachine, tool: str, scenarios: list[str]) -> Iterator[dict
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--only", nargs="*", type=int, default=range(len(CONFIGURATIONS)), help="numbers, from 0")
+    parser.add_argument(
+        "--only", nargs="*", type=int, default=range(len(CONFIGURATIONS)), help="numbers of configurations, from 0"
+    )
     parser.add_argument("--tool", nargs="*", default=TOOLS)
     options = parser.parse_args()
     results: list[dict[str, object]] = json.loads(options.file.read_text()) if options.file.exists() else []

@@ -1,10 +1,9 @@
-"""How quick the page is over a year of history, and what it costs the daemon to be looked at.
+"""Response time of the page over a year of history, and its cost to the daemon while it is open.
 
     python -m tests.bench.bench_page [--database FILE] [--seconds 20]
 
-FILE is a year as ``python -m tests.bench.year FILE`` makes it; without one a year is made of which only the
-last day has its samples. The goals: a zoom
-in less than a second; next to nothing of a core.
+FILE is a year as made by ``python -m tests.bench.year FILE``; by default one is made in which only the last day has
+every sample. Goals: less than a second per zoom, and next to no CPU.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def zooms(page: Page, url: str, board: str) -> list[float]:
-    """Return how many milliseconds it took to load a year, then to zoom in again and again."""
+    """Return the milliseconds to load a year, and for each of several zooms."""
     page.goto(f"{url}/#/history?board={board}&last=31536000")
     took = [loaded(page, 0)]
     for number in range(1, ZOOMS + 1):
@@ -43,9 +42,9 @@ def zooms(page: Page, url: str, board: str) -> list[float]:
 
 
 def loaded(page: Page, number: int) -> float:
-    """Wait until history has been loaded so often; return when that was, in the page's milliseconds.
+    """Wait until history has been loaded ``number`` + 1 times; return the moment, in the page's milliseconds.
 
-    By asking again and again: what waits inside the page is made of strings, which its policy forbids.
+    Polls from outside: waiting inside the page needs eval, which its content security policy forbids.
     """
     mark = f"performance.getEntriesByName('history-loaded')[{number}]?.startTime"
     while (found := page.evaluate(mark)) is None:
@@ -54,7 +53,7 @@ def loaded(page: Page, number: int) -> float:
 
 
 def history(browser: Browser, database: Path) -> None:
-    """Print how long zooms take on ``database``."""
+    """Print the duration of zooms on ``database``."""
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(Path(folder), database=database)
         try:
@@ -69,20 +68,20 @@ def history(browser: Browser, database: Path) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 def share(pid: int, seconds: float) -> float:
-    """Return the share of one core a process takes."""
+    """Return a process's CPU use as a share of one core."""
     before, began = cpu_seconds(pid), time.monotonic()
     time.sleep(seconds)
     return (cpu_seconds(pid) - before) / (time.monotonic() - began)
 
 
 def cost(browser: Browser, seconds: float) -> None:
-    """Print what the daemon takes alone, with the page open, and with it hidden again."""
+    """Print the daemon's CPU use alone, with the page open, and with the page hidden."""
     with tempfile.TemporaryDirectory() as folder, daemon(Path(folder)) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
         time.sleep(5)

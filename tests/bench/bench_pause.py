@@ -1,9 +1,9 @@
-"""How long it takes from the sample to the last process stopped: of a leak, and of twenty workers that compute.
+"""Time from the sample to the last process stopped, for a leak and for twenty busy workers.
 
     python -m tests.bench.bench_pause [--rounds 10] [--others 0] [--nice 0]
 
-Samples, scans, watchdog, list on disk and jobs are real; only the forecast that calls for the pause is made up. As root
-``--nice -10`` gives the brake the priority that it has as a service.
+Samples, scans, watchdog, the list on disk and jobs are real; only the forecast that triggers the pause is made up. As
+root, ``--nice -10`` gives the brake the priority that it has as a service.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wslgpud.sampling.pipeline import SamplingPipeline
 
 MIB, GIB = 1 << 20, 1 << 30
 TAKEN_MIB = 200
-#: forks workers, each of which takes its part of the memory when it is told to, and computes from then on
+#: forks workers that each allocate their part of the memory on command, and are busy from then on
 JOB = f"""
 import os, sys
 number, before = int(sys.argv[1]), os.nice(int(sys.argv[2]))
@@ -57,7 +57,7 @@ def forecast(level: Level, left_mib: int) -> Forecast:
 
 
 def pause(workers: int, folder: Path) -> tuple[float, float, int]:
-    """Have a job grow and be paused; return the seconds of the sample, those up to the stop, and how many are held."""
+    """Let a job grow until it is paused; return (seconds for the sample, seconds to the stop, processes paused)."""
     host, name = Host(), pwd.getpwuid(os.geteuid()).pw_name
     priority = str(-os.getpriority(os.PRIO_PROCESS, 0))
     with subprocess.Popen(
@@ -92,7 +92,7 @@ def pause(workers: int, folder: Path) -> tuple[float, float, int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--others", type=int, default=0, help="sleeping processes beside them")
+    parser.add_argument("--others", type=int, default=0, help="additional sleeping processes")
     parser.add_argument("--nice", type=int, default=0)
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
@@ -106,8 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sample = statistics.median(1e3 * seconds for seconds, _, _ in found)
             held = max(count for _, _, count in found)
             print(
-                f"{name}: {statistics.median(took):.1f} ms from sample to pause, the worst of {len(took)}"
-                f" {took[-1]:.1f}; {sample:.1f} of them the sample; processes held: {held}"
+                f"{name}: {statistics.median(took):.1f} ms from sample to pause (median of {len(took)}),"
+                f" {took[-1]:.1f} at most, of which the sample takes {sample:.1f}; processes paused: {held}"
             )
     finally:
         for one in others:

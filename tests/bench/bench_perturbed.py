@@ -1,9 +1,9 @@
-"""The same recordings, otherwise: faster, slower, sampled more rarely, with holes, jitter or noise.
+"""The risk engine on altered recordings: faster, slower, sampled less often, with gaps, jitter or noise.
 
     python -m tests.bench.bench_perturbed FOLDER...
 
-Each folder holds traces with truths beside them. Prints the table of wslgpud/risk/README.md: what a rule that
-was fitted to seconds, bytes or one sampling interval would lose.
+Each folder holds traces with their truths. Prints the table of wslgpud/risk/README.md, which shows the loss of a rule
+fitted to absolute seconds, bytes or one sampling interval.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Change = Callable[[Iterable[Observation]], Iterator[Observation]]
 
 
 def stretched(factor: float) -> Change:
-    """Let all happen so many times as slowly, counters included."""
+    """Slow everything down by a factor, counters included."""
     return lambda seen: (replace(o, t=factor * o.t) for o in seen)
 
 
@@ -48,7 +48,7 @@ def dropped(share: float) -> Change:
 
 
 def stuttering(start: float, seed: int = 4) -> Change:
-    """From ``start`` on let the machine stand still for 6 to 20 s between samples, and know no stalls."""
+    """From ``start`` on, hang the machine for 6 to 20 s between samples, without PSI and vmstat."""
 
     def change(seen: Iterable[Observation]) -> Iterator[Observation]:
         rng, due = random.Random(seed), start
@@ -61,7 +61,7 @@ def stuttering(start: float, seed: int = 4) -> Change:
 
 
 def jittered(seconds: float) -> Change:
-    """Stamp samples late, as a busy machine does, in their order."""
+    """Delay the timestamps of samples as on a busy machine, preserving their order."""
 
     def change(seen: Iterable[Observation]) -> Iterator[Observation]:
         rng, last = random.Random(2), -1.0
@@ -73,7 +73,7 @@ def jittered(seconds: float) -> Change:
 
 
 def noisy(share: float) -> Change:
-    """Let use breathe by a share of the capacity (twice the standard deviation), as a desktop does."""
+    """Add noise to the use, with ``share`` of the capacity as two standard deviations, as a desktop does."""
 
     def change(seen: Iterable[Observation]) -> Iterator[Observation]:
         rng, drift = random.Random(3), 0.0
@@ -99,7 +99,7 @@ def noisy(share: float) -> Change:
 
 
 def after_idling(seconds: float) -> Change:
-    """Let the machine of the first sample stand still for a while before."""
+    """Prepend a period in which the first sample does not change."""
 
     def change(seen: Iterable[Observation]) -> Iterator[Observation]:
         first = True
@@ -118,7 +118,7 @@ def without_names(seen: Iterable[Observation]) -> Iterator[Observation]:
 
 
 def larger(factor: int) -> Change:
-    """Scale all bytes of RAM, swap and cards."""
+    """Scale all sizes of RAM, swap and GPUs."""
 
     def scaled(record: Any) -> Any:
         sizes = {name: getattr(record, name) for name in record.__slots__}
@@ -150,7 +150,7 @@ CHANGES: dict[str, tuple[Change, float]] = {
 
 
 def slower(truth: Truth, factor: float) -> Truth:
-    """Return the truth of a recording that was stretched."""
+    """Return the truth of a stretched recording."""
     return replace(
         truth,
         onset=factor * truth.onset,

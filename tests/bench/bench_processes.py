@@ -1,7 +1,7 @@
-"""What a scan of 3,000 processes costs, beside psutil reading the same of them.
+"""Cost of a scan of 3,000 processes, compared with reading the same by psutil.
 
-Run by hand: ``python -m tests.bench.bench_processes [processes] [rounds]``. A round is a scan five seconds later, and
-the first minute, in which all are new, is left out.
+Run by hand: ``python -m tests.bench.bench_processes [processes] [rounds]``. A round is a scan five simulated seconds
+later; the first minute, in which all processes are new, does not count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_MINUTE_SCANS = 14
 
 
 class BenchClock(SystemClock):
-    """A clock that is moved on from scan to scan."""
+    """A clock that is advanced from scan to scan."""
 
     def __init__(self) -> None:
         self.ahead_seconds = 0.0
@@ -32,7 +32,7 @@ class BenchClock(SystemClock):
 
 
 def mean_milliseconds(call: Callable[[], object], rounds: int) -> float:
-    """Return the mean processor time of the call; it does not do the same each time."""
+    """Return the mean CPU time of a call in milliseconds; the mean, as calls differ."""
     times = []
     for _ in range(rounds):
         began = time.thread_time()
@@ -54,7 +54,7 @@ def main() -> None:
 
     children = [subprocess.Popen(["sleep", "600"]) for _ in range(max(0, wanted - scan()))]
     try:
-        time.sleep(0.5)  # until all have replaced themselves
+        time.sleep(0.5)  # until all have called exec
         for _ in range(FIRST_MINUTE_SCANS):
             seen = scan()
         ours = mean_milliseconds(scan, rounds)

@@ -1,12 +1,12 @@
-"""Bytes a sample beside a real Prometheus that holds the very same samples.
+"""Bytes per sample, compared with a real Prometheus that stores the same samples.
 
     python -m tests.bench.bench_prometheus [--hours 24] [--series 60] [--scrape-seconds 900]
 
-First so many hours of a plausible machine are handed over whole: exported, and made into blocks by promtool,
-once of two hours each, as Prometheus first writes them, and once as it compacts them later. Then a Prometheus
-scrapes the same machine for a while at 1 s, each tick of which goes into a database of ours through the real
-writer; a snapshot makes blocks of what Prometheus has in memory, and its log is shown apart.
-Prometheus keeps samples alone; ours holds the summaries for years, too.
+First the history of a simulated machine is imported as a whole: exported, and converted to blocks by promtool, once of
+two hours each, as Prometheus first writes them, and once compacted as it does later. Then Prometheus scrapes the same
+machine at 1 s, while every tick is written to our database by the real writer; a snapshot converts its in-memory data
+to blocks, and its write-ahead log is listed separately. Prometheus stores samples only; ours also keeps summaries for
+years.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def line(name: str, taken: int, samples: int, ours: float | None = None) -> floa
 
 
 def handed_over(folder: Path, series: int, hours: float) -> None:
-    """Give Prometheus the history of so many hours."""
+    """Import ``hours`` of history into Prometheus."""
     file, text = folder / "history.db", folder / "history.om"
     end = int(time.time()) // PERIOD_SECONDS * PERIOD_SECONDS
     for _ in make(file, end=end, days=hours / 24, raw_days=hours / 24, series=series):
@@ -74,7 +74,7 @@ def handed_over(folder: Path, series: int, hours: float) -> None:
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """What is scraped."""
+    """The scraped endpoint."""
 
     body = b""
 
@@ -89,7 +89,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 
 def scraped(folder: Path, series: int, seconds: int) -> None:
-    """Have Prometheus scrape a machine whose ticks we keep, too."""
+    """Let Prometheus scrape a machine whose ticks are also written to our database."""
     machine = Machine(lines(series), 2)
     columns = machine.stretch(int(time.time()), seconds)
     scales = [10**one.spec.decimals for one in machine.lines]
@@ -109,7 +109,7 @@ def scraped(folder: Path, series: int, seconds: int) -> None:
             Page.body = "".join(map(text_of, readings)).encode()
             keep(store, time.time(), readings)
             time.sleep(1 - time.time() % 1)
-        # a quarter of an hour later they will be sealed
+        # complete quarters of an hour are sealed then
         keep(store, time.time() + PERIOD_SECONDS, readings[:1])
         query = f'sum_over_time(scrape_samples_scraped{{job="wslgpud"}}[{seconds + 60}s])'
         samples = round(float(peer.query(query)[0]["value"][1]))

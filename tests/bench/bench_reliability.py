@@ -1,10 +1,10 @@
-"""Does what the forecasts say come true? Probabilities beside outcomes, by tenths, before and after calibration.
+"""Are the probabilities of forecasts reliable? Forecasts and outcomes by tenths, before and after calibration.
 
     python -m tests.bench.bench_reliability [--fit] [FILE or FOLDER]...
 
-Every recording counts the same, whatever its length. "Held out": each family of recordings (those of one program) by a
-calibration that was fitted without it (and a tenth of the other families). ``--fit`` prints the calibration fitted to
-all, for ``wslgpud/risk/probability.py``. Without names: all of ``tests/traces``.
+Every recording has the same weight, whatever its length. "Held out": each family of recordings (those of one program)
+uses a calibration fitted without it (and without a tenth of the other families). ``--fit`` prints the one fitted
+to all, for ``wslgpud/risk/probability.py``. Default: all of ``tests/traces``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from wslgpud.risk.replay import replay
 from wslgpud.risk.trace import read_trace
 
 TRACES = Path(__file__).parents[1] / "traces"
-#: as the engine is certain, with the spread of times that was told before
+#: the engine's uncalibrated certainty, with the spread of times used before
 AS_DECIDED = Calibration(0.0, 1.0, 0.6, 0.0)
-#: where nothing is in sight there is nothing to be judged
+#: forecasts without a danger are not judged
 LEAST = 0.01
 _FINEST = 0.02
 FOLDS = 10
@@ -40,7 +40,7 @@ Vector = NDArray[np.float64]
 
 
 class Said(NamedTuple):
-    """One forecast: what it came from, and in how many seconds the end came (infinity: it did not)."""
+    """One forecast: its inputs, and the seconds until exhaustion (infinity: it did not happen)."""
 
     family: str
     weight: float
@@ -50,12 +50,12 @@ class Said(NamedTuple):
 
 
 def family(name: str) -> str:
-    """Return of which program a recording is: all that differ by a number, or by what they were recorded on."""
+    """Return the program of a recording: its name without prefix and number."""
     return re.sub(r"^(ram|gpu|real|vm)-", "", re.sub(r"[-_]?\d+$", "", name))
 
 
 def said(path: Path) -> Iterator[Said]:
-    """Yield each forecast of a danger in a recording, before its event."""
+    """Yield each forecast of a danger in a recording before its event."""
     truth = truth_beside(path)
     if truth is None:
         sys.exit(f"no .truth.json beside {path}")
@@ -84,7 +84,7 @@ def came(rows: Sequence[Said], seconds: float) -> Vector:
 
 
 def logarithmic_loss(rows: Sequence[Said], calibration: Calibration) -> float:
-    """Return how much the outcomes surprise, on average over all horizons; 0 is best."""
+    """Return the mean logarithmic loss over all horizons; 0 is best."""
     weights, losses = np.array([row.weight for row in rows]), []
     for horizon in HORIZONS:
         chance = np.clip(chances(rows, horizon, calibration), 1e-4, 1.0 - 1e-4)
@@ -94,7 +94,7 @@ def logarithmic_loss(rows: Sequence[Said], calibration: Calibration) -> float:
 
 
 def fitted(rows: Sequence[Said], start: Calibration = CALIBRATION) -> Calibration:
-    """Return the calibration of the least loss, by a search along its four numbers."""
+    """Return the calibration with the least loss, by coordinate search over its four parameters."""
     best, step = start, 0.2
     least = logarithmic_loss(rows, best)
     while step > _FINEST:
@@ -110,7 +110,7 @@ def fitted(rows: Sequence[Said], start: Calibration = CALIBRATION) -> Calibratio
 
 
 def tenths(said: Vector, true: Vector, weights: Vector) -> dict[int, tuple[float, float, float]]:
-    """Return, for each tenth of the probabilities, what was said, how much of it came true, and its weight."""
+    """Return the mean forecast, the observed frequency and the weight for each tenth of the probabilities."""
     meant = said > LEAST
     said, true, weights = said[meant], true[meant], weights[meant]
     where = np.minimum(9, (said * 10).astype(int))
@@ -125,7 +125,7 @@ def tenths(said: Vector, true: Vector, weights: Vector) -> dict[int, tuple[float
 
 
 def off_by(found: Mapping[int, tuple[float, float, float]]) -> float:
-    """Return the mean distance between what was said and what came true."""
+    """Return the mean distance between forecast and observed frequency (calibration error)."""
     return sum(abs(said - true) * weight for said, true, weight in found.values()) / sum(
         w for _, _, w in found.values()
     )

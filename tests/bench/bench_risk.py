@@ -1,6 +1,6 @@
-"""Cost of the risk engine: microseconds per resource and sample, beside a least-squares rule.
+"""Cost of the risk engine: microseconds per resource and sample, compared with a least-squares rule.
 
-Run by hand: ``python -m tests.bench.bench_risk`` (the goal is 100 us; wall-clock limits are no test).
+Run by hand: ``python -m tests.bench.bench_risk`` (the goal is 100 us; a wall-clock limit would make a flaky test).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RUNS = 5
 
 
 def stream(samples, gpus, growing, processes=30):
-    """A machine at one sample a second; ``growing`` climbs through all levels again and again."""
+    """A machine at one sample per second; ``growing`` repeatedly climbs through all levels."""
     rng = random.Random(1)
     for i in range(samples):
         used = (i % 1200) / 1200 if growing else 0.3 + 0.02 * rng.random()
@@ -42,7 +42,7 @@ def stream(samples, gpus, growing, processes=30):
 
 
 def cost(gpus, growing, samples=1500):
-    """Take the least of some runs: what another program on the machine does can only add to it."""
+    """Return the minimum of several runs: other programs can only add to it."""
     observations = list(stream(samples, gpus, growing))
     least = float("inf")
     for _ in range(RUNS):

@@ -1,9 +1,9 @@
-"""The engine's warnings judged by what happened, beside the simple rules that others use.
+"""Scores of the engine's warnings against the events that followed, compared with simple rules used elsewhere.
 
     python -m tests.bench.bench_score [FILE or FOLDER]...
 
-Takes the recordings named, and of a folder all ``.jsonl.gz`` in it and below; without any, those right in
-``tests/traces``. Each needs its ``NAME.truth.json`` beside it.
+Takes recordings, and all ``.jsonl.gz`` below folders; default: those directly in ``tests/traces``. Each needs its
+``NAME.truth.json`` beside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How long a scrape takes with 20 scrapers and 250 series: the goal is a p99 of 10 ms.
+"""Duration of a scrape with 20 scrapers and 250 series; the goal is a p99 of 10 ms.
 
-Run by hand: ``python tests/bench/bench_scrape.py [--peer URL]``; a peer's metrics on the same machine (such
-as node_exporter's http://127.0.0.1:9100/metrics) are measured in the same way beside it. On a machine that
-does other things, ``chrt -f 20`` before it keeps their time slices out of the figure.
+Run by hand: ``python tests/bench/bench_scrape.py [--peer URL]``. A peer's metrics on the same machine, such as
+node_exporter's http://127.0.0.1:9100/metrics, are measured in the same way. On a busy machine, prefix the command with
+``chrt -f 20``, which keeps other programs' time slices out of the result.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SERIES, SCRAPERS, SECONDS = 250, 20, 10
 
 
 def serve() -> None:
-    """Serve 250 series, a new value each ten times a second, until standard input ends."""
-    from wslgpud import config  # the scraping process does without
+    """Serve 250 series, updated ten times per second, until standard input is closed."""
+    from wslgpud import config  # not needed by the scraping process
     from wslgpud.metrics import MetricSpec
     from wslgpud.model import Reading, Sample, Snapshot, SourceReport
     from wslgpud.serve import HttpServer, Publisher, routes
@@ -45,7 +45,7 @@ def serve() -> None:
 
 
 async def scrape(host: str, port: int, path: str, until: float, took: list[float]) -> int:
-    """Scrape over one connection until the time comes; return the size of the last answer in bytes."""
+    """Scrape over one connection until the deadline; return the size of the last response in bytes."""
     reader, writer = await asyncio.open_connection(host, port)
     size = 0
     while time.perf_counter() < until:
@@ -55,7 +55,7 @@ async def scrape(host: str, port: int, path: str, until: float, took: list[float
         size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         await reader.readexactly(size)
         took.append(time.perf_counter() - began)
-        # A hundred times as often as Prometheus by default; like its targets, not all at the same instant.
+        # A hundred times Prometheus' default rate, and like there not all scrapers at the same instant.
         await asyncio.sleep(random.uniform(0.05, 0.15))
     writer.close()
     await writer.wait_closed()
@@ -63,7 +63,7 @@ async def scrape(host: str, port: int, path: str, until: float, took: list[float
 
 
 async def measure(name: str, url: str) -> None:
-    """Print what ``SCRAPERS`` see of ``url``."""
+    """Print the response times that ``SCRAPERS`` get from ``url``."""
     parts = urlsplit(url)
     took: list[float] = []
     until = time.perf_counter() + SECONDS
@@ -76,7 +76,7 @@ async def measure(name: str, url: str) -> None:
 
 
 def main() -> None:
-    """Measure wslgpud, and a peer if one is named."""
+    """Measure wslgpud, and a peer if given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", help="URL of another exporter's metrics")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)

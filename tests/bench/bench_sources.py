@@ -1,4 +1,4 @@
-"""What each source costs on this machine, beside psutil reading the least of the same.
+"""Cost of each source on this machine, compared with psutil reading a minimum of the same.
 
 Run by hand: ``python tests/bench/bench_sources.py [rounds]``.
 """
@@ -16,7 +16,7 @@ from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.registry import SOURCES
 
-#: psutil's calls for a part of what the source of that name reads.
+#: psutil's calls for some of the readings of the source with that name.
 PEERS: dict[str, tuple[Callable[[], object], ...]] = {
     "memory": (psutil.virtual_memory, psutil.swap_memory),
     "cpu": (psutil.cpu_times, psutil.getloadavg),
@@ -28,7 +28,7 @@ PEERS: dict[str, tuple[Callable[[], object], ...]] = {
 
 
 def microseconds(call: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Return median and 99th percentile of the processor time of the call."""
+    """Return the median and the 99th percentile of a call's CPU time."""
     times = []
     for _ in range(rounds):
         began = time.thread_time()
@@ -38,7 +38,7 @@ def microseconds(call: Callable[[], object], rounds: int) -> tuple[float, float]
 
 
 def main() -> None:
-    """Print a table and the cost of a tick."""
+    """Print a table, and the cost of a tick."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     tick = per_second = 0.0
     print(f"{'source':14} {'p50 us':>8} {'p99 us':>8} {'every s':>8} {'series':>7} {'psutil p50 us':>14}")

@@ -1,10 +1,10 @@
-"""How long commands take, and ``wslgpud run`` until it answers, in milliseconds.
+"""Duration of commands, and of ``wslgpud run`` until it answers, in milliseconds.
 
     python -m tests.bench.bench_start                                    # this version
-    python -m tests.bench.bench_start --beside OTHER/bin/wslgpud         # and another, in turns
+    python -m tests.bench.bench_start --beside OTHER/bin/wslgpud         # and another, alternating
 
-Processor time (user and system) is what a program needs: what else the machine does changes it little. Wall time
-beside it is what people wait. The first row is the floor: the interpreter alone.
+CPU time (user and system) hardly depends on other load on the machine; wall time is what users wait. The first row is
+the floor: the interpreter alone.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.servers import free_port
 
 OURS = Path(sys.executable).with_name("wslgpud")
-#: between two looks whether the daemon answers; the looks take the other processor
+#: interval for polling whether the daemon answers; polling uses the other CPU
 POLL_SECONDS = 0.002
 
 
 class Took(NamedTuple):
-    """Seconds of a processor, and of a clock."""
+    """CPU and wall time in seconds."""
 
     cpu: float
     wall: float
 
 
 def environment(home: Path, **settings: str) -> dict[str, str]:
-    """Return that of somebody who has configured nothing, whose bytecode is kept as in an installation."""
+    """Return an environment without configuration, in which bytecode is cached as in an installation."""
     usual = {k: v for k, v in clean_environment(home).items() if not k.startswith(("WSLGPUD_", "PYTHONDONTWRITE"))}
     return {**usual, "STATE_DIRECTORY": str(home / "state"), **settings}
 
@@ -47,17 +47,17 @@ def command(*words: str | Path, home: Path) -> Took:
     began = time.perf_counter()
     process = subprocess.Popen(words, env=environment(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, _, usage = os.wait4(process.pid, 0)
-    process.returncode = 0  # waited for already
+    process.returncode = 0  # already waited for
     return Took(usage.ru_utime + usage.ru_stime, time.perf_counter() - began)
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return what the threads of a process have used so far; ``stat`` would count in steps of 10 ms."""
+    """Return the CPU time of a process's threads; ``stat`` would have a resolution of 10 ms."""
     return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 class Daemon:
-    """``wslgpud run``, started."""
+    """A running ``wslgpud run``."""
 
     def __init__(self, program: Path, home: Path) -> None:
         port = free_port()
@@ -71,7 +71,7 @@ class Daemon:
         )
 
     def until(self, answers: Callable[[bytes], bool]) -> Took:
-        """Return what it has used, and how long it took, until ``/metrics`` answers so."""
+        """Return CPU and wall time until ``/metrics`` gives this response."""
         while time.perf_counter() - self._began < PATIENCE_SECONDS:
             try:
                 with urllib.request.urlopen(f"{self.url}/metrics", timeout=PATIENCE_SECONDS) as answer:
@@ -87,7 +87,7 @@ class Daemon:
 
 
 def measure(program: Path) -> dict[str, Took]:
-    """Return each figure of a version of ours once."""
+    """Return each figure of one version, measured once."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         found = {
@@ -105,17 +105,19 @@ def measure(program: Path) -> dict[str, Took]:
 
 
 def main() -> None:
-    """Measure in turns, and print the least and the median of each figure."""
+    """Measure the versions alternately; print the minimum and the median of each figure."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--times", type=int, default=10)
-    options.add_argument("--beside", type=Path, action="append", default=[], metavar="PROGRAM", help="another wslgpud")
+    options.add_argument(
+        "--beside", type=Path, action="append", default=[], metavar="PROGRAM", help="another version to compare with"
+    )
     chosen = options.parse_args()
     programs = [OURS, *chosen.beside]
     rows: dict[str, dict[Path, list[Took]]] = {}
     for number in range(1 + chosen.times):
         for program in programs:
             for name, took in measure(program).items():
-                if number:  # the first writes the bytecode
+                if number:  # the first run writes the bytecode
                     rows.setdefault(name, {}).setdefault(program, []).append(took)
     print(f"{'':24} {'processor, least':>16} {'median':>8} {'wall, least':>12} {'median':>8} ms")
     for name, versions in rows.items():

@@ -1,9 +1,9 @@
-"""What history costs: bytes a sample, bytes written, processor time, memory, and the time of each query.
+"""Cost of history: bytes per sample, bytes written, CPU time, memory, and the duration of queries.
 
     python tests/bench/bench_store.py [--hours 24] [--series 60] [--traces FOLDER] [--keep FILE]
 
-The values are those of a plausible machine (a training that allocates and frees, page cache, counters, what
-never changes), or those of recorded traces, one tick a second, through the real writer.
+Values are those of a simulated machine (a training that allocates and frees, page cache, counters, constants) or of
+recorded traces, one tick per second, through the real writer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ HEAT = MetricSpec("bench_heat_celsius", "gauge", "celsius", "A temperature.", ("
 POWER = MetricSpec("bench_power_watts", "gauge", "watts", "Power.", ("n",), decimals=1)
 FIXED = MetricSpec("bench_fixed_bytes", "gauge", "bytes", "What never changes.", ("n",))
 
-#: of twenty series: RAM and VRAM levels, kernel counters, shares, temperatures, powers, fixed sizes
+#: among twenty series: RAM and VRAM levels, kernel counters, shares, temperatures, powers, fixed sizes
 MIX = (LEVEL,) * 5 + (COUNT,) * 5 + (SHARE,) * 3 + (HEAT,) + (POWER,) + (FIXED,) * 5
 
 
 class Machine:
-    """A machine in front of which somebody trains, builds and goes to bed."""
+    """A simulated machine with trainings, builds and idle nights."""
 
     def __init__(self, series: int, seed: int = 1) -> None:
         self._chance = random.Random(seed)
@@ -54,7 +54,7 @@ class Machine:
         readings = []
         for i, spec in enumerate(self._specs):
             if spec is LEVEL:
-                # caches breathe all the time, allocations come in steps
+                # caches fluctuate all the time, allocations come in steps
                 if self._chance.random() < (0.6 if busy else 0.15):
                     state[i] += PAGE * round(gauss(0, 300 if busy else 8))
                 if busy and self._chance.random() < 0.01:
@@ -78,7 +78,7 @@ class Machine:
 
 
 class Traces:
-    """Recorded traces one after the other, their samples taken for seconds, filled up to many series."""
+    """Concatenated recordings, one sample per second, extended to the number of series."""
 
     def __init__(self, folder: Path, series: int) -> None:
         self._columns: list[tuple[MetricSpec, list[Number]]] = []
@@ -107,7 +107,7 @@ def _flat(record: dict, prefix: str = "") -> Iterator[tuple[str, Number]]:
 
 
 class Clock:
-    """The time of the day that is made up."""
+    """The simulated time."""
 
     now = float(T0)
 
@@ -130,7 +130,7 @@ def _timed(name: str, act, goal_ms: float, repeat: int = 7) -> None:
 
 
 def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
-    """Write so many hours and print what that cost."""
+    """Write ``hours`` of history and print the cost."""
     clock, ticks, samples = Clock(), round(hours * 3600), 0
     making = 0.0
     with Store(file, StoreSettings(raw_days=3650), host_name="bench", clock=clock) as store:
@@ -165,7 +165,7 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
 
 
 def shares(file: Path) -> None:
-    """Print which table takes what."""
+    """Print the share of each table."""
     with sqlite3.connect(file) as database:
         sys.stdout.write("  ")
         for table in ("chunk", "block", "rollup_minute", "rollup_hour", "batch"):
@@ -180,7 +180,7 @@ def shares(file: Path) -> None:
 
 
 def queries(file: Path, hours: float) -> None:
-    """Time what people ask for."""
+    """Time typical queries."""
     reader = Reader(str(file))
     end = T0 + hours * 3600
     refs: list[SeriesRef] = reader.series()

@@ -1,4 +1,4 @@
-"""What the checks of other tools find of faults planted in the same memory, beside ours.
+"""Faults found by the checks of other tools and by ours, planted in the same memory.
 
 On a CPU: 64 MiB stand for a card, 40 MiB for 4 GiB. On a real card: ``python -m tests.gpu.stress_batteries``.
 """

@@ -1,11 +1,11 @@
-"""How often the right program is named where the driver does not say who takes a card, and how sure it is of that.
+"""How often the right process is named when the driver does not report VRAM per process, and with what certainty.
 
     python -m tests.bench.bench_suspects [FOLDER] [--fit]
 
-Takes the recordings of ``tests/shared_cards`` (made by ``tests/traces/record_company.py``): programs that share a
-card, one of which takes ever more of it. Their VRAM is hidden, as WSL2 hides it, and processes are listed every five
-seconds, as the daemon lists them. It is asked whenever the card has filled by another 8 % since the growth began.
-``--fit`` prints weights fitted to them, and how good they are for kinds of growth that were left out of the fit.
+Uses the recordings of ``tests/shared_cards`` (made by ``tests/traces/record_company.py``): programs that share a card,
+one of which keeps growing. Their VRAM is hidden, as under WSL2, and processes are listed every five seconds, as by the
+daemon. The question is asked whenever the card has filled by another 8 % since the growth began. ``--fit`` prints
+weights fitted to the recordings, and their quality for kinds of growth left out of the fit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from wslgpud.risk.trace import read_trace
 
 FOLDER = Path(__file__).parents[1] / "shared_cards"
 LIST_SECONDS, ASKED_SHARE = 5.0, 0.08
-#: share of a card that is taken at once when programs start
+#: share of a card that programs allocate at once when they start
 GROWN_SHARE = 0.1
-#: clues that are fitted; the others are only measured
+#: clues with fitted weights; the others are only measured
 USED = ("new", "changed")
 
 
 def hidden(observations):
-    """Yield observations as under WSL2: no process on the card, processes every few seconds."""
+    """Yield observations as under WSL2: no VRAM per process, and a process list every few seconds."""
     listed, t = (), -math.inf
     for seen in observations:
         if seen.t - t >= LIST_SECONDS:
@@ -39,7 +39,7 @@ def hidden(observations):
 
 
 def questions(path):
-    """Yield (clues of each suspect, the place of the right one or None) for each moment at which it is asked."""
+    """Yield (clues of each suspect, index of the right one or None) for each moment of the question."""
     truth = json.loads(path.with_name(f"{path.name.split('.')[0]}.truth.json").read_text())
     card, told = CardSuspects(), list(read_trace(path))
     held = [{p.pid: p.used_bytes or 0 for p in seen.gpus[0].processes} for seen in told]
@@ -53,7 +53,7 @@ def questions(path):
         lost = gpu.used_bytes - told[since].gpus[0].used_bytes
         mine = own - held[since].get(truth["grew"], 0)
         if lost < GROWN_SHARE * gpu.total_bytes or mine < 0.5 * lost:
-            continue  # programs that start take some, too: who grew is told only of what follows
+            continue  # programs that start allocate some, too: only later growth is attributed
         if asked is not None and gpu.used_bytes - asked < ASKED_SHARE * gpu.total_bytes:
             continue
         asked = gpu.used_bytes
@@ -63,7 +63,7 @@ def questions(path):
 
 
 def fitted(rows):
-    """Return weights under which the right ones are likeliest, by gradient ascent, drawn a little towards none."""
+    """Return the maximum-likelihood weights, by gradient ascent with a small L2 penalty."""
     weights, unknown = [0.0] * len(USED), 0.0
     for _ in range(300):
         slopes, slope = [-0.005 * len(rows) * w for w in weights], 0.0
@@ -79,7 +79,7 @@ def fitted(rows):
 
 
 def judged(rows, weights=WEIGHTS, unknown=UNKNOWN):
-    """Return (how sure of the likeliest, whether it was right, whether a mere guess was) for each question."""
+    """Return (probability of the likeliest, whether it was right, whether a random guess was) for each question."""
     found = []
     for clues, right in rows:
         if not clues:

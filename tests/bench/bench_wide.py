@@ -1,8 +1,8 @@
-"""How well the risk engine does on a broad family of made-up machines, by scenario.
+"""Score of the risk engine on a broad family of synthetic machines, by scenario.
 
     python -m tests.bench.bench_wide [FIRST_SEED [SEEDS [FASTEST SLOWEST]]]
 
-FASTEST and SLOWEST bound the seconds from half full to the end. Prints the table of wslgpud/risk/README.md.
+FASTEST and SLOWEST limit the seconds from half full to exhaustion. Prints the table of wslgpud/risk/README.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wslgpud.risk.replay import replay
 
 
 def judged(name, scenarios, seeds, paces):
-    """Return the engine's score over these scenarios, drawn with these seeds."""
+    """Return the engine's score over these scenarios with these seeds."""
 
     def pairs():
         for scenario in scenarios:

@@ -1,9 +1,9 @@
-"""What a year of history costs: size, the time of each query, bytes written, from a day to a year.
+"""Cost of up to a year of history: size, duration of queries, bytes written.
 
     python -m tests.bench.bench_year [--series 60] [--keep FOLDER]
 
-The databases are those of ``tests.bench.year`` (some minutes); bytes written are those of the real writer
-over an hour (see ``bench_store``, which does the same for a day).
+``tests.bench.year`` makes the databases (some minutes); bytes written are measured with the real writer over an hour
+(``bench_store`` does the same for a day).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from wslgpud.store.slots import Slots
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
 
-#: name, days of minutes and hours, days of every sample
+#: name, days of minute and hour summaries, days of every sample
 AGES = (("a day", 1, 1), ("a week", 7, 7), ("a month", 30, 30), ("a year", 366, 30))
 REPEAT = 25
 VRAM = "gpu_memory_used_bytes"
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Return milliseconds of processor time, the least of some runs: other programs only ever add to it."""
-    act()  # the file is in the page cache, as a history that is written all the time is
+    """Return CPU time in milliseconds, the minimum of several runs: other programs can only add to it."""
+    act()  # warms the page cache, as constant writing does
     taken = []
     for _ in range(REPEAT):
         began = time.thread_time()
@@ -47,7 +47,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def queries(file: Path, end: int) -> dict[str, float]:
-    """Return the milliseconds of what people ask for."""
+    """Return the duration of typical queries in milliseconds."""
     with Reader(str(file)) as reader:
         ram, *cards = (*reader.series("memory_available_bytes"), *reader.series(VRAM))
         (noisy,) = reader.series("pressure_waiting_seconds{resource=cpu}")
@@ -70,13 +70,13 @@ def queries(file: Path, end: int) -> dict[str, float]:
 
 
 def as_many(end: int) -> tuple[list[float], list[int]]:
-    """Make the times and values of a day out of nothing: what no reader in Python can be quicker than."""
+    """Create the times and values of a day without reading: a lower bound for any reader in Python."""
     times = range((end - DAY) * 1000, end * 1000, 1000)
     return list(map(truediv, times, repeat(1000))), list(accumulate(repeat(4096, DAY - 1), initial=2**34))
 
 
 def deleting(file: Path) -> None:
-    """Have everything deleted for its size, and print what the longest slice took."""
+    """Delete everything by the size limit, and print the duration of the longest slice."""
     taken = []
     with engines.writer_engine(str(file)).connect() as connection:
         keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer(), Slots(), StoreStats())
@@ -95,7 +95,7 @@ def deleting(file: Path) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--series", type=int, default=60)
-    options.add_argument("--keep", type=Path, help="folder for the databases, used again when they are there")
+    options.add_argument("--keep", type=Path, help="folder for the databases; existing ones are reused")
     chosen = options.parse_args()
     end = int(time.time()) // PERIOD_SECONDS * PERIOD_SECONDS
     sizes: list[Info] = []

@@ -1,7 +1,7 @@
-"""What a user would run instead of wslgpud, and how it is fetched and started for ``bench_cost``.
+"""Alternatives to wslgpud for ``bench_cost``: how they are downloaded and started.
 
-Peers lie outside of the repository, in ``~/.cache/wslgpud-peers``: Debian's packages unpacked, not installed
-(they would start with the machine), and an environment of Python's for what comes from PyPI.
+They are kept outside the repository, in ``~/.cache/wslgpud-peers``: Debian's packages, unpacked instead of installed
+(installed services would start at boot), and a Python environment for packages from PyPI.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PYPI = ("glances[gpu]", "prometheus-client", "nvitop-exporter")
 
 @dataclass(frozen=True)
 class Started:
-    """What runs: the command, where it is scraped (none: nowhere), variables beside the environment."""
+    """A program to run: the command, its URL for scraping (or none), additional environment variables."""
 
     command: list[str]
     url: str = ""
@@ -42,7 +42,7 @@ class Started:
 
     @property
     def version(self) -> str:
-        """Return what the program says of its version."""
+        """Return the version that a program reports."""
         option = "-V" if self.command[0].endswith("/netdata") else "--version"
         environment = {**os.environ, **dict(self.variables)}
         asked = subprocess.run([*self._program, option], env=environment, capture_output=True, text=True, check=False)
@@ -55,7 +55,7 @@ class Started:
 
 
 def fetch() -> None:
-    """Unpack and install the peers; takes a minute and 300 MB."""
+    """Download and unpack the alternatives; takes a minute and 300 MB."""
     packages = FOLDER / "packages"
     packages.mkdir(parents=True, exist_ok=True)
     subprocess.run(["apt-get", "download", *DEBIAN], cwd=packages, check=True)
@@ -66,14 +66,14 @@ def fetch() -> None:
 
 
 def found(name: str) -> str | None:
-    """Return a program of Debian's: unpacked by us, by ./tests/run, or installed."""
+    """Return a program of a Debian package: unpacked here or by ./tests/run, or installed."""
     places = [FOLDER / "debian" / "usr" / "bin" / name, FOLDER / "debian" / "usr" / "sbin" / name]
     places += UNPACKED.glob(f"*/usr/bin/{name}")
     return next((str(place) for place in places if place.exists()), shutil.which(name))
 
 
 def python_module(module: str) -> list[str] | None:
-    """Return the command that runs a module of the peers' Python, if it is there."""
+    """Return the command that runs a module in the alternatives' Python, if installed."""
     python = FOLDER / "python" / "bin" / "python"
     installed = list((FOLDER / "python").glob(f"lib/python*/site-packages/{module}"))
     return [str(python), "-m", module] if installed else None
@@ -126,7 +126,7 @@ def netdata(folder: Path) -> Started | None:
 
 
 def prometheus(folder: Path, targets: list[str]) -> Started | None:
-    """Start Prometheus that scrapes ``targets`` once a second."""
+    """Return a Prometheus that scrapes ``targets`` once per second."""
     program, port = found("prometheus"), free_port()
     hosts = ", ".join(f"'{url.split('/')[2]}'" for url in targets)
     settings = folder / "prometheus.yml"

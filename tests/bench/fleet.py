@@ -1,7 +1,7 @@
-"""A fleet for the benchmarks of central servers: what one recorded machine tells, with figures of its own for each.
+"""A simulated fleet for the benchmarks of central servers: one recorded machine, with different values for each.
 
-The series are those that a real daemon exposes of a machine of ``tests/hosts``; they pass through the daemon's own
-store and exporter, which see a machine a second as they would beside the daemon's other parts.
+The series are those that a real daemon exposes for a machine of ``tests/hosts``. They pass through the daemon's own
+store and exporter, which get a sample per second as in a daemon.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from wslgpud.model import Reading, Sample, Snapshot, SourceReport
 from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.negotiation import OPENMETRICS
 
-#: a machine under WSL2 with a card that is nearly full
+#: a machine under WSL2 with a nearly full card
 HOST = "wsl2-vram-full"
-#: seconds by which the day of each machine differs from that of the one before
+#: offset in seconds between the simulated days of consecutive machines
 _APART_SECONDS = 7 * 3600 + 300
 
 _new_reading: Callable[[Iterable[Any]], Reading] = partial(tuple.__new__, Reading)
 
 
 def exposed() -> list[Line]:
-    """Return the series that a daemon exposes of the recorded machine, and where each stands."""
+    """Return the series that a daemon exposes for the recorded machine, with their values."""
     with (
         tempfile.TemporaryDirectory() as home,
         daemon(Path(home), "--host-root", str(HERE / HOST), settings={"WSLGPUD_STORE__COMMIT_SECONDS": "1"}) as running,
@@ -52,7 +52,7 @@ def exposed() -> list[Line]:
 
 
 class Box:
-    """One machine of the fleet."""
+    """A machine of the fleet."""
 
     def __init__(self, number: int, known: Sequence[Line]) -> None:
         self.name = f"box{number:03}"
@@ -60,11 +60,11 @@ class Box:
         self._machine = Machine([replace(line) for line in known], seed=number)
 
     def snapshots(self, start: int, seconds: int) -> Iterator[Snapshot]:
-        """Yield a snapshot for each second from ``start`` on."""
+        """Yield a snapshot per second, from ``start`` on."""
         columns = map(_readings, self._machine.lines, self._machine.stretch(start + self._apart, seconds))
         for second, readings in enumerate(zip(*columns, strict=True)):
             wall = start + second + 0.25
-            # under the name by which the sampler tells of itself there is no series more than on a real machine
+            # under the sampler's own name, so that there are no more series than on a real machine
             report = SourceReport("sampler", "ok", Sample(readings), wall, 0.001)
             yield Snapshot(wall, wall, second, (report,))
 
@@ -74,12 +74,12 @@ def _readings(line: Line, scaled: Sequence[float]) -> Sequence[Reading]:
     values = [value / scale for value in scaled] if scale > 1 else scaled
     if scaled.count(first) == len(scaled):
         return [Reading(line.spec, values[0], line.labels)] * len(scaled)
-    # a constructor in Python takes three times as long, and there are millions of them
+    # a Python constructor would take three times as long, for millions of readings
     return [*map(_new_reading, zip(repeat(line.spec), values, repeat(line.labels), strict=False))]
 
 
 def scrapes(box: Box, start: int, seconds: int) -> list[bytes]:
-    """Return what a scraper of the machine gets in each second, zipped."""
+    """Return the compressed response to a scrape in each second."""
     clock = FakeClock(start)
     publisher = Publisher(catalogue(), clock)
     found = []

@@ -1,4 +1,4 @@
-"""Two hundred stores that copy themselves into one PostgreSQL; see ``bench_fleet``."""
+"""Two hundred stores that copy themselves to one PostgreSQL; see ``bench_fleet``."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from wslgpud.config import StoreSettings
 from wslgpud.store import Reader, Store, upkeep
 from wslgpud.store.schema import PERIOD_SECONDS
 
-#: each daemon holds one; Debian's default is 100
+#: one connection per daemon; Debian's default is 100
 CONNECTIONS = 300
-#: a daemon's own
+#: the daemon's default
 SETTINGS = StoreSettings()
-#: for how long a tenth of the machines does without the server
+#: how long a tenth of the machines is disconnected from the server
 AWAY_SECONDS = 3600
-#: until all of them have found it, and each has committed
+#: until all are connected and have committed
 WARM_UP_SECONDS = 25
-#: of these the size is told apart
+#: tables whose size is listed separately
 TABLES = {"samples": ("chunk", "block"), "summaries": ("rollup_minute", "rollup_hour")}
-#: the moment of each machine's newest sample, as a daemon that takes one a second leaves it
+#: time of each machine's newest sample, with one sample per second
 NEWEST = "SELECT max(ms + (ticks - 1) * 1000) / 1000.0 FROM batch GROUP BY slot >> 34"
 
 
 class Fleet:
-    """The stores of all machines, and the time that they are told; their server is at a port."""
+    """The stores of all machines, with their simulated time; the server listens on ``port``."""
 
     def __init__(self, known: Sequence[Line], machines: int, folder: Path, port: int, start: int) -> None:
         self.clock, self.series = FakeClock(start), len(known)
@@ -63,7 +63,7 @@ class Fleet:
             return [*connection.exec_driver_sql(sql)]
 
     def write(self, some: int, seconds: int) -> None:
-        """Write so many seconds of ``some`` machines, one after the other."""
+        """Write ``seconds`` of samples of ``some`` machines, one after another."""
         start = round(self.clock.now)
         for box, store in zip(self.boxes[:some], self.stores, strict=False):
             for begin in range(start, start + seconds, PERIOD_SECONDS):
@@ -74,14 +74,14 @@ class Fleet:
         self.clock.now = float(start + seconds)
 
     def look_after(self, when_mono: float = 0.0) -> None:
-        """Have each copy on the server looked at now for what is to be sealed or deleted, or at another moment."""
+        """Let each copy on the server seal and delete what is due, now or at another time."""
         for store in self.stores:
             store._central.writer._upkeep._due_mono = when_mono
             store._central.writer.wake()
 
 
 def wait_until(done: Callable[[], bool], patience_seconds: float = 600.0) -> float:
-    """Wait for something; return how long that took."""
+    """Wait for a condition; return the seconds it took."""
     began = time.monotonic()
     while not done():
         if time.monotonic() - began > patience_seconds:
@@ -91,7 +91,7 @@ def wait_until(done: Callable[[], bool], patience_seconds: float = 600.0) -> flo
 
 
 class Meter:
-    """The processor time of the server and of our own process since it was made."""
+    """CPU time of the server and of this process since its creation."""
 
     def __init__(self, server: PostgreSQL) -> None:
         self._server = server
@@ -106,7 +106,7 @@ class Meter:
 
 
 def _caught_up(fleet: Fleet, server: PostgreSQL, away: int, seconds: int) -> dict[str, Any]:
-    """See how long it takes until the server has all that ``away`` machines have written without it."""
+    """Measure how long the server takes to receive all that ``away`` machines have written while disconnected."""
     meter = Meter(server)
     took = wait_until(lambda: all(store.stats().replication_queue_ticks == 0 for store in fleet.stores))
     samples = away * seconds * fleet.series
@@ -114,7 +114,7 @@ def _caught_up(fleet: Fleet, server: PostgreSQL, away: int, seconds: int) -> dic
 
 
 def _sealed(fleet: Fleet, server: PostgreSQL, chunks: int) -> dict[str, Any]:
-    """Have quarters of an hour sealed on the server that are complete."""
+    """Seal the complete quarters of an hour on the server."""
     meter = Meter(server)
     fleet.look_after()
     took = wait_until(lambda: fleet.query("SELECT count(*) FROM chunk") == [(chunks,)])
@@ -127,7 +127,7 @@ def _sealed(fleet: Fleet, server: PostgreSQL, chunks: int) -> dict[str, Any]:
 
 
 class Lag(threading.Thread):
-    """Asks the server again and again how old the newest samples of all machines are."""
+    """Polls the server for the age of the newest sample of each machine."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(daemon=True)
@@ -152,7 +152,7 @@ def _live(fleet: Fleet, server: PostgreSQL, seconds: int) -> dict[str, Any]:
     lag, late, meter, log = Lag(fleet), 0.0, Meter(server), 0
     began = time.monotonic()
     for second, snapshots in enumerate(zip(*made, strict=True)):
-        if second == WARM_UP_SECONDS:  # all of them are there, and each has committed
+        if second == WARM_UP_SECONDS:  # all are connected and have committed
             meter, log = Meter(server), _log_bytes(fleet)
             lag.start()
         fleet.clock.now = snapshots[0].wall
@@ -181,7 +181,7 @@ def _log_bytes(fleet: Fleet) -> int:
 
 
 def timed(act: Callable[[], object], repeat: int = 5) -> float:
-    """Return the seconds that something takes, the median of some times."""
+    """Return the median duration of some calls in seconds."""
 
     def once() -> float:
         began = time.perf_counter()
@@ -203,7 +203,7 @@ def _questions(fleet: Fleet, begin: float) -> dict[str, float]:
 
 
 def _retention(fleet: Fleet, server: PostgreSQL) -> dict[str, Any]:
-    """Let time pass until all that is sealed is too old."""
+    """Advance time until everything sealed has expired."""
     ((ticks,),) = fleet.query("SELECT sum(ticks) FROM chunk")
     meter = Meter(server)
     fleet.clock.now += (SETTINGS.raw_days + 1) * DAY
@@ -213,14 +213,14 @@ def _retention(fleet: Fleet, server: PostgreSQL) -> dict[str, Any]:
 
 
 def central_database(known: Sequence[Line], machines: int, seconds: int) -> dict[str, Any]:
-    """Return what a PostgreSQL as Debian ships it carries; only ``max_connections`` is raised."""
+    """Return the figures for Debian's PostgreSQL with only ``max_connections`` raised."""
     stored = [line for line in known if line.spec.stored]
     away = -(-machines // 10)
     boundary = round(time.time()) // PERIOD_SECONDS * PERIOD_SECONDS
-    # a clock that has gone on evenly for ten minutes is believed; the bench has no ten minutes
+    # the store trusts a clock only after ten steady minutes; the benchmark does not wait that long
     upkeep.SETTLE_SECONDS = 0.0
     with ExitStack() as stack:
-        # in memory: the disks of two hundred machines are not the server's
+        # in memory: the machines' own disks must not compete with the server's
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm")))
         port = free_port()
         fleet = Fleet(stored, machines, folder, port, boundary - AWAY_SECONDS)

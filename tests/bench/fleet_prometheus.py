@@ -24,17 +24,17 @@ from tests.grafana.panels import QUERIES, Query
 from tests.support.servers import Prometheus, program, prometheus
 from wslgpud.serve.negotiation import OPENMETRICS
 
-#: what the fleet dashboard shows when it is opened
+#: time range of the fleet dashboard when it is opened
 HOURS = 6
-#: Prometheus' own default is a minute; this is what most set, and what the dashboards expect
+#: Prometheus' default is a minute; most set this, and the dashboards expect it
 USUAL_SECONDS = 15
-#: after its start Prometheus spreads the targets over an interval, and loads
+#: after its start Prometheus spreads the targets over an interval
 WARM_UP_SECONDS = 15
 DASHBOARD = [query for query in QUERIES if query.dashboard == "wslgpud-fleet"]
 
 
 class Targets(http.server.ThreadingHTTPServer):
-    """All machines at one port: ``/7/metrics`` is what the eighth tells in this second."""
+    """All machines on one port: ``/7/metrics`` is the current response of the eighth."""
 
     daemon_threads = True
 
@@ -66,7 +66,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def scraping(bodies: list[list[bytes]], interval: int) -> Iterator[tuple[Prometheus, Path]]:
-    """Run a Prometheus that scrapes all machines; yield it and its folder."""
+    """Run a Prometheus that scrapes all machines; yield it with its folder."""
     with tempfile.TemporaryDirectory() as scratch, Targets(bodies) as targets:
         threading.Thread(target=targets.serve_forever, daemon=True).start()
         host, port = targets.server_address[:2]
@@ -82,7 +82,7 @@ def scraping(bodies: list[list[bytes]], interval: int) -> Iterator[tuple[Prometh
 
 
 def _appended(server: Prometheus) -> int:
-    """Return how many samples it has taken since its start."""
+    """Return the number of samples appended since its start."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     counted = re.findall(r"^prometheus_tsdb_head_samples_appended_total\S* (\S+)", text, re.MULTILINE)
@@ -115,13 +115,13 @@ def _live(bodies: list[list[bytes]], interval: int, seconds: int) -> dict[str, A
 
 
 def _openmetrics(boxes: Sequence[Box], known: Sequence[Line], end: int, file: Path) -> int:
-    """Write six hours of what the fleet dashboard asks for; return the number of samples."""
+    """Write six hours of the series that the fleet dashboard queries; return the number of samples."""
     asked = {line.spec.exposed_name for line in known if any(line.spec.exposed_name in q.expression for q in DASHBOARD)}
     lines: dict[str, list[str]] = {name: [] for name in [*sorted(asked), "up"]}
     steps = range(0, HOURS * 3600, USUAL_SECONDS)
     for box in boxes:
         where = f'job="wslgpud",instance="{box.name}"'
-        # a step of the machine's for each scrape
+        # one simulated step per scrape
         for step, snapshot in zip(steps, box.snapshots(end - HOURS * 3600, len(steps)), strict=True):
             at = end - HOURS * 3600 + step
             lines["up"].append(f"up{{{where}}} 1 {at}\n")
@@ -138,7 +138,7 @@ def _openmetrics(boxes: Sequence[Box], known: Sequence[Line], end: int, file: Pa
 
 
 def _asked(server: Prometheus, query: Query, end: int) -> None:
-    """Ask as Grafana does when the dashboard is opened: of six hours a point every half minute."""
+    """Query like Grafana when the dashboard is opened: six hours, a point every half minute."""
     expression = query.asked("")
     if query.instant:
         server.ask("query", query=expression, time=str(end))
@@ -147,7 +147,7 @@ def _asked(server: Prometheus, query: Query, end: int) -> None:
 
 
 def _dashboard(known: Sequence[Line], machines: int) -> dict[str, Any]:
-    """Open the fleet dashboard over six hours; then let four of them be too old."""
+    """Open the fleet dashboard over six hours; then let four of them expire."""
     end = round(time.time()) // 7200 * 7200
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -175,7 +175,7 @@ def _dashboard(known: Sequence[Line], machines: int) -> dict[str, Any]:
 
 
 def central_prometheus(known: Sequence[Line], machines: int, seconds: int) -> dict[str, Any]:
-    """Return what a Prometheus as Debian ships it carries."""
+    """Return the figures for Debian's Prometheus."""
     start = round(time.time())
     bodies = [scrapes(Box(number, known), start, seconds + WARM_UP_SECONDS) for number in range(machines)]
     command = [program("prometheus", "prometheus"), "--version"]

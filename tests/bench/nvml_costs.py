@@ -1,4 +1,4 @@
-"""What each NVML call costs on this machine, as the table in wslgpud/probes/README.md.
+"""Cost of each NVML call on this machine, as the table in wslgpud/probes/README.md.
 
 python -m tests.bench.nvml_costs [LIBRARY]
 """
@@ -14,15 +14,15 @@ from wslgpud.probes.nvml_backend import Failed, NvmlLibrary, written
 from wslgpud.probes.nvml_calls import CALLS, EACH, Call
 from wslgpud.probes.nvml_probe import Session
 
-#: never made by the daemon; measured all the same, so that the reason stays checkable
+#: never called by the daemon; measured to document why
 EXPENSIVE = (Call("bar1", EACH, "BAR1MemoryInfo"), Call("pcie_throughput", EACH, ("PcieThroughput", 0)))
 ROUNDS = 200
-#: A call that takes longer is measured fewer times: nobody waits a minute for PCIe throughput.
+#: Slower calls are measured fewer times: PCIe throughput would take a minute.
 PATIENCE_SECONDS = 2.0
 
 
 def costs(session: Session) -> str:
-    """Return a Markdown table of what each call costs on the first GPU, in microseconds."""
+    """Return a Markdown table of the duration of each call on the first GPU, in microseconds."""
     gpu = next(gpu for gpu in session.gpus if not gpu.lost)
     lines = [
         ", ".join(f"{k} {v}" for k, v in {"card": gpu.identity.get("name"), **session.system}.items()),

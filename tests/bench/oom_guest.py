@@ -1,10 +1,10 @@
-"""Runs inside a machine of ``bench_oom``: one scenario, watched; prints what happened as JSON. Standard library only.
+"""Runs one scenario inside a machine of ``bench_oom`` and prints the result as JSON. Standard library only.
 
     python3 oom_guest.py SCENARIO SECONDS           # as root
     python3 oom_guest.py act KIND ARGUMENT...       # a program of the scenario, as a user
 
-Each scenario has a ballast, an innocent program that holds memory and ends by itself after a while, and a job that
-takes more than the ballast leaves. A job that lives until the ballast has ended can finish. Shares are of RAM and swap.
+Each scenario has a ballast, an innocent program that holds memory and exits after a while, and a job that allocates
+more than the ballast leaves. A job that survives until the ballast has exited can finish. Shares are of RAM and swap.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pathlib import Path
 
 MIB = 1 << 20
 STEP_SECONDS = 0.25
-#: a command that is answered later than this was not answered in time
+#: a command that takes longer than this was late
 PATIENCE_SECONDS = 2.0
-#: until the ballast is ready; from the job's beginning to the ballast's end; and to the end of the run at the latest
+#: time limit for the ballast to be ready; from the job's start to the ballast's exit; to the end of the run
 READY_SECONDS, ROOM_SECONDS, LONGEST_SECONDS = 120.0, 20.0, 50.0
 ALICE = "alice"
-#: and as killable as any other program, which we are not
+#: with the default OOM score: the observer itself has -1000
 AS_ALICE = ("choom", "-n", "0", "--", "setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--init-groups")
 RUN = Path("/run/oom")
-#: like most memory: two thirds of a page can be compressed
+#: compressible like typical memory: by about two thirds
 PAGE = b"".join(b"%08d" % number for number in range(340)).ljust(2731, b"x")
-#: by scenario the share of the ballast and what the job does: kind, and its arguments
+#: by scenario: the ballast's share, and the job's kind and arguments
 SCENARIOS: dict[str, tuple[float, tuple[str, ...]]] = {
     "leak": (0.4, ("grow", "0.6", "15")),
     "workers": (0.4, ("workers", "20", "0.6", "15")),
@@ -58,7 +58,7 @@ def memory(*names: str) -> int:
 
 
 class Heap:
-    """Memory of this program, each MiB of which is stamped and can be checked."""
+    """Memory of this program; each MiB is stamped and can be verified."""
 
     def __init__(self, most_bytes: int) -> None:
         self.block = b"".join(PAGE + os.urandom(1365) for _ in range(MIB // 4096))
@@ -81,11 +81,11 @@ class Heap:
 
 
 def grow(share: float, seconds: float, *, touched: float = 0.0) -> int:
-    """Take a share of all memory at one rate, and end if all is as it was written."""
+    """Allocate a share of all memory at a constant rate; verify its content at the end."""
     target = share * memory("MemTotal", "SwapTotal")
     heap, grown = Heap(int(target)), 0.0
     while heap.mib * MIB < target:
-        # By its own time: who was paused goes on where it was.
+        # By its own running time: a paused program continues where it was.
         began = time.monotonic()
         time.sleep(0.1)
         grown += min(0.2, time.monotonic() - began)
@@ -95,7 +95,7 @@ def grow(share: float, seconds: float, *, touched: float = 0.0) -> int:
 
 
 def hold(share: float) -> int:
-    """Take a share of all memory at once and keep it until told to end."""
+    """Allocate a share of all memory at once and keep it until stdin is closed."""
     heap = Heap(int(share * memory("MemTotal", "SwapTotal")))
     heap.grow_to(share * memory("MemTotal", "SwapTotal"))
     print("ready", flush=True)
@@ -104,7 +104,7 @@ def hold(share: float) -> int:
 
 
 def workers(count: int, share: float, seconds: float) -> int:
-    """Fork as many workers, each of which takes its part."""
+    """Fork ``count`` workers, each of which allocates its part."""
     pids = []
     for _ in range(count):
         pid = os.fork()
@@ -115,7 +115,7 @@ def workers(count: int, share: float, seconds: float) -> int:
 
 
 def make(jobs: int, share: float, seconds: float) -> int:
-    """As ``make -j`` does: a shell for each compiler."""
+    """Start a shell for each compiler, like ``make -j``."""
     Path("/proc/self/comm").write_text("make")
     line = f'{sys.executable} -I {__file__} act cc1plus {share / jobs} {seconds}; exit "$?"'
     children = [subprocess.Popen(["/bin/sh", "-c", line]) for _ in range(jobs)]
@@ -134,7 +134,7 @@ def compiler(share: float, seconds: float) -> int:
 
 
 def tmpfs(share: float, seconds: float) -> int:
-    """Fill files in RAM, which no program owns, and remove them at the end."""
+    """Fill a file in tmpfs, which no process accounts for, and remove it at the end."""
     target, written = share * memory("MemTotal", "SwapTotal"), 0
     block, begun, file = os.urandom(MIB), time.monotonic(), Path("/dev/shm/fill")
     with file.open("wb") as out:
@@ -162,11 +162,11 @@ def act(kind: str, *arguments: str) -> int:
     return grow(*numbers, touched=0.25 if kind == "hot" else 0.0)
 
 
-# The one who watches
+# The observer
 
 
 class Shell(threading.Thread):
-    """Somebody who types a command each second, and how long each took to answer."""
+    """A user typing a command every second; measures the response times."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -191,7 +191,7 @@ class Shell(threading.Thread):
                 time.sleep(max(0.0, asked + 1.0 - time.monotonic()))
 
     def slow(self, since: float, until: float) -> tuple[float, float]:
-        """Return in how many seconds a command would have been answered too late, and the longest answer."""
+        """Return the seconds during which a command would have been late, and the longest response time."""
         took = [length for at, length in self.answers if since <= at <= until]
         if self.asked is not None:
             took.append(until - self.asked)
@@ -201,7 +201,7 @@ class Shell(threading.Thread):
 
 
 class Actor:
-    """A program of the scenario, in a scope of its own below the user's systemd, as a desktop starts one."""
+    """A program of the scenario, in its own scope of the user's systemd, as a desktop starts it."""
 
     def __init__(self, role: str, arguments: Sequence[str], uid: int) -> None:
         self.role, self.began = role, time.monotonic()
@@ -236,7 +236,7 @@ class Actor:
         return "finished" if code == 0 else "killed" if code < 0 else "failed"
 
     def signalled(self) -> int:
-        """Return how many of its processes were ended by a signal."""
+        """Return how many of its processes were killed by a signal."""
         code = self.process.poll()
         said = (self.process.stdout.read() if code is not None and self.process.stdout else "").splitlines()
         codes = [int(one) for one in json.loads(said[-1]).values()] if said and said[-1].startswith("{") else []
@@ -250,7 +250,7 @@ def state(pid: int) -> str:
 
 
 def kernel_kills() -> list[tuple[int, str]]:
-    """Return whom the kernel has killed since the machine's start, by pid and name."""
+    """Return the processes killed by the kernel since boot, by pid and name."""
     found = []
     log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     with suppress(BlockingIOError):

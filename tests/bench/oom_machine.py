@@ -1,4 +1,4 @@
-"""The machines of ``bench_oom``: booted and prepared once for each size, then started from a snapshot."""
+"""The machines of ``bench_oom``: each size is booted and prepared once, and then started from a snapshot."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.vm.image import Image, cache_folder
 from tests.vm.snapshots import SnapshotMachine, make_drives
 
 REPOSITORY = Path(__file__).parents[2]
-#: of Debian, beside what every machine has
+#: Debian packages in addition to the base image
 PACKAGES = ("earlyoom", "systemd-oomd", "procps")
 SITE = "/opt/wslgpud/lib/python3.11/site-packages"
 BOOTED, BOOT_SECONDS = "booted", 3600.0
-#: user of the jobs, with a systemd of their own as after a login
+#: user of the jobs, with a systemd user instance as after a login
 ALICE = "alice"
-#: Timeouts are those of an emulated machine, in which Python takes a minute to start.
+#: Time-outs for an emulated machine, in which Python takes a minute to start.
 PATIENT = "[Service]\nTimeoutStartSec=900\nWatchdogSec=0\n"
 CONFIGURATION = f"""
 [brake]
@@ -26,7 +26,7 @@ users = ["{ALICE}"]
 [windows]
 probe = "off"
 """
-#: As ``deploy/install`` and ``wslgpud service install --allow brake`` do it, without the minutes that those take here.
+#: The same as ``deploy/install`` and ``wslgpud service install --allow brake``, which would take minutes here.
 PREPARE = f"""
 systemctl disable --now earlyoom systemd-oomd.service systemd-oomd.socket
 useradd --create-home --shell /bin/bash {ALICE}
@@ -43,7 +43,7 @@ sync
 
 
 def machine(image: Image, memory_mib: int, *, psi: bool) -> SnapshotMachine:
-    """Return a running machine with a drive of its size for swap, as it was once after its boot."""
+    """Return a running machine, restored from the snapshot after boot, with a drive as large as its memory for swap."""
     name = hashlib.sha256(f"{image.disk}{image.disk.stat().st_mtime_ns}{PREPARE}{psi}".encode()).hexdigest()[:12]
     folder = cache_folder() / f"machine-{memory_mib}-{name}"
     line = "" if psi else "psi=0"

@@ -1,10 +1,9 @@
-"""How good the warnings were: alarms against what happened, and the simple rules that others use beside them.
+"""Scores of warnings: alarms compared with the events that followed, also for simple rules used elsewhere.
 
-An alarm is an interval at warning or above. It is right when the first out-of-memory event of its resource
-falls inside it or at most 10 s after its end; in time when it began 15 s before (a critical, which means seconds
-left, act now: 5 s), or half of what was possible where that is less (possible: since the truth's "onset");
-false otherwise, unless the trace is one where memory climbed close to the limit and stopped by itself
-("tolerated"): a mere warning is fair there.
+An alarm is an interval at warning or above. It is right if the first out-of-memory event of its resource falls inside
+it or at most 10 s after its end. It is in time if it began 15 s before (a critical, which means seconds left, act now:
+5 s), or half of the time possible if that is less (counted from the truth's "onset"). It is false otherwise, unless
+memory in the trace climbed close to the limit and stopped by itself ("tolerated"): a mere warning is fair there.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ Changes = Mapping[str, Sequence[tuple[float, Level]]]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What happened in a trace: the first event of each resource, and when it could be seen coming.
+    """The events of a trace: the first of each resource, and when it became foreseeable.
 
-    ``onsets`` holds the resources that could be seen coming at a time of their own.
+    ``onsets`` holds the resources with an onset of their own.
     """
 
     name: str
@@ -143,7 +142,7 @@ class Score:
         return false
 
     def share_at(self, seconds: float) -> float | None:
-        """Return the share of events warned of at least so many seconds before."""
+        """Return the share of events with a warning at least ``seconds`` before."""
         return sum(lead >= seconds for lead in self.leads) / len(self.leads) if self.leads else None
 
     @property
@@ -153,7 +152,7 @@ class Score:
 
 
 def interval(count: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the bounds of how many events are to be expected where ``count`` were seen: exact, for rare ones.
+    """Return exact confidence limits for the expected number of rare events, given that ``count`` were observed.
 
     Garwood, F. (1936): Fiducial limits for the Poisson distribution. Biometrika 28, https://doi.org/10.2307/2333958
     """
@@ -183,13 +182,13 @@ def _came(said: MessageLike, horizon: float) -> bool:
 
 
 def brier(forecasts: Iterable[MessageLike], horizon: float) -> float | None:
-    """Return the mean squared error of probabilities for a horizon in seconds (0 best; 0.25 is a coin's)."""
+    """Return the Brier score for a horizon in seconds (0 is best; 0.25 is a coin toss)."""
     errors = [(said[1] - _came(said, horizon)) ** 2 for said in forecasts]
     return statistics.fmean(errors) if errors else None
 
 
 def reliability(forecasts: Iterable[MessageLike], horizon: float) -> list[tuple[float, float, int]]:
-    """Return (said on average, came true, samples) for each fifth of the probabilities above 0."""
+    """Return (mean forecast, observed frequency, samples) for each fifth of the probabilities above 0."""
     fifths: list[list[tuple[float, bool]]] = [[] for _ in range(5)]
     for said in forecasts:
         if said[1] > 0.0:
@@ -201,8 +200,8 @@ def reliability(forecasts: Iterable[MessageLike], horizon: float) -> list[tuple[
     ]
 
 
-# The simple rules that others use, as detectors to compare with. Where each comes from is told in
-# ``wslgpud/risk/README.md``. Every one is as good as its authors meant it; none knows what grows, nor whether
+# Simple rules used elsewhere, as baselines. Their sources are in
+# ``wslgpud/risk/README.md``. Each is implemented as its authors intended; none knows what grows, or whether
 # it fits.
 
 Rule = Callable[[float, float, float], bool]
@@ -234,7 +233,7 @@ def _psi_full(limit: float, seconds: float) -> Callable[[], Rule]:
 
 
 def _predict_linear(window: float, ahead: float, below: float) -> Callable[[], Rule]:
-    """Least squares over ``window`` seconds, as Prometheus' function of that name does it."""
+    """Least squares over ``window`` seconds, like Prometheus' function of that name."""
 
     def make() -> Rule:
         seen: deque[tuple[float, float]] = deque()
@@ -272,7 +271,7 @@ BASELINES: dict[str, Callable[[], Rule]] = {
 
 
 def _ten_ten(observation: Observation) -> bool:
-    """Tell whether both RAM and swap are below 10 %, as earlyoom has it (no swap counts as none free)."""
+    """Return whether both RAM and swap are below 10 %, like earlyoom (no swap counts as none free)."""
     ram, swap = observation.ram, observation.swap
     if ram is None or ram.available > 0.10 * ram.total:
         return False
@@ -280,7 +279,7 @@ def _ten_ten(observation: Observation) -> bool:
 
 
 def run_baseline(name: str, observations: Iterator[Observation]) -> list[tuple[float, str, Level]]:
-    """Return the changes of level that a baseline makes of a trace: ok and warning."""
+    """Return a baseline's changes of level (ok and warning) in a trace."""
     rules: dict[str, Rule] = {}
     levels: dict[str, Level] = {}
     changes: list[tuple[float, str, Level]] = []
@@ -305,19 +304,19 @@ BASELINE_NAMES = (*list(BASELINES)[:4], EARLYOOM, *list(BASELINES)[4:])
 
 
 def without_psi(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """Take PSI away, as on WSL2's default kernel."""
+    """Remove PSI, as on WSL2's default kernel."""
     for observation in observations:
         yield replace(observation, psi={})
 
 
 @dataclass(slots=True)
 class Line:
-    """One detector's scores over a set of traces."""
+    """A detector's scores over a set of traces."""
 
     name: str
     warning: Score = field(default_factory=Score)
     critical: Score = field(default_factory=Score)
-    #: of the recordings that call for silence, and the alarms in these
+    #: silent recordings, and the alarms in them
     quiet_seconds: float = 0.0
     quiet_alarms: int = 0
     calibration: dict[int, float] = field(default_factory=dict)
@@ -325,7 +324,7 @@ class Line:
 
 
 def truth_beside(path: Path) -> Truth | None:
-    """Return the truth that lies beside a trace (``NAME.truth.json``), or None.
+    """Return the truth of a trace (``NAME.truth.json`` beside it), or None.
 
     Raises:
         TruthError: there is one, but it cannot be read.

@@ -1,7 +1,7 @@
-"""The checks of other tools, restated from their sources at the commits that were read.
+"""The checks of other tools, reimplemented from their sources at the commits read.
 
-gpu-burn 3ead140: every result block is compared with the first. cuda_memtest 025bc92: test 10 as ``--stress``
-runs it, with a size in 32 bits, so only size modulo 4 GiB is checked. DCGM 4.6.0: five constant bytes.
+gpu-burn 3ead140: every result block is compared with the first. cuda_memtest 025bc92: test 10 as ``--stress`` runs it,
+with a 32-bit size, so only size modulo 4 GiB is checked. DCGM 4.6.0: five constant bytes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ FAULTS = ("", "flip in the first word", "flip in the last word", "stuck bit", "a
 
 
 class Card:
-    """Memory with one fault. ``wrap`` words are what 4 GiB are to a real card."""
+    """Memory with one fault. ``wrap`` words stand for 4 GiB of a real card."""
 
     def __init__(
         self, fault: str = "", device: str = "cpu", words: int = 1 << 20, chunks: int = 8, wrap: int = 5 << 20
     ) -> None:
-        """Take the memory."""
+        """Allocate the memory."""
         self.fault, self.words, self.wrap = fault, words, wrap
         self.chunks = [torch.zeros(words, dtype=torch.int64, device=device) for _ in range(chunks)]
         if fault == "aliased chunks":
             self.chunks[-2] = self.chunks[2]
 
     def settle(self) -> None:
-        """Let the fault act on what has been written."""
+        """Apply the fault to the data written."""
         if self.fault == "flip in the first word":
             self.chunks[0][0] ^= 1 << 40
         elif self.fault == "flip in the last word":
@@ -38,7 +38,7 @@ class Card:
 
 
 def gpu_burn(card: Card) -> bool:
-    """All blocks hold one and the same product; block 0 is the measure."""
+    """All blocks hold the same product; block 0 is the reference."""
     device = card.chunks[0].device
     seeded = torch.Generator(device).manual_seed(10)
     product = torch.randint(1 << 60, (card.words,), generator=seeded, device=device)
@@ -78,7 +78,7 @@ RIVALS = {"gpu-burn": gpu_burn, "cuda_memtest --stress": cuda_memtest, "DCGM mem
 
 
 def table(found: dict[str, dict[str, bool]]) -> str:
-    """Return what each tool found of each fault, as a table."""
+    """Return a table of the faults found by each tool."""
     tools = list(next(iter(found.values())))
     lines = ["| fault | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]
     for fault, row in found.items():

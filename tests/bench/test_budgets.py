@@ -1,4 +1,4 @@
-"""What the daemon may cost at most, as counts: no busy machine makes them fail, no dear change passes."""
+"""Limits on the daemon's cost, as counts: independent of machine load, but sensitive to expensive changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wslgpud.host import RecordedHost
 from wslgpud.model import Sample, Snapshot, SourceReport
 from wslgpud.store import Store, upkeep
 
-#: What only commands, scrapes or options need. The first three come with typer, which reads the command line.
+#: Needed only by commands, scrapes or options. The first three are imported by typer, which parses the command line.
 FOREIGN = (
     "pydantic",
     "typer",
@@ -48,23 +48,23 @@ FOREIGN = (
     "prometheus_client",
     "apscheduler",
 )
-#: of ours, for options that are off
+#: our own modules, for options that are off
 OFF = ("wslgpud.brake.brake", "wslgpud.brake.watchdog")
 MODULES = 530
 THREADS = 20
 HANDLES = 60
-#: Goal: 60 MiB with NVIDIA's library. A CI machine's Python may be another, and pages are shared with fewer.
+#: Goal: 60 MiB with NVIDIA's library. CI may have another Python, and fewer processes that share its pages.
 PSS_BYTES = 80 << 20
-#: System calls of a whole tick, beside what the look at each process takes.
+#: System calls of a tick, excluding those per process.
 CALLS, CALLS_A_PROCESS = 150, 4
 TICKS = 20
-#: What a tick takes on a recorded machine, in all threads, a third more to twice what it takes now: calls of
-#: functions, C's included; bytes allocated at its height; blocks of memory that are still there after it
-#: (what waits to be written, the minutes that the engine looks back).
+#: Limits for a tick on a recorded machine, in all threads, a third above to twice the current values: calls of
+#: functions, C's included; peak bytes allocated; memory blocks still allocated after it
+#: (data waiting to be written, the engine's history of some minutes).
 CALLS_OF_FUNCTIONS, ALLOCATED_BYTES, KEPT_BLOCKS = 6_500, 160 << 10, 250
-#: Pages of the log that thirty commits in calm take: one each, and what a new period changes.
+#: Pages of the write-ahead log for thirty commits in calm: one each, and those changed by a new period.
 COMMITS, PAGES = 30, 36
-#: of the log: its head, a page with its own head
+#: bytes of the log: its header, a page with its header
 LOG_HEAD_BYTES, LOG_PAGE_BYTES = 32, 24 + 4096
 RECORDED = Path(__file__).parents[1] / "hosts" / "h200-training"
 
@@ -93,7 +93,7 @@ def test_the_daemon_loads_nothing_that_only_commands_need(tmp_path: Path) -> Non
 
 
 def loaded_by(tmp_path: Path, *words: str) -> set[str]:
-    """Return the modules that a command has loaded at its end."""
+    """Return the modules that a command has imported by its end."""
     show = f"""
 import os, sys
 sys.argv[1:] = {list(words)}
@@ -162,7 +162,7 @@ def test_processes_threads_handles_and_memory_stay_within_bounds(running: Runnin
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is missing; ./tests/run installs it")
 def test_a_tick_takes_few_system_calls(running: Running, tmp_path: Path) -> None:
     table = tmp_path / "calls"
-    # Threads that wait for each other call futex as often as the machine is busy.
+    # The number of futex calls of threads that wait for each other depends on machine load.
     command = ["strace", "-f", "-c", "-e", "trace=!futex", "-o", table, "-p", str(running.process.pid)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         said = tracer.stderr.readline() if tracer.stderr else ""
@@ -183,13 +183,13 @@ def test_a_tick_takes_few_system_calls(running: Running, tmp_path: Path) -> None
 
 @pytest.fixture
 def tick(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """The tick of a whole daemon that runs for a while; a second of the machine's time passes at each."""
+    """The tick of a complete daemon; each advances the machine's time by a second."""
     defaults, clock = Config(), SoakClock()
     config = replace(
         defaults,
         server=replace(defaults.server, port=0),
         alerts=replace(defaults.alerts, desktop="off", windows_toast="off"),
-        store=replace(defaults.store, commit_seconds=60.0),  # a commit is no part of a usual tick
+        store=replace(defaults.store, commit_seconds=60.0),  # a commit is not part of a usual tick
     )
     with Daemon(config, RecordedHost(RECORDED, clock), tmp_path, {}) as daemon:
 
@@ -204,7 +204,7 @@ def tick(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
 @pytest.fixture
 def calls() -> Iterator[list[int]]:
-    """Count the calls in this thread and in all that are started from now on."""
+    """Count the calls in this thread and in all started from now on."""
     counted = [0]
 
     def note(_frame: FrameType, event: str, _what: Any) -> None:
@@ -218,12 +218,12 @@ def calls() -> Iterator[list[int]]:
 
 
 def usual(look: Callable[[], int]) -> int:
-    """Return the median: what happens now and then, in other threads too, is no part of a usual tick."""
+    """Return the median: occasional work, also in other threads, is not part of a usual tick."""
     return sorted(look() for _ in range(TICKS))[TICKS // 2]
 
 
 def test_a_commit_in_calm_writes_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it wrote, not what the kernel made of it: that depends on when it was synced."""
+    """Bytes written by the program, not by the kernel, which depend on when they were synced."""
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
     file, machine, clock = tmp_path / "wslgpud.db", Machine(150), Clock()
 
@@ -238,7 +238,7 @@ def test_a_commit_in_calm_writes_one_page(tmp_path: Path, monkeypatch: pytest.Mo
                 if second % 10 == 9:
                     assert store.flush()
 
-        commits(range(1000))  # a quarter of an hour is sealed, and leaves its places to the next
+        commits(range(1000))  # a quarter of an hour is sealed, and its rows are reused by the next
         eventually(lambda: store.flush() and store.stats().rows.get("chunk") == 1, "a sealed chunk")
         with closing(sqlite3.connect(file)) as other:
             other.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,4 +1,4 @@
-"""The judges of the risk engine, judged: see scoring.py."""
+"""Tests of the scores of the risk engine, see scoring.py."""
 
 import pytest
 

@@ -1,10 +1,10 @@
-"""The trade-off curve: earlier warnings against false alarms, by moving the headroom at which they come.
+"""The trade-off between earlier warnings and false alarms, by varying the headroom at which warnings come.
 
     python -m tests.bench.tradeoff FOLDER...
 
-Each folder holds traces with truths beside them; the synthetic families are judged as well. Prints the table
-of wslgpud/risk/README.md. The engine runs once over each; only its last step, the levels, which is all that
-the moved thresholds touch, is taken again for every column of them.
+Each folder holds traces with their truths; the synthetic families are included. Prints the table of
+wslgpud/risk/README.md. The engine runs once over each trace; only its last step, the levels, which is all that the
+thresholds affect, is repeated for every column.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def families():
 
 
 def evidence(observations):
-    """Run the engine; return by resource all that its levels are made of, sample by sample."""
+    """Run the engine; return the inputs of its levels, by resource and sample."""
     engine, seen = RiskEngine(), {}
     judge = Tracker._judge
 
@@ -61,7 +61,7 @@ def evidence(observations):
 
 
 def levels(rows, settings):
-    """Take the last step of the engine again; return the changes of level."""
+    """Repeat the last step of the engine; return the changes of level."""
     tracker, changes = Tracker(settings, 1), []
     tracker.hysteresis = Hysteresis(settings)
     for t, share, dangers, interval, more, period in rows:

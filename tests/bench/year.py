@@ -1,9 +1,9 @@
-"""A plausible year in minutes: fills a database as a daemon that ran for a year would have left it.
+"""Fills a database in minutes as a daemon would have in a year.
 
     python -m tests.bench.year FILE [--days 366] [--raw-days 30] [--series 60] [--seed 1]
 
-The newest days have every sample, made in stretches of a quarter of an hour and sealed by the store's own
-functions; the minutes and hours before them are the same days again, with counters that carry on.
+The newest days have every sample, made in stretches of a quarter of an hour and sealed by the store's own functions;
+the minute and hour summaries before them repeat these days, with counters that keep growing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wslgpud.store.schema import PERIOD_SECONDS
 DAY = 86400
 PAGE = 4096
 UUIDS = ("GPU-5d3a2c1e-0000-4000-8000-000000000000", "GPU-5d3a2c1e-0000-4000-8000-000000000001")
-#: what a label's values are on a machine with two cards
+#: values of each label on a machine with two cards
 VALUES = {
     "gpu": ("0", "1"),
     "mode": ("user", "system", "iowait", "idle"),
@@ -41,7 +41,7 @@ VALUES = {
     "clock": ("graphics", "memory"),
     "program": ("python", "nvcc"),
 }
-#: what most machines have, most telling first; the rest of the catalogue follows
+#: series of most machines, most informative first; the rest of the catalogue follows
 FIRST = (
     "memory_total_bytes",
     "memory_available_bytes",
@@ -61,7 +61,7 @@ FIRST = (
 
 @dataclass
 class Line:
-    """One series of the machine and where it stands."""
+    """A series of the machine with its state."""
 
     spec: MetricSpec
     labels: tuple[str, ...]
@@ -73,7 +73,7 @@ class Line:
 
 
 def lines(count: int) -> list[Line]:
-    """Return so many series of the catalogue as a machine with two cards has them."""
+    """Return ``count`` series of the catalogue for a machine with two cards."""
     specs = {spec.name: spec for spec in catalogue() if spec.stored and spec.kind != "info"}
     ordered = [specs[name] for name in FIRST] + [s for n, s in specs.items() if n not in FIRST]
     found: list[Line] = []
@@ -95,7 +95,7 @@ def lines(count: int) -> list[Line]:
 
 
 class Machine:
-    """Somebody trains and builds on weekdays, leaves a training over some nights, and goes to bed."""
+    """A machine with trainings and builds on weekdays, and on some nights a training."""
 
     def __init__(self, known: list[Line], seed: int) -> None:
         self.lines = known
@@ -113,7 +113,7 @@ class Machine:
         spec, chance, count = line.spec, self._chance, len(busy)
         noise = chance.normal(size=count)
         if spec.kind == "info" or (spec.kind == "gauge" and not spec.unit and not spec.decimals):
-            return [int(line.value)] * count  # identities, levels, and what is true or not
+            return [int(line.value)] * count  # identities, levels and booleans
         if spec.kind == "counter":
             grows = busy | (chance.random(count) < 0.02)
             scale = PAGE * 200 if spec.unit == "bytes" else 0.5 if spec.unit == "seconds" else 40
@@ -144,7 +144,7 @@ class Machine:
 
 
 def make(file: Path, *, end: int, days: float, raw_days: float, series: int, seed: int = 1) -> Iterator[float]:
-    """Fill ``file`` with history up to ``end``; yield the share that is done."""
+    """Fill ``file`` with history up to ``end``; yield the progress as a ratio."""
     machine = Machine(lines(series), seed)
     raw_start = end - round(raw_days * DAY)
     raw_start -= raw_start % PERIOD_SECONDS
@@ -165,7 +165,7 @@ def make(file: Path, *, end: int, days: float, raw_days: float, series: int, see
 
 
 def _declare(file: Path, machine: Machine, start: int) -> list[int]:
-    """Have the store make the file and number the series; return their numbers."""
+    """Let the store create the file and register the series; return their ids."""
     readings = tuple(Reading(line.spec, 0, line.labels) for line in machine.lines)
     with Store(file, StoreSettings(), host_name="year") as store:
         sample = SourceReport("year", "ok", Sample(readings), start, 0.001)
@@ -189,7 +189,7 @@ def _seal(
     connection: Connection, chunk: int, start: int, numbers: list[int], columns: list[list[int] | list[float]]
 ) -> None:
     ticks = len(columns[0])
-    # timers are late by some milliseconds
+    # timers fire some milliseconds late
     times = [(start + second) * 1000 + 350 + second * 7 % 4 for second in range(ticks)]
     full = bytearray(b"\1" * ticks)
     made = {
@@ -202,7 +202,7 @@ def _seal(
 
 
 def _repeat(connection: Connection, grown: dict[int, int], start: int, end: int, first: int) -> None:
-    """Put the summaries again before themselves, back to ``first``; ``grown``: by how much counters grew."""
+    """Repeat the summaries before themselves, back to ``first``; ``grown`` is the growth of counters per repetition."""
     span = (end - start) // DAY * DAY or end - start
     connection.execute(text("CREATE TEMP TABLE grown (series INTEGER PRIMARY KEY, by INTEGER NOT NULL)"))
     added = [{"series": number, "by": by} for number, by in grown.items()]
