@@ -125,6 +125,20 @@ def test_a_paused_job_is_not_paused_again_while_the_forecast_still_counts_down(s
     assert stage.value("brake_pauses") == 1
 
 
+@pytest.mark.parametrize(("falling", "scans"), [(1.0, 2), (0.89, 20)])
+def test_while_a_job_is_paused_processes_are_scanned_once_per_second_unless_memory_still_falls(
+    stage, job, monkeypatch, falling, scans
+) -> None:
+    stage.about_to_run_out(job)
+    scan, calls = at_work.scan, []
+    monkeypatch.setattr(at_work, "scan", lambda *args, **options: calls.append(stage.t) or scan(*args, **options))
+    for _ in range(20):
+        stage.left = int(stage.left * falling)
+        stage.tick(stage.ram(Level.CRITICAL), seconds=0.1)
+
+    assert len(calls) == pytest.approx(scans, abs=1)
+
+
 def test_a_job_resumes_once_memory_has_stayed_free(stage, job) -> None:
     stage.about_to_run_out(job)
     stage.left = 12 * GIB

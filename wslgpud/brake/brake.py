@@ -31,8 +31,9 @@ from wslgpud.words import MessageLike, cause, say
 log = logging.getLogger(__name__)
 
 RESOURCE_KINDS = ("ram", "gpu", "cgroup")
-#: delay before the next attempt if no job could be paused: a scan at each of ten samples per second costs too much
-RETRY_SECONDS = 1.0
+#: delay before the next attempt if no other job could be paused: a scan at each of ten samples per second costs too
+#: much; it is cut short once less than this share is left of what was left at the last attempt
+RETRY_SECONDS, RETRY_RATIO = 1.0, 0.9
 #: a watchdog that exited is replaced at most once in this time
 WATCHDOG_SECONDS = 10.0
 #: interval of checks whether paused jobs are still paused
@@ -74,8 +75,8 @@ class Brake:
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
         self._history = GrowthHistory()
-        #: by resource, when the last attempt paused no job, and the reason logged for it
-        self._spared: dict[str, tuple[float, str]] = {}
+        #: by resource, when the last attempt paused no job, what was left then, and the reason logged for it
+        self._spared: dict[str, tuple[float, int, str]] = {}
         self._ends: Counter[str] = Counter()
         self._spared_counts: Counter[str] = Counter()
         self._pauses = 0
@@ -101,7 +102,7 @@ class Brake:
                 self._spared.pop(name, None)
         # Before all else: memory may be gone by the next sample.
         for forecast in sorted(now.values(), key=lambda f: f.headroom_bytes / max(1, f.capacity_bytes)):
-            if policy.should_pause(forecast) and self._may_try(forecast.resource, snapshot.mono):
+            if policy.should_pause(forecast) and self._may_try(forecast, snapshot.mono):
                 rows += self._pause(snapshot, forecast, now)
         self._take_commands()
         rows += self._review([job for job in self._paused if job not in ending], snapshot, now)
@@ -145,27 +146,26 @@ class Brake:
 
     # choosing and pausing a job
 
-    def _may_try(self, resource: str, t: float) -> bool:
-        tried, _ = self._spared.get(resource, (-math.inf, ""))
-        return t - tried >= RETRY_SECONDS and len(self._paused) < held_jobs.MOST_HELD
+    def _may_try(self, forecast: Forecast, t: float) -> bool:
+        tried, left, _ = self._spared.get(forecast.resource, (-math.inf, 0, ""))
+        due = t - tried >= RETRY_SECONDS or forecast.headroom_bytes < RETRY_RATIO * left
+        return due and len(self._paused) < held_jobs.MOST_HELD
 
     def _pause(self, snapshot: Snapshot, forecast: Forecast, now: Mapping[str, Forecast]) -> Iterator[Transition]:
-        resource, t = forecast.resource, snapshot.mono
+        resource, t, left = forecast.resource, snapshot.mono, forecast.headroom_bytes
         seen = scan(self._host, cgroups=resource.startswith("cgroup:"))
         before = self._history.before(t, forecast)
         found = self._culprit(seen.processes, before, forecast, t)
         self._history.add(t, seen.processes, now)
         here = any(job.resource == resource for job in self._paused)
-        if found == "nobody" and (here or before is None):  # the job that grew is paused already, or it is too early
-            return
-        if here and isinstance(found, str):  # a job is paused already; that no other one qualifies is no news
-            self._spared[resource] = t, ""
+        if found == "nobody" and before is None:  # too early to tell; again at the next sample
             return
         why: MessageLike = ""
         if isinstance(found, Job):
             # A paused process may not have come to its stop yet, and one that was sent SIGTERM still runs.
             left_alone = self._exempt.get(resource, set()).union(*(job.keys for job in self._paused))
             if any(one.key in left_alone for one in found.members):
+                self._spared[resource] = t, left, ""
                 return
             why = self._hold(snapshot, forecast, found, seen, before)
             if not why:
@@ -174,11 +174,14 @@ class Brake:
                 self._history.add(t, seen.processes, now)
                 yield self._row(snapshot, resource)
                 return
+        elif here:  # a job is paused already; that no other one qualifies is no news
+            self._spared[resource] = t, left, ""
+            return
         reason = found if isinstance(found, str) else "refused"
-        if self._spared.get(resource, (0.0, ""))[1] != reason:
+        if self._spared.get(resource, (0.0, 0, ""))[2] != reason:
             self._spared_counts[reason] += 1
             log.warning("%s is about to run out, but no job was paused: %s", resource, why or _REASONS[reason])
-        self._spared[resource] = t, reason
+        self._spared[resource] = t, left, reason
 
     def _culprit(
         self, processes: Collection[ScannedProcess], before: Baseline | None, forecast: Forecast, t: float
