@@ -201,7 +201,7 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
     if known.kill is None and known.warned_wall is None and row.new >= Level.WARNING:
         known = replace(known, warned_wall=row.wall)
     paused = row.rule == BRAKE and row.new > Level.OK
-    # Whom the brake has saved is the story; an alarm that is no worse comes and goes beside it.
+    # A paused job is the headline of its incident; an alarm that is no worse does not replace it.
     saved = known.resumed is not None or known.paused is not None
     if kills or (known.kill is None and (paused or row.new > known.worst or (row.new == known.worst and not saved))):
         known = replace(known, message=row.message)

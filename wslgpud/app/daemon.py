@@ -61,7 +61,7 @@ def check(config: Config) -> None:
 
     Raises ConfigError: the key, and what it may be.
     """
-    from wslgpud.brake.brake import allowed_users  # late like all of the brake: it is off unless somebody wants it
+    from wslgpud.brake.brake import allowed_users  # late, like all of the brake: it is off by default
 
     channel_factory.configured(config.alerts)
     allowed_users(config.brake)

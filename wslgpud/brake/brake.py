@@ -222,7 +222,7 @@ class Brake:
         """Pause a job; return why that failed, or nothing."""
         t, left = snapshot.mono, forecast.headroom_bytes
         self._last_number += 1
-        # Of a card nobody's growth is known, only how fast all of it goes.
+        # For a GPU only the rate of its total use is known, not the growth of each process.
         grown = job.growth_bytes / (t - before.t) if before is not None and t > before.t else 0.0
         rate = max(0.0, grown or forecast.rate_bytes_per_second or 0.0)
         repeats = policy.repeats(*self._resumed.get(job.roots[0].key, (0, -math.inf)), t)
