@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from tests.brake.trees import ALICE, BOB, GIB, INIT, MIB, chosen, pids, program
 from wslgpud.brake import process_scan
-from wslgpud.brake.culprit import JOB_SHARE, MOST_MEMBERS, Job, NotPaused, growing_job, job_of_pid, narrowed
+from wslgpud.brake.culprit import (
+    JOB_SHARE,
+    MOST_MEMBERS,
+    Job,
+    NotPaused,
+    growing_job,
+    job_of_pid,
+    loss_to_explain,
+    narrowed,
+)
 from wslgpud.brake.freezer import common_cgroup
 from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 
@@ -234,3 +243,13 @@ def test_an_editors_remote_server_is_recognised_by_its_path() -> None:
     for path in ("/home/a/.vscode-server/bin/0a1b/node", "/home/a/.cursor-server/cli/servers/x/server/node"):
         assert ScannedProcess(5, 50, 1, ALICE, "node", 0, process_scan._program(path)).is_protected
     assert process_scan._program("/usr/bin/node (deleted)") == "node"
+
+
+SWAPS = "Filename\tType\tSize\tUsed\tPriority\n/dev/{}                    partition\t8388604\t0\t100\n"
+
+
+@pytest.mark.parametrize(("swap", "paused"), [("zram0", {20}), ("sdc", "nobody")])
+def test_on_zram_headroom_falls_three_times_as_fast_as_a_program_grows(swap: str, paused: object) -> None:
+    lost = loss_to_explain(3 * GIB, SWAPS.format(swap))
+
+    assert pids(chosen([SHELL, program(20, 10, "python", 2 * GIB)], {20: GIB}, lost=lost)) == paused

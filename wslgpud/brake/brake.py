@@ -199,10 +199,13 @@ class Brake:
             group = resource.removeprefix("cgroup:").rstrip("/")
             among = {one.pid for one in processes if f"{one.cgroup}/".startswith(f"{group}/")}
 
+        swaps = self._host.read_optional("/proc/swaps") if kind == "ram" else ""
+
         def since(baseline: Baseline, least_bytes: float = 0.0) -> Job | culprit.NotPaused:
             lost = baseline.left_bytes.get(resource, forecast.headroom_bytes) - forecast.headroom_bytes
             if lost < least_bytes:
                 return "nobody"
+            lost = culprit.loss_to_explain(lost, swaps)
             found = culprit.growing_job(own_tree(processes, baseline, ours), self._users, lost, among)
             if found != "nobody":
                 return found

@@ -16,6 +16,9 @@ from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 
 #: share of the lost headroom that processes must account for; otherwise it went elsewhere, for example into tmpfs
 FOUND_SHARE: Final = 0.5
+#: The loss of headroom per byte of growth on zram. With pages that compress to two thirds, making room for one takes
+#: three out of the free swap, while MemAvailable stays as it is.
+ZRAM_LOSS_RATIO: Final = 3.0
 #: share of all processes' growth that one job must account for; below it no job is paused
 JOB_SHARE: Final = 0.7
 #: a worker belongs to the group if it grew by at least this share of the group's average growth; and a job that grew
@@ -83,6 +86,11 @@ def growing_job(
         return "several"
     chosen = [one for one in workers if tree.may_be_paused(one, users)]
     return _job(tree, chosen, users, growth) if enough(chosen) else _why_not(workers[0], users)
+
+
+def loss_to_explain(lost_bytes: int, swaps: str) -> int:
+    """Return how much of a loss of RAM and swap the growth of processes has to explain, given ``/proc/swaps``."""
+    return int(lost_bytes / ZRAM_LOSS_RATIO) if "/dev/zram" in swaps else lost_bytes
 
 
 def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately_bytes: int = 0) -> Job | NotPaused:
