@@ -60,7 +60,7 @@ WATCHES: dict[str, Watch] = {
     ),
     "swap_thrash": Watch(
         _named(f"{_ALONE} ({_STALLED}) or {_ALONE} ({_BOTH_WAYS})", "none", "ram"),
-        "Programs stand still for {{ $value | humanizePercentage }} of the time.",
+        "Programs are stalled for {{ $value | humanizePercentage }} of the time.",
     ),
     "gpu_throttled": Watch(
         _named(f'max by (job, instance, gpu) (wslgpud_gpu_throttle_reason{{reason=~"{_HARMFUL}"}})', "gpu", "gpu"),

@@ -79,7 +79,7 @@ ALERTS = (
         "critical",
         "Daemon",
         "wslgpud on {{ $labels.instance }} answers but takes no samples",
-        "The last sample is {{ $value | humanizeDuration }} old: the machine stands still, its clock differs from "
+        "The last sample is {{ $value | humanizeDuration }} old: the machine is stalled, its clock differs from "
         "Prometheus', or the daemon hangs. `systemctl restart wslgpud`, and report it.",
     ),
     _own(
@@ -99,7 +99,7 @@ ALERTS = (
         "Database",
         "wslgpud on {{ $labels.instance }} has lost history",
         "The disk took nothing for so long that {{ $value | humanize }} samples were given up. Is it full, read-only "
-        "or failing? Metrics and warnings go on.",
+        "or failing? Metrics and warnings continue.",
     ),
     _own(
         # The series appears with its first failure, which increase() alone does not see.

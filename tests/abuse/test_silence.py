@@ -346,7 +346,7 @@ def test_a_lock_held_without_s_silences_nothing_and_is_complained_of_once(ramp: 
 
     (said,) = (record.message for record in caplog.records if str(path) in record.message)
     assert f"is held by flock (pid {training.pid}, user " in said
-    assert said.endswith(f"VRAM warnings go on; a training should hold it shared: flock -s {path}")
+    assert said.endswith(f"VRAM warnings continue; a training should hold it shared: flock -s {path}")
     (held,) = document["locks"]
     assert (held["gpu"], held["pid"], held["program"]) == (ramp.number, training.pid, "flock")
     console = Console(width=400, file=io.StringIO())

@@ -255,4 +255,4 @@ def test_what_a_program_that_is_gone_had_beside_it_goes_without_it(admin: Admin)
 
 
 def test_root_gets_no_service_of_his_own(admin: Admin) -> None:
-    assert "as root leave it out" in admin.does("install", "--user").stderr
+    assert "as root, omit it" in admin.does("install", "--user").stderr

@@ -193,7 +193,7 @@ def _begin(action: str, *, user: bool, dry_run: bool) -> tuple[Places, Changes]:
     """Refuse users who cannot do it, and let root find programs only in root's own folders."""
     root = os.geteuid() == 0
     if user and root:
-        raise Fault("--user is for the service of an ordinary user; as root leave it out")
+        raise Fault("--user is for the service of an ordinary user; as root, omit it")
     if not user and not root and not dry_run:
         raise Fault(
             "this needs root: {command} (or, without root and with less protection: {other})",

@@ -73,12 +73,12 @@ def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: f
     elif holding.noted:
         note = say(
             "GPU {gpu}: its lock {path} is held by {who}, a test by a user whom this daemon does not trust:"
-            " VRAM warnings go on; the service trusts root and the members of its group",
+            " VRAM warnings continue; the service trusts root and the members of its group",
             **lock,
         )
     else:
         note = say(
-            "GPU {gpu}: its lock {path} is held by {who}, which is no stress run: VRAM warnings go on;"
+            "GPU {gpu}: its lock {path} is held by {who}, which is no stress run: VRAM warnings continue;"
             " a training should hold it shared: {command}",
             **lock,
             command=f"flock -s {path}",
