@@ -227,6 +227,15 @@ def test_within_one_major_version_only_what_the_driver_must_compile_is_too_new()
     assert state(torch("14.0", "sm_120")) == "problem"
 
 
+@pytest.mark.parametrize(("host", "windows"), [("wsl2-idle", True), ("h200-training", False)])
+def test_the_driver_to_update_is_that_of_windows_only_under_wsl(host: str, windows: bool) -> None:
+    too_new = TorchFacts("/opt/python", "3.0", "99.0", ("sm_120", "sm_90"))
+    found = {f.id: f for f in run(RecordedHost(HERE / host), CONFIG, [too_new])}["gpu.cuda"]
+
+    assert found.state == "problem"
+    assert ("NVIDIA driver in Windows" in str(found.remedy)) is windows
+
+
 def test_a_driver_older_than_the_card_is_a_problem_of_the_driver(tmp_path):
     calls = (HERE / "wsl2-idle" / "nvml.json").read_text().replace("13010", "12060")
     machine = copied(tmp_path, "wsl2-idle")
