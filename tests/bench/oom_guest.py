@@ -62,7 +62,9 @@ class Heap:
 
     def __init__(self, most_bytes: int) -> None:
         self.block = b"".join(PAGE + os.urandom(1365) for _ in range(MIB // 4096))
-        self.map = mmap.mmap(-1, (most_bytes // MIB + 1) * MIB)
+        # Private, as heaps are: what is swapped out of shared memory counts for no program.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self.map = mmap.mmap(-1, (most_bytes // MIB + 1) * MIB, private)
         self.mib = 0
 
     def grow_to(self, size: float) -> None:
