@@ -30,7 +30,7 @@ wait
 SAVES = """
 import os, signal, sys, time
 def end(*_):
-    print("saved", flush=True)
+    os.write(1, b"saved\\n")  # print may be interrupted in print
     os._exit(0)
 signal.signal(signal.SIGTERM, end)
 print("ready", flush=True)

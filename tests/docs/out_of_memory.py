@@ -15,7 +15,7 @@ TOOLS = {
     "systemd-oomd": "systemd-oomd 252",
     "thrash-protect": "thrash-protect 1.1.2",
 }
-#: faster than this, from half full or from the job's beginning to the end, nobody is asked to be in time
+#: a case that takes at most this long from half full to the first kill by the kernel alone is too fast to judge
 FAIR_SECONDS = 5.0
 Run = Mapping[str, Any]
 
@@ -44,6 +44,13 @@ def _by_tool(run: Run) -> Sequence[str]:
     return () if "systemd" in run["kernel_kills"] else run["tool_kills"]
 
 
+def _is_fast(run: Run) -> bool:
+    """Return whether the same case ends within ``FAIR_SECONDS`` under the kernel alone."""
+    case = run["machine"], run["scenario"]
+    alone = next(one for one in measured() if one["tool"] == "none" and (one["machine"], one["scenario"]) == case)
+    return alone["half_to_end_seconds"] is not None and alone["half_to_end_seconds"] <= FAIR_SECONDS
+
+
 def _counted(names: Sequence[str]) -> str:
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
     return ", ".join(name if number == 1 else f"{number} of {name}" for name, number in counts.items())
@@ -51,18 +58,18 @@ def _counted(names: Sequence[str]) -> str:
 
 def summary_table() -> str:
     """Return the figures of each tool over all runs."""
-    heads = (
-        "runs|the kernel killed in|the tool killed in|an innocent was killed in|the job was paused in|an innocent was"
-    )
-    heads += "|the job finished in|work lost, s|shell late, s|longest answer, s"
+    heads = "runs|kernel kill|the same, of cases over 5 s|tool kill|innocent killed|job paused|innocent paused"
+    heads += "|job finished|work lost, s|shell late, s|longest answer, s"
     lines = [f"| | {heads.replace('|', ' | ')} |", "|---" * (2 + heads.count("|")) + "|"]
     for tool, name in TOOLS.items():
         runs = [run for run in measured() if run["tool"] == tool and "error" not in run]
         if not runs:
             continue
+        fair = [run for run in runs if not _is_fast(run)]
         cells = [
             len(runs),
             sum(bool(run["kernel_kills"]) for run in runs),
+            f"{sum(bool(run['kernel_kills']) for run in fair)} of {len(fair)}",
             sum(bool(_by_tool(run)) for run in runs),
             sum(any(who != "job" for who in (*run["kernel_kills"], *run["tool_kills"])) for run in runs),
             sum("job" in run["paused"] for run in runs),

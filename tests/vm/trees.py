@@ -100,18 +100,18 @@ def copy_of(tree: Path, **variables: str) -> Iterator[tuple[Path, list[str]]]:
         yield changes, [*alone, *(f"{name}={value}" for name, value in {**VARIABLES, **variables}.items())]
 
 
-def run(suite: str, *arguments: str) -> int:
-    """Have pytest run in the tree; return its exit status.
+def run(suite: str, *arguments: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
+    """Have pytest run in the tree.
 
     Raises:
         ImageError: The tree cannot be made.
     """
     with copy_of(tree_of(suite)) as (_, enter):
         command = [*enter, "sh", "-euc", TESTS, "sh", *arguments]
-        return subprocess.run(command, check=False).returncode
+        return subprocess.run(command, check=False, text=True, capture_output=capture)
 
 
 if __name__ == "__main__":
     given = [argument for argument in sys.argv[1:] if argument != "--trees"]
-    codes = [run(suite, f"-n{os.cpu_count()}", *given) for suite in SUITES]
+    codes = [run(suite, f"-n{os.cpu_count()}", *given).returncode for suite in SUITES]
     sys.exit(max(codes))
