@@ -304,6 +304,25 @@ def test_a_process_of_the_same_name_that_stopped_growing_is_left_alone(stage, jo
         assert states(earlier.pid) <= {"S", "R"}
 
 
+def test_a_job_that_fills_files_in_ram_is_paused_by_its_cgroup(stage, job, monkeypatch) -> None:
+    scan = at_work.scan
+
+    def in_a_scope(host: Host, *, cgroups: bool = False) -> ProcessListing:
+        found = scan(host, cgroups=cgroups)
+        scopes = {job.pid: "/user.slice/job.scope"}
+        return found._replace(processes=tuple(p._replace(cgroup=scopes.get(p.pid, "/other")) for p in found.processes))
+
+    def sample(left_mib: int) -> list[Transition]:
+        charged = {"/user.slice/job.scope": 4 * GIB - left_mib * MIB, "/other": GIB}
+        monkeypatch.setattr(at_work.tmpfs, "shmem_bytes", lambda cgroups: {path: charged[path] for path in cgroups})
+        return stage.tick(stage.ram(Level.CRITICAL, headroom_bytes=left_mib * MIB), seconds=0.1)
+
+    monkeypatch.setattr(at_work, "scan", in_a_scope)
+    rows = [sample(left) for left in (900, 700, 600, 500)]
+    assert [len(row) for row in rows] == [0, 0, 1, 0]
+    assert [one["pids"] for one in stage.brake.document()] == [[job.pid]]
+
+
 def test_another_users_job_is_left_alone_and_reported_once(stage, job, caplog) -> None:
     stage.brake._users = frozenset({US + 1})
     assert stage.about_to_run_out(job) == []

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.brake.trees import ALICE, BOB, GIB, INIT, MIB, chosen, pids, program
-from wslgpud.brake import process_scan
+from wslgpud.brake import freezer, process_scan
 from wslgpud.brake.culprit import (
     JOB_SHARE,
     MOST_MEMBERS,
     Job,
     NotPaused,
     growing_job,
+    job_of_cgroup,
     job_of_pid,
     loss_to_explain,
     narrowed,
 )
 from wslgpud.brake.freezer import common_cgroup
 from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
+from wslgpud.brake.tmpfs import filling, shmem_bytes
 
 SHELL = program(10, 1, "bash")
 
@@ -243,6 +247,49 @@ def test_an_editors_remote_server_is_recognised_by_its_path() -> None:
     for path in ("/home/a/.vscode-server/bin/0a1b/node", "/home/a/.cursor-server/cli/servers/x/server/node"):
         assert ScannedProcess(5, 50, 1, ALICE, "node", 0, process_scan._program(path)).is_protected
     assert process_scan._program("/usr/bin/node (deleted)") == "node"
+
+
+@pytest.mark.parametrize(
+    ("beside", "paused"),
+    [
+        (program(31, 30, "cp"), {30, 31}),
+        (program(31, 30, "bash"), "protected"),
+        (program(31, 30, "cp", uid=BOB), "user"),
+    ],
+    ids=["its own child", "a shell", "another user's program"],
+)
+def test_of_the_cgroup_that_fills_files_in_ram_all_programs_are_paused_or_none(beside, paused) -> None:
+    inside = [one._replace(cgroup="/user.slice/job.scope") for one in (program(30, 10, "rsync"), beside)]
+    found = job_of_cgroup(ProcessTree([SHELL, program(40, 10, "python"), *inside], {}), {ALICE}, inside[0].cgroup, GIB)
+
+    assert pids(found) == paused
+    if isinstance(found, Job):
+        assert found.growth_bytes == GIB
+        assert found.roots == (inside[0],)
+
+
+@pytest.mark.parametrize(
+    ("now", "lost", "found"),
+    [
+        ({"/a": 5 * GIB, "/b": GIB}, 4 * GIB, ("/a", 4 * GIB)),
+        ({"/a": 5 * GIB, "/b": GIB, "/new": 3 * GIB}, 4 * GIB, None),
+        ({"/a": 3 * GIB, "/b": GIB}, 5 * GIB, None),
+        ({"/a": 5 * GIB, "/b": GIB}, 0, None),
+        ({}, 4 * GIB, None),
+    ],
+    ids=["one fills", "two fill", "it explains too little", "nothing is lost", "none can be read"],
+)
+def test_files_in_ram_are_charged_to_the_cgroup_that_took_most_of_the_loss(now, lost, found) -> None:
+    assert filling({"/a": GIB, "/b": GIB}, now, lost) == found
+
+
+def test_what_a_cgroup_has_of_files_in_ram_is_read_from_its_statistics(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "top/job.scope").mkdir(parents=True)
+    (tmp_path / "top/job.scope/memory.stat").write_text("anon 5\nshmem 4096\nshmem_thp 0\n")
+    (tmp_path / "memory.stat").write_text("shmem 1\n")
+    monkeypatch.setattr(freezer, "mount_point", lambda: str(tmp_path / "top"))
+
+    assert shmem_bytes(["/job.scope", "/gone.scope", "/..", "", "/"]) == {"/job.scope": 4096}
 
 
 SWAPS = "Filename\tType\tSize\tUsed\tPriority\n/dev/{}                    partition\t8388604\t0\t100\n"

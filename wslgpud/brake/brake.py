@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wslgpud.brake import brake_metrics as metrics
-from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy
+from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy, tmpfs
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.culprit import Job
 from wslgpud.brake.growth_history import SHORTEST_SECONDS, Baseline, GrowthHistory, own_tree, shared_tree
@@ -77,6 +77,8 @@ class Brake:
         self._history = GrowthHistory()
         #: by resource, when the last attempt paused no job, what was left then, and the reason logged for it
         self._spared: dict[str, tuple[float, int, str]] = {}
+        #: headroom and files in RAM by cgroup, when growth of processes first did not explain the loss of RAM
+        self._tmpfs: tuple[int, Mapping[str, int]] | None = None
         self._ends: Counter[str] = Counter()
         self._spared_counts: Counter[str] = Counter()
         self._pauses = 0
@@ -100,6 +102,7 @@ class Brake:
             if name not in now or now[name].level <= Level.INFO:
                 self._exempt.pop(name, None)
                 self._spared.pop(name, None)
+                self._tmpfs = None if name == "ram" else self._tmpfs
         # Before all else: memory may be gone by the next sample.
         for forecast in sorted(now.values(), key=lambda f: f.headroom_bytes / max(1, f.capacity_bytes)):
             if policy.should_pause(forecast) and self._may_try(forecast, snapshot.mono):
@@ -158,6 +161,8 @@ class Brake:
         found = self._culprit(seen.processes, before, forecast, t)
         self._history.add(t, seen.processes, now)
         here = any(job.resource == resource for job in self._paused)
+        if found == "nobody" and resource == "ram" and before is not None and not here:
+            found = self._filling(left)
         if found == "nobody" and before is None:  # too early to tell; again at the next sample
             return
         why: MessageLike = ""
@@ -218,6 +223,19 @@ class Brake:
         grown = shared_tree(processes, recent, ours).growth_bytes
         still = sum(map(grown, over_all.members)) if isinstance(over_all, Job) else 0
         return culprit.narrowed(over_all, since(recent, culprit.NOISE_RATIO * forecast.capacity_bytes), still)
+
+    def _filling(self, left_bytes: int) -> Job | culprit.NotPaused:
+        """Return the job that fills files in RAM; the first call in a row only takes the baseline."""
+        processes = scan(self._host, cgroups=True).processes
+        now = tmpfs.shmem_bytes({one.cgroup for one in processes if one.uid in self._users})
+        if self._tmpfs is None:
+            self._tmpfs = left_bytes, now
+        left_before, before = self._tmpfs
+        found = tmpfs.filling(before, now, left_before - left_bytes)
+        if found is None:
+            return "nobody"
+        tree = ProcessTree(processes, {}, {os.getpid(), self._watchdog.pid})
+        return culprit.job_of_cgroup(tree, self._users, *found)
 
     def _hold(
         self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing, before: Baseline | None

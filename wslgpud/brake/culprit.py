@@ -124,6 +124,19 @@ def job_of_pid(tree: ProcessTree, users: Collection[int], pid: int) -> Job | Not
     return _job(tree, [root], users, {pid: 0})
 
 
+def job_of_cgroup(tree: ProcessTree, users: Collection[int], cgroup: str, growth_bytes: int) -> Job | NotPaused:
+    """Return the job of all processes in the cgroup whose files in RAM grew, or why it is not paused.
+
+    Which of them wrote the files is not known, so all must be processes that may be paused: no shell, for instance.
+    """
+    inside = {one.pid: one for one in tree.by_pid.values() if one.cgroup == cgroup}
+    for one in inside.values():
+        if not tree.may_be_paused(one, users):
+            return _why_not(one, users)
+    found = _job(tree, [one for one in inside.values() if one.parent not in inside], users, {})
+    return found._replace(growth_bytes=growth_bytes) if isinstance(found, Job) else found
+
+
 def _job(
     tree: ProcessTree, roots: Sequence[ScannedProcess], users: Collection[int], growth: Mapping[int, int]
 ) -> Job | NotPaused:
