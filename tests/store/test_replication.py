@@ -301,6 +301,31 @@ def test_what_waited_when_a_machine_was_renamed_follows_under_its_old_name(begun
         assert here == [(s, s) for s in (*range(2000), *range(3000, 4000))]
 
 
+def test_nothing_is_sealed_before_it_is_known_that_a_server_has_it(
+    begun, away, clock, made, server_target, monkeypatch
+):
+    with begun(name="old") as store:
+        _append(store, made, clock, range(10))
+        _copied(store)
+        away(True)
+        _append(store, made, clock, range(10, 2000))
+        assert store.flush()
+    start = writer.Writer.start
+
+    def started_and_busy(self, *, ours):
+        start(self, ours=ours)
+        for _ in range(3 if self._path else 0):  # our file's; the upkeep comes between
+            assert self.flush(300)
+
+    monkeypatch.setattr(writer.Writer, "start", started_and_busy)
+    with begun(name="new") as store:
+        assert store.reader.unsealed()[0] == 2000, "the server lacks nearly all"
+        away(False)
+        with Reader(server_target) as reader:
+            old = [ref for ref in reader.series("made_events") if ref.host == "old"]
+            made.until(lambda: [p.value for ref in old for p in reader.read(ref, 0, 1e10)] == [*range(2000)])
+
+
 def test_after_a_restart_the_server_learns_of_each_message_that_is_sent_however_many_waited(
     begun, clock, made, server_target
 ):

@@ -180,11 +180,12 @@ class Store(AbstractContextManager["Store"]):
         self.learned: dict[str, Learned] = {}
         self._writer = Writer(self._target, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach)
         self.outbox = Outbox(self._buffer, self._clock.wall, self._writer.wake)
+        if central:
+            self._buffer.wait_for_copies()  # before the writer starts, whose upkeep would seal the backlog
         try:
             self._writer.start(ours=ours)
             self._held.callback(self._writer.close, CLOSE_SECONDS)
             if central:
-                self._buffer.wait_for_copies()
 
                 def copy(name: str, run: int | None = None) -> _Central:
                     source = ReplicationSource(
