@@ -176,6 +176,7 @@ class Brake:
             if not why:
                 # Growth from here on is another job's.
                 self._history.clear()
+                self._tmpfs = None
                 self._history.add(t, seen.processes, now)
                 yield self._row(snapshot, resource)
                 return
