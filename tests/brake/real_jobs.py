@@ -57,7 +57,7 @@ def job_of(*pids: int) -> tuple[Job, ProcessListing]:
     seen = scan(Host())
     tree = ProcessTree(seen.processes, {})
     roots = tuple(tree.by_pid[pid] for pid in pids)
-    return Job(tree.members(roots, {US}), roots[0], 0, roots), seen
+    return Job(tree.members(roots, {US}), 0, roots), seen
 
 
 def below(pid: int) -> list[ExactProcess]:

@@ -25,7 +25,7 @@ from wslgpud.brake.process_scan import ProcessListing
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
-from wslgpud.model import Forecast, Level, Snapshot, Transition
+from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Snapshot, Transition
 from wslgpud.words import say
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -49,13 +49,16 @@ class Stage:
         self.folder = folder
         self.brake = Brake(BrakeSettings(on=True, users=(ME,), **settings), Host(), folder, Watchdog())  # type: ignore[arg-type]
         self.t, self.left = 100.0, 8 * GIB
+        #: VRAM by pid in MiB, as the driver reports it
+        self.vram: dict[int, int] = {}
 
     def tick(self, *forecasts: Forecast, seconds: float = 1.0) -> list[Transition]:
         self.t += seconds
         return self.brake.tick(self.snapshot(), forecasts)
 
     def snapshot(self) -> Snapshot:
-        return tick(self.t)
+        listed = tuple(GpuProcess(pid, "python", mib * MIB) for pid, mib in self.vram.items())
+        return tick(self.t, gpus=(GpuSample(0, "GPU-1", "card", processes=listed),))
 
     def ram(self, level: Level = Level.WARNING, resource: str = "ram", **more: object) -> Forecast:
         forecast = Forecast(resource, level, self.left, 16 * GIB, eta_seconds=5.0, cause="growth", window_seconds=1.0)
@@ -364,23 +367,75 @@ def test_a_killed_watchdog_is_replaced_before_a_job_is_paused(stage, job) -> Non
     assert len(stage.about_to_run_out(job)) == 1
 
 
-def card(stage: Stage, job: subprocess.Popen[str], **more: object) -> Forecast:
+def card(stage: Stage, job: subprocess.Popen[str], left_mib: int = 300, **more: object) -> Forecast:
+    """Return the forecast of a card of 16 GiB; it names the job, rightly or not."""
     who = {"who": f"python (pid {job.pid})", "who_kind": "process", "who_pid": job.pid}
-    facts = {"level": Level.CRITICAL, "resource": "gpu0", "headroom_bytes": 300 * MIB, **who, **more}
-    return replace(stage.ram(), **facts)
+    left = {"resource": "gpu0", "headroom_bytes": left_mib * MIB, "window_seconds": 60.0}
+    return replace(stage.ram(), **{"level": Level.CRITICAL, **left, **who, **more})
 
 
-def test_the_process_named_by_the_gpus_driver_is_paused(stage, job) -> None:
-    (row,) = stage.tick(card(stage, job))
+def fill(stage: Stage, job: subprocess.Popen[str]) -> list[Transition]:
+    """Let a job fill a card."""
+    stage.vram[job.pid] = 1024
+    stage.tick(card(stage, job, 15 * 1024, level=Level.WARNING))
+    stage.vram[job.pid] = 15 * 1024
+    return stage.tick(card(stage, job), seconds=10.0)
+
+
+def test_the_job_whose_vram_grows_is_paused(stage, job) -> None:
+    (row,) = fill(stage, job)
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
     assert (row.resource, row.facts["who"]) == ("gpu0", f"python (pid {job.pid})")
+    assert stage.brake.document()[0]["needed_bytes"] == 300 * MIB + 4 * GIB  # a quarter of the card
+
+
+@pytest.mark.parametrize("block_seconds", [0.1, 2.0, 8.0])
+def test_a_neighbour_that_took_most_of_the_card_and_then_stopped_growing_is_left_alone(
+    stage, job, block_seconds
+) -> None:
+    with running(*python(GROWS), stdin=subprocess.PIPE) as neighbour:
+        stage.tick(card(stage, neighbour, 16 * 1024, level=Level.OK))
+        stage.vram[neighbour.pid] = 12 * 1024
+        stage.tick(card(stage, neighbour, 4096, level=Level.WARNING), seconds=4.0)
+        stage.tick(card(stage, neighbour, 4096, level=Level.WARNING), seconds=4.0)
+        for taken in range(0, 3600, 400):
+            stage.vram[job.pid] = taken
+            stage.tick(card(stage, neighbour, 4096 - taken, level=Level.WARNING), seconds=block_seconds)
+        stage.vram[job.pid] = 3800
+        (row,) = stage.tick(card(stage, neighbour, 296), seconds=block_seconds)
+        eventually(lambda: states(job.pid) == {"T"}, "the stop")
+
+        assert str(row.facts["who"]).endswith(f"(pid {job.pid})")
+        assert states(neighbour.pid) <= {"S", "R"}
+
+
+def test_on_a_card_on_which_nobody_grew_no_job_is_paused_whoever_is_named(stage, job, caplog) -> None:
+    stage.vram[job.pid] = 12 * 1024
+    for left in (2048, 1024, 300):
+        assert stage.tick(card(stage, job, left), seconds=5.0) == []
+
+    assert caplog.messages == [
+        "gpu0 is about to run out, but no job was paused: no program accounts for the lost memory"
+    ]
+    assert states(job.pid) <= {"S", "R"}
+
+
+def test_a_program_that_reports_its_vram_itself_is_found_where_the_driver_does_not(stage, job) -> None:
+    def at(mib: int) -> Snapshot:
+        told, listed = GpuProcess(job.pid, "python", mib * MIB), GpuProcess(job.pid, "python", None)
+        return tick(stage.t + mib, gpus=(GpuSample(0, "GPU-1", "card", processes=(listed,), told=(told,)),))
+
+    stage.brake.tick(at(1000), [card(stage, job, 4000, level=Level.WARNING)])
+    (row,) = stage.brake.tick(at(4700), [card(stage, job, 300)])
+    assert row.facts["who"] == f"python (pid {job.pid})"
 
 
 def test_a_card_that_filled_fast_must_have_as_much_room_again_also_if_ram_grew_before(stage, job) -> None:
-    filling = card(stage, job, rate_bytes_per_second=50.0 * MIB)
-    stage.tick(stage.ram(), replace(filling, level=Level.WARNING))
-    stage.tick(stage.ram(), filling, seconds=3.0)
+    stage.vram[job.pid] = 1000
+    stage.tick(stage.ram(), card(stage, job, 450, level=Level.WARNING))
+    stage.vram[job.pid] = 1150
+    stage.tick(stage.ram(), card(stage, job), seconds=3.0)
 
     (held,) = stage.brake.document()
     assert held["needed_bytes"] == (300 + 60 * 50) * MIB
@@ -398,8 +453,8 @@ def test_a_guessed_process_is_paused_only_from_the_configured_probability_on(sta
 
 def test_two_paused_jobs_of_one_resource_share_an_alert_that_names_the_last_and_counts_the_others(stage, job) -> None:
     with running(*python(GROWS), stdin=subprocess.PIPE) as other:
-        stage.tick(card(stage, job))
-        (row,) = stage.tick(card(stage, other), seconds=2.0)
+        fill(stage, job)
+        (row,) = fill(stage, other)
         assert (row.facts["job"], row.facts["more"]) == (2, 1)
 
         CommandFile(stage.folder).append(2, "resume")

@@ -98,6 +98,19 @@ def test_clocks_and_who_is_on_the_card_are_read_with_every_sample_where_that_cos
     assert all("gpu_utilization_ratio" in values for values in samples)
 
 
+def test_who_is_on_the_card_is_read_again_as_soon_as_its_memory_in_use_has_changed_however_dear_that_is(
+    session, backend, monkeypatch
+):
+    def at(second: float, used: int) -> bool:
+        backend.gpus[0]["nvmlDeviceGetMemoryInfo"] = {"total": 1000, "free": 1000 - used, "used": used}
+        return "compute_processes" in sample(session, second)
+
+    backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [{"pid": 1, "usedGpuMemory": 5}]
+    monkeypatch.setattr(nvml_probe.time, "perf_counter", itertools.count(0.0, 0.001).__next__)
+
+    assert [at(0.0, 100), at(0.1, 104), at(0.2, 105), at(0.3, 105), at(0.4, 100)] == [True, False, True, False, True]
+
+
 def test_extra_samples_in_between_ask_only_what_is_cheap(session, backend):
     sample(session, 0.0)
     backend.asked.clear()

@@ -22,6 +22,7 @@ from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name
 from wslgpud.brake.process_scan import ProcessListing, scan
 from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
+from wslgpud.brake.vram_history import VramHistory
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
@@ -74,11 +75,11 @@ class Brake:
         self._file, self._commands = HeldJobsFile(folder), CommandFile(folder)
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
-        self._history = GrowthHistory()
+        self._history, self._vram = GrowthHistory(), VramHistory()
         #: by resource, when the last attempt paused no job, what was left then, and the reason logged for it
         self._spared: dict[str, tuple[float, int, str]] = {}
-        #: headroom and files in RAM by cgroup, when growth of processes first did not explain the loss of RAM
-        self._tmpfs: tuple[int, Mapping[str, int]] | None = None
+        #: time, headroom and files in RAM by cgroup, when growth of processes first did not explain the loss of RAM
+        self._tmpfs: tuple[float, int, Mapping[str, int]] | None = None
         self._ends: Counter[str] = Counter()
         self._spared_counts: Counter[str] = Counter()
         self._pauses = 0
@@ -96,6 +97,7 @@ class Brake:
     def tick(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> list[Transition]:
         """Pause jobs that are due, advance paused ones; return the changes to announce."""
         now = {f.resource: f for f in forecasts if policy.resource_kind(f.resource) in self._settings.resources}
+        self._vram.add(snapshot.mono, snapshot.gpus, now)
         ending = self._ending()
         rows = [*self._review(ending, snapshot, now)]
         for name in {*self._exempt, *self._spared}:
@@ -157,13 +159,12 @@ class Brake:
     def _pause(self, snapshot: Snapshot, forecast: Forecast, now: Mapping[str, Forecast]) -> Iterator[Transition]:
         resource, t, left = forecast.resource, snapshot.mono, forecast.headroom_bytes
         seen = scan(self._host, cgroups=resource.startswith("cgroup:"))
-        before = self._history.before(t, forecast)
-        found = self._culprit(seen.processes, before, forecast, t)
+        found = self._culprit(seen.processes, forecast, t)
         self._history.add(t, seen.processes, now)
         here = any(job.resource == resource for job in self._paused)
-        if found == "nobody" and resource == "ram" and before is not None and not here:
-            found = self._filling(left)
-        if found == "nobody" and before is None:  # too early to tell; again at the next sample
+        if found == "nobody" and resource == "ram" and not here:
+            found = self._filling(t, left)
+        if found is None:  # too early to tell; again at the next sample
             return
         why: MessageLike = ""
         if isinstance(found, Job):
@@ -172,10 +173,11 @@ class Brake:
             if any(one.key in left_alone for one in found.members):
                 self._spared[resource] = t, left, ""
                 return
-            why = self._hold(snapshot, forecast, found, seen, before)
+            why = self._hold(snapshot, forecast, found, seen)
             if not why:
                 # Growth from here on is another job's.
                 self._history.clear()
+                self._vram.clear(resource)
                 self._tmpfs = None
                 self._history.add(t, seen.processes, now)
                 yield self._row(snapshot, resource)
@@ -190,16 +192,20 @@ class Brake:
         self._spared[resource] = t, left, reason
 
     def _culprit(
-        self, processes: Collection[ScannedProcess], before: Baseline | None, forecast: Forecast, t: float
-    ) -> Job | str:
+        self, processes: Collection[ScannedProcess], forecast: Forecast, t: float
+    ) -> Job | culprit.NotPaused | None:
+        """Return the job to pause, or why no job is paused; None if there is no earlier scan to compare with."""
         resource, kind = forecast.resource, policy.resource_kind(forecast.resource)
         ours = {os.getpid(), self._watchdog.pid}
         if kind == "gpu":
-            if forecast.who_pid is None or policy.attribution_probability(forecast) < self._settings.act_on_likelihood:
-                return "unsure"
-            return culprit.job_of_pid(ProcessTree(processes, {}, ours), self._users, forecast.who_pid)
+            if forecast.who_kind == "guess":
+                if policy.attribution_probability(forecast) < self._settings.act_on_likelihood:
+                    return "unsure"
+                return culprit.job_of_pid(ProcessTree(processes, {}, ours), self._users, forecast.who_pid or 0)
+            return self._vram.growing_job(forecast, processes, self._users, ours)
+        before = self._history.before(t, forecast)
         if before is None:
-            return "nobody"
+            return None
         among = None
         if kind == "cgroup":
             group = resource.removeprefix("cgroup:").rstrip("/")
@@ -213,10 +219,10 @@ class Brake:
                 return "nobody"
             lost = culprit.loss_to_explain(lost, swaps)
             found = culprit.growing_job(own_tree(processes, baseline, ours), self._users, lost, among)
-            if found != "nobody":
-                return found
-            # Only if private memory does not explain the loss: shared memory counts for every process that maps it.
-            return culprit.growing_job(shared_tree(processes, baseline, ours), self._users, lost, among)
+            if found == "nobody":
+                # Only if private memory does not explain the loss: shared memory counts for every process that maps it.
+                found = culprit.growing_job(shared_tree(processes, baseline, ours), self._users, lost, among)
+            return found._replace(growth_seconds=t - baseline.t) if isinstance(found, Job) else found
 
         over_all, recent = since(before), self._history.before(t, forecast, SHORTEST_SECONDS)
         if recent is None or recent.t <= before.t:
@@ -225,27 +231,25 @@ class Brake:
         still = sum(map(grown, over_all.members)) if isinstance(over_all, Job) else 0
         return culprit.narrowed(over_all, since(recent, culprit.NOISE_RATIO * forecast.capacity_bytes), still)
 
-    def _filling(self, left_bytes: int) -> Job | culprit.NotPaused:
+    def _filling(self, t: float, left_bytes: int) -> Job | culprit.NotPaused:
         """Return the job that fills files in RAM; the first call in a row only takes the baseline."""
         processes = scan(self._host, cgroups=True).processes
         now = tmpfs.shmem_bytes({one.cgroup for one in processes if one.uid in self._users})
         if self._tmpfs is None:
-            self._tmpfs = left_bytes, now
-        left_before, before = self._tmpfs
+            self._tmpfs = t, left_bytes, now
+        t_before, left_before, before = self._tmpfs
         found = tmpfs.filling(before, now, left_before - left_bytes)
         if found is None:
             return "nobody"
         tree = ProcessTree(processes, {}, {os.getpid(), self._watchdog.pid})
-        return culprit.job_of_cgroup(tree, self._users, *found)
+        job = culprit.job_of_cgroup(tree, self._users, *found)
+        return job._replace(growth_seconds=t - t_before) if isinstance(job, Job) else job
 
-    def _hold(
-        self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing, before: Baseline | None
-    ) -> MessageLike:
+    def _hold(self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing) -> MessageLike:
         """Pause a job; return why that failed, or nothing."""
         t, left = snapshot.mono, forecast.headroom_bytes
         self._last_number += 1
-        # For a GPU only the rate of its total use is known, not the growth of each process.
-        grown = job.growth_bytes / (t - before.t) if before is not None and t > before.t else 0.0
+        grown = job.growth_bytes / job.growth_seconds if job.growth_seconds > 0 else 0.0
         rate = max(0.0, grown or forecast.rate_bytes_per_second or 0.0)
         repeats = policy.repeats(*self._resumed.get(job.roots[0].key, (0, -math.inf)), t)
         paused = PausedJob(

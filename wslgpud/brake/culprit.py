@@ -32,17 +32,19 @@ MOST_MEMBERS: Final = 1024
 _DEEPEST: Final = 200
 
 #: why no job is paused; the ``reason`` of ``brake_spared``
-NotPaused = Literal["nobody", "several", "protected", "user", "crowd"]
+NotPaused = Literal["nobody", "several", "protected", "user", "crowd", "unsure"]
 
 
 class Job(NamedTuple):
-    """The processes to pause, parents before children; ``lead`` is the process that grew most."""
+    """The processes to pause, parents before children, and the tops of their subtrees (``roots``).
+
+    ``growth_seconds`` is the time in which they grew by ``growth_bytes``; 0 if unknown.
+    """
 
     members: tuple[ScannedProcess, ...]
-    lead: ScannedProcess
     growth_bytes: int
-    #: tops of the subtrees
     roots: tuple[ScannedProcess, ...]
+    growth_seconds: float = 0.0
 
 
 def growing_job(
@@ -98,8 +100,8 @@ def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately
 
     If only a part of a job still grows, only that part is paused. If the job of the whole window has stopped growing
     (``over_all_lately_bytes`` is its growth in the last seconds), the one that grows now is chosen: a program that has
-    finished loading a large model is not responsible for a leak beside it. If several jobs grew, the one that still
-    grows is chosen.
+    finished loading a large model is not responsible for a leak beside it. If several jobs grew, or none accounts for
+    all that was lost, the one that still grows is chosen.
     """
     if not isinstance(lately, Job):
         return over_all
@@ -107,7 +109,7 @@ def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately
         part = {one.pid for one in lately.members} <= {one.pid for one in over_all.members}
         stopped = over_all_lately_bytes < GROWING_RATIO * lately.growth_bytes
         return lately if part or stopped else over_all
-    return lately if over_all == "several" else over_all
+    return lately if over_all in ("several", "nobody") else over_all
 
 
 def _why_not(one: ScannedProcess, users: Collection[int]) -> NotPaused:
@@ -115,7 +117,7 @@ def _why_not(one: ScannedProcess, users: Collection[int]) -> NotPaused:
 
 
 def job_of_pid(tree: ProcessTree, users: Collection[int], pid: int) -> Job | NotPaused:
-    """Return the job of a process known to use the resource (a GPU's driver names it), or why it is not paused."""
+    """Return the job of a process that is likely to fill a GPU, or why it is not paused."""
     root = tree.by_pid.get(pid)
     if root is None:
         return "nobody"
@@ -145,8 +147,7 @@ def _job(
         return "crowd"
     if not members:  # all were already stopped by a user, so it cannot be the one that grows
         return "nobody"
-    lead = max(members, key=lambda one: growth.get(one.pid, 0))
-    return Job(members, lead, sum(growth.get(one.pid, 0) for one in members), tuple(roots))
+    return Job(members, sum(growth.get(one.pid, 0) for one in members), tuple(roots))
 
 
 def _sums(tree: ProcessTree, growth: Mapping[int, int]) -> dict[int, int]:

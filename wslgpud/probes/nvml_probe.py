@@ -40,6 +40,9 @@ SILENCE_SECONDS = 10
 #: An eager call (or a list of processes, with their names) that takes no longer is made at every sample: 1 to 5 us on
 #: native Linux with few processes; under WSL2 each call crosses to Windows.
 CHEAP_SECONDS = 0.0002
+#: Where they are not cheap, lists of processes are still read once the VRAM in use has changed by this share since the
+#: last: who fills a card within seconds is known only from lists of the same seconds.
+MOVED_RATIO = 0.005
 #: No request takes longer than this; beyond it the kernel kills us, even if the daemon is gone. The usual
 #: PR_SET_PDEATHSIG would be wrong: it fires when the *thread* that started us ends.
 ALARM_SECONDS = 120
@@ -73,6 +76,15 @@ class Gpu:
         self.questions = [Question(call) for call in CALLS]
         self.answered = now
         self.lost = ""
+        #: VRAM in use when the lists of processes were read
+        self.listed_bytes: int | None = None
+
+    def has_moved(self, values: dict[str, Any]) -> bool:
+        """Return whether the VRAM in use has changed since the lists of processes were read."""
+        used, total = values.get("gpu_memory_used_bytes"), values.get("gpu_memory_total_bytes")
+        if used is None or not total or self.listed_bytes is None:
+            return False
+        return bool(abs(used - self.listed_bytes) >= MOVED_RATIO * total)
 
 
 class Session:
@@ -160,12 +172,15 @@ class Session:
         if not gpu.lost:
             try:
                 for question in gpu.questions:
-                    if now >= question.due and question.supported is not False:
+                    moved = not question.call.outputs and not question.failures and gpu.has_moved(values)
+                    if (now >= question.due or moved) and question.supported is not False:
                         self._put(gpu, question, now, values)
             except Lost as failed:
                 gpu.lost = failed.error
         if gpu.lost:
             return {"index": gpu.index, "uuid": gpu.uuid if gpu.identity else "", "lost": gpu.lost}
+        if any(values.get(call.name) is not None for call in CALLS if not call.outputs):
+            gpu.listed_bytes = values.get("gpu_memory_used_bytes")
         return {"index": gpu.index, "uuid": gpu.uuid, "values": values}
 
     def _put(self, gpu: Gpu, question: Question, now: float, values: dict[str, Any]) -> None:

@@ -1,0 +1,94 @@
+"""VRAM of each process at earlier samples, so that the job that fills a GPU is found like one that fills RAM."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from wslgpud.brake.culprit import NOISE_RATIO, Job, NotPaused, growing_job, narrowed
+from wslgpud.brake.growth_history import LONGEST_SECONDS, SHORTEST_SECONDS
+from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
+from wslgpud.model import Forecast, GpuSample
+
+#: time between two kept samples, and their number
+EVERY_SECONDS = 1.0
+MOST_SAMPLES = int(LONGEST_SECONDS / EVERY_SECONDS) + 2
+
+
+class _Held(NamedTuple):
+    """A GPU at time ``t`` (monotonic): its headroom, and the VRAM of each process by pid."""
+
+    t: float
+    left_bytes: int
+    by_pid: Mapping[int, int]
+
+
+class VramHistory:
+    """The last minute of each GPU, as far as its driver or the programs themselves report VRAM by process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, deque[_Held]] = {}
+        self._now: dict[str, _Held] = {}
+
+    def add(self, t: float, gpus: Iterable[GpuSample], now: Mapping[str, Forecast]) -> None:
+        """Record a sample; GPUs without a forecast are forgotten."""
+        by_resource = {f"gpu{gpu.index}": gpu for gpu in gpus if f"gpu{gpu.index}" in now}
+        self._now = {name: _Held(t, now[name].headroom_bytes, vram_by_pid(gpu)) for name, gpu in by_resource.items()}
+        self._kept = {name: self._kept.get(name, deque(maxlen=MOST_SAMPLES)) for name in self._now}
+        for name, held in self._now.items():
+            kept = self._kept[name]
+            if not kept or t - kept[-1].t >= EVERY_SECONDS:
+                kept.append(held)
+
+    def clear(self, resource: str) -> None:
+        """Forget all but a GPU's current sample."""
+        if resource in self._kept:
+            self._kept[resource].clear()
+            self._kept[resource].append(self._now[resource])
+
+    def growing_job(
+        self, forecast: Forecast, processes: Collection[ScannedProcess], users: Collection[int], ours: Collection[int]
+    ) -> Job | NotPaused | None:
+        """Return the job that fills a GPU, or why no job is paused; None if there is no earlier sample.
+
+        Growth is measured over the forecast's window, and over the shortest time in which headroom fell by more than
+        noise. In that, a program that took its share earlier has stopped growing, and one that allocates in blocks
+        seconds apart (a caching allocator) has not.
+        """
+        now, kept = self._now.get(forecast.resource), self._kept.get(forecast.resource, ())
+        samples = [one for one in reversed(kept) if now is not None and one.t < now.t]
+        if now is None or not samples:
+            return None
+        window = min(LONGEST_SECONDS, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
+        noise = NOISE_RATIO * forecast.capacity_bytes
+        before = next((one for one in samples if now.t - one.t >= window), samples[-1])
+        lost = (
+            one for one in samples if now.t - one.t >= SHORTEST_SECONDS and one.left_bytes - now.left_bytes >= noise
+        )
+        recent = next(lost, samples[-1])
+
+        def since(then: _Held) -> tuple[ProcessTree, Job | NotPaused]:
+            held = (one._replace(memory_bytes=now.by_pid.get(one.pid, 0)) for one in processes)
+            tree = ProcessTree(held, {one.key: then.by_pid.get(one.pid, 0) for one in processes}, ours)
+            found = growing_job(tree, users, then.left_bytes - now.left_bytes)
+            return tree, found._replace(growth_seconds=now.t - then.t) if isinstance(found, Job) else found
+
+        (_, over_all), (tree, lately) = since(before), since(recent)
+        still = sum(map(tree.growth_bytes, over_all.members)) if isinstance(over_all, Job) else 0
+        found = narrowed(over_all, lately, still)
+        if not isinstance(found, Job):
+            return found
+        scanned = {one.pid: one for one in processes}
+        members, roots = (tuple(scanned[one.pid] for one in ones) for ones in (found.members, found.roots))
+        return found._replace(members=members, roots=roots)
+
+
+def vram_by_pid(gpu: GpuSample) -> dict[int, int]:
+    """Return the VRAM of each process in bytes: as the driver reports it, otherwise as the program itself does.
+
+    Both omit processes of other containers and VMs, whose pids mean other processes here.
+    """
+    told = {one.pid: one.used_bytes for one in gpu.told if one.used_bytes is not None}
+    driver = {one.pid: one.used_bytes for one in gpu.processes if one.used_bytes is not None}
+    return {pid: size for pid, size in (told | driver).items() if pid}
