@@ -54,11 +54,11 @@ class Stage:
 
     def tick(self, *forecasts: Forecast, seconds: float = 1.0) -> list[Transition]:
         self.t += seconds
-        return self.brake.tick(self.snapshot(), forecasts)
+        listed = tuple(GpuProcess(pid, "python", mib * MIB) for pid, mib in self.vram.items())
+        return self.brake.tick(self.snapshot(), forecasts, [GpuSample(0, "GPU-1", "card", processes=listed)])
 
     def snapshot(self) -> Snapshot:
-        listed = tuple(GpuProcess(pid, "python", mib * MIB) for pid, mib in self.vram.items())
-        return tick(self.t, gpus=(GpuSample(0, "GPU-1", "card", processes=listed),))
+        return tick(self.t)
 
     def ram(self, level: Level = Level.WARNING, resource: str = "ram", **more: object) -> Forecast:
         forecast = Forecast(resource, level, self.left, 16 * GIB, eta_seconds=5.0, cause="growth", window_seconds=1.0)
@@ -421,13 +421,25 @@ def test_on_a_card_on_which_nobody_grew_no_job_is_paused_whoever_is_named(stage,
     assert states(job.pid) <= {"S", "R"}
 
 
-def test_a_program_that_reports_its_vram_itself_is_found_where_the_driver_does_not(stage, job) -> None:
-    def at(mib: int) -> Snapshot:
-        told, listed = GpuProcess(job.pid, "python", mib * MIB), GpuProcess(job.pid, "python", None)
-        return tick(stage.t + mib, gpus=(GpuSample(0, "GPU-1", "card", processes=(listed,), told=(told,)),))
+def test_a_program_that_reports_its_vram_itself_is_found_whatever_those_of_other_users_claim(
+    stage, job, monkeypatch
+) -> None:
+    scan, other = at_work.scan, os.getpid()
 
-    stage.brake.tick(at(1000), [card(stage, job, 4000, level=Level.WARNING)])
-    (row,) = stage.brake.tick(at(4700), [card(stage, job, 300)])
+    def with_another_user(host: Host, *, cgroups: bool = False) -> ProcessListing:
+        found = scan(host, cgroups=cgroups)
+        return found._replace(processes=tuple(p._replace(uid=US + 1) if p.pid == other else p for p in found.processes))
+
+    def at(mib: int, left_mib: int, level: Level) -> list[Transition]:
+        told, listed = GpuProcess(job.pid, "python", mib * MIB), GpuProcess(job.pid, "python", None)
+        claim = GpuProcess(other, "python", 9 * mib * MIB)
+        gpu = GpuSample(0, "GPU-1", "card", processes=(listed,), told=(told, claim))
+        forecast = card(stage, job, left_mib)
+        return stage.brake.tick(tick(stage.t + mib), [replace(forecast, level=level)], [gpu])
+
+    monkeypatch.setattr(at_work, "scan", with_another_user)
+    assert at(1000, 4000, Level.WARNING) == []
+    (row,) = at(4700, 300, Level.CRITICAL)
     assert row.facts["who"] == f"python (pid {job.pid})"
 
 

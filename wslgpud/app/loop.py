@@ -130,7 +130,7 @@ class Loop:
         if self.brake is None:
             return
         try:
-            for transition in self.brake.tick(state.snapshot, state.forecasts):
+            for transition in self.brake.tick(state.snapshot, state.forecasts, state.observation.gpus):
                 self.alerts.report(transition)
             self.alerts.paused = self.brake.held_processes()
             if self.brake.is_ending():

@@ -26,7 +26,7 @@ from wslgpud.brake.vram_history import VramHistory
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
-from wslgpud.model import Forecast, Level, Reading, Snapshot, Transition
+from wslgpud.model import Forecast, GpuSample, Level, Reading, Snapshot, Transition
 from wslgpud.words import MessageLike, cause, say
 
 log = logging.getLogger(__name__)
@@ -94,10 +94,13 @@ class Brake:
         self._next_watchdog_t = -math.inf
         self._publish()
 
-    def tick(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> list[Transition]:
-        """Pause jobs that are due, advance paused ones; return the changes to announce."""
+    def tick(self, snapshot: Snapshot, forecasts: Iterable[Forecast], gpus: Iterable[GpuSample]) -> list[Transition]:
+        """Pause jobs that are due, advance paused ones; return the changes to announce.
+
+        ``gpus`` include the VRAM that programs report themselves.
+        """
         now = {f.resource: f for f in forecasts if policy.resource_kind(f.resource) in self._settings.resources}
-        self._vram.add(snapshot.mono, snapshot.gpus, now)
+        self._vram.add(snapshot.mono, gpus, now)
         ending = self._ending()
         rows = [*self._review(ending, snapshot, now)]
         for name in {*self._exempt, *self._spared}:

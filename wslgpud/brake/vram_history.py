@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wslgpud.brake.culprit import NOISE_RATIO, Job, NotPaused, growing_job, narrowed
 from wslgpud.brake.growth_history import LONGEST_SECONDS, SHORTEST_SECONDS
 from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
-from wslgpud.model import Forecast, GpuSample
+from wslgpud.model import Forecast, GpuProcess, GpuSample
 
 #: time between two kept samples, and their number
 EVERY_SECONDS = 1.0
@@ -17,11 +17,17 @@ MOST_SAMPLES = int(LONGEST_SECONDS / EVERY_SECONDS) + 2
 
 
 class _Held(NamedTuple):
-    """A GPU at time ``t`` (monotonic): its headroom, and the VRAM of each process by pid."""
+    """A GPU at time ``t`` (monotonic): its headroom, and VRAM by pid as its driver and as programs report it."""
 
     t: float
     left_bytes: int
-    by_pid: Mapping[int, int]
+    by_driver: Mapping[int, int]
+    by_programs: Mapping[int, int]
+
+    def by_pid(self, believed: Collection[int]) -> Mapping[int, int]:
+        """Return the VRAM of each process in bytes; what a program reports itself only for these pids."""
+        told = {pid: size for pid, size in self.by_programs.items() if pid in believed}
+        return {**told, **self.by_driver}
 
 
 class VramHistory:
@@ -34,7 +40,10 @@ class VramHistory:
     def add(self, t: float, gpus: Iterable[GpuSample], now: Mapping[str, Forecast]) -> None:
         """Record a sample; GPUs without a forecast are forgotten."""
         by_resource = {f"gpu{gpu.index}": gpu for gpu in gpus if f"gpu{gpu.index}" in now}
-        self._now = {name: _Held(t, now[name].headroom_bytes, vram_by_pid(gpu)) for name, gpu in by_resource.items()}
+        self._now = {
+            name: _Held(t, now[name].headroom_bytes, _vram(gpu.processes), _vram(gpu.told))
+            for name, gpu in by_resource.items()
+        }
         self._kept = {name: self._kept.get(name, deque(maxlen=MOST_SAMPLES)) for name in self._now}
         for name, held in self._now.items():
             kept = self._kept[name]
@@ -68,9 +77,14 @@ class VramHistory:
         )
         recent = next(lost, samples[-1])
 
+        # Otherwise another user's program that claims to grow could keep any job from being found.
+        believed = {one.pid for one in processes if one.uid in users}
+        size = now.by_pid(believed)
+
         def since(then: _Held) -> tuple[ProcessTree, Job | NotPaused]:
-            held = (one._replace(memory_bytes=now.by_pid.get(one.pid, 0)) for one in processes)
-            tree = ProcessTree(held, {one.key: then.by_pid.get(one.pid, 0) for one in processes}, ours)
+            earlier = then.by_pid(believed)
+            held = (one._replace(memory_bytes=size.get(one.pid, 0)) for one in processes)
+            tree = ProcessTree(held, {one.key: earlier.get(one.pid, 0) for one in processes}, ours)
             found = growing_job(tree, users, then.left_bytes - now.left_bytes)
             return tree, found._replace(growth_seconds=now.t - then.t) if isinstance(found, Job) else found
 
@@ -84,11 +98,6 @@ class VramHistory:
         return found._replace(members=members, roots=roots)
 
 
-def vram_by_pid(gpu: GpuSample) -> dict[int, int]:
-    """Return the VRAM of each process in bytes: as the driver reports it, otherwise as the program itself does.
-
-    Both omit processes of other containers and VMs, whose pids mean other processes here.
-    """
-    told = {one.pid: one.used_bytes for one in gpu.told if one.used_bytes is not None}
-    driver = {one.pid: one.used_bytes for one in gpu.processes if one.used_bytes is not None}
-    return {pid: size for pid, size in (told | driver).items() if pid}
+def _vram(processes: Iterable[GpuProcess]) -> dict[int, int]:
+    """Return the VRAM of each process that has a pid here, not in another container or VM."""
+    return {one.pid: one.used_bytes for one in processes if one.pid and one.used_bytes is not None}
