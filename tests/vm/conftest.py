@@ -1,7 +1,7 @@
 """Fixtures that boot virtual machines.
 
 ``machine(**options)`` boots one for a test, ``module_machine(**options)`` one that the tests of a module
-share; both end it whatever happens. Options are those of :class:`Machine` (``memory_mib=512``, ``cpus=2``,
+share; both end it whatever happens. Options are those of :class:`Machine` (``memory_mib=512``, ``cpus=1``,
 ``swap_mib=0``, ``drives=()``), ``packages=("g++",)`` for more of Debian, and ``program=True``, which puts
 this repository's program and its dependencies into ``/opt/wslgpud`` (no unit is enabled:
 ``/usr/src/wslgpud/deploy/install`` does that, in seconds and without a network). In the machine:
@@ -12,8 +12,9 @@ this repository's program and its dependencies into ``/opt/wslgpud`` (no unit is
 - ``cut_power()`` or ``shut_down()``, then ``boot()`` again: the disk stays
 - ``kernel_log()`` of this boot, ``console`` of all of them
 
-A boot takes some 12 s without KVM, and everything in it ten times as long, so share one where you can, or take
-``container``, which has this machine's kernel, where no test loses power or runs out of memory. Mark the module ``vm``.
+A boot takes some 25 s without KVM, and everything in it ten times as long (with a second processor, which waits for
+the first one's locks, twice that), so share one where you can, or take ``container``, which has this machine's kernel,
+where no test loses power or runs out of memory. Mark the module ``vm``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _boots_machines(
             program: bool = False,
             packages: tuple[str, ...] = (),
             memory_mib: int = 512,
-            cpus: int = 2,
+            cpus: int = 1,
             swap_mib: int = 0,
             drives: tuple[Path, ...] = (),
         ) -> Machine:

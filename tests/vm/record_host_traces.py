@@ -147,6 +147,7 @@ def record(scenario: Scenario, folder: Path) -> str:
             image(),
             Path(scratch),
             memory_mib=scenario.memory_mib,
+            cpus=2,
             drives=[drive],
             launcher=("nice", *host.launcher),
             options=host.options(scenario.memory_mib, paged=scenario.paged),

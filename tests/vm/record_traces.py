@@ -84,7 +84,7 @@ def record(scenario: Scenario, folder: Path) -> str:
     scratch = tempfile.TemporaryDirectory(prefix=scenario.name)
     with (
         scratch as disks,
-        Machine(image(), Path(disks), memory_mib=scenario.ram_mib, swap_mib=scenario.swap_mib) as machine,
+        Machine(image(), Path(disks), memory_mib=scenario.ram_mib, cpus=2, swap_mib=scenario.swap_mib) as machine,
     ):
         machine.boot(timeout_seconds=400)
         if scenario.zram_mib:

@@ -89,7 +89,7 @@ def build(machine: Machine, *before: str) -> Result:
 
 
 def test_a_build_that_dies_alone_ends_whole_under_guard(machine: BootMachine, toolbox: Path) -> None:
-    debian = machine(program=True, memory_mib=MEMORY_MIB, drives=(toolbox,))
+    debian = machine(program=True, memory_mib=MEMORY_MIB, cpus=2, drives=(toolbox,))
     debian.run("mkdir", TOOLS)
     debian.run("mount", "/dev/vdb", TOOLS)
     debian.run("sh", "-c", NO_THRASHING)
