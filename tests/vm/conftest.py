@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 
 from .container import Container
-from .image import image, wheel_of
+from .image import Image, image, wheel_of
 from .machine import Machine
 
 TOOLS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mkfs.ext4", "mkswap", "setpriv")
@@ -50,6 +50,12 @@ def able_to_boot() -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this repository."""
     return wheel_of(REPOSITORY, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def disk(able_to_boot: None, wheel: Path) -> Image:
+    """The Debian with this repository's program; never the one without, which would be made of the same tree."""
+    return image(wheel)
 
 
 def _boots_machines(
@@ -82,9 +88,9 @@ module_machine = pytest.fixture(_boots_machines, name="module_machine", scope="m
 
 
 @pytest.fixture(scope="module")
-def container(able_to_boot: None, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+def container(disk: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     """A container with the program, which the tests of a module share: it boots in seconds."""
-    disk, folder = image(wheel), tmp_path_factory.mktemp("container")
+    folder = tmp_path_factory.mktemp("container")
     one = Container(disk.tree, folder, disk.program)
     try:
         one.boot()

@@ -10,10 +10,10 @@ import os
 import stat
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .image import PACKAGES, PROGRAM, SOURCE, SUITE, _fresh, _locked, _recipe_hash, _run, cache_folder, image
+from .image import PACKAGES, PROGRAM, SOURCE, _fresh, _locked, _recipe_hash, _run, cache_folder
 from .machine import COMMAND_SECONDS, MachineError, Result
 
 #: mounts what systemd expects of who starts it (https://systemd.io/CONTAINER_INTERFACE), and becomes it
@@ -39,14 +39,12 @@ PATHS = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 NOT_DEBIAN = ("etc/systemd/system/agent.service", *(path[1:] for path in (PROGRAM, f"{PROGRAM}.releases", SOURCE)))
 
 
-def tree(suite: str = SUITE) -> Path:
-    """Return the folder with a Debian that has systemd, Python and apt; made once.
+def tree(suite: str) -> Path:
+    """Return the folder with a Debian that has systemd, Python and apt, of another suite than the machines'; made once.
 
     Raises:
         ImageError: it cannot be made.
     """
-    if suite == SUITE:
-        return image().tree
     folder = cache_folder() / f"{suite}-{_recipe_hash()}"
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
@@ -59,6 +57,13 @@ def tree(suite: str = SUITE) -> Path:
             )
             partial.rename(made)
     return made
+
+
+def hide(names: Iterable[str], upper: Path) -> None:
+    """Let an overlay whose changes come to ``upper`` not have these files and folders of what lies below."""
+    for name in names:
+        (upper / name).parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(upper / name, stat.S_IFCHR)  # an overlay's "gone"
 
 
 class Container:
@@ -74,9 +79,7 @@ class Container:
         self.upper = folder / "upper"
         for name in ("upper", "work", "root"):
             (folder / name).mkdir()
-        for name in NOT_DEBIAN[: 1 if program else None]:
-            (self.upper / name).parent.mkdir(parents=True, exist_ok=True)
-            os.mknod(self.upper / name, stat.S_IFCHR)  # an overlay's "gone"
+        hide(NOT_DEBIAN[: 1 if program else None], self.upper)
         self._console = folder / "console.log"
 
     def boot(self) -> None:

@@ -15,7 +15,8 @@ from tests.cli.test_shipped import SERVICE, SHIPPED
 from tests.support.daemons import Running, eventually
 
 from .conftest import REPOSITORY
-from .image import backend, image, wheelhouse
+from .container import NOT_DEBIAN, hide
+from .image import Image, backend, wheelhouse
 
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service"), pytest.mark.timeout(3000)]
 
@@ -33,19 +34,32 @@ exec chroot "$root" "$@"
 
 
 class Newcomer:
-    """Debian as its bootstrap leaves it, with the repository's files and no way to a network."""
+    """Debian as its bootstrap leaves it, with the repository's files and no way to a network.
 
-    def __init__(self, folder: Path, tree: Path) -> None:
+    With ``installed``, the release that ``deploy/install`` makes of these files is there, as it was made for all tests.
+    """
+
+    def __init__(self, folder: Path, disk: Image, *, installed: bool = False) -> None:
         self.folder = folder
-        self._tree = tree
+        self._lower = f"{disk.program}:{disk.tree}" if installed else str(disk.tree)
         for name in ("upper", "work", "root"):
             (folder / name).mkdir()
+        if not installed:
+            hide(NOT_DEBIAN, folder / "upper")
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "wslgpud", "deploy", "grafana"]
+        files = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+        for name in ["pyproject.toml", "README.md", "LICENSE", *filter(None, files.split("\0"))]:
+            target = folder / f"upper{CLONE}" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, target)
+        for wheels in (wheelhouse(), backend()):
+            shutil.copytree(wheels, folder / "upper/wheels", dirs_exist_ok=True)
 
     def start(self, *command: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
         """Start a command there; the process is the command itself, so it takes signals."""
         wrapper = ["unshare", "--mount", "sh", "-euc", IN_A_ROOT_OF_ITS_OWN, "sh"]
         return subprocess.Popen(
-            [*wrapper, str(self._tree), str(self.folder), *command],
+            [*wrapper, self._lower, str(self.folder), *command],
             # An index that is asked for would be an error, as it is offline.
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "PIP_NO_INDEX": "1", **environment},
             stdout=subprocess.PIPE,
@@ -60,18 +74,8 @@ class Newcomer:
 
 
 @pytest.fixture
-def newcomer(able_to_boot: None, tmp_path: Path) -> Newcomer:
-    tree = image().tree
-    one = Newcomer(tmp_path, tree)
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "wslgpud", "deploy", "grafana"]
-    files = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
-    for name in ["pyproject.toml", "README.md", "LICENSE", *filter(None, files.split("\0"))]:
-        target = tmp_path / f"upper{CLONE}" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / name, target)
-    for folder in (wheelhouse(), backend()):
-        shutil.copytree(folder, tmp_path / "upper/wheels", dirs_exist_ok=True)
-    return one
+def newcomer(disk: Image, tmp_path: Path) -> Newcomer:
+    return Newcomer(tmp_path, disk)
 
 
 def test_deploy_run_sets_everything_up_once_and_then_needs_no_network(newcomer: Newcomer) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from wslgpud.probes import interop, keep_alive
 
-from .image import image
+from .image import Image
 from .test_fresh import CLONE, Newcomer, newcomer
 
 __all__ = ["newcomer"]  # a fixture
@@ -38,6 +38,15 @@ cat >>/asked
 printf '%s\\n' "$*" >/command
 [ -e /task ] && echo present
 exit 0
+"""
+#: What a clone's installer would make in a quarter of a minute; all but one file is as in the release before.
+ANOTHER_RELEASE = """
+cd "$1" && . deploy/environment.sh
+now=$(readlink -f /opt/wslgpud)
+new=${now%/*}/$(release_of "$PWD" "")
+cp -a "$now" "$new"
+cp "wslgpud/$2" "$new"/lib/python3*/site-packages/wslgpud/
+sed -i "s|$now|$new|" "$new/bin/wslgpud"
 """
 WINDOWS = "mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 NOBODY = 65534
@@ -71,12 +80,11 @@ class Admin:
 
     def has(self, path: str) -> bool:
         file = self.folder / "upper" / path
-        return file.exists() or file.is_symlink()
+        return (file.exists() and not file.is_char_device()) or file.is_symlink()  # an overlay's "gone" is one
 
-    def running(self) -> Path:
-        """Return the release that runs, by the link to it; the machine below has one where other tests need it."""
-        own = self.folder / "upper/opt/wslgpud"
-        return (own if own.is_symlink() else image().tree / "opt/wslgpud").readlink()
+    def running(self) -> str:
+        """Return the release that runs, by the link to it."""
+        return self.types("readlink", "/opt/wslgpud").stdout.strip()
 
     def access(self, file: Path) -> str:
         """Return whose it is there, and for whom."""
@@ -89,21 +97,29 @@ class Admin:
     def does(self, name: str, *arguments: str, uid: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         """Type ``./deploy/NAME``."""
         who = [] if uid == 0 else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-        process = self.newcomer.start(*who, f"{CLONE}/deploy/{name}", *arguments, environment={**PATHS, **environment})
+        return self.types(*who, f"{CLONE}/deploy/{name}", *arguments, **{**PATHS, **environment})
+
+    def types(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.newcomer.start(*words, environment=environment)
         said, errors = process.communicate()
         return subprocess.CompletedProcess([], process.returncode, said, errors)
 
 
-@pytest.fixture
-def admin(newcomer: Newcomer) -> Admin:
-    one = Admin(newcomer)
+def bring_systemd(admin: Admin) -> None:
+    """Put a stand-in for systemd there, and what the daemon would leave."""
     for name in ("systemctl", "loginctl"):
-        one.put(f"usr/local/bin/{name}", SYSTEMCTL)
-    one.put("usr/local/bin/journalctl", JOURNALCTL)
-    one.put("systemctl.log", mode=0o666)
-    one.put("run/systemd/system/.keep")
-    # What the daemon would leave.
-    one.put("var/lib/wslgpud/daemon.json", '{"pid": 1, "url": "http://127.0.0.1:9655", "version": "0"}', 0o644)
+        admin.put(f"usr/local/bin/{name}", SYSTEMCTL)
+    admin.put("usr/local/bin/journalctl", JOURNALCTL)
+    admin.put("systemctl.log", mode=0o666)
+    admin.put("run/systemd/system/.keep")
+    admin.put("var/lib/wslgpud/daemon.json", '{"pid": 1, "url": "http://127.0.0.1:9655", "version": "0"}', 0o644)
+
+
+@pytest.fixture
+def admin(disk: Image, tmp_path: Path) -> Admin:
+    """Where the release is made already, by the same script: ``test_readme`` has it made by ``deploy/install``."""
+    one = Admin(Newcomer(tmp_path, disk, installed=True))
+    bring_systemd(one)
     return one
 
 
@@ -141,14 +157,15 @@ def test_it_names_sudo_to_who_is_not_root_and_what_is_possible_to_who_mistypes(a
     assert "there is no --extra apprize" in admin.does("install", "--extra", "apprize").stderr
 
 
-def test_what_cannot_be_downloaded_changes_nothing(admin: Admin) -> None:
-    admin.put(f"{CLONE[1:]}/wslgpud/another.py", "# else this release is there already, and nothing to download\n")
+def test_what_cannot_be_downloaded_changes_nothing(newcomer: Newcomer, disk: Image) -> None:
+    admin = Admin(newcomer)
+    bring_systemd(admin)
     done = admin.does("install", PIP_FIND_LINKS="/nowhere", PIP_NO_INDEX="1")
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "nothing was changed."
     assert not any(admin.has(path) for path in ("opt/wslgpud", "etc/wslgpud", "etc/systemd/system/wslgpud.service"))
-    assert "wslgpud" not in Path(image().tree / "etc/passwd").read_text()
+    assert "wslgpud" not in Path(disk.tree / "etc/passwd").read_text()
     assert not admin.has("etc/passwd")  # no user was made
 
 
@@ -157,6 +174,8 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admi
     before = admin.running()
     admin.put("etc/systemd/system/wslgpud.service", "the unit before", 0o644)
     admin.put(f"{CLONE[1:]}/wslgpud/broken.py", "# what the stand-in for systemd does not start\n")
+    made = admin.types("sh", "-euc", ANOTHER_RELEASE, "sh", CLONE, "broken.py")
+    assert made.returncode == 0, made.stderr
     done = admin.does("install", "--allow", "home")
 
     assert done.returncode == 2
@@ -239,8 +258,7 @@ def test_a_user_gets_a_service_of_his_own_without_root(admin: Admin) -> None:
 
 
 def test_what_a_program_that_is_gone_had_beside_it_goes_without_it(admin: Admin) -> None:
-    remove = ("rm", "-rf", "/opt/wslgpud")  # the machines of other tests have one
-    admin.newcomer.start(*remove, environment={}).communicate()
+    admin.types("rm", "/opt/wslgpud")
     admin.put("opt/wslgpud.stress/bin/python3")
     admin.put("etc/wslgpud/wslgpud.toml", SECRET)
     admin.put("srv/kept")

@@ -18,26 +18,26 @@ import pytest
 from .conftest import REPOSITORY
 from .image import GUEST_PYTHON
 from .image import _downloaded as downloaded  # its own file is part of the images' key: best left alone
-from .test_fresh import newcomer
-from .test_install import SECRET, Admin, admin
+from .test_fresh import Newcomer, newcomer
+from .test_install import SECRET, Admin, bring_systemd
 
-__all__ = ["admin", "newcomer"]  # fixtures
+__all__ = ["newcomer"]  # a fixture
 
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service"), pytest.mark.timeout(3000)]
 
 SOMEBODY = 1000
 ENVIRONMENT = "/srv/somebody/venvs/wslgpud"
 PROGRAM = f"{ENVIRONMENT}/bin/wslgpud"
+RELEASES = "opt/wslgpud.releases"
 UNIT = "etc/systemd/system/wslgpud.service"
 
 
 class User(Admin):
     """Somebody who has the wheel in an environment of their own, and sudo."""
 
-    def types(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        process = self.newcomer.start(*words, environment={"PIP_NO_INDEX": "1", **environment})
-        said, errors = process.communicate()
-        return subprocess.CompletedProcess([], process.returncode, said, errors)
+    def __init__(self, newcomer: Newcomer, kept: Path) -> None:
+        super().__init__(newcomer)
+        self._kept = kept
 
     def has_installed(self, wheel: Path) -> None:
         """Do what ``pipx install`` does, as an ordinary user."""
@@ -53,6 +53,29 @@ class User(Admin):
         for command in another_version if (self.folder / f"upper{PROGRAM}").exists() else make:
             done = self.types("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", *command)
             assert done.returncode == 0, done.stderr
+
+    def has_the_service(self, *words: str) -> None:
+        """Have it installed, with these options."""
+        self.takes(RELEASES)
+        done = self.service("install", *words)
+        assert done.returncode == 0, done.stderr
+        self.keeps(RELEASES)
+
+    def keeps(self, path: str) -> None:
+        """Keep a folder that took as long to make as the rest of a test, for the tests that are not about that."""
+        kept = self._kept / path.replace("/", "-")
+        if not kept.exists():
+            subprocess.run(["cp", "-a", self.folder / "upper" / path, kept], check=True)
+
+    def takes(self, path: str) -> bool:
+        """Take the folder that was kept, if any was."""
+        kept, folder = self._kept / path.replace("/", "-"), self.folder / "upper" / path
+        if kept.exists():
+            if folder.is_char_device():  # an overlay's "gone"
+                folder.unlink()
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["cp", "-a", kept, folder], check=True)
+        return kept.exists()
 
     def service(self, *words: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
         return self.types(program, "service", *words)
@@ -81,15 +104,12 @@ def psycopg() -> Path:
 
 
 @pytest.fixture
-def user(admin: Admin, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> User:
-    one, venvs = User(admin.newcomer), admin.folder / "upper/srv/somebody/venvs"
-    kept = tmp_path_factory.getbasetemp() / "venvs-of-somebody"  # to make it takes as long as a test
-    if kept.exists():
-        venvs.parent.mkdir(parents=True)
-        subprocess.run(["cp", "-a", kept, venvs], check=True)
-    else:
+def user(newcomer: Newcomer, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> User:
+    one = User(newcomer, tmp_path_factory.getbasetemp())
+    bring_systemd(one)
+    if not one.takes("srv/somebody/venvs"):
         one.has_installed(wheel)
-        subprocess.run(["cp", "-a", venvs, kept], check=True)
+        one.keeps("srv/somebody/venvs")
     return one
 
 
@@ -107,11 +127,14 @@ def another(wheel: Path, folder: Path, version: str, *more: str) -> Path:
     return made
 
 
-def test_the_service_is_made_of_what_is_installed_and_stays_when_that_goes(user: User) -> None:
+def test_the_service_is_made_of_what_is_installed_and_stays_when_its_user_removes_that(user: User) -> None:
     done = user.service("install")
-    shutil.rmtree(user.folder / f"upper{ENVIRONMENT}")
+    user.keeps(RELEASES)
+    as_somebody = ("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups")
+    removed = user.types(*as_somebody, "rm", "-r", ENVIRONMENT)
 
     assert done.returncode == 0, done.stderr
+    assert (removed.returncode, removed.stderr) == (0, ""), "root has left nothing in it that its user cannot remove"
     assert "wslgpud 0.1.0 runs, and starts with the machine." in done.stdout
     assert user.types("/opt/wslgpud/bin/wslgpud", "--version").stdout == "wslgpud 0.1.0\n"
     release = user.folder / f"upper{user.release}"
@@ -122,7 +145,7 @@ def test_the_service_is_made_of_what_is_installed_and_stays_when_that_goes(user:
 
 
 def test_a_second_time_nothing_is_left_to_do_and_status_says_how_it_stands(user: User) -> None:
-    user.service("install", "--allow", "home")
+    user.has_the_service("--allow", "home")
     user.put("tmp/active")
     again = user.service("install", "--dry-run")
     status = json.loads(user.service("status", "--json").stdout)
@@ -136,16 +159,8 @@ def test_a_second_time_nothing_is_left_to_do_and_status_says_how_it_stands(user:
     )
 
 
-def test_root_leaves_nothing_in_the_users_environment_that_its_user_could_not_remove(user: User) -> None:
-    user.service("install")
-
-    as_somebody = ("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups")
-    removed = user.types(*as_somebody, "rm", "-r", ENVIRONMENT)
-    assert (removed.returncode, removed.stderr) == (0, "")
-
-
 def test_an_upgrade_keeps_what_is_configured_and_its_failure_goes_back(user: User, wheel: Path, tmp_path: Path) -> None:
-    user.service("install", "--allow", "save-signal")
+    user.has_the_service("--allow", "save-signal")
     user.put("etc/wslgpud/wslgpud.toml", SECRET, 0o640)
     first = user.release
     user.has_installed(another(wheel, tmp_path, "0.2.0", "broken.py"))
@@ -264,8 +279,6 @@ def test_who_is_not_root_is_told_what_to_type_and_nothing_is_upgraded_that_is_no
         "setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", PROGRAM, "service", "install"
     )
 
-    user.types("rm", "-rf", "/opt/wslgpud", "/opt/wslgpud.releases")  # the machines of other tests have one
-
     assert plain.returncode == 2
     assert f"this needs root: sudo {PROGRAM} service install (or, without root" in plain.stderr
     assert "no service is installed here" in user.service("upgrade").stderr
@@ -274,7 +287,7 @@ def test_who_is_not_root_is_told_what_to_type_and_nothing_is_upgraded_that_is_no
 
 def test_who_removes_it_is_told_what_takes_so_long_and_purged_nothing_is_left(user: User) -> None:
     before = {*user.files()}
-    user.service("install", "--allow", "home")
+    user.has_the_service("--allow", "home")
     kept = user.service("uninstall", program="/usr/local/bin/wslgpud")
     assert "kept: /etc/wslgpud" in kept.stdout
     assert kept.stderr == "wslgpud: stopping and removing the service (half a minute at most)\n"

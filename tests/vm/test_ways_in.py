@@ -18,7 +18,7 @@ import pytest
 
 from .conftest import REPOSITORY
 from .container import Container, tree
-from .image import GUEST_PYTHON, backend, wheelhouse
+from .image import GUEST_PYTHON, SUITE, Image, backend, wheelhouse
 from .service import CONFIGURATION_FILE, DROP_INS, PATIENCE_SECONDS, READY, Service, eventually
 from .test_service_command import another, small_torch
 
@@ -207,12 +207,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
 
 @pytest.fixture
-def boots(able_to_boot: None, wheel: Path, package: Callable[[], Path], tmp_path: Path) -> Iterator[Callable[..., Way]]:
+def boots(disk: Image, wheel: Path, package: Callable[[], Path], tmp_path: Path) -> Iterator[Callable[..., Way]]:
     """Boot a fresh Debian for somebody who comes a certain way."""
     running: list[Container] = []
 
     def boot(kind: type[Way], suite: str) -> Way:
-        container = Container(tree(suite), tmp_path)
+        container = Container(disk.tree if suite == SUITE else tree(suite), tmp_path)
         running.append(container)
         container.boot()
         way = kind(container, wheel, tmp_path, package)
@@ -266,11 +266,11 @@ def check_service(way: Way) -> None:
 @pytest.mark.parametrize(
     ("kind", "suite"),
     [
-        pytest.param(Package, "bookworm", id="package"),
+        pytest.param(Package, SUITE, id="package"),
         pytest.param(Package, "trixie", id="package-trixie", marks=slow),
-        pytest.param(Wheel, "bookworm", id="wheel", marks=slow),
-        pytest.param(Clone, "bookworm", id="clone", marks=slow),
-        pytest.param(Run, "bookworm", id="run", marks=slow),
+        pytest.param(Wheel, SUITE, id="wheel", marks=slow),
+        pytest.param(Clone, SUITE, id="clone", marks=slow),
+        pytest.param(Run, SUITE, id="run", marks=slow),
     ],
 )
 def test_it_runs_upgrades_with_its_history_goes_back_and_leaves_nothing(
@@ -304,7 +304,7 @@ def test_it_runs_upgrades_with_its_history_goes_back_and_leaves_nothing(
 
 
 def test_a_package_does_not_take_over_what_another_way_has_installed(boots: Callable[..., Way]) -> None:
-    way = boots(Package, "bookworm")
+    way = boots(Package, SUITE)
     way.container.write("/opt/wslgpud/bin/wslgpud", "of another way", 0o755)
     package = way.package()
     way.container.write(f"/root/{package.name}", package.read_bytes())
