@@ -254,7 +254,7 @@ def _trouble() -> list[Panel]:
         "Found by wslgpud and not over yet; `wslgpud incidents` shows the minutes before each.",
         ask(f"{metric('alert_level')} or on (job, instance) {quiet}", rows=True),
         columns={"rule": "Rule", "resource": "Where", "Value": "Level"},
-        width=12,
+        width=8,
         height=7,
     )
     override(
@@ -274,7 +274,7 @@ def _trouble() -> list[Panel]:
             ask(f"sum by (scope) (increase({metric('kernel_oom_kills')}[$__rate_interval]))", "{{scope}}, by the log"),
             ask(f"sum by (daemon) (increase({metric('oom_daemon_kills')}[$__rate_interval]))", "{{daemon}}"),
             unit="short",
-            width=12,
+            width=8,
             height=7,
             decimals=0,
             soft_most=4,
@@ -288,22 +288,27 @@ def _trouble() -> list[Panel]:
             ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid"),
             ask(f"sum(increase({metric('vmbus_allocation_failures')}[$__rate_interval])) or {none}", "no new sessions"),
             unit="short",
-            width=6,
+            width=8,
             height=7,
             decimals=0,
             soft_most=4,
         ),
+    ]
+
+
+def _brake() -> list[Panel]:
+    return [
         lines(
             "Paused jobs",
             "Jobs paused by the brake, reasons why none was paused although memory ran out, and how pauses ended. Empty "
-            "if the brake is off.",
+            "while the brake is off.",
             ask(f"sum({metric('brake_held_jobs')})", "paused now"),
             ask(f"min({metric('brake_ready')})", "ready"),
             ask(f"sum(increase({metric('brake_pauses')}[$__rate_interval]))", "paused"),
             ask(f"sum by (reason) (increase({metric('brake_spared')}[$__rate_interval]))", "spared: {{reason}}"),
             ask(f"sum by (how) (increase({metric('brake_ends')}[$__rate_interval]))", "end: {{how}}"),
             unit="short",
-            width=6,
+            width=8,
             height=7,
             decimals=0,
             soft_most=4,
@@ -313,7 +318,7 @@ def _trouble() -> list[Panel]:
             "Memory that the paused jobs keep.",
             ask(f"sum({metric('brake_held_bytes')})", "RAM and swap"),
             unit="bytes",
-            width=6,
+            width=8,
             height=7,
         ),
         lines(
@@ -321,7 +326,7 @@ def _trouble() -> list[Panel]:
             "From the sample that triggered the pause to the last process stopped.",
             ask(f"max({metric('brake_pause_seconds')})", "last pause"),
             unit="s",
-            width=6,
+            width=8,
             height=7,
         ),
     ]
@@ -477,6 +482,7 @@ def overview() -> str:
             ("WSL and Windows", _machine()),
         ),
         folded=(
+            ("Brake", _brake()),
             ("Trainings", training()),
             ("Memory in depth", in_depth.memory()),
             ("Processors, disks and network", in_depth.machine()),
