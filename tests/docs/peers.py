@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from tests.bench.bench_cost import table
 
 MEASURED = Path(__file__).parents[1] / "bench" / "cost.json"
-ON_A_CARD = MEASURED.with_name("cost-h200.json")
 _DCGM = "[467 MiB in the median](https://github.com/pytorch/ci-infra/issues/1011)"
 
 
@@ -134,9 +133,9 @@ def cost_table() -> str:
     return table(measured()["rows"]) + "\n"
 
 
-def cost_on_a_card_table() -> str:
-    """Return the same of a run on a machine with a real card, beside a training."""
-    return table(json.loads(ON_A_CARD.read_text())["rows"]) + "\n"
+def cost_on_a_card_table(card: str) -> str:
+    """Return what each costs beside a training on an "h100" or "h200", with their own NVML."""
+    return table(json.loads(MEASURED.with_name(f"cost-{card}.json").read_text())["rows"]) + "\n"
 
 
 def peers_table() -> str:

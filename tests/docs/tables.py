@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -99,7 +100,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "commands_zh": lambda: commands_table("zh"),
     "cost": peers.cost_table,
-    "cost_h200": peers.cost_on_a_card_table,
+    "cost_h100": partial(peers.cost_on_a_card_table, "h100"),
+    "cost_h200": partial(peers.cost_on_a_card_table, "h200"),
     "fit": fit_table,
     "fit_held_out": lambda: fit_table("held_out"),
     "fit_pictures": pictures_table,
