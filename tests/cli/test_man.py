@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from tests.docs import man
 from wslgpud import config
-from wslgpud.cli import NAMES, app, man, share
+from wslgpud.cli import NAMES, app
 from wslgpud.cli import help as helps
 
 REPOSITORY = Path(__file__).parents[2]
 COMMITTED = REPOSITORY / "deploy/share"
 PAGES = man.pages()
-#: no date, on purpose: see man.py
+#: no date, on purpose: see tests/docs/man.py
 FORGIVEN = re.compile(r"WARNING: missing date, using \"\": TH")
 
 
@@ -42,8 +43,8 @@ def test_what_the_wheel_brings_is_what_is_made_of_the_commands() -> None:
     """After a change: ./tests/renew."""
     found = {str(file.relative_to(COMMITTED)): file.read_text() for file in COMMITTED.rglob("*") if file.is_file()}
 
-    assert found.keys() == share.files().keys()
-    assert [name for name, text in share.files().items() if found[name] != text] == []
+    assert found.keys() == man.files().keys()
+    assert [name for name, text in man.files().items() if found[name] != text] == []
 
 
 def test_the_wheel_is_told_to_bring_them() -> None:

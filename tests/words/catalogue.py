@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import polib
 import typer.main
-from babel.messages.extract import extract_from_dir
+from babel.messages.extract import extract_from_dir, extract_from_file
 
 from wslgpud.advise.doctor.checking import CHECKS
 from wslgpud.alerts import runbook
@@ -31,6 +31,8 @@ from wslgpud.probes.wsl_keys import FILES
 from wslgpud.words import TEMPLATES, TRANSLATIONS
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
+#: makes the manual pages, whose headings and descriptions are templates, too
+MANUAL = Path(__file__).parents[1] / "docs/man.py"
 KEYWORDS = {
     "say": None,
     "says": (1, 2),
@@ -70,7 +72,7 @@ METHODS = [("**.py", in_python), ("**.min.js", "ignore"), ("**.js", "javascript"
 def templates() -> dict[str, tuple[str, set[str]]]:
     """Return each template with its plural form (empty for most) and the files that say it."""
     found: dict[str, tuple[str, set[str]]] = {}
-    for file, _, words, _, _ in extract_from_dir(PRODUCT, METHODS, OPTIONS, keywords=KEYWORDS, comment_tags=()):
+    for file, words in in_source():
         one, many = (words, "") if isinstance(words, str) else (words[0], words[1])
         _, files = found.setdefault(one, (many, set()))
         files.add(file)
@@ -92,6 +94,14 @@ def templates() -> dict[str, tuple[str, set[str]]]:
         for text in helps.texts(command):
             found.setdefault(text, ("", set()))[1].add(f"cli/{file}")
     return found
+
+
+def in_source() -> Iterator[tuple[str, str | tuple[str, ...]]]:
+    """Yield the file and the texts of each call that says something."""
+    for file, _, words, _, _ in extract_from_dir(PRODUCT, METHODS, OPTIONS, keywords=KEYWORDS, comment_tags=()):
+        yield file, words
+    for _, words, _, _ in extract_from_file(in_python, MANUAL, keywords=KEYWORDS, comment_tags=()):
+        yield "docs/man.py", words
 
 
 def sentences(table: Mapping[str, Any]) -> Iterator[str]:

@@ -1,23 +1,35 @@
-"""Manual pages, generated from ``--help`` and the configuration's keys, in every language."""
+"""Manual pages, generated from ``--help`` and the configuration's keys, in every language; and completion scripts.
+
+``python -m tests.docs.man FOLDER`` writes them as they lie below ``share``, next to the program; ./tests/renew does so
+for the wheel, which includes them. The program itself never needs them.
+"""
 
 from __future__ import annotations
 
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import typer
 
 from wslgpud import __version__, config, words
-from wslgpud.cli import app
+from wslgpud.cli import app, completion
 from wslgpud.cli import help as helps
 from wslgpud.config.sample import to_toml
 from wslgpud.words import t
 
 #: folder below ``share`` for the pages of a language
 FOLDERS = {"en": "man", "zh": "man/zh_CN"}
+#: where each shell looks by default
+_COMPLETIONS = {
+    "bash": "bash-completion/completions/wslgpud",
+    "fish": "fish/vendor_completions.d/wslgpud.fish",
+    "zsh": "zsh/site-functions/_wslgpud",
+}
 CONFIGURATION = "wslgpud.toml"
 #: characters to escape in troff: its own, and those that it replaces by typographic ones
 _ESCAPES = str.maketrans(
@@ -35,6 +47,19 @@ class Section(NamedTuple):
     title: str
     lines: list[str]
     within: bool = False
+
+
+def files() -> dict[str, str]:
+    """Return the text of each file by its path below ``share``."""
+    return pages() | {path: f"{completion.script(shell)}\n" for shell, path in _COMPLETIONS.items()}
+
+
+def write(folder: Path) -> None:
+    """Write all of them below a folder."""
+    for name, text in files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def pages() -> dict[str, str]:
@@ -230,3 +255,7 @@ def _bold(text: str) -> str:
 def _escaped(text: str) -> str:
     kept = _BREAKABLE.sub(r"\:", text.translate(_ESCAPES))
     return rf"\&{kept}" if kept.startswith(".") else kept
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
