@@ -22,32 +22,12 @@ class Activations(Norms):
 
     def activated(self, x: Tensor) -> Tensor:
         """Return an activation computed by one kernel, which keeps its input."""
-        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
-        kept = tape.kept(x.storage)
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            found = tape.take(numbers, element)
-            kept.clear()
-            del gradient
-            tape.add(node, found)
-
-        return tape.made(tape.take(numbers, element), numbers, element, back, node)
+        return self.mapped(x, self.tape.take(x.numbers, x.element), x.element, self.tape.kept(x.storage))
 
     def relu(self, x: Tensor) -> Tensor:
         """Return ReLU's output, which is all that it keeps."""
-        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
-        out = tape.take(numbers, element)
-        kept = tape.kept(out)
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            found = tape.take(numbers, element)
-            kept.clear()
-            del gradient
-            tape.add(node, found)
-
-        return tape.made(out, numbers, element, back, node)
+        out = self.tape.take(x.numbers, x.element)
+        return self.mapped(x, out, x.element, self.tape.kept(out))
 
     def squared(self, x: Tensor) -> Tensor:
         """Return the square, which keeps its input."""

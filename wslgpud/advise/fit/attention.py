@@ -99,29 +99,14 @@ class Attention(Activations):
 
         transformers makes it in training, too.
         """
-        tape, node, numbers, narrow = self.tape, x.node, x.numbers, x.element
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            if element != narrow:
-                other = tape.take(numbers, narrow)
-                del gradient
-                gradient = other
-            tape.add(node, gradient)
-
-        return tape.made(tape.take(before + numbers, element), before + numbers, element, back, node)
+        numbers = before + x.numbers
+        out = self.tape.take(numbers, element)
+        same = element == x.element
+        return self.viewed(x, out, numbers, element) if same else self.mapped(x, out, element, numbers=numbers)
 
     def repeated(self, x: Tensor, numbers: int) -> Tensor:
         """Return keys or values repeated for each query head."""
-        tape, node, element, fewer = self.tape, x.node, x.element, x.numbers
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            less = tape.take(fewer, element)
-            del gradient
-            tape.add(node, less)
-
-        return tape.made(tape.take(numbers, element), numbers, element, back, node)
+        return self.mapped(x, self.tape.take(numbers, x.element), x.element, numbers=numbers)
 
     def fused(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, mask: Storage | None = None) -> Tensor:
         """Return fused attention, which keeps its inputs, its output and a number for each head.
@@ -152,8 +137,7 @@ class Attention(Activations):
 
     def copied(self, x: Tensor) -> Tensor:
         """Return a copy token by token; its gradient is a view."""
-        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
-        return tape.made(tape.take(numbers, element), numbers, element, lambda this: tape.add(node, this.take()), node)
+        return self.viewed(x, self.tape.take(x.numbers, x.element), x.numbers, x.element)
 
     def written_out(
         self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, wide: bool

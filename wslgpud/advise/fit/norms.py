@@ -11,17 +11,7 @@ class Norms(Operations):
 
     def layer_norm(self, x: Tensor) -> Tensor:
         """Return LayerNorm's output; it keeps its input."""
-        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
-        kept = tape.kept(x.storage)
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            other = tape.take(numbers, element)
-            kept.clear()
-            del gradient
-            tape.add(node, other)
-
-        return tape.made(tape.take(numbers, element), numbers, element, back, node)
+        return self.mapped(x, self.tape.take(x.numbers, x.element), x.element, self.tape.kept(x.storage))
 
     def rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return Llama's norm: in 32 bits, cast down, times the weight."""

@@ -46,49 +46,45 @@ class Operations:
         """Return a tensor with so many numbers for each token."""
         return self.tape.made(storage, self.tokens * width, element, back, *before)
 
+    def mapped(
+        self, x: Tensor, out: Storage, element: int, kept: list[Storage] | None = None, numbers: int = 0
+    ) -> Tensor:
+        """Return ``out`` as a function of ``x``; back, a new gradient of its size comes before what is kept is freed.
+
+        It has as many numbers as ``x``, unless said otherwise.
+        """
+        tape, node, before, own = self.tape, x.node, x.element, x.numbers
+
+        def back(this: Node) -> None:
+            gradient = this.take()
+            found = tape.take(own, before)
+            if kept:
+                kept.clear()
+            del gradient
+            tape.add(node, found)
+
+        return tape.made(out, numbers or own, element, back, node)
+
+    def viewed(self, x: Tensor, out: Storage, numbers: int, element: int) -> Tensor:
+        """Return ``out`` as a function of ``x`` whose gradient is passed on as it is."""
+        tape, node = self.tape, x.node
+        return tape.made(out, numbers, element, lambda this: tape.add(node, this.take()), node)
+
     def forget(self) -> None:
         """Drop the 16-bit copies of weights, which autocast keeps until its end."""
         self._halves.clear()
 
     def cast(self, x: Tensor, element: int) -> Tensor:
         """Return a cast to another width."""
-        if x.element == element:
-            return x
-        tape, node, numbers, before = self.tape, x.node, x.numbers, x.element
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            wide = tape.take(numbers, before)
-            del gradient
-            tape.add(node, wide)
-
-        return tape.made(tape.take(numbers, element), numbers, element, back, node)
+        return x if x.element == element else self.mapped(x, self.tape.take(x.numbers, element), element)
 
     def through(self, x: Tensor) -> Tensor:
         """Return a new tensor of the same size whose gradient is also new: a factor, a copy."""
-        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            other = tape.take(numbers, element)
-            del gradient
-            tape.add(node, other)
-
-        return tape.made(tape.take(numbers, element), numbers, element, back, node)
+        return self.mapped(x, self.tape.take(x.numbers, x.element), x.element)
 
     def heads(self, x: Tensor, *, copied: bool) -> Tensor:
         """Return a view by heads; its gradient is copied where it is laid out by heads."""
-        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            if copied:
-                other = tape.take(numbers, element)
-                del gradient
-                gradient = other
-            tape.add(node, gradient)
-
-        return tape.made(x.storage, numbers, element, back, node)
+        return self.mapped(x, x.storage, x.element) if copied else self.viewed(x, x.storage, x.numbers, x.element)
 
     def quantized(self, x: Tensor, weight: Tensor, out: int, *, bias: Tensor | None = None) -> Tensor:
         """Return the product with a quantized matrix, which is computed in 16 bits (``Linear4bit.forward``)."""
@@ -196,18 +192,9 @@ class Operations:
 
     def dropped(self, x: Tensor) -> Tensor:
         """Return dropout's output, with its mask of a byte each."""
-        tape, node, numbers, element = self.tape, x.node, x.numbers, x.element
+        tape, numbers, element = self.tape, x.numbers, x.element
         mask = tape.kept(tape.take(numbers, 1))
-        out = tape.take(numbers, element)
-
-        def back(this: Node) -> None:
-            gradient = this.take()
-            other = tape.take(numbers, element)
-            mask.clear()
-            del gradient
-            tape.add(node, other)
-
-        return tape.made(out, numbers, element, back, node)
+        return self.mapped(x, tape.take(numbers, element), element, mask)
 
 
 def scratch_bytes(outputs: int, inputs: int) -> int:

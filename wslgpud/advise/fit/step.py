@@ -5,6 +5,8 @@ Until it returns, each function holds the same tensors as its counterpart in tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wslgpud.advise.fit.attention import Attention, Heads
 from wslgpud.advise.fit.operations import SEGMENT_RATIO, SEGMENTED_TOKENS
 from wslgpud.advise.fit.parameters import Matrix, Model, Weights
@@ -34,14 +36,7 @@ class Step(Attention):
 
     def train(self) -> None:
         """Run a forward and a backward pass."""
-        held: list[Storage] = []
-        x = self._embedded(held)
-        held += self._for_all_layers()
-        for number, weights in enumerate(self.model.layers):
-            self._number = number
-            x = self._checkpointed(x, weights) if self.model.setup.checkpointing else self._layer(x, weights)
-        x = self._norm(x, self.model.norm)
-        held.clear()
+        x = self._through_all_layers(self._checkpointed if self.model.setup.checkpointing else self._layer)
         with self.tape.allocator.taking(LOSS):
             self._loss(x)
         del x
@@ -49,18 +44,20 @@ class Step(Attention):
 
     def answer(self) -> None:
         """Run a forward pass, up to the logits of the next token."""
+        x = self._through_all_layers(self._layer)
+        words = self.model.setup.batch * self.shape.vocabulary
+        scores = [self.tape.take(words, self.element)]
+        scores += [self.tape.take(words, 4) for _ in range(2)]  # cast to 32 bits, and filtered by a sampling rule
+        del x, scores
+
+    def _through_all_layers(self, layer: Callable[[Tensor, Weights], Tensor]) -> Tensor:
         held: list[Storage] = []
         x = self._embedded(held)
         held += self._for_all_layers()
         for number, weights in enumerate(self.model.layers):
             self._number = number
-            x = self._layer(x, weights)
-        x = self._norm(x, self.model.norm)
-        held.clear()
-        words = self.model.setup.batch * self.shape.vocabulary
-        scores = [self.tape.take(words, self.element)]
-        scores += [self.tape.take(words, 4) for _ in range(2)]  # cast to 32 bits, and filtered by a sampling rule
-        del x, scores
+            x = layer(x, weights)
+        return self._norm(x, self.model.norm)
 
     def _for_all_layers(self) -> list[Storage]:
         """Return the tensors shared by all layers: sines, and a mask where some layers see only a window."""
