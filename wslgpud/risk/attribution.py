@@ -19,8 +19,8 @@ NEWEST_KEPT = 10
 SNAPSHOT_SECONDS = 1.9
 LONGEST_SECONDS = 3 * 3600.0
 CULPRIT_SHARE = 0.5
+#: From this probability, a suspect is named as the probable culprit.
 LIKELY = 0.5
-"""From this probability, a suspect is named as the probable culprit."""
 
 
 class Culprit(NamedTuple):
@@ -99,8 +99,8 @@ _POOLS = {
 }
 GROUP = template("{count} x {name}")
 SEVERAL = template("several: {parts}")
+#: Longest allowed shortest form of a name, in characters.
 SHORT_NAME = 20
-"""Longest allowed shortest form of a name, in characters."""
 
 
 def _dispensable(times: list[float]) -> int:

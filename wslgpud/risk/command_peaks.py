@@ -21,17 +21,17 @@ KEPT_RUNS = 5
 KEPT_COMMANDS = 100
 KEPT_SECONDS = 30 * 24 * 3600.0
 LOOK_SECONDS = 1.9
+#: Share of a resource's capacity below which peaks are ignored.
 LEAST_SHARE = 0.05
-"""Share of a resource's capacity below which peaks are ignored."""
+#: A run that takes this many times as long to reach the others' peak is not comparable.
 LATE = 2.0
-"""A run that takes this many times as long to reach the others' peak is not comparable."""
+#: The distance to a peak that did no harm must be less than this share of the headroom.
 CALM_SHARE = 0.9
-"""The distance to a peak that did no harm must be less than this share of the headroom."""
 
+#: Placeholder of the script in an interpreter's command line without one.
 _ANYTHING = {"", "-c", "-"}
-"""Placeholder of the script in an interpreter's command line without one."""
+#: By command: its first pid, and the bytes of all its processes by resource key.
 _Holdings = dict[str, tuple[int, dict[str, int]]]
-"""By command: its first pid, and the bytes of all its processes by resource key."""
 
 
 class Wish(NamedTuple):

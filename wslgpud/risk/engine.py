@@ -21,8 +21,8 @@ MOST_RESOURCES = 256
 FORGET_SECONDS = 600.0
 CULPRIT_SECONDS = 5.0
 ETAS = ("eta_early_seconds", "eta_seconds", "eta_late_seconds")
+#: Key under which command peaks are stored, next to the lessons of resources.
 COMMANDS = "commands"
-"""Key under which command peaks are stored, next to the lessons of resources."""
 
 
 @dataclass(frozen=True, slots=True)

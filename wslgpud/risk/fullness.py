@@ -23,25 +23,25 @@ from wslgpud.risk.growth import ADVANCE
 from wslgpud.risk.headroom import Room, gpu_used
 from wslgpud.risk.settings import RiskSettings
 
+#: Distance to the end of the card, as seen by a stress run, within which it is full: one chunk of that run.
 NEAR_BYTES = 256 << 20
-"""Distance to the end of the card, as seen by a stress run, within which it is full: one chunk of that run."""
+#: A card with more of its memory in use may spill: WSL2 itself takes 6 to 9 %, which programs never get.
 FULL_SHARE = 0.9
-"""A card with more of its memory in use may spill: WSL2 itself takes 6 to 9 %, which programs never get."""
+#: A card that was full this recently still is: programs free memory between steps and take it again.
 DIP_SECONDS = 60.0
-"""A card that was full this recently still is: programs free memory between steps and take it again."""
+#: A server loads and allocates its share within this time.
 START_SECONDS = 300.0
-"""A server loads and allocates its share within this time."""
+#: Rise per second (share of the capacity) of a program that allocates its share: from empty to full in 50 s.
 FAST = 0.02
-"""Rise per second (share of the capacity) of a program that allocates its share: from empty to full in 50 s."""
+#: Share of the way to the ceiling covered at that speed.
 FAST_PART = 0.6
-"""Share of the way to the ceiling covered at that speed."""
+#: More than drivers move on their own, and one chunk of the stress run.
 FEWEST_BYTES = 256 << 20
-"""More than drivers move on their own, and one chunk of the stress run."""
+#: This much of it in RAM is critical: speed was reported to fall to a fiftieth
+#: (https://github.com/MakazhanAlpamys/Soup/issues/649).
 MANY_BYTES = 2 << 30
-"""This much of it in RAM is critical: speed was reported to fall to a fiftieth
-(https://github.com/MakazhanAlpamys/Soup/issues/649)."""
+#: Or use rose slowly, while a model was read from disk, and took the rest within this time.
 ARRIVAL_SECONDS = 3.0
-"""Or use rose slowly, while a model was read from disk, and took the rest within this time."""
 _SAMPLE_SECONDS = 1.0
 
 

@@ -18,16 +18,16 @@ from itertools import pairwise
 from typing import NamedTuple
 
 MOST_PEAKS = 24
+#: A jump is at least this many times the rise in the blocks before it: in a ramp, blocks rise equally.
 FLAT = 3.0
-"""A jump is at least this many times the rise in the blocks before it: in a ramp, blocks rise equally."""
+#: Rise after a jump (share of the capacity) that shows continued growth.
 RESUMED = 0.02
-"""Rise after a jump (share of the capacity) that shows continued growth."""
+#: Share of a jump whose release shows that the jump is over.
 FALLEN = 0.5
-"""Share of a jump whose release shows that the jump is over."""
+#: Blocks for which a jump and its top are remembered: after that it is a plateau.
 REMEMBERED = 64
-"""Blocks for which a jump and its top are remembered: after that it is a plateau."""
+#: Fall below a jump's top that shows that the jump is over.
 AFTER = 0.1
-"""Fall below a jump's top that shows that the jump is over."""
 
 
 class Shift(NamedTuple):
@@ -119,13 +119,13 @@ class Jumps:
 
 BLOCKS = 8
 SCALES = 14
+#: Samples closer than this share a block, so that ten per second look like two.
 BASE_SECONDS = 0.45
-"""Samples closer than this share a block, so that ten per second look like two."""
 FEWEST_RISES = 4
+#: Above this share one rise fewer is enough: there is no room to wait for another.
 NEARLY_FULL = 0.88
-"""Above this share one rise fewer is enough: there is no room to wait for another."""
+#: Rise (share of the capacity) that shows that a growth is alive.
 ADVANCE = 0.004
-"""Rise (share of the capacity) that shows that a growth is alive."""
 
 
 class Growth(NamedTuple):

@@ -12,19 +12,19 @@ from wslgpud.model import CgroupState, GpuSample, Observation
 from wslgpud.risk.settings import RiskSettings
 
 WSL_VRAM_SHARE = 0.04
+#: Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: make_resident gave -12 with 2 GB
+#: free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the ceiling is learned.
 WSL_VRAM_BYTES = 512 << 20
-"""Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: make_resident gave -12
-with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the ceiling is learned."""
+#: The resource's name.
 WINDOWS = "windows"
-"""The resource's name."""
+#: After this long, a smaller total counts as the machine's size.
 TAKEN_SECONDS = 600.0
-"""After this long, a smaller total counts as the machine's size."""
 TREND_SECONDS = 60.0
+#: A program that ran out of memory has ended, or freed it, within this time.
 FALL_SECONDS = 10.0
-"""A program that ran out of memory has ended, or freed it, within this time."""
 
+#: How a card's ceiling is known: "probable" where the failure itself was not seen.
 Certainty = Literal["", "seen", "probable"]
-"""How a card's ceiling is known: "probable" where the failure itself was not seen."""
 
 
 class Room(NamedTuple):

@@ -14,14 +14,14 @@ from wslgpud.words import Fact
 Cause = Literal[
     "growth", "steps", "pressure", "stall", "limit", "oom", "expected", "full", "paused", "killed", "refused", "freed"
 ]
+#: Causes that explain how memory came back.
 ENDINGS: frozenset[Cause] = frozenset({"killed", "refused", "freed"})
-"""Causes that explain how memory came back."""
+#: Causes reported with the time until nothing is left.
 COUNTDOWNS: frozenset[Cause] = frozenset({"growth", "steps"})
-"""Causes reported with the time until nothing is left."""
+#: Time to exhaustion that counts as a matter of seconds.
 SECONDS_LONG = 16.0
-"""Time to exhaustion that counts as a matter of seconds."""
+#: Samples that must show that an alarm is over: at one every half minute, two or three may be chance.
 FEWEST_SAMPLES = 10
-"""Samples that must show that an alarm is over: at one every half minute, two or three may be chance."""
 
 
 class Danger(NamedTuple):

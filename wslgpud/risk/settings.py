@@ -12,100 +12,100 @@ class RiskSettings:
     ``risk/README.md`` documents the origin of each number; update it, too.
     """
 
+    #: A growth must be at least this likely to end in exhaustion (share of gain in gain + headroom).
     warn_probability: float = 0.40
-    """A growth must be at least this likely to end in exhaustion (share of gain in gain + headroom)."""
+    #: (seconds to exhaustion, share of headroom) below which a growth causes a warning, linear in between: above it a
+    #: growth is no problem yet, but one over seconds leaves no time to wait.
     warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.275), (16.0, 0.26), (30.0, 0.24), (60.0, 0.215))
-    """(seconds to exhaustion, share of headroom) below which a growth causes a warning, linear in between: above it a
-    growth is no problem yet, but one over seconds leaves no time to wait."""
+    #: Added to those of 16 s and less where no swap slows growth down near the limit: VRAM, most cgroups.
     no_swap_margin: float = 0.025
-    """Added to those of 16 s and less where no swap slows growth down near the limit: VRAM, most cgroups."""
+    #: Share of a sampling interval (beyond half a second) by which RAM's growth is extrapolated before it is compared:
+    #: the next sample may come too late. Without swap, the whole interval.
     look_ahead: float = 0.5
-    """Share of a sampling interval (beyond half a second) by which RAM's growth is extrapolated before it is compared:
-    the next sample may come too late. Without swap, the whole interval."""
+    #: Beyond this a warning needs headroom below ``slow_headroom``: it is not urgent.
     warn_eta_seconds: float = 900.0
-    """Beyond this a warning needs headroom below ``slow_headroom``: it is not urgent."""
+    #: Beyond this no growth causes a warning.
     slow_eta_seconds: float = 3600.0
-    """Beyond this no growth causes a warning."""
+    #: Share of headroom below which even exhaustion an hour away is worth a warning.
     slow_headroom: float = 0.10
-    """Share of headroom below which even exhaustion an hour away is worth a warning."""
+    #: Share below which a steady growth is critical.
     critical_headroom: float = 0.085
-    """Share below which a steady growth is critical."""
+    #: Share below which a growth over seconds is critical: a model that fits also ends just below the limit.
     critical_headroom_fast: float = 0.06
-    """Share below which a growth over seconds is critical: a model that fits also ends just below the limit."""
+    #: A critical growth reaches exhaustion within this time.
     critical_eta_seconds: float = 300.0
-    """A critical growth reaches exhaustion within this time."""
+    #: And is at least this likely to reach it.
     critical_probability: float = 0.7
-    """And is at least this likely to reach it."""
+    #: So is a growth that reaches exhaustion within this time: by the share of headroom alone, one that takes seconds
+    #: from half full to full would become critical too late.
     act_seconds: float = 8.0
-    """So is a growth that reaches exhaustion within this time: by the share of headroom alone, one that takes seconds
-    from half full to full would become critical too late."""
+    #: If it is at least this likely to reach it.
     act_probability: float = 0.6
-    """If it is at least this likely to reach it."""
+    #: And has at most this share left: above it there is no warning either.
     act_headroom: float = 0.275
-    """And has at most this share left: above it there is no warning either."""
     emergency_headroom: float = 0.03
+    #: Share below which a critical growth is an emergency if exhaustion is this close.
     emergency_eta_seconds: float = 15.0
-    """Share below which a critical growth is an emergency if exhaustion is this close."""
+    #: Gain from normal fluctuation of a desktop; subtracted from every gain before it counts.
     noise: float = 0.012
-    """Gain from normal fluctuation of a desktop; subtracted from every gain before it counts."""
+    #: A rise this large within one sample is an allocation, not a growth: it predicts nothing.
     jump: float = 0.08
-    """A rise this large within one sample is an allocation, not a growth: it predicts nothing."""
+    #: Smallest rise between two plateaus that counts as a step of a staircase.
     step: float = 0.02
-    """Smallest rise between two plateaus that counts as a step of a staircase."""
+    #: A fall of at least this much ends an excursion, whose peak is then known to be harmless.
     swing: float = 0.04
-    """A fall of at least this much ends an excursion, whose peak is then known to be harmless."""
+    #: Weight of a harmless peak against a growth, whose certainty is divided by 1 + doubt x peaks, so that after one
+    #: peak it must be almost at the end.
     doubt: float = 1.3
-    """Weight of a harmless peak against a growth, whose certainty is divided by 1 + doubt x peaks, so that after one
-    peak it must be almost at the end."""
+    #: How long a harmless peak counts in favour of similar ones.
     peak_memory_seconds: float = 6 * 3600.0
-    """How long a harmless peak counts in favour of similar ones."""
+    #: An alarm may end when headroom is this much above that at its start.
     recovery: float = 0.08
-    """An alarm may end when headroom is this much above that at its start."""
+    #: And has been for this long: the next wave of a build comes within it.
     recovery_seconds: float = 60.0
-    """And has been for this long: the next wave of a build comes within it."""
+    #: Or above this share, wherever it began.
     recovered_headroom: float = 0.6
-    """Or above this share, wherever it began."""
+    #: An info outlasts its reason by this (and half the growth's duration), so that it does not flicker.
     info_seconds: float = 10.0
-    """An info outlasts its reason by this (and half the growth's duration), so that it does not flicker."""
+    #: Without growth for this long (and for the growth's duration), an alarm ends at its present headroom: growth is no
+    #: longer expected to resume. It ends after ``warn_eta_seconds`` at the latest.
     still_seconds: float = 90.0
-    """Without growth for this long (and for the growth's duration), an alarm ends at its present headroom: growth is no
-    longer expected to resume. It ends after ``warn_eta_seconds`` at the latest."""
+    #: Pressure alarms need headroom below this: stalls at half-empty memory come from the disk.
     pressure_headroom: float = 0.35
-    """Pressure alarms need headroom below this: stalls at half-empty memory come from the disk."""
+    #: And available RAM below this share of RAM.
     pressure_available: float = 0.10
-    """And available RAM below this share of RAM."""
+    #: Share of the last 10 s in which all tasks stalled on memory (PSI full) that warns.
     full_warning: float = 0.20
-    """Share of the last 10 s in which all tasks stalled on memory (PSI full) that warns."""
+    #: The same for critical.
     full_critical: float = 0.40
-    """The same for critical."""
+    #: A pause between samples longer than this, and than six usual ones, is a gap.
     gap_seconds: float = 3.0
-    """A pause between samples longer than this, and than six usual ones, is a gap."""
+    #: Rate at which a cgroup hits its limit (memory.events: max) that causes a warning if it lasts.
     limit_hits_per_second: float = 1.0
-    """Rate at which a cgroup hits its limit (memory.events: max) that causes a warning if it lasts."""
+    #: Commands expected to take more than this share of the headroom, as before, are reported.
     expected_near: float = 0.9
-    """Commands expected to take more than this share of the headroom, as before, are reported."""
+    #: And cause a warning beyond this one.
     expected_too_much: float = 1.02
-    """And cause a warning beyond this one."""
+    #: Share of a card's headroom below which it is full without growth: less than a program's next buffers, or the
+    #: context of one more program.
     full_headroom: float = 0.03
-    """Share of a card's headroom below which it is full without growth: less than a program's next buffers, or the
-    context of one more program."""
+    #: And is no longer above this one, so that use that fluctuates around the edge does not flap.
     full_clear_headroom: float = 0.06
-    """And is no longer above this one, so that use that fluctuates around the edge does not flap."""
+    #: It must have been full for this long; likewise for memory moved into Windows' RAM.
     full_seconds: float = 20.0
-    """It must have been full for this long; likewise for memory moved into Windows' RAM."""
+    #: Above this share a kill, or a failed allocation, is over: there are no growth warnings there.
     kill_headroom: float = 0.30
-    """Above this share a kill, or a failed allocation, is over: there are no growth warnings there."""
+    #: The memory of a program is free this long after its end; a large one takes seconds.
     ending_seconds: float = 15.0
-    """The memory of a program is free this long after its end; a large one takes seconds."""
+    #: How long a forecast explains how memory came back, unless there is something else to report.
     news_seconds: float = 600.0
-    """How long a forecast explains how memory came back, unless there is something else to report."""
+    #: How long a forecast is held without samples; after 60 s a rule reports the silent source.
     hold_seconds: float = 90.0
-    """How long a forecast is held without samples; after 60 s a rule reports the silent source."""
+    #: With less than this share of a card left, an allocation may have failed: large ones of a training are a few per
+    #: cent of the card.
     ceiling_reached: float = 0.05
-    """With less than this share of a card left, an allocation may have failed: large ones of a training are a few per
-    cent of the card."""
+    #: And has failed if this share is free again within seconds.
     ceiling_fall: float = 0.2
-    """And has failed if this share is free again within seconds."""
+    #: An allocation that fails with less than this share left reveals the ceiling; one that fails with more was simply
+    #: too large.
     learn_ceiling_below: float = 0.10
-    """An allocation that fails with less than this share left reveals the ceiling; one that fails with more was simply
-    too large."""

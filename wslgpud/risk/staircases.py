@@ -15,19 +15,18 @@ from wslgpud.risk.levels import Danger
 
 MOST_STEPS = 8
 FEWEST_STEPS = 4
+#: A step this many times as high as the one before is no step of this staircase: batches double.
 MOST_GROWTH = 3.5
-"""A step this many times as high as the one before is no step of this staircase: batches double."""
+#: Largest ratio of the longest to the shortest wait between regular steps.
 PUNCTUAL = 2.2
-"""Largest ratio of the longest to the shortest wait between regular steps."""
+#: The same with waits in proportion to the steps' sizes, where they come later and later: a starting training's do not.
 IN_PROPORTION = 1.5
-"""The same with waits in proportion to the steps' sizes, where they come later and later: a starting training's do
-not."""
+#: Smallest rise in a stack: large allocations, one on top of another, at any time.
 STACKED = 0.04
-"""Smallest rise in a stack: large allocations, one on top of another, at any time."""
+#: A stack counts when less than this is left.
 STACK_HEADROOM = 0.25
-"""A stack counts when less than this is left."""
+#: Probability that another allocation follows that is as large as two of the last four.
 STACK_BELIEF = 0.5
-"""Probability that another allocation follows that is as large as two of the last four."""
 LEDGER_SCALES = (0, 2, 4, 6, 8, 10)
 
 

@@ -9,14 +9,14 @@ from wslgpud.model import Observation, VmState
 
 WINDOW_SECONDS = 10.0
 STALL_SECONDS = 0.004
+#: Cost of one direct reclaim and one major fault, fitted to PSI's ``full`` on recorded out-of-memory runs (Linux 6.1,
+#: virtual disk). A faster disk makes faults cheaper, so without PSI, pressure is overestimated rather than missed; it
+#: counts only while little memory is available.
 FAULT_SECONDS = 0.0004
-"""Cost of one direct reclaim and one major fault, fitted to PSI's ``full`` on recorded out-of-memory runs (Linux 6.1,
-virtual disk). A faster disk makes faults cheaper, so without PSI, pressure is overestimated rather than missed; it
-counts only while little memory is available."""
 REFAULT_RATIO = 0.3
+#: Share of reclaimed pages that are read back at once, above which the working set does not fit. The measure is Android
+#: lmkd's (workingset_refault relative to reclaimed pages), the figure is ours.
 REFAULT_PAGES_PER_SECOND = 2000.0
-"""Share of reclaimed pages that are read back at once, above which the working set does not fit. The measure is Android
-lmkd's (workingset_refault relative to reclaimed pages), the figure is ours."""
 
 
 class Pressure(NamedTuple):

@@ -19,8 +19,8 @@ from wslgpud.risk.stalls import Pressure
 
 RATE_SECONDS = 60.0
 QUIET_HEADROOM = 0.5
+#: Assumed time until a command reaches its earlier peak, which is unknown.
 EXPECTED_SECONDS = 900.0
-"""Assumed time until a command reaches its earlier peak, which is unknown."""
 
 
 class ResourceState(NamedTuple):

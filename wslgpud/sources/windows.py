@@ -96,8 +96,8 @@ _MOST_ADAPTERS = 16
 _NAME_CHARACTERS = 80
 
 _Luid = tuple[int, int]
+#: Known sizes, in bytes.
 Sizes = Mapping[MetricSpec, int]
-"""Known sizes, in bytes."""
 
 
 class Adapter(NamedTuple):
