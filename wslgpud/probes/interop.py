@@ -24,37 +24,12 @@ _POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 
 #: Output and errors bypass the console as UTF-8 bytes: its code page differs between countries and cannot always be set
 #: (a Windows program started by a service may have no console).
-_FRAME = r"""
-$ErrorActionPreference = 'Stop'
-$ProgressPreference = 'SilentlyContinue'
-$utf8 = New-Object Text.UTF8Encoding $false
-function Tell($stream, $text) {{
-    $line = $utf8.GetBytes("$text`n")
-    $stream.Write($line, 0, $line.Length)
-    $stream.Flush()
-}}
-try {{
-    & {{
-{script}
-    }} | ForEach-Object {{ Tell ([Console]::OpenStandardOutput()) $_ }}
-}} catch {{
-    Tell ([Console]::OpenStandardError()) $_.Exception.Message
-    exit 1
-}}
-"""
+_FRAME = Path(__file__).with_name("frame.ps1").read_text(encoding="utf-8")
 #: A start takes half a second, ten seconds on a busy Windows, and more while its disk spins up.
 START_SECONDS = 45.0
 
 #: PowerShell's version and process, as JSON
-ABOUT = r"""
-$me = New-Object Security.Principal.WindowsPrincipal ([Security.Principal.WindowsIdentity]::GetCurrent())
-@{
-    version = "$($PSVersionTable.PSVersion)"
-    windows = "$([Environment]::OSVersion.Version)"
-    language = (Get-UICulture).Name
-    administrator = $me.IsInRole([Security.Principal.WindowsBuiltInRole]::Administrator)
-} | ConvertTo-Json -Compress
-"""
+ABOUT = Path(__file__).with_name("about.ps1").read_text(encoding="utf-8")
 #: message where ``works`` is False
 OFF = template("WSL's interop is off or was unregistered: see [interop] in /etc/wsl.conf and 'protectBinfmt'")
 
@@ -115,7 +90,7 @@ def absence(host: Host) -> MessageLike:
 
 def framed(script: str) -> str:
     """Return a script that exits with status 1 and a one-line reason when a command in it fails."""
-    return _FRAME.format(script=script.strip())
+    return _FRAME.replace("{script}", script.strip())
 
 
 def run(host: Host, script: str, text: str = "", timeout_seconds: float | None = None) -> str:

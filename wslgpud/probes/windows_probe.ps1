@@ -1,0 +1,50 @@
+[Diagnostics.Process]::GetCurrentProcess().PriorityClass = 'BelowNormal'
+$counters = 'Win32_PerfFormattedData'
+$system = [wmisearcher]'SELECT TotalVisibleMemorySize FROM Win32_OperatingSystem'
+$memory = [wmisearcher]('SELECT AvailableBytes, CommittedBytes, CommitLimit, PoolNonpagedBytes ' +
+    "FROM ${counters}_PerfOS_Memory")
+$gpu = [wmisearcher]('SELECT Name, DedicatedUsage, SharedUsage, TotalCommitted ' +
+    "FROM ${counters}_GPUPerformanceCounters_GPUAdapterMemory")
+function Rows($search) {
+    foreach ($row in $search.Get()) {
+        $found = @{}
+        foreach ($property in $row.Properties) { $found[$property.Name] = $property.Value }
+        $row.Dispose()
+        $found
+    }
+}
+$parts = @{
+    memory = { Rows $memory }
+    system = { Rows $system }
+    gpu = { Rows $gpu }
+    vm = {
+        foreach ($name in 'vmmemWSL', 'vmmem') {
+            foreach ($process in [Diagnostics.Process]::GetProcessesByName($name)) {
+                @{ Name = $name; WorkingSet = $process.WorkingSet64; Private = $process.PrivateMemorySize64 }
+                $process.Dispose()
+            }
+        }
+    }
+    adapters = {
+        $root = [Microsoft.Win32.Registry]::LocalMachine.OpenSubKey('SOFTWARE\Microsoft\DirectX')
+        $seen = $root.GetValue('LastSeen')
+        foreach ($name in $root.GetSubKeyNames()) {
+            $key = $root.OpenSubKey($name)
+            if ($null -ne $key.GetValue('AdapterLuid') -and $key.GetValue('LastSeen') -eq $seen) {
+                @{
+                    Luid = $key.GetValue('AdapterLuid'); Name = $key.GetValue('Description')
+                    DedicatedVideoMemory = $key.GetValue('DedicatedVideoMemory')
+                }
+            }
+            $key.Close()
+        }
+        $root.Close()
+    }
+}
+while ($null -ne [Console]::In.ReadLine()) {
+    $answer = @{ missing = @{} }
+    foreach ($part in $parts.Keys) {
+        try { $answer[$part] = @(& $parts[$part]) } catch { $answer.missing[$part] = $_.Exception.Message }
+    }
+    ConvertTo-Json $answer -Compress -Depth 4
+}
