@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # From the bottom up: a layer imports only layers below it; neighbours on one line do not import each other.
 LAYERS = (
-    ("metrics", "optional_packages", "shipped_files", "training", "__init__"),
+    ("metrics", "optional_packages", "shipped_files", "toml", "training", "__init__"),
     ("words",),
     ("model", "security"),
     ("colors", "config", "host", "client"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,12 +16,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from wslgpud.config.keys import ENVIRONMENT_PREFIX, ConfigError, ConfigKey, allowed, checked, key
+from wslgpud.toml import tomllib
 from wslgpud.words import Message, cause, say
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ("ConfigError", "ConfigKey", "allowed")  # re-exported
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from wslgpud.config import ConfigError, load
 from wslgpud.security import safe_files
+from wslgpud.toml import tomllib
 from wslgpud.words import cause
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def with_keys(text: str, section: str, values: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -24,12 +23,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Union
 
+from wslgpud.toml import tomllib
 from wslgpud.words.units import one_line, printable, resource_path, size
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: templates of forecasts and rules, by subject
 TEMPLATES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("templates.toml").read_text(encoding="utf-8"))
