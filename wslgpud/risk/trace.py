@@ -27,7 +27,7 @@ from wslgpud.model import (
     SwapState,
     VmState,
 )
-from wslgpud.words import MessageLike, cause, say
+from wslgpud.words import Message, MessageLike, cause, say, template
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -38,16 +38,8 @@ GZIP_MAGIC = b"\x1f\x8b"
 MOST_LINE_BYTES = 1 << 20
 #: size limit of an inflated trace; a sample per second for a month takes half
 MOST_BYTES = 8 << 30
-#: fields of records with another name in a row
+#: fields of records with another name in a row, besides bytes, which lose their unit
 _KEYS = {
-    "total_bytes": "total",
-    "used_bytes": "used",
-    "free_bytes": "free",
-    "reserved_bytes": "reserved",
-    "shared_bytes": "shared",
-    "rss_bytes": "rss",
-    "swap_bytes": "swap",
-    "peak_bytes": "peak",
     "utilization_ratio": "util",  # ratios are percentages in a row
     "memory_utilization_ratio": "mem_util",
     "windows_ratio": "windows",
@@ -57,7 +49,6 @@ _KEYS = {
     "cpu_seconds": "cpu",
     "faults_total": "faults",
     "major_faults_total": "major_faults",
-    "pinned_bytes": "pinned",
 }
 #: omitted from a row where empty
 _RARE = frozenset({"uuid", "start", "command", "cgroup"})
@@ -73,11 +64,8 @@ def _object(row: Row, key: str) -> Row | None:
 def _list(row: Row, key: str, kind: type[T]) -> list[T]:
     value = row.get(key)
     if value is not None and not (isinstance(value, list) and all(isinstance(item, kind) for item in value)):
-        objects, names = (
-            say("{key} must be a list of objects", key=repr(key)),
-            say("{key} must be a list of names", key=repr(key)),
-        )
-        raise ValueError(names if kind is str else objects)
+        objects, names = template("{key} must be a list of objects"), template("{key} must be a list of names")
+        raise ValueError(Message(names if kind is str else objects, {"key": repr(key)}))
     return value or []
 
 
@@ -114,7 +102,7 @@ def _columns(record: type) -> list[_Column]:
         if kind in kinds and field.name != "uid":
             convert = _ratio if field.name.endswith("_ratio") else kinds[kind]
             needed = field.default is MISSING and not optional
-            found.append(_Column(field.name, _KEYS.get(field.name, field.name), convert, needed))
+            found.append(_Column(field.name, _KEYS.get(field.name, field.name.removesuffix("_bytes")), convert, needed))
     return found
 
 
