@@ -46,7 +46,7 @@ def install(shell: str) -> None:
     raise typer.Exit
 
 
-def _of(names: Callable[[], Any]) -> Completer:
+def of(names: Callable[[], Any]) -> Completer:
     """Return a completer for names, which are determined on demand."""
     return lambda incomplete: [name for name in map(str, names()) if name.startswith(incomplete)]
 
@@ -73,7 +73,7 @@ def _listed(path: str, rows: str) -> list[int]:
     return []
 
 
-rule = _of(_rules)
-metric = _of(_metrics)
-incident = _of(lambda: _listed("/api/v1/incidents", "incidents"))
-stress_run = _of(lambda: _listed("/api/v1/stress", "runs"))
+rule = of(_rules)
+metric = of(_metrics)
+incident = of(lambda: _listed("/api/v1/incidents", "incidents"))
+stress_run = of(lambda: _listed("/api/v1/stress", "runs"))

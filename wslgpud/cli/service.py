@@ -13,7 +13,7 @@ import typer
 
 from wslgpud import client
 from wslgpud.advise import doctor as doctors
-from wslgpud.cli import common
+from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import Fault, complain, flag, option
 from wslgpud.cli.doctor import print_brief
@@ -32,18 +32,17 @@ from wslgpud.words import current, t
 app = CommandApp(help="Install, upgrade, inspect or remove the daemon as a service that starts with the machine.")
 
 
-def _extras(incomplete: str) -> list[str]:
-    return [name for name in release.offered_extras() if name.startswith(incomplete)]
-
-
-def _permissions(incomplete: str) -> list[str]:
-    return [name for name in installing.offered_permissions() if name.startswith(incomplete)]
-
-
 User = Annotated[bool, flag("--user", "a service of your own, without root; less protected")]
 KeepAlive = Annotated[bool, flag("--keep-alive", "have a scheduled task of Windows keep this WSL distribution running")]
-_EXTRA = option("--extra", "NAME", "install an optional part, such as apprise", autocompletion=_extras)
-_ALLOW = option("--allow", "NAME", "relax the sandbox, see deploy/README.md", autocompletion=_permissions)
+_EXTRA = option(
+    "--extra", "NAME", "install an optional part, such as apprise", autocompletion=completion.of(release.offered_extras)
+)
+_ALLOW = option(
+    "--allow",
+    "NAME",
+    "relax the sandbox, see deploy/README.md",
+    autocompletion=completion.of(installing.offered_permissions),
+)
 Extra = Annotated[list[str] | None, _EXTRA]
 Allow = Annotated[list[str] | None, _ALLOW]
 
@@ -208,11 +207,8 @@ def _begin(action: str, *, user: bool, dry_run: bool) -> tuple[Places, Changes]:
 def _shown(changes: Changes) -> bool:
     """Print the planned changes, with ``--dry-run``."""
     if changes.dry:
-        print(
-            "\n".join(
-                [t("would do:"), *(f"  {line}" for line in changes.said or [t("nothing: everything is up to date")])]
-            )
-        )
+        planned = changes.said or [t("nothing: everything is up to date")]
+        print(t("would do:"), *(f"  {line}" for line in planned), sep="\n")
     return changes.dry
 
 
