@@ -199,9 +199,8 @@ class ReplicationSource:
         if here.id << schema.ROW_BITS != self._low or self._source.file != made:
             self._low, self._numbers = low, {}
         run = schema.daemon_run.c
-        started = dict(
-            local.execute(select(run.id, run.started_ms).where(run.id.in_((ours, self._source.run[0])))).all()
-        )
+        rows = local.execute(select(run.id, run.started_ms).where(run.id.in_((ours, self._source.run[0]))))
+        started = {row.id: row.started_ms for row in rows}
         self._run = ours, started.get(ours, 0)
         known = self._source.run[1] == started.get(self._source.run[0])
         if self._source.file == made and known and max(self._source.copied.values(), default=low) <= newest:
