@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,23 @@ def test_who_waits_for_a_commit_does_not_keep_the_next_one_from_the_writer(opene
         _append(opened, made, [1], clock)
         made.until(lambda: opened.stats().queue_ticks == 0)
         assert waiting.result()
+
+
+def test_upkeep_that_fails_is_tried_again_as_soon_as_a_commit_that_fails(file, settings, clock, made, monkeypatch):
+    calls = []
+
+    def fails_once(self, connection):
+        calls.append(connection)
+        if len(calls) == 1:
+            raise sqlite3.OperationalError("disk I/O error")
+        return slice_of_upkeep(self, connection)
+
+    slice_of_upkeep = upkeep.Upkeep.__call__
+    monkeypatch.setattr(upkeep.Upkeep, "__call__", fails_once)
+    with Store(file, replace(settings, commit_seconds=3600.0), host_name="pc", clock=clock) as store:
+        made.until(lambda: len(calls) > 1)
+        made.until(lambda: not store.stats().error)
+        assert store.stats().write_errors_total == 1
 
 
 def test_what_no_longer_fits_into_memory_is_counted_kind_by_kind(opened, file, made, monkeypatch):

@@ -96,7 +96,7 @@ def test_what_comes_while_the_server_is_away_waits_on_the_disk_and_follows_in_or
         away(True)
         _append(store, made, clock, range(1000, 3000))
         _warn(store, made, "b")
-        made.until(lambda: store.stats().error)
+        made.until(lambda: store.stats().error or store._central.writer.wake())
         assert store.flush()
         made.until(lambda: store.stats().replication_queue_ticks == 2000 or store._central.writer.wake())
         assert store.stats().queue_ticks == 0, "nothing waits in memory"

@@ -131,9 +131,9 @@ class Writer:
             more, wait = False, RETRY_SECONDS[min(self._failures_in_a_row, len(RETRY_SECONDS) - 1)]
             try:
                 self._commit_all(synced=urgent or stopping or self._once)
-                wait = self._commit_seconds
                 self._succeeded(ticket)
                 more = not stopping and self._upkeep_slice()
+                wait = self._commit_seconds
             except Exception as error:
                 if not isinstance(error, (SQLAlchemyError, sqlite3.Error, errors.StoreError, OSError)):
                     # a bug in sealing or purging must not stop the writing
