@@ -20,7 +20,7 @@ from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Event, Level, Sample, Snapshot, SourceReport
 from wslgpud.store import Store
-from wslgpud.stress import schedule
+from wslgpud.stress import lock, schedule
 from wslgpud.stress.schedule import Nightly, leave
 
 
@@ -54,11 +54,12 @@ def tick(*gpus):
 
 
 @pytest.fixture
-def nightly(tmp_path):
+def nightly(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "PLACES", (str(tmp_path),))  # other tests hold locks of this machine
     opened = []
 
     def make(runs=(), **settings):
-        host = Elsewhere(tmp_path / "elsewhere")  # other tests hold locks of this machine
+        host = Elsewhere(tmp_path / "elsewhere")
         opened.append(Nightly(Stress(**settings), host, tmp_path, Shelf(runs)))
         return opened[-1]
 
