@@ -49,9 +49,14 @@ class GrowthHistory:
 
     def before(self, t: float, forecast: Forecast, longest_seconds: float = LONGEST_SECONDS) -> Baseline | None:
         """Return the scan to measure growth against: the last from before the forecast's window, else the oldest."""
-        window = min(longest_seconds, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
+        window = min(longest_seconds, window_seconds(forecast))
         known = [one for one in self._scans if forecast.resource in one.left_bytes]
         return next((one for one in reversed(known) if t - one.t >= window), known[0] if known else None)
+
+
+def window_seconds(forecast: Forecast) -> float:
+    """Return the time over which growth is measured: the forecast's window, within limits."""
+    return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
 
 
 def own_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collection[int]) -> ProcessTree:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from wslgpud.brake.culprit import NOISE_RATIO, Job, NotPaused, growing_job, narrowed
-from wslgpud.brake.growth_history import LONGEST_SECONDS, SHORTEST_SECONDS
+from wslgpud.brake.growth_history import LONGEST_SECONDS, SHORTEST_SECONDS, window_seconds
 from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 from wslgpud.model import Forecast, GpuProcess, GpuSample
 
@@ -69,8 +69,7 @@ class VramHistory:
         samples = [one for one in reversed(kept) if now is not None and one.t < now.t]
         if now is None or not samples:
             return None
-        window = min(LONGEST_SECONDS, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
-        noise = NOISE_RATIO * forecast.capacity_bytes
+        window, noise = window_seconds(forecast), NOISE_RATIO * forecast.capacity_bytes
         before = next((one for one in samples if now.t - one.t >= window), samples[-1])
         lost = (
             one for one in samples if now.t - one.t >= SHORTEST_SECONDS and one.left_bytes - now.left_bytes >= noise
