@@ -159,7 +159,7 @@ class Host:
             return ""
 
     def head(self, path: str, most_bytes: int) -> str:
-        """Return the first ``size`` bytes, or a little more, of a file that any user can make long."""
+        """Return the first ``most_bytes`` bytes, or a little more, of a file that any user can make long."""
         return self._begin(path, most_bytes).decode("utf-8", "replace")
 
     def _begin(self, path: str, most_bytes: int) -> bytes:

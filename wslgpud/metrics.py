@@ -18,7 +18,7 @@ PREFIX = "wslgpud_"
 Kind = Literal["gauge", "counter", "info"]
 Unit = Literal["bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", ""]
 _UNITS: tuple[Unit, ...] = get_args(Unit)
-#: prefix of all sample names
+#: what follows a metric's name in the exposition, by kind
 SUFFIXES: Mapping[Kind, str] = {"gauge": "", "counter": "_total", "info": "_info"}
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")

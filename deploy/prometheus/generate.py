@@ -145,10 +145,10 @@ def _conditions(name: str, rule: Rule | None, watch: Watch | None) -> Iterator[t
     """Yield each level with expr, for and keep_firing_for."""
     if rule is None or watch is None:
         verdict = f'wslgpud_alert_level{{rule="{name}"}}' if watch is None else watch.expression
-        for level in LEVELS[name] if rule is None else [step.level for step in rule.steps]:
+        for level in LEVELS[name] if rule is None else [one.level for one in rule.thresholds]:
             yield level, {"expr": f"{verdict} >= {int(level)}"}
         return
-    for step in rule.steps:
+    for step in rule.thresholds:
         seconds = step.value if watch.silence else step.for_seconds
         expression = watch.expression
         if not watch.silence:

@@ -14,7 +14,7 @@ import pytest
 
 from wslgpud import client
 from wslgpud.client import DaemonClient, answering, noted
-from wslgpud.serve.http import Response, Route, dumps
+from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
 ANSWER = Response(200, dumps({"a": 1}), "application/json")

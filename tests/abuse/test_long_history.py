@@ -28,8 +28,7 @@ from wslgpud.config import StoreSettings, Stress
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, StressResult, Transition
 from wslgpud.risk.forecast_messages import headline
-from wslgpud.store import Store, schema
-from wslgpud.store import connect as engines
+from wslgpud.store import Store, engines, schema
 from wslgpud.store.records import _forecast_payload, stress_to_json
 from wslgpud.stress.schedule import Nightly
 from wslgpud.words import MessageLike, to_json

@@ -32,7 +32,7 @@ from wslgpud.cli.guard import _own_log
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample, StressResult
-from wslgpud.sampling.announcements import expected
+from wslgpud.sampling.noted_runs import expected
 from wslgpud.security import safe_files
 from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.schedule import Nightly, inbox, leave

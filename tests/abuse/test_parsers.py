@@ -36,7 +36,7 @@ from wslgpud.host import Host
 from wslgpud.probes import wsl_config
 from wslgpud.serve import otlp, webconfig
 from wslgpud.sources import decimal, disk, processes, table, whole
-from wslgpud.store import connect
+from wslgpud.store import engines
 from wslgpud.store.errors import UnwritableError
 from wslgpud.store.records import SeriesRef, matcher, stress_from_json, stress_to_json
 from wslgpud.stress.conditions import still_hung
@@ -205,7 +205,7 @@ class TestTextsOfTheSystem:
     def test_mounts_of_the_state_folder(self, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                connect.check_state_folder(Path(folder), text)
+                engines.check_state_folder(Path(folder), text)
             except UnwritableError as refusal:
                 assert folder in str(refusal)
 

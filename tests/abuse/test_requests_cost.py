@@ -17,7 +17,7 @@ from tests.page.test_api import RAM, ask, remember
 from tests.support.daemons import Running, daemon, eventually
 from wslgpud.advise import checkups
 from wslgpud.serve import api_history
-from wslgpud.serve.http import HEAVY_THREADS, Problem
+from wslgpud.serve.router import HEAVY_THREADS, Problem
 from wslgpud.store.records import shell_pattern
 
 MIB = 1 << 20
@@ -170,7 +170,7 @@ def test_answers_that_take_too_long_hold_up_their_own_kind_alone_and_those_in_th
         return []
 
     monkeypatch.setattr("wslgpud.store.reader.Reader.stress_runs", hanging)
-    monkeypatch.setattr("wslgpud.serve.http.HANDLER_SECONDS", 0.3)
+    monkeypatch.setattr("wslgpud.serve.router.HANDLER_SECONDS", 0.3)
     late = [ask(stage, "stress")[0] for _ in range(4)]
     others = [ask(stage, path)[0] for path in ("live", "openapi.json")]
     release.set()

@@ -27,7 +27,7 @@ from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import PLACES, name_of
 from wslgpud.app import log as logs
 from wslgpud.cli.console import Console
-from wslgpud.sampling.announcements import expected
+from wslgpud.sampling.noted_runs import expected
 from wslgpud.security import terminal
 from wslgpud.sources.identity import identity
 from wslgpud.words.units import printable

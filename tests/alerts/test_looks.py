@@ -18,12 +18,12 @@ from wslgpud.cli.chart import headroom
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import cells
 from wslgpud.model import Forecast, Level, Reading, Snapshot
-from wslgpud.sampling.observation import observe
+from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.series import plots
 from wslgpud.series.incident_plot import IncidentMarks, plot_incident
 from wslgpud.series.plots import PlotError
-from wslgpud.serve.status import Moment, status
+from wslgpud.serve.status import TickState, status
 from wslgpud.sources import windows
 from wslgpud.verdict import decide
 from wslgpud.words import ENGLISH, use
@@ -101,7 +101,7 @@ def snapshot() -> Snapshot:
 
 
 def document_of(seen: Snapshot) -> dict[str, Any]:
-    return status(Moment(PipelineState(seen, observe(seen), ()), decide((), ())), ENGLISH)
+    return status(TickState(PipelineState(seen, observation_of(seen), ()), decide((), ())), ENGLISH)
 
 
 def test_status_tells_what_windows_tells() -> None:

@@ -551,7 +551,7 @@ def test_every_rule_has_a_page_in_the_runbook_and_rising_steps() -> None:
     assert sorted(runbook.sections()) == sorted(names)
     assert all(len(text) > 60 for text in runbook.sections().values())
     for rule in RULES:
-        for worse, milder in zip(rule.steps[1:], rule.steps, strict=False):
+        for worse, milder in zip(rule.thresholds[1:], rule.thresholds, strict=False):
             assert worse.level > milder.level
             assert rule.beyond(worse.value, milder.value)
-        assert rule.beyond(rule.steps[0].value, rule.clear)
+        assert rule.beyond(rule.thresholds[0].value, rule.clear)

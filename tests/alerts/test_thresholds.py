@@ -33,7 +33,7 @@ THRESHOLDS = {
 
 
 def written(rule: Rule) -> str:
-    steps = " ".join(f"{step.level.label}:{step.value:.10g}/{step.for_seconds:g}s" for step in rule.steps)
+    steps = " ".join(f"{step.level.label}:{step.value:.10g}/{step.for_seconds:g}s" for step in rule.thresholds)
     kind = " falling" * rule.falling + " momentary" * rule.momentary
     return f"{steps} clear:{rule.clear:.10g}/{rule.clear_seconds:g}s{kind}"
 

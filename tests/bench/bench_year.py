@@ -21,8 +21,7 @@ from tests.bench.bench_store import Machine, fill
 from tests.bench.year import DAY, make
 from wslgpud.config import StoreSettings
 from wslgpud.series.curves import curve, joined
-from wslgpud.store import Reader, StoreStats
-from wslgpud.store import connect as engines
+from wslgpud.store import Reader, StoreStats, engines
 from wslgpud.store.maintenance import Info, info
 from wslgpud.store.schema import PERIOD_SECONDS
 from wslgpud.store.slots import Slots

@@ -22,8 +22,8 @@ from tests.store.made import FakeClock
 from tests.support.daemons import daemon, eventually
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
-from wslgpud.serve.exposition import Publisher
 from wslgpud.serve.negotiation import OPENMETRICS
+from wslgpud.serve.publisher import Publisher
 
 #: a machine under WSL2 with a nearly full card
 HOST = "wsl2-vram-full"

@@ -23,8 +23,7 @@ from wslgpud.app.catalogue import catalogue
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
-from wslgpud.store import Store, seal, series_reader
-from wslgpud.store import connect as engines
+from wslgpud.store import Store, engines, seal, series_reader
 from wslgpud.store.schema import PERIOD_SECONDS
 
 DAY = 86400

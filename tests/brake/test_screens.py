@@ -20,7 +20,7 @@ from wslgpud.cli.brake import lines
 from wslgpud.model import Forecast, Level, Observation, ProcessSample
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.security.exact_signals import ExactProcess
-from wslgpud.serve.status import Moment, status
+from wslgpud.serve.status import TickState, status
 from wslgpud.verdict import decide
 from wslgpud.words import translator
 
@@ -48,7 +48,8 @@ def document(life: Life, paused: PausedJob, *, left: int = 4, eta: float | None 
     samples = [ProcessSample(pid, 70, "python", 600 * MIB, 0, command="python train.py") for pid in (7, 6)]
     snapshot = tick(10.0, processes=samples)
     state = PipelineState(snapshot, Observation(10.0), (forecast,))
-    return status(Moment(state, decide([forecast], standing), standing, held=(paused.document(),)), translator("en"))
+    latest = TickState(state, decide([forecast], standing), standing, paused_jobs=(paused.document(),))
+    return status(latest, translator("en"))
 
 
 def test_a_paused_jobs_memory_does_not_count_down_and_its_process_is_marked(life: Life) -> None:

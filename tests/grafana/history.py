@@ -29,9 +29,9 @@ from wslgpud.metrics import Catalogue
 from wslgpud.model import GpuSample, Level, Number, ProcessSample, Reading, Snapshot
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.sampling.observation import observe
+from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import METRICS as TICK_METRICS
-from wslgpud.serve import exposition
+from wslgpud.serve import publisher
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import store_metrics
 from wslgpud.stress import stress_metrics
@@ -222,7 +222,7 @@ def evening(
     invented = Evening(seed, leaks=leaks, card_bytes=15.92 * GIB, ram_bytes=float(total or 0))
     metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
-    own = {spec.name: spec for spec in (*store_metrics.METRICS, *exposition.METRICS)}
+    own = {spec.name: spec for spec in (*store_metrics.METRICS, *publisher.METRICS)}
     taken, verdict, training = 0.0, VerdictMetrics(), Training(2460, CARDS[host])
     if leaks:  # an allocation failed there on an earlier evening
         engine.recall(CARDS[host], {"ceiling_bytes": int(14.6 * GIB), "ceiling": "seen"}, 86400.0)
@@ -230,7 +230,7 @@ def evening(
         wall = end - EVENING + t
         values = {(name, labels): value for name, labels, value in invented.at(t)}
         snapshot = _with(base, values, float(t), wall)
-        forecasts = engine.observe(observe(snapshot)).forecasts
+        forecasts = engine.observe(observation_of(snapshot)).forecasts
         verdict.note(decide(forecasts, ()))
         growing = max(int(f.level) for f in forecasts) >= Level.WARNING
         interval = 0.1 if growing else 1.0
@@ -253,8 +253,8 @@ def evening(
                 *(training.tells(t, snapshot, forecasts) if leaks else ()),
                 *risk_metrics.readings(forecasts),
                 *verdict.readings(),
-                *exposition.source_readings(snapshot),
-                exposition.build_reading(),
+                *publisher.source_readings(snapshot),
+                publisher.build_reading(),
                 Reading(tick["tick_interval_seconds"], interval, ()),
                 Reading(tick["tick_lateness_seconds"], 0.002, ()),
                 *(
@@ -347,7 +347,7 @@ def openmetrics(parts: Part) -> str:
         where = {"job": "wslgpud", "instance": instance}
         for wall, readings in scrapes:
             chosen = [(r.spec.exposed_name, dict(zip(r.spec.labels, r.labels, strict=True)), r.value) for r in readings]
-            if any(r.spec == exposition.TICK_TIMESTAMP for r in readings):
+            if any(r.spec == publisher.TICK_TIMESTAMP for r in readings):
                 chosen += [(name, {}, value) for name, value in _process(wall).items()]
             for name, labels, value in chosen:
                 shown = ",".join(f'{k}="{v}"' for k, v in sorted((where | labels).items()) if v)

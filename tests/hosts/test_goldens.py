@@ -11,21 +11,21 @@ from tests.hosts.machines import MACHINES
 from wslgpud.app.catalogue import catalogue
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.sampling.observation import observe
-from wslgpud.serve import exposition
+from wslgpud.sampling.observation import observation_of
+from wslgpud.serve import publisher
 from wslgpud.serve.metrics_text import MetricsText, families
 from wslgpud.serve.negotiation import CLASSIC
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-VOLATILE = {exposition.SOURCE_DURATION, exposition.SOURCE_AGE, exposition.TICK_TIMESTAMP}
+VOLATILE = {publisher.SOURCE_DURATION, publisher.SOURCE_AGE, publisher.TICK_TIMESTAMP}
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_scrape_of_a_machine_is_as_it_was(name, ticked):
     engine = RiskEngine()
     for snapshot in ticked(name):
-        forecasts = engine.observe(observe(snapshot)).forecasts
-    readings = [*snapshot.readings(), *risk_metrics.readings(forecasts), *exposition.source_readings(snapshot)]
+        forecasts = engine.observe(observation_of(snapshot)).forecasts
+    readings = [*snapshot.readings(), *risk_metrics.readings(forecasts), *publisher.source_readings(snapshot)]
     order = {spec.name: rank for rank, spec in enumerate(catalogue())}
     scrape = MetricsText(CLASSIC).of(families((r for r in readings if r.spec not in VOLATILE), order)).decode()
 

@@ -12,7 +12,7 @@ import pytest
 from tests.hosts.machines import HERE, MACHINES, facts
 from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
-from wslgpud.sampling.observation import observe
+from wslgpud.sampling.observation import observation_of
 from wslgpud.sources import windows
 from wslgpud.sources.registry import SOURCES
 
@@ -63,7 +63,7 @@ def health(snapshot) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_of_every_machine_ram_and_the_biggest_processes_are_known(ticked, name):
-    seen = observe(ticked(name)[-1])
+    seen = observation_of(ticked(name)[-1])
     assert 0 < seen.ram.available < seen.ram.total
     assert seen.processes
     assert seen.wsl == (name not in ("bare-linux", "gpu-lost", "h200-training", "two-gpus"))
@@ -103,7 +103,7 @@ def test_a_full_card_shows_its_training_and_the_drivers_refusals(ticked):
 
 def test_a_thrashing_machine_shows_the_build_the_stalls_and_the_kill(ticked):
     (snapshot,) = ticked("wsl2-swap-thrash")
-    seen = observe(snapshot)
+    seen = observation_of(snapshot)
     assert {p.name for p in snapshot.processes} == {"cicc", "ninja", "node", "systemd"}
     assert all("build" in p.roles for p in snapshot.processes[:8])
     assert seen.psi["memory"].full_avg10 == 61.2
@@ -114,7 +114,7 @@ def test_a_thrashing_machine_shows_the_build_the_stalls_and_the_kill(ticked):
 def test_old_wsl_has_no_pressure_and_no_wslinfo_and_that_is_no_fault(ticked):
     (snapshot,) = ticked("wsl2-no-psi")
     assert health(snapshot)["pressure"] == "absent"
-    assert observe(snapshot).psi == {}
+    assert observation_of(snapshot).psi == {}
     assert health(snapshot)["wsl"] == "ok"
 
 
@@ -126,7 +126,7 @@ def test_a_machine_without_a_gpu_is_no_fault(ticked):
 
 def test_limits_of_cgroups_are_seen_with_the_kills_they_caused(ticked):
     (snapshot,) = ticked("cgroup-limit")
-    everything, box = observe(snapshot).cgroups
+    everything, box = observation_of(snapshot).cgroups
     assert everything.path == "/wsl-user"
     assert everything.limit - everything.current < GIB
     assert box.oom_kills_total == 2

@@ -42,7 +42,7 @@ from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import HttpServer, Publisher, api, api_history, routes
-from wslgpud.serve.status import Moment, status
+from wslgpud.serve.status import TickState, status
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary, packed
@@ -175,7 +175,7 @@ class Stage:
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.reader.stress_runs()]
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
         verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
-        moment = Moment(state, verdict, standing, stress)
+        moment = TickState(state, verdict, standing, stress)
         self.known = lambda language: status(moment, translator(language), recent)
         self.publisher.publish(snapshot)
         if keep:

@@ -21,7 +21,7 @@ from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.series.curves import step_for
 from wslgpud.serve import api, api_history, endpoints
-from wslgpud.serve.http import Problem
+from wslgpud.serve.router import Problem
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.words import TEMPLATES, Message
 

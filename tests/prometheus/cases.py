@@ -89,7 +89,7 @@ MEASURED: dict[str, tuple[Callable[[float], Series], dict[str, str]]] = {
 def _measured(rule: Rule) -> list[Case]:
     make, labels = MEASURED[rule.name]
     cases = []
-    for step in rule.steps:
+    for step in rule.thresholds:
         silence = WATCHES[rule.name].silence
         held = step.value if silence else step.for_seconds
         seconds, level = int(-(-held // TICK) * TICK), step.level.label
@@ -213,7 +213,7 @@ CASES = [
         for rule in RULES
         if rule.name not in WATCHES
         for case in _judged(
-            rule.name, tuple(s.level for s in rule.steps), "wslgpud_alert_level", f'rule="{rule.name}", '
+            rule.name, tuple(s.level for s in rule.thresholds), "wslgpud_alert_level", f'rule="{rule.name}", '
         )
     ),
     *(

@@ -245,7 +245,7 @@ def test_dashboards_change_colour_where_alerts_fire() -> None:
         fired = [float(a["expr"].split()[-1]) for a in ALERTS if a["alert"] == generate.alert_name(name)]
         (panel,) = (p for p in panels(DASHBOARDS[place[0]]) if p["title"] == place[1])
         steps = [s["value"] for s in panel["fieldConfig"]["defaults"]["thresholds"]["steps"][1:]]
-        assert sorted(steps) == sorted(fired) == sorted(step.value for step in rule_named(name).steps)
+        assert sorted(steps) == sorted(fired) == sorted(step.value for step in rule_named(name).thresholds)
     (silent,) = (float(a["expr"].split()[-1]) for a in ALERTS if a["alert"] == "WslgpudNotSampling")
     (age,) = (p for p in panels(DASHBOARDS["wslgpud-daemon"]) if p["title"] == "Last sample")
     assert age["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"] == silent

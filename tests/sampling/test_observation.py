@@ -7,7 +7,7 @@ from dataclasses import replace
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Event, GpuSample, Observation, RamState, Reading, Sample, Snapshot, SourceReport
-from wslgpud.sampling.observation import observe
+from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources import cgroups, cpu, memory, pressure, windows, wsl
 from wslgpud.sources.memory import MEMINFO
@@ -24,11 +24,11 @@ def readings(*triples) -> Sample:
 
 
 def test_nothing_known_is_none_not_zero():
-    assert observe(snapshot()) == Observation(t=5.0)
+    assert observation_of(snapshot()) == Observation(t=5.0)
 
 
 def test_memory_swap_and_reclaim_arrive_in_their_places():
-    seen = observe(
+    seen = observation_of(
         snapshot(
             readings(
                 (MEMINFO["MemTotal"], 1000),
@@ -56,7 +56,7 @@ def test_memory_swap_and_reclaim_arrive_in_their_places():
 
 
 def test_pressure_is_in_microseconds_and_percent_as_the_kernel_has_it():
-    seen = observe(
+    seen = observation_of(
         snapshot(
             readings(
                 (pressure.WAITING_SECONDS, 123.456789, ("memory",)),
@@ -71,7 +71,7 @@ def test_pressure_is_in_microseconds_and_percent_as_the_kernel_has_it():
 
 
 def test_each_limited_cgroup_is_one_state():
-    seen = observe(
+    seen = observation_of(
         snapshot(
             readings(
                 (cgroups.LIMIT, 100, ("/a",)),
@@ -87,13 +87,13 @@ def test_each_limited_cgroup_is_one_state():
 
 def test_a_clock_jump_says_that_the_gap_was_no_stall_and_only_once():
     jump = Sample(events=(Event("clock_jump", 1.0, "the clock jumped"),))
-    assert observe(snapshot(jump)).gap_expected
-    assert not observe(snapshot(jump, fresh=False)).gap_expected
+    assert observation_of(snapshot(jump)).gap_expected
+    assert not observation_of(snapshot(jump, fresh=False)).gap_expected
 
 
 def test_gpus_and_wsl_are_passed_on():
     gpu = GpuSample(0, "GPU-1", "RTX 5070 Ti", total_bytes=16 << 30)
-    seen = observe(snapshot(Sample(gpus=(gpu,)), readings((wsl.WSL, 1, ("2", "", "", "")))))
+    seen = observation_of(snapshot(Sample(gpus=(gpu,)), readings((wsl.WSL, 1, ("2", "", "", "")))))
     assert seen.gpus == (gpu,)
     assert seen.wsl
 
@@ -103,7 +103,7 @@ def test_this_machine_is_observed_through_the_real_sampler():
     sampler = Sampler([source(host, Config()) for source in SOURCES], host.clock, 1.0)
     try:
         # On a busy machine a lane may miss its deadline; what it read comes with a later tick.
-        ticks = (observe(sampler.tick()) for _ in range(100))
+        ticks = (observation_of(sampler.tick()) for _ in range(100))
         seen = next(o for o in ticks if o.ram and o.vm and o.processes)
     finally:
         sampler.close()
@@ -118,9 +118,9 @@ def test_memory_that_windows_refuses_names_the_cards_and_old_lines_do_not():
         return Event("dxg_error", 0.0, "dxgkio_make_resident: Ioctl failed: -12", fields)
 
     card = GpuSample(index=1, uuid="GPU-1", name="RTX")
-    assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0),)))).exhausted == ("gpu1",)
-    assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(1),)))).exhausted == ()
-    assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0, "EINVAL"),)))).exhausted == ()
+    assert observation_of(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0),)))).exhausted == ("gpu1",)
+    assert observation_of(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(1),)))).exhausted == ()
+    assert observation_of(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0, "EINVAL"),)))).exhausted == ()
 
 
 def test_a_source_that_does_not_answer_is_named_by_the_resource_that_it_is_about():
@@ -130,7 +130,7 @@ def test_a_source_that_does_not_answer_is_named_by_the_resource_that_it_is_about
         SourceReport("cgroups", "absent", Sample(), 5.0, 0.6),
         SourceReport("disk", "late", Sample(), 5.0, 0.6),
     ]
-    assert observe(Snapshot(1_790_000_000.0, 5.0, 1, tuple(late))).late == ("ram", "gpu")
+    assert observation_of(Snapshot(1_790_000_000.0, 5.0, 1, tuple(late))).late == ("ram", "gpu")
 
 
 def test_what_windows_tells_of_a_card_is_known_by_its_name_and_of_others_nothing_is():
@@ -141,7 +141,7 @@ def test_what_windows_tells_of_a_card_is_known_by_its_name_and_of_others_nothing
         (windows.GPU_SHARED, 300, ("RTX 5070 Ti",)),
         (windows.GPU_SHARED, 70, ("Intel(R) UHD Graphics",)),
     )
-    first, second = observe(snapshot(Sample(gpus=cards), told)).gpus
+    first, second = observation_of(snapshot(Sample(gpus=cards), told)).gpus
     assert (first.index, first.shared_bytes, first.windows_ratio) == (0, 300, 0.99)
     assert second == cards[1]
 
@@ -149,8 +149,8 @@ def test_what_windows_tells_of_a_card_is_known_by_its_name_and_of_others_nothing
 def test_windows_counts_by_what_is_scarcer_and_only_when_it_has_just_been_asked():
     told = readings((windows.TOTAL, 64), (windows.AVAILABLE, 32), (windows.COMMIT_LIMIT, 100), (windows.COMMITTED, 95))
     asked = SourceReport("windows", "ok", told, 1.0, 0.0)
-    assert observe(Snapshot(1.0, 1.0, 0, (asked,))).windows == RamState(100, 5)
-    assert observe(Snapshot(1.0, 1.0, 0, (replace(asked, fresh=False),))).windows is None
+    assert observation_of(Snapshot(1.0, 1.0, 0, (asked,))).windows == RamState(100, 5)
+    assert observation_of(Snapshot(1.0, 1.0, 0, (replace(asked, fresh=False),))).windows is None
     ram = replace(asked, sample=readings((windows.TOTAL, 64), (windows.AVAILABLE, 32)))
-    assert observe(Snapshot(1.0, 1.0, 0, (ram,))).windows == RamState(64, 32)
-    assert observe(Snapshot(1.0, 1.0, 0, (replace(asked, sample=Sample()),))).windows is None
+    assert observation_of(Snapshot(1.0, 1.0, 0, (ram,))).windows == RamState(64, 32)
+    assert observation_of(Snapshot(1.0, 1.0, 0, (replace(asked, sample=Sample()),))).windows is None

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from tests.support.daemons import PATIENCE_SECONDS
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
-from wslgpud.sampling.observation import observe
+from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.pipeline import PipelineState
-from wslgpud.serve import HttpServer, Publisher, exposition
+from wslgpud.serve import HttpServer, Publisher, publisher
 from wslgpud.serve.listener import Deadlines
 from wslgpud.serve.status import Moment, status
 from wslgpud.verdict import decide
@@ -24,14 +24,14 @@ AVAILABLE = MetricSpec("memory_available_bytes", "gauge", "bytes", "RAM left.")
 FAULTS = MetricSpec("major_faults", "counter", "", "Pages read back from disk.")
 GPU_USED = MetricSpec("gpu_memory_used_bytes", "gauge", "bytes", "VRAM used.", ("gpu", "uuid"))
 GPU = MetricSpec("gpu", "info", "", "Which card it is.", ("gpu", "uuid", "name"))
-CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *exposition.METRICS)
+CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *publisher.METRICS)
 
 
 def document_of(latest, language="en", forecasts=(), incidents=()):
     """Return the status document of a snapshot, as the daemon words it."""
     if latest is None:
         return status(None, translator(language))
-    state = PipelineState(latest, observe(latest), forecasts)
+    state = PipelineState(latest, observation_of(latest), forecasts)
     return status(Moment(state, decide(forecasts, incidents), incidents), translator(language))
 
 

@@ -15,7 +15,7 @@ from tests.serve.support import put, receive_answer, wait_until
 from wslgpud import config
 from wslgpud.serve import access
 from wslgpud.serve.access import Passwords, parse_basic
-from wslgpud.serve.http import GUESSES_MAX, WAITING_MAX, Problem, Threads
+from wslgpud.serve.router import GUESSES_MAX, WAITING_MAX, Problem, Threads
 
 SECRET = "open sesame"
 

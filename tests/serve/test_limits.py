@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.serve.support import IMPATIENT, answered, is_cut, receive_all, said_by_the_server, snapshot, wait_until
 from wslgpud.serve import Response, Route, listener
 from wslgpud.serve.access import RateLimiter, network_of
-from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX
 from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX, Deadlines, to_evict
+from wslgpud.serve.router import HEAD_BYTES, WAITING_MAX
 
 BIG = b"x" * 400_000
 GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"

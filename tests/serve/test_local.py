@@ -17,7 +17,7 @@ import trustme
 
 from tests.support.daemons import daemon, eventually, wslgpud
 from wslgpud.client import DaemonClient, Unanswered, answering
-from wslgpud.serve.http import Response, Route, dumps
+from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
 

@@ -33,7 +33,7 @@ from wslgpud.app.daemon import Daemon
 from wslgpud.config import Config
 from wslgpud.model import Level, Transition
 from wslgpud.sources.memory import MAJOR_FAULTS
-from wslgpud.store import connect, upkeep, writer
+from wslgpud.store import engines, upkeep, writer
 
 FAKE = Path(__file__).parents[1] / "fake_nvml" / "fake_nvml.c"
 #: time for a rule to open, and after the end for it to close: the dearest need ten minutes of quiet
@@ -93,7 +93,7 @@ class Soak:
             stress=replace(defaults.stress, schedule="off"),
         )
         # Of the machine's time much passes in little of ours.
-        writer.RETRY_SECONDS, connect.BUSY_SECONDS, upkeep.INTERVAL_SECONDS = (0.02,), 0.05, 1.0
+        writer.RETRY_SECONDS, engines.BUSY_SECONDS, upkeep.INTERVAL_SECONDS = (0.02,), 0.05, 1.0
         self.daemon = Daemon(config, self.host, folder / "state", {})
         self.dice = random.Random(seed)
         self.hook = hook

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.store import Reader, Store, StoreError, database, schema
-from wslgpud.store.connect import check_state_folder, sqlite_path, writer_engine
+from wslgpud.store.engines import check_state_folder, sqlite_path, writer_engine
 from wslgpud.store.errors import NewerSchemaError, NotADatabaseError, UnwritableError
 from wslgpud.store.maintenance import audit
 

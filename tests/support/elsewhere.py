@@ -8,7 +8,7 @@ from pathlib import Path
 from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import PLACES as NOTES
 from wslgpud.host import Clock, Host
-from wslgpud.sampling.announcements import running
+from wslgpud.sampling.noted_runs import running
 from wslgpud.sources.identity import Trust
 from wslgpud.stress.lock import PLACES as LOCKS
 

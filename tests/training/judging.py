@@ -19,7 +19,7 @@ STEP_SECONDS = 2.0
 #: programs that leak host memory, on whatever device they compute
 ON_HOST = frozenset({"losses_logged", "lists_in_workers"})
 PATIENCE_SECONDS = 600.0
-_WARNS = next(step.value for step in rule_named("training_leak").steps if step.level == Level.WARNING)
+_WARNS = next(step.value for step in rule_named("training_leak").thresholds if step.level == Level.WARNING)
 
 
 class Seen(NamedTuple):

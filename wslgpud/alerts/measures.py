@@ -168,57 +168,57 @@ class MeasureContext:
 Measure = Callable[[MeasureContext], Iterable[Signal]]
 
 
-def residency_failures(look: MeasureContext) -> Iterator[Signal]:
+def residency_failures(context: MeasureContext) -> Iterator[Signal]:
     """Failures of WSL's GPU driver to make memory resident."""
-    for event in look.events("dxg_error"):
+    for event in context.events("dxg_error"):
         if "make_resident" in str(event.fields.get("function")) and event.fields.get("error") == "ENOMEM":
-            gpus = look.snapshot.gpus
+            gpus = context.snapshot.gpus
             yield Signal(f"gpu{gpus[0].index}" if len(gpus) == 1 else "gpu", 1.0, {"text": event.text})
 
 
-def refused_allocations(look: MeasureContext) -> Iterator[Signal]:
+def refused_allocations(context: MeasureContext) -> Iterator[Signal]:
     """Allocations that Windows refused to WSL's GPU driver, whatever the card has left."""
-    for event in look.events("dxg_error"):
+    for event in context.events("dxg_error"):
         if event.fields.get("function") == "dxgkio_create_allocation" and event.fields.get("error") == "EOVERFLOW":
             yield Signal("gpu", 1.0, {"text": event.text})
 
 
 def happened(kind: str, resource: str, *names: str) -> Measure:
     """Return a measure of events of one kind, about one resource, with these facts."""
-    return lambda look: (
+    return lambda context: (
         Signal(resource, 1.0, {name: event.fields[name] for name in names if name in event.fields})
-        for event in look.events(kind)
+        for event in context.events(kind)
     )
 
 
-def xids(look: MeasureContext) -> Iterator[Signal]:
+def xids(context: MeasureContext) -> Iterator[Signal]:
     """Faults of a card reported by NVIDIA's driver."""
-    for event in look.events("nvidia_xid"):
+    for event in context.events("nvidia_xid"):
         device = event.fields.get("device", "")
         if str(event.fields.get("xid")) in ILL_XIDS:
             facts = {"xid": event.fields["xid"], "device": device, "text": event.text}
             yield Signal(f"gpu {device}".strip(), 1.0, facts)
 
 
-def lost_gpus(look: MeasureContext) -> Iterator[Signal]:
+def lost_gpus(context: MeasureContext) -> Iterator[Signal]:
     # Without the lost one, the others move up: of two cards with the same index, the lost one counts.
-    for (card, uuid), up in sorted(look.snapshot.family(gpu.UP).items(), key=lambda item: -item[1]):
+    for (card, uuid), up in sorted(context.snapshot.family(gpu.UP).items(), key=lambda item: -item[1]):
         yield Signal(f"gpu{card}", 1.0 - up, {"uuid": uuid})
 
 
-def silent_driver(look: MeasureContext) -> Iterator[Signal]:
+def silent_driver(context: MeasureContext) -> Iterator[Signal]:
     """Return for how long the driver has been silent, if it ever answered."""
-    report = look.report("gpu")
+    report = context.report("gpu")
     # Where an earlier run missed it, a machine without a card does not prove that it still does not answer.
-    missed = report is not None and "gpu" in look.missed and report.health != "absent"
-    if report is not None and (look.gpu_seen or missed):
-        yield Signal("gpu", _silent_seconds(look, report, "absent"), {"error": report.error})
+    missed = report is not None and "gpu" in context.missed and report.health != "absent"
+    if report is not None and (context.gpu_seen or missed):
+        yield Signal("gpu", _silent_seconds(context, report, "absent"), {"error": report.error})
 
 
-def thrashing(look: MeasureContext) -> Iterator[Signal]:
+def thrashing(context: MeasureContext) -> Iterator[Signal]:
     """Return the share of time lost to memory stalls."""
-    stalled = look.snapshot.value(pressure.STALLED_RATIO, "memory", "10s")
-    into, out = look.rate(memory.SWAP_IN), look.rate(memory.SWAP_OUT)
+    stalled = context.snapshot.value(pressure.STALLED_RATIO, "memory", "10s")
+    into, out = context.rate(memory.SWAP_IN), context.rate(memory.SWAP_OUT)
     facts: dict[str, Fact] = {}
     if into is not None and out is not None:
         facts = {"read_per_second_bytes": into, "written_per_second_bytes": out}
@@ -228,12 +228,12 @@ def thrashing(look: MeasureContext) -> Iterator[Signal]:
         yield Signal("ram", 0.2 * min(into, out) / SWAP_BYTES_PER_SECOND, facts)
 
 
-def throttling(look: MeasureContext) -> Iterator[Signal]:
+def throttling(context: MeasureContext) -> Iterator[Signal]:
     reasons: dict[str, list[str]] = {}
-    for (card, _, reason), active in look.snapshot.family(gpu.THROTTLED).items():
+    for (card, _, reason), active in context.snapshot.family(gpu.THROTTLED).items():
         found = reasons.setdefault(card, [])
         found += [reason] if active and reason in HARMFUL_REASONS else []
-    degrees = {str(g.index): g.temperature_celsius for g in look.snapshot.gpus}
+    degrees = {str(g.index): g.temperature_celsius for g in context.snapshot.gpus}
     for card, found in reasons.items():
         facts: dict[str, Fact] = {"reasons": ", ".join(sorted(found))}
         if (heat := degrees.get(card)) is not None:
@@ -241,31 +241,31 @@ def throttling(look: MeasureContext) -> Iterator[Signal]:
         yield Signal(f"gpu{card}", float(bool(found)), facts)
 
 
-def spill(look: MeasureContext) -> Iterator[Signal]:
+def spill(context: MeasureContext) -> Iterator[Signal]:
     """Return the bytes that have moved into Windows' shared memory since a card became full.
 
     For a card that NVML shows, the forecast reports it: a full card is one incident. Without Windows' counters it is
     unknown.
     """
-    cards = {gpu.name for gpu in look.snapshot.gpus}
-    sizes, dedicated = look.snapshot.family(windows.GPU_SIZE), look.snapshot.family(windows.GPU_DEDICATED)
-    for labels, value in look.snapshot.family(windows.GPU_SHARED).items():
+    cards = {gpu.name for gpu in context.snapshot.gpus}
+    sizes, dedicated = context.snapshot.family(windows.GPU_SIZE), context.snapshot.family(windows.GPU_DEDICATED)
+    for labels, value in context.snapshot.family(windows.GPU_SHARED).items():
         adapter, shared = labels[0], float(value)
         # An integrated GPU always uses shared memory.
         if adapter in cards or "NVIDIA" not in adapter or labels not in dedicated or not sizes.get(labels):
             continue
-        known = look.spills.setdefault(adapter, Spill())
-        grown = known.update(look.snapshot.mono, shared, full=dedicated[labels] / sizes[labels] >= FULL_SHARE)
+        known = context.spills.setdefault(adapter, Spill())
+        grown = known.update(context.snapshot.mono, shared, full=dedicated[labels] / sizes[labels] >= FULL_SHARE)
         facts: dict[str, Fact] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
         yield Signal(f"gpu {adapter}", grown, {**facts, "dedicated_bytes": dedicated[labels]} if grown else {})
 
 
-def windows_memory(look: MeasureContext) -> Iterator[Signal]:
+def windows_memory(context: MeasureContext) -> Iterator[Signal]:
     """Return the share that Windows has left, of its RAM or its commit limit, whichever is scarcer.
 
     Not while the forecast warns of it, which includes this.
     """
-    value = look.snapshot.value
+    value = context.snapshot.value
     if (value(risk_metrics.LEVEL, WINDOWS) or 0) >= Level.WARNING:
         return
     total, available = value(windows.TOTAL), value(windows.AVAILABLE)
@@ -284,56 +284,58 @@ def windows_memory(look: MeasureContext) -> Iterator[Signal]:
         if (held := value(spec)) is not None:
             facts[name] = held
     if share is not None:
-        if (eta_seconds := look.windows.lasts_seconds(look.snapshot.mono, left)) is not None:
+        if (eta_seconds := context.windows.lasts_seconds(context.snapshot.mono, left)) is not None:
             facts["eta_seconds"] = eta_seconds
         yield Signal("windows", share, facts)
 
 
-def state_space(look: MeasureContext) -> Iterator[Signal]:
-    yield from (Signal(place, left, {"bytes": left}) for place, left in _holder(look, disk.AVAILABLE))
+def state_space(context: MeasureContext) -> Iterator[Signal]:
+    yield from (Signal(place, left, {"bytes": left}) for place, left in _holder(context, disk.AVAILABLE))
 
 
-def windows_space(look: MeasureContext) -> Iterator[Signal]:
-    for (place, kind), left in look.snapshot.family(disk.AVAILABLE).items():
+def windows_space(context: MeasureContext) -> Iterator[Signal]:
+    for (place, kind), left in context.snapshot.family(disk.AVAILABLE).items():
         if kind in disk.WINDOWS_TYPES:
             yield Signal(f"disk:{place}", left, {"bytes": left})
 
 
-def read_only(look: MeasureContext) -> Iterator[Signal]:
+def read_only(context: MeasureContext) -> Iterator[Signal]:
     """The disk of our own data is read-only."""
-    yield from (Signal(place, is_so) for place, is_so in _holder(look, disk.READ_ONLY))
+    yield from (Signal(place, is_so) for place, is_so in _holder(context, disk.READ_ONLY))
 
 
-def silent_sources(look: MeasureContext) -> Iterator[Signal]:
+def silent_sources(context: MeasureContext) -> Iterator[Signal]:
     """Return for how long each source that once answered has been silent."""
-    for report in look.snapshot.reports:
-        answered = report.last_success_wall is not None or report.name in look.missed
+    for report in context.snapshot.reports:
+        answered = report.last_success_wall is not None or report.name in context.missed
         if report.name not in _OWN_RULE and answered:
-            yield Signal(f"source:{report.name}", _silent_seconds(look, report), {"error": report.error})
+            yield Signal(f"source:{report.name}", _silent_seconds(context, report), {"error": report.error})
 
 
-def failing_store(look: MeasureContext) -> Iterator[Signal]:
-    yield Signal("store", float(bool(look.store_error)), {"error": look.store_error} if look.store_error else {})
+def failing_store(context: MeasureContext) -> Iterator[Signal]:
+    error = context.store_error
+    yield Signal("store", float(bool(error)), {"error": error} if error else {})
 
 
-def damaged_store(look: MeasureContext) -> Iterator[Signal]:
-    yield Signal("store", float(bool(look.store_damage)), {"damage": look.store_damage} if look.store_damage else {})
+def damaged_store(context: MeasureContext) -> Iterator[Signal]:
+    damage = context.store_damage
+    yield Signal("store", float(bool(damage)), {"damage": damage} if damage else {})
 
 
-def _silent_seconds(look: MeasureContext, report: SourceReport, also: str = "") -> float:
+def _silent_seconds(context: MeasureContext, report: SourceReport, also: str = "") -> float:
     """Return how long a source has been silent, by the monotonic clock: the wall clock may jump."""
     if report.health not in ("failed", "late", also):
-        look.silent_since.pop(report.name, None)
+        context.silent_since.pop(report.name, None)
         return 0.0
-    return look.snapshot.mono - look.silent_since.setdefault(report.name, look.snapshot.mono)
+    return context.snapshot.mono - context.silent_since.setdefault(report.name, context.snapshot.mono)
 
 
-def _holder(look: MeasureContext, spec: MetricSpec) -> list[tuple[str, Number]]:
+def _holder(context: MeasureContext, spec: MetricSpec) -> list[tuple[str, Number]]:
     """Return the file system of our own data, as a resource, and its value of a metric, where known."""
-    folder = PurePosixPath(look.state_folder)
+    folder = PurePosixPath(context.state_folder)
     inside = [
         (place, value)
-        for (place, kind), value in look.snapshot.family(spec).items()
+        for (place, kind), value in context.snapshot.family(spec).items()
         if kind not in disk.WINDOWS_TYPES and folder.is_relative_to(place)
     ]
     return [(f"disk:{place}", value) for place, value in sorted(inside, key=lambda i: -len(i[0]))[:1]]

@@ -24,21 +24,21 @@ LEAST_BYTES = 64 << 20
 LEAST_BACK = 0.5
 
 
-def oom_kills(look: MeasureContext) -> Iterator[Signal]:
+def oom_kills(context: MeasureContext) -> Iterator[Signal]:
     """OOM kills, from the kernel log, else from its counters."""
-    heard = list(look.events("oom_kill"))
+    heard = list(context.events("oom_kill"))
     for event, alike in _condensed(heard):
-        yield Signal(_placed(look, event), 1.0, _facts(look, event, alike))
-    log = look.report("kernel_log")
+        yield Signal(_placed(context, event), 1.0, _facts(context, event, alike))
+    log = context.report("kernel_log")
     # A log that is merely late, as everything is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
-    state = look.kills
-    state.growing |= look.growing
-    for resource, rate in _counted(look, mute=mute and not heard):
-        before = look.last.processes, _used(look.last, resource)
-        seen = UnnamedKill(look.snapshot.mono, look.snapshot.wall, rate, *before, state.growing.get(resource))
+    state = context.kills
+    state.growing |= context.growing
+    for resource, rate in _counted(context, mute=mute and not heard):
+        before = context.last.processes, _used(context.last, resource)
+        seen = UnnamedKill(context.snapshot.mono, context.snapshot.wall, rate, *before, state.growing.get(resource))
         state.unnamed.setdefault(resource, seen)
-    yield from _named(look)
+    yield from _named(context)
 
 
 def resource_of(kill: Event) -> str:
@@ -48,10 +48,10 @@ def resource_of(kill: Event) -> str:
     return f"cgroup:{group}" if limited else "ram"
 
 
-def _placed(look: MeasureContext, kill: Event) -> str:
+def _placed(context: MeasureContext, kill: Event) -> str:
     """Return the resource of a kill; where the log omits the cgroup, counters may show it."""
     if kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and not kill.fields.get("cgroup"):
-        groups = list(kills_by_group(_counts(look.last), _counts(look.snapshot)))
+        groups = list(kills_by_group(_counts(context.last), _counts(context.snapshot)))
         return f"cgroup:{groups[0]}" if len(groups) == 1 else "ram"
     return resource_of(kill)
 
@@ -75,11 +75,11 @@ def _condensed(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]
         yield kills[-1], kills
 
 
-def _facts(look: MeasureContext, event: Event, alike: Sequence[Event]) -> dict[str, Fact]:
+def _facts(context: MeasureContext, event: Event, alike: Sequence[Event]) -> dict[str, Fact]:
     facts: dict[str, Fact] = {**event.fields, "killed_wall": event.wall}
     past, pid = bool(event.fields.get("past")), int(event.fields.get("pid", 0))
     name = str(event.fields.get("victim", ""))
-    known = look.processes | {p.pid: p for p in look.snapshot.processes}
+    known = context.processes | {p.pid: p for p in context.snapshot.processes}
     process = known.get(pid) if not past else None
     facts["who"] = full_name(short_name(process) if process is not None and process.name == name else name, pid)
     if past:  # reported now, but in the past
@@ -91,14 +91,14 @@ def _facts(look: MeasureContext, event: Event, alike: Sequence[Event]) -> dict[s
     return facts
 
 
-def _counted(look: MeasureContext, *, mute: bool) -> Iterator[tuple[str, float]]:
+def _counted(context: MeasureContext, *, mute: bool) -> Iterator[tuple[str, float]]:
     """Yield the resources with kills since the last tick by the counters, and the rate per second."""
-    state, mono = look.kills, look.snapshot.mono
-    count, before = look.snapshot.value(memory.OOM_KILLS), state.machine
+    state, mono = context.kills, context.snapshot.mono
+    count, before = context.snapshot.value(memory.OOM_KILLS), state.machine
     if not mute:  # the log covers everything counted so far
         state.machine, state.groups, state.unplaced = (None if count is None else (mono, count)), {}, 0
         return
-    now = _counts(look.snapshot)
+    now = _counts(context.snapshot)
     found = kills_by_group(state.groups, now)
     seconds = mono - before[0] if before is not None and mono > before[0] else 1.0
     for path, kills in found.items():
@@ -121,14 +121,14 @@ def _counts(snapshot: Snapshot) -> dict[str, GroupCount]:
     }
 
 
-def _named(look: MeasureContext) -> Iterator[Signal]:
+def _named(context: MeasureContext) -> Iterator[Signal]:
     """Yield the counted kills, each once its victim is known, or waiting has not helped."""
-    unnamed = look.kills.unnamed
+    unnamed = context.kills.unnamed
     for resource, kill in list(unnamed.items()):
-        used = _used(look.snapshot, resource)
+        used = _used(context.snapshot, resource)
         freed = None if used is None or kill.used_bytes is None else int(kill.used_bytes - used)
-        gone = victim(kill, look.snapshot.processes, resource.partition(":")[2], freed)
-        if gone is None and kill.processes and look.snapshot.mono - kill.mono <= PATIENCE_SECONDS:
+        gone = victim(kill, context.snapshot.processes, resource.partition(":")[2], freed)
+        if gone is None and kill.processes and context.snapshot.mono - kill.mono <= PATIENCE_SECONDS:
             continue
         del unnamed[resource]
         facts: dict[str, Fact] = {"kills_per_second": kill.kills_per_second, "killed_wall": kill.wall}

@@ -55,7 +55,7 @@ class Rule:
 
     name: str
     measure: Measure
-    steps: tuple[Threshold, ...]
+    thresholds: tuple[Threshold, ...]
     clear: float
     clear_seconds: float
     momentary: bool = False
@@ -63,14 +63,14 @@ class Rule:
     @property
     def falling(self) -> bool:
         """Whether low values are the bad ones, as for free memory."""
-        return self.clear > self.steps[0].value
+        return self.clear > self.thresholds[0].value
 
     def beyond(self, value: float | None, threshold: float) -> bool:
         return value is not None and (value <= threshold if self.falling else value >= threshold)
 
     def reached(self, value: float) -> bool:
         """Return whether a value is beyond any threshold."""
-        return any(self.beyond(value, step.value) for step in self.steps)
+        return any(self.beyond(value, threshold.value) for threshold in self.thresholds)
 
 
 _GIB, _MIB = float(1 << 30), float(1 << 20)
@@ -166,7 +166,7 @@ class RuleEngine:
 
         Kernel messages from before the first tick count if newer than ``since_wall``: they came while no daemon ran.
         """
-        self._look = MeasureContext(state_folder, since_wall)
+        self._context = MeasureContext(state_folder, since_wall)
         #: by rule, then by resource
         self._states: defaultdict[str, dict[str, _State]] = defaultdict(dict)
         self._news: dict[tuple[str, str], deque[float]] = {}
@@ -179,10 +179,10 @@ class RuleEngine:
         """
         for row in rows:
             if (rule := rule_named(row.rule)) is not None and not rule.momentary:
-                held = [step for step in rule.steps if step.level <= row.new]
+                held = [one for one in rule.thresholds if one.level <= row.new]
                 since = dict.fromkeys((step.level for step in held), -math.inf)
                 self._states[row.rule][row.resource] = _State(level=row.new, seen=mono, since=since)
-                self._look.resume(row, mono, max((step.value for step in held), default=0.0))
+                self._context.resume(row, mono, max((step.value for step in held), default=0.0))
 
     def observe(
         self,
@@ -193,15 +193,15 @@ class RuleEngine:
         growing: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Transition]:
         """Return the changes of level due to the next snapshot; ``growing`` are the forecasts' pids by resource."""
-        look = self._look
-        look.advance(snapshot)
-        look.store_error, look.store_damage, look.growing = store_error, store_damage, growing
+        context = self._context
+        context.advance(snapshot)
+        context.store_error, context.store_damage, context.growing = store_error, store_damage, growing
         changes: list[Transition | None] = []
         for rule in RULES:
             states = self._states[rule.name]
             signals = {
                 signal.resource: signal
-                for signal in rule.measure(look)
+                for signal in rule.measure(context)
                 # Nearly all of them, nearly always, are fine.
                 if (signal.resource in states or rule.reached(signal.value))
                 and self._is_news(rule, signal, snapshot.mono)
@@ -245,10 +245,10 @@ class RuleEngine:
 
     @staticmethod
     def _level(rule: Rule, state: _State, value: float | None, now: float) -> Level:
-        state.since = {s.level: state.since.get(s.level, now) for s in rule.steps if rule.beyond(value, s.value)}
-        held = (s.level for s in rule.steps if now - state.since.get(s.level, math.inf) >= s.for_seconds)
+        state.since = {s.level: state.since.get(s.level, now) for s in rule.thresholds if rule.beyond(value, s.value)}
+        held = (s.level for s in rule.thresholds if now - state.since.get(s.level, math.inf) >= s.for_seconds)
         reached = max(held, default=Level.OK)
-        target = max(reached, rule.steps[0].level) if rule.beyond(value, rule.clear) else reached
+        target = max(reached, rule.thresholds[0].level) if rule.beyond(value, rule.clear) else reached
         if target >= state.level:
             state.better_since = None
             return max(reached, state.level)

@@ -13,48 +13,49 @@ from wslgpud.words import Fact
 SPILLED_BYTES = 1 << 30
 
 
-def leaks(look: MeasureContext) -> Iterator[Signal]:
+def leaks(context: MeasureContext) -> Iterator[Signal]:
     """Return the memory leaked by a training, as a share of the room left when the leak began."""
     found: dict[str, Signal] = {}
-    for labels, left in look.snapshot.family(metrics.STEPS_LEFT).items():
+    for labels, left in context.snapshot.family(metrics.STEPS_LEFT).items():
         pid, program, resource = labels
-        grown, per_step = (look.snapshot.family(spec)[labels] for spec in (metrics.GROWN, metrics.PER_STEP))
+        grown, per_step = (context.snapshot.family(spec)[labels] for spec in (metrics.GROWN, metrics.PER_STEP))
         facts: dict[str, Fact] = {"program": program, "pid": int(pid), "steps_left": int(float(f"{left:.2g}"))}
         facts |= {"step_bytes": per_step, "grown_bytes": grown}
-        if (seconds := look.snapshot.value(metrics.TIME_LEFT, *labels)) is not None:
+        if (seconds := context.snapshot.value(metrics.TIME_LEFT, *labels)) is not None:
             facts["eta_seconds"] = seconds
         signal = Signal(resource, grown / (grown + left * per_step), facts)
         found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
-    look.trained |= {labels[2] for labels in look.snapshot.family(metrics.KEPT)}
+    context.trained |= {labels[2] for labels in context.snapshot.family(metrics.KEPT)}
     # A training that has ended holds nothing any more.
-    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
+    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(context.trained))
 
 
-def retries(look: MeasureContext) -> Iterator[Signal]:
+def retries(context: MeasureContext) -> Iterator[Signal]:
     """Cards so full that PyTorch's allocator has to free its cache for new allocations."""
-    before = look.last.family(metrics.RETRIES)
-    for labels, count in look.snapshot.family(metrics.RETRIES).items():
+    before = context.last.family(metrics.RETRIES)
+    for labels, count in context.snapshot.family(metrics.RETRIES).items():
         if count > before.get(labels, count):
             pid, program, resource = labels
             facts: dict[str, Fact] = {"program": program, "pid": int(pid), "count": count - before[labels]}
-            if (pieces := look.snapshot.value(metrics.PIECES, *labels)) is not None:
+            if (pieces := context.snapshot.value(metrics.PIECES, *labels)) is not None:
                 facts["pieces_bytes"] = pieces
             yield Signal(resource, 1.0, facts)
 
 
-def lengths(look: MeasureContext) -> Iterator[Signal]:
+def lengths(context: MeasureContext) -> Iterator[Signal]:
     """Return the memory that a batch of the longest allowed sequences will lack, judging by the longest so far."""
     found: dict[str, Signal] = {}
-    for (pid, program, resource), lacks in look.snapshot.family(metrics.LONGEST_LACKS).items():
+    for (pid, program, resource), lacks in context.snapshot.family(metrics.LONGEST_LACKS).items():
         signal = Signal(resource, lacks, {"program": program, "pid": int(pid), "lacking_bytes": lacks})
         found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
-    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
+    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(context.trained))
 
 
-def slowed(look: MeasureContext) -> Iterator[Signal]:
+def slowed(context: MeasureContext) -> Iterator[Signal]:
     """Return the slowdown of steps relative to the fastest minute, while a card spills into Windows' memory."""
-    family, found = look.snapshot.family, dict[str, Signal]()
-    spilled = {f"gpu{gpu.index}": look.snapshot.value(windows.GPU_SHARED, gpu.name) or 0 for gpu in look.snapshot.gpus}
+    now, found = context.snapshot, dict[str, Signal]()
+    family = now.family
+    spilled = {f"gpu{gpu.index}": now.value(windows.GPU_SHARED, gpu.name) or 0 for gpu in now.gpus}
     times, usual = family(metrics.STEP_TIME), family(metrics.USUAL_STEP_TIME)
     for pid, program, resource in family(metrics.KEPT):
         each, once = times.get((pid, program)), usual.get((pid, program))
@@ -63,4 +64,4 @@ def slowed(look: MeasureContext) -> Iterator[Signal]:
             facts |= {"times": f"{each / once:.1f}", "number": f"{1 / each:.2g}", "usual": f"{1 / once:.2g}"}
             signal = Signal(resource, each / once, facts)
             found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
-    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(look.trained))
+    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(context.trained))

@@ -13,7 +13,7 @@ from wslgpud.metrics import Catalogue
 from wslgpud.risk import risk_metrics as risk
 from wslgpud.risk import training_metrics as training
 from wslgpud.sampling import sampler
-from wslgpud.serve import exposition, otlp
+from wslgpud.serve import otlp, publisher
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import store_metrics as store
 from wslgpud.stress import stress_metrics as stress
@@ -21,7 +21,7 @@ from wslgpud.stress import stress_metrics as stress
 
 def catalogue() -> Catalogue:
     """Return all families, in the order in which they are exposed; ValueError where two have the same name."""
-    declaring = (sampler, risk, training, verdict, stress, checkups, alerts, brake, store, systemd, exposition, otlp)
+    declaring = (sampler, risk, training, verdict, stress, checkups, alerts, brake, store, systemd, publisher, otlp)
     sources = (spec for source in SOURCES for spec in source.metrics)
     return Catalogue((*sources, *(spec for module in declaring for spec in module.METRICS)))
 

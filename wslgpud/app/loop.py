@@ -1,6 +1,6 @@
 """One tick of the daemon, and the state it leaves for ``status``.
 
-A tick samples the machine, warns, stores and publishes the sample, and notifies systemd's watchdog.
+A tick samples the machine, warns, publishes and stores the sample, and notifies systemd's watchdog.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wslgpud.app import systemd, training_warnings
 from wslgpud.model import Level, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
-from wslgpud.serve.status import Moment, line_of, status
+from wslgpud.serve.status import TickState, line_of, status
 from wslgpud.store import Store, StoreError
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
@@ -37,7 +37,7 @@ class Answers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.latest: Moment | None = None
+        self.latest: TickState | None = None
 
     def now(self, language: str, recent: Sequence[Transition] = ()) -> dict[str, Any]:
         """Return the current state as JSON, in a language; never blocks."""
@@ -95,7 +95,7 @@ class Loop:
         verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
         self.verdicts.note(verdict)
         held = () if self.brake is None else self.brake.document()
-        self.answers.latest = Moment(state, verdict, standing, runs, self.alerts.tally().message, held)
+        self.answers.latest = TickState(state, verdict, standing, runs, self.alerts.tally().message, held)
         self._tell_trainings(state, standing)
         self.publisher.publish(state.snapshot)
         worst = max((f.level for f in state.forecasts), default=Level.OK)

@@ -39,7 +39,7 @@ _VM = {
 _CGROUP = dict(zip((field.name for field in fields(model.CgroupState)[1:]), cgroups.METRICS, strict=True))
 
 
-def observe(snapshot: model.Snapshot) -> model.Observation:
+def observation_of(snapshot: model.Snapshot) -> model.Observation:
     """Return the snapshot as the engine's input; values that were not read are None."""
     ram, swap = _filled(snapshot, _RAM), _filled(snapshot, _SWAP)
     return model.Observation(
@@ -213,7 +213,7 @@ def _observation(
     )
     sample = model.Sample(readings=tuple(young), processes=tuple(running), gpus=gpus)
     report = model.SourceReport("history", "ok", sample, wall, 0.0)
-    return observe(model.Snapshot(wall, wall, 0, (report,)))
+    return observation_of(model.Snapshot(wall, wall, 0, (report,)))
 
 
 def _recorded_gpus(readings: Iterable[model.Reading]) -> Iterator[model.GpuSample]:

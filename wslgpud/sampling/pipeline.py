@@ -16,9 +16,9 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.fullness import card_ends
 from wslgpud.sampling import training_readings
-from wslgpud.sampling.announcements import expected, running
 from wslgpud.sampling.cardinality import CardinalityLimiter
-from wslgpud.sampling.observation import observe
+from wslgpud.sampling.noted_runs import expected, running
+from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import Sampler, SamplingPace
 from wslgpud.sources.registry import SOURCES
 from wslgpud.stress.cards_under_test import CardsUnderTest, LockHolder
@@ -80,7 +80,7 @@ class SamplingPipeline:
             self._last_full = now
         sampled = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         notes = self._notes.read()
-        observation = observe(sampled)
+        observation = observation_of(sampled)
         cards = training_readings.claimed(notes, observation.gpus)
         observation = replace(observation, expected=expected(notes, sampled.processes), gpus=cards)
         assessment, report = self._assess(self._tests.untested(observation, notes), sampled.wall)

@@ -19,8 +19,8 @@ from wslgpud import __version__
 from wslgpud.advise.checkups import Findings
 from wslgpud.model import Reading, Snapshot
 from wslgpud.series.curves import name_of
-from wslgpud.serve.exposition import Publisher
-from wslgpud.serve.http import CachedDocument, Problem, Request, Response, Route, dumps, packed
+from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.router import CachedDocument, Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import StoreStats
 from wslgpud.store.records import shell_pattern
 from wslgpud.words import LANGUAGES, translator
@@ -132,11 +132,11 @@ def _moment(given: str) -> float | None:
 
 def routes(
     publisher: Publisher,
-    status: Callable[[str], Mapping[str, Any]],
+    now: Callable[[str], Mapping[str, Any]],
     store: Callable[[], StoreStats],
     doctor: Callable[[], tuple[float, Findings] | None],
 ) -> list[Route]:
-    """Return the routes of the current state; ``status``, which takes a language, must not block.
+    """Return the routes of the current state; ``now``, which takes a language, must not block.
 
     ``doctor``, which may take seconds, is ``Checkups.last``.
     """
@@ -153,7 +153,7 @@ def routes(
         return packed(request, dumps({"wall": known[0], "findings": findings}))
 
     return [
-        Route("/api/v1/live", live(publisher, status)),
+        Route("/api/v1/live", live(publisher, now)),
         Route("/api/v1/latest", lambda request: _latest(request, publisher)),
         Route("/api/v1/doctor", checked, waits=True),
         Route("/api/v1/self", lambda request: _own(request, publisher, store()), waits=True),
@@ -161,7 +161,7 @@ def routes(
     ]
 
 
-def live(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> Callable[[Request], Response]:
+def live(publisher: Publisher, now: Callable[[str], Mapping[str, Any]]) -> Callable[[Request], Response]:
     """Return the handler of ``/api/v1/live``: the status in a language (must not block), and the last values.
 
     It runs on the server's thread, like a scrape.
@@ -175,7 +175,7 @@ def live(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> Ca
         language, latest = language_of(request), publisher.latest
         sequence = -1 if latest is None else latest.sequence
         if language not in rendered or rendered[language][0] != sequence:
-            document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": status(language)}
+            document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": now(language)}
             if latest is not None:
                 document |= {"sequence": latest.sequence, **_now(latest), "values": values(latest.readings())}
             body = CachedDocument(dumps(document), "application/json", f"{instance}-{sequence}-{language}")

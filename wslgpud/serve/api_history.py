@@ -18,8 +18,8 @@ from wslgpud.metrics import PREFIX, MetricSpec
 from wslgpud.model import Level, Number, StressResult
 from wslgpud.series.curves import name_of, step_for
 from wslgpud.serve.api import PATTERN_MAX, Query, language_of
-from wslgpud.serve.exposition import Publisher
-from wslgpud.serve.http import Problem, Request, Response, Route, dumps, packed
+from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.router import Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
 from wslgpud.words import translator
 

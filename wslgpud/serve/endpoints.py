@@ -13,10 +13,10 @@ from typing import Any
 
 from wslgpud.model import Snapshot
 from wslgpud.serve.api import language_of
-from wslgpud.serve.exposition import Publisher
-from wslgpud.serve.http import CachedDocument, Problem, Request, Response, Route, dumps, packed, text
 from wslgpud.serve.negotiation import accepts_gzip, negotiate
 from wslgpud.serve.pages import RUNBOOK_PATH, plain_page, runbook_page
+from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.router import CachedDocument, Problem, Request, Response, Route, dumps, packed, text
 from wslgpud.words import TEMPLATES, MessageLike, say, translations, translator
 
 FOLDER = Path(__file__).with_name("static")

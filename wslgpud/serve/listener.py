@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import h11
 
 from wslgpud.serve.access import network_of
-from wslgpud.serve.http import HEAD_BYTES, Headers, Request, Response, Router
+from wslgpud.serve.router import HEAD_BYTES, Headers, Request, Response, Router
 from wslgpud.serve.webconfig import WebConfigFile
 
 

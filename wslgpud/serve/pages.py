@@ -15,7 +15,7 @@ from typing import Any
 from wslgpud import __version__
 from wslgpud.alerts.messages import local_time
 from wslgpud.alerts.runbook import sections
-from wslgpud.serve.http import Response
+from wslgpud.serve.router import Response
 from wslgpud.words import MessageLike, Translator, translator
 
 #: no scripts, no frames, nothing inline, nothing from other origins

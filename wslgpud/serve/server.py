@@ -13,11 +13,10 @@ from pathlib import Path
 from wslgpud import config
 from wslgpud.config import ConfigError
 from wslgpud.model import Reading
-from wslgpud.serve import exposition
 from wslgpud.serve.access import HostRule, is_loopback, is_unspecified
-from wslgpud.serve.exposition import Publisher
-from wslgpud.serve.http import Route, Router
 from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
+from wslgpud.serve.publisher import HTTP_CONNECTIONS, Publisher
+from wslgpud.serve.router import Route, Router
 from wslgpud.serve.webconfig import WebConfigFile
 from wslgpud.words import Message, MessageError, cause, say
 
@@ -86,7 +85,7 @@ class HttpServer:
 
     def readings(self) -> Iterator[Reading]:
         if self._listener:
-            yield Reading(exposition.HTTP_CONNECTIONS, self._listener.connections)
+            yield Reading(HTTP_CONNECTIONS, self._listener.connections)
         yield from self._app.readings()
 
 

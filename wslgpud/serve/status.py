@@ -35,11 +35,11 @@ _WINDOWS_GPU = {
 }
 
 
-class Moment(NamedTuple):
+class TickState(NamedTuple):
     """The state after a tick.
 
-    ``stress`` holds the stored runs, oldest first; ``tally`` counts warnings and false alarms, ``held`` lists the jobs
-    paused by the brake.
+    ``stress`` holds the stored runs, oldest first; ``tally`` counts warnings and false alarms, ``paused_jobs`` those
+    of the brake.
     """
 
     state: PipelineState
@@ -47,22 +47,22 @@ class Moment(NamedTuple):
     incidents: Sequence[OpenIncident] = ()
     stress: Sequence[StressResult] = ()
     tally: Message | None = None
-    held: Sequence[Mapping[str, Any]] = ()
+    paused_jobs: Sequence[Mapping[str, Any]] = ()
 
 
-def status(moment: Moment | None, translator: Translator, recent: Iterable[Transition] = ()) -> dict[str, Any]:
+def status(latest: TickState | None, translator: Translator, recent: Iterable[Transition] = ()) -> dict[str, Any]:
     """Return the state after a tick (None: before the first), rendered in a language.
 
     Keys with unknown values are absent. ``recent`` holds the latest announcements, newest first.
     """
-    if moment is None:
+    if latest is None:
         started = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING, translator)}
         return translator.document(started)
-    state, verdict, incidents, stress, tally, held = moment
+    state, verdict, incidents, stress, tally, paused_jobs = latest
     snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
     names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
-    paused_pids = {pid for one in held for pid in one["pids"]}
+    paused_pids = {pid for one in paused_jobs for pid in one["pids"]}
     paused = {o.incident.resource for o in incidents if o.incident.stands_still(now.get(o.incident.resource))}
     return translator.document(
         {
@@ -100,8 +100,8 @@ def status(moment: Moment | None, translator: Translator, recent: Iterable[Trans
             "incidents": [_open_now(one, now.get(one.incident.resource)) for one in incidents],
             "running": [{**one, "headline": translator.text(running_headline(one))} for one in state.running],
             "tally": tally,
-            "held": [translator.document(one) for one in held] or None,
-            "locks": [{**asdict(held), "note": held.note} for held in state.locks] or None,
+            "held": [translator.document(one) for one in paused_jobs] or None,
+            "locks": [{**asdict(lock), "note": lock.note} for lock in state.locks] or None,
             "stress": [_stress(run, translator) for run in {run.uuid: run for run in stress}.values()],
             "recent": [{**row_facts(row), "previous_level": row.old.label} for row in recent],
         }

@@ -7,7 +7,7 @@ import time
 
 from sqlalchemy import ColumnElement, Connection, Integer, func, inspect, literal_column, select, text
 
-from wslgpud.store import connect, schema
+from wslgpud.store import engines, schema
 from wslgpud.store.errors import ForeignDatabaseError, LockedError, NewerSchemaError
 from wslgpud.store.rollup import DAY
 
@@ -116,7 +116,7 @@ def version_of(connection: Connection, target: str) -> int:
 def create(connection: Connection, target: str) -> None:
     """Create the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
     if connection.dialect.name == "postgresql":  # only one daemon at a time, until the transaction ends
-        connection.execute(select(func.pg_advisory_xact_lock(connect.APPLICATION_ID, _OUR_SCHEMA)))
+        connection.execute(select(func.pg_advisory_xact_lock(engines.APPLICATION_ID, _OUR_SCHEMA)))
     if version_of(connection, target):
         return
     schema.metadata.create_all(connection)
@@ -168,10 +168,10 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
         ForeignDatabaseError: the file is another program's.
         LockedError: another daemon writes for this machine.
     """
-    name, host = connect.shown(target), schema.host
+    name, host = engines.shown(target), schema.host
     if connection.dialect.name == "sqlite":
         mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
-        if mark != connect.APPLICATION_ID and connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
+        if mark != engines.APPLICATION_ID and connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
             raise ForeignDatabaseError("{name}: belongs to another program; name another file in store.path", name=name)
     create(connection, name)
     make_hypertables(connection)
@@ -180,7 +180,7 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
         number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
         connection.execute(host.insert(), {"id": number, "name": host_name, "sealed": schema.row_range(number)[0]})
     if connection.dialect.name == "postgresql":
-        lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(connect.APPLICATION_ID), number)
+        lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(engines.APPLICATION_ID), number)
         if not connection.scalar(select(lock)):
             raise LockedError(
                 "{database}: another wslgpud writes for the host {host_name}; give each its own name",

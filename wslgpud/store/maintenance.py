@@ -18,8 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, and_, func, select
 
 from wslgpud.security.safe_files import Folder
-from wslgpud.store import connect as engines
-from wslgpud.store import schema
+from wslgpud.store import engines, schema
 from wslgpud.store.codec import decode, unpack_text
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
 from wslgpud.store.reader import Reader

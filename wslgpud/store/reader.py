@@ -15,8 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
-from wslgpud.store import all_series, database, records, schema, series_reader
-from wslgpud.store import connect as engines
+from wslgpud.store import all_series, database, engines, records, schema, series_reader
 from wslgpud.store.errors import explained, gap
 from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Point, ProcessPoint, SeriesRef
 from wslgpud.store.rollup import Steps

@@ -18,19 +18,17 @@ from sqlalchemy import Connection, case, delete, func, select, update
 from wslgpud import __version__
 from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
-from wslgpud.model import Snapshot, StressResult, Transition
+from wslgpud.model import Snapshot, StressResult
 from wslgpud.security import safe_files
-from wslgpud.store import connect as engines
-from wslgpud.store import database, schema
+from wslgpud.store import database, engines, schema
 from wslgpud.store.errors import StoreError, gap
+from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import DaemonRun, Delivery, Learned, delivery_of, stress_to_json, transition_row
+from wslgpud.store.records import DaemonRun, Learned, stress_to_json
 from wslgpud.store.replication import ReplicationSource
-from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import PROVISIONAL, WriteBuffer
 from wslgpud.store.writer import Writer
-from wslgpud.words import MessageLike, to_text
 
 #: time that ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
@@ -38,90 +36,8 @@ CLOSE_SECONDS = 2.5
 CENTRAL_CLOSE_SECONDS = 0.4
 #: window in which the watched time of this machine is counted
 WATCHED_SECONDS = 30 * 86400.0
-#: deliveries taken over from an earlier run, the newest: those queued for ten channels that are down
-MOST_LOADED = 5000
 #: limit of subjects (cards, RAM, cgroups) with lessons from earlier runs
 MOST_LESSONS = 200
-
-
-class Outbox:
-    """Data that must never be lost: transitions, and queued messages.
-
-    Memory is authoritative and follows to disk at once: alerts go out even while the disk is full, and unsent ones are
-    found again after a restart. A delivery is marked only after its channel has accepted it, so each is sent at least
-    once.
-    """
-
-    def __init__(self, buffer: WriteBuffer, wall: Callable[[], float], wake: Callable[[], None]) -> None:
-        """``wake`` makes the content of ``buffer`` be written and synced at once."""
-        self._lock = threading.Lock()
-        self._buffer, self._wall, self._wake = buffer, wall, wake
-        self._unsent: dict[int, Delivery] = {}
-        self._loaded = False
-
-    def load(self, connection: Connection, first_id: int, last_id: int) -> None:
-        """Load the deliveries of these ids that no channel has accepted yet."""
-        if self._loaded:
-            # deliveries sent meanwhile may not be marked in the file yet
-            return
-        box = schema.outbox
-        query = select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id))
-        query = query.order_by(box.c.id.desc()).limit(MOST_LOADED)
-        earlier: dict[int, Delivery] = {}
-        for row in connection.execute(query).all()[::-1]:
-            with gap("delivery %d", row.id):
-                earlier[row.id] = delivery_of(row)
-        with self._lock:
-            self._unsent = earlier | self._unsent
-            self._loaded = True
-
-    def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
-        """Store a change of level and a message for each channel in ``messages``; return its id.
-
-        It is written and synced at once, without blocking: under memory pressure the disk may take seconds, and the
-        alert must be out by then.
-        """
-        number = self._buffer.insert(schema.transition, transition_row(transition))
-        for channel, message in messages.items():
-            self._queue(channel, message, number)
-        self._wake()
-        return number
-
-    def post(self, channel: str, payload: Mapping[str, Any]) -> None:
-        """Queue another message for ``channel``."""
-        self._queue(channel, payload)
-        self._wake()
-
-    def _queue(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> None:
-        text = json.dumps(payload, ensure_ascii=False)
-        created_wall = round(self._wall(), 3)
-        row = {"channel": channel, "payload": text, "created_ms": round(created_wall * 1000)}
-        row |= {"attempts": 0, "error": "", "done_ms": None}
-        with self._lock:
-            number = self._buffer.insert(schema.outbox, row, transition=transition_id)
-            self._unsent[number] = Delivery(number, channel, transition_id, json.loads(text), created_wall)
-
-    def unsent(self, channel: str | None = None) -> list[Delivery]:
-        """Return the queued deliveries, oldest first, for one channel or all."""
-        with self._lock:
-            return [d for d in self._unsent.values() if channel in (None, d.channel)]
-
-    def tried(self, delivery_id: int, error: MessageLike = "", *, done: bool) -> None:
-        """Record an attempt at a delivery; it stays queued unless it is finally ``done``."""
-        with self._lock:
-            delivery = self._unsent.get(delivery_id)
-            if delivery is None:
-                return
-            delivery = delivery._replace(attempts=delivery.attempts + 1, error=error)
-            self._unsent[delivery_id] = delivery
-            if done:
-                del self._unsent[delivery_id]
-        done_ms = round(self._wall() * 1000) if done else None
-        tried = update(schema.outbox).values(attempts=delivery.attempts, error=to_text(error), done_ms=done_ms)
-        final = self._buffer.final_row
-        self._buffer.write(lambda on: on.execute(tried.where(schema.outbox.c.id == final(delivery_id))))
-        if done:
-            self._wake()
 
 
 @final
@@ -304,7 +220,7 @@ class Store(AbstractContextManager["Store"]):
                     connection.execute(update(run).where(run.c.id == last.id).values(stopped_ms=stopped))
             self._run_id = self._buffer.next_row()
         ours = {"id": self._run_id, "started_ms": round(self._clock.wall() * 1000), "stopped_ms": None, "clean": 0}
-        insert_new(connection, run, [{**ours, "version": __version__, "boot_id": self._boot_id}])
+        schema.insert_new(connection, run, [{**ours, "version": __version__, "boot_id": self._boot_id}])
 
     def _note_end(self, connection: Connection) -> None:
         run = schema.daemon_run

@@ -18,8 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, sel
 
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
-from wslgpud.store import all_series, schema, seal
-from wslgpud.store import connect as engines
+from wslgpud.store import all_series, engines, schema, seal
 from wslgpud.store.errors import StoreError
 from wslgpud.store.reader import Reader
 from wslgpud.store.replication import ReplicationSource

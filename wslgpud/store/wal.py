@@ -20,7 +20,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from wslgpud.store import connect as engines
+from wslgpud.store import engines
 from wslgpud.store.errors import UnkeptError
 from wslgpud.words import MessageLike, cause, say
 

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import connect as engines
-from wslgpud.store import database, errors, recovery, schema, wal
+from wslgpud.store import database, engines, errors, recovery, schema, wal
 from wslgpud.store.replication import ReplicationSource
 from wslgpud.store.schema import insert_new
 from wslgpud.store.slots import Slots

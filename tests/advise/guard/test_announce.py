@@ -20,7 +20,7 @@ from wslgpud.advise.guard.usage import TreeMemory, most_bytes
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Expected
-from wslgpud.sampling.announcements import expected
+from wslgpud.sampling.noted_runs import expected
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security.safe_files import Folder
 from wslgpud.words.units import size

@@ -35,7 +35,7 @@ class OwnFeed:
             series = values.setdefault(spec.exposed_name, [])
             series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
         verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
-        document = {"seen_by": self._seen_by} | summary.status(summary.Moment(state, verdict), current())
+        document = {"seen_by": self._seen_by} | summary.status(summary.TickState(state, verdict), current())
         return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document))
 
     def past(self, trail: RecentSeries) -> Past:

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from wslgpud.model import Reading
 from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, RateLimiter, cross_origin
-from wslgpud.serve.exposition import HTTP_REQUESTS
 from wslgpud.serve.negotiation import accepts_gzip
+from wslgpud.serve.publisher import HTTP_REQUESTS
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
 
 #: Sent with every response; web.config.file may override them.

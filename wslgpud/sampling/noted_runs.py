@@ -9,7 +9,7 @@ from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Expected, ProcessSample
 from wslgpud.sources.identity import Trust
 
-#: limit of notes; limit of notes; more than any machine has
+#: limit of a note's memory: more than any machine has
 _MOST_MEMORY_BYTES = 1 << 50
 #: fields of a note that ``status`` shows unchanged; metrics show more of a training
 _SHOWN = ("kind", "what", "phase", "pid", "done_ratio", "verified_bytes", "peak_bytes", "waiting")
