@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.store.made import BYTES, T0, snapshot
-from wslgpud.store import Reader, Store, StoreError, connect, maintenance
+from wslgpud.store import Reader, Store, StoreError, engines, maintenance
 from wslgpud.store.errors import ForeignDatabaseError, UnwritableError
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT"
@@ -117,7 +117,7 @@ def test_a_connection_that_reads_can_neither_write_nor_run_code_of_the_file(file
 
 def test_a_statement_that_would_take_for_ever_is_ended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that lie billions of years apart make the search for them endless, without any code."""
-    monkeypatch.setattr(connect, "MOST_STEPS", 20_000_000)
+    monkeypatch.setattr(engines, "MOST_STEPS", 20_000_000)
     spoil(
         file,
         "INSERT INTO rollup_minute VALUES (0, 1, 1, 0, '', X'01', X'00', X'00', X'00', X'00')",

@@ -33,7 +33,7 @@ from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.serve.status import Moment, status
+from wslgpud.serve.status import TickState, status
 from wslgpud.sources.identity import Identity, Trust
 from wslgpud.stress import cards_under_test
 from wslgpud.stress.cards_under_test import GIVING_BACK_SECONDS, UNPROVEN_SECONDS, CardsUnderTest
@@ -340,7 +340,7 @@ def test_a_lock_held_without_s_silences_nothing_and_is_complained_of_once(ramp: 
     try:
         with caplog.at_level(logging.WARNING):
             assert ramp.climb() == Level.EMERGENCY
-        document = status(Moment(ramp.state, decide(ramp.state.forecasts, ())), ENGLISH)
+        document = status(TickState(ramp.state, decide(ramp.state.forecasts, ())), ENGLISH)
     finally:
         training.communicate(b"")
 

@@ -16,7 +16,7 @@ from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve import HttpServer, Publisher, publisher
 from wslgpud.serve.listener import Deadlines
-from wslgpud.serve.status import Moment, status
+from wslgpud.serve.status import TickState, status
 from wslgpud.verdict import decide
 from wslgpud.words import translator
 
@@ -32,7 +32,7 @@ def document_of(latest, language="en", forecasts=(), incidents=()):
     if latest is None:
         return status(None, translator(language))
     state = PipelineState(latest, observation_of(latest), forecasts)
-    return status(Moment(state, decide(forecasts, incidents), incidents), translator(language))
+    return status(TickState(state, decide(forecasts, incidents), incidents), translator(language))
 
 
 class HandClock:

@@ -8,7 +8,7 @@ from typing import Any
 
 from wslgpud.model import Forecast, Level, Observation, Snapshot
 from wslgpud.sampling.pipeline import PipelineState
-from wslgpud.serve.status import Moment, status
+from wslgpud.serve.status import TickState, status
 from wslgpud.verdict import decide
 from wslgpud.words import from_json, translator
 
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 def document(*forecasts: Forecast, language: str = "en") -> dict[str, Any]:
     state = PipelineState(Snapshot(0.0, 0.0, 1, ()), Observation(0.0), forecasts)
-    found: dict[str, Any] = json.loads(json.dumps(status(Moment(state, decide(forecasts, ())), translator(language))))
+    found: dict[str, Any] = json.loads(json.dumps(status(TickState(state, decide(forecasts, ())), translator(language))))
     return found
 
 

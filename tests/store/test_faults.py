@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.model import Event, Level, Transition
-from wslgpud.store import Reader, Store, StoreError, connect, store_metrics, upkeep, writer
+from wslgpud.store import Reader, Store, StoreError, engines, store_metrics, upkeep, writer
 from wslgpud.words import Message
 
 DESCRIPTORS = Path("/proc/self/fd")
@@ -24,7 +24,7 @@ DESCRIPTORS = Path("/proc/self/fd")
 @pytest.fixture(autouse=True)
 def _tries_again_soon(monkeypatch):
     monkeypatch.setattr(writer, "RETRY_SECONDS", (0.02,))
-    monkeypatch.setattr(connect, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(engines, "BUSY_SECONDS", 0.05)
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
 
 

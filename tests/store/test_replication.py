@@ -326,6 +326,28 @@ def test_nothing_is_sealed_before_it_is_known_that_a_server_has_it(
             made.until(lambda: [p.value for ref in old for p in reader.read(ref, 0, 1e10)] == [*range(2000)])
 
 
+def test_a_machine_never_opens_a_second_connection_to_check_the_server(
+    begun, clock, file, made, server_target, monkeypatch
+):
+    """A fleet would do it at the same hour; a server checks itself."""
+    checked = []
+
+    def reader(target):
+        checked.append(target)
+        return Reader(target)
+
+    with begun() as store:
+        _append(store, made, clock, range(2))
+        monkeypatch.setattr(upkeep, "Reader", reader)
+        clock.now += upkeep.FIRST_CHECK_SECONDS
+        for seconds in (2000, 2001):
+            _append(store, made, clock, [seconds])
+            _copied(store)
+        made.until(lambda: store.flush() and checked)
+
+    assert checked == [str(file)]
+
+
 def test_after_a_restart_the_server_learns_of_each_message_that_is_sent_however_many_waited(
     begun, clock, made, server_target
 ):

@@ -62,7 +62,8 @@ class Writer:
         self._attach, self._wall, self._commit_seconds = attach, wall, settings.commit_seconds
         self._slots, self._once = Slots(), once
         self._upkeep = Upkeep(settings, wall, buffer, self._slots, stats)
-        self._check = NightlyCheck(target, wall, stats, self.report_damage)
+        # A server checks itself, and each of a fleet's machines would open a second connection at the same hour.
+        self._check = None if self._path is None else NightlyCheck(target, wall, stats, self.report_damage)
         self._engine: Engine | None = None
         self._aside: Path | None = None
         self._salvage: Iterator[int] | None = None
@@ -190,7 +191,8 @@ class Writer:
     def _upkeep_slice(self) -> bool:
         log_file, more = self._open(), True
         if self._salvage is None:
-            self._check()
+            if self._check is not None:
+                self._check()
             more = self._upkeep(log_file.connection)
         elif next(self._salvage, None) is None:
             self._salvage = self._aside = None
@@ -264,7 +266,8 @@ class Writer:
             self._wal, self._inode = opened, engines.identity(self._path)
             if self._suspect:
                 self._suspect = False
-                self._check.soon()
+                if self._check is not None:
+                    self._check.soon()
         return self._wal
 
     def _begin_salvage(self, connection: Connection, aside: Path) -> None:
