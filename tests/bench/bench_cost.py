@@ -58,6 +58,8 @@ LATENCIES = {
     "delay_us.DeviceGetPcieThroughput": 20_800,
 }
 GIVE_UP_SECONDS = 60.0
+#: names of this version, of another, and of a daemon that does next to nothing
+OURS, BEFORE, FLOOR = "wslgpud", "wslgpud before", "floor"
 #: Prometheus 2.42
 AS_PROMETHEUS = {
     "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -145,7 +147,7 @@ def running(tool: Tool, library: Path | None, folder: Path) -> Iterator[None]:
             if library is not None:
                 paths = (str(library.parent), environment.get("LD_LIBRARY_PATH"))
                 environment["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
-            with (folder / f"{tool.name.split()[0]}-{number}.log").open("w") as log:
+            with (folder / f"{tool.name.replace(' ', '-')}-{number}.log").open("w") as log:
                 process = subprocess.Popen(part.command, env=environment, stdout=log, stderr=log, cwd=folder)
             processes.append(process)
             tool.pids.append(process.pid)
@@ -192,15 +194,19 @@ def scrape(tool: Tool, ended: threading.Event) -> None:
             tool.ticks.append(float(found[1]))
 
 
-def ours(folder: Path, library: Path | None) -> Tool:
+def ours(folder: Path, library: Path | None, other: Path | None = None) -> Tool:
+    """Return this version, or another that is installed elsewhere."""
     port = free_port()
+    folder.mkdir()
     variables = [("WSLGPUD_SERVER__PORT", str(port)), ("HOME", str(folder))]
     if library is not None:
         variables.append(("WSLGPUD_SAMPLING__NVML_LIBRARY", str(library)))
-    command = [sys.executable, "-m", "wslgpud", "run", "--state", str(folder / "state")]
-    variables.append(("PYTHONPATH", str(Path(__file__).parents[2])))
-    started = Started(command, f"http://127.0.0.1:{port}/metrics", tuple(variables))
-    return Tool("wslgpud", "host, GPU, history, forecasts, alerts", [started])
+    program = [sys.executable, "-m", "wslgpud"] if other is None else [str(other)]
+    variables.append(("PYTHONPATH", str(Path(__file__).parents[2]) if other is None else ""))
+    started = Started(
+        [*program, "run", "--state", str(folder / "state")], f"http://127.0.0.1:{port}/metrics", tuple(variables)
+    )
+    return Tool(OURS if other is None else BEFORE, "host, GPU, history, forecasts, alerts", [started])
 
 
 def others(folder: Path) -> tuple[list[Tool], list[str]]:
@@ -218,6 +224,7 @@ def others(folder: Path) -> tuple[list[Tool], list[str]]:
         (folder / name).mkdir()
         return folder / name
 
+    add(FLOOR, "the same libraries, hardly used", peers.floor(folder))
     add("node_exporter", "host", peers.node_exporter(folder))
     add("nvitop-exporter", "GPU, some of the host", peers.nvitop_exporter(folder))
     host, gpu = peers.node_exporter(folder), peers.nvitop_exporter(folder)
@@ -321,6 +328,7 @@ def main() -> None:
     options.add_argument("--cards", type=int, default=1, help="GPUs of the fake NVML, at most 8")
     options.add_argument("--call-microseconds", type=int, default=0, help="latency of each call to the fake NVML")
     options.add_argument("--processes", type=int, default=0, help="additional sleeping processes")
+    options.add_argument("--beside", type=Path, help="wslgpud of another version, to be measured in the same run")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     if chosen.fetch:
@@ -334,7 +342,8 @@ def main() -> None:
         for _ in range(chosen.processes):
             stack.callback(subprocess.Popen(["sleep", "infinity"]).kill)
         theirs, missing = others(folder)
-        tools = [ours(folder, library), *theirs]
+        before = [ours(folder / "before", library, chosen.beside)] if chosen.beside else []
+        tools = [ours(folder / "ours", library), *before, *theirs]
         for tool in tools:
             stack.enter_context(running(tool, library, folder))
         for tool in tools:

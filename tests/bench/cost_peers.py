@@ -79,6 +79,12 @@ def python_module(module: str) -> list[str] | None:
     return [str(python), "-m", module] if installed else None
 
 
+def floor(folder: Path) -> Started | None:
+    port, here = free_port(), (("PYTHONPATH", str(Path(__file__).parents[2])),)
+    command = [sys.executable, "-m", "tests.bench.cost_floor", str(port), str(folder / "floor.db")]
+    return Started(command, f"http://127.0.0.1:{port}/metrics", here)
+
+
 def node_exporter(_: Path) -> Started | None:
     program, port = found("prometheus-node-exporter"), free_port()
     options = [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]

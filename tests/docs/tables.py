@@ -10,7 +10,8 @@ from pathlib import Path
 
 import typer
 
-from tests.docs import out_of_memory, peers
+from tests.bench import bench_fleet
+from tests.docs import goals, out_of_memory, peers
 from tests.gpu.fit_on_a_real_card import GIB, MODELS
 from wslgpud import words
 from wslgpud.advise.fit import diffusion, picture
@@ -105,6 +106,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "fit": fit_table,
     "fit_held_out": lambda: fit_table("held_out"),
     "fit_pictures": pictures_table,
+    "fleet": lambda: bench_fleet.table(json.loads((ROOT / "tests/bench/fleet.json").read_text())),
+    "goals": goals.table,
     "h200": h200_table,
     "metrics": catalogue.table,
     "out_of_memory": out_of_memory.summary_table,
