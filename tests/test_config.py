@@ -94,6 +94,7 @@ def test_every_key_has_help_that_is_more_than_its_name() -> None:
     assert [k.path for k in declared_keys() if len(k.help) < 12] == []
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # loads the configuration once for each key
 @given(st.text())
 def test_any_text_is_either_read_or_refused_in_one_line(text: str) -> None:

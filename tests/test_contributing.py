@@ -67,6 +67,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return Copy(tmp_path_factory.mktemp("contributing"))
 
 
+@pytest.mark.slow
 def test_a_metric_is_exported_kept_and_documented(
     changed: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_check_is_part_of_the_report(changed: Copy, tmp_path: Path) -> None:
     assert found["memory.hugepages"]["title"] == "Huge pages"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Grafana's SDK needs Python 3.11")
 def test_a_rule_speaks_waits_for_its_translation_is_explained_and_reaches_prometheus(
     changed: Copy, tmp_path: Path

@@ -52,6 +52,7 @@ def test_a_block_inflates_to_what_its_ticks_need_and_no_further(kind: int) -> No
         decode(block, 900, 0)
 
 
+@pytest.mark.slow
 def test_the_memory_that_a_bomb_takes_is_that_of_an_honest_block(tmp_path: Path) -> None:
     file = tmp_path / "block"
     begin = "from wslgpud.store.codec import decode, encode\nfrom pathlib import Path"
@@ -137,6 +138,7 @@ def test_a_recording_of_one_endless_line_is_refused_by_its_line_and_the_limit(tm
         list(read_trace(file))
 
 
+@pytest.mark.slow
 def test_replay_of_such_a_recording_takes_no_memory(tmp_path: Path) -> None:
     file = tmp_path / "bomb.jsonl.gz"
     with gzip.open(file, "wb", 9) as packed:

@@ -113,6 +113,7 @@ def picked(table: Mapping[str, Any], *names: str) -> pytest.MarkDecorator:
 class TestApprise:
     """A child sends; of the cases that ``test_peers`` has by the dozen only those that differ here."""
 
+    @pytest.mark.slow
     @picked(ENDLESS, "a dripping body")
     def test_a_service_that_never_ends_ends_with_the_child(self, behaviour):
         with hostile(behaviour) as server:
@@ -185,6 +186,7 @@ class TestApprise:
         assert seen
         assert SECRET not in "".join(seen)
 
+    @pytest.mark.slow
     def test_what_sends_ends_by_itself_when_nobody_is_left_to_end_it(self, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
         sender = AppriseProcess()
@@ -289,6 +291,7 @@ class TestMail:
     def url(self, port: int) -> str:
         return f"mailto://127.0.0.1:{port}?from=gpu@example.org&to=me@example.org&mode=insecure"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "behaviour",
         [lambda peer: peer.for_ever(b"2", 0.05), lambda peer: peer.for_ever(b"220-hello\r\n", 0.05)],
@@ -373,6 +376,7 @@ class TestText:
         assert found["headline"].isprintable()
 
 
+@pytest.mark.slow
 def test_a_channel_that_hangs_holds_up_no_other_nor_the_end_and_gets_its_warning_later(monkeypatch):
     """The whole way: a hanging service beside a good one; then it is well again."""
     monkeypatch.setattr("wslgpud.alerts.dispatcher.BACK_OFF_SECONDS", (0.01,))

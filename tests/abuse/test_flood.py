@@ -71,6 +71,7 @@ def goes_on(running: Running, before_handles: int) -> None:
     assert running.status_of("/-/healthy") == 200
 
 
+@pytest.mark.slow
 def test_a_thousand_scrapers_at_once_all_get_a_whole_answer(running: Running) -> None:
     before = handles(running)
     clients = connected(running, CLIENTS, GOOD)
@@ -97,6 +98,7 @@ BAD: dict[str, Callable[[int], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manner", BAD.values(), ids=BAD)
 def test_hundreds_of_bad_clients_do_not_keep_a_good_one_from_its_answer(
     running: Running, manner: Callable[[int], bytes]
@@ -119,6 +121,7 @@ def test_hundreds_of_bad_clients_do_not_keep_a_good_one_from_its_answer(
     goes_on(running, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "said", [b"", b"GET /-/healthy HTTP/1.1\r\nHost: local", GOOD], ids=["", "half a head", "deaf"]
 )

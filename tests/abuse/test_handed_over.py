@@ -155,6 +155,7 @@ class TestALease:
 
         assert not waits(read)
 
+    @pytest.mark.slow
     @needs_root
     def test_on_the_program_itself_holds_its_start_up_no_longer_than_its_deadline(
         self, public: Path, leased: Callable[[Path], None]

@@ -149,6 +149,7 @@ class TestTheStressTest:
 
         assert [said["uid"] for said in trap.said()] == [[ALICE] * 3]
 
+    @pytest.mark.slow
     def test_the_command_itself_run_by_root(self, trap: Trap, tmp_path: Path, nvml: Path) -> None:
         trap.of_the_issue()
         give(trap.environment.parent, ALICE)
@@ -373,6 +374,7 @@ class TestTheDoctor:
         assert (said["uid"], said["groups"], said["secret"]) == ([ALICE] * 3, [NOBODY], "")
         assert said["session"]
 
+    @pytest.mark.slow
     def test_the_command_itself_run_by_root(self, trap: Trap, tmp_path: Path) -> None:
         trap.of_the_issue()
         give(trap.environment.parent, ALICE)

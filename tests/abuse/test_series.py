@@ -278,6 +278,7 @@ def asked(running: Running) -> float:
     return peak_mib(running)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_series_cost_neither_the_start_nor_eight_requests_any_memory(tmp_path: Path) -> None:
     taken = {}
     for kind in ("empty", "crowded"):
@@ -289,6 +290,7 @@ def test_a_hundred_thousand_series_cost_neither_the_start_nor_eight_requests_any
     assert taken["crowded"] < taken["empty"] + 10, taken
 
 
+@pytest.mark.slow
 def test_the_readers_of_other_programs_hold_no_series_either(tmp_path: Path) -> None:
     file = tmp_path / "state" / "wslgpud.db"
     crowded(file, "pc")

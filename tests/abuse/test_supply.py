@@ -307,6 +307,7 @@ def test_what_was_not_locked_is_refused(made: Clone, offered: tuple[str, bytes],
     assert "/simple/evil/evil-9.0-py3-none-any.whl" not in made.index.asked
 
 
+@pytest.mark.slow
 def test_a_changed_build_backend_is_refused_and_builds_nothing(made: Clone, tmp_path: Path) -> None:
     copy = tmp_path / "clone"
     (copy / "deploy").mkdir(parents=True)

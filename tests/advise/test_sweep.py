@@ -59,6 +59,7 @@ def test_a_peak_that_nobody_saw_predicts_nothing():
     assert too_much([*unseen, SweepStep("3", 0, 1.0, GIB, None)], "4", 1, 1) is None
 
 
+@pytest.mark.slow
 def test_each_value_is_measured():
     done = run("--json", EAT, "50", "150")
 
@@ -90,6 +91,7 @@ def test_a_command_that_has_no_place_for_the_value_is_refused_with_one_that_has(
     )
 
 
+@pytest.mark.slow
 def test_in_a_small_machine_it_stops_in_time():
     with box(600 * MIB) as inside:
         done = run("--json", EAT, "50", "100", "200", "1000", before=tuple(inside))

@@ -179,6 +179,7 @@ class TestDesktop:
 
 
 class TestApprise:
+    @pytest.mark.slow
     def test_a_mail_arrives_and_a_server_that_refuses_or_is_gone_is_tried_again(self) -> None:
         with smtp() as (mailbox, port):
             address = f"mailto://127.0.0.1:{port}?from=gpu@example.org&to=me@example.org&mode=insecure"
@@ -196,6 +197,7 @@ class TestApprise:
         assert not refused.value.permanent
         assert not gone.value.permanent
 
+    @pytest.mark.slow
     def test_a_webhook_that_hangs_dies_and_comes_back_loses_nothing_and_no_secret(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -224,6 +226,7 @@ class TestApprise:
         assert secret not in told
         assert "me:" not in told
 
+    @pytest.mark.slow
     def test_urls_come_from_a_file_too_and_a_bad_one_is_refused_without_showing_it(self, tmp_path: Path) -> None:
         file = tmp_path / "urls"
         file.write_text("# mine\n\njson://127.0.0.1/a\n")

@@ -222,6 +222,7 @@ def usual(look: Callable[[], int]) -> int:
     return sorted(look() for _ in range(TICKS))[TICKS // 2]
 
 
+@pytest.mark.slow
 def test_a_commit_in_calm_writes_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes written by the program, not by the kernel, which depend on when they were synced."""
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)

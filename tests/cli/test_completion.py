@@ -98,6 +98,7 @@ def test_fish_itself_completes(tmp_path: Path) -> None:
     assert done.stdout == "training_leak\ntraining_length\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("zsh") and shutil.which("tmux")), reason="there is no zsh or tmux here")
 def test_zsh_itself_completes_at_the_first_tab(tmp_path: Path) -> None:
     """The file is what zsh calls then: Typer's own only declares who completes, and that Tab does nothing."""

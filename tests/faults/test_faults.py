@@ -64,6 +64,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "repository"
 
 
+@pytest.mark.slow
 def test_what_a_test_looks_at_is_seen_and_what_none_does_is_named(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

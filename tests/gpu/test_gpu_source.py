@@ -148,6 +148,7 @@ def test_a_pid_that_is_somebody_else_here_is_not_blamed(machine, source):
     assert (process.pid, process.name) == (0, "Xwayland")
 
 
+@pytest.mark.slow
 def test_a_hang_ends_within_its_time_and_is_over_when_the_driver_is_back(machine, open_source, values):
     source = open_source(Host(clock=machine.clock), timeout_seconds=2.0, library=machine.library)
     source.read()

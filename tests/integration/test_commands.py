@@ -18,6 +18,7 @@ from wslgpud.host import RecordedHost
 HOSTS = Path(__file__).parent.parent / "hosts"
 
 
+@pytest.mark.slow
 def test_config_init_writes_a_file_that_config_check_likes_and_never_overwrites(tmp_path: Path) -> None:
     file = tmp_path / "new" / "wslgpud.toml"
     written = wslgpud("config", "init", str(file), home=tmp_path)
@@ -39,6 +40,7 @@ def test_a_daemon_that_hangs_is_asked_once_by_root_whose_folder_is_the_services(
     assert daemon_folders(None) == [SYSTEM_STATE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -109,6 +111,7 @@ def test_status_does_not_call_a_full_card_fine(tmp_path: Path) -> None:
     assert "steady" not in seen  # one look cannot know
 
 
+@pytest.mark.slow
 def test_capture_writes_a_machine_that_can_be_looked_at_again(tmp_path: Path) -> None:
     folder = tmp_path / "capture"
     done = wslgpud("capture", str(folder), home=tmp_path)
@@ -119,6 +122,7 @@ def test_capture_writes_a_machine_that_can_be_looked_at_again(tmp_path: Path) ->
     assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
 
 
+@pytest.mark.slow
 def test_record_writes_a_header_and_samples_and_never_overwrites(tmp_path: Path) -> None:
     trace = tmp_path / "live.jsonl.gz"
     done = wslgpud("record", str(trace), "--for", "1.5s", home=tmp_path)

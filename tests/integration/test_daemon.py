@@ -39,6 +39,7 @@ def test_it_says_where_its_page_and_its_data_are(tmp_path: Path) -> None:
         assert "<html" in running.get("/")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (Debian package)")
 def test_on_a_terminal_it_says_what_to_type_next_and_what_is_wrong_with_the_machine(tmp_path: Path) -> None:
     program = [str(Path(sys.executable).with_name("wslgpud")), "run", "--state", str(tmp_path / "state")]
@@ -129,6 +130,7 @@ def test_a_second_signal_amid_the_first_does_not_hang_the_end(tmp_path: Path) ->
     stopping.run()  # it ends at once, without a tick: nothing is open
 
 
+@pytest.mark.slow
 def test_kill_9_loses_nothing_that_was_written_and_the_next_start_notices(tmp_path: Path) -> None:
     settings = {"WSLGPUD_STORE__COMMIT_SECONDS": "1", "WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.1"}
     with daemon(tmp_path, settings=settings) as running:
@@ -189,6 +191,7 @@ def test_the_watchdog_of_systemd_waits_for_samples_that_are_meant_to_be_rare(tmp
     assert first == "READY=1\nWATCHDOG_USEC=300000000"
 
 
+@pytest.mark.slow
 def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
@@ -208,6 +211,7 @@ def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp
     assert "no daemon answers here" in screen.stdout
 
 
+@pytest.mark.slow
 def test_status_tells_a_daemon_that_does_not_answer_from_none(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
@@ -219,6 +223,7 @@ def test_status_tells_a_daemon_that_does_not_answer_from_none(tmp_path: Path) ->
     assert asked.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_recorded_trace_can_be_replayed(tmp_path: Path) -> None:
     trace = tmp_path / "live.jsonl.gz"
     recorded = wslgpud("record", str(trace), "--for", "2.5s", home=tmp_path)
@@ -228,6 +233,7 @@ def test_a_recorded_trace_can_be_replayed(tmp_path: Path) -> None:
     assert (replayed.returncode, replayed.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_ones_own_history_can_be_replayed(tmp_path: Path) -> None:
     settings = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.1"}
     with daemon(tmp_path, settings=settings) as running:

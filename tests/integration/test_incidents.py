@@ -60,6 +60,7 @@ def test_a_daemon_that_was_killed_says_so_at_its_next_start_and_the_report_has_t
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_an_incident_that_is_none_and_a_folder_without_a_daemon_are_named(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
@@ -130,6 +131,7 @@ def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_p
     assert nobody.stderr == "wslgpud: incident 77777 is not open; 'wslgpud alerts list' shows the open ones\n"
 
 
+@pytest.mark.slow
 def test_every_rule_can_be_explained_where_it_is_needed(tmp_path: Path) -> None:
     one = wslgpud("alerts", "explain", "vram_spill", home=tmp_path).stdout
     all_ = wslgpud("alerts", "explain", home=tmp_path).stdout

@@ -240,6 +240,7 @@ def test_it_fits_after_the_terminal_changes_its_size() -> None:
     played(script, (200, 60))
 
 
+@pytest.mark.slow
 def test_a_daemon_that_ends_and_starts_again_is_followed(tmp_path: Path) -> None:
     always_there = {"WSLGPUD_SERVER__PORT": str(free_port())}
     with daemon(tmp_path, settings=always_there) as first:
@@ -251,6 +252,7 @@ def test_a_daemon_that_ends_and_starts_again_is_followed(tmp_path: Path) -> None
         assert eventually(lambda: sample_of(feed), "a sample")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", [{}, {"NO_COLOR": "1"}], ids=["colour", "none"])
 def test_in_a_real_terminal_it_draws_leaves_on_q_and_tidies_up(tmp_path: Path, colour: dict[str, str]) -> None:
     ours, its = pty.openpty()

@@ -79,6 +79,7 @@ def test_api_and_database_tell_the_same(stage: Stage) -> None:
         file.close()
 
 
+@pytest.mark.slow
 def test_a_year_comes_in_few_points_from_the_hours(stage: Stage) -> None:
     stage.server.stop()
     stage.store.close()

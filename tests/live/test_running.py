@@ -135,6 +135,7 @@ def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(alon
     assert one["left_seconds"] <= 5.0
 
 
+@pytest.mark.slow
 def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path: Path) -> None:
     with daemon(tmp_path) as running_daemon:
         fifo = tmp_path / "fifo"

@@ -140,6 +140,7 @@ def test_without_colour_there_is_none(stage: Stage, tmp_path: Path) -> None:
             assert code < 30 or code in (39, 49), f"colour {codes} in {drawn!r}"
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_ends_it_even_where_its_signal_is_ignored() -> None:
     """As under nohup: it would draw on for ever, with a whole processor core."""
     ours, theirs = pty.openpty()

@@ -256,6 +256,7 @@ def test_live_and_status_are_worded_in_the_language_asked_for_and_each_is_made_o
     assert ask(stage, "live", lang="fr")[0] == 400
 
 
+@pytest.mark.slow
 def test_the_words_of_the_page_are_told_once_and_then_only_that_they_are_the_same(stage):
     status, headers, words = ask(stage, "words", lang="zh")
     again, _, nothing = ask(stage, "words", {"If-None-Match": headers["ETag"]}, lang="zh")

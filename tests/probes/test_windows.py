@@ -200,6 +200,7 @@ def test_an_answer_in_another_language_or_of_another_form_is_a_fault_that_is_nam
         ask().read()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [{"answer": ANSWER, "encoding": "utf-16-le"}, {"answer": ANSWER, "seconds": 600}])
 def test_one_that_hangs_or_writes_utf_16_without_an_end_of_a_line_is_ended(
     pc: Pc, ask: Ask, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any]
@@ -282,6 +283,7 @@ NAMES = ["Name", "Luid", "TotalVisibleMemorySize", "AvailableBytes", "SharedUsag
 row = st.dictionaries(st.sampled_from(NAMES), json_values | st.just("luid_0x0_0xc8a5_phys_0"))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(PARTS), json_values | st.lists(row)))
 def test_whatever_is_answered_gives_plausible_facts_or_none(answer: dict[str, Any]) -> None:
     facts = from_probe(answer)

@@ -56,6 +56,7 @@ def slowly(until: float, seconds: int = 1800, base: float = 2.0, pid: int = 7) -
 IDLE = [card(0.5)] * 30
 
 
+@pytest.mark.slow
 def test_a_card_that_is_full_while_nothing_grows_is_a_warning_for_as_long_as_it_lasts() -> None:
     for samples in ([card(15.8)] * 4000, [*slowly(15.8), *[card(15.8, [7])] * 4000]):
         found, forecast, _ = play(samples)

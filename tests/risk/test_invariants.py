@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ paths = st.lists(
 )  # (used share to go to, samples that it takes)
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(paths, st.floats(0.0, 0.39), st.booleans(), st.sampled_from([0.5, 1.0, 5.0]), st.sampled_from(["ram", "gpu0"]))
 def test_nothing_stays_red_over_free_memory(path, rest, killed, interval, resource):
@@ -99,6 +101,7 @@ def test_nothing_stays_red_over_free_memory(path, rest, killed, interval, resour
     assert level == Level.OK
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(st.integers(30, 200), st.floats(0.0, 0.6), st.floats(0.0, 1.0), st.floats(1.01, 3.0))
 def test_worse_input_never_lowers_the_level(samples, base, at, factor):
@@ -133,6 +136,7 @@ def test_a_level_once_raised_is_not_lowered_while_it_gets_worse(samples, base):
     assert ranks[-1] >= Level.CRITICAL
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(st.integers(60, 300), st.floats(0.0, 0.7), st.sampled_from([1, 4, 16, 80, 1024]))
 def test_the_scale_of_memory_does_not_matter(samples, base, gib):
@@ -140,6 +144,7 @@ def test_the_scale_of_memory_does_not_matter(samples, base, gib):
     assert levels_of(path, capacity=gib * GIB) == levels_of(path, capacity=16 * GIB)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.floats(120.0, 300.0), st.floats(0.0, 0.6), st.sampled_from([0.1, 0.25, 0.5, 2.0, 5.0]))
 def test_the_sampling_interval_hardly_matters(span, base, interval):
@@ -199,6 +204,7 @@ observations = st.builds(
 )
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(st.lists(st.tuples(observations, st.floats(0.0, 4000.0)), max_size=30))
 def test_any_input_survives_and_every_number_that_comes_out_is_sane(stream):

@@ -45,6 +45,7 @@ def test_what_is_told_of_the_recordings_comes_true_within_seven_percent_at_half_
         assert told < decided * (0.7 if horizon == 60 else 0.5)
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_was_said_beside_what_came_true(capsys):
     names = [str(path) for path in sorted(TRACES.glob("*-1.jsonl.gz"))]
 

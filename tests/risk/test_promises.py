@@ -85,6 +85,7 @@ def test_recordings_that_no_threshold_has_seen_are_judged_well():
     assert line.warning.noisy == ["h200-dataset_on_the_card-1"]
 
 
+@pytest.mark.slow
 def test_virtual_machines_of_one_to_four_gib_on_a_busy_host_are_judged_well():
     """Real kernels and their OOM killer, zram among them, samples up to nine seconds late.
 
@@ -97,6 +98,7 @@ def test_virtual_machines_of_one_to_four_gib_on_a_busy_host_are_judged_well():
     assert line.critical.false_alarms == 0, line.critical.noisy
 
 
+@pytest.mark.slow
 def test_builds_loaders_services_and_trainings_recorded_later_are_judged_well():
     """Real programs, some for hours, after all thresholds stood: see README.md of the engine. Do not tune."""
     paths = sorted((TRACES / "later").glob("*.jsonl.gz"))

@@ -151,6 +151,7 @@ def test_nonsense_behind_a_request_that_is_being_answered_makes_no_noise(serve, 
     assert said_by_the_server(caplog) == []
 
 
+@pytest.mark.slow
 def test_a_thousand_malformed_requests_leave_it_healthy_and_its_log_empty(serve, caplog):
     running = serve(deadlines=IMPATIENT)
     running.publisher.publish(snapshot())

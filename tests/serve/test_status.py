@@ -17,7 +17,9 @@ GIB = 1 << 30
 
 def document(*forecasts: Forecast, language: str = "en") -> dict[str, Any]:
     state = PipelineState(Snapshot(0.0, 0.0, 1, ()), Observation(0.0), forecasts)
-    found: dict[str, Any] = json.loads(json.dumps(status(TickState(state, decide(forecasts, ())), translator(language))))
+    found: dict[str, Any] = json.loads(
+        json.dumps(status(TickState(state, decide(forecasts, ())), translator(language)))
+    )
     return found
 
 

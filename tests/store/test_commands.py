@@ -151,6 +151,7 @@ def test_csv_has_a_line_a_moment_and_a_column_a_series(run):
     assert rows[2] == ["2025-06-15T00:00:01.000Z", str(2**34 - 4096), "100.5", "101.5"]
 
 
+@pytest.mark.slow
 def test_parquet_holds_every_sample(run, tmp_path):
     files = pytest.importorskip("pyarrow.parquet")
     history(run, "ram", "power", "--parquet", str(tmp_path / "a.parquet"))
@@ -256,6 +257,7 @@ def test_prometheus_itself_takes_the_history_over(run, tmp_path):
         assert ask("count_over_time(wslgpud_gpu_memory_used_bytes[1h])") == {"0": SECONDS, "1": SECONDS}
 
 
+@pytest.mark.slow
 def test_an_exported_csv_holds_every_value_once(run, tmp_path):
     run("export", str(tmp_path / "h.csv"))
     with (tmp_path / "h.csv").open() as file:

@@ -180,6 +180,7 @@ def test_each_attempt_that_fails_is_counted_once(opened, file, made, monkeypatch
     assert opened.stats().write_errors_total == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["block", "batch", "rollup_minute"])
 def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, settings, clock, made, table):
     with Store(file, settings, host_name="pc", clock=clock) as store:

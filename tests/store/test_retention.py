@@ -32,6 +32,7 @@ def test_samples_beyond_their_age_go_and_transitions_stay(file, settings, clock,
         assert store.stats().purged_rows_total > 0
 
 
+@pytest.mark.slow
 def test_beyond_its_size_the_oldest_samples_go_first_and_the_file_stops_growing(file, settings, clock, made):
     limit = 2_000_000
     noise = random.Random(1)
@@ -140,6 +141,7 @@ def test_hours_go_on_where_minutes_end(file, settings, clock, made):
     assert sum(b.n for b in buckets) == 30 * 60, "nothing falls between the tiers"
 
 
+@pytest.mark.slow
 def test_samples_that_are_kept_for_longer_than_their_summaries_stand_for_them(file, settings, clock, made):
     keep = replace(settings, minute_days=1, hour_days=1)
     with Store(file, keep, host_name="pc", clock=clock) as store:

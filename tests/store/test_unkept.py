@@ -81,6 +81,7 @@ def _values(file):
     return found[0]
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_now_and_then_has_everything_once_in_the_end(run, file):
     """Each error is reported once; data committed before it is written again, and nothing twice."""
     (errors,) = run(
@@ -132,6 +133,7 @@ print(store.stats().write_errors_total > 0, store.stats().check_findings)
     assert said == ["True ()"]
 
 
+@pytest.mark.slow
 def test_a_quota_that_is_used_up_is_called_by_its_name_and_costs_nothing(run, file):
     said = run(
         """

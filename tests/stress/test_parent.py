@@ -80,6 +80,7 @@ def test_a_worker_is_told_to_leave_and_keeps_the_reason():
     assert done.failure == ""
 
 
+@pytest.mark.slow
 def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
     monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 2.0)
     monkeypatch.setattr("wslgpud.stress.parent.START_SECONDS", 300.0)

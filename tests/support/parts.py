@@ -60,7 +60,7 @@ PARTS = {
     ),
     "browser": Part("looks at the page in a browser", fixtures=("chromium",), programs=(("chromium", "chromium"),)),
     "torch": Part("runs the stress worker, and trainings", fixtures=("faulty",), modules=("torch",)),
-    "slow": Part("the two dozen that take longest"),
+    "slow": Part("the hundred that take longest"),
 }
 #: what ``-m`` takes for the tests that need nothing but Python
 LIGHT = f"not ({' or '.join([*PARTS, 'bench'])})"

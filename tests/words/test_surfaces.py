@@ -248,6 +248,7 @@ def test_each_rule_of_the_runbook_reads_chinese_whatever_asks() -> None:
         chinese(text, "device not ready")
 
 
+@pytest.mark.slow
 def test_pictures_are_chinese_too(state: Path, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="needs wslgpud[plots]")
     monkeypatch.setattr("wslgpud.series.plots._families", lambda: None)  # then an SVG has text and no shapes

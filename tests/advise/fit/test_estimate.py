@@ -302,6 +302,7 @@ def test_more_never_takes_less(plan):
     assert all(part >= 0 for part in estimate(SMALL, plan).parts.values())
 
 
+@pytest.mark.slow
 @given(PLANS, st.integers(1, 400), st.floats(0.75, 1.35))
 def test_every_knob_that_is_named_brings_it_in(plan, megabytes, ratio):
     room = CONTEXT_BYTES + (megabytes << 20)

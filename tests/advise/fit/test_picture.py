@@ -120,6 +120,7 @@ def test_sdxl_in_fp16_decodes_in_32_bits():
     assert len(set(older)) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(PLANS, st.sampled_from(list(CONFIGS)), st.integers(3, 40))
 def test_every_knob_that_is_named_brings_it_in(plan, name, gib):

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.gpu.fit_on_a_real_card import MODELS
 from wslgpud.advise.fit.estimate import Plan, estimate
 from wslgpud.advise.fit.shape import of_config
@@ -22,6 +24,7 @@ def predictions() -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_prediction_is_the_same_to_the_byte_until_it_is_meant_to_change() -> None:
     found = predictions()
     if os.environ.get("WSLGPUD_RENEW"):

@@ -85,6 +85,7 @@ def test_a_command_that_a_signal_ends_ends_as_in_a_shell(tmp_path):
     assert guard(tmp_path, "--", "sh", "-c", "kill -SEGV $$").returncode == 128 + signal.SIGSEGV
 
 
+@pytest.mark.slow
 def test_when_the_time_is_up_nothing_is_left_not_even_what_has_left_the_session(tmp_path):
     script = "setsid sh -c 'echo $$ >left; exec sleep 300' & sleep 300 & echo $! >near; wait"
     done = guard(tmp_path, "--timeout", "4s", "--", "sh", "-c", script, cwd=tmp_path)
@@ -157,6 +158,7 @@ print(stats.code, len(asked))
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_prints_nothing_any_more_is_waited_for_and_not_asked_all_the_time():
     done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, check=True)
     code, asked = map(int, done.stdout.split())
@@ -247,6 +249,7 @@ def test_who_was_killed_for_want_of_memory_is_told_also_without_a_number_of_jobs
     assert "killed 1 process for lack of memory" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_program_has_one_and_a_live_line_stands_below(tmp_path):
     pid, master = pty.fork()
     if pid == 0:
@@ -344,6 +347,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_catches_the_signal_is_asked_to_save_itself_before_memory_runs_out(tmp_path):
     options = ("--state", str(tmp_path), "--jobs", "off", "--save-signal", "USR1", "--")
     with box(500 << 20) as inside:

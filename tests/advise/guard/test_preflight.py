@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.advise.guard.test_announce import ALL, remembered, start
 from tests.support.daemons import daemon, eventually
 from wslgpud.words.units import size
 
 
+@pytest.mark.slow
 def test_the_daemon_warns_when_a_command_starts_that_once_came_to_more_than_is_left(tmp_path: Path) -> None:
     remembered(tmp_path / "guard", peak_bytes=ALL)
     with daemon(tmp_path, settings={"WSLGPUD_SAMPLING__GPU": "false"}) as running:
