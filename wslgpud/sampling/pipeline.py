@@ -19,7 +19,8 @@ from wslgpud.sampling import training_readings
 from wslgpud.sampling.cardinality import CardinalityLimiter
 from wslgpud.sampling.noted_runs import expected, running
 from wslgpud.sampling.observation import observation_of
-from wslgpud.sampling.sampler import Sampler, SamplingPace
+from wslgpud.sampling.pace import SamplingPace
+from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources.registry import SOURCES
 from wslgpud.stress.cards_under_test import CardsUnderTest, LockHolder
 from wslgpud.words import TEMPLATES

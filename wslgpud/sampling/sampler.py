@@ -6,11 +6,10 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from queue import SimpleQueue
 
-from wslgpud.config import Sampling
 from wslgpud.host import Clock, NoData, SourceError
 from wslgpud.metrics import gauge
 from wslgpud.model import EMPTY, Health, Reading, Sample, Snapshot, SourceReport
@@ -19,10 +18,6 @@ from wslgpud.words import MessageLike, say
 
 log = logging.getLogger(__name__)
 
-#: window for the fall of headroom, long enough to see past a single large allocation
-TREND_SECONDS = 5.0
-#: aim at this many samples before the memory is gone at the present rate
-SAMPLES_BEFORE_END = 20
 #: a tick waits no longer than this for any source, from the second one on: a slow Windows drive, or /proc of processes
 #: that are being swapped, must not delay the next reading of RAM
 PATIENCE_SECONDS = 0.5
@@ -200,29 +195,3 @@ class _Lane:
             for slot in slots:
                 slot.run(self._clock)
             self.done.set()
-
-
-class SamplingPace:
-    """Chooses the time to the next tick: shorter while memory shrinks fast.
-
-    The idea is earlyoom's (sleep = headroom / fill rate), with the measured rate instead of the maximum, so that a full
-    but quiet machine costs no more than an empty one.
-    """
-
-    def __init__(self, settings: Sampling) -> None:
-        self._settings = settings
-        self._history: deque[tuple[float, Mapping[str, int]]] = deque()
-
-    def next_delay(self, mono: float, headroom_bytes: Mapping[str, int]) -> float:
-        """Return the seconds until the next tick, given each resource's headroom now."""
-        while self._history and self._history[0][0] < mono - TREND_SECONDS:
-            self._history.popleft()
-        delay = self._settings.interval_seconds
-        if self._history:
-            then, before = self._history[0]
-            for resource, left in headroom_bytes.items():
-                fallen = before.get(resource, left) - left
-                if fallen > 0:
-                    delay = min(delay, max(left, 0) / fallen * (mono - then) / SAMPLES_BEFORE_END)
-        self._history.append((mono, headroom_bytes))
-        return max(delay, self._settings.fastest_seconds)
