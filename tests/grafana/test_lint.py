@@ -108,7 +108,8 @@ def test_a_query_names_real_metrics_of_the_chosen_machines_with_rates_that_fit_a
     for name in OWN.findall(expression):
         assert name in known or not name.startswith("wslgpud_"), name
     for selector in re.findall(r"\b(?:wslgpud_|process_|up\b)\w*(\{[^}]*\})?", expression):
-        assert 'job=~"$job"' in selector and 'instance=~"$instance"' in selector  # noqa: PT018 - one thought
+        assert 'job=~"$job"' in selector
+        assert 'instance=~"$instance"' in selector
     for window in re.findall(r"rate\([^[]*\[([^]]+)\]", expression):
         # 5m: a figure that must not tremble; the range: a mean over the time shown
         assert window in ("$__rate_interval", "5m", "$__range"), window

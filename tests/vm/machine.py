@@ -27,9 +27,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .image import Image
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LIFE_SECONDS = 3600  # of one boot; a test that hangs leaves no machine behind
 COMMAND_SECONDS = 240  # bounds what hangs; says nothing about how long things take
@@ -107,7 +110,7 @@ class Machine:
         self._agent: socket.socket | None = None
         self._received = b""
 
-    def __enter__(self) -> Machine:  # noqa: PYI034 -- typing.Self came with Python 3.11
+    def __enter__(self) -> Self:
         """Return the machine, which ends with the block."""
         return self
 

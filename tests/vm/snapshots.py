@@ -12,10 +12,13 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .image import Image
 from .machine import KERNEL_LINE, Machine, MachineError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: 2 to the power of this many nanoseconds an instruction: 250 million a second, a tenth of a real processor's
 CLOCK_SHIFT = 2
@@ -32,7 +35,7 @@ class SnapshotMachine(Machine):
         self._monitor = folder / "monitor"
         super().__init__(image, folder, cpus=1, keep=bool(start_from), **more)
 
-    def __enter__(self) -> SnapshotMachine:  # noqa: PYI034 -- typing.Self came with Python 3.11
+    def __enter__(self) -> Self:
         """Return the machine, which ends with the block."""
         return self
 

@@ -17,7 +17,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MIB = 1 << 20
 ROOT = Path("/sys/fs/cgroup")
@@ -45,7 +48,7 @@ class WindowsHost:
         self._programs: list[subprocess.Popen[bytes]] = []
         self.total = 0
 
-    def __enter__(self) -> WindowsHost:  # noqa: PYI034 -- typing.Self came with Python 3.11
+    def __enter__(self) -> Self:
         """Return the host, whose programs end with the block."""
         return self
 
