@@ -145,18 +145,18 @@ def _conditions(name: str, rule: Rule | None, watch: Watch | None) -> Iterator[t
     """Yield each level with expr, for and keep_firing_for."""
     if rule is None or watch is None:
         verdict = f'wslgpud_alert_level{{rule="{name}"}}' if watch is None else watch.expression
-        for level in LEVELS[name] if rule is None else [one.level for one in rule.thresholds]:
+        for level in LEVELS[name] if rule is None else [threshold.level for threshold in rule.thresholds]:
             yield level, {"expr": f"{verdict} >= {int(level)}"}
         return
-    for step in rule.thresholds:
-        seconds = step.value if watch.silence else step.for_seconds
+    for threshold in rule.thresholds:
+        seconds = threshold.value if watch.silence else threshold.for_seconds
         expression = watch.expression
         if not watch.silence:
-            expression += f" {'<=' if rule.falling else '>='} {step.value:.10g}"
+            expression += f" {'<=' if rule.falling else '>='} {threshold.value:.10g}"
         condition: dict[str, Any] = {"expr": expression, "for": duration(seconds)}
         if rule.clear_seconds:
             condition["keep_firing_for"] = duration(rule.clear_seconds)
-        yield step.level, condition
+        yield threshold.level, condition
 
 
 def document(grafana: str = GRAFANA, daemon: str = DAEMON) -> dict[str, Any]:

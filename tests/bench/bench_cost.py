@@ -4,6 +4,7 @@
     python -m tests.bench.bench_cost --seconds 300   # print the table of README.md; --json FILE saves the figures
     python -m tests.bench.bench_cost --cards 8 --call-microseconds 200   # many GPUs, under WSL2
     python -m tests.bench.bench_cost --processes 3000                    # many processes
+    python -m tests.bench.bench_cost --beside OTHER/bin/wslgpud          # another version in the same run
 
 All tools run at the same time, first without scraping (except by the Prometheus of the trio, which has no
 history otherwise), then scraped once per second. CPU time includes all processes of a tool, exited ones too,

@@ -1,4 +1,4 @@
-"""The least that a daemon with wslgpud's libraries costs; ``bench_cost`` runs it beside wslgpud.
+"""A daemon with wslgpud's libraries that does next to nothing; ``bench_cost`` runs it beside wslgpud.
 
     python -m tests.bench.cost_floor PORT FILE
 

@@ -152,7 +152,7 @@ def _live(fleet: Fleet, server: PostgreSQL, seconds: int) -> dict[str, Any]:
     lag, late, meter, log = Lag(fleet), 0.0, Meter(server), 0
     began = time.monotonic()
     for second, snapshots in enumerate(zip(*made, strict=True)):
-        if second == WARM_UP_SECONDS:  # all are connected and have committed
+        if second == WARM_UP_SECONDS:
             meter, log = Meter(server), _log_bytes(fleet)
             lag.start()
         fleet.clock.now = snapshots[0].wall

@@ -1,7 +1,6 @@
-"""What was to be reached, and what was: costs of this version, of an earlier one, and of the floor, in the same runs.
+"""Goals of costs beside this version, an earlier one and the floor, each row from one run.
 
-``tests/bench/cost.json``, ``cost-cards.json`` and ``cost-processes.json`` are by ``python -m tests.bench.bench_cost``
-with ``--beside``; the rows of a real card by the same command and ``tests.gpu``.
+``cost.json``, ``cost-cards.json`` and ``cost-processes.json`` in ``tests/bench`` are by ``bench_cost --beside``.
 """
 
 from __future__ import annotations

@@ -175,8 +175,8 @@ class Stage:
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.reader.stress_runs()]
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
         verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
-        moment = TickState(state, verdict, standing, stress)
-        self.known = lambda language: status(moment, translator(language), recent)
+        latest = TickState(state, verdict, standing, stress)
+        self.known = lambda language: status(latest, translator(language), recent)
         self.publisher.publish(snapshot)
         if keep:
             self.store.append(snapshot)

@@ -329,7 +329,7 @@ def test_nothing_is_sealed_before_it_is_known_that_a_server_has_it(
 def test_a_machine_never_opens_a_second_connection_to_check_the_server(
     begun, clock, file, made, server_target, monkeypatch
 ):
-    """A fleet would do it at the same hour; a server checks itself."""
+    """A fleet would do it at the same hour; a server is its administrator's to check."""
     checked = []
 
     def reader(target):

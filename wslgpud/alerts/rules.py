@@ -180,9 +180,9 @@ class RuleEngine:
         for row in rows:
             if (rule := rule_named(row.rule)) is not None and not rule.momentary:
                 held = [one for one in rule.thresholds if one.level <= row.new]
-                since = dict.fromkeys((step.level for step in held), -math.inf)
+                since = dict.fromkeys((one.level for one in held), -math.inf)
                 self._states[row.rule][row.resource] = _State(level=row.new, seen=mono, since=since)
-                self._context.resume(row, mono, max((step.value for step in held), default=0.0))
+                self._context.resume(row, mono, max((one.value for one in held), default=0.0))
 
     def observe(
         self,

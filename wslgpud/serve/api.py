@@ -177,7 +177,7 @@ def live(publisher: Publisher, now: Callable[[str], Mapping[str, Any]]) -> Calla
         if language not in rendered or rendered[language][0] != sequence:
             document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": now(language)}
             if latest is not None:
-                document |= {"sequence": latest.sequence, **_now(latest), "values": values(latest.readings())}
+                document |= {"sequence": latest.sequence, **_times(latest), "values": values(latest.readings())}
             body = CachedDocument(dumps(document), "application/json", f"{instance}-{sequence}-{language}")
             rendered[language] = (sequence, body)
         # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock drifts
@@ -188,7 +188,7 @@ def live(publisher: Publisher, now: Callable[[str], Mapping[str, Any]]) -> Calla
     return answer
 
 
-def _now(latest: Snapshot) -> dict[str, float]:
+def _times(latest: Snapshot) -> dict[str, float]:
     return {"wall": round(latest.wall, 3), "interval_seconds": round(latest.interval_seconds, 3)}
 
 
@@ -208,7 +208,7 @@ def _latest(request: Request, publisher: Publisher) -> Response:
         raise Problem(503, "there is no sample yet; try again in a second")
     known = values(snapshot.readings())
     document = {
-        **_now(snapshot),
+        **_times(snapshot),
         "age_seconds": round(publisher.seconds_since_tick(), 3),
         "values": {name: known[name] for name in sorted(known) if matches(name)},
     }

@@ -38,8 +38,8 @@ _WINDOWS_GPU = {
 class TickState(NamedTuple):
     """The state after a tick.
 
-    ``stress`` holds the stored runs, oldest first; ``tally`` counts warnings and false alarms, ``paused_jobs`` those
-    of the brake.
+    ``stress`` holds the stored runs, oldest first; ``tally`` counts warnings and false alarms;
+    ``paused_jobs`` are the jobs that the brake has paused.
     """
 
     state: PipelineState

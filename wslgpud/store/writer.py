@@ -62,7 +62,7 @@ class Writer:
         self._attach, self._wall, self._commit_seconds = attach, wall, settings.commit_seconds
         self._slots, self._once = Slots(), once
         self._upkeep = Upkeep(settings, wall, buffer, self._slots, stats)
-        # A server checks itself, and each of a fleet's machines would open a second connection at the same hour.
+        # Only our own file: a server is its administrator's to check, and all of a fleet would do it at the same hour.
         self._check = None if self._path is None else NightlyCheck(target, wall, stats, self.report_damage)
         self._engine: Engine | None = None
         self._aside: Path | None = None
