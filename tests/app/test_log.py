@@ -1,0 +1,63 @@
+"""Each line of the log has the priority in the journal that its level promises."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from wslgpud.app import log
+
+#: syslog(3), as sd-daemon(3) has it in front of a line
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+
+
+@pytest.fixture(autouse=True)
+def _the_log_stays_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.parametrize(("level", "priority"), PRIORITIES.items())
+def test_a_line_in_the_journal_begins_with_the_priority_of_its_level(
+    level: str, priority: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
+    log.log_from("debug")
+    getattr(logging.getLogger("wslgpud"), level)("the disk is full")
+
+    assert capsys.readouterr().err == f"<{priority}>the disk is full\n"
+    assert log.journal_prefix(logging.getLevelName(level.upper())) == f"<{priority}>"
+
+
+def test_a_traceback_has_the_priority_in_each_of_its_lines_or_it_would_be_a_notice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
+    log.log_from("info")
+    try:
+        int("no number")
+    except ValueError:
+        logging.getLogger("wslgpud").exception("a bug")
+
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 3
+    assert all(line.startswith("<3>") for line in lines)
+
+
+def test_on_a_terminal_a_line_has_its_time_and_level_and_lower_levels_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "is_where_we_log", lambda _: False)
+    log.log_from("warning")
+    ours = logging.getLogger("wslgpud")
+    ours.info("calm")
+    ours.warning("a line\nand another")
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line[8:].startswith(" WARNING ")
+    assert log.journal_prefix(logging.WARNING) == ""
