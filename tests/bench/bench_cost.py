@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -335,6 +336,7 @@ def main() -> None:
     if chosen.fetch:
         peers.fetch()
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the tools are ended too
     if not chosen.real_gpu and not shutil.which("cc"):
         raise SystemExit("no C compiler (cc) for the stand-in of NVIDIA's library")
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
