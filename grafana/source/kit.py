@@ -95,7 +95,7 @@ def steps_of(rule_name: str, base: str = GOOD) -> builders.ThresholdsConfig:
     rule = rule_named(rule_name)
     if rule is None:
         raise ValueError(f"no rule {rule_name}")
-    levels = [(step.value, LEVEL_COLOURS[step.level]) for step in rule.thresholds]
+    levels = [(one.value, LEVEL_COLOURS[one.level]) for one in rule.thresholds]
     if not rule.falling:
         return steps((None, base), *levels)
     colours = [*(colour for _, colour in reversed(levels)), base]

@@ -20,8 +20,8 @@ def _rows(name: str) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads((BENCH / f"{name}.json").read_text())["rows"]}
 
 
-def _cpu(row: dict[str, Any] | None, key: str = "cpu_ratio") -> str:
-    return "" if row is None else f"{row[key]:.2%}"
+def _cpu(row: dict[str, Any], key: str = "cpu_ratio") -> str:
+    return f"{row[key]:.2%}"
 
 
 def _latency(row: dict[str, Any]) -> str:

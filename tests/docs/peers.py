@@ -1,7 +1,7 @@
 """The tables that compare with other tools: what was measured together, and what each is for.
 
 What tools do was read in their sources and documents in August 2026. A cost is ours where
-``tests/bench/cost.json`` has it (``python -m tests.bench.bench_cost --beside OTHER/bin/wslgpud --json tests/bench/cost.json``).
+``tests/bench/cost.json`` has it (``bench_cost --beside OTHER/bin/wslgpud --json tests/bench/cost.json``).
 """
 
 from __future__ import annotations
