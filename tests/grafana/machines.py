@@ -67,8 +67,9 @@ scrape_configs:
     static_configs: [{{targets: {list(instances.values())}}}]
 """
         server = stack.enter_context(prometheus(folder, config))
-        often = "count_over_time(wslgpud_risk_level{resource='ram'}[1m]) >= 3"
+        # the count of requests is the last to have a rate: a scrape is counted once it has been answered
+        often = "rate(wslgpud_http_requests_total{path='/metrics'}[1m])"
         ready = f"count({often} and on (instance) wslgpud_store_commit_age_seconds) == {len(hosts)}"
-        eventually(lambda: server.query(ready), "three scrapes and a commit of each machine")
+        eventually(lambda: server.query(ready), "a rate of requests and a commit of each machine")
         eventually(lambda: server.query("wslgpud_windows_memory_total_bytes"), "what Windows says")
         yield server, instances
