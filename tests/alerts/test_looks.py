@@ -237,6 +237,19 @@ def test_names_of_marks_do_not_lie_on_each_other(tmp_path: Path, panels: list[He
         assert places["Warned"] != places["Killed"], "each in a row of its own"
 
 
+def test_names_of_marks_stay_on_the_plot(monkeypatch: pytest.MonkeyPatch, panels: list[HeadroomCurve]) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("wslgpud.series.plots.save", lambda figure, *_: drawn.append(figure))
+    for places in ((1, 5, 59), (9, 30, 58), (40, 51)):
+        story = STORY._replace(marks=[(START + place, "Warned") for place in places])
+        plot_incident(panels, story, Path("i.svg"), "t", "")
+        axes = drawn[-1].axes[0]
+        left, right = (axes.get_window_extent().x0, axes.get_window_extent().x1)
+        names = [text.get_window_extent() for text in axes.texts]
+        assert len(names) == len(places)
+        assert all(left <= name.x0 and name.x1 <= right for name in names), places
+
+
 def figure_texts(path: Path) -> dict[str, str]:
     """Return the height at which each name of a mark stands, by matplotlib's comments."""
     found = re.findall(r"<!--\s+(Warned|Killed) [\d:]+\s+-->\s*<g [^>]*translate\([\d.]+ ([\d.]+)", path.read_text())

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ WHOLE = ("test_verdict.py", "stories", "hosts")
 NEVER_COPIED = ("__pycache__", ".git", ".venv*", ".cache", ".*_cache", ".hypothesis")
 #: A test that waits this long for what no longer comes about has seen the fault.
 TEST_SECONDS = 90
+COLLECT_SECONDS = 120
 #: What is planted may signal any process or take any memory: it sees its own processes alone, and has limits.
 #: The shell is there to wait for orphans.
 OWN_PROCESSES = ("--pid", "--fork", "--kill-child", "--mount-proc")
@@ -40,7 +41,8 @@ APART = ("unshare", "--user", "--map-current-user", *OWN_PROCESSES)
 NOBODY = 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs")
 WITHIN = ("prlimit", f"--as={16 << 30}", f"--fsize={2 << 30}", "sh", "-c", '"$@"; exit $?', "sh")
-SLOW = "slow"
+#: in this order; what needs more cannot run everywhere
+MARKED = (LIGHT, "slow", "servers")
 PASSED, FAILED, NOTHING_TO_RUN, TIME_OVER = 0, 1, 5, 124
 
 
@@ -84,23 +86,26 @@ class Workshop:
         if AS_NOBODY[0] in self._apart:
             for path in (folder, *folder.rglob("*")):
                 os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+        # Compiles all modules once. Nothing is compiled to disk while there is a fault: a file's time may be too coarse
+        # to tell it from the one without.
+        self._run(["--collect-only", "-q", "tests"], COLLECT_SECONDS, {})
         self._useless: list[str] = []
 
     def judge(self, module: str, number: int, seconds: float) -> Outcome:
-        """Run the tests with a fault, the slow ones last, for so many seconds at most or until one sees it."""
+        """Run the tests with a fault, the quickest first, for so many seconds at most or until one sees it."""
         path = self._root / module
         source = path.read_text()
         fault = planted(source, number)
         tests = tests_of(self._root, module)
         begun = time.monotonic()
         by = ""
-        for which in (LIGHT, SLOW):
+        for which in MARKED:
             by = by or self._first_to_see(path, fault.source, tests, which, begun + seconds)
         return Outcome(f"{module}:{fault.line}", fault.change, bool(by), by, time.monotonic() - begun)
 
     def _first_to_see(self, path: Path, faulty: str, tests: Sequence[str], which: str, end: float) -> str:
         """Return the first test that fails with the fault, each time, and passes without it."""
-        source = path.read_text()
+        source, state = path.read_text(), path.stat()
         while (left := end - time.monotonic()) > 0:
             try:
                 path.write_text(faulty)
@@ -108,6 +113,7 @@ class Workshop:
                 alone, _ = self._pytest([by], which, left) if code == FAILED else (code, "")
             finally:
                 path.write_text(source)
+                os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
             if code in (PASSED, NOTHING_TO_RUN, TIME_OVER):
                 return ""
             if code != FAILED or (alone == FAILED and self._pytest([by], which, left)[0] == PASSED):
@@ -118,12 +124,19 @@ class Workshop:
     def _pytest(self, tests: Sequence[str], which: str, seconds: float) -> tuple[int, str]:
         """Run tests until the first that fails; return pytest's status and that test."""
         options = ["-x", "-n0", "-q", "--tb=no", "-m", which, f"--timeout={TEST_SECONDS}"]
-        options += ["-p", "no:cacheprovider", "-p", "xdist", "-p", "timeout"]
         options += [f"--deselect={test}" for test in self._useless]
+        code, said = self._run([*options, *tests], seconds, {"PYTHONDONTWRITEBYTECODE": "1"})
+        first = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", said, re.MULTILINE)
+        return code, first[1] if first else ""
+
+    def _run(self, options: Sequence[str], seconds: float, environment: Mapping[str, str]) -> tuple[int, str]:
+        """Run pytest, apart; return its status and its output."""
+        plugins = ["-p", "no:cacheprovider", "-p", "xdist", "-p", "timeout"]
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         process = subprocess.Popen(
-            [*self._apart, *WITHIN, sys.executable, "-m", "pytest", *options, *tests],
+            [*self._apart, *WITHIN, sys.executable, "-m", "pytest", *plugins, *options],
             cwd=self._root,
-            env={**os.environ, "HOME": str(self._root), "PYTHONPATH": str(self._root), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**inherited, "HOME": str(self._root), "PYTHONPATH": str(self._root), **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -136,8 +149,7 @@ class Workshop:
             process.kill()
             process.communicate()
             return TIME_OVER, ""
-        first = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", said, re.MULTILINE)
-        return process.returncode, first[1] if first else ""
+        return process.returncode, said
 
 
 def apart() -> tuple[str, ...]:

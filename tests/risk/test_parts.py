@@ -143,6 +143,8 @@ def test_a_few_jumps_at_the_start_of_a_program_are_no_staircase():
 
 def test_a_fall_ends_a_staircase():
     assert stairs([0.1, 0.1, 0.1, -0.2, 0.1]) is None
+    assert stairs([0.1, 0.1, 0.1, 0.1, -1.6 * S.step]) is None
+    assert stairs([0.1, 0.1, 0.1, 0.1, -1.4 * S.step]) is not None, "a flicker does not"
 
 
 def pile(sizes, gaps, start=0.1, still=2):

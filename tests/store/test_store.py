@@ -165,7 +165,7 @@ def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(target, 
     with Store(target, settings, host_name="pc", clock=clock) as store:
         first, second = store.outbox.unsent()
         assert (first.channel, first.attempts, first.error) == ("ntfy", 1, "no route")
-        assert second.payload == {"text": "a report"}
+        assert (second.payload, second.attempts) == ({"text": "a report"}, 0)
         store.outbox.tried(first.id, done=True)
         assert [d.id for d in store.outbox.unsent()] == [second.id]
 

@@ -56,7 +56,6 @@ PARTS = {
             ("prometheus-alertmanager", "prometheus-alertmanager"),
             ("initdb", "postgresql"),
         ),
-        root=True,  # starts PostgreSQL as the user postgres
     ),
     "browser": Part("looks at the page in a browser", fixtures=("chromium",), programs=(("chromium", "chromium"),)),
     "torch": Part("runs the stress worker, and trainings", fixtures=("faulty",), modules=("torch",)),
