@@ -108,7 +108,7 @@ def _axis(start: float, end: float, margin: int, columns: int) -> Text:
     span = end - start
     form = "%H:%M:%S" if span < 1200 else "%H:%M" if span <= 2 * DAY_SECONDS else "%m-%d"
     form = "%Y-%m" if span > 300 * DAY_SECONDS else form
-    count, line = max(2, min(6, columns // 16)), [" "] * (columns + 8)
+    count, line = max(2, min(6, columns // 16)), [" "] * columns
     for i in range(count):
         at = round((columns - 1) * i / (count - 1))
         text = datetime.fromtimestamp(start + span * i / (count - 1)).astimezone().strftime(form)

@@ -183,13 +183,13 @@ class Scale:
 
     def raise_by(self, shift: float) -> None:
         """Move the past up (or down)."""
-        self.maxima = deque((value + shift for value in self.maxima), maxlen=BLOCKS - 1)
+        self.maxima = deque((value + shift for value in self.maxima), self.maxima.maxlen)
         self.current += shift
 
     def flatten(self) -> None:
         """Forget that anything grew."""
         self.current = self.maxima[-1]
-        self.maxima = deque([self.current] * len(self.maxima), maxlen=BLOCKS - 1)
+        self.maxima = deque([self.current] * len(self.maxima), self.maxima.maxlen)
 
 
 class Envelope:
