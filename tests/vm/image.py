@@ -1,9 +1,10 @@
 """Builds the Debian image that the machines boot, once, into a cache outside the repository.
 
 ``mmdebstrap`` makes the tree in half a minute (``debootstrap`` needs three times as long), ``mkfs.ext4 -d``
-makes a disk of it without a mount. The tree stays, as the workshop in which a wheel is installed natively:
-``pip`` inside an emulated machine would take minutes. Everything is keyed by a hash of what it is made of,
-built under a file lock and renamed into place, so that parallel runs share it and never see a half of it.
+makes a disk of it without a mount. A program is installed natively, into a layer above the tree: ``pip`` inside an
+emulated machine would take minutes. Everything is keyed by a hash of what it is made of, built under a file lock
+and renamed into place, so that parallel runs share it and never see a half of it; the tree is never changed, as
+running containers have it below them.
 """
 
 from __future__ import annotations
@@ -53,6 +54,16 @@ INSTALL = f"""
 cd {SOURCE} && . deploy/environment.sh
 release={PROGRAM}.releases/$(release_of "$PWD" "")
 make_release "$release" "$PWD" "" && ln -s "$release" {PROGRAM}
+"""
+WHEELS = "opt/wheels"
+# Arguments: a tree, the layer above it, the script to run in both, and the command to run on both afterwards.
+LAYER = f"""
+mount -t overlay overlay -o "lowerdir=$1,upperdir=$2,workdir=$2.work" "$2.root"
+chroot "$2.root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    PIP_NO_INDEX=1 PIP_FIND_LINKS=/{WHEELS} PIP_NO_CACHE_DIR=1 sh -c "$3"
+rm -r "$2.root/{WHEELS}"
+shift 3
+exec "$@"
 """
 
 # An initrd of "most" modules takes seconds to unpack in an emulated machine; a root disk needs these two.
@@ -116,17 +127,14 @@ def image(wheel: Path | None = None, packages: tuple[str, ...] = ()) -> Image:
         if not tree.exists():
             _build_tree(tree, packages)
         if not disk.exists():
-            Path(f"{tree}{PROGRAM}").unlink(missing_ok=True)
-            shutil.rmtree(f"{tree}{PROGRAM}.releases", ignore_errors=True)
-            shutil.rmtree(f"{tree}{SOURCE}", ignore_errors=True)
+            partial = _fresh(disk.with_suffix(".partial")) / "disk"
             _fresh(program)
             if wheel:
-                _install(tree)
-                for path in (PROGRAM, f"{PROGRAM}.releases", SOURCE):
-                    target = Path(f"{program}{path}")
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    _run("cp", "-al", f"{tree}{path}", str(target))
-            _pack(tree, disk)
+                _install(tree, program, partial)
+            else:
+                _run(*_packing(tree, partial))
+            partial.rename(disk)
+            partial.parent.rmdir()
         os.utime(disk)
         for old in sorted(base.glob("*.img"), key=lambda path: path.stat().st_mtime)[:-KEPT_IMAGES]:
             old.unlink()
@@ -210,32 +218,19 @@ def _build_tree(tree: Path, packages: tuple[str, ...]) -> None:
     partial.rename(tree)
 
 
-def _install(tree: Path) -> None:
-    wheels = tree / "opt/wheels"
-    source = Path(f"{tree}{SOURCE}")
+def _install(tree: Path, layer: Path, disk: Path) -> None:
+    """Install the program into a layer above the tree, and make a disk of both."""
+    source = Path(f"{layer}{SOURCE}")
     for name in ("wslgpud", "deploy", "grafana"):
         shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     for folder in (wheelhouse(), backend()):
-        shutil.copytree(folder, wheels, dirs_exist_ok=True)
-    try:
-        _run(
-            "chroot",
-            str(tree),
-            "env",
-            "-i",
-            "HOME=/root",
-            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-            "PIP_NO_INDEX=1",
-            "PIP_FIND_LINKS=/opt/wheels",
-            "PIP_NO_CACHE_DIR=1",
-            "sh",
-            "-c",
-            INSTALL,
-        )
-    finally:
-        shutil.rmtree(wheels)
+        shutil.copytree(folder, layer / WHEELS, dirs_exist_ok=True)
+    root, work = (_fresh(Path(f"{layer}.{name}")) for name in ("root", "work"))
+    _run("unshare", "--mount", "sh", "-ec", LAYER, "sh", str(tree), str(layer), INSTALL, *_packing(root, disk))
+    root.rmdir()
+    shutil.rmtree(work)
 
 
 def _made_of() -> bytes:
@@ -244,23 +239,11 @@ def _made_of() -> bytes:
     return b"".join(path.read_bytes() for path in (*locked, REPOSITORY / "pyproject.toml"))
 
 
-def _pack(tree: Path, disk: Path) -> None:
-    partial = disk.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
+def _packing(tree: Path, disk: Path) -> tuple[str, ...]:
+    """Return the command that makes a disk of a tree."""
     # Lazy initialisation would write to the disk in the background for minutes, in every machine.
-    _run(
-        "mkfs.ext4",
-        "-q",
-        "-L",
-        "root",
-        "-E",
-        "lazy_itable_init=0,lazy_journal_init=0",
-        "-d",
-        str(tree),
-        str(partial),
-        DISK_SIZE,
-    )
-    partial.rename(disk)
+    options = ("-q", "-L", "root", "-E", "lazy_itable_init=0,lazy_journal_init=0")
+    return "mkfs.ext4", *options, "-d", str(tree), str(disk), DISK_SIZE
 
 
 def _recipe_hash(packages: tuple[str, ...] = ()) -> str:
