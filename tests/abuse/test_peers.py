@@ -278,6 +278,23 @@ def test_a_header_that_http_cannot_carry_is_refused_without_being_quoted(value):
     assert not server.asked
 
 
+@pytest.mark.parametrize(
+    ("url", "port"), [("http://a.example", 80), ("https://a.example", 443), ("https://a.example:9", 9)]
+)
+def test_an_address_without_a_port_means_the_schemes(url, port, monkeypatch):
+    asked = []
+
+    def nowhere(host, number, *_):
+        asked.append((host, number))
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", nowhere)
+    with pytest.raises(http_client.Unreachable, match="has no address"):
+        http_client.exchange(http_client.parsed(url), None, {}, deadline_seconds=60, most_bytes=1)
+
+    assert asked == [("a.example", port)]
+
+
 def test_an_address_keeps_its_password_to_itself():
     address = http_client.parsed(f"http://me:{SECRET}@[::1]:9093/am?x=1")
 

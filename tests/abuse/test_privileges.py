@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pwd
 import shutil
 import stat
 import subprocess
@@ -421,6 +422,17 @@ class TestLookingForPythons:
         found = {part for python in candidates({}, [tmp_path]) for part in python.parts}
 
         assert {"own", "mounted"} & found == {"own"}
+
+    def test_root_looks_through_the_homes_of_people_and_its_own_and_never_through_the_whole_disk(
+        self, monkeypatch
+    ) -> None:
+        people = [("root", 0, "/root"), ("sync", 4, "/bin"), ("me", 1000, "/home/me"), ("you", 1001, "/home/me")]
+        people += [("bot", 1002, "/"), ("nowhere", 1003, ""), ("nobody", 65534, "/nonexistent")]
+        rows = [pwd.struct_passwd((name, "x", uid, uid, "", home, "/bin/sh")) for name, uid, home in people]
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        monkeypatch.setattr("pwd.getpwall", lambda: rows)
+
+        assert find_python.home_folders() == [Path("/root"), Path("/home/me")]
 
     def test_a_file_system_of_a_users_own_is_not_entered(self, trap: Trap, monkeypatch) -> None:
         """Its statements about owners are only that user's word, and it may never answer."""

@@ -12,7 +12,7 @@ from wslgpud.service import stress_environment
 from wslgpud.service.changes import Changes
 from wslgpud.service.install import remembered_extras
 from wslgpud.service.places import places
-from wslgpud.service.systemctl import is_enabled
+from wslgpud.service.systemctl import command, is_enabled
 
 
 @pytest.fixture
@@ -30,6 +30,11 @@ def torch_environment(where):
     copied = where.stress / stress_environment.LOCKED.name
     copied.write_bytes(stress_environment.LOCKED.read_bytes())
     return copied
+
+
+def test_a_users_service_is_his_own_systemds_and_the_machines_is_not(where):
+    assert command(where, "stop") == ("systemctl", "--user", "stop")
+    assert command(places(user=False), "stop") == ("systemctl", "stop")
 
 
 def asked(where):

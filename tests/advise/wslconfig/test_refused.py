@@ -42,6 +42,8 @@ def test_too_little_and_too_much_memory_begin_where_they_do() -> None:
     assert [fix for _, _, fix in of(f"memory={most + 1}GB", host_memory_bytes=host)] == [
         f"write memory={most}GB or less"
     ]
+    assert of("memory=2GB", host_memory_bytes=4 * GIB) == [], "there is nothing better to advise"
+    assert [fix for _, _, fix in of("memory=3GB", host_memory_bytes=5 * GIB)] == ["write memory=2GB or less"]
 
 
 def test_more_processors_than_there_are_begin_with_one_more() -> None:

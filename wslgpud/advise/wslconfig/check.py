@@ -21,6 +21,8 @@ Advice = tuple[MessageLike, MessageLike]
 _MOST_NAMES = 6
 #: a smaller size is a forgotten unit: nobody means kilobytes
 _NO_UNIT_BYTES = 1 << 24
+#: too little for any training
+_LEAST_BYTES = 2 * GIB
 
 _BLIND = template("neither Windows' memory nor VRAM spill can be seen, and no toast can be shown")
 #: key and value -> why it is wrong, and the fix
@@ -192,6 +194,7 @@ def _silent(entry: Entry, key: WslKey, host_memory_bytes: int | None) -> Iterato
 
 
 def _odd_size(entry: Entry, key: WslKey, result: int, host_memory_bytes: int | None) -> Iterator[Advice]:
+    most_bytes = max(host_memory_bytes - WINDOWS_BYTES, _LEAST_BYTES) if host_memory_bytes else result
     if 0 < result < _NO_UNIT_BYTES:
         why = say("a size without a unit is in bytes")
         if key.name == "memory":
@@ -200,16 +203,15 @@ def _odd_size(entry: Entry, key: WslKey, result: int, host_memory_bytes: int | N
                 "(microsoft/WSL#11144)"
             )
         yield why, _write(key, f"{entry.value}{'MB' if result >= 512 else 'GB'}")
-    elif key.name == "memory" and result < 2 * GIB:
+    elif key.name == "memory" and result < _LEAST_BYTES:
         yield say("{value} is too little for training", value=entry.value), say("write memory=8GB or more")
-    elif key.name == "memory" and host_memory_bytes and result > host_memory_bytes - WINDOWS_BYTES:
+    elif key.name == "memory" and result > most_bytes:
         why = say(
             "Windows has {total_bytes} and keeps less than {least_bytes} of it: both will swap",
             total_bytes=host_memory_bytes,
             least_bytes=WINDOWS_BYTES,
         )
-        most = max((host_memory_bytes - WINDOWS_BYTES) // GIB, 2)
-        yield why, say("write {setting} or less", setting=f"memory={most}GB")
+        yield why, say("write {setting} or less", setting=f"memory={most_bytes // GIB}GB")
 
 
 def _meaning(entry: Entry, key: WslKey) -> Iterator[Advice]:
