@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from queue import Empty
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from wslgpud.app import process
+from wslgpud.app.daemon import Daemon
+from wslgpud.config import Config
+from wslgpud.host import Host
 
 
 @pytest.mark.parametrize(
@@ -23,3 +29,29 @@ def test_the_doctor_at_the_start_reads_the_configuration_of_the_daemon_if_there_
 
     (command,) = started
     assert command[command.index("doctor") :] == ["doctor", "--brief", "--no-torch", "--state", str(tmp_path), *told]
+
+
+class MissedSignals:
+    """A queue that is told to end at a wait, and seen to only after it."""
+
+    def __init__(self, at_wait: int) -> None:
+        self.waits: list[float] = []
+        self._at_wait = at_wait
+
+    def get(self, timeout: float) -> None:
+        self.waits.append(timeout)
+        if len(self.waits) <= self._at_wait:
+            raise Empty
+
+
+def test_a_signal_that_comes_just_before_a_wait_is_seen_within_a_second(tmp_path: Path) -> None:
+    ticks: list[int] = []
+    pipeline = SimpleNamespace(delay_seconds=600.0)
+    daemon: Any = Daemon(Config(), Host(), tmp_path, {})
+    daemon.loop = SimpleNamespace(tick=lambda: ticks.append(1), pipeline=pipeline)
+    daemon._stop = missed = MissedSignals(at_wait=5)
+
+    daemon.run()
+
+    assert len(ticks) == 1
+    assert missed.waits == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]

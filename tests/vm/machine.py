@@ -29,6 +29,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tests.support.archives import unpack
+
 from .image import Image
 
 if TYPE_CHECKING:
@@ -207,7 +209,7 @@ class Machine:
         name = PurePosixPath(source)
         packed = self._checked("tar", "-c", "-C", str(name.parent), name.name)
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(target, filter="data")
+            unpack(archive, target)
 
     def kernel_log(self) -> str:
         """Return the kernel's ring buffer of this boot."""

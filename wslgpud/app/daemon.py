@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 #: a clean stop must stay well below the 10 s that systemd and WSL allow
 STOP_SECONDS = 2.0
+#: A signal that arrives just before a wait does not end it: Python runs handlers between instructions. It is seen when
+#: the wait is over.
+MOST_WAIT_SECONDS = 1.0
 
 
 class StartError(MessageError):
@@ -116,13 +119,15 @@ class Daemon:
         self._stop.put(None)
 
     def run(self) -> None:
-        delay = 0.0
+        due = 0.0
         while True:
-            with suppress(Empty):
-                return self._stop.get(timeout=delay)
             started = time.monotonic()
-            self.loop.tick()
-            delay = max(0.0, self.loop.pipeline.delay_seconds - (time.monotonic() - started))
+            with suppress(Empty):
+                return self._stop.get(timeout=min(max(0.0, due - started), MOST_WAIT_SECONDS))
+            started = time.monotonic()
+            if started >= due:
+                self.loop.tick()
+                due = started + self.loop.pipeline.delay_seconds
 
     def _open(self, stack: ExitStack) -> None:
         config, host = self._config, self._host

@@ -194,7 +194,7 @@ def _silent(entry: Entry, key: WslKey, host_memory_bytes: int | None) -> Iterato
 
 
 def _odd_size(entry: Entry, key: WslKey, result: int, host_memory_bytes: int | None) -> Iterator[Advice]:
-    most_bytes = max(host_memory_bytes - WINDOWS_BYTES, _LEAST_BYTES) if host_memory_bytes else result
+    most_bytes = max((host_memory_bytes or 0) - WINDOWS_BYTES, _LEAST_BYTES)
     if 0 < result < _NO_UNIT_BYTES:
         why = say("a size without a unit is in bytes")
         if key.name == "memory":
@@ -205,7 +205,7 @@ def _odd_size(entry: Entry, key: WslKey, result: int, host_memory_bytes: int | N
         yield why, _write(key, f"{entry.value}{'MB' if result >= 512 else 'GB'}")
     elif key.name == "memory" and result < _LEAST_BYTES:
         yield say("{value} is too little for training", value=entry.value), say("write memory=8GB or more")
-    elif key.name == "memory" and result > most_bytes:
+    elif key.name == "memory" and host_memory_bytes and result > most_bytes:
         why = say(
             "Windows has {total_bytes} and keeps less than {least_bytes} of it: both will swap",
             total_bytes=host_memory_bytes,
