@@ -93,7 +93,7 @@ def test_a_database_on_a_server_is_no_file_and_its_password_is_told_to_nobody(tm
 def test_the_disk_that_the_state_lies_on_is_watched(tmp_path: Path) -> None:
     shared_memory = Path("/dev/shm") / f"wslgpud-{os.getpid()}"
     try:
-        with daemon(shared_memory) as running:
+        with daemon(shared_memory, settings={"HOME": str(tmp_path)}) as running:
             eventually(lambda: any('mountpoint="/dev/shm"' in name for name in running.samples()), "the disk")
     finally:
         shutil.rmtree(shared_memory, ignore_errors=True)
