@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.stress.support import night
-from wslgpud.cli import app
+from wslgpud.cli import app, stress
 from wslgpud.cli.stress_screen import print_history, print_run
 from wslgpud.config import StoreSettings
 from wslgpud.store import Store
@@ -115,3 +118,18 @@ def test_a_verdict_can_be_read_aloud(capsys):
     said = capsys.readouterr().out
     assert "passed" in said
     assert "every byte was read back as written" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_also_while_the_run_looks_whether_it_is_to_end(number, monkeypatch):
+    stop = threading.Event()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        stress._set_by_signals(stop)
+        with stop._cond:  # as in the middle of its wait()
+            os.kill(os.getpid(), number)
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+
+    assert stop.wait(60)

@@ -87,6 +87,12 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
     unit.answer(by_hand.folder, by_hand.run)
 
 
+def _set_by_signals(stop: threading.Event) -> None:
+    """Let signals set an event, from a thread: the one that is interrupted may hold the event's lock, for a wait."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
+
+
 class _ByHand:
     """A run outside the daemon: it samples the GPU itself, in a thread, as the daemon does between runs."""
 
@@ -105,8 +111,7 @@ class _ByHand:
             self.folder.mkdir(parents=True, exist_ok=True)
             settings = replace(self.settings.stress, settle_seconds=self._settle)
             runner = Runner(self._host, settings, self.folder, self._recent, self._earlier, look=self._look_anew)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: runner.stop.set())
+            _set_by_signals(runner.stop)
             self._watcher.start()
             with Progress(silent=self._silent) as progress:
                 progress.tell(t("waiting for the GPU to settle"))
