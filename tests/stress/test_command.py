@@ -121,7 +121,7 @@ def test_a_verdict_can_be_read_aloud(capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_run_also_while_the_run_looks_whether_it_is_to_end(number, monkeypatch):
+def test_a_signal_ends_a_run_also_while_the_run_looks_whether_it_is_to_end(number):
     stop = threading.Event()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
