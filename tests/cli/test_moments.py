@@ -43,7 +43,7 @@ def local(text: str) -> float:
     ],
 )
 def test_a_moment_may_be_written_in_the_ways_that_people_use(text, meant):
-    assert moment(text, NOW) == pytest.approx(meant)
+    assert moment(text, NOW) == pytest.approx(meant, rel=0, abs=1e-3)
 
 
 @pytest.mark.parametrize(("text", "meant"), [("90s", 90), ("5min", 300), ("1h30m", 5400), ("7d", 604800)])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from wslgpud.cli import service
+from wslgpud.service import install as installing
 from wslgpud.service import stress_environment
 from wslgpud.service.changes import Changes
-from wslgpud.service.install import remembered_extras
+from wslgpud.service.install import Options, remembered_extras
 from wslgpud.service.places import places
 from wslgpud.service.systemctl import command, is_enabled
 
@@ -35,6 +38,34 @@ def torch_environment(where):
 def test_a_users_service_is_his_own_systemds_and_the_machines_is_not(where):
     assert command(where, "stop") == ("systemctl", "--user", "stop")
     assert command(places(user=False), "stop") == ("systemctl", "stop")
+
+
+@pytest.mark.parametrize(
+    ("wsl", "wanted", "already", "told"),
+    [(2, False, False, True), (2, True, False, False), (2, False, True, False), (None, False, False, False)],
+    ids=["under WSL", "asked for", "seen to before", "bare Linux"],
+)
+def test_who_installs_it_under_wsl_is_told_what_keeps_it_alive_unless_that_is_seen_to(
+    wsl, wanted, already, told, where, monkeypatch, capsys
+):
+    for module, name, answer in (
+        (service, "_begin", (where, Changes(dry=False))),
+        (service, "generation", wsl),
+        (service, "print_brief", None),
+        (service.doctors, "run", []),
+        (installing, "install", "1.0"),
+        (installing, "keeps_alive", already),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, answer=answer, **__: answer)
+    monkeypatch.setattr(service, "signal", Mock())  # its handlers would stay
+    where.settings.mkdir(parents=True)
+    where.configuration.touch()
+
+    service._install("install", Options((), (), wanted), user=True, dry_run=False)
+
+    said = capsys.readouterr().out
+    assert "wslgpud 1.0 runs, and starts with the machine" in said
+    assert ("Windows stops this distribution 15 s after" in said) == told
 
 
 def asked(where):

@@ -152,7 +152,7 @@ def test_what_lies_in_ram_and_in_swap_counts_together():
         ProcessStat(3, 1, "swap", 1, 10),
         ProcessStat(4, 1, "less", 1, 290),
     ]
-    swap = {2: 150, 3: 330}
+    swap = {2: 150, 3: 291}
     assert [r.name for r in choose(rows, swap, {}, 4)] == ["both", "swap", "ram", "less"]
     assert [r.name for r in choose(rows, swap, {}, 2)] == ["both", "swap"]
 

@@ -145,7 +145,7 @@ def headroom(
         at = start + (number + 0.5) / columns * (end - start)
         if part:
             least, worst = min(left for left, _ in part), max(level for _, level in part)
-            cells.append((8 * _ROWS * max(0.0, min(1.0, least / top)), worst))
+            cells.append((8 * _ROWS * least / top, worst))
         else:
             cells.append(cells[-1] if cells and not any(a < at < b for a, b in gaps) else (0.0, Level.OK))
     levels = [level for _, level in cells]

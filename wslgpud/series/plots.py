@@ -125,7 +125,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     for axes, label in ((usable, t("usable VRAM (GiB)")), (speed, "GB/s"), (errors, t("wrong words"))):
         axes.set_ylabel(label)
         _finish(axes)
-    errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 1) for run in runs)))
+    errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 0) for run in runs)))
     errors.locator_params(axis="y", integer=True)
     clock_below(errors)
     save(figure, path)
