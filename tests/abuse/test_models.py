@@ -51,6 +51,11 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda file: sparse(file, b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 60)),
         "a text is 1048576 TiB long",
     ),
+    "GGUF: a word as long as no header": (
+        "a.gguf",
+        lambda file: sparse(file, b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, (16 << 20) + 1)),
+        "a text is 16 MiB long",
+    ),
     "GGUF: a pipe": ("a.gguf", os.mkfifo, "FIFO"),
     "safetensors: a header of exabytes": (
         "a.safetensors",

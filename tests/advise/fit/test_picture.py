@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from wslgpud.advise.fit import diffusion
+from wslgpud.advise.fit import diffusion, picture
 from wslgpud.advise.fit.diffusion import DiffusionPipeline, of, of_configs
 from wslgpud.advise.fit.diffusion_configs import CONFIGS
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Estimate
@@ -127,6 +127,15 @@ def test_every_knob_that_is_named_brings_it_in(plan, name, gib):
     for text, total in knobs(known(name), plan, gib * GIB):
         assert text
         assert total <= gib * GIB
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "smaller"), [(1024, 1024, (512, 512)), (1536, 769, (768, 384)), (1536, 768, None)]
+)
+def test_smaller_pictures_are_advised_as_long_as_they_stay_pictures(width, height, smaller):
+    turns = [turn for _, turn in picture._turns(PicturePlan(width=width, height=height))]
+
+    assert [(turn["width"], turn["height"]) for turn in turns if "width" in turn] == [smaller] * (smaller is not None)
 
 
 @settings(max_examples=25)
