@@ -18,14 +18,19 @@ from tests.support.parts import LIGHT
 #: room of the package -> where its tests are, besides the folder of the same name
 ROOMS = {
     "active_runs": ("live", "training", "abuse/test_notes.py", "advise/guard/test_announce.py"),
+    "advise": ("abuse/test_models.py", "abuse/test_windows_files.py"),
+    "alerts": ("abuse/test_channels.py", "abuse/test_peers.py"),
     "app": ("integration",),
     "cli": ("live", "integration/test_commands.py", "store/test_commands.py", "words/test_surfaces.py"),
     "config": ("test_config.py", "abuse/test_private_files.py"),
     "probes": ("gpu", "abuse/test_probe_pipes.py"),
     "security": ("abuse",),
     "series": ("store/test_commands.py", "page/test_plots.py"),
-    "serve": ("page",),
-    "sources": ("gpu",),
+    "serve": ("page", "abuse/test_web.py", "abuse/test_requests_cost.py"),
+    "service": ("deploy",),
+    "sources": ("gpu", "abuse/test_parsers.py"),
+    "store": ("abuse/test_foreign_database.py", "abuse/test_series.py"),
+    "stress": ("abuse/test_stress_runs.py", "abuse/test_privileges.py"),
 }
 #: what goes through the whole house
 WHOLE = ("test_verdict.py", "stories", "hosts")
