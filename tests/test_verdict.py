@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from wslgpud.alerts.incidents import OpenIncident, after, story
 from wslgpud.alerts.rules import RULES
 from wslgpud.model import MEMORY, Forecast, Level, Number, Transition
-from wslgpud.verdict import LEVEL, OVER, VERDICT, VerdictMetrics, decide
-from wslgpud.words import Message, say, translator
+from wslgpud.serve.status import line_of
+from wslgpud.verdict import LEVEL, OVER, VERDICT, Verdict, VerdictMetrics, decide
+from wslgpud.words import ENGLISH, Message, say, translator
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -177,3 +178,19 @@ def test_metrics_say_it_with_the_figures_of_the_last_change_so_that_no_scrape_ma
     assert verdict.labels[:4] == ("critical", "cgroup:/train", "growth", "python3 train.py (pid 8932)")
     told.note(decide([], [], blind="x"))
     assert [reading.spec for reading in told.readings()] == [VERDICT]
+
+
+@pytest.mark.parametrize(
+    ("headline", "who", "named"),
+    [
+        ("RAM is full; ffmpeg (pid 9) came last", "python3 train.py (pid 7)", True),
+        ("python3 train.py (pid 7) fills RAM", "python3 train.py (pid 7)", False),
+        ("RAM is full", "probably a program", True),
+    ],
+)
+def test_the_line_for_systemd_names_the_culprit_once(*, headline: str, who: str, named: bool) -> None:
+    line = line_of(Verdict(Level.WARNING, Message(headline), who=who), ENGLISH)
+
+    assert line.startswith(headline)
+    assert (len(line) > len(headline)) == named
+    assert line.count(who) == 1

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, fold, transition
+from wslgpud.alerts import report
 from wslgpud.alerts.incidents import IncidentLedger
 from wslgpud.alerts.messages import closing, end_facts, outcome
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
@@ -236,3 +237,15 @@ def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_inciden
         for rule in {t.rule for t in own}:
             levels = [t.new for t in own if t.rule == rule]
             assert [t.old for t in own if t.rule == rule] == [OK, *levels[:-1]]
+
+
+@pytest.mark.parametrize(("late", "reach"), [(70.0, 73), (500.0, 120), (None, 60)])
+def test_the_curves_of_an_open_incident_reach_to_the_end_of_its_forecast_but_no_longer_than_its_past(
+    late: float | None, reach: float
+) -> None:
+    warned = short(3, INFO, WARNING)
+    assert warned.forecast is not None
+    warned = replace(warned, forecast=replace(warned.forecast, eta_late_seconds=late) if late else None)
+    (incident,) = fold([(1, warned)])
+
+    assert report._framed(START, START + 60, incident, [], warned) == (START, START + reach)
