@@ -224,3 +224,17 @@ def test_processes_come_back_from_sealed_chunks(target, settings, clock, made):
         made.settle(store, clock)
         seen = store.reader.processes(made.T0 + 100, made.T0 + 1795)
     assert [(p.wall - made.T0, p.rss_bytes) for p in seen] == [(s, s * 2**20) for s in range(100, 1800, 5)]
+
+
+def test_the_last_value_of_a_series_that_has_ended_is_known_with_its_time_from_sealed_history(
+    target, settings, clock, made
+):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
+        for second in range(1000):
+            clock.now = made.T0 + second
+            ended = {made.EVENTS: second} if second < 700 else {}
+            store.append(made.snapshot(clock.now, {made.RATIO: second / 1000, **ended}))
+        made.settle(store, clock)
+        found = {ref.metric: (point.wall, point.value) for ref, point in store.reader.latest().items()}
+
+    assert found == {"made_ratio": (made.T0 + 999, 0.999), "made_events": (made.T0 + 699, 699)}
