@@ -31,16 +31,16 @@ def test_the_doctor_at_the_start_reads_the_configuration_of_the_daemon_if_there_
     assert command[command.index("doctor") :] == ["doctor", "--brief", "--no-torch", "--state", str(tmp_path), *told]
 
 
-class MissedSignals:
-    """A queue that is told to end at a wait, and seen to only after it."""
+class MissedSignal:
+    """A queue whose item came just before a wait, which it therefore does not end."""
 
-    def __init__(self, at_wait: int) -> None:
+    def __init__(self, waits: int) -> None:
         self.waits: list[float] = []
-        self._at_wait = at_wait
+        self._missed = waits
 
     def get(self, timeout: float) -> None:
         self.waits.append(timeout)
-        if len(self.waits) <= self._at_wait:
+        if len(self.waits) <= self._missed:
             raise Empty
 
 
@@ -49,7 +49,7 @@ def test_a_signal_that_comes_just_before_a_wait_is_seen_within_a_second(tmp_path
     pipeline = SimpleNamespace(delay_seconds=600.0)
     daemon: Any = Daemon(Config(), Host(), tmp_path, {})
     daemon.loop = SimpleNamespace(tick=lambda: ticks.append(1), pipeline=pipeline)
-    daemon._stop = missed = MissedSignals(at_wait=5)
+    daemon._stop = missed = MissedSignal(waits=5)
 
     daemon.run()
 

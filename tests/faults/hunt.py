@@ -37,6 +37,7 @@ WHOLE = ("test_verdict.py", "stories", "hosts")
 NEVER_COPIED = ("__pycache__", ".git", ".venv*", ".cache", ".*_cache", ".hypothesis")
 #: A test that waits this long for what no longer comes about has seen the fault.
 TEST_SECONDS = 90
+#: for compiling; where that takes longer, the tests do the rest
 COLLECT_SECONDS = 120
 #: What is planted may signal any process or take any memory: it sees its own processes alone, and has limits.
 #: The shell is there to wait for orphans.

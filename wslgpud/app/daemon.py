@@ -121,9 +121,9 @@ class Daemon:
     def run(self) -> None:
         due = 0.0
         while True:
-            started = time.monotonic()
+            left = max(0.0, due - time.monotonic())
             with suppress(Empty):
-                return self._stop.get(timeout=min(max(0.0, due - started), MOST_WAIT_SECONDS))
+                return self._stop.get(timeout=min(left, MOST_WAIT_SECONDS))
             started = time.monotonic()
             if started >= due:
                 self.loop.tick()
