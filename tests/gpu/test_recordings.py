@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[2]
 RECORDINGS = Path(__file__).parent / "recordings"
 
 
-def probe(*arguments):
-    command = python_command("wslgpud.probes.nvml_probe", *arguments)
+def program(module, *arguments):
+    command = python_command(f"wslgpud.probes.{module}", *arguments)
     return subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
 
 
@@ -191,7 +191,7 @@ def test_a_card_whose_driver_does_not_load_is_a_fault(recorded, open_source):
 def test_a_captured_machine_replays_to_the_same_readings(machine, source, recorded, open_source):
     machine.set(gpus=2, wddm=1, pid=4711)
     machine.gpu(1, used=77 << 20)
-    captured = probe("--capture", "--library", str(machine.library))
+    captured = program("nvml_recording", "--library", str(machine.library))
     assert captured.returncode == 0, captured.stderr
     replayed = open_source(recorded(json.loads(captured.stdout))).read()
 
@@ -210,13 +210,13 @@ def test_costs_are_printed_as_a_table(machine):
 
 
 def test_by_hand_without_nvml_one_line_says_so():
-    done = probe("--capture", "--library", "/nowhere/libnvidia-ml.so.1")
+    done = program("nvml_recording", "--library", "/nowhere/libnvidia-ml.so.1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("no NVML here: /nowhere/libnvidia-ml.so.1")
 
 
 def test_an_unknown_argument_is_refused():
-    done = probe("--captur")
+    done = program("nvml_probe", "--captur")
     assert done.returncode == 2
     assert "unknown argument --captur" in done.stderr
 

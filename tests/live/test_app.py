@@ -23,7 +23,8 @@ from textual.widgets import Static
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
 from wslgpud.cli.live.app import LiveApp
-from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, RecentSeries
+from wslgpud.cli.live.feed import DaemonFeed
+from wslgpud.cli.live.live_sample import LiveSample, RecentSeries
 from wslgpud.cli.live.own_feed import OwnFeed
 from wslgpud.cli.live.series_source import Past
 from wslgpud.client import DaemonClient, Unanswered

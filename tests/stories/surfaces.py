@@ -18,7 +18,7 @@ from textual.widgets import Static
 from tests.stories.machine import Played
 from wslgpud.cli import app
 from wslgpud.cli.live.app import LiveApp
-from wslgpud.cli.live.live_sample import DaemonFeed
+from wslgpud.cli.live.feed import DaemonFeed
 from wslgpud.client import DaemonClient as Client
 from wslgpud.words import TEMPLATES, translator, use
 

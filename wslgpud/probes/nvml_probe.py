@@ -12,8 +12,6 @@ known before, no longer), or ``{"index", "uuid", "lost": error}``;
 
 or ``{"error", "call", "text"}`` when NVML cannot be used: then this process exits, since only a new one can load a new
 library.
-
-``--capture`` prints a recording of this machine.
 """
 
 from __future__ import annotations
@@ -276,20 +274,13 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
 
 def main(arguments: list[str]) -> int:
     options = {"--library": "", "--recording": ""}
-    captures = False
     rest = iter(arguments)
     for word in rest:  # argparse would cost the resident child more than a MiB
         if word in options:
             options[word] = next(rest, "")
-        elif word == "--capture":
-            captures = True
         else:
             print(f"nvml_probe: unknown argument {word}; see the top of {__file__}", file=sys.stderr)
             return 2
-    if captures:
-        from wslgpud.probes import nvml_recording  # not needed in the resident child
-
-        return nvml_recording.run(*options.values())
     # NVIDIA's library may print; its output must not mix with our answers.
     answers = os.dup(1)
     os.dup2(2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import hashlib
 import json
@@ -15,10 +16,12 @@ from wslgpud.probes.nvml_calls import CALLS, GPU_IDENTITY, SYSTEM_IDENTITY
 from wslgpud.probes.nvml_probe import Session, open_backend
 
 
-def run(library: str, recording: str) -> int:
+def main() -> int:
     """Print a recording of this machine; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m wslgpud.probes.nvml_recording", description=__doc__)
+    parser.add_argument("--library", default="", help="NVML's library (the driver's)")
     try:
-        session = Session(open_backend(library, recording), time.monotonic())
+        session = Session(open_backend(parser.parse_args().library, ""), time.monotonic())
     except Failed as failed:
         print(f"no NVML here: {failed.text or f'{failed.call} returned {failed.error}'}", file=sys.stderr)
         return 1
@@ -71,3 +74,7 @@ def _masked(text: str) -> str:
         number = hashlib.sha256(b"wslgpud" + text.encode()).hexdigest()
         return f"{text[:4]}00000000-0000-0000-0000-{number[:12]}"
     return text.rpartition("/")[2]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -250,7 +250,7 @@ def _links(found: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]
 def _nvml() -> str:
     """Return NVML's answers in the format of nvml.json; nothing where there is no NVML."""
     with contextlib.suppress(NoData, SourceError):  # exit status 1, or a signal where the driver crashes
-        command = python_command("wslgpud.probes.nvml_probe", "--capture")
+        command = python_command("wslgpud.probes.nvml_recording")
         return output(command, _NVML_SECONDS, clean_environment())
     return ""
 

@@ -1,38 +1,18 @@
-"""Samples of the live view, from the running daemon or our own, and recent series for sparklines and rates."""
+"""A sample of the live view, and the recent series that sparklines and rates are drawn from."""
 
 from __future__ import annotations
 
 import math
-import re
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+from typing import Any, NamedTuple
 
-from wslgpud.app.process import host_at
-from wslgpud.cli.common import complain, daemon_folders, loaded
-from wslgpud.client import DaemonClient, Unanswered, answering
-from wslgpud.host import Host
 from wslgpud.metrics import PREFIX, SUFFIXES
-from wslgpud.sources.disk import READERS, open_there, windows_points
-from wslgpud.words import say
 
-if TYPE_CHECKING:
-    from wslgpud.cli.live.own_feed import OwnFeed
-    from wslgpud.cli.live.series_source import Past
-
-#: check interval of open files: a data set does not move
-DRIVES_SECONDS = 10.0
-#: time between the two samples needed for rates
-SETTLE_SECONDS = 1.0
 #: without a sample for this long, or for this many intervals, the state is unknown; as in /-/healthy
 STALE_SECONDS, STALE_INTERVALS = 10.0, 5
-_ESCAPE = re.compile(r"\\(.)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
 #: Prometheus' sample name -> (labels, value) of each series
 Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
@@ -71,107 +51,6 @@ class LiveSample:
     def stale(self) -> bool:
         """Return whether the daemon answers but does not sample."""
         return self.age_seconds > max(STALE_SECONDS, STALE_INTERVALS * self.interval_seconds)
-
-
-class NotYet(Unanswered):
-    """The daemon runs, but has no sample yet; ``document`` is its answer."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        url = document["url"]
-        super().__init__(say("the daemon at {url} has just started and waits for its first sample", url=url))
-        self.document = document
-
-
-class DaemonFeed:
-    """Queries a running daemon, ours or another machine's."""
-
-    def __init__(self, daemon: DaemonClient, *, here: bool = False) -> None:
-        self._daemon = daemon
-        self._watch = DriveWatch(Host()) if here else None
-
-    def look(self) -> LiveSample:
-        """Take a sample, which may take seconds, or raise ``Unanswered``."""
-        document = self._daemon.status()
-        if "at" not in document:
-            raise NotYet(document)
-        latest = self._daemon.ask("/api/v1/latest")
-        try:
-            values = read_values(latest["values"])
-            age, interval = float(latest["age_seconds"]), float(latest["interval_seconds"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._daemon.stranger(error) from error
-        found = self._watch.found(document) if self._watch else None
-        return LiveSample(time.monotonic(), document, values, "daemon", self._daemon.url, found, age, interval)
-
-    def past(self, _: RecentSeries) -> Past:
-        """Return the source of history: a daemon has more than the view."""
-        from wslgpud.cli.live.series_source import api_past  # the database only on request
-
-        return api_past(self._daemon)
-
-    def close(self) -> None:
-        """Do nothing: there are no resources to close."""
-
-
-Feed: TypeAlias = Union[DaemonFeed, "OwnFeed"]
-
-
-def feed_of(
-    config: Path | None, state: Path | None, host_root: Path | None, complain: Callable[[str], None] = complain
-) -> Feed:
-    """Return the feed of this machine's daemon, or of a recorded machine; else our own."""
-    settings, folders = loaded(config).config, daemon_folders(state)
-    if host_root is None and (found := answering(folders, complain)):
-        return DaemonFeed(found[0], here=True)
-    from wslgpud.cli.live.own_feed import OwnFeed  # the sources and the engine only without a daemon
-
-    if host_root is not None:
-        return OwnFeed(settings, host_at(host_root), "recording")
-    # The history of a stopped daemon is useful as well.
-    with_history = next((folder for folder in folders if (folder / "wslgpud.db").exists()), folders[0])
-    return OwnFeed(settings, Host(), folder=with_history)
-
-
-def looked(feed: Feed, trail: RecentSeries) -> LiveSample:
-    """Take a sample through a daemon; without one take two, as rates need two. It may raise ``Unanswered``."""
-    first, look = not trail.known(), feed.look()
-    trail.add(look)
-    if first and look.seen_by == "own look":
-        time.sleep(SETTLE_SECONDS)
-        look = feed.look()
-        trail.add(look)
-    return look
-
-
-def read_values(known: Mapping[str, float]) -> Values:
-    """Parse the values of ``/api/v1/latest``, whose names are in Prometheus' notation."""
-    values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-    for name, value in known.items():
-        sample, _, inside = name.partition("{")
-        labels = {
-            key: _ESCAPE.sub(lambda e: "\n" if e[1] == "n" else e[1], text) for key, text in _LABEL.findall(inside)
-        }
-        values.setdefault(sample, []).append((labels, float(value)))
-    return values
-
-
-class DriveWatch:
-    """Checks now and then whether a training has files of a Windows drive open; see the doctor's check."""
-
-    def __init__(self, host: Host) -> None:
-        self._host, self._looked = host, -math.inf
-        self._found: tuple[str, str] | None = None
-
-    def found(self, document: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the name of that process of a document, and the path; None where there is none."""
-        now = time.monotonic()
-        if now - self._looked >= DRIVES_SECONDS:
-            self._looked = now
-            points = windows_points(self._host)
-            names = {p["pid"]: p["name"] for p in document.get("processes", ()) if READERS & set(p["roles"])}
-            seen = next(open_there(self._host, names, points), None) if points else None
-            self._found = None if seen is None else (f"{names[seen[0]]} (pid {seen[0]})", seen[1])
-        return self._found
 
 
 #: an hour at one sample per second
