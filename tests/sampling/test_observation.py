@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Event, GpuSample, Observation, RamState, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import Event, GpuSample, Observation, PsiState, RamState, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources import cgroups, cpu, memory, pressure, windows, wsl
@@ -60,14 +60,16 @@ def test_pressure_is_in_microseconds_and_percent_as_the_kernel_has_it():
         snapshot(
             readings(
                 (pressure.WAITING_SECONDS, 123.456789, ("memory",)),
-                (pressure.WAITING_RATIO, 0.1234, ("memory", "10s")),
-                (pressure.STALLED_SECONDS, 0.0, ("io",)),
+                (pressure.WAITING_RATIO, 0.12345678, ("memory", "10s")),
+                (pressure.STALLED_SECONDS, 0.25, ("io",)),
+                (pressure.STALLED_RATIO, 0.98765432, ("io", "10s")),
             )
         )
     )
-    assert set(seen.psi) == {"memory", "io"}
-    assert (seen.psi["memory"].some_total_us, seen.psi["memory"].some_avg10) == (123456789, 12.34)
-    assert (seen.psi["io"].full_total_us, seen.psi["io"].some_total_us) == (0, None)
+    assert seen.psi == {
+        "memory": PsiState(some_total_us=123456789, some_avg10=12.35),
+        "io": PsiState(full_total_us=250000, full_avg10=98.77),
+    }
 
 
 def test_each_limited_cgroup_is_one_state():
@@ -151,6 +153,8 @@ def test_windows_counts_by_what_is_scarcer_and_only_when_it_has_just_been_asked(
     asked = SourceReport("windows", "ok", told, 1.0, 0.0)
     assert observation_of(Snapshot(1.0, 1.0, 0, (asked,))).windows == RamState(100, 5)
     assert observation_of(Snapshot(1.0, 1.0, 0, (replace(asked, fresh=False),))).windows is None
+    over = readings((windows.COMMIT_LIMIT, 100), (windows.COMMITTED, 101))
+    assert observation_of(Snapshot(1.0, 1.0, 0, (replace(asked, sample=over),))).windows == RamState(100, 0)
     ram = replace(asked, sample=readings((windows.TOTAL, 64), (windows.AVAILABLE, 32)))
     assert observation_of(Snapshot(1.0, 1.0, 0, (ram,))).windows == RamState(64, 32)
     assert observation_of(Snapshot(1.0, 1.0, 0, (replace(asked, sample=Sample()),))).windows is None

@@ -148,7 +148,7 @@ def test_a_batch_that_may_not_be_larger_is_shown_with_the_training() -> None:
 
 
 def test_what_a_training_keeps_is_shown_with_it_of_the_card_before_ram() -> None:
-    own = [note(60), note(60, name="ram")]
+    own = [note(60), note(60, name="ram", used=20 * GIB, peak=21 * GIB)]
     seen = tick(1, *readings(own, tick(1, gpus=(CARD,)), [forecast("gpu0"), forecast("ram", 20 * GIB)]), gpus=(CARD,))
     said = note(60, run={"phase": "", "began_mono": 0.0, "pid": 4242})
     (one,) = running([said], trust(), 9.0, shown(seen))
@@ -235,6 +235,23 @@ def test_what_is_claimed_stays_within_what_can_be_kept() -> None:
 
     assert all(isinstance(reading, Reading) and abs(reading.value) < 1 << 62 for reading in seen.readings())
     assert seen.family(metrics.TIME_LEFT) == {}
+
+
+def test_an_end_is_told_where_it_comes_within_a_hundred_million_steps_and_seconds() -> None:
+    def left(room: int) -> list[Any]:
+        seen = tick(1, *readings([note(60)], tick(1, gpus=(CARD,)), [forecast("gpu0", room)]), gpus=(CARD,))
+        return [value(seen, spec) for spec in (metrics.STEPS_LEFT, metrics.TIME_LEFT)]
+
+    assert left(3 * MIB * 50_000_000) == [50_000_000, 100_000_000]
+    assert left(3 * MIB * 50_000_001) == [50_000_001, None]
+    assert left(3 * MIB * 100_000_000) == [100_000_000, None]
+    assert left(3 * MIB * 100_000_001) == [None, None]
+
+
+def test_a_peak_that_is_not_known_is_left_out_and_a_count_of_nothing_is_told() -> None:
+    seen = told(note(60, 0, peak=0, retries=0))
+
+    assert (value(seen, metrics.PEAK), value(seen, metrics.RETRIES)) == (None, 0)
 
 
 @pytest.mark.parametrize(
