@@ -1,0 +1,248 @@
+"""Pictures show the values that were measured, in units that suit them, where and when they were measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wslgpud import colors
+from wslgpud.alerts.report import HeadroomCurve
+from wslgpud.model import Forecast, Level, StressResult, Transition
+from wslgpud.series import plots
+from wslgpud.series.incident_plot import IncidentMarks, plot_incident
+from wslgpud.words import Message
+
+pytest.importorskip("matplotlib")
+PATH = Path("picture.svg")
+GIB = 1 << 30
+DAY = 86400.0
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the figures that are drawn, in place of files."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save", lambda figure, *_: drawn.append(figure))
+    return drawn
+
+
+def curves(axes: Any) -> list[tuple[list[float], list[float]]]:
+    """Return the values of each line but those that mark a moment."""
+    lines = [line for line in axes.lines if line.get_linestyle() != "--"]
+    return [([*map(float, line.get_xdata())], [*map(float, line.get_ydata())]) for line in lines]
+
+
+def moments(axes: Any) -> list[float]:
+    return [float(line.get_xdata()[0]) for line in axes.lines if line.get_linestyle() == "--"]
+
+
+def legend(figure: Any) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("unit", "highest", "label", "shown"),
+    [
+        ("bytes", 2**30, "GiB", 1),
+        ("bytes", 2**30 - 2**20, "MiB", 1023),
+        ("bytes", 2**20, "MiB", 1),
+        ("bytes", 2**20 - 2**10, "KiB", 1023),
+        ("bytes", 2**10, "KiB", 1),
+        ("bytes", 1023, "bytes", 1023),
+        ("bytes_per_second", 3 * 2**20, "MiB/s", 3),
+        ("hertz", 1e9, "GHz", 1),
+        ("hertz", 999e6, "MHz", 999),
+        ("hertz", 1e6, "MHz", 1),
+        ("hertz", 999_999, "hertz", 999_999),
+        ("ratio", 0.5, "%", 50),
+        ("ratio", 0.01, "%", 1),
+        ("ratio", 0.009, "ratio", 0.009),
+        ("celsius", 70, "°C", 70),
+        ("watts", 100, "W", 100),
+        ("seconds", 5000, "seconds", 5000),
+    ],
+)
+def test_a_curve_is_drawn_in_the_largest_unit_that_its_highest_value_fills(
+    figures: list[Any], unit: str, highest: float, label: str, shown: float
+) -> None:
+    plots.plot_curves([("a", unit, [(0.0, 0.0, highest / 2, highest)])], 1.0, PATH)
+
+    (axes,) = figures[0].axes
+    (band,) = axes.collections
+    assert axes.get_ylabel() == label
+    assert curves(axes) == [([0.0], [pytest.approx(shown / 2)])]
+    assert band.get_paths()[0].get_extents().intervaly == pytest.approx((0, shown))
+
+
+def test_curves_of_one_unit_share_a_panel_and_no_line_crosses_a_gap(figures: list[Any]) -> None:
+    steady: list[plots.Point] = [(DAY + at, 1, 2, 3) for at in (0.0, 10.0, 60.0)]
+    broken: list[plots.Point] = [(DAY + at, 1, 2, 3) for at in (0.0, 10.0, 61.0)]
+    plots.plot_curves([("a", "watts", steady), ("b", "celsius", broken), ("c", "watts", [])], 10.0, PATH)
+
+    watts, celsius = figures[0].axes
+    ((times, means), nothing), ((_, with_gap),) = curves(watts), curves(celsius)
+    assert (times, means, nothing) == (pytest.approx([1, 1 + 10 / DAY, 1 + 60 / DAY]), [2, 2, 2], ([], []))
+    assert [math.isnan(value) for value in with_gap] == [False, False, True, False]
+    assert [text.get_text() for text in watts.get_legend().get_texts()] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit", "end"),
+    [
+        (600.0, "time (s)", 600),
+        (601.0, "time (min)", 601 / 60),
+        (14400.0, "time (min)", 240),
+        (14401.0, "time (h)", 14401 / 3600),
+    ],
+)
+def test_a_replay_is_drawn_in_percent_over_a_unit_of_time_that_suits_it(
+    figures: list[Any], seconds: float, unit: str, end: float
+) -> None:
+    series: list[plots.RiskPoint] = [
+        (0.0, 1.0, None, Level.OK),
+        (seconds / 4, 0.5, 3599.0, Level.WARNING),
+        (seconds / 2, 0.25, 3600.0, Level.CRITICAL),
+        (seconds, 0.0, 5.0, Level.CRITICAL),
+    ]
+    plots.plot_replays([("leak", {"ram": series, "gpu0": []})], {"leak": {"ram": seconds / 2}}, PATH)
+
+    left, forecast = figures[0].axes
+    assert left.get_xlabel() == unit
+    assert curves(left) == [(pytest.approx([0, end / 4, end / 2, end]), [100, 50, 25, 0])]
+    assert curves(forecast) == [(pytest.approx([end / 4, end]), [3599, 5])]
+    assert moments(left) == [pytest.approx(end / 2)]
+    shades = [(shade.get_x(), shade.get_x() + shade.get_width()) for shade in left.patches]
+    assert shades == [pytest.approx((end / 4, end / 2)), pytest.approx((end / 2, end))]
+    assert left.get_ylim() == (0, 100)
+    assert legend(figures[0]) == ["info", "warning", "critical", "emergency", "out of memory"]
+
+
+@pytest.mark.parametrize(("panels", "columns", "rows"), [(1, 1, 1), (3, 1, 3), (4, 3, 2), (6, 3, 2), (7, 3, 3)])
+def test_more_than_three_replays_stand_in_three_columns(
+    figures: list[Any], panels: int, columns: int, rows: int
+) -> None:
+    series: list[plots.RiskPoint] = [(0.0, 1.0, None, Level.OK)]
+    plots.plot_replays([(str(number), {"ram": series}) for number in range(panels)], {}, PATH)
+
+    places = [axes.get_subplotspec() for axes in figures[0].axes]
+    assert (places[0].get_gridspec().ncols, places[0].get_gridspec().nrows) == (columns, rows)
+    assert [place.num1 for place in places] == list(range(panels))
+
+
+def test_what_holds_nothing_to_draw_is_refused() -> None:
+    night = StressResult(DAY, "GPU-a", 0, "RTX", "skipped")
+    for draw in (
+        lambda: plots.plot_replays([("leak", {"ram": []})], {}, PATH),
+        lambda: plots.plot_stress([night], PATH),
+        lambda: plots.plot_sweep("x", [], PATH),
+    ):
+        with pytest.raises(plots.PlotError, match="nothing to draw"):
+            draw()
+
+
+def night(day: int, uuid: str = "GPU-a", driver: str = "570", **values: float) -> StressResult:
+    return StressResult(day * DAY, uuid, int(uuid == "GPU-b"), "RTX", "passed", key={"driver": driver}, values=values)
+
+
+def test_nights_of_a_card_are_drawn_by_day_and_a_line_marks_each_new_driver(figures: list[Any]) -> None:
+    runs = [
+        night(1, usable_bytes=3 * GIB, write_median=2e9, errors=0),
+        night(2, usable_bytes=2 * GIB, read_median=1e9, errors=2),
+        replace(night(3), verdict="left"),
+        night(4, driver="580", usable_bytes=GIB, write_median=4e9, errors=1),
+    ]
+    plots.plot_stress(runs, PATH)
+
+    usable, speed, errors = figures[0].axes
+    assert curves(usable) == [([1, 2, 4], [3, 2, 1])]
+    assert curves(speed) == [([1, 4], [2, 4]), ([2], [1])]
+    assert curves(errors) == [([1, 2, 4], [0, 2, 1])]
+    assert [moments(axes) for axes in (usable, speed, errors)] == [[4], [4], [4]]
+    assert [(text.get_text(), text.xy) for text in usable.texts] == [(" 570 → 580", (4, 1))]
+    assert [text.get_text() for text in speed.get_legend().get_texts()] == ["write", "read"]
+
+
+def test_nights_of_two_cards_are_told_apart_by_name(figures: list[Any]) -> None:
+    plots.plot_stress([night(1, write_median=1e9), night(1, "GPU-b", "580", write_median=2e9)], PATH)
+
+    usable, speed, _ = figures[0].axes
+    assert [text.get_text() for text in speed.get_legend().get_texts()] == ["gpu0 RTX write", "gpu1 RTX write"]
+    assert moments(usable) == []
+
+
+@pytest.mark.parametrize(("values", "places"), [(["1", "2", "8"], [1, 2, 8]), (["a", "b", "8"], [0, 1, 2])])
+def test_a_sweep_stands_to_scale_or_word_by_word_and_failures_are_marked(
+    figures: list[Any], values: Sequence[str], places: list[float]
+) -> None:
+    steps = [
+        {"value": value, "ram_bytes": GIB * (n + 1), "vram_bytes": None, "seconds": n + 1.5, "code": int(n == 1)}
+        for n, value in enumerate(values)
+    ]
+    plots.plot_sweep("make {}", steps, PATH)
+
+    memory, time = figures[0].axes
+    assert curves(memory) == [(places, [1, 2, 3])]
+    assert curves(time) == [(places, [1.5, 2.5, 3.5])]
+    assert moments(memory) == moments(time) == [places[1]]
+    assert (memory.get_ylim()[0], time.get_ylim()[0]) == (0, 0)
+    assert [text.get_text() for text in time.get_xticklabels()] == values
+    assert [text.get_text() for text in memory.get_legend().get_texts()] == ["peak RAM"]
+
+
+def drawn_incident(figures: list[Any], marks: Sequence[int], forecast: Forecast | None = None) -> Any:
+    """Draw a hundred seconds with marks at these; return the panel of the subject."""
+    points = [(float(second), float((100 - second) * GIB), Level.OK) for second in range(-10, 101)]
+    warned = Transition(20.0, 20.0, "ram", "r", Level.OK, Level.WARNING, Message("RAM full"), forecast)
+    story = IncidentMarks(0.0, 100.0, [(float(at), "Warned") for at in marks], warned)
+    panels = [HeadroomCurve("ram", 64.0 * GIB, points), HeadroomCurve("gpu0", 0.0, points[:0] or points[-1:])]
+    plot_incident(panels, story, PATH, "RAM", "")
+    return figures[-1].axes[0]
+
+
+@pytest.mark.parametrize(
+    ("marks", "sides"),
+    [
+        ([15], ["left"]),
+        ([16], ["right"]),
+        ([50, 83], ["right", "left"]),
+        ([50, 84], ["right", "right"]),
+        ([10, 50, 60], ["left", "right", "left"]),
+    ],
+)
+def test_names_of_marks_lean_to_where_there_is_room(figures: list[Any], marks: list[int], sides: list[str]) -> None:
+    names = drawn_incident(figures, marks).texts
+
+    assert [name.get_ha() for name in names] == sides
+    assert [name.xy for name in names] == [(at / DAY, pytest.approx(0.97 - 0.07 * row)) for row, at in enumerate(marks)]
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "corners"), [(20.0, 70.0, (40, 90)), (None, 70.0, (60, 90)), (20.0, None, (40, 60))]
+)
+def test_the_forecast_of_a_warning_is_drawn_from_the_earliest_to_the_latest_end(
+    figures: list[Any], early: float | None, late: float | None, corners: tuple[float, float]
+) -> None:
+    axes = drawn_incident(figures, [20], Forecast("ram", Level.WARNING, 40 * GIB, 64 * GIB, 1e9, early, 40.0, late))
+
+    (fan,) = axes.patches
+    middle = next(line for line in axes.lines if line.get_color() == colors.INKS["eta"].light)
+    ends = [(20 / DAY, 40.0), *((end / DAY, 0.0) for end in corners)]
+    assert [tuple(map(float, corner)) for corner in fan.get_xy()[:3]] == [pytest.approx(end) for end in ends]
+    assert (list(middle.get_xdata()), list(middle.get_ydata())) == ([20 / DAY, 60 / DAY], [40.0, 0.0])
+    assert legend(figures[-1]) == ["forecast when the warning left"]
+
+
+def test_an_incident_spans_its_time_and_the_whole_of_its_resource(figures: list[Any]) -> None:
+    axes = drawn_incident(figures, [])
+
+    assert axes.get_xlim() == pytest.approx((0, 100 / DAY))
+    assert axes.get_ylim() == pytest.approx((0, 1.02 * 64))
+    assert (len(axes.patches), figures[-1].legends) == (0, [])
+    assert [len(panel.collections) for panel in figures[-1].axes] == [0, 1]
+    drawn_incident(figures, [], Forecast("ram", Level.WARNING, 40 * GIB, 64 * GIB))
+    assert len(figures[-1].axes[0].patches) == 0
