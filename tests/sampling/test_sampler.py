@@ -238,6 +238,10 @@ class TestPace:
 
     def test_the_pace_has_a_floor(self) -> None:
         assert self.delays(10_000, 1_000, 10)[-1] == 0.1
+        assert self.delays(10_000, 1_000, -10)[-1] == 0.1
+
+    def test_a_fall_counts_for_five_seconds(self) -> None:
+        assert self.delays(16_000, *[8_000] * 6)[-2:] == [0.25, 1.0]
 
     def test_a_full_machine_that_stands_still_is_not_polled_faster(self) -> None:
         assert self.delays(10, 10, 10, 10) == [1.0, 1.0, 1.0, 1.0]

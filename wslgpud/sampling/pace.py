@@ -34,6 +34,6 @@ class SamplingPace:
             for resource, left in headroom_bytes.items():
                 fallen = before.get(resource, left) - left
                 if fallen > 0:
-                    delay = min(delay, max(left, 0) / fallen * (mono - then) / SAMPLES_BEFORE_END)
+                    delay = min(delay, left / fallen * (mono - then) / SAMPLES_BEFORE_END)
         self._history.append((mono, headroom_bytes))
         return max(delay, self._settings.fastest_seconds)
