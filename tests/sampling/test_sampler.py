@@ -220,6 +220,75 @@ def test_a_tick_that_comes_late_says_by_how_much() -> None:
     assert snapshot.value(LATENESS) == pytest.approx(3.5)
 
 
+def test_a_tick_that_comes_early_is_not_late_and_ticks_are_numbered_from_one() -> None:
+    clock = SteppingClock()
+    with sampling(source(counting()), clock=clock) as sampler:
+        first = sampler.tick()
+        clock.now += 0.5
+        second = sampler.tick()
+
+    assert (first.lateness_seconds, second.lateness_seconds) == (0.0, 0.0)
+    assert (first.sequence, second.sequence) == (1, 2)
+
+
+def test_a_source_is_read_up_to_half_an_interval_before_its_period_is_over() -> None:
+    clock = SteppingClock()
+    with sampling(source(counting(), period=5.0), clock=clock) as sampler:
+        sampler.tick()
+        clock.now += 4.375
+        early = sampler.tick().reports[0].fresh
+        clock.now += 0.125
+        due = sampler.tick().reports[0].fresh
+
+    assert (early, due) == (False, True)
+
+
+def test_each_change_of_a_source_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(error: Exception) -> Sample:
+        raise error
+
+    caplog.set_level("INFO", "wslgpud.sampling")
+    good, gone, bug = Sample(), SourceError("gone"), ZeroDivisionError("oops")
+    turns: list[Sample | Exception] = [
+        good,
+        gone,
+        gone,
+        SourceError("worse"),
+        good,
+        good,
+        bug,
+        bug,
+        NoData("none"),
+        good,
+    ]
+    left = iter(turns)
+
+    def read() -> Sample:
+        turn = next(left)
+        return turn if isinstance(turn, Sample) else fail(turn)
+
+    with sampling(source(read)) as sampler:
+        said = []
+        for _ in turns:
+            caplog.clear()
+            sampler.tick()
+            said.append(caplog.messages.copy())
+
+    reported = "source test failed; please report this"
+    assert said == [
+        [],
+        ["source test: gone"],
+        [],
+        ["source test: worse"],
+        ["source test answers again"],
+        [],
+        [reported, "source test: internal error: ZeroDivisionError: oops"],
+        [],
+        [],
+        [],
+    ]
+
+
 class TestPace:
     settings: ClassVar[Sampling] = Sampling(interval_seconds=1.0, fastest_seconds=0.1)
 

@@ -141,8 +141,8 @@ class _Slot:
             self.last = self.arrived.popleft()
             return self.last
         since = self.running_since
-        waited = 0.0 if since is None else now - since
-        if since is not None and (self.lane.overdue or waited >= self.lane.deadline_seconds):
+        if since is not None and (self.lane.overdue or now - since >= self.lane.deadline_seconds):
+            waited = now - since
             if self.last is None or self.last.health != "late":
                 self.failures += 1
                 log.warning("source %s has not answered for %.1f s; continuing without it", self.source.name, waited)
