@@ -1,0 +1,63 @@
+"""The figures of the history about itself, and the pace of its upkeep."""
+
+from __future__ import annotations
+
+import pytest
+
+from wslgpud.store import engines, wal
+from wslgpud.store.store_metrics import StoreStats, readings
+from wslgpud.store.upkeep import _adapted
+
+
+def figures(**known):
+    return {reading.spec.name: reading.value for reading in readings(StoreStats(**known))}
+
+
+def test_what_is_not_known_is_no_figure_and_what_is_wrong_is_one():
+    unknown = figures()
+    assert (unknown["store_queue_ticks"], unknown["store_failing"], unknown["store_set_aside"]) == (0, 0, 0)
+    assert not unknown.keys() & {"store_file_bytes", "store_check_findings", "store_replication_queue_ticks"}
+    known = figures(error="full", set_aside="/x", check_findings=("a", "b"), last_commit_seconds=0.5, file_bytes=0)
+    assert (known["store_failing"], known["store_set_aside"], known["store_check_findings"]) == (1, 1, 2)
+    assert (known["store_commit_duration_seconds"], known["store_file_bytes"]) == (0.5, 0)
+
+
+@pytest.mark.parametrize(
+    ("findings", "aside", "damage"),
+    [
+        (None, "", ""),
+        ((), "", ""),
+        (("page 7", "page 8"), "", "page 7"),
+        (("page 7",), "/x", "page 7"),
+        (None, "/x", "damaged, and set aside as /x"),
+        ((), "/x", ""),
+    ],
+)
+def test_damage_is_told_until_a_later_check_finds_none(findings, aside, damage):
+    assert str(StoreStats(check_findings=findings, set_aside=aside).damage) == damage
+
+
+@pytest.mark.parametrize(("seconds", "rows"), [(0.0, 150), (0.01, 150), (0.02, 100), (0.04, 50), (0.2, 10), (60.0, 10)])
+def test_a_slice_of_upkeep_comes_to_take_a_fiftieth_of_a_second(seconds, rows):
+    assert _adapted(100, seconds, 5000) == rows
+    assert _adapted(100, seconds, 120) == min(rows, 120)
+
+
+@pytest.mark.parametrize(
+    ("commits", "long"), [([0] * 255, False), ([0] * 256, True), ([255 * 4096 - 1], False), ([255 * 4096], True)]
+)
+def test_the_log_is_long_from_a_megabyte_on_until_it_is_checkpointed(tmp_path, commits, long):
+    file = tmp_path / "h.db"
+    log = wal.Wal(engines.writer_engine(str(file)).connect(), file)
+    for row_bytes in commits:
+        log.grew(row_bytes)
+
+    assert (log.long, log.due) == (long, long)
+    log.checkpoint()
+    assert (log.long, log.due) == (False, False)
+    log.close()
+
+
+def test_on_a_server_every_commit_is_durable():
+    assert wal.Wal(None, None).due
+    assert wal.Wal(None, None).inode is None

@@ -1,0 +1,180 @@
+"""What waits to be written is bounded, is lost in the order of its worth, and lies in rows that others replace."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import create_engine, select
+from sqlalchemy.pool import NullPool
+
+from wslgpud.store import schema, seal
+from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
+from wslgpud.store.slots import Slots
+from wslgpud.store.write_buffer import Backlog, OpenBatch, WriteBuffer
+
+
+@pytest.fixture
+def connection():
+    """A connection to a database without any row."""
+    with create_engine("sqlite://", poolclass=NullPool).connect() as connection:
+        schema.metadata.create_all(connection)
+        connection.commit()
+        yield connection
+
+
+def backlog(*items: str) -> Backlog[str]:
+    """Return texts that wait, 10 characters at most, capitals being urgent, and each counting its letters."""
+    made: Backlog[str] = Backlog(10, len, lambda text: len(text.strip()), str.islower)
+    for item in items:
+        made.put(item)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("items", "left", "dropped"),
+    [
+        (["abcd", "efghij"], ["abcd", "efghij"], 0),
+        (["abc ", "efghijk"], ["efghijk"], 3),
+        (["ABCD", "efgh", "ijkl"], ["ABCD", "ijkl"], 4),
+        (["ABCD", "EFGH", "IJKL"], ["EFGH", "IJKL"], 4),
+        (["abc", "abcdefghijkl"], ["abcdefghijkl"], 3),
+    ],
+)
+def test_beyond_the_limit_the_oldest_calm_items_are_dropped_and_the_last_one_never(items, left, dropped):
+    full = backlog(*items)
+
+    assert (full.waiting(), full.dropped, full.size) == (left, dropped, sum(map(len, left)))
+
+
+def test_committed_items_wait_for_the_disk_and_go_before_any_other_is_lost():
+    some = backlog("abc", "def", "ghi")
+    some.committed(["abc", "def"])
+    some.committed(["abc"])
+    assert (some.waiting(), len(some), some.size) == (["ghi"], 1, 9)
+
+    some.put("jk")
+    assert (some.waiting(), some.size, some.dropped) == (["ghi", "jk"], 8, 0)
+    some.again()
+    assert some.waiting() == ["def", "ghi", "jk"]
+    some.committed(["def"])
+    some.synced()
+    assert (some.waiting(), some.size, len(some), some.dropped) == (["ghi", "jk"], 5, 2, 0)
+    some.committed(some.waiting())
+    some.synced()
+    assert (some.waiting(), some.size, len(some)) == ([], 0, 0)
+
+
+def test_a_batch_is_of_one_quarter_of_an_hour_in_rising_time_and_of_a_minute_of_seconds():
+    batch = OpenBatch()
+    assert batch.takes(2 * PERIOD_MS - MAX_BATCH - 1)
+    for ms in range(2 * PERIOD_MS - MAX_BATCH - 1, 2 * PERIOD_MS - 2):
+        batch.add(ms, {"1": 7}, None)
+    assert [batch.takes(2 * PERIOD_MS - n) for n in (3, 2, 1, 0)] == [False, True, True, False]
+    batch.add(2 * PERIOD_MS - 2, {"1": 7}, None)
+    assert not batch.takes(2 * PERIOD_MS - 1)
+    assert len(batch.times) == MAX_BATCH
+
+
+def test_series_of_a_batch_share_the_times_of_their_values_and_the_fullest_come_first():
+    batch = OpenBatch()
+    batch.add(1000, {"1": 7, "2": 1}, None)
+    batch.add(1500, {"1": 7, "3": 4}, [["p"]])
+    batch.add(2500, {"1": 7, "2": 2}, [])
+    closed = batch.closed(9)
+
+    assert (closed.id, closed.ms, closed.ticks, closed.urgent) == (9, 1000, 3, False)
+    assert closed.groups == (("[0,500,1500]", '{"1":7}'), ("[0,1500]", '{"2":[1,2]}'), ("[500]", '{"3":4}'))
+    assert closed.processes == '[[500,[["p"]]]]'
+    assert closed.row({"1": 65, "3": 66})["data"] == (
+        '{"ticks":[[[0,500,1500],{"65":7}],[[0,1500],{}],[[500],{"66":4}]],"processes":[[500,[["p"]]]]}'
+    )
+
+
+def test_processes_alone_have_the_times_of_all_their_ticks():
+    batch = OpenBatch()
+    batch.add(1000, {"1": 7}, None)
+    batch.add(1500, {}, [["p"]])
+
+    assert batch.closed(9).groups == (("[0,500]", "{}"), ("[0]", '{"1":7}'))
+
+
+@pytest.mark.parametrize(
+    ("value", "rejected"), [(2**63 - 1, 0), (2**63, 1), (-(2**63), 0), (-(2**63) - 1, 1), (float("nan"), 1)]
+)
+def test_whole_numbers_of_64_bits_are_kept_and_no_others(made, connection, value, rejected):
+    buffer = WriteBuffer()
+    buffer.attach(0, 0)
+    buffer.put(made.snapshot(made.T0, {made.EVENTS: value}), urgent=False)
+    buffer.look_up(connection)
+
+    assert buffer.rejected_values == rejected
+    assert len(buffer.waiting(1).rows) == 1 - rejected
+
+
+def test_rows_are_taken_up_to_so_many_ticks_and_the_queue_tells_all(made, connection):
+    buffer = WriteBuffer()
+    buffer.attach(0, 0)
+    for second in (0, 1, 1, 2, 3, 3, 4):
+        buffer.put(made.snapshot(made.T0 + second, {made.EVENTS: 1}), urgent=False)
+    assert buffer.queue[0] == 7
+    buffer.look_up(connection)
+
+    assert [row["ticks"] for row in buffer.waiting(2).rows] == [2]
+    assert [row["ticks"] for row in buffer.waiting(3).rows] == [2, 3]
+    assert [row["ticks"] for row in buffer.waiting(6).rows] == [2, 3, 2]
+    assert not buffer.empty
+
+
+NOISE = "".join(chr(33 + n * n * 7919 % 10007 % 90) for n in range(20_000))
+
+
+@pytest.mark.parametrize(("size", "slot"), [(1, 470), (470, 470), (471, 980), (2000, 2000), (4031, 4096), (4097, 8192)])
+def test_a_batch_takes_a_slot_that_fills_a_part_of_a_page_or_whole_ones(size, slot):
+    assert Slots()._take(size) == (slot, 1)
+
+
+def batch(number: int, text: str = "") -> dict[str, object]:
+    return {"id": number, "ms": number, "ticks": 1, "data": text}
+
+
+def test_a_slot_is_used_again_once_its_batch_is_sealed(connection):
+    slots = Slots()
+    schema.insert_new(connection, schema.host, [{"id": 0, "name": "pc", "sealed": 0}])
+    slots.load(connection, 0, 0)
+    written = slots.write(connection, [batch(1), batch(2, NOISE[:900]), batch(3)])
+    slots.free(connection, 2)
+    slots.write(connection, [batch(4), batch(5), batch(3)])
+
+    rows = connection.execute(select(schema.batch.c.slot, schema.batch.c.id).order_by(schema.batch.c.slot)).all()
+    assert [tuple(row) for row in rows] == [(1, 4), (2, 5), (3, 3)]
+    assert written == 470 + 980 + 470
+
+
+def test_only_so_many_free_slots_are_kept_the_largest_ones(connection):
+    slots = Slots()
+    slots.write(connection, [batch(1, NOISE[:3000]), *(batch(number) for number in range(2, 304))])
+    slots.free(connection, 303)
+
+    kept = connection.scalars(select(schema.batch.c.slot).order_by(schema.batch.c.slot)).all()
+    assert len(kept) == 300
+    assert kept[0] == 1, "the large one"
+
+
+@pytest.mark.parametrize(
+    ("rows", "last", "due"),
+    [
+        ([(1, 0, 1), (2, PERIOD_MS - 1, 1)], 9, None),
+        ([(1, 0, 1), (2, PERIOD_MS - 1, 1), (3, PERIOD_MS, 1)], 9, 2),
+        ([(1, 0, 1), (2, PERIOD_MS - 1, 1), (3, PERIOD_MS, 1)], 2, None),
+        ([(1, PERIOD_MS, 1), (2, 0, 1)], 9, 1),
+        ([(1, 0, MAX_TICKS - 1), (2, 1, 1), (3, 2, 1)], 9, 2),
+        ([(1, 0, MAX_TICKS - 2), (2, 1, 1), (3, 2, 1)], 9, None),
+    ],
+)
+def test_batches_are_sealed_when_their_quarter_of_an_hour_is_over_or_they_are_many(connection, rows, last, due):
+    schema.insert_new(connection, schema.host, [{"id": 0, "name": "pc", "sealed": 0}])
+    schema.insert_new(
+        connection, schema.batch, [{"slot": n, "id": n, "ms": ms, "ticks": ticks, "data": b""} for n, ms, ticks in rows]
+    )
+
+    assert seal.due(connection, 0, last) == due
+    assert seal.due(connection, 0, last, ended=True) == (due or min(last, len(rows)))
