@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -13,7 +14,10 @@ import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
-from wslgpud.sampling.capture import Mask, Recorder, capture
+from wslgpud.model import ProcessSample, Reading, Sample
+from wslgpud.probes.interop import BINFMT
+from wslgpud.sampling.capture import Mask, Recorder, _links, _needed, capture
+from wslgpud.sources import cgroups
 from wslgpud.sources.cgroups import CgroupSource
 from wslgpud.sources.cpu import CpuSource
 from wslgpud.sources.disk import DiskSource, FilesystemSource
@@ -169,3 +173,73 @@ def test_the_kernel_log_is_copied_without_waiting_for_more():
     except (NoData, SourceError):
         pytest.skip("the kernel log may not be read here")
     assert recorder.files["/dev/kmsg"].count("\n") >= min(lines, 10)
+
+
+def test_of_the_files_that_were_read_only_what_a_source_needs_is_kept(tmp_path):
+    recorder = Recorder(Host(tmp_path))
+    numbers = " ".join(str(n) for n in range(1, 50))
+    recorder.files = {
+        "/proc/7/stat": f"7 (py (x)) S {numbers}\n",
+        "/proc/7/status": "Name:\tpy\nUid:\t1000\t1000\nVmPeak:\t9 kB\nVmSwap:\t5 kB\n",
+        "/proc/8/stat": f"8 (other) S {numbers}\n",
+        "/proc/meminfo": "MemTotal: 7 kB\n",
+        "/dev/kmsg": "4,1,2,-;Killed process 7 (py)\n6,2,3,-;usb 1-1: new device\nKilled process\n",
+        "/sys/fs/cgroup/memory.stat": "root\n",
+        "/sys/fs/cgroup/a/memory.max": "1\n",
+        "/sys/fs/cgroup/a/x/memory.max": "2\n",
+        "/sys/fs/cgroup/b/memory.max": "max\n",
+    }
+    limit = Reading(cgroups.LIMIT, 1, ("/a/x",))
+    kept = _needed(recorder, [Sample(processes=(ProcessSample(7, 1, "py", 1, 0),)), Sample((limit,))])
+
+    assert kept == {
+        "/proc/7/stat": f"7 (py (x)) S {' '.join(str(n) for n in range(1, 22))}\n",
+        "/proc/7/comm": "py (x)\n",
+        "/proc/7/status": "Uid:\t1000\t1000\nVmSwap:\t5 kB\n",
+        "/proc/meminfo": "MemTotal: 7 kB\n",
+        "/dev/kmsg": "4,1,2,-;Killed process 7 (py)\n",
+        "/sys/fs/cgroup/memory.stat": "root\n",
+        "/sys/fs/cgroup/a/memory.max": "1\n",
+        "/sys/fs/cgroup/a/x/memory.max": "2\n",
+    }
+
+
+def test_links_of_kept_processes_lead_to_a_program_s_name_or_a_gpu():
+    found = {
+        "/proc/7/exe": "/home/alice/bin/python",
+        "/proc/7/fd/3": "/dev/nvidia0",
+        "/proc/7/fd/4": "/home/alice/secret",
+        "/proc/8/exe": "/bin/sh",
+        "/etc/localtime": "/usr/share/zoneinfo/Europe/Berlin",
+    }
+
+    assert _links(found, {"/proc/7/stat": ""}) == {"/proc/7/exe": "/usr/bin/python", "/proc/7/fd/3": "/dev/nvidia0"}
+
+
+def test_addresses_of_hundreds_of_devices_stay_addresses(tmp_path):
+    mask = named(tmp_path, "alices-pc").words
+    told = [mask(f"52:54:00:ab:{number // 256:02x}:{number % 256:02x}") for number in range(300)]
+
+    assert told[0] == "00:00:00:00:00:01"
+    assert all(re.fullmatch(r"00(:[0-9a-f]{2}){5}", address) for address in told)
+
+
+def test_a_folder_that_is_only_asked_for_is_kept_by_a_file_in_it(tmp_path):
+    (tmp_path / "usr/lib/wsl").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/dxg").touch()
+    recorder = Recorder(Host(tmp_path))
+
+    assert [recorder.exists(path) for path in ("/usr/lib/wsl", "/dev/dxg", "/none")] == [True, True, False]
+    assert recorder.files == {"/usr/lib/wsl/.keep": "", "/dev/dxg": ""}
+
+
+def test_of_the_formats_of_programs_only_the_one_of_windows_is_kept(tmp_path):
+    for folder, name in ((BINFMT, "WSLInterop"), (BINFMT, "python3"), ("/proc", "WSLInterop")):
+        (tmp_path / folder[1:]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder[1:] / name).touch()
+    recorder = Recorder(Host(tmp_path))
+
+    assert sorted(recorder.names(BINFMT)) == ["WSLInterop", "python3"]
+    assert "WSLInterop" in recorder.names("/proc")
+    assert recorder.files == {f"{BINFMT}/WSLInterop": ""}
