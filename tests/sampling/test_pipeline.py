@@ -100,17 +100,21 @@ def test_every_resource_that_can_quicken_the_pace_is_read_at_that_pace() -> None
     assert not is_fresh(state, "cpu")
 
 
-def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_next_forecast(monkeypatch):
+def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_next_forecast(monkeypatch, caplog):
     pipeline = SamplingPipeline(Config(), RecordedHost(HOSTS / "wsl2-idle"))
     healthy = RiskEngine.observe
     monkeypatch.setattr(RiskEngine, "observe", lambda *_: 1 / 0)
     broken, transitions = pipeline.tick()
+    pipeline.tick()
     monkeypatch.setattr(RiskEngine, "observe", healthy)
     mended, _ = pipeline.tick()
     pipeline.close()
 
     reports = [next(r for r in s.snapshot.reports if r.name == "risk") for s in (broken, mended)]
     assert (broken.forecasts, transitions, broken.observation.ram is not None) == ((), (), True)
-    assert [(r.health, r.failures_total) for r in reports] == [("failed", 1), ("ok", 1)]
+    assert [(r.health, r.failures_total) for r in reports] == [("failed", 1), ("ok", 2)]
+    assert [r.last_success_wall is None for r in reports] == [True, False]
+    assert sum("please report this" in message for message in caplog.messages) == 1, "each bug once"
+    assert "training" not in {r.name for r in mended.snapshot.reports}
     assert "internal error: ZeroDivisionError" in reports[0].error
     assert mended.forecasts
