@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,7 @@ def test_an_incident_spans_its_time_and_the_whole_of_its_resource(figures: list[
     axes = drawn_incident(figures, [])
 
     assert axes.get_xlim() == pytest.approx((0, 100 / DAY))
+    assert axes.xaxis.get_major_formatter()(20 / DAY) == f"{datetime.fromtimestamp(20).astimezone():%H:%M:%S}"
     assert axes.get_ylim() == pytest.approx((0, 1.02 * 64))
     assert (len(axes.patches), figures[-1].legends) == (0, [])
     assert [len(panel.collections) for panel in figures[-1].axes] == [0, 1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -30,6 +32,42 @@ def test_samples_beyond_their_age_go_and_transitions_stay(file, settings, clock,
         assert made.raw_since(store.reader) == 8 * DAY
         assert [value for _, value in made.read_all(store.reader)] == list(range(10)), "minutes are still there"
         assert store.stats().purged_rows_total > 0
+
+
+def test_each_kind_of_row_goes_at_its_own_age_and_not_before(file, settings, clock, made):
+    keep = replace(settings, raw_days=2, minute_days=4, hour_days=8)
+    with Store(file, keep, host_name="pc", clock=clock):
+        pass
+    now = made.T0 + 1800
+    # of what lasts as long as minutes, whole hours go; of hours, whole days
+    raw, minute, hour = now - 2 * DAY, made.T0 - 4 * DAY, now - 8 * DAY
+    kept = {"chunk": raw + 1, "event": minute + 1, "transition": hour + 1, "outbox": hour + 1, "daemon_run": hour + 1}
+    rows = {
+        "chunk (id, ticks, low_ms, high_ms, last_ms, times, masks)": "1, 0, {0}, 0, x'', x''",
+        "event (id, ms, kind, text, fields)": "{0}, 'k', '', '{{}}'",
+        "transition (id, ms, mono, resource, rule, old, new, message)": "{0}, 0, 'ram', 'r', 0, 1, '\"x\"'",
+        "outbox (id, channel, payload, created_ms, attempts, error)": "'c', '{{}}', {0}, 0, ''",
+        "daemon_run (id, started_ms, clean, version, boot_id)": "{0}, 1, '', ''",
+    }
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("DELETE FROM daemon_run")
+        for (into, values), wall in zip(rows.items(), kept.values(), strict=True):
+            for number, at in ((100, wall - 2), (200, wall)):
+                database.execute(f"INSERT INTO {into} VALUES ({number}, {values.format(at * 1000)})")
+        for part in (minute - 900, minute):
+            database.execute(f"INSERT INTO rollup_minute (part, series, unit, base, data) VALUES ({part}, 1, 0, 0, '')")
+        for part in (made.T0 - 8 * DAY, made.T0 - 7 * DAY):
+            database.execute(f"INSERT INTO rollup_hour VALUES ({part}, 1, 0, 1, 0, 0, 0, 0)")
+    clock.now = now
+    with Store(file, keep, host_name="pc", clock=clock) as store:
+        made.settle(store, clock)
+        purged = store.stats().purged_rows_total
+
+    for table in kept:
+        assert made.query(file, f"SELECT id FROM {table} WHERE id IN (100, 200)") == [(200,)], table
+    assert made.query(file, "SELECT part FROM rollup_minute") == [(minute,)]
+    assert made.query(file, "SELECT part FROM rollup_hour") == [(made.T0 - 7 * DAY,)]
+    assert purged == len(rows) + 2
 
 
 @pytest.mark.slow
