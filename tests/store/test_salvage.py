@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 
-from wslgpud.store import Store, upkeep, writer
+from wslgpud.store import Store, recovery, schema, upkeep, writer
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +72,50 @@ def test_a_row_that_makes_no_sense_any_more_costs_no_other(file, settings, clock
         made.settle(store, clock)
         assert [event.kind for event in store.reader.events(0, 1e10)] == ["a", "c"]
         assert _seconds(store, made) == list(range(2000))
+
+
+@contextmanager
+def damaged(table, keys, rows):
+    """Open a file in which some rows of a table make SQLite give up."""
+    with closing(sqlite3.connect(":memory:")) as old:
+        old.row_factory = sqlite3.Row
+        columns = table.columns.keys()
+        rest = [name for name in columns if name not in keys]
+
+        def readable(*key):
+            if key in rows:
+                raise ValueError("a damaged page")
+            return 0
+
+        old.create_function("readable", len(keys), readable)
+        old.execute(f"CREATE TABLE rows ({', '.join(keys)}, PRIMARY KEY ({', '.join(keys)})) WITHOUT ROWID")
+        made = ", ".join(f"readable({', '.join(keys)}) AS {name}" for name in rest)
+        old.execute(f"CREATE VIEW {table.name} AS SELECT {', '.join(keys)}, {made} FROM rows")
+        yield old
+
+
+@pytest.mark.parametrize("lost", [(), (1,), (1000,), (500,), (400, 401, 700), range(100, 900), range(1, 1001)], ids=str)
+def test_all_rows_are_found_but_those_that_cannot_be_read(lost):
+    with damaged(schema.event, ["id"], {(number,) for number in lost}) as old:
+        old.executemany("INSERT INTO rows VALUES (?)", [(number,) for number in range(1, 1001)])
+        slices = list(recovery._rows(old, schema.event))
+
+    assert max(map(len, slices), default=0) <= recovery.SLICE_ROWS
+    assert sorted(row["id"] for rows in slices for row in rows) == sorted({*range(1, 1001)} - {*lost})
+
+
+def test_rows_that_share_a_part_with_one_that_cannot_be_read_are_found():
+    keys = [(part, series) for part in (0, 900, 1800) for series in (1, 2, 3)]
+    with damaged(schema.rollup_minute, ["part", "series"], {(900, 2)}) as old:
+        old.executemany("INSERT INTO rows VALUES (?, ?)", keys)
+        found = [(row["part"], row["series"]) for rows in recovery._rows(old, schema.rollup_minute) for row in rows]
+
+    assert sorted(found) == [key for key in keys if key != (900, 2)]
+
+
+def test_new_rows_get_numbers_that_no_old_one_has():
+    with damaged(schema.event, ["id"], ()) as old:
+        assert recovery._greatest_id(old, schema.event) == 0
+        old.execute("INSERT INTO rows VALUES (17)")
+        assert recovery._greatest_id(old, schema.event) == 17
+        assert recovery._greatest_id(old, schema.chunk) == 1 << 33, "half of those of a machine stay free"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from wslgpud.store import engines, wal
@@ -61,3 +65,40 @@ def test_the_log_is_long_from_a_megabyte_on_until_it_is_checkpointed(tmp_path, c
 def test_on_a_server_every_commit_is_durable():
     assert wal.Wal(None, None).due
     assert wal.Wal(None, None).inode is None
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "free some space"), (errno.EIO, "the disk fails"), (errno.EBADF, "")],
+    ids=["full", "broken", "unknown"],
+)
+def test_why_the_disk_refuses_is_found_out_with_the_lock_file_which_stays_empty(tmp_path, monkeypatch, number, remedy):
+    lock = engines.lock_path(tmp_path / "h.db")
+    assert [str(text) for text in wal.refusal(tmp_path / "h.db")] == ["No such file or directory", ""]
+    lock.touch()
+    assert wal.refusal(tmp_path / "h.db") == ("", "")
+
+    def fail(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    why, what = map(str, wal.refusal(tmp_path / "h.db"))
+    assert (why, what[: len(remedy) or 1]) == (os.strerror(number), remedy)
+    assert lock.stat().st_size == 0
+
+
+def test_a_log_is_written_again_as_it_is(tmp_path):
+    wal.write_again(tmp_path / "h.db")
+    log = tmp_path / "h.db-wal"
+    assert not log.exists()
+    content = os.urandom((5 << 19) + 7)
+    log.write_bytes(content)
+    wal.write_again(tmp_path / "h.db")
+
+    assert log.read_bytes() == content
+
+
+def test_what_was_written_is_what_the_kernel_counts_for_this_thread():
+    counts = dict(line.split(": ") for line in Path("/proc/thread-self/io").read_text().splitlines())
+
+    assert wal.written_bytes() == int(counts["write_bytes"])
