@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import create_engine, select
 from sqlalchemy.pool import NullPool
 
+from wslgpud.model import Event
 from wslgpud.store import schema, seal
 from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
 from wslgpud.store.slots import Slots
@@ -124,6 +125,34 @@ def test_rows_are_taken_up_to_so_many_ticks_and_the_queue_tells_all(made, connec
     assert not buffer.empty
 
 
+def test_rows_numbered_before_a_database_is_open_get_its_next_numbers_and_in_another_file_new_ones(made, connection):
+    def numbers() -> tuple[list[int], list[int]]:
+        buffer.look_up(connection)
+        waiting = buffer.waiting(9)
+        return [row["id"] for row in waiting.rows], [event["id"] for event in waiting.events]
+
+    buffer = WriteBuffer()
+    early = buffer.next_row(), buffer.next_row()
+    event = Event("odd", made.T0, "event", {})
+    buffer.put(made.snapshot(made.T0, {made.EVENTS: 1}, events=(event,)), urgent=False)
+    buffer.attach(0, 41)
+    assert [buffer.final_row(number) for number in (*early, 17)] == [42, 43, 17]
+    assert (numbers(), buffer.next_row()) == (([46], [47]), 48)
+    buffer.attach(0, 47, same_file=True)
+    assert (numbers(), buffer.next_row()) == (([46], [47]), 49), "they may have been written under these numbers"
+    buffer.attach(0, 100)
+    assert (numbers(), buffer.next_row()) == (([101], [102]), 103)
+    buffer.committed(buffer.waiting(9))
+    assert buffer.sealable_row(0) == 100, "no sync has told yet that they are on the disk"
+    buffer.synced()
+    assert (buffer.sealable_row(0), buffer.sealable_row(1)) == (101, (2 << 34) - 1)
+    assert buffer.empty
+    buffer.wait_for_copies()
+    assert buffer.sealable_row(0) == 0
+    buffer.copied(0, 50)
+    assert buffer.sealable_row(0) == 50
+
+
 NOISE = "".join(chr(33 + n * n * 7919 % 10007 % 90) for n in range(20_000))
 
 
@@ -147,6 +176,13 @@ def test_a_slot_is_used_again_once_its_batch_is_sealed(connection):
     rows = connection.execute(select(schema.batch.c.slot, schema.batch.c.id).order_by(schema.batch.c.slot)).all()
     assert [tuple(row) for row in rows] == [(1, 4), (2, 5), (3, 3)]
     assert written == 470 + 980 + 470
+
+    connection.execute(schema.host.update().values(sealed=4))
+    again = Slots()
+    again.load(connection, 0, 0)
+    again.write(connection, [batch(6, NOISE[:900]), batch(7), batch(8)])
+    rows = connection.execute(select(schema.batch.c.slot, schema.batch.c.id).order_by(schema.batch.c.slot)).all()
+    assert [tuple(row) for row in rows] == [(1, 7), (2, 5), (3, 8), (4, 6)]
 
 
 def test_only_so_many_free_slots_are_kept_the_largest_ones(connection):
