@@ -83,15 +83,23 @@ def test_what_was_learned_is_handed_out_at_once_if_a_ceiling_moved_and_else_rare
         assert list(monitor.lessons()) == [(UUID, {"ceiling_bytes": 16_700_000_000, "ceiling": "seen"})]
         assert list(monitor.lessons()) == []
 
-        saw = [GpuSample(0, UUID, "card", 16 << 30, used << 30) for used in (2, 9, 2, 9, 2)]
-        for gpu in saw:
-            clock.now += 1.0
-            monitor._engine.observe(Observation(t=clock.now, gpus=(gpu,)))
+        def peak_at(gib: int) -> None:
+            for used in (2, gib, 2, gib, 2):
+                clock.now += 1.0
+                gpu = GpuSample(0, UUID, "card", 16 << 30, used << 30)
+                monitor._engine.observe(Observation(t=clock.now, gpus=(gpu,)))
+
+        peak_at(9)
+        clock.now = 699.0
         assert list(monitor.lessons()) == []
-        clock.now += 600.0
+        clock.now = 700.0
         ((key, document),) = monitor.lessons()
         assert key == UUID
         assert len(document["peaks"]) == 2
+        peak_at(12)
+        assert list(monitor.lessons()) == []
+        ((key, document),) = monitor.lessons(last=True)
+        assert len(document["peaks"]) == 4
     finally:
         monitor.close()
 

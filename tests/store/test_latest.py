@@ -61,7 +61,9 @@ def test_messages_wait_over_a_restart_with_their_attempts(file, settings, clock,
         store.outbox.tried(second.id, "too late", done=False)
     with Store(file, settings, host_name="pc", clock=clock) as store:
         left = store.outbox.unsent()
-        known = list(store.reader.deliveries(made.T0, made.T0 + 1))
+        known = list(store.reader.deliveries(made.T0 + 0.25, made.T0 + 0.25))
+        assert list(store.reader.deliveries(made.T0, made.T0 + 0.249)) == []
+        assert list(store.reader.deliveries(made.T0 + 0.251, made.T0 + 1)) == []
 
     told = [(one.payload["text"], one.attempts, str(one.error), one.created_wall, one.done_wall) for one in left]
     assert told == [("first", 2, "still refused", made.T0 + 0.25, None), ("third", 0, "", made.T0 + 0.25, None)]
