@@ -96,3 +96,11 @@ def test_sums_over_tokens_take_the_scratch_that_was_recorded():
 
     assert {of: scratch_bytes(*of) / of[1] for of in seen} == seen
     assert scratch_bytes(0, 8) == scratch_bytes(2048, 8) == 0
+
+
+def test_sums_are_divided_among_blocks_only_where_a_thread_has_256_rows_and_processors_are_left():
+    """As ``setReduceConfig`` decides for the 132 processors of an H200; columns and rows."""
+    assert (scratch_bytes(1280, 4 * 255), scratch_bytes(1280, 4 * 255 + 1)) == (0, 4 * 1280 * 16 * 128)
+    assert [scratch_bytes(columns, 1024) for columns in (256_000, 270_336, 540_544)] == [4 * 256_000 * 2 * 128, 0, 0]
+    assert scratch_bytes(1, 1 << 17) == 4 * 16
+    assert scratch_bytes(130, 1 << 20) == 4 * 130 * 256 * 64 * 2

@@ -31,6 +31,7 @@ STEPS = {
     "training, fp32": Plan("training", "fp32", 2, 3072, "momentum"),
     "LoRA, mixed, on all": Plan("lora", "bf16", 2, 6144, targets="all"),
     "QLoRA, checkpointing": Plan("lora", "int4", 2, 6144, checkpointing=True),
+    "training on two tokens": Plan("training", context=2, optimizer="sgd"),
 }
 PICTURES = {
     "bf16, batch 2": PicturePlan(batch=2),
@@ -40,10 +41,11 @@ PICTURES = {
     "int4, offload": PicturePlan("int4", offload=True),
     "fp32, offload": PicturePlan("fp32", width=512, offload=True),
 }
-#: what the models that were measured do not have: dropout, layers without a cache
+#: what the models that were measured do not have: dropout, layers without a cache, as few experts as can be
 MORE: dict[str, dict[str, object]] = {
     "GPT-2 large, dropout": MODELS["GPT-2 large"] | {"resid_pdrop": 0.1},
     "XGLM 1.7B, dropout": MODELS["XGLM 1.7B"] | {"dropout": 0.1},
+    "Mixtral 2L, two experts": MODELS["Mixtral 2L"] | {"num_local_experts": 2},
     "Qwen3 4B, linear": MODELS["Qwen3 4B"] | {"full_attention_interval": 2},
 }
 

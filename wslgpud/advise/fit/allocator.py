@@ -57,7 +57,7 @@ class Allocator:
         size = max(GRAIN_BYTES, -(-size // GRAIN_BYTES) * GRAIN_BYTES)
         small = size <= SMALL_BYTES
         pool = self._pools[small]
-        place = bisect_left(pool, (size, -1))
+        place = bisect_left(pool, (size,))
         block = pool.pop(place)[2] if place < len(pool) else self._segment(size, small=small)
         rest = block.size - size
         if rest >= GRAIN_BYTES if small else rest > SMALL_BYTES:

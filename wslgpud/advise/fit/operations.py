@@ -173,7 +173,7 @@ class Operations:
         if weight.node is None:
             return
         found = self.gradient_of(weight, weight.element)
-        if (size := scratch_bytes(outputs, self.tokens)) > 0:
+        if size := scratch_bytes(outputs, self.tokens):
             Storage(self.tape.allocator, size)
         self.tape.add(weight.node, found)
 
@@ -203,12 +203,12 @@ def scratch_bytes(outputs: int, inputs: int) -> int:
         return 0
     vector = next(v for v in (4, 2, 1) if outputs % v == 0)
     most = 512 // vector
-    across, down = (min(most, 1 << (n.bit_length() - 1)) for n in (max(1, outputs // vector), inputs))
+    across, down = (min(most, 1 << (n.bit_length() - 1)) for n in (outputs // vector, inputs))
     width = min(across, 32)
     height = min(down, most // width)
     width = min(across, most // height)
     each = -(-inputs // height)
-    if inputs < min(height * 16, 256) or each < 256:
+    if each < 256:
         return 0
     grid = -(-outputs // (vector * width))
     target = _PROCESSORS * (_THREADS // (width * height))

@@ -28,16 +28,16 @@ class Setup:
     element: int
     matrix: float
     embedding: float
-    mixed: bool = False
-    checkpointing: bool = False
+    mixed: bool
+    checkpointing: bool
     #: whether matrices are quantized, and dequantized to 16 bits one at a time
-    quantized: bool = False
-    unpacking: bool = False
-    rank: int = 0
-    every: bool = False
+    quantized: bool
+    unpacking: bool
+    rank: int
+    every: bool
     #: the optimizer's bytes per parameter, and whether a step works on a copy of all of them
-    moments: float = 0.0
-    copying: bool = False
+    moments: float
+    copying: bool
 
 
 class Matrix:
@@ -97,9 +97,9 @@ class Model:
         #: keys and values of all layers, while an answer needs them
         self.cache: list[Tensor] = []
         self.adapters: list[tuple[Matrix, int]] = []
-        self._frozen = not training or setup.rank > 0
+        self._frozen = not training or bool(setup.rank)
         # Parameters that the shape does not count, such as another tower's, are added to those it does.
-        self.ratio = shape.size / max(1, shape.count())
+        self.ratio = shape.size / shape.count()
         family = shape.family
         with self.allocator.taking(_WEIGHTS):
             self.embedding = self._words()

@@ -74,11 +74,11 @@ def _train(model: Model) -> None:
     for number in range(2):
         with allocator.taking(_ACTIVATIONS):
             Step(model, setup.context, caching=not setup.checkpointing).train()
-        if not number:
+        if setup.moments and not number:
             with allocator.taking(_OPTIMIZER):
                 for parameter in model.learning:
-                    sizes = (round(parameter.numbers * setup.moments / 2) for _ in range(2 if setup.moments else 0))
-                    states += [Storage(allocator, size) for size in sizes]
+                    size = round(parameter.numbers * setup.moments / 2)
+                    states += [Storage(allocator, size), Storage(allocator, size)]
         with allocator.taking(_UPDATE):
             roots = [model.tape.take(p.numbers, p.element) for p in model.learning] if setup.copying else []
         while roots:

@@ -29,7 +29,7 @@ class Step(Attention):
         self.caching = caching
         self.sizes = Heads(shape.heads, shape.kv_heads, shape.head_dim, context)
         self.table = 4 if self.family.rotary in ("wide", "pairs") or setup.mixed else setup.element
-        self._number = 0
+        self._number: int
         self._place = 0
         #: attention scores of the last layer, which older models' loops hold until the next layer is done
         self._held: list[Storage] = []
@@ -149,13 +149,14 @@ class Step(Attention):
 
     def _checkpointed(self, x: Tensor, weights: Weights) -> Tensor:
         """Keep only the layer's input, and recompute the layer before its backward pass."""
-        tape, node, width, element = self.tape, x.node, self.width(x), x.element
+        tape, node, width, element, number = self.tape, x.node, self.width(x), x.element, self._number
         tape.recording = False
         out = self._layer(x, weights)
         tape.recording = True
         kept = [x.storage]
 
         def back(this: Node) -> None:
+            self._number = number
             mark = tape.mark()
             source = Tensor(kept[0], self.tokens * width, element, Node(None))
             again = self._layer(source, weights, again=True)
@@ -169,24 +170,24 @@ class Step(Attention):
         return self.made(out.storage, width, out.element, back, node)
 
     def _layer(self, x: Tensor, weights: Weights, *, again: bool = False) -> Tensor:
-        family, norms = self.family, list(weights.norms)
+        family, norms = self.family, iter(weights.norms)
         after = family.placement == "after"
-        normed = x if after else self._norm(x, norms.pop(0))
+        normed = x if after else self._norm(x, next(norms))
         y = self._attention(normed, weights)
         if family.parallel:
             if not family.one_norm:
-                normed = self._norm(x, norms.pop(0))
+                normed = self._norm(x, next(norms))
             other = self._block(normed, weights)
             return self.added(self.added(y, other), x)
         del normed
         if family.placement != "before":
-            y = self._norm(y, norms.pop(0))
+            y = self._norm(y, next(norms))
         x = self._residual(x, y)
         del y
-        y = x if after else self._norm(x, norms.pop(0))
+        y = x if after else self._norm(x, next(norms))
         y = self._block(y, weights, again=again and family.placement == "before")
         if family.placement != "before":
-            y = self._norm(y, norms.pop(0))
+            y = self._norm(y, next(norms))
         return self._residual(x, y)
 
     def _residual(self, x: Tensor, y: Tensor) -> Tensor:
@@ -232,10 +233,12 @@ class Step(Attention):
         return y
 
     def _positioned(self, pair: list[Tensor]) -> list[Tensor]:
-        family, before = self.family, pair[0].element
+        family = self.family
         wide = [self.cast(y, 4) for y in pair] if family.rotary == "pairs" else pair
         turned = self.turned(wide, family.rotary_share, self.table)
-        return [self.cast(y, before) for y in turned] if family.rotary in ("wide", "pairs") else turned
+        if family.rotary in ("wide", "pairs"):
+            turned = [self.cast(y, x.element) for y, x in zip(turned, pair, strict=True)]
+        return turned
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mask = None
@@ -279,23 +282,23 @@ class Step(Attention):
 
     def _split(self, whole: Tensor, widths: tuple[int, ...], *, copied: bool) -> list[Tensor]:
         """Return views of a matrix product; their gradients are concatenated."""
-        slots = [Node(None) if whole.node else None for _ in widths]
+        slots = [Node(None) for _ in widths]
         node, tape, element = whole.node, self.tape, whole.element
 
         def back(_: Node) -> None:
-            if copied and len(slots) > 2:
+            if copied:
                 for slot in slots[1:]:
-                    if slot is not None and slot.gradient is not None:
+                    if slot.gradient is not None:
                         slot.gradient = Storage(tape.allocator, slot.gradient.size)
             found = self.new(sum(widths), element)
             for slot in slots:
-                if slot is not None:
-                    slot.gradient = None
+                slot.gradient = None
             tape.add(node, found)
 
         if node is not None:
             tape.gather(back)
-        return [Tensor(whole.storage, self.tokens * w, element, s) for w, s in zip(widths, slots, strict=True)]
+        pairs = zip(widths, slots, strict=True)
+        return [Tensor(whole.storage, self.tokens * width, element, node and slot) for width, slot in pairs]
 
     def _block(self, x: Tensor, weights: Weights, *, again: bool = False) -> Tensor:
         if not weights.sparse:
