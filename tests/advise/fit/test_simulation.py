@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from wslgpud.advise.fit import simulation
-from wslgpud.advise.fit.estimate import Plan, estimate
+from wslgpud.advise.fit.estimate import Mode, Plan, estimate
 from wslgpud.advise.fit.shape import Shape
 
 SMALL = Shape(2, 256, 4, 2, 64, 688, 1000)
@@ -19,7 +19,9 @@ def in_use(shape: Shape, plan: Plan) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_a_model_deeper_than_is_simulated_takes_as_much_as_if_it_were(mode, monkeypatch):
+def test_a_model_deeper_than_is_simulated_takes_as_much_as_if_it_were(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = Plan(mode, context=2048)
     deep = replace(SMALL, layers=160, window=512, windowed_layers=120, linear_layers=20)
     found = in_use(deep, plan)
@@ -28,7 +30,7 @@ def test_a_model_deeper_than_is_simulated_takes_as_much_as_if_it_were(mode, monk
     assert found == pytest.approx(in_use(deep, plan), rel=0.0001)
 
 
-def test_a_layer_with_a_window_is_computed_again_with_its_mask():
+def test_a_layer_with_a_window_is_computed_again_with_its_mask() -> None:
     """Those with a window come first: the last layer has none here."""
     plan = Plan("training", context=8192, optimizer="sgd", checkpointing=True)
 
