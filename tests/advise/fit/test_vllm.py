@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -95,10 +96,103 @@ def test_a_refusal_is_foreseen_with_the_setting_that_mends_it(plan, of_card, wor
     assert turns(LLAMA_8B, plan, of_card)
 
 
-def test_less_of_the_card_is_asked_for_where_windows_has_some_of_it():
-    said = [str(turn) for turn, _ in turns(LLAMA_8B, ServingPlan(context=4096, utilization=0.95), card(31.84, 30.12))]
+SMALL_CARD, LARGE_CARD = Card(70 * GIB - 1, 70 * GIB - 1), Card(70 * GIB, 70 * GIB)
+FEW_WORDS = replace(LLAMA_8B, vocabulary=1000)
+MIXTURE = replace(FEW_WORDS, intermediate=2048, experts=8, active_experts=2, shared=1024, dense_width=5121)
 
-    assert said[0] == "--gpu-memory-utilization 0.94"
+
+@pytest.mark.parametrize(
+    ("shape", "plan", "of_card", "profiling_bytes"),
+    [
+        # vLLM's defaults of tokens in a step and of sequences, by the size of the card; 11 bytes for each logit
+        (LLAMA_8B, ServingPlan(), SMALL_CARD, 2048 * 4096 * 2 + 256 * 128256 * 11),
+        (LLAMA_8B, ServingPlan(), LARGE_CARD, 8192 * 4096 * 2 + 1024 * 128256 * 11),
+        (LLAMA_8B, ServingPlan("fp32", max_num_seqs=1024), SMALL_CARD, 2048 * 4096 * 4 + 1024 * 128256 * 11),
+        # as many as are given, and not more sequences than tokens
+        (LLAMA_8B, ServingPlan(max_num_seqs=200), SMALL_CARD, 2048 * 4096 * 2 + 200 * 128256 * 11),
+        (LLAMA_8B, ServingPlan(max_num_batched_tokens=64), SMALL_CARD, 64 * 4096 * 2 + 64 * 128256 * 11),
+        # a block that needs more than the sampler
+        (FEW_WORDS, ServingPlan(), SMALL_CARD, 2048 * (2 * 4096 + 3 * 14336) * 2),
+        (FEW_WORDS, ServingPlan("fp32"), SMALL_CARD, 2048 * (2 * 4096 + 3 * 14336) * 4),
+        (MIXTURE, ServingPlan(), SMALL_CARD, 2048 * (2 * 4096 + 3 * 5121) * 2),
+        (replace(MIXTURE, dense_width=5119), ServingPlan(), SMALL_CARD, 2048 * (2 * 4096 + 3 * 5120) * 2),
+    ],
+)
+def test_the_profiling_run_takes_the_largest_step(shape, plan, of_card, profiling_bytes):
+    served = serve(shape, plan, of_card)
+
+    assert served.found.parts["profiling run"] == profiling_bytes
+    assert served.found.parts["CUDA graphs"] == 32 * 86 * 230_000
+    assert served.found.parts["CUDA itself"] == GIB // 2
+    assert served.found.total_bytes == round(0.92 * of_card.total_bytes)
+
+
+def test_it_starts_as_soon_as_one_sequence_fits_and_its_share_is_free():
+    plan = ServingPlan(utilization=1.0)
+    fixed = 40 * GIB - serve(LLAMA_8B, plan, card(40)).cache_bytes
+    each = 4096 * 2 * 8 * 128 * 2 * 32
+
+    def outcome(total_bytes: int, lacking_bytes: int = 0) -> tuple[str, int]:
+        served = serve(LLAMA_8B, plan, Card(total_bytes, total_bytes - lacking_bytes))
+        assert served.found.parts.get("keys and values", 0) == max(0, total_bytes - fixed)
+        return str(served.refusal or "")[:40], served.tokens
+
+    assert outcome(fixed + each) == ("", 4096)
+    assert outcome(fixed + each, lacking_bytes=1) == ("vLLM will not start: it needs 17 GiB, bu", 4096)
+    assert outcome(fixed + each - 1) == ("vLLM will not start: a sequence of 4096 ", 4080)
+    assert outcome(fixed + 1) == ("vLLM will not start: a sequence of 4096 ", 0)
+    assert outcome(fixed) == outcome(fixed - 1) == ("vLLM will not start: nothing is left to ", 0)
+
+
+LOWERED = "--gpu-memory-utilization 0.94"
+
+
+@pytest.mark.parametrize(
+    ("plan", "of_card", "said"),
+    [
+        (
+            ServingPlan(utilization=0.95),
+            card(31.84, 30.12),
+            {
+                LOWERED: 110_832,
+                f"{LOWERED} and --kv-cache-dtype fp8": 221_680,
+                f"{LOWERED} and --enforce-eager (slower)": 115_664,
+                f"{LOWERED} and --max-num-seqs 16": 112_112,
+                f"{LOWERED} and fp8 weights": 164_080,
+                f"{LOWERED} and awq weights": 189_664,
+            },
+        ),
+        (
+            ServingPlan(context=30_000, utilization=0.8, max_num_seqs=17),
+            card(24),
+            {
+                "--gpu-memory-utilization 0.83": 30_112,
+                "--max-model-len 24224": 24_224,
+                "--kv-cache-dtype fp8": 48_448,
+                "fp8 weights": 77_472,
+                "awq weights": 103_056,
+            },
+        ),
+        (
+            ServingPlan("fp32", 20_000, max_num_seqs=16),
+            card(36),
+            {
+                "--max-model-len 7056": 7056,
+                "--kv-cache-dtype fp8": 28_256,
+                "fp8 weights": 191_504,
+                "awq weights": 217_088,
+            },
+        ),
+        (
+            ServingPlan("fp8", 20_000, max_num_seqs=16, eager=True, kv_cache="fp8"),
+            card(10),
+            {"--max-model-len 768": 768, "awq weights": 51_936},
+        ),
+        (ServingPlan(), card(16), {"fp8 weights": 39_488, "awq weights": 65_072}),
+    ],
+)
+def test_the_settings_that_let_it_start_are_named_with_what_they_hold(plan, of_card, said):
+    assert {str(turn): tokens for turn, tokens in turns(LLAMA_8B, plan, of_card)} == said
 
 
 def test_the_longest_sequence_that_fits_is_named():
@@ -129,9 +223,12 @@ def test_windows_and_latents_take_less_of_the_cache():
         return sequence_bytes(shape, ServingPlan(context=context), card(24), context) / (2 * 8 * 128 * 2 * context)
 
     assert each(of_config(base), 65536) == 32
-    assert each(windowed, 65536) == pytest.approx(8 + 24 * (1023 + 2048) / 65536, rel=0.01)
+    assert each(windowed, 65536) == 8 + 24 * (-(-(1023 + 2048) // 16) + 1) * 16 / 65536
+    assert each(windowed, 1024) == 8 + 24 * (1024 + 16) / 1024
+    assert each(of_config(base), 65536 - 15) == 32 * 65536 / (65536 - 15)
     assert each(hybrid, 65536) == 8
     linear = of_config(base | {"layer_types": ["linear_attention"] * 32})
+    assert sequence_bytes(linear, ServingPlan(), card(24), 4096) == 16 * 2 * 8 * 128 * 2  # one block
     assert serve(linear, ServingPlan(), card(24)).refusal is None
     # DeepSeek V2 Lite keeps 512 + 64 numbers of a token: arXiv:2405.04434, 2.1.2
     latent = of_config(

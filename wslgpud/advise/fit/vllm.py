@@ -157,7 +157,7 @@ def _turns(shape: Shape, plan: ServingPlan, card: Card) -> Iterator[tuple[Servin
     ratio = math.ceil(100 * (within.utilization + lacking / card.total_bytes)) / 100
     if within.utilization < ratio <= free:
         yield replace(plan, utilization=ratio), say("--gpu-memory-utilization {ratio}", ratio=f"{ratio:.2f}")
-    if fitting := _longest(shape, within, card, cache):
+    if lacking > 0 and (fitting := _longest(shape, within, card, cache)):
         yield replace(within, context=fitting), _both(lowered, say("--max-model-len {count}", count=fitting))
     if plan.kv_cache == "auto":
         yield replace(within, kv_cache="fp8"), _both(lowered, say("--kv-cache-dtype fp8"))
