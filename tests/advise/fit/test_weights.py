@@ -1,0 +1,95 @@
+"""Weights and moments take the bits that the authors of their formats state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from wslgpud.advise.fit.estimate import Optimizer, Plan, Precision, estimate, weights
+from wslgpud.advise.fit.shape import Shape, of
+
+#: a billion parameters, of which 2 x 1000 x 1000 are embeddings and the head
+BILLION = Shape(2, 1000, 10, 10, 100, 4000, 1000, parameters=10**9)
+EXPERTS = Shape(3, 1000, 10, 10, 100, 400, 1000, experts=2, dense_layers=1, parameters=10**8)
+
+
+@pytest.mark.parametrize(
+    ("precision", "bits", "embedded_bits"),
+    [
+        ("bf16", 16, 16),
+        ("fp16", 16, 16),
+        ("fp32", 32, 32),
+        ("mixed", 32, 32),
+        # bitsandbytes: arXiv:2208.07339, with a scale for each row; QLoRA, arXiv:2305.14314
+        ("int8", 8.08, 16),
+        ("int4", 4.127, 16),
+        ("fp8", 8, 16),
+        # OCP Microscaling Formats 1.0, 5.1; blocks of 16 with a scale in 8 bits each
+        ("mxfp4", 4.25, 16),
+        ("nvfp4", 4.5, 16),
+        # groups of 128 with a scale and a zero: arXiv:2210.17323
+        ("gptq", 4.15625, 16),
+        ("awq", 4.15625, 16),
+        ("gptq8", 8.1875, 16),
+        # https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md: of the whole file
+        ("q4_k_m", 4.8944, 4.8944),
+        ("q5_k_m", 5.7036, 5.7036),
+        ("q6_k", 6.5633, 6.5633),
+        ("q8_0", 8.5008, 8.5008),
+    ],
+)
+def test_embeddings_stay_in_16_bits_where_only_matrices_are_quantized(
+    precision: Precision, bits: float, embedded_bits: float
+) -> None:
+    for tied, embedded in ((False, 2 * 10**6), (True, 10**6)):
+        found = weights(replace(BILLION, tied=tied), precision)
+        assert 8 * found == pytest.approx((10**9 - embedded) * bits + embedded * embedded_bits, rel=1e-9)
+
+
+def test_files_take_what_they_take_in_the_precision_that_they_are_in() -> None:
+    known = replace(BILLION, stored="gptq", stored_bytes=123)
+
+    assert weights(known, "gptq") == 123
+    assert weights(known, "awq") == weights(BILLION, "awq")
+    assert weights(known, "bf16") == 2 * 10**9
+
+
+def test_of_gpt_oss_only_the_experts_are_in_4_bits() -> None:
+    experts = 2 * 3 * 1000 * 400 * 2
+
+    assert weights(EXPERTS, "mxfp4") == experts * 4.25 / 8 + (10**8 - experts) * 2
+    assert weights(replace(EXPERTS, parameters=1), "mxfp4") == experts * 4.25 / 8
+
+
+def test_a_model_that_is_said_to_be_smaller_than_its_words_takes_what_they_do() -> None:
+    assert weights(of("1K"), "int8") == 2 * 2 * 32_000 * 64
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "each_bytes", "copies"),
+    [
+        ("adamw", 8, True),
+        ("adamw-fused", 8, False),
+        ("adamw8bit", 2 * (1 + 4 / 256), False),  # arXiv:2110.02861, blocks of 256
+        ("adafactor", 0.01, True),
+        ("momentum", 4, False),
+        ("sgd", 0, False),
+    ],
+)
+def test_an_optimizer_keeps_the_moments_that_its_authors_describe(
+    optimizer: Optimizer, each_bytes: float, copies: bool
+) -> None:
+    parts = estimate(of("1B"), Plan("training", "fp32", 1, 1, optimizer)).parts
+
+    assert parts.get("optimizer", 0) == pytest.approx(each_bytes * 10**9, rel=0.002, abs=200_000)
+    assert ("optimizer's step" in parts) == copies
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int4"])
+def test_adapters_are_trained_in_32_bits(precision: Precision) -> None:
+    """LoRA of rank 8 on queries and values, with two moments of 4 bytes each."""
+    shape = Shape(2, 1024, 8, 8, 128, 4096, 1000)
+    parts = estimate(shape, Plan("lora", precision, 1, 1, rank=8)).parts
+
+    assert parts["optimizer"] == 2 * 4 * (2 * 2 * 8 * (1024 + 1024))
