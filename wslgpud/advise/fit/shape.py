@@ -269,7 +269,7 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         hidden,
         heads,
         _kv_heads(inner, heads),
-        _latent_head(inner) or whole_of(inner, "head_dim", "attention.key_length", default=hidden // max(heads, 1)),
+        _latent_head(inner) or whole_of(inner, "head_dim", "attention.key_length", default=hidden // heads),
         wide,
         whole_of(inner, "vocab_size"),
         gated,
