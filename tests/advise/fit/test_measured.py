@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wslgpud.active_runs.notes import Noted
-from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Plan, estimate
+from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Mode, Plan, estimate
 from wslgpud.advise.fit.measured import Measured, ratio, read
 from wslgpud.advise.fit.shape import of
 from wslgpud.advise.guard import past_runs
@@ -65,10 +66,36 @@ def test_what_was_something_else_corrects_nothing(other: Measured) -> None:
     assert ratio(SHAPE, PLAN, [other]) is None
 
 
-def test_adapters_count_as_parameters_of_a_lora() -> None:
-    plan = dataclasses.replace(PLAN, mode="lora")
+@pytest.mark.parametrize(
+    ("mode", "parameters", "same"),
+    [
+        ("training", 999_000_001, True),
+        ("training", 998_999_999, False),
+        ("training", 1_000_999_999, True),
+        ("training", 1_001_000_001, False),
+        ("lora", 999_000_001, True),
+        ("lora", 998_999_999, False),
+        # with adapters
+        ("lora", 1_049_999_999, True),
+        ("lora", 1_050_000_001, False),
+    ],
+)
+def test_a_model_is_the_same_within_a_thousandth_and_its_adapters(mode: Mode, parameters: int, same: bool) -> None:
+    plan = dataclasses.replace(PLAN, mode=mode)
 
-    assert ratio(SHAPE, plan, [took(1.1, plan, round(SHAPE.size * 1.02))]) is not None
+    assert (ratio(SHAPE, plan, [took(1.1, plan, parameters)]) is not None) == same
+
+
+def test_a_training_that_took_a_quarter_less_or_a_third_more_is_still_like_it() -> None:
+    own = estimate(SHAPE, PLAN).total_bytes - CONTEXT_BYTES
+
+    def counts(took_bytes: int) -> bool:
+        return ratio(SHAPE, PLAN, [Measured(SHAPE.size, PLAN, took_bytes)]) is not None
+
+    assert counts(math.ceil(0.75 * own))
+    assert not counts(math.ceil(0.75 * own) - 1)
+    assert counts(math.floor(1.35 * own))
+    assert not counts(math.floor(1.35 * own) + 1)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from wslgpud.advise.fit.diffusion_configs import CONFIGS
 from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Estimate
 from wslgpud.advise.fit.picture import PRECISIONS, PicturePlan, estimate, knobs
 from wslgpud.advise.fit.quantization import ShapeError
+from wslgpud.advise.fit.unet import Unet
+from wslgpud.advise.fit.vae import Vae
 from wslgpud.cli import app
 
 GIB = 1 << 30
@@ -204,6 +206,94 @@ def test_any_value_in_a_configuration_is_refused_or_computed(place, value):
     except ShapeError:
         return
     assert found.total_bytes > CONTEXT_BYTES
+
+
+UNET = {
+    "_class_name": "UNet2DConditionModel",
+    "in_channels": 4,
+    "block_out_channels": [32, 64],
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "cross_attention_dim": 48,
+}
+VAE = {"_class_name": "AutoencoderKL", "latent_channels": 4, "block_out_channels": [32, 64]}
+FLUX = {"_class_name": "FluxTransformer2DModel"}
+CLIP = {
+    "_class_name": "CLIPTextModel",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "vocab_size": 1000,
+    "projection_dim": 96,
+}
+T5 = {"_class_name": "T5EncoderModel", "d_model": 64, "num_layers": 2, "d_ff": 128, "num_heads": 4, "d_kv": 24}
+
+
+def test_a_size_that_a_configuration_leaves_out_is_diffusers_default():
+    models = {"a": UNET, "b": VAE, "c": CLIP, "d": T5 | {"vocab_size": 1000}}
+    found = of_configs(models, "made")
+
+    assert found.denoiser == Unet(4, (32, 64), (1, 0), 1, 2, 48, linear=False, moment=0)
+    assert found.decoder == Vae(4, (32, 64), 1, 32, quantized=True, upcast=True)
+    clip, t5 = found.texts
+    assert (clip.positions, clip.projected, clip.gated, clip.buckets, clip.heads_width) == (77, 0, False, 0, 64)
+    assert (t5.positions, t5.projected, t5.gated, t5.buckets, t5.heads_width) == (0, 0, False, 32 * 4, 4 * 24)
+    gated = T5 | {"vocab_size": 1000, "feed_forward_proj": "gated-gelu"}
+    projected = CLIP | {"_class_name": "CLIPTextModelWithProjection"}
+    found = of_configs({"a": FLUX, "b": VAE, "c": projected, "d": gated}, "made")
+    assert found.denoiser == known("flux-schnell").denoiser
+    assert (found.texts[0].projected, found.texts[1].gated) == (96, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "most"),
+    [
+        (FLUX, "num_layers", 64),
+        (FLUX, "num_single_layers", 64),
+        (FLUX, "in_channels", 1 << 20),
+        (UNET, "layers_per_block", 64),
+        (UNET, "transformer_layers_per_block", 64),
+        (UNET, "cross_attention_dim", 1 << 20),
+        (VAE, "sample_size", 1 << 20),
+    ],
+)
+def test_a_size_is_plausible_up_to_a_limit(model, key, most):
+    others = {FLUX["_class_name"]: FLUX, VAE["_class_name"]: VAE}
+    if model is UNET:
+        del others[FLUX["_class_name"]]
+
+    of_configs(others | {model["_class_name"]: model | {key: most}}, "made")
+    with pytest.raises(ShapeError, match="are implausible"):
+        of_configs(others | {model["_class_name"]: model | {key: most + 1}}, "made")
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ([FLUX, VAE, VAE], "fit supports diffusers' pipelines"),
+        ([FLUX, UNET, VAE], "fit supports diffusers' pipelines"),
+        ([VAE], "fit supports diffusers' pipelines"),
+        ([FLUX], "fit supports diffusers' pipelines"),
+        ([FLUX, VAE | {"block_out_channels": []}], "has no block_out_channels"),
+        ([FLUX, VAE | {"block_out_channels": [32, 0]}], "has no block_out_channels"),
+        ([UNET | {"down_block_types": ["DownBlock2D"]}, VAE], "has no down_block_types"),
+        ([UNET | {"transformer_layers_per_block": [1]}, VAE], "has no transformer_layers_per_block"),
+        ([UNET | {"transformer_layers_per_block": [1, 0]}, VAE], "has no transformer_layers_per_block"),
+        ([FLUX, VAE, CLIP | {"_class_name": "CLIPTextModelWithProjection", "projection_dim": 0}], "no projection_dim"),
+    ],
+)
+def test_a_pipeline_has_one_denoiser_and_one_decoder_of_known_sizes(models, words):
+    with pytest.raises(ShapeError, match=words):
+        of_configs(dict(enumerate(models)), "made")
+
+
+def test_an_entry_that_names_no_class_is_no_model(tmp_path):
+    folder = folder_of(tmp_path, "sd15")
+    index = json.loads((folder / "model_index.json").read_text())
+    more = {"odd": ["diffusers", "AutoencoderKL", "more"], "one": ["AutoencoderKL"], "word": "AutoencoderKL"}
+    (folder / "model_index.json").write_text(json.dumps(index | more))
+
+    assert known(str(folder))._replace(name="sd15") == known("sd15")
+    assert of(str(folder / "vae")) is None
 
 
 def test_a_part_of_a_folder_cannot_lie_outside_of_it(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 
 import pytest
@@ -153,8 +154,16 @@ def test_how_weights_are_stored_stands_in_the_configuration(quantization, stored
 
 
 def test_a_quantization_nobody_knows_is_named():
-    with pytest.raises(ShapeError, match=r"fit does not know \(aqlm, 2 bits\)"):
-        of_config(LLAMA_2_7B | {"quantization_config": {"quant_method": "aqlm", "bits": 2}})
+    for quantization, named in (
+        ({"quant_method": "aqlm", "bits": 2}, "aqlm, 2 bits"),
+        ({"quant_method": "AQLM"}, "aqlm"),
+        ({"quant_method": "gptq", "bits": 3}, "gptq, 3 bits"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "compressed-tensors"),
+        ({"quant_method": "torchao", "quant_type": {}}, "torchao"),
+        ({"bits": 0}, "?"),
+    ):
+        with pytest.raises(ShapeError, match=re.escape(f"fit does not know ({named})")):
+            of_config(LLAMA_2_7B | {"quantization_config": quantization})
 
 
 def test_older_models_use_other_words_and_two_matrices():
@@ -177,6 +186,15 @@ def test_a_picture_models_text_part_counts():
         ({"model_type": "phi", "partial_rotary_factor": 0.4, "hidden_act": "gelu_new"}, {"rotary_share": 0.4}),
         ({"model_type": "nemotron", "rope_parameters": {"partial_rotary_factor": 0.25}}, {"rotary_share": 0.25}),
         ({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": 64}, {"rotary_share": 0.25}),
+        ({"model_type": "glm", "partial_rotary_factor": 1.0}, {"rotary_share": 1.0}),
+        ({"model_type": "glm", "partial_rotary_factor": 1.01}, {"rotary_share": 0.5}),
+        ({"model_type": "glm", "partial_rotary_factor": 0.0}, {"rotary_share": 0.5}),
+        ({"model_type": "opt", "partial_rotary_factor": 0.25}, {"rotary_share": 1.0}),
+        ({"model_type": "glm", "n_embd": 64, "n_head": 8, "rotary_dim": 8}, {"rotary_share": 1.0}),
+        ({"model_type": "glm", "n_embd": 64, "n_head": 8, "rotary_dim": 9}, {"rotary_share": 0.5}),
+        ({"model_type": "glm", "n_embd": 64, "n_head": 8, "rotary_dim": 0}, {"rotary_share": 0.5}),
+        ({"model_type": "bloom", "hidden_act": "relu"}, {"activation": "own"}),
+        ({"model_type": "gpt2", "hidden_act": 5}, {"activation": "steps"}),
         ({"model_type": "opt", "dropout": 0.1, "activation_function": "relu"}, {"dropout": True, "activation": "relu"}),
         ({"model_type": "opt", "dropout": 0.0}, {"dropout": False}),
         ({"model_type": "opt"}, {"dropout": True}),
