@@ -37,7 +37,7 @@ PICTURES = {
     "bf16, batch 2": PicturePlan(batch=2),
     "fp16, slices, tiles": PicturePlan("fp16", 3, 1536, 768, tiling=True, slicing=True),
     "fp8": PicturePlan("fp8", height=1536),
-    "int8, tiles": PicturePlan("int8", 2, 2048, 2048, tiling=True),
+    "int8, many tiles": PicturePlan("int8", 2, 4096, 4096, tiling=True),
     "int4, offload": PicturePlan("int4", offload=True),
     "fp32, offload": PicturePlan("fp32", width=512, offload=True),
 }
