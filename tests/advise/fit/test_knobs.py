@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pytest
 
 from wslgpud.advise.fit import diffusion, picture
 from wslgpud.advise.fit.estimate import OPTIMIZERS, Optimizer, Plan, estimate, knobs
+from wslgpud.advise.fit.knobs import fitting
 from wslgpud.advise.fit.picture import PicturePlan
 from wslgpud.advise.fit.shape import Shape
-from wslgpud.words import Message
+from wslgpud.words import Message, say
 
 P = TypeVar("P", Plan, PicturePlan)
 SMALL = Shape(2, 256, 4, 2, 64, 688, 1000)
@@ -31,6 +32,43 @@ def named_to_the_byte(
         for usable in (room, room - 1):
             if expected := [(text, total) for text, total in totals.items() if total <= usable][:4]:
                 assert [(str(text), total) for text, total in found(usable)] == expected
+
+
+@dataclass(frozen=True)
+class Four:
+    """A plan of four parts."""
+
+    a: int = 10
+    b: int = 10
+    c: int = 10
+    d: int = 10
+
+
+@pytest.mark.parametrize(
+    ("usable", "named"),
+    [
+        (36, ["half of a", "no a", "no b", "no c"]),
+        (34, ["no a", "no b", "no c", "no d"]),
+        (29, ["half of a and no b", "half of a and no c", "half of a and no d", "no a and no b"]),
+        (20, ["no a and no b", "no a and no c", "no a and no d", "no b and no c"]),
+        (
+            19,
+            [
+                *(f"half of a and no {two}" for two in ("b and no c", "b and no d", "c and no d")),
+                "no a and no b and no c",
+            ],
+        ),
+        (10, ["no a and no b and no c", "no a and no b and no d", "no a and no c and no d", "no b and no c and no d"]),
+        (9, []),
+    ],
+)
+def test_the_fewest_changes_are_named_at_most_three_at_once_and_none_twice(usable: int, named: list[str]) -> None:
+    turns = [(say("half of {name}", name="a"), {"a": 5})]
+    turns += [(say("no {name}", name=name), {name: 0}) for name in "abcd"]
+    found = fitting(turns, Four(), usable, lambda plan: plan.a + plan.b + plan.c + plan.d)
+
+    assert [str(text) for text, _ in found] == named
+    assert all(total <= usable for _, total in found)
 
 
 @pytest.mark.parametrize(

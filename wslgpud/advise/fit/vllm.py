@@ -11,6 +11,7 @@ https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/kv_cache_utils.py. B
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
@@ -177,11 +178,6 @@ def _both(lowered: Message | None, said: Message) -> Message:
 
 def _longest(shape: Shape, plan: ServingPlan, card: Card, cache: int) -> int:
     """Return how many tokens of a sequence fit into the cache, in whole blocks."""
-    low, high = 0, plan.context // BLOCK_TOKENS
-    while low < high:
-        middle = (low + high + 1) // 2
-        if sequence_bytes(shape, plan, card, middle * BLOCK_TOKENS) <= cache:
-            low = middle
-        else:
-            high = middle - 1
-    return low * BLOCK_TOKENS
+    blocks = range(1, plan.context // BLOCK_TOKENS + 1)
+    fitting = bisect_right(blocks, cache, key=lambda n: sequence_bytes(shape, plan, card, n * BLOCK_TOKENS))
+    return fitting * BLOCK_TOKENS
