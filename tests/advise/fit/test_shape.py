@@ -298,7 +298,8 @@ def test_weights_that_are_there_twice_or_in_part_are_not_counted_so(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     once = of(str(tmp_path)).size
-    safetensors(tmp_path / "consolidated.safetensors", {f"again.{n}": shape for n, shape in TENSORS.items()})
+    again = {f"again.{n}": shape for n, shape in TENSORS.items()}
+    safetensors(tmp_path / "consolidated.safetensors", again | {"more": [5]})
 
     assert of(str(tmp_path)).size == once == Shape(2, 256, 4, 2, 64, 688, 1000).count()
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
