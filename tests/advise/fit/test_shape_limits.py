@@ -174,16 +174,17 @@ def test_one_file_of_several_tells_the_configuration_and_not_the_number_of_param
         of(str(tmp_path))
 
 
-def test_heads_follow_from_the_rows_of_queries_and_keys():
+@pytest.mark.parametrize(("rows", "head_dim", "kv_heads"), [(192, 64, 3), (256, 128, 2)])
+def test_heads_follow_from_the_rows_of_queries_and_keys(rows, head_dim, kv_heads):
     wide = {name.replace("model.", ""): {"shape": dims} for name, dims in TENSORS.items()}
     for name in wide:
         if "q_proj" in name:
             wide[name] = {"shape": [512, 256]}
         if "k_proj" in name:
-            wide[name] = {"shape": [192, 256]}
+            wide[name] = {"shape": [rows, 256]}
     found = of_tensors({name: dims for name, dims in wide.items() if "lm_head" not in name and "gate" not in name})
 
-    assert (found.head_dim, found.heads, found.kv_heads, found.hidden) == (64, 8, 3, 256)
+    assert (found.head_dim, found.heads, found.kv_heads, found.hidden) == (head_dim, 512 // head_dim, kv_heads, 256)
     assert (found.intermediate, found.vocabulary, found.layers, found.gated, found.tied) == (688, 1000, 2, False, True)
     with pytest.raises(ShapeError, match=re.escape("it has no tensor …q_proj.weight")):
         of_tensors({name: dims for name, dims in wide.items() if "q_proj" not in name})
