@@ -20,6 +20,8 @@ from wslgpud.advise.fit.vae import Vae
 _INDEX = "model_index.json"
 #: Larger values are no model but a file crafted to keep the simulation busy.
 _MOST_BLOCKS, _MOST_WIDTH = 64, 1 << 20
+#: pixels, images and words, on which the parameters do not depend
+_SMALLEST = (1, 1, 1)
 
 
 class DiffusionPipeline(NamedTuple):
@@ -51,8 +53,8 @@ def of_text(net: TextEncoder) -> list[Weight]:
 def of_denoiser(net: Unet | Flux) -> list[Weight]:
     """Return the parameters of a denoiser."""
     if isinstance(net, Flux):
-        return _counted(lambda on: flux.denoise(on, net, 4, 1, 1))
-    return _counted(lambda on: unet.denoise(on, net, 4 ** len(net.widths), 1, 1))
+        return _counted(lambda on: flux.denoise(on, net, *_SMALLEST))
+    return _counted(lambda on: unet.denoise(on, net, *_SMALLEST))
 
 
 def of_decoder(net: Vae) -> list[Weight]:
