@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
+from tests.sampling.test_pipeline import SteppingClock
 from tests.support.daemons import eventually
 from wslgpud.advise.checkups import Checkups
 from wslgpud.host import SystemClock
@@ -47,3 +50,27 @@ def test_a_doctor_who_fails_takes_his_word_back_and_comes_again():
 
     assert counts[0] == counts[2] == {}
     assert (counts[1]["note"], counts[3]["problem"]) == (1, 1)
+
+
+def test_a_request_gets_findings_of_five_minutes_at_most_and_a_doctor_who_failed_rests_for_thirty_seconds():
+    clock = SteppingClock()
+    answers: list[list[dict[str, Any]] | Exception] = [found("good"), RuntimeError("fell"), found("note")]
+
+    def check() -> list[dict[str, Any]]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    rounds = Checkups(check, clock)
+    first = rounds.last()
+    assert first == (1e9 + 1000.0, found("good"))
+    clock.now += 299.9
+    assert rounds.last() is first
+    clock.now += 0.1
+    with pytest.raises(RuntimeError, match="fell"):
+        rounds.last()
+    clock.now += 29.9
+    assert rounds.last() is None
+    clock.now += 0.1
+    assert rounds.last() == (1e9 + 1330.0, found("note"))

@@ -50,7 +50,7 @@ LATE_SECONDS = 1200.0
 #: The hardware clock has a resolution of seconds, and a machine under load reads it late.
 SKEW_SECONDS = 5.0
 #: Time zones differ by quarters of an hour, and by 14 hours at most.
-_ZONE_SECONDS, _FARTHEST_SECONDS = 900.0, 14 * 3600.0 + 5.0
+_ZONE_SECONDS, _FARTHEST_SECONDS = 900.0, 14 * 3600.0 + SKEW_SECONDS
 TIME_DAEMONS = frozenset({"chronyd", "ntpd", "systemd-timesyn", "openntpd"})
 
 
@@ -59,8 +59,9 @@ def ram(machine: Evidence) -> Outcome:
     """If the virtual machine is too small, builds and model loading crash WSL."""
     total, available = machine.memory["MemTotal"], machine.memory.get("MemAvailable")
     if total >= SMALL_BYTES:
-        left = say("{total_bytes}, {left_bytes} of it available", total_bytes=total, left_bytes=available or 0)
-        return good(size(total) if available is None else left)
+        if available is None:
+            return good(size(total))
+        return good(say("{total_bytes}, {left_bytes} of it available", total_bytes=total, left_bytes=available))
     if machine.wsl == 2:
         return note(say("WSL has only {total_bytes}", total_bytes=total), "wslgpud wslconfig preset training")
     remedy = say("keep MAX_JOBS low: {command}", command="wslgpud guard -- YOUR BUILD")
