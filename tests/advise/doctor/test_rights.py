@@ -1,0 +1,107 @@
+"""Whether the brake may do what it is configured to, and which checks apply to a machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.advise.doctor.conftest import outcome
+from wslgpud.advise.doctor import _lacking, checking, checks_brake
+from wslgpud.advise.doctor.checking import CHECKS, Evidence, Gpus
+from wslgpud.advise.doctor.checks_brake import _rights
+from wslgpud.advise.doctor.torches import TorchFacts
+from wslgpud.config import BrakeSettings, Config
+from wslgpud.host import Host
+
+MAY = "the daemon may pause the jobs of the named users"
+MAY_NOT = "the daemon may not signal programs of other users"
+UNREADABLE = "the daemon's permissions cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "found"),
+    [
+        ("Uid:\t0\t0\t0\t0\nCapEff:\t0000000000000020\n", "good", MAY),
+        ("Uid:\t0\t0\t0\t0\nCapEff:\t00000000000000c0\n", "problem", MAY_NOT),
+        ("Uid:\t0\t0\t0\t0\nCapEff:\t0000000000000010\n", "problem", MAY_NOT),
+        ("Uid:\t1000\t0\t0\t0\nCapEff:\t0000000000000000\n", "good", MAY),
+        ("Uid:\t1000\t0\t0\t0\n", "could not tell", UNREADABLE),
+        ("Uid:\t\nCapEff:\t0000000000000020\n", "could not tell", UNREADABLE),
+    ],
+)
+def test_the_daemon_may_signal_its_own_users_programs_or_all_with_cap_kill(status, state, found):
+    said = _rights(status, frozenset({1000}))
+
+    assert (said.state, str(said.found)) == (state, found)
+    assert said.remedy == ("sudo wslgpud service install --allow brake" if state == "problem" else "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "note", "state", "found"),
+    [
+        (BrakeSettings(on=False), "{}", "not applicable", "the brake is off"),
+        (BrakeSettings(on=True, users=("no such user",)), "{}", "problem", "brake.users: there is no user"),
+        (BrakeSettings(on=True), "{}", "note", "unknown until the daemon runs"),
+        (BrakeSettings(on=True), "spoilt", "note", "unknown until the daemon runs"),
+        (BrakeSettings(on=True), '{"pid": "1"}', "note", "unknown until the daemon runs"),
+        (BrakeSettings(on=True), json.dumps({"pid": os.getpid()}), "good", MAY),
+    ],
+)
+def test_the_brake_of_a_running_daemon_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: BrakeSettings, note: str, state: str, found: str
+) -> None:
+    monkeypatch.setattr(checks_brake, "SYSTEM_STATE", tmp_path / "none")
+    (tmp_path / "daemon.json").write_text(note)
+    said = outcome("rights.brake", Evidence(Host(), Config(brake=settings), None, str(tmp_path)))
+
+    assert said.state == state
+    assert str(said.found).startswith(found)
+
+
+@pytest.mark.parametrize("check", ["rights.brake", "rights.secrets", "service.runs"])
+def test_a_recording_has_neither_daemon_nor_secrets(machine, check):
+    said = outcome(check, machine())
+
+    assert (said.state, str(said.found)) == ("not applicable", "this is a recording")
+
+
+TORCH = TorchFacts("/t/bin/python", "2.7")
+CARD = Gpus((checking.GpuSample(0, "GPU-1", "RTX"),))
+WSL = {"/dev/dxg": ""}
+
+
+@pytest.mark.parametrize(
+    ("check", "files", "gpus", "torch", "lacks"),
+    [
+        ("wsl.version", {}, Gpus(), None, ("not applicable", "this is not WSL2")),
+        (
+            "wsl.version",
+            {"/proc/sys/kernel/osrelease": "4.4-Microsoft"},
+            Gpus(),
+            None,
+            ("not applicable", "this is not WSL2"),
+        ),
+        ("wsl.version", WSL, Gpus(), None, None),
+        ("windows.memory", {}, Gpus(), None, ("not applicable", "this is not WSL2")),
+        ("windows.memory", WSL, Gpus(), None, None),
+        ("windows.toast", WSL, Gpus(), None, ("not applicable", "PowerShell cannot be used")),
+        ("windows.powershell", WSL, Gpus(), None, None),
+        ("gpu.desktop", {}, Gpus(), None, ("not applicable", "no GPU answers")),
+        ("gpu.desktop", {}, CARD, None, None),
+        ("torch.kernel", {}, Gpus(), (TORCH,), ("not applicable", "no GPU answers")),
+        ("torch.kernel", {}, CARD, None, ("could not tell", "torch was not checked")),
+        ("torch.kernel", {}, CARD, (), ("not applicable", "no Python with torch was found")),
+        ("torch.kernel", {}, CARD, (TORCH,), None),
+        ("memory.size", {}, Gpus(), None, None),
+    ],
+)
+def test_a_check_that_does_not_apply_says_why(machine, check, files, gpus, torch, lacks):
+    here = machine(files)
+    here.gpus, here.torch = gpus, torch
+    (asked,) = (one for one in CHECKS if one.id == check)
+    said = _lacking(asked, here)
+
+    assert (said and (said.state, str(said.found))) == lacks
