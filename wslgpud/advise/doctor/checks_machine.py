@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
 
@@ -141,13 +142,13 @@ def overcommit(machine: Evidence) -> Outcome:
 @check("kernel.max_map_count", "vm.max_map_count")
 def max_map_count(machine: Evidence) -> Outcome:
     """Big models and vector databases need many memory mappings."""
-    return _sysctl(machine, "vm.max_map_count", MAPS, range(MAPS, 1 << 62))
+    return _sysctl(machine, "vm.max_map_count", MAPS, range(MAPS, sys.maxsize))
 
 
 @check("kernel.inotify", "inotify watches")
 def inotify(machine: Evidence) -> Outcome:
     """Editors and TensorBoard stop seeing changes when these run out."""
-    return _sysctl(machine, "fs.inotify.max_user_watches", MANY_WATCHES, range(WATCHES, 1 << 62))
+    return _sysctl(machine, "fs.inotify.max_user_watches", MANY_WATCHES, range(WATCHES, sys.maxsize))
 
 
 @check("kernel.pressure", "Pressure (PSI)")
