@@ -56,7 +56,7 @@ def test_only_critical_incidents_of_the_time_and_of_the_resources_in_question_ar
     assert tried(leak, resources=("gpu", "cgroup")) == []
     assert len(tried(leak, resources=("ram",))) == 1
     assert len(tried(leak, (opened, 4e9))) == 1
-    assert tried(leak, (opened + 0.001, 4e9)) == []
+    assert tried(leak, (opened + 0.001, 4e9)) == [], "not under the number of a later row either"
     assert tried(leak, (0.0, opened - 0.001)) == []
     assert len(tried(leak, (0.0, paused + 1.0))) == 1
 

@@ -26,7 +26,7 @@ def pauses(reader: Reader, walls: tuple[float, float], settings: BrakeSettings) 
     nor whether it is exempt from pausing.
     """
     start, end = walls
-    for incident in sorted(grouped(reader.changes(start)), key=lambda one: one.id):
+    for incident in sorted(grouped(reader.changes()), key=lambda one: one.id):
         asked = story(incident.rule) == MEMORY and resource_kind(incident.resource) in settings.resources
         if not asked or incident.worst < Level.CRITICAL or not start <= incident.opened_wall <= end:
             continue
