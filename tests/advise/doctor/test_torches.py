@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.doctor.torches import PROBE, ask, pythons_with_torch, runs_on, version
+from wslgpud.advise.doctor.torches import PROBE, _facts, ask, pythons_with_torch, runs_on, version
 
 FAKE_TORCH = """
 import types
@@ -130,6 +130,37 @@ def test_a_python_that_hangs_crashes_or_babbles_says_so(public, script, failure)
     assert str(facts.failure) == failure
 
 
+@pytest.mark.parametrize(
+    "spoilt", [{"devices": [["RTX", [12]]]}, {"ran": 1}, {"pinned": [1]}, {"cudnn": "9"}, {"cuda": 12}]
+)
+def test_an_answer_of_another_form_is_none(spoilt):
+    answer = {
+        "version": "2.7",
+        "cuda": "12.8",
+        "architectures": ["sm_120"],
+        "devices": [["RTX", [12, 0]]],
+        "kernel": "",
+        "ran": True,
+        "tf32": False,
+        "cudnn": 90701,
+        "pinned": None,
+    }
+
+    facts = _facts("/p", f"warning\n{json.dumps(answer)}\n", "", 0)
+    assert (facts.devices, facts.cudnn, facts.tf32, facts.pinned) == ((("RTX", (12, 0)),), 90701, False, None)
+    assert (facts.cuda, facts.architectures, facts.ran) == ("12.8", ("sm_120",), True)
+    told = _facts("/p", json.dumps(answer | spoilt), "first\nlast\n", 3)
+    assert (told.version, str(told.failure)) == ("", "last")
+    assert str(_facts("/p", "", "", 3).failure) == "ended with status 3"
+
+
+def test_four_environments_are_asked_at_most_and_only_those_with_torch(tmp_path):
+    found = [tmp_path / str(number) / "bin" / "python" for number in range(6)]
+
+    assert pythons_with_torch(found, dict.fromkeys(found, True)) == found[:4]
+    assert pythons_with_torch(found, {found[5]: True, found[0]: False}) == [found[5]]
+
+
 def test_a_program_that_cannot_be_started_says_so(tmp_path):
     (facts,) = ask([tmp_path / "none"], os.environ)
 
@@ -146,6 +177,8 @@ def test_a_program_that_cannot_be_started_says_so(tmp_path):
         (["sm_90", "compute_90"], (12, 0), True),
         (["compute_120"], (9, 0), False),
         (["sm_90a"], (9, 0), True),
+        (["compute_80"], (8, 0), True),
+        (["compute_89"], (8, 6), False),
         (["gfx90a"], (9, 0), False),
         ([], (9, 0), False),
     ],
@@ -162,6 +195,7 @@ def test_odd_names_of_architectures_harm_nobody(names, card):
 def test_versions_compare_as_numbers():
     assert version("2.10.0+cu128") > version("2.9.1")
     assert version("6.6.87.2-microsoft-standard-WSL2") == (6, 6, 87)
+    assert version("2.7.1+cu128") == (2, 7, 1)
 
 
 def test_an_environment_with_two_names_is_asked_once(tmp_path):

@@ -14,7 +14,7 @@ from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.edit import CannotSet, changed, encoded, readable
 from wslgpud.advise.wslconfig.files import backups, decoded, replace
 from wslgpud.probes.wsl_config import parse
-from wslgpud.probes.wsl_keys import WSLCONFIG
+from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 30, 5, tzinfo=timezone.utc)
@@ -121,6 +121,50 @@ def test_a_file_without_a_last_line_end_gets_one_before_what_is_added():
     assert changed("[wsl2]\nmemory=8GB", {"experimental.autoMemoryReclaim": "disabled"}) == (
         "[wsl2]\nmemory=8GB\n\n[experimental]\nautoMemoryReclaim=disabled\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", "[wsl2]\r\nswap=1GB\r\n"),
+        ("\n", "\n[wsl2]\nswap=1GB\n"),
+        ("# mine", "# mine\n\n[wsl2]\nswap=1GB\n"),
+        ("# mine\n", "# mine\n\n[wsl2]\nswap=1GB\n"),
+        ("[general]\nx=\\", "[general]\nx=\\\n\n\n[wsl2]\nswap=1GB\n"),
+        ("[wsl2]", "[wsl2]\nswap=1GB"),
+        ("[wsl2]\nmemory=8GB # all\n\n[general]\n", "[wsl2]\nmemory=8GB # all\nswap=1GB\n\n[general]\n"),
+        ("[wsl2]\nswap = 8GB # much\nswap=9GB\n", "[wsl2]\nswap = 1GB # much\n"),
+        ("[general]\n  swap=8GB\n[wsl2]\n", "[general]\n[wsl2]\nswap=1GB\n"),
+        ("[wsl2 ]\nmemory=8GB\n", "[wsl2]\nmemory=8GB\nswap=1GB\n"),
+        ("[wsl2] memory=8GB\n", "[wsl2]\nmemory=8GB\nswap=1GB\n"),
+        ("[general ]\n[wsl2]\n", "[general ]\n[wsl2]\nswap=1GB\n"),
+    ],
+)
+def test_a_setting_gets_a_line_in_its_section_and_no_other_line_contradicts_it(old, new):
+    assert changed(old, {"wsl2.swap": "1GB"}) == new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", "[boot]\nsystemd=true\n"),
+        ("[boot ]\r\n", "[boot]\nsystemd=true\n"),
+        ("[gpu ]\n[boot]\n", "[gpu]\n[boot]\nsystemd=true\n"),
+        ("odd\n[boot]\n", "# odd\n[boot]\nsystemd=true\n"),
+        ("[a-b]\nx=1\n[boot]\n", "[ab] # [a-b]\nx=1\n[boot]\nsystemd=true\n"),
+        ("[1]\nx=1\n[boot]\n", "[unknown] # [1]\nx=1\n[boot]\nsystemd=true\n"),
+    ],
+)
+def test_in_wsl_conf_lines_at_which_wsl_would_stop_become_comments(old, new):
+    assert changed(old, {"boot.systemd": "true"}, WSL_CONF) == new
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [("a b", "a b"), (" a", '" a"'), ("a#b", '"a#b"'), ('a"b', r"a\"b"), ("a\\b", r"a\\b"), ("a\tb", r"a\tb")],
+)
+def test_a_value_is_quoted_where_wsl_would_cut_it(value, written):
+    assert encoded(value) == written
 
 
 def test_an_unknown_key_is_refused():
