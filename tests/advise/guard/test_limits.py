@@ -176,7 +176,8 @@ def test_a_run_of_which_only_the_shell_was_sampled_has_no_peak_but_the_kernels(b
 
 def machine(folder: Path, meminfo: str = "MemTotal: 1048576 kB\nSwapTotal: 1024 kB\n") -> RecordedHost:
     rollup = "Pss: 999 kB\nPss_Anon: 1024 kB\nPss_Shmem: 2048 kB\nSwapPss: 4096 kB\n"
-    for path, text in {"meminfo": meminfo, "2/smaps_rollup": rollup, "3/smaps_rollup": rollup}.items():
+    resident = "Pss_Anon: 7168 kB\nPss_Shmem: 0 kB\nSwapPss: 0 kB\n"
+    for path, text in {"meminfo": meminfo, "2/smaps_rollup": rollup, "3/smaps_rollup": resident}.items():
         file = folder / "root/proc" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
