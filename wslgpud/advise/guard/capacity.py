@@ -142,14 +142,14 @@ class SweepStep:
     ram_bytes: int | None
     vram_bytes: int | None
 
-    @property
-    def number(self) -> float | None:
-        """The value as a number, if it is a finite one."""
-        try:
-            number = float(self.value)
-        except ValueError:
-            return None
-        return number if math.isfinite(number) else None
+
+def _number(value: str) -> float | None:
+    """Return a value of a sweep as a number, if it is a finite one."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
@@ -170,10 +170,10 @@ def too_much(
     steps: Sequence[SweepStep], value: str, ram_room_bytes: int, vram_room_bytes: int | None
 ) -> Message | None:
     """Return why the next value will not fit; None: it fits, or is unknown."""
-    new = SweepStep(value, 0, 0.0, None, None).number
+    new = _number(value)
     if new is None:
         return None
-    known = [(s.number, s.ram_bytes, s.vram_bytes) for s in steps if s.code == 0 and s.number is not None]
+    known = [(x, s.ram_bytes, s.vram_bytes) for s in steps if s.code == 0 and (x := _number(s.value)) is not None]
     ram = predict([(x, ram) for x, ram, _ in known if ram is not None], new)
     vram = predict([(x, vram) for x, _, vram in known if vram is not None], new)
     if vram is not None and vram_room_bytes is not None and vram * CAUTION > vram_room_bytes:
