@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wslgpud.series.curves import Curve
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-_ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
+_ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15)
 DAY_SECONDS = 86400
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 #: width of the labels left of a headroom plot, and its minimum width in a narrow terminal
@@ -94,7 +94,7 @@ def _labels(low: float, high: float, height: int, write: Callable[[float], str])
 def _range(values: Sequence[float], base: int) -> tuple[float, float]:
     """Return the range of the axis, in round numbers; from 0 unless that hides everything."""
     least, most = min(values), max(values)
-    if least >= 0 and least < 0.7 * most:
+    if 0 <= least < 0.7 * most:
         least = 0.0
     if least == most:
         return (0.0, most) if most > 0 else (least - 1.0, least + 1.0)

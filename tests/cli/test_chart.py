@@ -1,0 +1,204 @@
+"""Drawings on a terminal, dot by dot: what stands where, and how the axes are labelled."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from wslgpud.alerts.report import HeadroomCurve
+from wslgpud.cli.chart import chart, headroom, strip
+from wslgpud.colors import TERMINAL_LINES
+from wslgpud.model import Level
+from wslgpud.series.curves import Curve
+from wslgpud.store import SeriesRef
+from wslgpud.words.units import size
+
+START = datetime(2026, 11, 20, 14, 0).timestamp()
+DAY_SECONDS = 86400
+MIB = 1 << 20
+
+
+def curve(*values: float, unit: str = "", every: float = 10.0) -> Curve:
+    points = [(START + n * every, value, value, value) for n, value in enumerate(values)]
+    return Curve(SeriesRef("x"), unit, rate=False, points=points)
+
+
+def drawn(*curves: Curve, seconds: float = 100.0, width: int = 29, height: int = 5) -> list[str]:
+    def write(value: float) -> str:
+        return size(value) if curves[0].unit == "bytes" else f"{value:g}"
+
+    return [line.plain for line in chart(curves, START, START + seconds, 10.0, write, width=width, height=height)]
+
+
+def test_each_step_is_as_wide_as_it_lasts_and_joined_to_the_one_before() -> None:
+    assert drawn(curve(*range(10))) == [
+        " 10 ┤                     ⢠⠤⠄",
+        "    ┤                ⢠⠤⠤⠏⠉⠉",
+        "  5 ┤         ⢀⣀⣀⡤⠤⠏⠉⠉",
+        "    ┤    ⢀⣀⣀⡖⠒⠚",
+        "  0 ┤⣀⣀⡖⠒⠚",
+        "     14:00:00        14:01:40",
+    ]
+
+
+def test_a_step_shows_its_extremes_and_a_gap_stays_empty() -> None:
+    points = [(0.0, 0.0, 2.0, 4.0), (10.0, 3.0, 3.0, 3.0), (25.0, 1.0, 1.0, 1.0), (60.0, 4.0, 4.0, 4.0)]
+    extremes = Curve(SeriesRef("x"), "", rate=False, points=[(START + at, *rest) for at, *rest in points])
+
+    assert drawn(extremes) == [
+        " 4 ┤⣿⣿⡇            ⠉⠉⠁",
+        "   ┤⣿⣿⣷⠒⠒",
+        " 2 ┤⣿⣿⡿",
+        "   ┤⣿⣿⡇   ⠤⠤⠄",
+        " 0 ┤⣿⣿⡇",
+        "    14:00:00         14:01:40",
+    ]
+
+
+def test_curves_lie_over_each_other_each_in_its_colour() -> None:
+    curves = [curve(0, 0, 0), curve(1, 1, 0)]
+    *rows, _ = chart(curves, START, START + 30, 10.0, "{:g}".format, width=28, height=3)
+    inks = [{str(span.style) for span in row.spans if span.start >= 6} for row in rows]
+
+    assert [row.plain for row in rows] == [
+        "   1 ┤⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⢹",
+        " 0.5 ┤              ⢸",
+        "   0 ┤⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣸⣀⣀⣀⣀⣀⣀⡀",
+    ]
+    first, second = TERMINAL_LINES[:2]
+    assert inks == [{second}, {second}, {first, second}]
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ((0, 0), ["1", "0", "-1"]),
+        ((5, 5), ["5", "2.5", "0"]),
+        ((-3, -3), ["-2", "-3", "-4"]),
+        ((6.9, 10), ["10", "5", "0"]),
+        ((7, 10), ["10", "8.5", "7"]),
+        ((-1, 2), ["2", "0.5", "-1"]),
+        ((-40, -3), ["0", "-20", "-40"]),
+        ((100, 101), ["101", "100.5", "100"]),
+        ((1000, 1013), ["1015", "1007.5", "1000"]),
+        ((19.9, 20.15), ["20.175", "20.025", "19.875"]),
+        ((70, 79.95), ["80", "75", "70"]),
+        ((0, 201), ["250", "125", "0"]),
+    ],
+)
+def test_the_axis_has_round_numbers_and_begins_at_0_unless_that_hides_everything(
+    values: tuple[float, ...], labels: list[str]
+) -> None:
+    told = [line.partition("┤")[0].strip() for line in drawn(curve(*values))]
+
+    assert [told[0], told[2], told[4]] == labels
+
+
+@pytest.mark.parametrize(
+    ("most", "labels"),
+    [
+        (700 << 10, ["800 KiB", "400 KiB", "0 KiB"]),
+        (1000 * MIB, ["1000 MiB", "500 MiB", "0 KiB"]),
+        (16 << 30, ["20 GiB", "10 GiB", "0 KiB"]),
+    ],
+)
+def test_bytes_are_round_in_their_binary_unit(most: int, labels: list[str]) -> None:
+    told = [line.partition("┤")[0].strip() for line in drawn(curve(0, most, unit="bytes"))]
+
+    assert [told[0], told[2], told[4]] == labels
+
+
+@pytest.mark.parametrize(
+    ("seconds", "width", "times"),
+    [
+        (1199, 29, "14:00:00 14:19:59"),
+        (1200, 29, "14:00 14:20"),
+        (2 * DAY_SECONDS, 29, "14:00 14:00"),
+        (2 * DAY_SECONDS + 1, 29, "11-20 11-22"),
+        (300 * DAY_SECONDS, 29, "11-20 09-16"),
+        (300 * DAY_SECONDS + 1, 29, "2026-11 2027-09"),
+        (1200, 53, "14:00 14:20"),
+        (1200, 54, "14:00 14:10 14:20"),
+        (1200, 1000, "14:00 14:04 14:08 14:12 14:16 14:20"),
+    ],
+)
+def test_the_axis_of_time_tells_as_much_as_its_span_and_room_need(seconds: float, width: int, times: str) -> None:
+    assert " ".join(drawn(curve(0, 1), seconds=seconds, width=width)[-1].split()) == times
+
+
+def test_times_stand_below_their_moments() -> None:
+    assert (
+        drawn(curve(0, 1), seconds=1200, width=69)[-1]
+        == "      14:00                        14:10                        14:20"
+    )
+
+
+def left(*shares: float | None, every: float = 1.0, level: Level = Level.OK) -> HeadroomCurve:
+    """Return the headroom of 100 MiB, from a share for each time; None is a time without a sample."""
+    points = [(START + n * every, share * 100 * MIB, level) for n, share in enumerate(shares) if share is not None]
+    return HeadroomCurve("ram", 100.0 * MIB, points)
+
+
+def bottom(curve: HeadroomCurve) -> str:
+    """Return the bars next to the axis, of thirty columns, a second each."""
+    (line,) = [line for line in headroom(curve, START, START + 30, width=10) if line.startswith("          |")][-1:]
+    return line.partition("|")[2]
+
+
+def test_headroom_is_drawn_with_its_levels_its_marks_and_its_forecast() -> None:
+    points = [(START + n, (60 - n) * 2.0 * MIB, Level(min(4, n // 12))) for n in range(60)]
+    marks = [(START + 20, "warned"), (START + 29, "left"), (START + 30, "right"), (START + 55, "killed")]
+    forecast = [(START + 50, 90.0 * MIB), (START + 55, -1.0 * MIB), (START + 5, 90.0 * MIB)]
+
+    assert headroom(HeadroomCurve("ram", 100.0 * MIB, points), START, START + 60, marks, forecast, width=60) == [
+        "RAM: left of 100 MiB",
+        "  100 MiB |████████▆▅▃▂                            ·",
+        "          |█████████████▅▃▂",
+        "          |█████████████████▅▃▂",
+        "          |█████████████████████▆▃▂",
+        "          |█████████████████████████▆▃▂",
+        "   50 MiB |█████████████████████████████▆▅▂",
+        "          |█████████████████████████████████▆▅▂",
+        "          |█████████████████████████████████████▆▅▃",
+        "          |█████████████████████████████████████████▆▅▃",
+        "          |█████████████████████████████████████████████▆▅▃▂",
+        "    level |         ----------░░░░░░░░░░▓▓▓▓▓▓▓▓▓▓██████████",
+        "           14:00:00                                 14:01:00",
+        "           - info  ░ warning  ▓ critical  █ emergency",
+        "           · above the bars: forecast when the warning left",
+        "                           ^ warned",
+        "                                  ^ left",
+        "                             right ^",
+        "                                                killed ^",
+    ]
+
+
+def test_the_picture_is_of_30_to_72_columns() -> None:
+    for width, columns in ((10, 30), (41, 30), (42, 31), (83, 72), (84, 72)):
+        *_, bars, _levels, _clock = headroom(left(1, 1), START, START + 1, width=width)
+        assert len(bars.partition("|")[2]) == columns
+
+
+def test_only_a_time_of_more_than_three_steps_without_a_sample_is_a_gap() -> None:
+    full, none = [1.0], [None]
+
+    assert bottom(left(*full * 10, *none * 2, *full * 18)) == "█" * 30
+    assert bottom(left(*full * 10, *none * 3, *full * 17)) == "█" * 10 + " " * 3 + "█" * 17
+    assert bottom(left(*none * 3, *full * 10)) == " " * 3 + "█" * 10
+    assert bottom(left(*full * 6, every=2.0)) == "█" * 12
+
+
+def test_a_column_shows_the_least_headroom_and_the_worst_level_of_its_time() -> None:
+    mixed = [
+        (START, 100.0 * MIB, Level.OK),
+        (START + 0.2, 5.0 * MIB, Level.WARNING),
+        (START + 0.4, 50.0 * MIB, Level.INFO),
+    ]
+    lines = headroom(HeadroomCurve("ram", 100.0 * MIB, mixed), START, START + 30, width=10)
+
+    assert [line.partition("|")[2] for line in lines[1:12]] == ["", "", "", "", "", "", "", "", "", "▄", "░"]
+
+
+def test_a_strip_has_a_character_for_each_share() -> None:
+    assert strip([0, 0.0625, 0.07, 0.5, 0.94, 1, 2, -1]) == "  ▁▄███ "
