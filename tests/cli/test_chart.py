@@ -44,7 +44,9 @@ def test_each_step_is_as_wide_as_it_lasts_and_joined_to_the_one_before() -> None
 
 def test_a_step_shows_its_extremes_and_a_gap_stays_empty() -> None:
     points = [(0.0, 0.0, 2.0, 4.0), (10.0, 3.0, 3.0, 3.0), (25.0, 1.0, 1.0, 1.0), (60.0, 4.0, 4.0, 4.0)]
-    extremes = Curve(SeriesRef("x"), "", rate=False, points=[(START + at, *rest) for at, *rest in points])
+    extremes = Curve(
+        SeriesRef("x"), "", rate=False, points=[(START + at, low, mean, high) for at, low, mean, high in points]
+    )
 
     assert drawn(extremes) == [
         " 4 ┤⣿⣿⡇            ⠉⠉⠁",
