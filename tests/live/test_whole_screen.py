@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from datetime import datetime
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.test_rows import drawn, looked
+from tests.live.test_rows import drawn, looked, printed
 from tests.support.documents import GIB, calm, leak
-from wslgpud.cli.console import Console
 from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, Values
 from wslgpud.cli.rows import SPANS_SECONDS, RowContext, Shown, bar, rule, spark
 from wslgpud.cli.rows_machine import process_table, processes
@@ -134,10 +132,7 @@ def test_everything_stands_in_its_place_on_a_terminal(name: str, size: tuple[int
 
 
 def test_everything_stands_in_its_place_where_lines_have_no_end() -> None:
-    console = Console(width=90, file=io.StringIO())
-    console.print(once(full()))
-
-    assert lines(console.file.getvalue()) == drawn_before("once")
+    assert lines(printed(once(full()), 90)) == drawn_before("once")
 
 
 @pytest.mark.parametrize(("width", "bars", "sparks"), [(75, 0, 0), (76, 1, 0), (109, 1, 0), (110, 1, 1)])
@@ -252,18 +247,15 @@ def test_only_programs_that_matter_are_listed_where_lines_have_no_end() -> None:
     for pid, rise in (("4", float(MIB)), ("5", MIB + 1.0)):
         curves.seed(CurveKey("rss", pid), [(float(n), n * rise) for n in range(61)])
     look = looked(calm(at=NOW, processes=[small, *rest]))
-    console = Console(width=90, file=io.StringIO())
-    console.print(replace(once(look), trail=curves))
+    text = printed(replace(once(look), trail=curves), 90)
 
-    assert re.findall(r"x(\d)$", "\n".join(lines(console.file.getvalue())), re.MULTILINE) == ["2", "3", "5"]
+    assert re.findall(r"x(\d)$", "\n".join(lines(text)), re.MULTILINE) == ["2", "3", "5"]
 
 
 def test_eight_programs_are_listed_where_lines_have_no_end() -> None:
     look = looked(calm(at=NOW, processes=[program(n, n * GIB) for n in range(10, 30)]))
-    console = Console(width=90, file=io.StringIO())
-    console.print(once(look))
 
-    assert len(re.findall(r"x\d\d\b", console.file.getvalue())) == 8
+    assert len(re.findall(r"x\d\d\b", printed(once(look), 90))) == 8
 
 
 def test_noise_is_no_growth() -> None:

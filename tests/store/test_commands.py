@@ -450,7 +450,7 @@ def test_values_are_written_as_people_write_them(value, unit, rate, text):
 def test_the_axis_of_a_curve_that_hardly_moves_tells_how_much_it_does():
     ref = SeriesRef("memory_available_bytes", (), "pc")
     points = [(float(i), *[23 * 2**30 + i * 2**20] * 3) for i in range(150)]
-    lines = chart([Curve(ref, "bytes", rate=False, points=points)], 0, 150, 1, size, width=80)
+    lines = chart([Curve(ref, "bytes", rate=False, points=points)], 0, 150, 1, size, width=80, height=12)
     told = [line.plain.partition("┤")[0].strip() for line in lines]
 
     assert [label for label in told if label][:3] == ["+200 MiB", "+91 MiB", "23 GiB"]

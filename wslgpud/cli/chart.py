@@ -40,7 +40,7 @@ def chart(
     write: Callable[[float], str],
     *,
     width: int,
-    height: int = 12,
+    height: int,
 ) -> Iterator[Text]:
     """Draw curves of one unit, with two by four dots per character; each step is as wide as it lasts.
 
