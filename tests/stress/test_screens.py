@@ -1,0 +1,131 @@
+"""The screens of stress runs, character by character, with every figure that they can show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.stress.support import MIB, night
+from wslgpud.cli import stress_screen
+from wslgpud.cli.stress_screen import Progress
+from wslgpud.model import StressResult
+from wslgpud.stress.comparison import by_key, differences
+from wslgpud.words import say
+
+GIB = 1 << 30
+NOON = datetime(2026, 11, 20, 12, 0).timestamp()
+DAY_SECONDS = 86400.0
+Shown = Callable[..., list[str]]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shown:
+    def show(draw: Callable[..., None], *arguments: object, **options: object) -> list[str]:
+        monkeypatch.setenv("COLUMNS", "110")
+        draw(*arguments, **options)
+        return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+    return show
+
+
+def drawn_before(name: str) -> list[str]:
+    return (Path(__file__).parent / "screens" / f"{name}.txt").read_text().splitlines()
+
+
+def nights() -> list[StressResult]:
+    """Return a week of runs: two drivers, one card more, one that was left, one without figures."""
+    found = [night(n, write_median=(800 + n) * 1e9, usable_bytes=(14000 + 16 * n) * MIB) for n in range(3)]
+    found += [night(n, driver="581.15", uuid=f"GPU-{n - 2}") for n in (3, 4)]
+    found += [night(5, verdict="skipped", reason=say("the GPU does not answer"))]
+    found += [replace(night(6), values={"free_bytes": 0.0, "verified_bytes": 0.0, "read_median": 1e9})]
+    return [replace(run, wall=NOON + DAY_SECONDS * n) for n, run in enumerate(found)]
+
+
+def everything() -> StressResult:
+    """Return a run of which everything is known."""
+    key = {"mode": "full", "wsl": "no", "reserve_bytes": str(GIB), "engine": "3", "torch": "2.13.0", "driver": ""}
+    values = {
+        "spec_bytes": 16.0 * GIB,
+        "usable_bytes": 14.0 * GIB,
+        "peak_bandwidth": 1000e9,
+        **{
+            f"{kind}_{which}": n * 100e9 for n, kind in enumerate(("write", "change"), 7) for which in ("median", "min")
+        },
+        "read_median": 700e9,
+        "temperature_max_celsius": 70.4,
+        "power_max_watts": 300.4,
+        "memory_clock_hertz": 14.0e9,
+        "slowed_ratio": 0.1,
+        "ecc_corrected": 1,
+        "ecc_uncorrected": 2,
+    }
+    rung = {"target": 2 * GIB, "outcome": "ok", "actual": 2e9}
+    bad = {"pattern": "walking", "class": "dedicated", "bits": {"7": 2}}
+    sample = {"word": 5, "expected": "0", "got": "1"}
+    slow = {"bytes": 3e9, "write": 0.1, "change": 0.1, "read": 0.2}
+    detail = {
+        "ladder": [
+            {**rung, "allocate_seconds": 0.0123, "write_seconds": 0.01},
+            {**rung, "allocate_seconds": None, "write_seconds": 0.0, "outcome": "refused"},
+        ],
+        "patterns": [{"name": "walking", "seconds": 1.234, "verified": 9 * GIB, "bad_words": 3}],
+        "errors": [
+            {**bad, "chunk": 1, "words": 1234, "samples": [sample]},
+            {**bad, "chunk": 1, "words": 5, "samples": []},
+            {**bad, "chunk": 2, "words": 0, "samples": [], "bits": {str(n): 1 for n in range(4)}},
+            {**bad, "chunk": 2, "words": 7, "samples": [sample], "bits": {str(n): 1 for n in range(5)}},
+            {"chunk": 3, "samples": [sample]},
+        ],
+        "chunks": [{"index": 4, "class": "dedicated", **slow}, {"index": 5, "class": "spilled", **slow}],
+        "phases": {"filling": 1.5, "soak": 2.25},
+    }
+    return replace(night(0, **values), key=key, detail=detail)
+
+
+def test_a_run_is_shown_with_all_its_rows(shown: Shown) -> None:
+    assert shown(stress_screen.print_run, everything(), rows=True) == drawn_before("run")
+
+
+def test_a_run_is_shown_without_rows_and_without_what_is_not_known(shown: Shown) -> None:
+    bare = replace(night(0), values={"usable_bytes": 14.0 * GIB, "read_median": 700e9})
+
+    assert shown(stress_screen.print_run, bare) == drawn_before("bare")
+
+
+def test_the_history_has_a_line_for_each_run(shown: Shown) -> None:
+    assert shown(stress_screen.print_history, list(enumerate(nights(), 8))) == drawn_before("history")
+
+
+def test_runs_of_two_drivers_are_compared(shown: Shown) -> None:
+    columns = by_key(nights()[:5])
+
+    assert shown(stress_screen.print_differences, list(columns), differences(columns)) == drawn_before("differences")
+
+
+def test_runs_of_one_driver_are_not_compared(shown: Shown) -> None:
+    columns = by_key(nights()[:3])
+    first = shown(stress_screen.print_differences, list(columns), differences(columns))[0]
+
+    assert first == "nothing to compare: all runs are of one driver and torch"
+
+
+def test_complete_runs_of_a_card_are_drawn_from_the_second_one_on(shown: Shown) -> None:
+    assert shown(stress_screen.print_curves, nights()) == drawn_before("curves")
+    assert shown(stress_screen.print_curves, nights()[4:5]) == []
+
+
+def test_the_worker_is_told_of_with_what_is_checked_and_what_is_left() -> None:
+    with Progress(silent=True) as progress:
+        (task,) = progress.tasks
+        progress.line({"event": "beat", "phase": "soak"})
+        notes = [task.fields["note"]]
+        progress.line({"event": "beat", "phase": "soak", "verified": 3 * GIB})
+        notes.append(task.fields["note"])
+        progress.line({"event": "beat", "phase": "soak", "verified": 3 * GIB, "left_seconds": 42.0})
+        notes.append(task.fields["note"])
+
+    assert notes == ["", "3.0 GiB checked", "3.0 GiB checked · about 42 s left"]
