@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from wslgpud.model import GpuSample, StressFinding, StressResult
+from wslgpud.words import MessageLike
 
 MIB = 1 << 20
 
@@ -23,7 +27,16 @@ def gpu(**changes):
     return GpuSample(**given | changes)
 
 
-def night(number, *, verdict="passed", findings=(), driver="576.88", uuid="GPU-1", reason="", **values):
+def night(
+    number: float,
+    *,
+    verdict: Any = "passed",
+    findings: Iterable[Any] = (),
+    driver: str = "576.88",
+    uuid: str = "GPU-1",
+    reason: MessageLike = "",
+    **values: float,
+) -> StressResult:
     """Return the run of one night."""
     figures = {
         "write_median": 800e9,
