@@ -60,16 +60,24 @@ def test_a_step_shows_its_extremes_and_a_gap_stays_empty() -> None:
 
 def test_curves_lie_over_each_other_each_in_its_colour() -> None:
     curves = [curve(0, 0, 0), curve(1, 1, 0)]
-    *rows, _ = chart(curves, START, START + 30, 10.0, "{:g}".format, width=28, height=3)
-    inks = [{str(span.style) for span in row.spans if span.start >= 6} for row in rows]
+    *rows, _ = chart(curves, START, START + 30, 10.0, "{:g}".format, width=28, height=5)
+    first, second = TERMINAL_LINES[:2]
+    inks = [{span.start: str(span.style) for span in row.spans if span.start >= 6} for row in rows]
 
     assert [row.plain for row in rows] == [
         "   1 ┤⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⢹",
+        "     ┤              ⢸",
         " 0.5 ┤              ⢸",
+        "     ┤              ⢸",
         "   0 ┤⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣸⣀⣀⣀⣀⣀⣀⡀",
     ]
-    first, second = TERMINAL_LINES[:2]
-    assert inks == [{second}, {second}, {first, second}]
+    across = dict.fromkeys(range(6, 21), second)
+    below = {**dict.fromkeys(range(6, 20), first), **dict.fromkeys(range(20, 28), second)}
+    assert inks == [across, {20: second}, {20: second}, {20: second}, below]
+
+
+def test_a_short_step_is_a_dot() -> None:
+    assert drawn(curve(1), seconds=10_000, height=3)[0] == "   1 ┤⠁"
 
 
 @pytest.mark.parametrize(

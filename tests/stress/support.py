@@ -11,9 +11,9 @@ from wslgpud.words import MessageLike
 MIB = 1 << 20
 
 
-def gpu(**changes):
+def gpu(**changes: Any) -> GpuSample:
     """Return an idle RTX 5070 Ti."""
-    given = {
+    given: dict[str, Any] = {
         "index": 0,
         "uuid": "GPU-1",
         "name": "NVIDIA GeForce RTX 5070 Ti",

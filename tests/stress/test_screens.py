@@ -83,7 +83,7 @@ def everything() -> StressResult:
         "chunks": [{"index": 4, "class": "dedicated", **slow}, {"index": 5, "class": "spilled", **slow}],
         "phases": {"filling": 1.5, "soak": 2.25},
     }
-    return replace(night(0, **values), key=key, detail=detail)
+    return replace(night(0), values={**night(0).values, **values}, key=key, detail=detail)
 
 
 def test_a_run_is_shown_with_all_its_rows(shown: Shown) -> None:

@@ -1,0 +1,136 @@
+"""The list of incidents and the report of one on a terminal, character by character."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.alerts.ticks import transition
+from wslgpud.alerts.incidents import Incident
+from wslgpud.alerts.report import HeadroomCurve, Report
+from wslgpud.cli.incidents import _fitted, _list, _readable
+from wslgpud.model import Forecast, Level
+from wslgpud.words import Message
+
+GIB = 1 << 30
+START = datetime(2026, 11, 20, 14, 0).timestamp()
+
+
+def at(seconds: float) -> str:
+    return datetime.fromtimestamp(START + seconds).astimezone().isoformat()
+
+
+def drawn_before(name: str) -> list[str]:
+    return (Path(__file__).parent / "screens" / f"{name}.txt").read_text().splitlines()
+
+
+def incident(**more: Any) -> Incident:
+    row = replace(transition(20, Level.OK, Level.WARNING), wall=START + 20)
+    walls = {
+        "opened_wall": START + 15,
+        "changed_wall": START + 55,
+        "warned_wall": START + 20,
+        "closed_wall": START + 50,
+    }
+    given = {
+        "level": Level.OK,
+        "worst": Level.CRITICAL,
+        "message": Message("x"),
+        "first": row,
+        "last": row,
+        "last_id": 1,
+    }
+    return Incident(**{"id": 12, "rule": "memory_exhaustion", "resource": "ram", **walls, **given, **more})
+
+
+def report(found: Incident, **more: Any) -> Report:
+    """Return the report of a minute, with a forecast that warned after 20 s."""
+    points = [(START + n, float((60 - n) * GIB), Level(min(4, n // 12))) for n in range(60)]
+    names = ("ram", "gpu0", "cgroup:/a", "gpu1", "swap", "disk", "gpu2")
+    curves = [HeadroomCurve(name, 64.0 * GIB, points[: 60 - n]) for n, name in enumerate(names)]
+    forecast = Forecast("ram", Level.WARNING, 40 * GIB, 64 * GIB, 1e9, 20.0, 40.0, 70.0)
+    warned = replace(transition(20, Level.OK, Level.WARNING), wall=START + 20, forecast=forecast)
+    document = {
+        "id": 12,
+        "rule": found.rule,
+        "name": "RAM",
+        "headline": "RAM full",
+        "worst_level": "critical",
+        "opened": at(15),
+        "moment": at(55),
+        "evidence": "it was seen",
+        "growing": [{"who": "train.py (pid 7)", "grown_bytes": 3 * GIB, "seconds": 90.0}],
+        "levels": [
+            {"at": at(20), "level": "warning", "headline": "RAM full in ~40 s"},
+            {"at": at(50), "level": "ok", "headline": "over"},
+        ],
+        "messages": [
+            {"at": at(20), "channel": "desktop", "sent": at(21.4)},
+            {"at": at(20), "channel": "webhook", "sent": at(21.5)},
+            {"at": at(20), "channel": "email", "error": "refused"},
+            {"at": at(20), "channel": "log"},
+        ],
+        "events": [{"at": at(55), "text": "killed"}],
+        **more,
+    }
+    return Report(found, START + 55, warned, START, START + 60, document, curves)
+
+
+MORE = {
+    "outcome": "python was killed",
+    "trouble": "the driver hung",
+    "false_alarm": True,
+    "advice": "Save its work, then stop it.",
+    "kernel": ["a line"],
+    "crash_dumps": ["a dump"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("closed", report(incident())),
+        ("open", report(incident(closed_wall=None))),
+        ("unclean", report(incident(rule="unclean_end"), **MORE)),
+    ],
+)
+def test_a_report_is_shown(name: str, found: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+
+    assert _fitted(_readable(found)).splitlines() == drawn_before(name)
+
+
+def test_a_kill_is_marked_in_place_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    killed = incident(kill=replace(transition(55, Level.OK, Level.CRITICAL), wall=START + 55))
+    marks = [line.strip() for line in _readable(report(killed)).splitlines() if "^" in line]
+
+    assert marks == ["^ Warned 14:00:20", "Killed 14:00:55 ^"]
+
+
+def test_marks_and_forecast_stay_within_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    for warned, closed, marks in ((0, 60, 2), (-1, 61, 0), (0, 61, 1)):
+        found = report(incident(warned_wall=START + warned, closed_wall=START + closed))
+        assert _readable(found).count("^") == marks
+    assert "forecast when the warning left" not in _readable(report(incident())._replace(warned=None))
+    assert "^" not in _readable(report(incident()), charts=False)
+    assert "left of" not in _readable(report(incident())._replace(curves=[]))
+
+
+def test_the_list_has_its_story_and_below_it_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    one = {"id": 9, "name": "RAM", "opened": at(0), "worst_level": "critical", "headline": "RAM full"}
+    path = {**one, "id": 123, "name": "cgroup /a/very/long/path/of/a.service", "outcome": "it ended by itself"}
+
+    assert _list([one, path]).splitlines() == [
+        "    ID  when              level      subject                       story",
+        "     9  2026-11-20 14:00  critical   RAM                           RAM full",
+        "   123  2026-11-20 14:00  critical   …very/long/path/of/a.service  RAM full",
+        "        it ended by itself",
+    ]
+    assert _list([]) == "nothing went wrong"
