@@ -1,0 +1,195 @@
+"""The history over the live view, and the figures of ``wslgpud history``, character by character."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+from rich.text import Text
+
+from tests.live.test_rows import looked, printed
+from tests.support.documents import GIB, calm
+from wslgpud.cli.history import _last, _say_tiers, legend
+from wslgpud.cli.live.live_sample import CurveKey, RecentSeries
+from wslgpud.cli.live.series_source import Drawn, Past, before, trail_past
+from wslgpud.cli.live.series_view import SPANS, SeriesWindow, history
+from wslgpud.colors import TERMINAL_LINES
+from wslgpud.series.curves import Curve
+from wslgpud.store import SeriesRef
+
+NOW = datetime(2026, 11, 20, 14, 0).timestamp()
+HOUR, DAY = 3600.0, 86400.0
+
+
+def curve(name: str, *points: float, unit: str = "bytes", host: str = "", **labels: str) -> Curve:
+    """Return a curve of the last minute, whose extremes are an eighth below and above its values."""
+    placed = [(NOW - 60 + 10 * n, value * 0.875, value, value * 1.125) for n, value in enumerate(points)]
+    return Curve(SeriesRef(name, tuple(labels.items()), host), unit, rate=False, points=placed)
+
+
+def screen(drawn: Drawn | None, trouble: str = "", height: int = 16, **view: Any) -> list[str]:
+    window = SeriesWindow(("ram", "vram"), 1, 0, **view)
+    shown = history(window, drawn, ("from here", trouble), (78, height), NOW)
+    return [line.rstrip() for line in printed(shown, 78).splitlines()]
+
+
+def test_the_range_is_drawn_with_its_curves_its_choices_and_its_source() -> None:
+    curves = [curve("a", *[4 * GIB] * 6), curve("b", *[9 * GIB] * 6), curve("c", 1.0, unit="celsius")]
+
+    assert screen(Drawn(curves, 10.0)) == [
+        " ram  vram",
+        " 1 min  5 min  15 min  1 h  6 h  24 h  7 d  30 d  90 d  1 y",
+        "  15 GiB ┤",
+        "         ┤",
+        "         ┤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⡄",
+        "         ┤⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⡇",
+        " 6.4 GiB ┤",
+        "         ┤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⣤⡄",
+        "         ┤⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠁",
+        "   0 KiB ┤",
+        "          13:59:00          13:59:20               13:59:40           14:00:00",
+        "    series      min     mean      max     last",
+        "━━  b       7.9 GiB  9.0 GiB   10 GiB  9.0 GiB",
+        "━━  a       3.5 GiB  4.0 GiB  4.5 GiB  4.0 GiB",
+        "2026-11-20 13:59:00 to 2026-11-20 14:00:00, a point every 10 s, from here",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "height", "listed", "more"), [(9, 12, 1, 8), (9, 15, 1, 8), (9, 16, 2, 7), (2, 16, 2, 0)]
+)
+def test_a_third_of_the_lines_below_the_choices_lists_curves(count: int, height: int, listed: int, more: int) -> None:
+    lines = screen(Drawn([curve(f"m{n}", *[4 * GIB] * 6) for n in range(count)], 10.0), height=height)
+
+    assert len([line for line in lines if "━━ " in line]) == listed
+    assert (f"and {more} more" in lines[-1]) == bool(more)
+    assert len(lines) == height - 1
+
+
+def test_without_curves_it_is_said_why() -> None:
+    assert screen(None)[-1] == "  looking ..."
+    assert screen(Drawn([], 10.0))[-1] == "  nothing was recorded in this time"
+    assert screen(Drawn([curve("a", 4.0 * GIB)], 10.0), "no answer")[-1] == "  no answer"
+
+
+def test_each_range_is_as_long_as_it_is_called() -> None:
+    assert dict(SPANS) == {
+        "1 min": 60,
+        "5 min": 300,
+        "15 min": 900,
+        "1 h": HOUR,
+        "6 h": 6 * HOUR,
+        "24 h": DAY,
+        "7 d": 7 * DAY,
+        "30 d": 30 * DAY,
+        "90 d": 90 * DAY,
+        "1 y": 365 * DAY,
+    }
+
+
+def test_a_window_moves_by_half_its_length_and_comes_back_to_now() -> None:
+    view = SeriesWindow(("ram", "vram", "gpu"))
+
+    assert (view.word, view.seconds, view.back_seconds, SeriesWindow().word) == ("ram", 900, 0.0, "")
+    assert (view.other(1).word, view.other(-1).word, view.other(1).other(1).other(1).word) == ("vram", "gpu", "ram")
+    assert SeriesWindow().other(1) == SeriesWindow()
+    assert (view.longer(1).seconds, view.longer(-1).seconds) == (HOUR, 300)
+    earlier = view.moved(-1).moved(-1)
+    assert (earlier.back_seconds, earlier.moved(1).back_seconds, earlier.until_now()) == (900.0, 450.0, view)
+
+
+def test_the_legend_has_extremes_mean_and_last_and_the_machine_where_there_are_several() -> None:
+    curves = [curve("a", 4.0, 16.0, 8.0, 12.0, host="pc", uuid="GPU-1", gpu="0"), curve("b", 1.0, host="nas")]
+    lines = printed(legend(curves, lambda value: f"{value:g}"), 90).splitlines()
+    alone = printed(legend(curves[:1], lambda value: f"{value:g}"), 90)
+    many = legend([curve(f"m{n}", 1.0) for n in range(len(TERMINAL_LINES) + 1)], str)
+
+    assert [line.split() for line in lines] == [
+        ["series", "min", "mean", "max", "last"],
+        ["━━", "pc:", 'a{gpu="0"}', "3.5", "10", "18", "12"],
+        ["━━", "nas:", "b", "0.875", "1", "1.125", "1"],
+    ]
+    assert "pc: " not in alone
+    assert [isinstance(mark, Text) for mark in many.columns[0].cells] == [True] * len(TERMINAL_LINES) + [False]
+
+
+def test_a_last_value_tells_its_age_after_90_s() -> None:
+    def told(age: float) -> tuple[str, str]:
+        at = datetime.fromtimestamp(time.time() - age).astimezone().isoformat()
+        return _last({"value": 3 * GIB, "unit": "bytes", "at": at})
+
+    assert told(60) == ("3.0 GiB", "")
+    assert told(120) == ("3.0 GiB", "2 min ago")
+    assert _last({"unit": "bytes"}) == ("", "not recently")
+
+
+def test_what_the_view_has_seen_is_drawn_between_two_moments() -> None:
+    shift = time.time() - time.monotonic()
+    trail = RecentSeries()
+    trail.seed(CurveKey("used", "ram"), [(float(n), n / 100) for n in range(0, 50, 2)])
+    trail.seed(CurveKey("cpu"), [(1.0, 0.5)])
+    past = trail_past(trail)
+    drawn = past.drawn("used", shift + 9.5, shift + 20.5, 100)
+
+    assert list(past.words()) == ["used", "cpu"]
+    (only,) = drawn.curves
+    assert [value for *_, value in only.points] == [0.10, 0.12, 0.14, 0.16, 0.18, 0.20]
+    assert (str(only.ref), only.unit, drawn.step_seconds) == ('used{of="ram"}', "ratio", pytest.approx(2.0))
+    assert past.drawn("used", shift, shift + 50, 10).step_seconds == 5.0
+    assert str(past.drawn("cpu", shift, shift + 50, 10).curves[0].ref) == "cpu"
+
+
+def test_sparklines_begin_with_the_history_of_this_machine_alone() -> None:
+    document = calm(at=datetime.fromtimestamp(NOW).astimezone().isoformat())
+    look = replace(looked(document), mono=1000.0)
+    curves = {
+        "headroom": [curve("headroom_bytes", *[6 * GIB] * 8, resource="ram"), curve("x", 1.0, resource="swap")],
+        "gpu": [curve("gpu_utilization_ratio", 0.5, gpu="0")],
+        "cpu": [curve("cpu_seconds", 0.75, mode="idle"), curve("cpu_seconds", 0.25, mode="user")],
+    }
+    asked = []
+
+    def drawn(word: str, start: float, end: float, points: int) -> Drawn:
+        asked.append((word, start, end, points))
+        return Drawn(curves[word], 10.0)
+
+    past = Past("here", lambda: list(curves), drawn)
+    assert before(past, look) == [
+        (CurveKey("used", "ram"), [(940.0 + 10 * n, 0.75) for n in range(6)]),
+        (CurveKey("busy", "0"), [(940.0, 0.5)]),
+        (CurveKey("cpu"), [(940.0, 0.25)]),
+    ]
+    assert asked == [(word, NOW - 600, NOW, 300) for word in ("headroom", "gpu", "cpu")]
+    curves["gpu"].append(curve("gpu_utilization_ratio", 0.5, host="other", gpu="0"))
+    assert [key for key, _ in before(past, look)] == [CurveKey("used", "ram"), CurveKey("cpu")]
+    assert before(Past("here", list, drawn), look) == [(CurveKey("cpu"), [])]
+
+
+class Kept:
+    """A reader of a history whose samples are kept for a day, and its minutes for ten."""
+
+    def oldest(self) -> Any:
+        return type("Oldest", (), {"raw_wall": NOW - DAY, "minute_wall": NOW - 10 * DAY, "hour_wall": NOW - 90 * DAY})
+
+
+@pytest.mark.parametrize(
+    ("ago", "step", "said"),
+    [
+        (DAY, 10.0, []),
+        (DAY + 1, 10.0, ["samples"]),
+        (DAY + 1, 60.0, []),
+        (DAY + 1, 59.0, ["samples"]),
+        (11 * DAY, 59.0, ["samples", "minutes"]),
+        (11 * DAY, 3599.0, ["minutes"]),
+        (11 * DAY, 3600.0, []),
+    ],
+)
+def test_a_drawing_says_where_it_is_coarser_than_its_steps(
+    ago: float, step: float, said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _say_tiers(Kept(), NOW - ago, step)  # type: ignore[arg-type]
+
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == said
