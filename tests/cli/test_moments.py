@@ -31,8 +31,12 @@ def local(text: str) -> float:
         ("7d", NOW - 7 * 86400),
         ("2h ago", NOW - 7200),
         ("14:00", local("2026-11-20 14:00")),
+        ("15:30", NOW),
+        ("15:30:01", local("2026-11-19 15:30:01")),
         ("18:00", local("2026-11-19 18:00")),
+        ("2w", NOW - 14 * 86400),
         ("today", local("2026-11-20")),
+        ("today 9:05", local("2026-11-20 09:05")),
         ("yesterday", local("2026-11-19")),
         ("Yesterday 22:15", local("2026-11-19 22:15")),
         ("2026-11-20", local("2026-11-20")),
@@ -79,6 +83,8 @@ def test_the_beginning_comes_before_the_end():
     with pytest.raises(Fault) as found:
         span("1h", "2h", NOW)
     assert "--since 1h is not before --until 2h" in str(found.value)
+    with pytest.raises(Fault):
+        span("1h", "1h", NOW)
 
 
 @given(st.integers(1, 10**6), st.sampled_from(sorted(LENGTHS)))
