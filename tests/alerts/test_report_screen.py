@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.alerts.ticks import transition
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.report import HeadroomCurve, Report
+from wslgpud.cli import app
 from wslgpud.cli.incidents import _fitted, _list, _readable
+from wslgpud.config import StoreSettings
 from wslgpud.model import Forecast, Level
+from wslgpud.store import Store
 from wslgpud.words import Message
 
 GIB = 1 << 30
@@ -134,3 +138,24 @@ def test_the_list_has_its_story_and_below_it_how_it_ended(monkeypatch: pytest.Mo
         "        it ended by itself",
     ]
     assert _list([]) == "nothing went wrong"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--plot"], "--plot draws one incident: name its number"),
+        (["12", "--since", "2d"], "leave them out, or the number 12"),
+        (["12", "--until", "1d"], "leave them out, or the number 12"),
+        (["12", "--all"], "leave them out, or the number 12"),
+        (["12"], "there is no incident 12"),
+        (["--all"], ""),
+    ],
+)
+def test_what_chooses_a_list_does_not_choose_an_incident(tmp_path: Path, arguments: list[str], told: str) -> None:
+    with Store(tmp_path / "wslgpud.db", StoreSettings(), host_name="pc"):
+        pass
+    done = CliRunner().invoke(app, ["incidents", *arguments, "--state", str(tmp_path)])
+
+    assert done.exit_code == (2 if told else 0), done.output
+    assert told in " ".join(done.output.split())
+    assert told or done.output == "nothing went wrong\n"

@@ -21,7 +21,10 @@ ROOMS = {
     "advise": ("abuse/test_models.py", "abuse/test_windows_files.py"),
     "alerts": ("abuse/test_channels.py", "abuse/test_peers.py"),
     "app": ("integration",),
-    "cli": ("live", "integration/test_commands.py", "store/test_commands.py", "words/test_surfaces.py"),
+    "cli": (
+        *("live", "integration/test_commands.py", "store/test_commands.py", "words/test_surfaces.py"),
+        *("advise/fit", "advise/wslconfig", "alerts/test_report_screen.py"),
+    ),
     "config": ("test_config.py", "abuse/test_private_files.py"),
     "probes": ("gpu", "abuse/test_probe_pipes.py"),
     "security": ("abuse",),

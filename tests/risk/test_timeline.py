@@ -1,0 +1,82 @@
+"""The timeline of a replay on a terminal, character by character."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from tests.alerts.ticks import transition
+from wslgpud.cli.replay import _print_timeline, change_row
+from wslgpud.model import Forecast, Level, Transition
+from wslgpud.risk.replay import Replay
+
+GIB = 1 << 30
+ADVICE = (
+    "Save a checkpoint or your work, then stop or restart what grows."
+    " Loading a model or a data set grows as well, and stops by itself."
+)
+NOON = datetime(2026, 11, 20, 12, 0).timestamp()
+
+
+def forecast(second: int) -> Forecast:
+    """Return one of a RAM that fills in a minute, the faster the fuller."""
+    left = (60 - second) * GIB
+    return Forecast("ram", Level(min(4, second // 12)), left, 64 * GIB, 1e9, 20.0, 40.04, 70.0)
+
+
+def change(second: int, old: Level, new: Level) -> Transition:
+    return replace(transition(second, old, new, headline=f"{new.label} at {second}"), forecast=forecast(second))
+
+
+def replayed(**more: float) -> Replay:
+    steps = [(12, Level.OK, Level.INFO), (24, Level.INFO, Level.WARNING), (36, Level.WARNING, Level.CRITICAL)]
+    changes = [change(*step) for step in (*steps, (40, Level.CRITICAL, Level.WARNING), (50, Level.WARNING, Level.OK))]
+    seen = {"ram": [(float(n), forecast(n)) for n in range(61)]}
+    return Replay("trace", changes, seen, samples=61, seconds=60.0, **more)
+
+
+def test_a_recording_is_shown_with_its_event(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_timeline(replayed(), {"ram": 45.04})
+
+    assert capsys.readouterr().out.splitlines() == [
+        "trace: 61 samples, 60 s",
+        "     RAM  used    ▁▁▁▁ ▁▁▁▂▂ ▂▂▂▂▂ ▂▂▃▃▃ ▃▃▃▃▄ ▄▄▄▄▄ ▄▄▄▅▅ ▅▅▅▅▅ ▆▆▆▆▆ ▆▆▆▆▇ ▇▇▇▇▇ ▇█████",
+        "          level                --- ----- ----░ ░░░░░ ░░░░░ ░▓▓▓▓ ▓▓▓▓▓ ▓▓▓██ █████ ██████",
+        "                                                                       ^ out of memory at 45.0 s",
+        "         12.0 s  info",
+        "         24.0 s  warning    warning at 24",
+        f"                            {ADVICE}",
+        "         36.0 s  critical   critical at 36",
+        f"                            {ADVICE}",
+        "         40.0 s  warning    warning at 40",
+        "         50.0 s  ok",
+        "  - info  ░ warning  ▓ critical",
+        "",
+    ]
+
+
+def test_the_history_is_shown_with_its_times(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_timeline(replayed(start_wall=NOON), {})
+
+    assert capsys.readouterr().out.splitlines()[:7] == [
+        "history: 61 samples, 60 s",
+        "  2026-11-20 12:00:00 to 2026-11-20 12:01:00",
+        "     RAM  used    ▁▁▁▁ ▁▁▁▂▂ ▂▂▂▂▂ ▂▂▃▃▃ ▃▃▃▃▄ ▄▄▄▄▄ ▄▄▄▅▅ ▅▅▅▅▅ ▆▆▆▆▆ ▆▆▆▆▇ ▇▇▇▇▇ ▇█████",
+        "          level                --- ----- ----░ ░░░░░ ░░░░░ ░▓▓▓▓ ▓▓▓▓▓ ▓▓▓██ █████ ██████",
+        "    2026-11-20 12:00:12  info",
+        "    2026-11-20 12:00:24  warning    warning at 24",
+        f"                                    {ADVICE}",
+    ]
+
+
+def test_a_change_for_programs_has_null_for_what_is_unknown() -> None:
+    def row_of(found: Forecast) -> dict[str, object]:
+        return change_row("trace", replace(change(24, Level.OK, Level.WARNING), forecast=found))
+
+    row = row_of(replace(forecast(24), probabilities={60: 0.1, 3600: 0.98765}))
+    bare = row_of(replace(forecast(24), eta_seconds=None, probabilities={60: 0.1}))
+
+    assert (row["t"], row["level"], row["eta_s"], row["probability"], row["who"]) == (24, "warning", 40.0, 0.988, None)
+    assert (bare["eta_s"], bare["probability"]) == (None, None)
