@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.alerts import ticks
 from tests.alerts.ticks import transition
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.report import HeadroomCurve, Report
 from wslgpud.cli import app
-from wslgpud.cli.incidents import _fitted, _list, _readable
+from wslgpud.cli.incidents import _fitted, _list, _readable, recent
 from wslgpud.config import StoreSettings
-from wslgpud.model import Forecast, Level
+from wslgpud.model import Forecast, Level, Transition
 from wslgpud.store import Store
 from wslgpud.words import Message
 
@@ -159,3 +160,19 @@ def test_what_chooses_a_list_does_not_choose_an_incident(tmp_path: Path, argumen
     assert done.exit_code == (2 if told else 0), done.output
     assert told in " ".join(done.output.split())
     assert told or done.output == "nothing went wrong\n"
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "numbers"), [(0, 99, [3, 1]), (19, 99, [3, 1]), (20, 99, [3]), (0, 30, [3, 1]), (0, 29, [1])]
+)
+def test_the_list_is_of_what_changed_since_a_moment_or_is_open_and_began_until_another(
+    since: int, until: int, numbers: list[int]
+) -> None:
+    class Rows:
+        def changes(self, *, brief: bool) -> list[tuple[int, Transition]]:
+            first = [(1, transition(10, Level.OK, Level.WARNING)), (2, transition(20, Level.WARNING, Level.OK))]
+            return [*first, (3, transition(30, Level.OK, Level.WARNING, resource="gpu0"))]
+
+    found = recent(Rows(), ticks.START + since, ticks.START + until)  # type: ignore[arg-type]
+
+    assert [one.id for one in found] == numbers
