@@ -1,0 +1,53 @@
+"""Where a command finds the history and the daemon: the folder named, the user's own, or the service's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wslgpud import config
+from wslgpud.cli.common import daemon_folders, data_folder, picture, state_folder
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Return the user's own folder and the service's, neither of which exists."""
+    service = tmp_path / "service"
+    monkeypatch.setattr(config, "SYSTEM_STATE", service)
+    monkeypatch.setattr(config, "state_folder", lambda _: tmp_path / "own")
+    return tmp_path / "own", service
+
+
+def test_the_service_has_the_history_where_the_user_has_none(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    own, service = folders
+
+    assert data_folder(None) == own
+    service.mkdir()
+    assert data_folder(None) == service
+    assert data_folder(tmp_path / "named") == tmp_path / "named"
+    own.mkdir()
+    assert data_folder(None) == service
+    (own / "wslgpud.db").touch()
+    assert data_folder(None) == own
+
+
+def test_the_daemon_is_the_named_folders_the_users_own_or_the_services(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, service = folders
+
+    assert daemon_folders(tmp_path / "named") == [tmp_path / "named"]
+    assert daemon_folders(None) == [own, service]
+    monkeypatch.setattr(config, "state_folder", lambda _: service)
+    assert daemon_folders(None) == [service]
+
+
+def test_a_link_to_a_state_folder_is_followed_once(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+
+    assert state_folder(tmp_path / "link") == tmp_path / "there"
+
+
+def test_a_plot_without_a_name_is_for_the_terminal() -> None:
+    assert (picture(None), picture(Path("-")), picture(Path("a.png"))) == (None, None, Path("a.png"))
