@@ -10,7 +10,7 @@ import pytest
 from tests.live.test_rows import looked, training
 from tests.support.documents import GIB, calm
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, Values, read_values, vram
+from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, Values, busy_share, read_values, vram
 
 MIB = 1 << 20
 #: metric -> curve
@@ -212,6 +212,12 @@ def test_a_mean_needs_half_of_its_time_and_growth_ten_seconds() -> None:
     assert trail.growth(key) == 2.0
     trail.seed(key, [(69.0, 60.0)])
     assert trail.growth(key) == pytest.approx(57 / 60)
+    assert (trail.last(key), trail.last(CurveKey("none"))) == (60.0, None)
+
+
+def test_the_processor_is_busy_but_for_idling_and_waiting_for_disks() -> None:
+    assert busy_share({"user": 1.0, "idle": 2.0, "iowait": 1.0}) == 0.25
+    assert (busy_share({"user": 1.0, "idle": 3.0}), busy_share({"user": 4.0}), busy_share({})) == (0.25, 1.0, None)
 
 
 def test_an_hour_of_samples_is_kept() -> None:
