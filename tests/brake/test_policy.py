@@ -22,12 +22,12 @@ from wslgpud.brake.policy import (
 from wslgpud.model import Forecast, Level
 from wslgpud.words import say
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 NEARLY_OUT = Forecast("ram", Level.CRITICAL, GIB // 2, 16 * GIB, eta_seconds=20.0, cause="growth")
 
 
 def left(percent: float, eta: float | None = 60.0, **more: object) -> Forecast:
-    return replace(NEARLY_OUT, headroom_bytes=round(16 * GIB * percent / 100), eta_seconds=eta, **more)  # type: ignore[arg-type]
+    return replace(NEARLY_OUT, headroom_bytes=int(16 * GIB * percent / 100), eta_seconds=eta, **more)  # type: ignore[arg-type]
 
 
 def test_a_job_is_paused_at_a_critical_level_with_next_to_nothing_left() -> None:
@@ -43,11 +43,17 @@ def test_no_job_is_paused_at_a_warning_however_little_is_left() -> None:
     assert not should_pause(left(1, level=Level.WARNING))
 
 
-def test_with_more_headroom_a_job_is_paused_only_if_exhaustion_is_seconds_away() -> None:
-    assert not should_pause(left(10, 8.0))
-    assert should_pause(left(10, 1.2))
-    assert not should_pause(left(20, 1.2))
-    assert not should_pause(left(10, 1.2, cause="pressure"))
+@pytest.mark.parametrize(
+    ("percent", "eta", "paused"),
+    [(4.5, 60.0, True), (4.6, 60.0, False), (15.0, 1.5, True), (15.1, 1.5, False), (15.0, 1.6, False)],
+)
+def test_with_more_headroom_a_job_is_paused_only_if_exhaustion_is_seconds_away(percent, eta, paused) -> None:
+    assert should_pause(left(percent, eta)) is paused
+    assert not should_pause(left(10, eta, cause="pressure"))
+
+
+def test_no_job_is_paused_for_a_resource_of_unknown_size() -> None:
+    assert not should_pause(replace(NEARLY_OUT, capacity_bytes=0))
 
 
 def test_stalls_pause_a_job_only_with_next_to_nothing_left() -> None:
@@ -93,15 +99,32 @@ def test_unknown_headroom_counts_as_none() -> None:
     assert next_step(hold, 200.0, None, 3600, "stay")[0].room_since_t is None
 
 
-def test_a_fast_growing_job_waits_for_a_minute_of_its_growth() -> None:
-    assert replace(HOLD, rate_bytes_per_second=50 << 20).needed_bytes == GIB // 2 + 60 * (50 << 20)
+@pytest.mark.parametrize(
+    ("rate_mib", "repeats", "more"),
+    [
+        (0, 0, 0.08 * 16 * GIB),
+        (50, 0, 60 * 50 * MIB),
+        (1000, 0, 4 * GIB),  # a quarter of the resource
+        (0, 1, 2 * 0.08 * 16 * GIB),
+        (0, 2, 4 * 0.08 * 16 * GIB),
+        (0, 3, 0.6 * 16 * GIB - GIB // 2),  # 60 % of the resource are free
+    ],
+)
+def test_the_headroom_required_follows_from_size_growth_and_repeats(rate_mib, repeats, more) -> None:
+    hold = replace(HOLD, rate_bytes_per_second=rate_mib * MIB, repeats=repeats)
+
+    assert hold.needed_bytes == pytest.approx(GIB // 2 + more, abs=1)
 
 
-def test_each_repeated_pause_doubles_the_headroom_and_the_time_required() -> None:
-    again = replace(HOLD, repeats=1)
+def test_each_repeated_pause_doubles_the_time_required_at_most_six_times() -> None:
+    assert [replace(HOLD, repeats=again).steady_seconds for again in (0, 1, 6, 7)] == [5, 10, 320, 320]
 
-    assert again.needed_bytes - HOLD.left_bytes == 2 * (HOLD.needed_bytes - HOLD.left_bytes)
-    assert again.steady_seconds == 2 * HOLD.steady_seconds
+
+def test_a_job_resumes_as_soon_as_the_headroom_required_is_there() -> None:
+    needed = math.ceil(HOLD.needed_bytes)
+
+    assert next_step(HOLD, 102.0, needed - 1, 3600, "stay")[0].room_since_t is None
+    assert next_step(HOLD, 102.0, needed, 3600, "stay")[0].room_since_t == 102.0
 
 
 def test_a_job_may_save_while_half_of_the_headroom_at_the_pause_is_left() -> None:
@@ -114,8 +137,8 @@ def test_a_job_may_save_while_half_of_the_headroom_at_the_pause_is_left() -> Non
 def test_a_job_may_save_only_if_it_cannot_use_up_the_rest_between_samples() -> None:
     fast = replace(HOLD, rate_bytes_per_second=GIB)
 
-    assert may_save(fast, GIB // 3)
-    assert not may_save(fast, GIB // 4)
+    assert may_save(fast, math.ceil(0.3 * GIB))
+    assert not may_save(fast, math.floor(0.3 * GIB))
 
 
 @pytest.mark.parametrize(("way", "step"), [("stay", "hold"), ("resume", "time"), ("stop", "stop")])
@@ -125,8 +148,8 @@ def test_after_hold_applies_after_hold_seconds(way, step) -> None:
 
 
 def test_repeats_are_forgotten_after_an_hour() -> None:
-    assert repeats(3, 100.0, 200.0) == 4
-    assert repeats(3, 100.0, 5000.0) == 0
+    assert repeats(3, 100.0, 3700.0) == 4
+    assert repeats(3, 100.0, 3701.0) == 0
     assert repeats(0, -math.inf, 5000.0) == 0
 
 
