@@ -1,0 +1,112 @@
+"""Against which earlier moment growth is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.brake.trees import ALICE, GIB, MIB, pids, program
+from wslgpud.brake.growth_history import GrowthHistory
+from wslgpud.brake.vram_history import VramHistory
+from wslgpud.model import Forecast, GpuProcess, GpuSample, Level
+
+RAM = Forecast("ram", Level.OK, 8 * GIB, 16 * GIB)
+CARD = Forecast("gpu0", Level.CRITICAL, 300 * MIB, 16 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("forecast", "seconds"),
+    [
+        (RAM, None),
+        (replace(RAM, headroom_bytes=8 * GIB - 1), 15.0),
+        (replace(RAM, level=Level.INFO), 2.0),
+        (replace(RAM, level=Level.INFO, headroom_bytes=GIB), 2.0),
+        (replace(RAM, resource="cgroup:/a", level=Level.WARNING), 2.0),
+        (replace(RAM, capacity_bytes=0, level=Level.WARNING), None),
+        (CARD, None),
+    ],
+    ids=["half free", "more than half used", "shrinking", "shrinking and used", "a cgroup", "size not known", "a card"],
+)
+def test_processes_are_scanned_more_often_the_closer_memory_is_to_its_end(forecast, seconds) -> None:
+    history, now = GrowthHistory(), {forecast.resource: forecast}
+    assert history.is_due(100.0, now) is (seconds is not None)
+    history.add(100.0, (), now)
+
+    assert [history.is_due(100.0 + later, now) for later in (1.9, 2.0, 14.9, 15.0)] == [
+        seconds is not None and later >= seconds for later in (1.9, 2.0, 14.9, 15.0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("window_seconds", "since"), [(None, 97.0), (1.0, 97.0), (3.1, 90.0), (20.0, 80.0), (60.0, 40.0), (200.0, 40.0)]
+)
+def test_growth_is_measured_over_the_forecasts_window_from_three_seconds_to_a_minute(window_seconds, since) -> None:
+    history = GrowthHistory()
+    for t in (20.0, 40.0, 80.0, 90.0, 97.0, 98.0):
+        history.add(t, (), {"ram": RAM})
+    forecast = replace(RAM, window_seconds=window_seconds)
+
+    assert history.before(100.0, forecast).t == since
+    assert history.before(100.0, forecast, 3.0).t == 97.0
+    assert history.before(10_000.0, forecast).t == 98.0
+    assert history.before(100.0, CARD) is None
+
+
+def test_growth_since_a_moment_before_all_scans_is_measured_from_the_first() -> None:
+    history = GrowthHistory()
+    history.add(96.0, (), {"ram": RAM})
+    history.add(98.0, (program(20, 1, "python", GIB, shared_bytes=MIB),), {"ram": RAM, "gpu0": CARD})
+
+    assert history.before(100.0, replace(RAM, window_seconds=30.0)).t == 96.0
+    first = history.before(100.0, CARD)
+    assert (first.t, first.own_bytes, first.with_shared_bytes) == (98.0, {(20, 200): GIB}, {(20, 200): GIB + MIB})
+    assert first.left_bytes == {"ram": 8 * GIB, "gpu0": 300 * MIB}
+
+
+def card(left_mib: int, **mib: int | None) -> tuple[GpuSample, dict[str, Forecast]]:
+    """Return a card and its forecast; the names of ``mib`` are pids after a letter."""
+    listed = tuple(
+        GpuProcess(int(name[1:]), "python", None if used is None else used * MIB) for name, used in mib.items()
+    )
+    return GpuSample(0, "GPU-1", "card", processes=listed), {"gpu0": replace(CARD, headroom_bytes=left_mib * MIB)}
+
+
+TRAIN, JULIA = program(20, 1, "python"), program(21, 1, "julia")
+
+
+def found_on(samples: dict[float, tuple[GpuSample, dict[str, Forecast]]], window_seconds: float) -> object:
+    history = VramHistory()
+    for t, (gpu, now) in samples.items():
+        history.add(t, [gpu], now)
+    forecast = replace(now["gpu0"], window_seconds=window_seconds)
+    job = history.growing_job(forecast, [TRAIN, JULIA], {ALICE}, ())
+    return job if job is None or isinstance(job, str) else (pids(job), job.growth_bytes // MIB, job.growth_seconds)
+
+
+def test_the_job_that_fills_a_card_is_measured_over_the_window() -> None:
+    samples = {90.0: card(8000, p20=100), 95.0: card(4000, p20=4100), 100.0: card(300, p20=7800)}
+
+    assert found_on(samples, 10.0) == ({20}, 3700, 5.0), "only its last seconds count where they are the same job's"
+    assert found_on({100.0: samples[100.0]}, 10.0) is None
+
+
+def test_a_card_that_lost_less_than_noise_in_the_last_seconds_is_judged_by_a_longer_time() -> None:
+    noise_mib = 0.012 * 16 * 1024  # 196.6 MiB
+    for lost_mib, since in ((int(noise_mib) + 1, 97.0), (int(noise_mib), 90.0)):
+        samples = {
+            90.0: card(8000, p20=100),
+            97.0: card(300 + lost_mib, p20=7800 - lost_mib),
+            100.0: card(300, p20=7800),
+        }
+        assert found_on(samples, 10.0)[2] == 100.0 - since
+
+
+def test_one_sample_a_second_of_a_card_is_kept_and_a_card_without_a_forecast_is_forgotten() -> None:
+    history, (gpu, now) = VramHistory(), card(300, p20=None)
+    for tenth in range(1000, 1050):
+        history.add(tenth / 10, [gpu], now)
+    assert [held.t for held in history._kept["gpu0"]] == [100.0, 101.0, 102.0, 103.0, 104.0]
+
+    history.add(105.0, [], {"gpu0": CARD})
+    assert history.growing_job(CARD, [TRAIN], {ALICE}, ()) is None
