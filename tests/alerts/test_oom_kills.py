@@ -1,14 +1,19 @@
-"""Whom a kill took that nobody named, and for the limit of which group, as properties."""
+"""Whom a kill took that nobody named, for the limit of which group, and how many are told of."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.alerts.measures import GroupCount, KillCounters, UnnamedKill
-from wslgpud.alerts.oom_kills import LEAST_BYTES, kills_by_group, victim
-from wslgpud.model import ProcessSample
+from tests.alerts.ticks import START, oom_kill, tick
+from wslgpud.alerts.measures import GroupCount, KillCounters, MeasureContext, Signal, UnnamedKill
+from wslgpud.alerts.oom_kills import LEAST_BYTES, kills_by_group, oom_kills, victim
+from wslgpud.alerts.rules import RuleEngine
+from wslgpud.model import Health, Level, ProcessSample, Reading, Snapshot
+from wslgpud.sources import cgroups, memory
 
+GIB = 1 << 30
 GROUPS = ("/a", "/a/b", "/c", "")
 processes = st.lists(
     st.builds(
@@ -85,3 +90,84 @@ def test_every_kill_is_told_once_of_the_machine_or_of_a_group(kills: list[tuple[
     told += state.of_the_machine(0, 0, watched=True)
 
     assert told == sum(machine for machine, _ in kills)
+
+
+def looked(*snapshots: Snapshot) -> list[list[Signal]]:
+    """Return the kills that are told of at each tick."""
+    context, told = MeasureContext(), []
+    for snapshot in snapshots:
+        context.advance(snapshot)
+        told.append(list(oom_kills(context)))
+    return told
+
+
+def counts_at(t: float, machine: int | None, group: int | None = None, log: Health = "absent") -> Snapshot:
+    """Return the kernel's counts of kills, of the machine and of one group whose hits of its limit nobody counts."""
+    readings = [] if machine is None else [Reading(memory.OOM_KILLS, machine)]
+    readings += [] if group is None else [Reading(cgroups.OOM_KILLS, group, ("/a",))]
+    return tick(t, *readings, kernel_log=log)
+
+
+def test_counted_kills_are_told_with_their_rate() -> None:
+    facts = {"kills_per_second": 0.5, "killed_wall": START + 5}
+
+    assert looked(counts_at(1, 3), counts_at(5, 5)) == [[], [Signal("ram", 1.0, facts)]]
+    assert looked(counts_at(1, 3, 1), counts_at(5, 5, 3)) == [[], [Signal("cgroup:/a", 1.0, facts)]]
+    once = {"kills_per_second": 1.0, "killed_wall": START + 5}
+    assert looked(counts_at(1, None, 1), counts_at(5, None, 2)) == [[], [Signal("cgroup:/a", 1.0, once)]]
+    assert looked(counts_at(1, 3), counts_at(5, None), counts_at(7, 3)) == [[], [], []]
+
+
+def test_kills_from_before_the_log_fell_silent_are_not_told_again() -> None:
+    silent = [counts_at(t, 3, 1) for t in (2, 3, 4)]
+
+    assert looked(counts_at(1, 3, 1, log="ok"), *silent) == [[], [], [], []]
+    assert looked(counts_at(1, None, 1, log="ok"), *silent) == [[], [], [], []]
+    assert [len(told) for told in looked(counts_at(1, 2, 1, log="ok"), *silent)] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(("freed_gib", "killed"), [(2.5, 20), (3.0, 21), (1.9, None), (None, 21)])
+@pytest.mark.parametrize("group", ["", "/a"])
+def test_a_victim_gave_back_at_least_half_of_its_memory(
+    group: str, freed_gib: float | None, killed: int | None
+) -> None:
+    python, chrome = (ProcessSample(pid, 1, "python3", gib * GIB, 0, cgroup="/a") for pid, gib in ((20, 4), (21, 6)))
+
+    def at(t: float, kills: int, free_gib: float | None, *running: ProcessSample) -> Snapshot:
+        used = {"MemTotal": 16.0, "MemAvailable": free_gib}
+        found = [Reading(memory.MEMINFO[name], int(gib * GIB)) for name, gib in used.items() if gib is not None]
+        if group:
+            found = [] if free_gib is None else [Reading(cgroups.CURRENT, int((16 - free_gib) * GIB), (group,))]
+            found += [Reading(spec, kills, (group,)) for spec in (cgroups.OOM_KILLS, cgroups.LIMIT_HITS)]
+        return tick(t, Reading(memory.OOM_KILLS, kills), *found, kernel_log="absent", processes=running)
+
+    free = None if freed_gib is None else 2 + freed_gib
+    init = ProcessSample(1, 1, "init", 1, 0)
+    told = looked(at(1, 0, 2.0, init, python, chrome), *(at(t, 1, free, init) for t in (2, 10, 10.1)))
+
+    found = [
+        (n, s.resource, s.facts.get("pid"), s.facts.get("size_bytes")) for n, at_t in enumerate(told) for s in at_t
+    ]
+    size = {20: 4 * GIB, 21: 6 * GIB, None: None}[killed]
+    assert found == [(1 if killed else 3, f"cgroup:{group}" if group else "ram", killed, size)]
+
+
+def test_a_process_of_less_than_64_mib_was_no_victim() -> None:
+    def of(size: int) -> ProcessSample | None:
+        return victim(UnnamedKill(0, 0, 1, (ProcessSample(7, 1, "sh", size, 0),)), [])
+
+    assert of((64 << 20) - 1) is None
+    assert of(64 << 20) is not None
+
+
+def test_of_a_flood_of_kills_in_one_part_of_the_machine_twenty_in_ten_minutes_are_told() -> None:
+    engine = RuleEngine()
+
+    def told(t: float, user: int) -> bool:
+        kill = oom_kill(pid=int(t) + 1, cgroup=f"/user.slice/user-{user}.slice/job-{int(t)}")
+        return any(c.new == Level.CRITICAL for c in engine.observe(tick(t, events=(kill,))))
+
+    assert [told(t, 1001) for t in range(25)] == [True] * 20 + [False] * 5
+    assert told(30, 1002), "another user's"
+    assert not told(31, 1001)
+    assert [told(t, 1001) for t in (599, 600, 600.5, 601, 601.5)] == [False, True, False, True, False]

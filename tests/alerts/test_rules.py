@@ -510,6 +510,13 @@ def test_what_an_earlier_run_left_open_is_closed_only_when_it_is_over() -> None:
     assert levels(engine, [thrash(t, 0.0) for t in range(30, 70)]) == [(60.0, "swap_thrash", "ok")]
 
 
+def test_what_was_a_warning_before_a_restart_becomes_critical_in_its_time() -> None:
+    engine = RuleEngine()
+    engine.resume([left_open("swap_thrash", "ram", Level.WARNING)], 0.0)
+
+    assert levels(engine, [thrash(t, 0.6) for t in range(1, 30)]) == [(21.0, "swap_thrash", "critical")]
+
+
 def test_what_goes_on_over_a_restart_neither_eases_nor_is_called_over() -> None:
     """A restart in the middle: only measurements from then on may count."""
     engine = RuleEngine()
