@@ -15,6 +15,7 @@ from tests.alerts.test_incidents import CRITICAL, INFO, OK, WARNING, kill, short
 from tests.alerts.test_manager import Life, Recorder
 from tests.alerts.ticks import START, oom_kill, transition
 from wslgpud.alerts import report as of_incident
+from wslgpud.alerts.incidents import grouped
 from wslgpud.alerts.report import report, summaries
 from wslgpud.model import Event, Forecast, GpuProcess, GpuSample, ProcessSample, Reading, Transition
 from wslgpud.risk.risk_metrics import CAPACITY, HEADROOM, LEVEL
@@ -211,6 +212,23 @@ def test_a_report_says_when_it_was_warned_of_and_what_was_sent(life: Life) -> No
     assert [(sent["channel"], sent["attempts"], "sent" in sent) for sent in document["messages"]] == [
         ("people", 0, False)
     ]
+
+
+def test_a_false_alarm_needs_no_advice_and_is_as_complete_in_the_list_as_in_its_report(life: Life) -> None:
+    life.memory(1, OK, WARNING, left=60)
+    opened = report(life.store.reader, life.rows()[0][0], ENGLISH)
+    life.memory(50, WARNING, OK, left=70)
+    life.rows()
+    reader = life.store.reader
+    (listed,) = summaries(reader, [*grouped(reader.changes(brief=True))], ENGLISH)
+    closed = report(reader, listed["id"], ENGLISH)
+
+    assert opened is not None
+    assert closed is not None
+    assert ("advice" in opened.document, opened.document["false_alarm"]) == (True, False)
+    assert ("advice" in closed.document, closed.document["false_alarm"]) == (False, True)
+    assert listed["outcome"] == closed.document["outcome"]
+    assert listed["outcome"].startswith("memory given back")
 
 
 def test_the_events_of_a_report_are_those_of_its_time_and_resource_once_and_the_last_fifty(life: Life) -> None:

@@ -64,10 +64,11 @@ def test_a_process_named_like_the_workers_that_stopped_growing_long_ago_is_left_
 
     over_all, lately = since(2 * GIB, 2 * GIB), since(4 * GIB, 3 * GIB)
     assert pids(over_all) == {20, 21}
-    assert pids(lately) == pids(narrowed(over_all, lately)) == {21}
-    assert pids(narrowed("several", lately)) == pids(narrowed("nobody", lately)) == {21}
-    assert pids(narrowed(over_all, "nobody")) == {20, 21}
-    assert narrowed("user", lately) == "user"
+    assert pids(lately) == pids(narrowed(over_all, lately, GIB)) == {21}
+    assert pids(narrowed("several", lately, 0)) == pids(narrowed("nobody", lately, 0)) == {21}
+    assert pids(narrowed(over_all, "nobody", 0)) == {20, 21}
+    assert pids(narrowed(lately, over_all, GIB)) == {21}, "the job of the whole window still grows"
+    assert narrowed("user", lately, 0) == "user"
 
 
 @pytest.mark.parametrize(("lately_mib", "paused"), [(0, 21), (9, 21), (11, 20)])
@@ -98,6 +99,21 @@ def test_if_another_users_program_grows_most_neither_it_nor_a_smaller_one_of_our
     theirs, own = program(20, 1, "python", 5 * GIB, BOB), program(21, 10, "python", GIB)
 
     assert chosen([SHELL, theirs, own], {20: GIB, 21: 900 * MIB}, lost=4 * GIB) == "user"
+
+
+def test_if_of_two_equal_workers_one_is_another_users_neither_is_paused_because_of_its_user() -> None:
+    own, theirs = program(20, 10, "python", 2 * GIB), program(21, 10, "python", 2 * GIB, BOB)
+
+    assert chosen([SHELL, own, theirs], {20: GIB, 21: GIB}, lost=2 * GIB) == "user"
+
+
+def test_a_job_whose_parent_cannot_be_seen_is_paused_with_its_children() -> None:
+    assert pids(chosen([program(20, 5, "python", 3 * GIB), program(21, 20, "python")], {20: 2 * GIB})) == {20, 21}
+
+
+def test_only_the_first_process_is_protected_by_its_number() -> None:
+    assert program(1, 0, "python").is_protected
+    assert pids(chosen([program(2, 1, "python", 2 * GIB)], {2: GIB})) == {2}
 
 
 def test_a_process_with_privileges_of_several_users_belongs_to_none() -> None:
@@ -297,6 +313,7 @@ SWAPS = "Filename\tType\tSize\tUsed\tPriority\n/dev/{}                    partit
 
 @pytest.mark.parametrize(("swap", "paused"), [("zram0", {20}), ("sdc", "nobody")])
 def test_on_zram_headroom_falls_three_times_as_fast_as_a_program_grows(swap: str, paused: object) -> None:
-    lost = loss_to_explain(3 * GIB, SWAPS.format(swap))
+    lost = loss_to_explain(6 * GIB, SWAPS.format(swap))
 
+    assert lost == (2 * GIB if swap == "zram0" else 6 * GIB)
     assert pids(chosen([SHELL, program(20, 10, "python", 2 * GIB)], {20: GIB}, lost=lost)) == paused

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.brake.trees import ALICE, GIB, MIB, pids, program
+from wslgpud.brake.culprit import Job
 from wslgpud.brake.growth_history import GrowthHistory
 from wslgpud.brake.vram_history import VramHistory
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level
@@ -76,12 +77,58 @@ TRAIN, JULIA = program(20, 1, "python"), program(21, 1, "julia")
 
 
 def found_on(samples: dict[float, tuple[GpuSample, dict[str, Forecast]]], window_seconds: float) -> object:
+    """Return the pids of the job that fills the card, its growth in MiB and in which time, or why there is none."""
     history = VramHistory()
     for t, (gpu, now) in samples.items():
         history.add(t, [gpu], now)
     forecast = replace(now["gpu0"], window_seconds=window_seconds)
     job = history.growing_job(forecast, [TRAIN, JULIA], {ALICE}, ())
-    return job if job is None or isinstance(job, str) else (pids(job), job.growth_bytes // MIB, job.growth_seconds)
+    if not isinstance(job, Job):
+        return job
+    assert {*job.members, *job.roots} <= {TRAIN, JULIA}, "with their RAM, not their VRAM"
+    return pids(job), job.growth_bytes // MIB, job.growth_seconds
+
+
+def test_where_several_fill_a_card_lately_the_window_tells_whose_job_it_is() -> None:
+    samples = {
+        90.0: card(8000, p20=1000, p21=0),
+        97.0: card(4000, p20=5000, p21=0),
+        100.0: card(300, p20=6850, p21=1850),
+    }
+
+    assert found_on(samples, 10.0) == found_on(samples, 20.0) == ({20}, 5850, 10.0)
+    assert found_on(samples, 3.0) == "several"
+
+
+@pytest.mark.parametrize(("lately_mib", "paused"), [(400, 20), (320, 21)])
+def test_a_job_that_took_most_of_a_card_is_paused_only_if_it_still_grows(lately_mib, paused) -> None:
+    samples = {
+        90.0: card(13000, p20=0, p21=0),
+        97.0: card(4000, p20=9400 - lately_mib, p21=0),
+        100.0: card(300, p20=9400, p21=3300),
+    }
+
+    assert found_on(samples, 10.0)[0] == {paused}
+
+
+def test_a_card_that_hardly_lost_anything_is_judged_by_the_longest_time_known() -> None:
+    samples = {90.0: card(400, p20=7700), 95.0: card(310, p20=7790), 100.0: card(300, p20=7800)}
+
+    assert found_on(samples, 10.0) == ({20}, 100, 10.0)
+
+
+def test_after_a_pause_growth_on_a_card_is_measured_anew() -> None:
+    history = VramHistory()
+    for t, (gpu, now) in {90.0: card(8000, p20=100), 100.0: card(300, p20=7800)}.items():
+        history.add(t, [gpu], now)
+    history.clear("gpu7")
+    assert history.growing_job(CARD, [TRAIN], {ALICE}, ()) is not None
+    history.clear("gpu0")
+    assert history.growing_job(CARD, [TRAIN], {ALICE}, ()) is None
+    history.add(104.0, [card(200, p20=7900)[0]], {"gpu0": replace(CARD, headroom_bytes=200 * MIB)})
+
+    found = history.growing_job(CARD, [TRAIN], {ALICE}, ())
+    assert (pids(found), found.growth_bytes) == ({20}, 100 * MIB)
 
 
 def test_the_job_that_fills_a_card_is_measured_over_the_window() -> None:

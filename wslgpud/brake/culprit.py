@@ -87,7 +87,9 @@ def growing_job(
     if here is None or not enough(workers):
         return "several"
     chosen = [one for one in workers if tree.may_be_paused(one, users)]
-    return _job(tree, chosen, users, growth) if enough(chosen) else _why_not(workers[0], users)
+    if enough(chosen):
+        return _job(tree, chosen, users, growth)
+    return _why_not(next(one for one in workers if one not in chosen), users)
 
 
 def loss_to_explain(lost_bytes: int, swaps: str) -> int:
@@ -95,7 +97,7 @@ def loss_to_explain(lost_bytes: int, swaps: str) -> int:
     return int(lost_bytes / ZRAM_LOSS_RATIO) if "/dev/zram" in swaps else lost_bytes
 
 
-def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately_bytes: int = 0) -> Job | NotPaused:
+def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately_bytes: int) -> Job | NotPaused:
     """Return the job to pause, given the job found over the whole window and the one found over its last seconds.
 
     If only a part of a job still grows, only that part is paused. If the job of the whole window has stopped growing

@@ -56,7 +56,7 @@ class GrowthHistory:
 
 def window_seconds(forecast: Forecast) -> float:
     """Return the time over which growth is measured: the forecast's window, within limits."""
-    return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, forecast.window_seconds or 0.0))
+    return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, forecast.window_seconds or SHORTEST_SECONDS))
 
 
 def own_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collection[int]) -> ProcessTree:
