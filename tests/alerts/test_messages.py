@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tests.alerts.ticks import START, fold, oom_kill, transition
 from wslgpud.alerts.manager import jobs_that_fit
 from wslgpud.alerts.messages import RULES as TEXTS
-from wslgpud.alerts.messages import Text, compose, payload, text_now, worded
+from wslgpud.alerts.messages import Text, compose, end_facts, forecast_facts, payload, text_now, with_victim, worded
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.risk import forecast_messages as of_risk
 from wslgpud.risk.attribution import GROUP
 from wslgpud.words import ENGLISH, HEADLINE_CHARACTERS, LANGUAGES, Message, MessageLike, say, translator
 from wslgpud.words.units import one_line
@@ -200,3 +201,68 @@ def test_the_number_stands_in_the_advice_in_every_language() -> None:
 
 def test_braces_in_a_name_are_only_braces() -> None:
     assert "{pid} {0}" in ENGLISH.text(compose(killed("{pid} {0} {x.__class__}")).headline)
+
+
+def test_the_facts_of_a_forecast_for_programs_are_rounded_and_unknown_ones_are_none() -> None:
+    forecast = replace(WARNING, probabilities={300: 0.70049}, eta_late_seconds=420.04, age_seconds=2.04)
+
+    assert forecast_facts(forecast) == {
+        "headroom_bytes": int(3.1 * GIB),
+        "capacity_bytes": 24 * GIB,
+        "capacity_learned": None,
+        "rate_bytes_per_second": 310 * 2**20 / 60,
+        "eta_seconds": {"early": 120.0, "middle": 240.0, "late": 420.0},
+        "probability_within_seconds": {"300": 0.7},
+        "who": "python train.py (pid 4121)",
+        "expected_peak_bytes": None,
+        "reason": of_risk.reason(forecast),
+        "age_seconds": 2.0,
+    }
+    bare = forecast_facts(Forecast("ram", Level.OK, 1, 2))
+    assert {name for name, value in bare.items() if value is not None} == {"headroom_bytes", "capacity_bytes"}
+
+
+def test_a_forecast_about_a_kill_names_the_victim_as_far_as_it_is_known() -> None:
+    forecast = replace(WARNING, cause="killed")
+
+    def named(**facts: Any) -> str:
+        row = Transition(START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, facts=facts)
+        return str(with_victim(forecast, row).who)
+
+    assert named(who="ld (pid 9)") == "ld (pid 9)"
+    assert named(likely="ld (pid 9)") == "probably ld (pid 9)"
+    assert named() == str(with_victim(forecast, None).who) == "python train.py (pid 4121)"
+    assert with_victim(WARNING, killed("ld")) == WARNING
+
+
+@pytest.mark.parametrize(("left", "end"), [(13, "freed"), (12, "stopped")])
+def test_memory_was_given_back_if_8_percent_more_are_free_than_at_the_least(left: int, end: str) -> None:
+    rows = [
+        Transition(START + t, t, "ram", "memory_exhaustion", old, new, forecast=Forecast("ram", new, gib, 100))
+        for t, (old, new, gib) in enumerate(
+            [(Level.OK, Level.WARNING, 20), (Level.WARNING, Level.CRITICAL, 5), (Level.CRITICAL, Level.OK, left)]
+        )
+    ]
+    (incident,) = fold(enumerate(rows[:2]))
+
+    assert end_facts(incident, rows[2], []) == {"end": end}
+    assert end_facts(incident, replace(rows[2], forecast=None), []) == {}
+    (killed_of,) = fold(enumerate([*rows[:2], killed("ld")]))
+    assert end_facts(killed_of, rows[2], []) == {}
+
+
+def test_the_last_row_of_an_exhaustion_says_that_it_is_over_whatever_the_forecast_says() -> None:
+    row = replace(memory(WARNING, Level.WARNING), new=Level.OK)
+
+    assert str(compose(row).headline) == "Over: memory running out (RAM)"
+    assert str(compose(row).advice) == ""
+
+
+def test_a_repeated_warning_begins_with_again_where_that_fits_the_line() -> None:
+    def headline(name: str) -> str:
+        return str(compose(memory(replace(WARNING, who=f"{name} (pid 4121)"), WARNING.level)).headline)
+
+    most = HEADLINE_CHARACTERS - len(headline("")) - 1
+    assert headline(" " + "x" * most).startswith("Again: RAM full in about 4 min (2-7): ")
+    assert len(headline(" " + "x" * most)) == HEADLINE_CHARACTERS
+    assert headline(" " + "x" * (most + 1)).startswith("RAM full in about 4 min (2-7): ")

@@ -91,4 +91,13 @@ def test_what_piled_up_is_one_message_with_the_worst_first() -> None:
     assert joined["evidence"].splitlines() == [f"{at:%Y-%m-%d %H:%M:%S}  alert {n}" for n, at in enumerate(times)]
     assert level_of(joined) == Level.CRITICAL
     assert digest(messages[:1], ENGLISH) == messages[0]
-    assert len(digest(messages * 100, translator("zh"))["evidence"].splitlines()) <= 13
+    assert len(digest(messages * 4, ENGLISH)["evidence"].splitlines()) == 12
+    first, *others = digest(messages * 100, translator("zh"))["evidence"].splitlines()
+    assert (first, len(others), others[-1]) == ("... 288", 12, f"{times[2]:%Y-%m-%d %H:%M:%S}  alert 2")
+
+
+@pytest.mark.parametrize(("length", "counted"), [(90, True), (91, False)])
+def test_the_number_of_alerts_stands_before_the_worst_where_that_fits_the_line(length: int, counted: bool) -> None:
+    messages = [{"headline": "x" * length, "level": "warning"}] * 2
+
+    assert digest(messages, ENGLISH)["headline"] == "2 alerts: " * counted + "x" * length
