@@ -82,7 +82,7 @@ def test_one_that_is_critical_with_room_to_spare_is_asked_only_when_the_room_is_
         return replace(row, forecast=replace(row.forecast, headroom_bytes=int(10 * percent), capacity_bytes=1000))
 
     with program(TRAINING) as training:
-        early, now = left(27.0, change(training.pid)), left(8.5, change(training.pid)).forecast
+        early, now = left(8.6, change(training.pid)), left(8.5, change(training.pid)).forecast
         assert saver.note(early, [sample(training.pid)]) == ""
         assert saver.due({"ram": early.forecast}) == []
         assert saver.due({}) == []
