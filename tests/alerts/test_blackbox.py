@@ -64,7 +64,7 @@ def ended(*, machine: bool, before: tuple[Incident, ...] = (), host: Host | None
     asked: list[tuple[float, float]] = []
     store = SimpleNamespace(reader=SimpleNamespace(processes=lambda *of: asked.append(of) or []))
     run = DaemonRun(START, START + 5000, clean=False, version="", boot_id="old")
-    row, kept = examine(host or Host("/nowhere"), store, run, "new" if machine else "old", before)  # type: ignore[arg-type]
+    row, kept = examine(host or Host("/nowhere"), store, run, "new" if machine else "old", before)
     assert asked == [(START + 4700, START + 5000)], "the last five minutes"
     return row, kept.events[0].fields
 

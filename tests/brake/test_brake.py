@@ -116,6 +116,7 @@ def test_the_job_that_uses_up_memory_is_paused_and_the_alert_says_how_much_was_l
     assert f"(pid {job.pid})" in str(row.facts["who"])
     assert [one["job"] for one in stage.brake.document()] == [row.facts["job"]] == [1]
     assert (stage.value("brake_held_jobs"), stage.value("brake_pauses")) == (1, 1)
+    assert stage.value("brake_held_bytes") == stage.brake.document()[0]["size_bytes"] > 100 * MIB
     assert HeldJobsFile(stage.folder).read()[1].keys() == {1}
 
 
@@ -327,6 +328,29 @@ def test_a_job_that_fills_files_in_ram_is_paused_by_its_cgroup(stage, job, monke
     assert [one["pids"] for one in stage.brake.document()] == [[job.pid]]
 
 
+def test_of_a_full_cgroup_its_own_job_is_paused_and_a_larger_one_beside_it_is_not(stage, job, monkeypatch) -> None:
+    scan = at_work.scan
+
+    def in_groups(host: Host, *, cgroups: bool = False) -> ProcessListing:
+        found = scan(host, cgroups=cgroups)
+        groups = {job.pid: "/jobs/a"} if cgroups else {}
+        return found._replace(
+            processes=tuple(p._replace(cgroup=groups.get(p.pid, "/jobs/ab")) for p in found.processes)
+        )
+
+    def full(level: Level, left_mib: int) -> Forecast:
+        return stage.ram(level, "cgroup:/jobs/a", headroom_bytes=left_mib * MIB, capacity_bytes=2 * GIB)
+
+    monkeypatch.setattr(at_work, "scan", in_groups)
+    with running(*python(GROWS), stdin=subprocess.PIPE) as other:
+        stage.tick(full(Level.WARNING, 200))
+        take(job, 100)
+        take(other, 300)
+        (row,) = stage.tick(full(Level.CRITICAL, 90), seconds=3.0)
+
+        assert (row.resource, [one["pids"] for one in stage.brake.document()]) == ("cgroup:/jobs/a", [[job.pid]])
+
+
 def test_another_users_job_is_left_alone_and_reported_once(stage, job, caplog) -> None:
     stage.brake._users = frozenset({US + 1})
     assert stage.about_to_run_out(job) == []
@@ -366,6 +390,20 @@ def test_a_killed_watchdog_is_replaced_before_a_job_is_paused(stage, job) -> Non
     assert stage.value("brake_ready") == 1
 
     assert len(stage.about_to_run_out(job)) == 1
+
+
+def test_a_watchdog_that_exits_again_and_again_is_replaced_every_ten_seconds(stage) -> None:
+    def alive_after_its_death(*waits: float) -> list[bool]:
+        os.kill(stage.brake._watchdog.pid, signal.SIGKILL)
+        eventually(lambda: not stage.brake._watchdog.alive(), "the watchdog's exit")
+        alive = []
+        for seconds in waits:
+            stage.tick(stage.ram(Level.OK), seconds=seconds)
+            alive.append(stage.brake._watchdog.alive())
+        return alive
+
+    assert alive_after_its_death(1.0) == [True]
+    assert alive_after_its_death(9.9, 0.2) == [False, True]
 
 
 def card(stage: Stage, job: subprocess.Popen[str], left_mib: int = 300, **more: object) -> Forecast:
@@ -458,9 +496,10 @@ def test_a_card_that_filled_fast_must_have_as_much_room_again_also_if_ram_grew_b
 def test_a_guessed_process_is_paused_only_from_the_configured_probability_on(stage, job, configured, paused) -> None:
     stage.brake._settings = replace(stage.brake._settings, act_on_likelihood=configured)
     guess = say("probably {who}, {chance_ratio}", who=f"python (pid {job.pid})", chance_ratio=0.91)
-    rows = stage.tick(card(stage, job, who=guess, who_kind="guess"))
+    rows = stage.tick(card(stage, job, who=guess, who_kind="guess", rate_bytes_per_second=50.0 * MIB))
 
     assert len(rows) == paused
+    assert [one["needed_bytes"] for one in stage.brake.document()] == [(300 + 60 * 50) * MIB] * paused
     assert stage.value("brake_spared", "unsure") == (None if paused else 1)
 
 
