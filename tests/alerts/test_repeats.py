@@ -1,0 +1,52 @@
+"""How often and how soon a warning is repeated, and which changes count as recent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.alerts.test_manager import Life
+from wslgpud.model import Level
+
+OK, INFO, WARNING = Level.OK, Level.INFO, Level.WARNING
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    one = Life(tmp_path)
+    yield one
+    one.end()
+
+
+def kinds(life: Life) -> list[str]:
+    return [message["kind"] for message in life.waiting()]
+
+
+@pytest.mark.parametrize(
+    ("t", "eta", "repeated"), [(11, 200.0, True), (10.9, 200.0, False), (11, 200.1, False), (11, None, False)]
+)
+def test_a_warning_is_repeated_at_half_the_time_left_but_not_within_ten_seconds(
+    life: Life, t: float, eta: float | None, repeated: bool
+) -> None:
+    life.memory(1, OK, WARNING, eta=400.0)
+    life.memory(t, WARNING, WARNING, eta=eta)
+
+    assert kinds(life) == ["opened", *["repeated"] * repeated]
+
+
+def test_a_note_is_not_repeated(life: Life) -> None:
+    life.memory(1, OK, INFO, eta=400.0)
+    life.memory(60, INFO, INFO, eta=100.0)
+
+    assert "repeated" not in kinds(life)
+
+
+def test_the_changes_of_the_last_seconds_are_known_up_to_twenty(life: Life) -> None:
+    for t in range(1, 13):
+        life.memory(2 * t, OK, WARNING)
+        life.memory(2 * t + 1, WARNING, OK)
+
+    assert len(life.manager.lately(5.0)) == 6
+    assert len(life.manager.lately(60.0)) == 20
