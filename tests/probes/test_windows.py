@@ -212,6 +212,43 @@ def test_one_that_hangs_or_writes_utf_16_without_an_end_of_a_line_is_ended(
     assert not any(Path(f"/proc/{start['pid']}").exists() for start in pc.starts())
 
 
+def test_the_process_in_windows_is_renewed_every_six_hours(pc: Pc, ask: Ask) -> None:
+    source, starts = ask(), []
+    for hours in (0, 5.99, 6, 11.99, 12):
+        pc.at(hours * 3600)
+        source.read()
+        starts.append(len(pc.starts()))
+    assert starts == [1, 1, 2, 2, 3]
+
+
+def test_interop_that_comes_back_is_noticed_a_minute_later(pc: Pc, ask: Ask) -> None:
+    source = ask()
+    pc.says("11-without-interop")
+    with pytest.raises(NoData):
+        source.read()
+    pc.says()
+    pc.at(59)
+    with pytest.raises(NoData):
+        source.read()
+    pc.at(60)
+    assert values(source.read())[windows.AVAILABLE.name] == 9663676416
+
+
+def test_the_faster_windows_memory_goes_the_sooner_it_is_asked_again(pc: Pc, ask: Ask) -> None:
+    answers = [
+        {**ANSWER, "memory": [{"AvailableBytes": size, "CommittedBytes": 0, "CommitLimit": 1}] if size else []}
+        for size in (20 << 30, 16 << 30, 12 << 30, 0, 8 << 30)
+    ]
+    pc.says(probe={"answers": answers})
+    source, periods = ask(every_seconds=10), []
+    for seconds in (0, 10, 30, 40, 50):
+        pc.at(seconds)
+        source.read()
+        periods.append(source.period_seconds)
+    # 16 GiB last 40 s at 0.4 GiB/s, and 12 GiB last 60 s at 0.2 GiB/s: eight answers before the end.
+    assert periods == pytest.approx([10, 5, 7.5, 10, 10])
+
+
 def test_a_slow_windows_is_waited_for(pc: Pc, ask: Ask) -> None:
     pc.says(probe={"answer": ANSWER, "seconds": 1})
     assert values(ask().read())[windows.COMMITTED.name] == 51539607552
@@ -271,6 +308,27 @@ def test_several_cards_of_one_name_and_one_without_a_name_keep_apart() -> None:
         ("B", 7),
         ("A #2", 9),
     ]
+
+
+def test_a_card_is_known_by_both_halves_of_its_number() -> None:
+    luid = (0x1A, 0xC8A5)
+    name = "luid_0x0000001A_0x0000C8A5_phys_0"
+    probe = {"gpu": [{"Name": name, "SharedUsage": 7}], "adapters": [{"Luid": luid[0] << 32 | luid[1], "Name": "A"}]}
+    page = 'windows_gpu_adapter_memory_shared_bytes{luid="0x0000001A_0x0000C8A5"} 7\n'
+
+    assert from_probe(probe).adapters == (Adapter(luid, "A", {windows.GPU_SHARED: 7}),)
+    assert from_exporter(page).adapters == (Adapter(luid, "", {windows.GPU_SHARED: 7}),)
+
+
+def test_at_most_16_cards_with_names_of_80_characters_become_series() -> None:
+    cards = [Adapter((0, n), f"{n:03}{'y' * 200}", {}) for n in range(30)]
+    names = [name for name, _ in labelled(cards)]
+
+    assert (len(names), {len(name) for name in names}) == (16, {80})
+
+
+def test_a_virtual_machine_whose_memory_is_not_told_has_none() -> None:
+    assert from_probe({"vm": [{"Name": "vmmemWSL"}]}) == Facts({}, ())
 
 
 json_values = st.recursive(

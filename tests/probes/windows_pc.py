@@ -101,6 +101,10 @@ class Pc:
         program.chmod(0o755)
         self.says(**windows)
 
+    def at(self, seconds: float) -> None:
+        """Let so many seconds have passed since the machine was made."""
+        self.host.clock.mono = lambda: 1000.0 + seconds  # type: ignore[method-assign]
+
     def says(self, name: str = "11-english", **parts: Mapping[str, Any]) -> None:
         """Have Windows answer like a file, but for these parts."""
         windows = {**WINDOWS["11-english"], **WINDOWS[name], **parts}

@@ -8,7 +8,15 @@ import pytest
 
 from wslgpud.config import Config, StoreSettings
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.sources.disk import DiskSource, FilesystemSource, WindowsDriveSource, holder, mounts
+from wslgpud.sources.disk import (
+    DiskSource,
+    FilesystemSource,
+    WindowsDriveSource,
+    holder,
+    mounts,
+    open_there,
+    windows_points,
+)
 
 DISKSTATS = """\
    7       0 loop0 5 0 10 0 0 0 0 0 0 0 0 0 0 0 0 0 0
@@ -47,6 +55,11 @@ def test_a_server_with_many_disks_does_not_flood_the_database(machine):
     assert len({r.labels for r in sample.readings}) == 8
 
 
+def test_a_disk_that_is_listed_twice_counts_once(machine, values):
+    host = machine({"/proc/diskstats": DISKSTATS + DISKSTATS})
+    assert values(DiskSource(host, Config()).read())["disk_reads_completed_total{vda}"] == 55993
+
+
 def test_root_and_the_file_system_of_our_data_are_watched(machine, values):
     host = machine({"/proc/self/mounts": MOUNTS}, disks={"/": [1000, 600, 500, 50, 40], "/var/lib": [90, 80, 70, 0, 0]})
     config = Config(store=StoreSettings(path="/var/lib/wslgpud/wslgpud.db"))
@@ -67,6 +80,31 @@ def test_the_drive_of_windows_is_watched_and_wsls_own_mounts_are_not(machine, va
     found = values(WindowsDriveSource(host, Config()).read())
     assert found["filesystem_avail_bytes{/mnt/c,9p}"] == 60
     assert len(found) == 3
+
+
+def test_of_many_drives_of_windows_the_first_four_are_watched(machine):
+    drives = "".join(f"{letter}: /mnt/{letter.lower()} drvfs rw 0 0\n" for letter in "GFEDC")
+    host = machine({"/proc/self/mounts": drives}, disks={f"/mnt/{letter}": [9, 8, 7, 0, 0] for letter in "cdefg"})
+    sample = WindowsDriveSource(host, Config()).read()
+    assert {r.labels[0] for r in sample.readings} == {"/mnt/c", "/mnt/d", "/mnt/e", "/mnt/f"}
+
+
+def test_what_programs_read_from_a_drive_of_windows_is_found(machine):
+    links = {
+        "/proc/7/cwd": "/mnt/c/data",
+        "/proc/7/fd/3": "/mnt/c/data/train.bin",
+        "/proc/7/fd/4": "/mnt/cache/x",
+        "/proc/8/cwd": "/home/me",
+        "/proc/8/fd/5": "/mnt/c/log",
+    }
+    host = machine({"/proc/self/mounts": MOUNTS}, links=links)
+    points = windows_points(host)
+    assert points == ["/mnt/c"]
+    assert list(open_there(host, [7, 8, 9], points)) == [
+        (7, "/mnt/c/data/"),
+        (7, "/mnt/c/data/train.bin"),
+        (8, "/mnt/c/log"),
+    ]
 
 
 @pytest.mark.parametrize(

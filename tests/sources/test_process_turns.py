@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -45,6 +46,9 @@ class Crowd:
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
 
+    def end(self, pid: int) -> None:
+        shutil.rmtree(self.host.path(f"/proc/{pid}"))
+
     def scan(self) -> dict[int, int]:
         """Return the memory of the listed processes, by pid."""
         self.clock.advance(SCAN_SECONDS)
@@ -84,6 +88,13 @@ def test_one_that_grows_is_seen_at_the_next_scan(crowd: Crowd) -> None:
     assert crowd.scan()[7] == 40 * MIB
 
 
+@pytest.mark.parametrize(("growth", "seen"), [(8 * MIB, True), (8 * MIB - 4096, False)])
+def test_growth_of_8_mib_that_nothing_explains_has_all_looked_at(crowd: Crowd, growth: int, seen: bool) -> None:
+    crowd.put("/proc/meminfo", meminfo(growth))
+    crowd.scan()
+    assert (len(set(crowd.looked)) == MANY) is seen
+
+
 def test_one_that_grows_little_by_little_is_seen_soon(crowd: Crowd) -> None:
     seen = [0]
     for size in range(1, 20):
@@ -97,9 +108,7 @@ def test_growth_that_the_end_of_another_hides_is_seen(crowd: Crowd) -> None:
     crowd.put(f"/proc/{MANY}/stat", stat(MANY, f"sleeper{MANY}", 40 * MIB))
     crowd.put("/proc/meminfo", meminfo(40 * MIB))
     crowd.scan()
-    for name in ("stat", "status", "cmdline", "maps"):
-        Path(crowd.host.path(f"/proc/{MANY}/{name}")).unlink()
-    Path(crowd.host.path(f"/proc/{MANY}")).rmdir()
+    crowd.end(MANY)
     crowd.put("/proc/7/stat", stat(7, "sleeper7", 40 * MIB))
 
     assert crowd.scan()[7] == 40 * MIB
@@ -112,6 +121,23 @@ def test_a_new_one_is_seen_at_once_and_so_is_the_program_that_it_becomes(crowd: 
 
     crowd.put(f"/proc/{MANY + 1}/stat", stat(MANY + 1, "ninja", 21 * MIB))
     assert crowd.scan()[MANY + 1] == 21 * MIB
+
+
+def test_a_small_new_one_is_looked_at_each_time_for_a_minute_unless_it_ends(crowd: Crowd) -> None:
+    for pid in (MANY + 1, MANY + 2):
+        for path, text in process(pid, "sh", 4096).items():
+            crowd.put(path, text)
+    crowd.scan()
+    crowd.end(MANY + 2)
+    looked = []
+    for _ in range(13):
+        crowd.scan()
+        looked.append([pid for pid in crowd.looked if pid > MANY])
+    ended, rest = looked[0], looked[1:]
+
+    assert sorted(ended) == [MANY + 1, MANY + 2]
+    assert rest[:10] == [[MANY + 1]] * 10
+    assert rest[10:] == [[], []]
 
 
 def test_where_the_kernel_does_not_say_what_programs_hold_all_are_looked_at(crowd: Crowd) -> None:
