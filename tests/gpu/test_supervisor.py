@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -149,16 +150,19 @@ def test_while_it_waits_the_reason_stays_the_same_and_nothing_starts(start, cloc
 
 def test_a_child_that_was_well_for_a_minute_is_quickly_back(start, clock):
     child = start()
-    for _ in range(5):
+    starts = []
+    for well_seconds in (0, 0, 59, 60):
+        clock.now += 60
+        child.ask({})
+        clock.now += well_seconds
         with pytest.raises(ProbeDown):
             child.ask({"do": "exit"})
-        clock.now += 60
-    child.ask({})
-    clock.now += 61
-    with pytest.raises(ProbeDown):
-        child.ask({"do": "exit"})
-    clock.now += 1.1
-    assert child.ask({"n": 1})["n"] == 1
+        clock.now += 1
+        with contextlib.suppress(ProbeDown):
+            child.ask({})
+        starts.append(child.starts_total)
+        child.renew()
+    assert starts == [2, 3, 4, 6]
 
 
 def test_renewing_takes_a_new_child_at_once(start):

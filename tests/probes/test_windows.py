@@ -93,6 +93,7 @@ def test_what_linux_has_freed_and_windows_has_not_got_back_is_known(pc: Pc, ask:
     # In some versions of Windows the process does not show the memory of its guest: then nothing is known.
     assert unreturned_bytes(2 << 30, 19 << 30) is None
     assert unreturned_bytes(18 << 30, 19 << 30) == 0
+    assert [unreturned_bytes(vm, 20) for vm in (9, 10, 21)] == [None, 0, 1]
 
 
 def test_without_interop_nothing_is_started_and_it_is_no_fault(pc: Pc, ask: Ask) -> None:
@@ -329,6 +330,22 @@ def test_at_most_16_cards_with_names_of_80_characters_become_series() -> None:
 
 def test_a_virtual_machine_whose_memory_is_not_told_has_none() -> None:
     assert from_probe({"vm": [{"Name": "vmmemWSL"}]}) == Facts({}, ())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share"),
+    [
+        ({windows.TOTAL: 10, windows.AVAILABLE: 4}, 0.4),
+        ({windows.COMMIT_LIMIT: 10, windows.COMMITTED: 7}, 0.3),
+        ({windows.TOTAL: 10, windows.AVAILABLE: 2, windows.COMMIT_LIMIT: 10, windows.COMMITTED: 7}, 0.2),
+        ({windows.COMMIT_LIMIT: 10, windows.COMMITTED: 12}, 0.0),
+        ({windows.TOTAL: 10, windows.COMMIT_LIMIT: 10}, None),
+    ],
+)
+def test_the_share_that_windows_has_left_is_that_of_the_scarcer_of_ram_and_commit(
+    sizes: windows.Sizes, share: float | None
+) -> None:
+    assert windows.left_share(sizes) == share
 
 
 json_values = st.recursive(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wslgpud.config import Config
+from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.sources.clock import ClockSource
 
@@ -52,10 +52,23 @@ def test_eight_hours_of_sleep_are_one_jump(source, hands, values):
 
 def test_a_clock_set_back_is_a_jump_too(source, hands):
     hands.pass_by(wall=-600, mono=1)
-    assert source.read().events[0].fields["seconds"] == -601
+    (event,) = source.read().events
+    assert event.fields["seconds"] == -601
+    assert str(event.message) == "the clock jumped back by 10 min"
 
 
 def test_a_tick_that_comes_late_and_a_small_correction_are_no_jumps(source, hands, values):
-    for wall, mono in ((45, 45), (1.4, 1), (0.6, 1)):
+    for wall, mono in ((45, 45), (1.4, 1), (0.6, 1), (3, 1), (1, 3)):
         hands.pass_by(wall, mono)
         assert values(source.read()) == {"clock_jumps_total": 0}
+
+
+@pytest.mark.parametrize(("interval", "jump"), [(1.0, 2.0), (0.25, 1.0)])
+def test_a_jump_is_more_than_two_intervals_and_more_than_a_second(hands, interval, jump):
+    source = ClockSource(Host(clock=hands), Config(sampling=Sampling(interval_seconds=interval)))
+    source.read()
+    hands.pass_by(wall=jump + 1, mono=1)
+    assert not source.read().events
+    hands.pass_by(wall=jump + 1.001, mono=1)
+    (event,) = source.read().events
+    assert event.fields["seconds"] == pytest.approx(jump + 0.001, abs=1e-6)

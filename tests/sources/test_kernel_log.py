@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.config import Config
-from wslgpud.host import Host, NoData, SourceError
+from wslgpud.host import Host, NoData, SourceError, StoppedClock
 from wslgpud.sources.cgroups import CgroupSource
 from wslgpud.sources.kernel_log import KernelLogSource, parse_line
 from wslgpud.sources.memory import MemorySource
@@ -226,6 +227,39 @@ def test_a_log_that_cannot_be_read_on_tells_what_came_before_and_then_that(monke
     with pytest.raises(SourceError, match="cannot read /dev/kmsg"):
         source.read()
     source.close()
+
+
+def test_what_comes_after_the_end_of_the_log_is_new_and_gets_our_time_as_the_logs_clock_drifts():
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_DIRECT)  # like the log, one record for each read
+
+    def write(seconds: float) -> None:
+        os.write(writer, kmsg(GLOBAL[2], seconds=seconds).splitlines()[0].encode())
+
+    source = KernelLogSource(Host(clock=StoppedClock(1.8e9, 5000.0)), Config())
+    source._descriptor, source._opened_mono = reader, 4000.0
+    for seconds in (4000.0, 4001.0):
+        write(seconds)
+    first = source.read().events
+    write(3990.0)
+    second = source.read().events
+    source.close()
+    os.close(writer)
+
+    told = [(event.fields["past"], event.wall) for event in (*first, *second)]
+    assert told == [(1, 1.8e9 - 1000), (0, 1.8e9 - 999), (0, 1.8e9)]
+
+
+@pytest.mark.parametrize("number", [errno.ENXIO, errno.ENODEV])
+def test_a_containers_log_without_a_device_is_no_fault(monkeypatch, number):
+    def refuse(*_args):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(NoData, match="/dev/kmsg has no device behind it"):
+        KernelLogSource(Host(), Config()).read()
+    number = errno.EIO
+    with pytest.raises(SourceError, match="cannot open /dev/kmsg: Input/output error"):
+        KernelLogSource(Host(), Config()).read()
 
 
 def test_a_real_kill_is_told_once_with_victim_size_and_cgroup(limited_cgroup, values):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.serve.support import HandClock
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
@@ -82,7 +83,11 @@ def test_a_training_is_seen_by_its_libraries_and_its_gpu_even_under_another_name
             "/proc/meminfo": NO_SWAP_USED,
             **process(10, "pt_main_thread", 900 * MIB, command="/usr/bin/python3.12 -u train.py", maps=torch),
             **process(11, "python3", 300 * MIB, command="python3 -m http.server", maps="/usr/lib/libc.so.6\n"),
-            **process(12, "llama-server", 400 * MIB, command="llama-server --api-key geheim"),
+            **process(
+                12, "llama-server", 400 * MIB, command="llama-server --api-key geheim", maps="/lib/libcudart.so\n"
+            ),
+            **process(13, "ollama", 200 * MIB, command="ollama runner", maps="/usr/lib/ollama/libggml-cuda.so\n"),
+            **process(14, "soffice", 100 * MIB, command="soffice", maps="/usr/lib/libonnxruntime.so.1\n"),
         },
         links={
             "/proc/10/exe": "/usr/bin/python3.12",
@@ -90,13 +95,58 @@ def test_a_training_is_seen_by_its_libraries_and_its_gpu_even_under_another_name
             "/proc/11/exe": "/usr/bin/python3.12",
             "/proc/12/fd/3": "/dev/nvidia0",
             "/proc/12/fd/4": "/dev/null",
+            "/proc/13/fd/4": "/dev/nvidiactl",
         },
     )
     assert [(p.pid, p.roles, p.command, p.uid) for p in read(host)] == [
         (10, {"gpu", "training"}, "python3.12 train.py", 1000),
         (12, {"gpu"}, "llama-server", 1000),
         (11, frozenset(), "python3 -m http.server", 1000),
+        (13, {"gpu", "training"}, "ollama", 1000),
+        (14, frozenset(), "soffice", 1000),
     ]
+
+
+class Watched:
+    """A machine whose processes open the GPU while a source watches it."""
+
+    def __init__(self, machine, sizes: dict[int, int]) -> None:
+        files = {"/proc/meminfo": NO_SWAP_USED}
+        for pid, size in sizes.items():
+            files |= process(pid, "train", size)
+        self.host = machine(files, links={"/proc/1/exe": "/sbin/init"})
+        self.host.clock = HandClock()
+        self.source = ProcessSource(self.host, Config())
+
+    def open_gpu(self, *pids: int) -> None:
+        self.host._links |= {f"/proc/{pid}/fd/3": "/dev/dxg" for pid in pids}
+
+    def on_gpu(self, seconds: float = 0.0) -> set[int]:
+        self.host.clock.advance(seconds)
+        return {p.pid for p in self.source.read().processes if "gpu" in p.roles}
+
+
+def test_a_program_of_48_mib_is_inspected_and_a_smaller_one_is_not_worth_it(machine):
+    watched = Watched(machine, {10: 48 * MIB, 11: 48 * MIB - PAGE})
+    watched.open_gpu(10, 11)
+    assert watched.on_gpu() == {10}
+
+
+def test_a_gpu_that_is_opened_is_seen_with_48_mib_more_or_after_a_minute(machine):
+    watched = Watched(machine, {10: 60 * MIB, 11: 60 * MIB, 12: 60 * MIB})
+    assert watched.on_gpu() == set()
+    watched.open_gpu(10, 11, 12)
+    for pid, size in ((11, 108 * MIB), (12, 108 * MIB - PAGE)):
+        Path(watched.host.path(f"/proc/{pid}/stat")).write_text(stat(pid, "train", size))
+    assert watched.on_gpu(seconds=59) == {11}
+    assert watched.on_gpu(seconds=1) == {10, 11, 12}
+
+
+def test_eight_programs_are_inspected_at_each_scan_the_biggest_first(machine):
+    watched = Watched(machine, {pid: (100 + pid) * MIB for pid in range(1, 11)})
+    watched.open_gpu(*range(1, 11))
+    assert watched.on_gpu() == set(range(3, 11))
+    assert watched.on_gpu(seconds=5) == set(range(1, 11))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +172,8 @@ def test_arguments_are_left_out_because_they_hold_secrets(machine):
         3: "python3 -c print('geheim')",
         4: "/usr/lib/gcc/cc1plus -quiet -I/geheim -o /tmp/x.s /src/flash_fwd.cu",
         5: "/bin/curl -H geheim https://example.org/geheim.c",
+        6: "/usr/bin/x86_64-linux-gnu-cpp -Dgeheim /src/norm.cu",
+        7: f"/opt/{'y' * 90}",
     }
     host = machine({f"/proc/{i}/cmdline": line.replace(" ", "\0") + "\0" for i, line in lines.items()})
     assert [short_command(host, i) for i in lines] == [
@@ -130,6 +182,8 @@ def test_arguments_are_left_out_because_they_hold_secrets(machine):
         "python3 -c",
         "cc1plus flash_fwd.cu",
         "curl",
+        "x86_64-linux-gnu-cpp norm.cu",
+        "y" * 80,
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.config import Config
-from wslgpud.host import NoData
+from wslgpud.host import Host, NoData, StoppedClock
 from wslgpud.sources.wsl import WslSource, generation
 
 RELEASE = "/proc/sys/kernel/osrelease"
@@ -60,6 +60,24 @@ def test_an_old_or_busy_wsl_is_still_wsl(machine, values):
         commands={"wslinfo --version": {"error": "wslinfo did not answer within 2 s"}},
     )
     assert values(WslSource(host, Config()).read()) == {"wsl_info{2,,,}": 1, "wsl_gpu_device": 0}
+
+
+def test_a_session_is_told_by_its_own_name_of_the_distro(machine, monkeypatch):
+    monkeypatch.setenv("WSL_DISTRO_NAME", "Debian")
+    host = Host(clock=StoppedClock(1.8e9, 1.0))
+    source = WslSource(host, Config())
+    assert source._distro() == "Debian"
+
+
+def test_a_busy_wsl_keeps_the_version_it_has_told_and_a_long_one_is_cut(machine, values):
+    host = machine(
+        {RELEASE: "6.6.87.2-microsoft-standard-WSL2\n"}, commands={"wslinfo --version": f"{'7' * 90}\nmore\n"}
+    )
+    source = WslSource(host, Config())
+    told = values(source.read())
+    host._commands = {}
+    assert values(source.read()) == told
+    assert f"wsl_info{{2,{'7' * 80},,}}" in told
 
 
 def test_asking_is_rare_and_in_a_lane_of_its_own():

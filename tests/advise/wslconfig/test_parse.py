@@ -64,6 +64,11 @@ MODES = "Bridged, Consomme, Mirrored, Nat, None, VirtioProxy"
             "[experimental]\nignoredPorts=65536",
             ["Invalid integer value '65536' for key 'experimental.ignoredPorts' in F:3"],
         ),
+        ("[experimental]\nignoredPorts=1,65535, 00080,+22", []),
+        (
+            "[experimental]\nignoredPorts=0,100000,7",
+            ["Invalid integer value '0,100000,7' for key 'experimental.ignoredPorts' in F:3"] * 2,
+        ),
         ("[experimental]\nswiotlb=64M", []),
         ("[experimental]\nswiotlb=4096K", []),
         (
@@ -89,6 +94,11 @@ def test_line_ends_of_windows_count_as_one():
         ("8G", 8 << 30),
         ("512MB", 512 << 20),
         ("1TB", 1 << 40),
+        ("3K", 3 << 10),
+        ("3KB", 3 << 10),
+        ("5M", 5 << 20),
+        ("-1", 2**64 - 1),
+        ("-0", None),
         ("4096", 4096),
         ("7B", 7),
         ("0", 0),
@@ -119,11 +129,22 @@ def test_sizes_are_whole_numbers_with_upper_case_units(text, bytes_):
         ("-1", -1),
         ("8 threads", None),
         ("", None),
-        ("4294967296", None),
+        ("2147483647", 2147483647),
+        ("2147483648", None),
+        ("-2147483648", -2147483648),
+        ("-2147483649", None),
     ],
 )
 def test_whole_numbers_are_read_as_c_reads_them(text, number):
     assert integer(text) == number
+
+
+def test_the_first_line_with_a_line_end_of_windows_is_known():
+    assert [parse(text).windows_line for text in ("a=b\n", "a=b\r\n", "a=b\n\n[c]\r\n\r\n")] == [0, 1, 3]
+
+
+def test_a_full_width_space_ends_a_value_as_in_wsl():
+    assert parse("[wsl2]\nkernel=C:/a\u3000b\nmemory=8GB\n").get("wsl2.kernel") == "C:/a"
 
 
 def test_only_true_false_1_and_0_are_booleans():

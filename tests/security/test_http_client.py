@@ -1,0 +1,65 @@
+"""What counts as an answer, and what is said of one that does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.hostile import answers, hostile
+from wslgpud.security.http_client import Address, ErrorStatus, Unreachable, exchange, parsed
+
+
+def answer(status: str, body: bytes, most_bytes: int = 1000) -> bytes:
+    with hostile(answers(status, body)) as server:
+        return exchange(parsed(server.url), deadline_seconds=60.0, most_bytes=most_bytes)
+
+
+@pytest.mark.parametrize("status", ["200 OK", "299 Fine"])
+def test_success_is_an_answer(status: str) -> None:
+    assert answer(status, b"body") == b"body"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("300 Choices", "answered 300: it redirects"),
+        ("399 Elsewhere", "answered 399: it redirects"),
+        ("400 Bad", "answered 400: body$"),
+        ("599 Worse", "answered 599: body$"),
+    ],
+)
+def test_anything_else_is_named_by_its_status_and_its_text(status: str, said: str) -> None:
+    with pytest.raises(ErrorStatus, match=said):
+        answer(status, b"body")
+
+
+def test_the_text_of_an_error_is_cut_at_200_characters() -> None:
+    with pytest.raises(ErrorStatus) as caught:
+        answer("500 Oops", b"y" * 900)
+    assert str(caught.value) == f"answered 500: {'y' * 199}…"
+
+
+def test_an_answer_may_have_all_the_bytes_it_is_allowed_and_none_more() -> None:
+    assert answer("200 OK", b"y" * 1000) == b"y" * 1000
+    with pytest.raises(Unreachable, match="it answered more than 1 KiB"):
+        answer("200 OK", b"y" * 1001)
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "place"),
+    [
+        ("http://pc", Address("http", "pc", None, "/"), "pc"),
+        ("https://pc:9/x?y=1#z", Address("https", "pc", 9, "/x?y=1"), "pc:9"),
+        ("http://[::1]:9182/metrics", Address("http", "::1", 9182, "/metrics"), "[::1]:9182"),
+        ("http://me:p%40ss@pc/", Address("http", "pc", None, "/", "Basic bWU6cEBzcw=="), "pc"),
+        ("http://me@pc/", Address("http", "pc", None, "/", "Basic bWU6"), "pc"),
+    ],
+)
+def test_an_address_is_taken_apart(url: str, address: Address, place: str) -> None:
+    assert parsed(url) == address
+    assert parsed(url).place == place
+
+
+@pytest.mark.parametrize("url", ["ftp://pc/", "http://", "pc:9182"])
+def test_an_address_that_is_none_of_http_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="not an address like"):
+        parsed(url)
