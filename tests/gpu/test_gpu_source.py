@@ -211,12 +211,15 @@ def test_nvml_that_appears_later_is_found_within_a_minute(machine, source):
     machine.uninstall()
     with pytest.raises(NoData):
         source.read()
+    assert source.period_seconds == 61
     machine.install()
     machine.clock.now += 59
     with pytest.raises(NoData):
         source.read()
-    machine.clock.now += 1.1
+    assert source.period_seconds == 2
+    machine.clock.now += 1
     assert source.read().gpus
+    assert source.period_seconds == 0
 
 
 def test_a_driver_without_gpus_is_no_fault_and_keeps_no_child(machine, source):
@@ -225,7 +228,10 @@ def test_a_driver_without_gpus_is_no_fault_and_keeps_no_child(machine, source):
         source.read()
     assert source._probe.pid is None
     machine.set(gpus=1)
-    machine.clock.now += 61
+    machine.clock.now += 59
+    with pytest.raises(NoData):
+        source.read()
+    machine.clock.now += 1
     assert source.read().gpus
 
 
@@ -278,6 +284,20 @@ def test_a_lost_gpu_that_comes_back_is_found_again(machine, source, by_gpu):
     machine.gpu(1, lost=None)
     machine.clock.now += 61
     assert by_gpu(source.read(), "gpu_up") == {"0": 1, "1": 1}
+
+
+def test_a_lost_gpu_is_looked_for_less_and_less_often_but_every_ten_minutes(machine, source):
+    machine.set(gpus=2)
+    source.read()
+    machine.gpu(1, lost=1)
+    source.read()
+    for number, wait_seconds in enumerate((30, 60, 120, 240, 480, 600, 600), start=1):
+        machine.clock.now += wait_seconds - 1
+        source.read()
+        assert source._probe.starts_total == number
+        machine.clock.now += 1
+        source.read()
+        assert source._probe.starts_total == number + 1
 
 
 def test_gpus_are_known_by_uuid_when_indexes_move(machine, source):

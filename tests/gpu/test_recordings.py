@@ -99,6 +99,30 @@ def test_under_wsl2_processes_show_without_memory_and_wslgs_without_pid(replay, 
     assert [labels[4] for labels in values(sample, "gpu")] == ["WDDM"]
 
 
+def test_processes_come_biggest_first_each_once_and_without_a_size_that_the_card_does_not_have(recorded, open_source):
+    def using(*processes):
+        return [{"pid": pid, "usedGpuMemory": used} for pid, used in processes]
+
+    gpu = {
+        "nvmlDeviceGetUUID": "GPU-5b1c0000-0000-0000-0000-000000000001",
+        "nvmlDeviceGetMemoryInfo": {"total": 1000, "free": 100, "used": 900},
+        "nvmlDeviceGetComputeRunningProcesses_v3": using((1, 5), (2, 1001), (3, 1000), (4, 20)),
+        "nvmlDeviceGetGraphicsRunningProcesses_v3": using((1, 7), (3, 6)),
+    }
+    names = {1: "/usr/bin/trainer", 3: "/opt/a-program-with-a-long-name", 4: "/usr/bin/python3.12"}
+    system = {f"nvmlSystemGetProcessName({pid})": name for pid, name in names.items()}
+    comms = {1: "trainer", 2: "nameless", 3: "a-program-with-", 4: "somebody else"}
+    files = {f"/proc/{pid}/comm": f"{comm}\n" for pid, comm in comms.items()}
+    (read,) = open_source(recorded({"system": system, "gpus": [gpu]}, files)).read().gpus
+
+    assert [(p.pid, p.name, p.used_bytes) for p in read.processes] == [
+        (3, "a-program-with-a-long-name", 1000),
+        (0, "python3.12", 20),
+        (1, "trainer", 7),
+        (2, "nameless", None),
+    ]
+
+
 def test_a_full_card_shows_what_is_left(replay):
     (gpu,) = replay("wsl2-vram-full").read().gpus
     assert (gpu.free_bytes, gpu.utilization_ratio) == (192 << 20, 0.99)

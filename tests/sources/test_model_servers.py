@@ -85,6 +85,27 @@ def test_older_names_and_llama_cpp_are_understood() -> None:
     }
 
 
+def test_a_cache_is_full_at_most_and_requests_are_no_more_than_a_number_can_hold() -> None:
+    page = b"vllm:kv_cache_usage_perc 1.7\nvllm:num_requests_running 9e99\nvllm:num_requests_waiting 1 1700000000\n"
+    found = {r.spec.name: r.value for r in counted("here", page)}
+    assert found == {
+        "model_server_cache_used_ratio": 1.0,
+        "model_server_requests_running": 1 << 50,
+        "model_server_requests_waiting": 1,
+    }
+
+
+def test_a_model_as_big_as_any_machine_is_known_and_a_bigger_one_is_not() -> None:
+    rows = [{"name": f"{size}", "size": size, "size_vram": size} for size in (0, 1 << 50, (1 << 50) + 1)]
+    found = [(r.labels[1], r.value) for r in loaded("here", json.dumps({"models": rows}).encode())]
+    assert found == [("0", 0), ("0", 0), (f"{1 << 50}", 1 << 50), (f"{1 << 50}", 0)]
+
+
+def test_the_first_eight_servers_are_read() -> None:
+    found = model_servers.servers([f"http://127.0.0.1:{port}/metrics" for port in range(1, 12)])
+    assert [server.name for server in found] == [f"127.0.0.1:{port}" for port in range(1, 9)]
+
+
 def test_ollama_tells_what_of_each_model_lies_on_the_card_and_what_in_ram() -> None:
     assert values(OLLAMA) == {
         "model_server_up here": 1,
@@ -133,8 +154,8 @@ def test_a_size_that_no_machine_has_is_not_known(size: object) -> None:
 
 
 def test_a_thousand_models_become_a_few_with_short_names() -> None:
-    rows = [{"name": f"\x1b]0;x\x07{n}{'y' * 5000}", "size": 2, "size_vram": 1} for n in range(1000)]
+    rows = [{"name": f"\x1b]0;x\x07{n}{'-y' * 5000}", "size": 2, "size_vram": 1} for n in range(1000)]
     names = {r.labels[1] for r in loaded("here", json.dumps({"models": rows}).encode())}
 
-    assert len(names) <= model_servers.MOST_MODELS
-    assert all(name.isprintable() and len(name) <= 300 for name in names)
+    assert len(names) == 32
+    assert all(name.isprintable() and len(name) == 200 for name in names)

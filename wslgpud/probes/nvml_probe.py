@@ -191,7 +191,7 @@ class Session:
                 question.supported = False
                 self.support_changed = True
             question.failures += 1
-            question.due = now + max(call.every_seconds, min(2 ** min(question.failures - 1, 9), LONGEST_RETRY_SECONDS))
+            question.due = now + max(call.every_seconds, min(2 ** (question.failures - 1), LONGEST_RETRY_SECONDS))
             values.update(dict.fromkeys((output.metric for output in call.outputs) if call.outputs else [call.name]))
             return
         gpu.answered = now

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 EVERY_SECONDS, ANSWER_SECONDS = 5.0, 1.0
 MOST_BYTES, MOST_SERVERS, MOST_MODELS = 4 << 20, 8, 32
 _LONGEST_LINE = 4000
+#: of a model, in characters; each becomes two series that are kept for years
+_LONGEST_NAME = 200
 #: more than any machine has
 _MOST_MEMORY_BYTES = 1 << 50
 _SAMPLE = re.compile(r"((?:vllm|llamacpp):\w{1,80})(?:\{.*\})? (\S{1,40})(?: \d+)?")
@@ -129,10 +131,15 @@ def loaded(server: str, page: bytes) -> Iterator[Reading]:
         facts: Mapping[str, Any] = row if isinstance(row, dict) else {}
         name, size, vram = facts.get("name"), facts.get("size"), facts.get("size_vram")
         if isinstance(name, str) and _bytes(size) and _bytes(vram) and len(held) < MOST_MODELS:
-            held[redaction.named(name)] = vram, max(0, size - vram)
+            held[_short(name)] = vram, max(0, size - vram)
     for name, (vram, ram) in held.items():
         yield Reading(VRAM, vram, (server, name))
         yield Reading(RAM, ram, (server, name))
+
+
+def _short(name: str) -> str:
+    """Return a model's name for a label; what is cut off is first searched for the end of a secret."""
+    return redaction.named(name[: 2 * _LONGEST_NAME])[:_LONGEST_NAME]
 
 
 def _bytes(value: Any) -> TypeGuard[int]:
