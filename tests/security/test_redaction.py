@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wslgpud.security.redaction import SECRET, address, masked, named, parts, without
+from wslgpud.security.redaction import SECRET, Shown, address, masked, named, parts, visible, without
 from wslgpud.sources.processes import title
 
 HIDDEN = "h1dd3n"
@@ -124,6 +124,27 @@ def test_what_is_known_is_taken_out_in_every_form() -> None:
 
     assert HIDDEN not in without(said, parts(url))
     assert without("no such file", ["no", "x"]) == "no such file"
+    assert without("abcd abc", ["abcd", "abc"]) == f"{SECRET} abc"
+
+
+@pytest.mark.parametrize(
+    ("value", "shows", "visible_to_us", "visible_to_strangers"),
+    [
+        ("x", "all", "x", "x"),
+        ("", "set", "", ""),
+        ("x", "set", SECRET, SECRET),
+        ("me", "person", "me", SECRET),
+        ("http://me:x@pc/y", "address", "http://pc", "http://pc"),
+        (("http://pc/y", "z"), "address", ("http://pc", "z"), ("http://pc", "z")),
+        (("send", "--key", "x"), "program", ("send", SECRET), ("send", SECRET)),
+        (("send",), "program", ("send",), ("send",)),
+    ],
+)
+def test_of_a_setting_is_shown_what_it_declares(
+    value: object, shows: Shown, visible_to_us: object, visible_to_strangers: object
+) -> None:
+    assert visible(value, shows) == visible_to_us
+    assert visible(value, shows, to_stranger=True) == visible_to_strangers
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.host import Host, NoData, SourceError
+from wslgpud import host as host_module
+from wslgpud.host import Host, NoData, SourceError, output, unprotected
 
 
 def test_a_file_of_the_kernel_is_read_to_its_end_though_it_comes_in_pieces(tmp_path):
@@ -57,3 +58,52 @@ def test_a_programs_words_are_utf_8_whatever_the_locale(locale):
     environment = {**os.environ, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "'\\xfc\\ufffd'\n"
+
+
+def test_a_file_is_read_up_to_its_limit_and_refused_beyond_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_module, "MOST_BYTES", 1000)
+    for count in (1000, 1001):
+        (tmp_path / f"{count}").write_bytes(b"y" * count)
+    host = Host(tmp_path)
+    assert host.read("/1000") == "y" * 1000
+    with pytest.raises(SourceError, match="/1001 is too long"):
+        host.read("/1001")
+    assert host.read_optional("/1001") == ""
+
+
+def test_of_a_long_file_the_head_is_read_in_pieces_of_64_kib(tmp_path):
+    (tmp_path / "long").write_bytes(b"y" * 300_000)
+    assert [len(Host(tmp_path).head("/long", most)) for most in (1, 1 << 16, (1 << 16) + 1)] == [
+        1 << 16,
+        1 << 16,
+        1 << 17,
+    ]
+
+
+def test_of_a_full_folder_some_names_are_returned(tmp_path):
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+    host = Host(tmp_path)
+    assert (len(host.names("/", 3)), len(host.names("/")), len(host.folders("/", 3))) == (3, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "said"),
+    [
+        (["wslgpud-no-such-program"], NoData, "wslgpud-no-such-program is not installed"),
+        (["sh", "-c", "echo no >&2; exit 3"], SourceError, r"sh -c echo no >&2; exit 3 failed \(3\): no"),
+        (["sh", "-c", f"exit 3 # {'y' * 200}"], SourceError, f"exit 3 # {'y' * 104}… failed"),
+        (["sleep", "60"], SourceError, "sleep did not answer within 1 s"),
+    ],
+    ids=["missing", "status", "long", "late"],
+)
+def test_a_program_that_fails_is_named_with_its_reason(command, error, said):
+    with pytest.raises(error, match=said):
+        output(command, 0.1 if command[0] == "sleep" else 60.0)
+
+
+@pytest.mark.parametrize(("score", "protected"), [("-1", True), ("0", False), ("500", False), ("rubbish", False)])
+def test_a_child_loses_the_protection_that_we_have(tmp_path, monkeypatch, score, protected):
+    (tmp_path / "score").write_text(score)
+    monkeypatch.setattr(host_module, "_SCORE", str(tmp_path / "score"))
+    assert (unprotected(["true"])[0] == "/bin/sh") is protected

@@ -1,0 +1,53 @@
+"""Who a process is, and whose stress runs are believed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from wslgpud.host import Host
+from wslgpud.sources.identity import Identity, Trust, identity, trust
+
+STAT = "7 (a) R (b) {state} 42 7 7 " + "0 " * 15 + "999 8589934592 5\n"
+STATUS = "Name:\ta\nUid:\t1000\t1000\t1000\t1000\nGroups:\t27 1000 \n"
+
+
+@pytest.mark.parametrize(("state", "alive"), [("S", True), ("Z", False), ("X", False)])
+def test_a_process_is_who_the_kernel_says(machine, state, alive):
+    host = machine({"/proc/7/stat": STAT.format(state=state), "/proc/7/status": STATUS})
+    assert identity(host, 7) == Identity(7, 999, 42, alive, frozenset({1000}), frozenset({27, 1000}), "a) R (b")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"/proc/7/stat": STAT.format(state="S")},
+        {"/proc/7/stat": "7 (a) S 42 7 7\n", "/proc/7/status": STATUS},
+        {"/proc/7/stat": STAT.format(state="S"), "/proc/7/status": STATUS.replace("27", "x")},
+    ],
+)
+def test_a_process_that_is_hidden_or_told_in_part_is_nobody(machine, files):
+    assert identity(machine(files), 7) is None
+
+
+def test_we_are_our_own_user_s_and_trusted():
+    me = identity(Host(), os.getpid())
+    assert (me.parent, me.alive, me.uids) == (os.getppid(), True, {os.geteuid()})
+    assert trust().covers(me)
+    assert trust().users == {0, os.geteuid()}
+
+
+@pytest.mark.parametrize(
+    ("uids", "groups", "covered"),
+    [({0}, set(), True), ({5}, set(), False), ({5}, {9}, True), ({0, 5}, set(), False), ({0, 5}, {9}, False)],
+)
+def test_a_trusted_user_or_member_is_covered_and_a_setuid_program_never(uids, groups, covered):
+    who = Identity(7, 1, 1, True, frozenset(uids), frozenset(groups), "a")
+    assert Trust(frozenset({0}), group=9).covers(who) is covered
+
+
+def test_without_a_group_of_the_service_a_users_groups_do_not_count():
+    who = Identity(7, 1, 1, True, frozenset({5}), frozenset({9}), "a")
+    assert not Trust(frozenset({0})).covers(who)
