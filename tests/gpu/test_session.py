@@ -183,6 +183,12 @@ def test_what_the_driver_does_not_know_is_no_number(session, backend, call, noth
     assert sample(session, 10.0)[metric] is None
 
 
+def test_each_error_is_counted_once(session, backend):
+    backend.gpus[0]["nvmlDeviceGetFanSpeed"] = {"error": "UNKNOWN"}
+    session.sample(0.0)
+    assert session.sample(5.0)["errors"] == {"UNKNOWN": 1}
+
+
 def test_an_error_at_the_start_is_counted_in_the_first_answer(session):
     # Name, bus, versions and the like are not in this recording.
     assert session.sample(0.0)["errors"]["NOT_SUPPORTED"] > 5

@@ -209,9 +209,10 @@ def test_the_log_of_a_machine_mounted_elsewhere_is_not_waited_for(tmp_path):
     source.close()
 
 
-def test_a_log_that_cannot_be_read_on_tells_what_came_before_and_then_that(monkeypatch, tmp_path):
+def test_a_log_that_cannot_be_read_on_tells_what_came_before_and_then_that(monkeypatch, tmp_path, values):
     (tmp_path / "log").touch()
     answers = [line.encode() for line in kmsg(*GLOBAL).splitlines()[::2]]
+    answers[1:1] = [BrokenPipeError(32, "overwritten")]
     answers += [OSError(5, "Input/output error"), OSError(5, "Input/output error")]
 
     def read_one(*_):
@@ -223,7 +224,9 @@ def test_a_log_that_cannot_be_read_on_tells_what_came_before_and_then_that(monke
     source = KernelLogSource(Host(), Config())
     source._descriptor = os.open(tmp_path / "log", os.O_RDONLY)
     monkeypatch.setattr(os, "read", read_one)
-    assert [event.fields["victim"] for event in source.read().events] == ["python3"]
+    sample = source.read()
+    assert [event.fields["victim"] for event in sample.events] == ["python3"]
+    assert values(sample)["kernel_log_lost_records_total"] == 1
     with pytest.raises(SourceError, match="cannot read /dev/kmsg"):
         source.read()
     source.close()
@@ -243,6 +246,8 @@ def test_what_comes_after_the_end_of_the_log_is_new_and_gets_our_time_as_the_log
     write(3990.0)
     second = source.read().events
     source.close()
+    with pytest.raises(BrokenPipeError):
+        os.write(writer, b"nobody reads on")
     os.close(writer)
 
     told = [(event.fields["past"], event.wall) for event in (*first, *second)]
