@@ -9,7 +9,6 @@ import pytest
 from wslgpud.model import Event
 from wslgpud.words import (
     ENGLISH,
-    HEADLINE_CHARACTERS,
     Message,
     all_of,
     chosen,
@@ -32,25 +31,40 @@ CHINESE = translator("zh")
     ("name", "value", "english", "chinese"),
     [
         ("left_bytes", 3 << 30, "3.0 GiB", "3.0 GiB"),
+        ("left_bytes", 512 << 10, "512 KiB", "512 KiB"),
+        ("left_bytes", (1 << 20) - 513, "1023 KiB", "1023 KiB"),
+        ("left_bytes", (1 << 20) - 512, "1 MiB", "1 MiB"),
+        ("left_bytes", 1 << 40, "1.0 TiB", "1.0 TiB"),
         ("room_bytes", (3 << 30, 24 << 30), "3.0 of 24 GiB", "3.0 / 24 GiB"),
         ("room_bytes", (724 << 20, 24 << 30), "724 MiB of 24 GiB", "724 MiB / 24 GiB"),
         ("rate_bytes_per_second", (310 << 20) / 60, "+310 MiB/min", "+310 MiB/分钟"),
         ("rate_bytes_per_second", -(1 << 30), "\N{MINUS SIGN}1.0 GiB/s", "\N{MINUS SIGN}1.0 GiB/秒"),
         ("rate_bytes_per_second", 0.5, "+0 KiB/min", "+0 KiB/分钟"),
+        ("rate_bytes_per_second", (50 << 20) - 1, "+2.9 GiB/min", "+2.9 GiB/分钟"),
+        ("rate_bytes_per_second", 50 << 20, "+50 MiB/s", "+50 MiB/秒"),
+        ("eta_seconds", 0.2, "1 s", "1 秒"),
         ("eta_seconds", 43.2, "43 s", "43 秒"),
         ("eta_seconds", 240, "4 min", "4 分钟"),
         ("eta_seconds", 7200, "2 h", "2 小时"),
+        ("eta_seconds", 129_599, "36 h", "36 小时"),
+        ("eta_seconds", 129_600, "2 d", "2 天"),
         ("eta_seconds", 5 * 86400, "5 d", "5 天"),
         ("used_ratio", 0.984, "98 %", "98 %"),
         ("count", 3, "3", "3"),
+        ("pid", 4_194_304, "4194304", "4194304"),
+        ("level", 2.0, "2", "2"),
         ("resource", "ram", "RAM", "内存"),
         ("resource", "gpu0", "GPU 0", "GPU 0"),
         ("resource", "gpu", "GPU", "GPU"),
         ("resource", "gpu 0000:01:00", "GPU 0000:01:00", "GPU 0000:01:00"),
         ("resource", "daemon", "daemon", "守护进程"),
         ("resource", "cgroup:/build", "cgroup /build", "cgroup /build"),
+        ("resource", f"cgroup:/{'a' * 23}", f"cgroup /{'a' * 23}", f"cgroup /{'a' * 23}"),
+        ("resource", f"cgroup:/{'a' * 24}", f"cgroup …{'a' * 23}", f"cgroup …{'a' * 23}"),
         ("resource", "disk:/mnt/c", "disk /mnt/c", "磁盘 /mnt/c"),
         ("name", "train\x1b[2J.py\n", "train [2J.py", "train [2J.py"),
+        ("name", "x" * 200, "x" * 200, "x" * 200),
+        ("name", "x" * 201, f"{'x' * 199}…", f"{'x' * 199}…"),
         ("names", ("a", "b", "c"), "a, b, c", "a、b、c"),
         ("who", say("cgroup {path}", path="/x"), "cgroup /x", "cgroup /x"),
     ],
@@ -151,10 +165,11 @@ def test_a_message_that_needs_an_unknown_fact_says_nothing():
 
 
 def test_a_document_has_its_messages_in_words_and_leaves_out_what_is_not_known():
-    document = {"headline": say("{word}" * 40, word="word"), "who": say("RAM"), "none": None, "no": Message("")}
+    long = say("{word}" * 800, word="word")
+    document = {"headline": long, "text": long, "who": say("RAM"), "none": None, "no": Message("")}
 
     assert CHINESE.document({"a": [document], "b": (1, "c")}) == {
-        "a": [{"headline": f"{'word' * 40:.{HEADLINE_CHARACTERS - 1}}…", "who": "内存"}],
+        "a": [{"headline": f"{'word' * 40:.99}…", "text": f"{'word' * 800:.2999}…", "who": "内存"}],
         "b": [1, "c"],
     }
 
