@@ -15,6 +15,52 @@ def test_an_idle_gpu_may_be_tested():
     assert not [*obstacles(Surroundings(IDLE), Stress())]
 
 
+@pytest.mark.parametrize(
+    ("still_good", "too_much", "said"),
+    [
+        (
+            Surroundings([gpu(utilization_ratio=0.049)] * 30),
+            Surroundings([gpu(utilization_ratio=0.05)] * 30),
+            "the GPU is busy: 5 % in the last 30 s",
+        ),
+        (
+            Surroundings([*IDLE[:29], gpu(utilization_ratio=0.2)]),
+            Surroundings([*IDLE[:28], *[gpu(utilization_ratio=0.2)] * 2]),
+            "the GPU is busy: 20 % in the last 30 s",
+        ),
+        (
+            Surroundings([*IDLE, gpu(used_bytes=1128 * MIB)]),
+            Surroundings([*IDLE, gpu(used_bytes=1129 * MIB)]),
+            "memory in use varies by 129 MiB",
+        ),
+        (
+            Surroundings([gpu(total_bytes=1000 * MIB, free_bytes=600 * MIB)]),
+            Surroundings([gpu(total_bytes=1000 * MIB, free_bytes=594 * MIB)]),
+            "only 59 % of the memory is free",
+        ),
+        (
+            Surroundings([gpu(temperature_celsius=75.0)]),
+            Surroundings([gpu(temperature_celsius=76.0)]),
+            "the GPU is hot: 76 °C",
+        ),
+        (
+            Surroundings(IDLE, jump_age_seconds=600.0),
+            Surroundings(IDLE, jump_age_seconds=599.0),
+            "the machine woke up only 10 min ago",
+        ),
+    ],
+)
+def test_a_little_is_no_obstacle_and_a_little_more_is(still_good, too_much, said):
+    assert not [*obstacles(still_good, Stress())]
+    assert [*map(str, obstacles(too_much, Stress()))] == [said]
+
+
+def test_of_many_programs_the_first_five_are_named():
+    [obstacle] = obstacles(Surroundings(IDLE, holders=list("gfedcba")), Stress())
+
+    assert str(obstacle) == "programs are using the GPU: a, b, c, d, e"
+
+
 def test_the_desktop_may_flicker():
     flickering = [gpu(used_bytes=(1000 + n % 5 * 20) * MIB, utilization_ratio=0.02) for n in range(30)]
 

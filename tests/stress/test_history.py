@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import re
 
+import pytest
+
 from tests.stress.support import MIB, night
 from wslgpud.model import Level
 from wslgpud.stress.comparison import by_key, change_of_driver, differences, judged, level_of, regressions
@@ -68,6 +70,26 @@ def test_a_contended_or_broken_off_run_says_nothing_of_the_card():
     assert list(regressions(night(10, verdict="left"), nights)) == []
 
 
+def test_a_loss_is_measured_against_the_fourteen_nights_before_the_last():
+    nights = [night(n, write_median=1000e9 if n < 17 else 800e9) for n in range(25)]
+    [lost] = regressions(night(25, write_median=100e9), nights)
+
+    assert str(lost.text) == "write bandwidth fell by 88.9 % at once: 100 GB/s, usually 900 GB/s"
+
+
+@pytest.mark.parametrize(("earlier", "found"), [(5, 0), (6, 1)])
+def test_five_nights_besides_the_last_make_a_baseline(earlier, found):
+    assert len([*regressions(night(9, write_median=600e9), [night(n) for n in range(earlier)])]) == found
+
+
+@pytest.mark.parametrize(("lost_mib", "found"), [(64, 0), (65, 1)])
+def test_64_mib_of_a_small_card_are_no_loss(lost_mib, found):
+    nights = [night(n, usable_bytes=2000 * MIB) for n in range(10)]
+    twice = [night(n, usable_bytes=(2000 - lost_mib) * MIB) for n in (10, 11)]
+
+    assert len([*regressions(twice[1], [*nights, twice[0]])]) == found
+
+
 def test_what_a_new_driver_changed_is_told_once_when_it_is_sure():
     old = [night(n) for n in range(8)]
     new = [night(8 + n, driver="581.15", usable_bytes=13790 * MIB, write_median=790.4e9) for n in range(4)]
@@ -76,6 +98,22 @@ def test_what_a_new_driver_changed_is_told_once_when_it_is_sure():
     assert [finding is None for finding in told] == [True, True, False, True]
     assert str(told[2].text).startswith("driver 576.88 → 581.15: write bandwidth -1.2 %,")
     assert "usable VRAM -210 MiB" in str(told[2].text)
+
+
+def test_a_new_driver_is_compared_with_the_last_seven_runs_of_the_driver_right_before():
+    old = [night(n, write_median=700e9 if n < 4 else 800e9) for n in range(9)]
+    old[7] = night(7, driver="570.1", write_median=500e9)
+    new = [night(n, driver="581.15") for n in (9, 10, 11)]
+    told = str(change_of_driver(new[2], [*old, *new[:2]]).text)
+
+    assert told.startswith("driver 576.88 → 581.15: write bandwidth +0.0 %,")
+
+
+def test_a_driver_that_came_back_is_no_news_while_the_other_was_in_use_later():
+    new = [night(n, driver="581.15") for n in (1, 3, 4)]
+
+    assert change_of_driver(new[2], [night(0), new[0], night(2), new[1]]) is None
+    assert change_of_driver(new[2], [night(0), *new[:2]]) is not None
 
 
 def test_news_of_a_driver_leaves_a_passed_run_passed():
@@ -88,11 +126,13 @@ def test_news_of_a_driver_leaves_a_passed_run_passed():
 def test_drivers_can_be_compared_side_by_side():
     runs = [night(1), night(2), night(3, driver="581.15", write_median=720e9)]
     columns = by_key(runs)
-    [write, *_] = differences(columns)
+    [write, *_, usable] = differences(columns)
 
     assert list(columns) == ["gpu0 576.88 torch 2.13.0", "gpu0 581.15 torch 2.13.0"]
     assert write["values"] == [800e9, 720e9]
     assert round(write["change"], 3) == -0.1
+    assert (write["unit"], usable["unit"]) == ("bytes_per_second", "bytes")
+    assert usable["values"] == [14000 * MIB] * 2
 
 
 def test_wrong_data_is_critical_and_a_passed_run_ends_the_alarm():
@@ -119,12 +159,16 @@ def test_how_a_night_went_is_one_line_in_each_language():
 
 
 def test_skipped_nights_are_no_alarm_until_the_fourth():
-    nights = [night(0)] + [night(n, verdict="skipped", reason="the GPU is busy") for n in (1, 2, 3, 4)]
+    nights = [night(0), night(1)] + [night(n, verdict="skipped", reason="it is locked") for n in (2, 3, 4)]
+    nights.append(night(5, verdict="skipped", reason="the GPU is busy"))
 
-    assert level_of(nights[:4])[0] is Level.OK
+    assert level_of(nights[:5])[0] is Level.OK
     level, headline = level_of(nights)
     assert level is Level.WARNING
     assert str(headline) == "no run has passed for 4 d (the GPU is busy)"
+    never = [night(n, verdict=verdict) for n, verdict in enumerate(["skipped"] * 4 + ["left"])]
+    assert level_of(never[:4])[0] is Level.OK
+    assert str(level_of(never)[1]) == "no run has passed for 4 d (gave way)"
 
 
 def test_a_lower_clock_of_the_memory_is_named_as_the_cause():

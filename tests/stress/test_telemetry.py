@@ -72,7 +72,7 @@ def test_heat_that_holds_clocks_down_takes_a_run_out_of_the_comparison():
 
     assert course.values()["slowed_ratio"] == 0.25
     assert course.detail()["throttle_reasons"] == ["hw_thermal_slowdown", "sw_power_cap"]
-    assert drop(600e9, [800e9] * 8, 0.03) is not None
+    assert drop(600e9, [800e9] * 8, 0.03, 0) is not None
     assert list(regressions(slow, [night(n) for n in range(8)])) == []
     assert list(regressions(night(9, write_median=600e9), [night(n) for n in range(8)])) != []
 

@@ -37,6 +37,13 @@ def test_a_chunk_of_which_a_tenth_was_moved_out_counts_as_spilled(card, bus):
     assert classify_chunks(rows)[-1] == "spilled"
 
 
+def test_the_first_eight_chunks_are_the_measure_and_of_few_the_first_quarter():
+    fast = [row(1000e9)] * 4 + [row(800e9)] * 30 + [row(730e9), row(715e9)]
+
+    assert classify_chunks(fast)[-3:] == ["dedicated", "dedicated", "degraded"]
+    assert classify_chunks([row(1000e9), row(790e9)]) == ["dedicated", "degraded"]
+
+
 def test_a_load_that_slows_everything_is_no_spill():
     rows = [row(CARD * random.Random(i).choice([0.2, 0.25, 0.3]), i) for i in range(40)] + [row(CARD, 40)] * 2
 
@@ -48,8 +55,9 @@ def test_nothing_measured_is_nothing_said():
 
     assert (result.verdict, result.reason) == ("failed", "the worker was killed by SIGSEGV")
     assert classify_chunks([]) == []
-    assert "usable_bytes" not in result.values
-    assert "verified_bytes" not in result.values
+    assert not result.values.keys() & {"usable_bytes", "verified_bytes", "checked_bytes"}
+    assert result.values["duration_seconds"] == 0
+    assert "spec_bytes" not in digest(WorkerOutput([]), Frame(1.0, gpu(total_bytes=None), {})).values
 
 
 def bad(samples, flips, chunk=3):
@@ -71,6 +79,16 @@ def bad(samples, flips, chunk=3):
         (bad([(n, ~0 & (2**64 - 1), ~0 & (2**64 - 1), 0) for n in range(5)], {60: 5}), "constant"),
         (bad([(n * 7, n * 13 ^ 0xF0F0F0F0F0, n, 0) for n in range(9)], {30: 9}), "address"),
         (bad([(0, 1, 1, 0)], {1: 1}, chunk=9), "address"),
+        (bad([(n, 3, 3, 0) for n in range(4)], {60: 4}), "constant"),
+        (bad([(n, 3, 3, 0) for n in range(3)], {60: 3}), "cell"),
+        (bad([(0, 1, 1, 0)], {19: 4}), "cell"),
+        (bad([(0, 1, 1, 0)], {20: 4}), "address"),
+        (bad([(0, 1, 1, 0)], {44: 4}), "address"),
+        (bad([(0, 1, 1, 0)], {44: 3}), "cell"),
+        (bad([(0, 1, 1, 0)], {45: 4}), "cell"),
+        (bad([(0, 1, 1, 0)], {6: 4}), "cell"),
+        (bad([(0, 1, 1, 0)], {7: 1}), "inversion"),
+        (bad([(0, 1, 1, 0)], {9: 4}), "cell"),
     ],
 )
 def test_each_kind_of_fault_has_its_signs(report, kind):
@@ -103,6 +121,54 @@ def test_the_layers_of_the_memory_are_told_one_from_another():
         "free": 14000,
     }
     assert values["usable_bytes"] == values["verified_bytes"] == values["allocated_bytes"] == 40 * CHUNK
+
+
+def test_each_figure_of_a_run_follows_from_the_workers_lines():
+    seconds = [{"write": s, "change": 2 * s, "read": s / 2} for s in (0.25, 0.25, 0.25, 0.5)]
+    lines = [
+        {"event": "begin", "free": 14000 << 20, "total": 15900 << 20, "cuda": "13.0"},
+        {"event": "filled", "bytes": 4 * CHUNK},
+        *({"event": "rung", "outcome": outcome} for outcome in ("ok", "ok", "refused")),
+        *({"event": "beyond", "outcome": outcome} for outcome in ("ok", "refused", "refused")),
+        *({"event": "speed", "sweep": 2, "index": n, "bytes": CHUNK, **took} for n, took in enumerate(seconds)),
+        {"event": "pattern", "name": "solid", "verified": 6 * CHUNK, "checks": 2},
+        {"event": "pattern", "name": "move", "verified": 0, "checks": 0},
+        {"event": "released", "still_taken": -1},
+        {"event": "end", "outcome": "done"},
+    ]
+    before, after = gpu(free_bytes=14500 << 20), gpu(used_bytes=900 << 20)
+    result = digest(WorkerOutput(lines, seconds=9.0), Frame(1.0, before, {}, after))
+
+    assert (result.verdict, result.findings) == ("passed", ())
+    assert result.values == {
+        "spec_bytes": 16 << 30,
+        "total_bytes": 16303 << 20,
+        "reserved_bytes": 303 << 20,
+        "foreign_bytes": 1000 << 20,
+        "visible_bytes": 15900 << 20,
+        "context_bytes": 500 << 20,
+        "free_bytes": 14000 << 20,
+        "allocated_bytes": 1 << 30,
+        "verified_bytes": 3 * CHUNK,
+        "checked_bytes": 6 * CHUNK,
+        "rungs": 2,
+        "beyond_chunks": 1,
+        "spilled_bytes": 0,
+        "usable_bytes": 1 << 30,
+        "degraded_chunks": 1,
+        "contended": 0,
+        "write_min": 1 << 29,
+        "write_median": 1 << 30,
+        "change_min": 1 << 29,
+        "change_median": 1 << 30,
+        "read_min": 1 << 30,
+        "read_median": 1 << 31,
+        "leak_bytes": 0,
+        "left_behind_bytes": 0,
+        "errors": 0,
+        "moved_chunks": 0,
+        "duration_seconds": 9.0,
+    }
 
 
 def swept(*rates):
@@ -166,6 +232,31 @@ def test_wrong_data_counts_even_when_the_run_gave_way():
     lines.insert(2, {"event": "bad", **bad([(0, 1, 1, 0)], {1: 1})})
 
     assert digest(WorkerOutput(lines), Frame(1.0, gpu(), {})).verdict == "findings"
+
+
+def test_a_report_without_examination_counts_as_the_fault_that_its_chunk_had_before():
+    cell, unexamined = bad([(0, 1, 1, 0)], {1: 1}), bad([], {}) | {"words": 0, "examined": False}
+    result = digest(
+        WorkerOutput(
+            [
+                {"event": "bad", **cell},
+                {"event": "bad", **unexamined},
+                {"event": "bad", **unexamined, "chunk": 4},
+                {"event": "bad", **cell, "chunk": 6, "words": 3},
+                {"event": "located", "chunk": 5, "belongs": [[6, 2]]},
+            ]
+        ),
+        Frame(1.0, gpu(), {}),
+    )
+
+    assert [row["class"] for row in result.detail["errors"][:4]] == ["cell", "cell", "unexamined", "address"]
+    assert result.values["errors"] == 6
+
+
+def test_a_worker_that_ends_without_saying_how_has_failed():
+    result = digest(WorkerOutput(full()[:-1]), Frame(1.0, gpu(), {}))
+
+    assert (result.verdict, str(result.reason)) == ("failed", "the worker ended without a result")
 
 
 def test_memory_that_does_not_come_back_is_a_finding():

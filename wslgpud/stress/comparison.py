@@ -42,7 +42,7 @@ def undisturbed(result: StressResult) -> bool:
     return result.complete and not result.values.get("contended") and not result.values.get("slowed_ratio")
 
 
-def drop(value: float | None, usual: Sequence[float], least_ratio: float, least: float = 0.0) -> float | None:
+def drop(value: float | None, usual: Sequence[float], least_ratio: float, least: float) -> float | None:
     """Return the share by which ``value`` lies below the usual; None where negligible or unknown."""
     if value is None or len(usual) < LEAST_RUNS:
         return None

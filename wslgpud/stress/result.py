@@ -60,7 +60,7 @@ def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> Error
     memtest_vulkan (https://github.com/GpuZelenograd/memtest_vulkan#readme).
     """
     samples, flips = bad["samples"], {int(n): count for n, count in bad["flips"].items()}
-    words = sum(flips.values()) or 1
+    words = sum(flips.values())
     half, byte = (sum(count for n, count in flips.items() if n in bits) for bits in (range(20, 45), (7, 8)))
     signs: tuple[tuple[ErrorClass, bool], ...] = (
         ("stuck", any(int(sample["stuck"], 16) for sample in samples)),
@@ -160,14 +160,14 @@ def _values(
     # Each byte counts once, however often a pattern checks it.
     patterns = events.get("pattern", ())
     covered = [row["verified"] // row["checks"] for row in patterns if row["checks"]]
-    told = begin.get("free") is not None and before.free_bytes is not None and begin.get("cuda")
+    told = begin.get("free") is not None and begin.get("cuda")
     known: dict[str, Number | None] = {
         "spec_bytes": sold_bytes(before.total_bytes) if before.total_bytes else None,
         "total_bytes": before.total_bytes,
         "reserved_bytes": before.reserved_bytes,
         "foreign_bytes": before.used_bytes,
         "visible_bytes": begin.get("total"),
-        "context_bytes": (before.free_bytes or 0) - begin["free"] if told else None,
+        "context_bytes": before.free_bytes - begin["free"] if told and before.free_bytes is not None else None,
         "free_bytes": begin.get("free"),
         "allocated_bytes": filled.get("bytes"),
         "verified_bytes": max(covered, default=None),
