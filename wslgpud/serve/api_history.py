@@ -246,7 +246,7 @@ def check_size(span_seconds: float, step: int, series: int) -> None:
     if step == 0 and span_seconds > RAW_SECONDS:
         raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")
     points = span_seconds / step if step else RAW_SECONDS * 10
-    most, tier = min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, series)), tier_of(step)
+    most, tier = min(MOST_POINTS, MOST_POINTS_IN_ALL // series), tier_of(step)
     wrong = ""
     if points > most:
         wrong = f"{points:.0f} points each of {series} series are too many: at most {MOST_POINTS} of one and "
