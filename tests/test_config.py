@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wslgpud import config
-from wslgpud.config import ConfigError, declared_keys, load
+from wslgpud.config import ConfigError, allowed, declared_keys, load
+from wslgpud.config.change_keys import change, with_keys
 from wslgpud.config.sample import sample_file
 
 
@@ -88,6 +89,64 @@ def test_a_folder_that_is_closed_to_us_is_named_and_not_taken_for_no_file(tmp_pa
 
     with pytest.raises(ConfigError, match=r"wslgpud\.toml: Too many levels of symbolic links"):
         load(environ={"XDG_CONFIG_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("server.port", ["a whole number", "between 0 and 65535"]),
+        ("store.max_bytes", ["a whole number", "at least 20000000"]),
+        ("stress.reserve_bytes", ["a whole number", "at least 0"]),
+        ("sampling.interval_seconds", ["a number", "between 0.1 and 60"]),
+        ("sampling.gpu", ["true or false"]),
+        ("server.address", ["text"]),
+        ("alerts.urls", ["a list of strings"]),
+        ("alerts.language", ['one of "", en, zh']),
+    ],
+)
+def test_the_valid_values_of_a_key_are_told(path: str, said: list[str]) -> None:
+    [key] = [key for key in declared_keys() if key.path == path]
+
+    assert [*map(str, allowed(key))] == said
+
+
+def test_a_list_from_the_environment_is_separated_by_commas() -> None:
+    assert load(Path("/dev/null"), {"WSLGPUD_BRAKE__USERS": "me,,you,"}).config.brake.users == ("me", "you")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", '[brake]\nusers = ["me"]\non = true\n'),
+        ("[log]\n", '[log]\n\n[brake]\nusers = ["me"]\non = true\n'),
+        (
+            "[alerts]\n# on\n\n  [brake] # jobs\n# on\n# on = false\n#on=1\nhold_minutes = 5\n\n[log]\n# on = 1\n",
+            '[alerts]\n# on\n\n  [brake] # jobs\nusers = ["me"]\n# on\non = true\n#on=1\nhold_minutes = 5\n\n[log]\n# on = 1\n',
+        ),
+        ("[brake]\n# users = []\n# on = false\non = false\n", '[brake]\nusers = ["me"]\n# on = false\non = true\n'),
+    ],
+    ids=["no file", "no section", "key in a comment", "key in use"],
+)
+def test_keys_are_changed_where_they_stand_and_nothing_else_is(before: str, after: str) -> None:
+    assert with_keys(before, "brake", {"on": True, "users": ["me"]}) == after
+
+
+def test_what_only_a_person_can_change_is_left_to_one() -> None:
+    with pytest.raises(ValueError, match=r"\[brake\] is written in a way that only a person can change"):
+        with_keys('[brake]\nafter_hold = """\non = 1\n"""\n', "brake", {"on": True})
+
+
+def test_a_changed_file_keeps_its_mode_and_a_new_one_is_closed_to_others(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new" / "wslgpud.toml"
+    old.touch()
+    old.chmod(0o604)
+    for file in (old, new):
+        change(file, "brake", {"on": True})
+        assert load(file, {}).config.brake.on
+
+    assert old.stat().st_mode & 0o777 == 0o604
+    assert new.stat().st_mode & 0o007 == 0
+    assert new.parent.stat().st_mode & 0o7777 == 0o750
 
 
 def test_every_key_has_help_that_is_more_than_its_name() -> None:

@@ -17,7 +17,7 @@ from tests.grafana.panels import DASHBOARDS
 from wslgpud.advise.doctor.checking import CHECKS
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.app.catalogue import catalogue
-from wslgpud.config import declared_keys
+from wslgpud.config import ConfigKey, declared_keys
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).parent / "names.json"
@@ -40,10 +40,15 @@ def names() -> Names:
             for uid, board in DASHBOARDS.items()
         },
         "doctor's check": dict.fromkeys((check.id for check in CHECKS), ""),
-        "configuration key": {
-            key.path: str(key.type).removeprefix("<class '").removesuffix("'>") for key in declared_keys()
-        },
+        "configuration key": {key.path: _meaning(key) for key in declared_keys()},
     }
+
+
+def _meaning(key: ConfigKey) -> str:
+    """Return a key's type, default and limits: a valid file stays valid, what it leaves out stays the same."""
+    kind = str(key.type).removeprefix("<class '").removesuffix("'>")
+    limits = "" if key.low is None else f" from {key.low}" + ("" if key.high is None else f" to {key.high}")
+    return f"{kind} = {key.default!r}{limits}"
 
 
 def frozen() -> tuple[str | None, Names]:
