@@ -84,7 +84,7 @@ def test_a_variable_with_one_underscore_too_few_is_not_passed_over() -> None:
 
 def test_a_folder_that_is_closed_to_us_is_named_and_not_taken_for_no_file(tmp_path: Path) -> None:
     # In place of a folder without permission, which root would not notice: a link that leads nowhere but to
-    # itself cannot be looked through by anybody.
+    # xself cannot be looked through by anybody.
     (tmp_path / "wslgpud").symlink_to("wslgpud")
 
     with pytest.raises(ConfigError, match=r"wslgpud\.toml: Too many levels of symbolic links"):
@@ -120,8 +120,8 @@ def test_a_list_from_the_environment_is_separated_by_commas() -> None:
         ("", '[brake]\nusers = ["me"]\non = true\n'),
         ("[log]\n", '[log]\n\n[brake]\nusers = ["me"]\non = true\n'),
         (
-            "[alerts]\n# on\n\n  [brake] # jobs\n# on\n# on = false\n#on=1\nhold_minutes = 5\n\n[log]\n# on = 1\n",
-            '[alerts]\n# on\n\n  [brake] # jobs\nusers = ["me"]\n# on\non = true\n#on=1\nhold_minutes = 5\n\n[log]\n# on = 1\n',
+            "[alerts]\n\n  [brake] # x\n# on\n# on = false\nhold_minutes = 5\n\n[log]\n# on = 1\n",
+            '[alerts]\n\n  [brake] # x\nusers = ["me"]\n# on\non = true\nhold_minutes = 5\n\n[log]\n# on = 1\n',
         ),
         ("[brake]\n# users = []\n# on = false\non = false\n", '[brake]\nusers = ["me"]\n# on = false\non = true\n'),
     ],
