@@ -18,7 +18,7 @@ from wslgpud.stress.conditions import Recent
 from wslgpud.stress.find_python import NoTorch, Python, command, find_python, has_torch
 from wslgpud.stress.result import WorkerOutput
 from wslgpud.stress.stress_run import Runner
-from wslgpud.stress.worker_job import ladder, reserve_bytes
+from wslgpud.stress.worker_job import job, ladder, reserve_bytes, sold_bytes
 
 FAITHFUL = """
 import json, sys
@@ -212,3 +212,54 @@ def test_sizes_follow_the_card():
 def test_more_is_left_free_under_wsl(total, wsl, expected):
     assert reserve_bytes(total, 0, wsl=wsl) == expected
     assert reserve_bytes(total, 777, wsl=wsl) == 777
+
+
+#: cards by the size that they are sold with, in GB
+CARDS = {
+    "GT 710": 1,
+    "GTX 1050": 2,
+    "GTX 1060": 3,
+    "GTX 1650": 4,
+    "Quadro P2000": 5,
+    "RTX 2060": 6,
+    "RTX 4060": 8,
+    "RTX 3080": 10,
+    "GTX 1080 Ti": 11,
+    "RTX 3060": 12,
+    "RTX 5080": 16,
+    "RTX A4500": 20,
+    "RTX 4090": 24,
+    "RTX 5090": 32,
+    "A100 PCIe": 40,
+    "RTX A6000": 48,
+    "Jetson AGX Orin": 64,
+    "H100 PCIe": 80,
+    "H100 NVL": 94,
+    "RTX PRO 6000": 96,
+    "GB10": 128,
+    "H200": 141,
+    "GH200": 144,
+    "B200": 180,
+    "GB200": 192,
+    "B300": 288,
+}
+
+
+def test_a_card_that_reports_a_little_less_has_the_size_that_it_was_sold_with():
+    assert {name: sold_bytes((gb << 30) * 98 // 100) >> 30 for name, gb in CARDS.items()} == CARDS
+    assert sold_bytes(500 << 30) == 500 << 30
+
+
+@pytest.mark.parametrize(
+    ("mode", "card_bytes", "settings", "expected"),
+    [
+        ("quick", 16 << 30, Stress(), (256, 2, 0, 0.0, 0.0, 0)),
+        ("nightly", (64 << 30) - 1, Stress(probe_beyond=True), (256, 3, 2, 2.0, 0.0, 2)),
+        ("full", 64 << 30, Stress(soak_seconds=45.0), (1024, 3, 20, 15.0, 45.0, 0)),
+    ],
+)
+def test_a_fuller_mode_takes_longer_and_a_large_card_has_large_chunks(mode, card_bytes, settings, expected):
+    asked = job(gpu(total_bytes=card_bytes), settings, mode, wsl=False)
+    names = ("repeats", "offsets", "retention_seconds", "soak_seconds", "beyond")
+
+    assert (asked["chunk"] // MIB, *(asked[name] for name in names)) == expected

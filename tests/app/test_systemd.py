@@ -1,0 +1,51 @@
+"""The service manager is told that the daemon has started, and what it shall wait for."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from wslgpud.app.systemd import Notifier, lack_of_protection
+
+
+@pytest.mark.parametrize(
+    ("watchdog", "told"),
+    [("4999999", "READY=1\nWATCHDOG_USEC=5000000"), ("5000000", "READY=1"), ("", "READY=1"), ("soon", "READY=1")],
+)
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_watchdog_that_would_not_wait_for_five_samples_is_told_to(
+    watchdog: str, told: str, tmp_path: Path, *, abstract: bool
+) -> None:
+    name = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name if abstract else name)
+        environ = {"NOTIFY_SOCKET": "@" + name if abstract else name, "WATCHDOG_USEC": watchdog}
+        notifier = Notifier(environ, interval_seconds=1.0)
+        notifier.ready()
+
+        assert notifier.heard
+        assert manager.recv(1000).decode() == told
+
+
+def test_without_a_service_manager_nothing_is_told() -> None:
+    notifier = Notifier({}, interval_seconds=1.0)
+    notifier.ready()
+
+    assert not notifier.heard
+
+
+@pytest.mark.parametrize(
+    ("environ", "score", "warned"),
+    [
+        ({"NOTIFY_SOCKET": "/run/notify"}, 0, True),
+        ({"NOTIFY_SOCKET": "/run/notify"}, -1, False),
+        ({"NOTIFY_SOCKET": "/run/notify"}, None, False),
+        ({}, 100, False),
+    ],
+)
+def test_a_service_that_the_kernel_may_kill_first_is_warned_of(
+    environ: dict[str, str], score: int | None, *, warned: bool
+) -> None:
+    assert (f"adjustment is {score}." in lack_of_protection(environ, score)) is warned
