@@ -6,11 +6,25 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from wslgpud.model import Forecast, Level, Observation, Snapshot
+from wslgpud.model import (
+    Forecast,
+    Level,
+    Observation,
+    ProcessSample,
+    RamState,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+    StressResult,
+    SwapState,
+)
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve.status import TickState, status
+from wslgpud.sources import windows
+from wslgpud.stress.cards_under_test import LockHolder
 from wslgpud.verdict import decide
-from wslgpud.words import from_json, translator
+from wslgpud.words import from_json, say, translator
 
 GIB = 1 << 30
 
@@ -43,3 +57,67 @@ def test_the_verdict_is_worded_in_the_language_asked_for_and_kept_as_template_an
     assert english["message"] == chinese["message"]
     assert translator("zh").text(from_json(english["message"])) == chinese["headline"]
     assert document(growing)["level"] == english["level"] == "warning"
+
+
+def test_what_is_known_of_the_machine_is_in_the_document_and_what_is_not_is_absent() -> None:
+    card = {windows.GPU_SIZE: 16 * GIB, windows.GPU_SHARED: GIB}
+    sample = Sample(
+        readings=(
+            Reading(windows.AVAILABLE, 5 * GIB),
+            *(Reading(spec, value, ("luid_0x0",)) for spec, value in card.items()),
+        ),
+        processes=tuple(ProcessSample(pid, 1, "python3", GIB, 7, roles=frozenset("cb")) for pid in (8, 9)),
+    )
+    reports = (
+        SourceReport("ok", "ok", sample, 98.7654321, 0.12345678, last_success_wall=1.7e9),
+        SourceReport("ahead", "ok", Sample(), 101.0, 0.0),
+        SourceReport("gone", "failed", Sample(), 90.0, 0.0, "no answer", failures_total=3),
+    )
+    snapshot = Snapshot(1.7e9, 100.0, 1, reports, lateness_seconds=0.0123456, interval_seconds=1.0004)
+    swap, forecasts = SwapState(8 * GIB, GIB), (Forecast("ram", Level.OK, 9 * GIB, 16 * GIB),)
+    state = PipelineState(
+        snapshot,
+        Observation(0.0, ram=RamState(16 * GIB, 9 * GIB), swap=swap),
+        forecasts,
+        locks=[LockHolder(0, "/run/lock/x", 7, "flock", "me", say("held"))],
+    )
+    found = status(
+        TickState(
+            state,
+            decide(forecasts, ()),
+            stress=[
+                StressResult(1.7e9, uuid, 0, "a card", "passed", "", values={"usable_bytes": usable})
+                for uuid, usable in (("GPU-1", 1), ("GPU-1", GIB), ("GPU-2", 7))
+            ],
+            paused_jobs=[{"pids": [8]}],
+        ),
+        translator("en"),
+    )
+
+    assert found["lateness_seconds"] == 0.012
+    assert found["interval_seconds"] == 1.0
+    assert (found["ram"]["available"], found["swap"]["free"]) == (9 * GIB, GIB)
+    assert found["windows"] == {
+        "memory_available_bytes": 5 * GIB,
+        "gpus": [{"adapter": "luid_0x0", "size_bytes": 16 * GIB, "shared_bytes": GIB}],
+    }
+    assert [one["name"] for one in found["forecasts"]] == ["RAM + swap"]
+    process = {"name": "python3", "command": "", "rss_bytes": GIB, "swap_bytes": 7}
+    assert found["processes"] == [
+        {"pid": 8, **process, "roles": ["b", "c", "paused"]},
+        {"pid": 9, **process, "roles": ["b", "c"]},
+    ]
+    assert found["sources"] == [
+        {"name": "ok", "health": "ok", "failures_total": 0, "age_seconds": 1.235, "duration_seconds": 0.123457},
+        {"name": "ahead", "health": "ok", "failures_total": 0, "age_seconds": 0.0, "duration_seconds": 0.0},
+        {"name": "gone", "health": "failed", "failures_total": 3, "error": "no answer", "duration_seconds": 0.0},
+    ]
+    assert found["locks"][0]["note"] == "held"
+    assert [(one["uuid"], one["usable_bytes"]) for one in found["stress"]] == [("GPU-1", GIB), ("GPU-2", 7)]
+
+
+def test_of_a_machine_without_swap_nothing_and_without_trouble_nothing_is_in_the_document() -> None:
+    found = document(Forecast("ram", Level.OK, 9 * GIB, 16 * GIB))
+
+    assert [one["name"] for one in found["forecasts"]] == ["RAM"]
+    assert not found.keys() & {"ram", "swap", "windows", "held", "locks", "tally"}

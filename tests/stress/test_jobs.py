@@ -72,6 +72,12 @@ def planned(nightly):
     return {job.id: job for job in nightly._scheduler.get_jobs()}
 
 
+def in_seconds(nightly, begun):
+    """Return the least and the greatest delay with which the next try can have been planned since ``begun``."""
+    when = planned(nightly)["vram-stress-again"].next_run_time.timestamp()
+    return when - time.time(), when - begun
+
+
 def test_a_night_is_planned_once_there_is_a_gpu(nightly, monkeypatch):
     one = nightly()
     one.observe(tick())
@@ -117,6 +123,8 @@ def test_a_schedule_that_is_none_is_refused_with_the_remedy(nightly, schedule):
         ("0-2,sat", "Mon Tue Sat Sun"),
         ("5-7", "Fri Sat Sun"),
         ("*/2", "Tue Thu Sat Sun"),
+        ("1-5/2", "Mon Wed Fri"),
+        ("2/3", "Tue Fri"),
     ],
 )
 def test_days_of_the_week_are_those_of_a_crontab(field, days):
@@ -172,11 +180,14 @@ def test_a_machine_without_a_time_zone_is_not_warned_of_it(machine_in, monkeypat
 
 
 def test_missed_nights_are_caught_up_once(nightly):
-    weeks_ago = replace(night(0), wall=time.time() - 20 * 86400)
+    begun = time.time()
+    weeks_ago = replace(night(0), wall=begun - 20 * 86400)
     one = nightly([weeks_ago])
     one.observe(tick(gpu()))
+    least, most = in_seconds(one, begun)
 
     assert sorted(planned(one)) == ["vram-stress", "vram-stress-again"]
+    assert least <= 900 <= most
 
 
 def test_a_machine_that_was_off_in_every_night_so_far_has_its_first_test_by_day(nightly, tmp_path):
@@ -197,13 +208,18 @@ def test_nothing_is_caught_up_when_last_night_was_tested(nightly):
 
 
 def test_a_busy_gpu_is_tried_again_the_same_night_and_then_given_up(nightly):
-    one = nightly(retries=2)
+    one, begun = nightly(retries=2, retry_minutes=40.0), time.time()
     one.observe(tick(gpu(utilization_ratio=0.9)))
     one._night()
-    assert "vram-stress-again" in planned(one)
-    assert one.news() == []
-    assert one._history.kept == []
-    one._night(attempt=2)
+    least, most = in_seconds(one, begun)
+    assert least <= 2400 <= most
+    for _ in range(2):
+        assert one.news() == []
+        assert one._history.kept == []
+        again = planned(one)["vram-stress-again"]
+        again.remove()
+        again.func(*again.args)
+    assert "vram-stress-again" not in planned(one)
     one.news()
 
     assert [run.verdict for run in one._history.kept] == ["skipped"]
@@ -304,6 +320,19 @@ def look(nightly, *, later=0.0):
     now = tick()
     nightly.observe(replace(now, mono=now.mono + later))
     return nightly.news()
+
+
+def test_the_inbox_is_looked_into_every_ten_seconds(nightly, tmp_path):
+    one, now = nightly(), tick()
+    one.observe(now)
+    leave(tmp_path, night(1))
+    one.observe(replace(now, mono=now.mono + 9.9))
+    one.news()
+    assert one._history.kept == []
+    one.observe(replace(now, mono=now.mono + 10.0))
+    one.news()
+
+    assert len(one._history.kept) == 1
 
 
 def test_a_damaged_file_in_the_inbox_harms_nobody(nightly, tmp_path):
