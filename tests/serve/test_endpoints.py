@@ -143,7 +143,8 @@ def test_the_plain_page_shows_what_is_left_of_each_memory_how_it_goes_on_and_who
         "3.0 of 24 GiB left",
         "~43 s left · train.py (pid 8932)",
     ]
-    assert f'<meter value="{21 << 30}" max="{24 << 30}"' in row
+    shown = f'<meter value="{21 << 30}" max="{24 << 30}" low="{18 << 30}" high="{(24 << 30) * 9 // 10}" optimum="0"'
+    assert shown in row
     assert page.count("<meter") == 12
 
 

@@ -15,7 +15,8 @@ from tests.stress.support import gpu
 from tests.support.daemons import eventually
 from wslgpud.config import Config
 from wslgpud.host import Host, RecordedHost
-from wslgpud.model import Event
+from wslgpud.model import Event, Reading
+from wslgpud.sources.gpu import INFO
 from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.stress.conditions import Recent, newcomers, note_hung, on_battery, still_hung, users
 from wslgpud.stress.lock import GpuLock
@@ -91,10 +92,12 @@ def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
         ({}, None),
         ({"AC1": {"type": "Mains", "online": "1"}, "BAT1": {"type": "Battery", "status": "Full"}}, False),
         ({"AC1": {"type": "Mains", "online": "0"}, "BAT1": {"type": "Battery", "status": "Discharging"}}, True),
+        ({"AC1": {"type": "Mains", "online": "0"}, "AC2": {"type": "Mains", "online": "1"}}, False),
+        ({"AC1": {"type": "Mains"}, "BAT1": {"type": "Battery", "status": "Discharging"}}, True),
         ({"BAT1": {"type": "Battery", "status": "Discharging"}}, True),
         ({"hidpp_battery_0": {"type": "Battery", "scope": "Device", "status": "Discharging"}}, None),
     ],
-    ids=["desktop", "plugged in", "unplugged", "no mains listed", "desktop with a mouse"],
+    ids=["desktop", "plugged in", "unplugged", "one of two", "mute mains", "no mains listed", "desktop with a mouse"],
 )
 def test_power_is_asked_from_the_kernel(machine, supplies, answer):
     for name, files in supplies.items():
@@ -149,6 +152,35 @@ def test_a_worker_that_hangs_is_remembered_until_it_is_gone(tmp_path):
 
     assert stood
     assert not still_hung(tmp_path, Host())
+
+
+def test_a_worker_that_hung_before_the_machine_was_started_again_is_forgotten(tmp_path):
+    note_hung(tmp_path, Host(), os.getpid())
+    (note,) = tmp_path.iterdir()
+    note.write_text(note.read_text().replace('"boot": "', '"boot": "another'))
+
+    assert not still_hung(tmp_path, Host())
+    assert not note.exists()
+
+
+def test_a_card_has_the_driver_that_its_last_sample_names():
+    recent = Recent()
+    for version in ("576.88", "581.15"):
+        labels = [version if name == "driver_version" else "GPU-1" for name in INFO.labels]
+        recent.note(1.0, [gpu()], [Reading(INFO, 1, tuple(labels))])
+
+    assert [recent.driver("GPU-1"), recent.driver("GPU-2")] == ["581.15", ""]
+    assert (recent.last("GPU-2"), recent.last("GPU-1")) == (None, (1.0, gpu()))
+
+
+def test_a_program_that_has_the_gpu_open_behind_many_files_is_seen(machine):
+    process(machine, 10, "python3", "/dev/null")
+    folder = Path(machine.path("/proc/10/fd"))
+    for number in range(100, 200):
+        (folder / str(number)).symlink_to("/dev/null" if number < 199 else "/dev/nvidia-uvm")
+    Path(machine.path("/proc/10/status")).write_text("Uid:\t0\t0\t0\t0\n")
+
+    assert users(machine, own_pid=99) == ["python3 (pid 10)"]
 
 
 def test_the_last_minutes_are_kept_by_gpu():
