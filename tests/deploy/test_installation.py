@@ -110,6 +110,55 @@ def test_a_dry_run_tells_all_that_an_installation_does_and_does_nothing(home: Ho
     assert home.restarts() == 1
 
 
+def test_an_installation_answers_with_the_version_that_runs(home: Home) -> None:
+    assert install(Options(), home.places, Changes(dry=False)) == wslgpud.__version__
+
+
+@pytest.mark.parametrize(("wsl", "more"), [(None, []), (2, ["wsl"])])
+def test_permissions_of_earlier_stay_as_far_as_this_version_knows_them(
+    home: Home, monkeypatch: pytest.MonkeyPatch, wsl: int | None, more: list[str]
+) -> None:
+    monkeypatch.setattr(installing, "generation", lambda _: wsl)
+    machines = replace(SYSTEM, units=home.folder)
+    machines.drop_ins.mkdir()
+    for name in ("brake", "of-an-earlier-version"):
+        (machines.drop_ins / f"wslgpud-{name}.conf").touch()
+
+    granted = installing.drop_ins(["home"], machines)
+    assert [path.name for path in granted] == [f"wslgpud-{name}.conf" for name in ("brake", "home", *more)]
+    assert all("[Service]" in text for text in granted.values())
+    assert installing.drop_ins(["home"], home.places) == {}
+
+
+def test_a_service_that_apt_installed_is_left_to_apt(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = home.folder / "wslgpud.service"
+    unit.touch()
+    monkeypatch.setattr("wslgpud.service.places._PACKAGED_UNIT", unit)
+    with pytest.raises(ServiceError, match=r"the package wslgpud is installed: apt upgrades and removes it"):
+        install(Options(), SYSTEM, Changes(dry=True))
+    for purge, command in ((False, "remove"), (True, "purge")):
+        with pytest.raises(ServiceError, match=f"'sudo apt {command} wslgpud' removes it"):
+            uninstall(SYSTEM, Changes(dry=True), purge=purge)
+    monkeypatch.setattr("sys.prefix", "/usr/lib/wslgpud")
+    with pytest.raises(ServiceError, match=r"takes no extra but stress; for otlp: "):
+        install(Options(["stress", "plots", "otlp"]), SYSTEM, Changes(dry=True))
+    assert install(Options(["stress"]), SYSTEM, Changes(dry=True)) == wslgpud.__version__
+    assert not home.places.packaged
+
+
+def test_without_systemd_and_without_an_answer_from_ones_own_the_remedy_is_named(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home.folder / "programs/systemctl").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(ServiceError, match=r"your systemd does not answer .* libpam-systemd, dbus-user-session"):
+        home.installs()
+    monkeypatch.setattr(systemctl, "_RUNS", home.folder / "none")
+    for wsl, said in ((2, r"put systemd=true below \[boot\]"), (None, r"^systemd does not run here; ")):
+        monkeypatch.setattr(systemctl, "generation", lambda _, wsl=wsl: wsl)
+        with pytest.raises(ServiceError, match=said):
+            home.installs()
+
+
 def test_what_is_installed_already_is_left_alone_unless_it_does_not_run(home: Home) -> None:
     home.installs("plots")
     home.restarts()

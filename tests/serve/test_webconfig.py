@@ -256,6 +256,7 @@ def test_whatever_the_file_holds_it_is_loaded_or_refused_in_one_line(written, te
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("1s", 1.0), ("100ms", 0.1), ("1m30s", 90.0), ("1.5h", 5400.0), (0, 0.0), ("0", 0.0)]
+    + [("40us", 4e-5), ("40µs", 4e-5), ("40ns", 4e-8)]
     + [(text, None) for text in ("1", "s", "1s junk", 5, None, "")],
 )
 def test_durations_are_gos(text, seconds):
