@@ -114,6 +114,18 @@ def test_an_installation_answers_with_the_version_that_runs(home: Home) -> None:
     assert install(Options(), home.places, Changes(dry=False)) == wslgpud.__version__
 
 
+@pytest.mark.parametrize(("python", "is_kept"), [("/usr/bin/python3", True), ("/usr/bin/python3.14", False)])
+def test_a_release_that_installs_itself_is_not_made_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch, python: str, *, is_kept: bool
+) -> None:
+    home.installs()
+    monkeypatch.setattr("sys.prefix", str(home.places.running))
+    monkeypatch.setattr(wslgpud, "__version__", "9.8")
+    monkeypatch.setattr(release, "own_interpreter", lambda: Path(python))
+
+    assert (home.installs() == "") is is_kept
+
+
 @pytest.mark.parametrize(("wsl", "more"), [(None, []), (2, ["wsl"])])
 def test_permissions_of_earlier_stay_as_far_as_this_version_knows_them(
     home: Home, monkeypatch: pytest.MonkeyPatch, wsl: int | None, more: list[str]
@@ -257,6 +269,27 @@ def test_a_command_that_is_not_ours_stays(home: Home) -> None:
     uninstall(home.places, Changes(dry=False), purge=True)
 
     assert home.places.command.is_symlink()
+
+
+def test_settings_that_only_root_and_the_service_can_read_stay_as_they_are(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = replace(SYSTEM, settings=home.folder / "etc")
+    machines.settings.mkdir(mode=0o750)
+    machines.configuration.touch()
+    machines.configuration.chmod(0o640)
+    monkeypatch.setattr(accounts, "make", lambda _: None)
+    monkeypatch.setattr(Path, "owner", lambda _: "root")
+    monkeypatch.setattr(Path, "group", lambda _: "wslgpud")
+
+    def changes() -> list[str]:
+        made = Changes(dry=True)
+        installing.prepare(Path("/opt/wslgpud"), machines, made)
+        return made.said
+
+    assert changes() == []
+    machines.configuration.chmod(0o644)
+    assert changes() == [f"chown root:wslgpud {machines.configuration}", f"chmod 640 {machines.configuration}"]
 
 
 def test_the_machines_service_has_accounts_in_the_groups_that_there_are(

@@ -165,12 +165,12 @@ def test_a_worker_that_hung_before_the_machine_was_started_again_is_forgotten(tm
 
 def test_a_card_has_the_driver_that_its_last_sample_names():
     recent = Recent()
-    for version in ("576.88", "581.15"):
+    for mono, version in enumerate(("576.88", "581.15")):
         labels = [version if name == "driver_version" else "GPU-1" for name in INFO.labels]
-        recent.note(1.0, [gpu()], [Reading(INFO, 1, tuple(labels))])
+        recent.note(mono, [gpu()], [Reading(INFO, 1, tuple(labels))])
 
     assert [recent.driver("GPU-1"), recent.driver("GPU-2")] == ["581.15", ""]
-    assert (recent.last("GPU-2"), recent.last("GPU-1")) == (None, (1.0, gpu()))
+    assert (recent.last("GPU-2"), recent.last("GPU-1")) == (None, (1, gpu()))
 
 
 def test_a_program_that_has_the_gpu_open_behind_many_files_is_seen(machine):
@@ -190,7 +190,7 @@ def test_the_last_minutes_are_kept_by_gpu():
         recent.note(float(second), [gpu(used_bytes=second), gpu(uuid="GPU-2", index=1)], (), events)
 
     assert [s.used_bytes for s in recent.since("GPU-1", 97.0)] == [97, 98, 99]
-    assert [s.index for s in recent.gpus()] == [0, 1]
+    assert [(s.index, s.used_bytes) for s in recent.gpus()] == [(0, 99), (1, gpu().used_bytes)]
     assert recent.last_jump_mono == 50.0
     assert recent.since("GPU-3", 0.0) == []
 

@@ -196,6 +196,15 @@ def test_those_whose_memory_runs_out_are_told_and_no_others() -> None:
     standing = [OpenIncident(incident, False, None)]
 
     assert warned(standing, seen, [forecast("gpu0", eta=30.0)]) == {4242: ("critical", 30.0)}
+    assert warned(standing, seen, [forecast("gpu0", eta=1e9), forecast("ram", eta=1.0)]) == {
+        4242: ("critical", value(seen, metrics.TIME_LEFT))
+    }
+    (lesser,) = fold([(2, transition(1, Level.OK, Level.WARNING, rule="training_leak", resource="gpu0"))])
+    for both in ([*standing, OpenIncident(lesser, False, None)], [OpenIncident(lesser, False, None), *standing]):
+        assert warned(both, seen, [forecast("gpu0", eta=30.0)]) == {4242: ("critical", 30.0)}
+    for level, rule in ((Level.INFO, "training_leak"), (Level.CRITICAL, "gpu_error")):
+        (other,) = fold([(3, transition(1, Level.OK, level, rule=rule, resource="gpu0"))])
+        assert warned([OpenIncident(other, False, None)], seen, []) == {}
     assert warned(standing, told(note(60, name="ram")), []) == {}
     assert warned([], seen, []) == {}
 
