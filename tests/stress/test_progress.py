@@ -68,3 +68,26 @@ def test_the_bar_fills_as_far_as_is_known_and_moves_to_and_fro_where_nothing_is(
 
     assert unknown == (None, 0.0)
     assert (task.total, task.completed) == (1.0, 0.25)
+
+
+def test_the_time_left_follows_from_the_pace_and_what_is_left_of_pause_and_soak():
+    pace = WorkerPace(pause_seconds=2.0, soak_seconds=10.0, began=0.0)
+    pace.note({"event": "filled", "planned": 100}, 5.0)
+    course = [
+        (6.0, 4, "patterns", None),  # too early to tell
+        (7.0, 5, "patterns", 10.0 + 95 * 2.0 / 5 + 2.0),
+        (8.5, 5, "patterns", 10.0 + 95 * 2.0 / 5 + 0.5),  # within the pause
+        (9.5, 5, "patterns", 10.0 + 95 * 2.5 / 5),  # longer than the pause was to take
+        (13.5, 100, "patterns", 10.0),
+        (14.0, 100, "soak", 10.0),
+        (20.0, 150, "soak", 4.0),
+        (25.0, 200, "soak", 0.0),
+    ]
+    left, shares = [], []
+    for now, traversed, phase, _ in course:
+        pace.note({"event": "beat", "phase": phase, "traversed": traversed}, now)
+        left.append(pace.left_seconds)
+        shares.append(pace.done_ratio)
+
+    assert left == [seconds for *_, seconds in course]
+    assert shares == [None, 7 / 57, 8.5 / 57, 8.5 / 57, 13.5 / 23.5, 14 / 24, 20 / 24, 1.0]
