@@ -110,6 +110,21 @@ def test_what_is_no_message_is_refused(document):
         from_json(document)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e19", "-1e19", "1" + "0" * 400])
+def test_a_number_that_no_machine_has_is_no_fact(number):
+    text = f'{{"template": "{{eta_seconds}}", "facts": {{"eta_seconds": {number}}}}}'
+
+    assert from_text(text) == text
+
+
+@pytest.mark.parametrize("name", ["x_bytes", "x_bytes_per_second", "x_seconds", "x_ratio", "x_wall", "x_clock", "x"])
+@pytest.mark.parametrize("number", [1e18, -1e18, 10**18])
+def test_every_number_that_is_a_fact_can_be_shown(name, number):
+    said = from_json({"template": f"{{{name}}}", "facts": {name: number}})
+
+    assert CHINESE.text(said)
+
+
 def test_a_name_in_a_list_is_no_template():
     assert CHINESE.listed(["clock", "machine"]) == "clock、machine"
 

@@ -144,9 +144,14 @@ def facts_from_json(document: Mapping[str, Any]) -> dict[str, Fact]:
 def _fact(value: Any) -> Fact:
     if isinstance(value, list):
         return tuple(map(_fact, value))
-    return value if isinstance(value, (int, float)) else from_json(value)
+    known = isinstance(value, (int, float)) and abs(value) <= _LARGEST  # False for NaN
+    return value if known else from_json(value)
 
 
+#: larger than any figure of ours: what a foreign row says beyond it could not be shown
+_LARGEST = 1e18
+#: in the year 5138: the C library cannot name every later moment
+_LAST_WALL = 1e11
 _MOST_CHARACTERS = 500
 #: the most frequent errors of the C library, of SQLite, and of ``wslgpud.security.safe_files``, which cannot import
 #: this module
@@ -293,7 +298,7 @@ class Translator:
 
 
 def _moment(wall: float, form: str) -> str:
-    return datetime.fromtimestamp(wall, timezone.utc).astimezone().strftime(form)
+    return datetime.fromtimestamp(min(max(0.0, wall), _LAST_WALL), timezone.utc).astimezone().strftime(form)
 
 
 #: format of a fact, by the suffix of its name
