@@ -17,6 +17,7 @@ from wslgpud.service.changes import Changes, ServiceError
 from wslgpud.service.install import NotStarted, Options, install
 from wslgpud.service.places import SYSTEM, places
 from wslgpud.service.uninstall import uninstall
+from wslgpud.words import MessageError
 
 #: a program whose configuration is fine unless a file says that it is not
 PROGRAM = """#!/bin/sh
@@ -114,6 +115,24 @@ def test_an_installation_answers_with_the_version_that_runs(home: Home) -> None:
     assert install(Options(), home.places, Changes(dry=False)) == wslgpud.__version__
 
 
+def test_torch_for_the_nightly_test_is_installed_for_who_asks_for_it(home: Home) -> None:
+    assert "with torch" in home.installs("stress", dry=True)
+    assert "with torch" not in home.installs(dry=True)
+
+
+@pytest.mark.parametrize(("told", "kept"), [("present", True), ("absent", False), (None, False)])
+def test_the_task_that_keeps_wsl_alive_is_there_only_if_windows_says_so(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, *, kept: bool
+) -> None:
+    def does(*_: object) -> str:
+        if told is None:
+            raise MessageError("Windows cannot be reached")
+        return told
+
+    monkeypatch.setattr("wslgpud.probes.keep_alive.does", does)
+    assert installing.keeps_alive() is kept
+
+
 @pytest.mark.parametrize(("python", "is_kept"), [("/usr/bin/python3", True), ("/usr/bin/python3.14", False)])
 def test_a_release_that_installs_itself_is_not_made_again(
     home: Home, monkeypatch: pytest.MonkeyPatch, python: str, *, is_kept: bool
@@ -154,7 +173,11 @@ def test_a_service_that_apt_installed_is_left_to_apt(home: Home, monkeypatch: py
     monkeypatch.setattr("sys.prefix", "/usr/lib/wslgpud")
     with pytest.raises(ServiceError, match=r"takes no extra but stress; for otlp: "):
         install(Options(["stress", "plots", "otlp"]), SYSTEM, Changes(dry=True))
-    assert install(Options(["stress"]), SYSTEM, Changes(dry=True)) == wslgpud.__version__
+    machines = replace(SYSTEM, program=home.folder / "opt")
+    for extras, asked in (((), False), (["stress"], True)):
+        changes = Changes(dry=True)
+        assert install(Options(extras), machines, changes) == wslgpud.__version__
+        assert any("with torch" in one for one in changes.said) is asked
     assert not home.places.packaged
 
 
