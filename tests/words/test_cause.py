@@ -46,6 +46,7 @@ def test_what_the_system_says_is_translated(number):
 def test_a_rare_reason_stays_as_it_is():
     assert str(cause(OSError(errno.EPERM, "it is another user's {link}"))) == "it is another user's {link}"
     assert str(cause(OSError("odd"))) == "odd"
+    assert (cause(ValueError()), cause(MessageError(say("RAM")))) == ("", say("RAM"))
     assert str(cause(ValueError("[{host}|anything]"))) == "[{host}|anything]"
 
 
