@@ -13,7 +13,7 @@ LINE = "{:>6}: 408850230 11442 1 2 0 0 0 0 756784 8562 3 4 0 0 0 0\n"
 
 
 def test_each_column_has_its_metric(machine, values):
-    text = HEAD + LINE.format("lo") + LINE.format("eth0") + LINE.format("veth12ab")
+    text = HEAD + LINE.format("eth0") + LINE.format("lo") + LINE.format("veth12ab")
     assert values(NetworkSource(machine({"/proc/net/dev": text}), Config()).read()) == {
         "network_receive_bytes_total{eth0}": 408850230,
         "network_receive_packets_total{eth0}": 11442,
