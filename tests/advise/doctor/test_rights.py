@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -47,14 +46,14 @@ def test_the_daemon_may_signal_its_own_users_programs_or_all_with_cap_kill(statu
         (BrakeSettings(on=True), "{}", "note", "unknown until the daemon runs"),
         (BrakeSettings(on=True), "spoilt", "note", "unknown until the daemon runs"),
         (BrakeSettings(on=True), '{"pid": "1"}', "note", "unknown until the daemon runs"),
-        (BrakeSettings(on=True), json.dumps({"pid": os.getpid()}), "good", MAY),
+        (BrakeSettings(on=True), '{"pid": OURS}', "good", MAY),
     ],
 )
 def test_the_brake_of_a_running_daemon_is_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: BrakeSettings, note: str, state: str, found: str
 ) -> None:
     monkeypatch.setattr(checks_brake, "SYSTEM_STATE", tmp_path / "none")
-    (tmp_path / "daemon.json").write_text(note)
+    (tmp_path / "daemon.json").write_text(note.replace("OURS", str(os.getpid())))
     said = outcome("rights.brake", Evidence(Host(), Config(brake=settings), None, str(tmp_path)))
 
     assert said.state == state
