@@ -95,6 +95,16 @@ rate_limit:
     assert [f.name for f in web.files] == ["web.yml", "cert.pem", "key.pem", "ca.pem"]
 
 
+def test_preferred_curves_are_logged_as_left_to_openssl(written, caplog):
+    caplog.set_level("INFO", "wslgpud")
+    load(written(TLS))
+    assert caplog.messages == []
+
+    path = written(TLS + "  curve_preferences: [X25519]\n")
+    load(path)
+    assert caplog.messages == [f"{path}: tls_server_config: curve_preferences are left to OpenSSL"]
+
+
 def test_certificates_may_stand_in_the_file_itself(written, certificate):
     def block(name):
         return "|\n    " + (certificate / name).read_text().replace("\n", "\n    ")
