@@ -36,8 +36,9 @@ def test_levels_that_move_by_pages(start, steps, page):
     MIDDLE | st.integers(-(2**60), 2**60),
     st.lists(SMALL | MIDDLE, max_size=200) | st.lists(SMALL | INT64),
     st.sampled_from([1, 7, 4096]),
-    st.sampled_from([10, 1000, 1_000_000]),
+    st.sampled_from([2, 10, 1000, 1_000_000]),
 )
+@example(5, [1, 300, -2], 1, 2)
 @example(5, [1, 300, -2], 1, 1000)
 @example(5, [1, 2**30, -2], 1, 1000)
 @example(5, [1, 2**30, -2], 4096, 1_000_000)
