@@ -1,0 +1,149 @@
+"""``wslgpud status`` for scripts and for people: one line and an exit status, one screen, or one line each time."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.support.documents import calm
+from wslgpud.cli import app, status
+from wslgpud.cli.live.feed import NotYet
+from wslgpud.cli.live.live_sample import LiveSample, RecentSeries
+from wslgpud.client import Unanswered
+
+NOT_YET = {"url": "http://127.0.0.1:9655", "version": "1"}
+
+
+class Answers:
+    """A feed that gives one answer each time, and the pauses between them; Ctrl-C ends them."""
+
+    def __init__(self, answer: LiveSample | Unanswered, times: int = 1) -> None:
+        self.answer, self.left = answer, times
+        self.pauses: list[float] = []
+        self.closed = False
+
+    def look(self) -> LiveSample:
+        if isinstance(self.answer, Unanswered):
+            raise self.answer
+        return self.answer
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+    def past(self, _: RecentSeries) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def at_level(level: str, age_seconds: float = 0.0, **more: str) -> LiveSample:
+    document = calm(verdict={"level": level, "headline": "RAM full in 43 s", **more})
+    return LiveSample(0.0, document, {}, "daemon", "http://127.0.0.1:9655", None, age_seconds, 1.0)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, feed: Answers, *words: str) -> Result:
+    monkeypatch.setattr(status, "feed_of", lambda *_: feed)
+    monkeypatch.setattr(status.time, "sleep", feed.sleep)
+    return CliRunner().invoke(app, ["status", *words], env={"COLUMNS": "120"})
+
+
+@pytest.mark.parametrize(
+    ("level", "exit_status"),
+    [("ok", 0), ("info", 0), ("warning", 1), ("critical", 2), ("emergency", 2), ("unknown", 3)],
+)
+def test_check_prints_the_verdict_in_one_line_and_exits_by_its_level(
+    monkeypatch: pytest.MonkeyPatch, level: str, exit_status: int
+) -> None:
+    done = run(monkeypatch, Answers(at_level(level, byline="train.py (pid 7)")), "--check")
+
+    assert (done.exit_code, done.output) == (exit_status, f"{level.upper()} RAM full in 43 s · train.py (pid 7)\n")
+
+
+@pytest.mark.parametrize(("age_seconds", "exit_status"), [(10.0, 1), (10.1, 3)])
+def test_the_state_is_unknown_once_the_daemon_has_taken_no_sample_for_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, age_seconds: float, exit_status: int
+) -> None:
+    done = run(monkeypatch, Answers(at_level("warning", age_seconds)), "--check")
+
+    assert done.exit_code == exit_status
+    assert (done.output == "UNKNOWN the daemon answers but takes no samples\n") is (exit_status == 3)
+
+
+def test_a_daemon_that_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(monkeypatch, Answers(Unanswered("no answer from {url}", url="http://pc:9655")), "--check")
+
+    assert (done.exit_code, done.output) == (3, "UNKNOWN no answer from http://pc:9655\n")
+
+
+def test_before_the_first_sample_people_read_so_and_programs_get_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = run(monkeypatch, Answers(NotYet(NOT_YET)))
+    asked = run(monkeypatch, Answers(NotYet(NOT_YET)), "--json")
+    silent = run(monkeypatch, Answers(Unanswered("silence")), "--json")
+
+    assert told.output == "the daemon at http://127.0.0.1:9655 has just started and waits for its first sample\n"
+    assert json.loads(asked.output) == NOT_YET
+    assert json.loads(silent.output) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--check", "--watch"), "--check prints one line, once: leave out --watch and --json"),
+        (("--check", "--json"), "--check prints one line, once: leave out --watch and --json"),
+        (("5",), "5 is an interval: it needs --watch"),
+        (("--watch", "soon"), "'soon' is not a duration: write 90s, 5min, 2h, 1h30m or 7d"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
+) -> None:
+    done = run(monkeypatch, Answers(at_level("ok")), *words)
+
+    assert done.exit_code == 2
+    assert reason in str(done.exception) + done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "pause"), [((), 2.0), (("5",), 5.0), (("2min",), 120.0), (("0.05",), 0.2), (("1.5s",), 1.5)]
+)
+def test_watch_pauses_for_seconds_unless_another_unit_is_given_and_never_less_than_a_fifth_of_one(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], pause: float
+) -> None:
+    feed = Answers(at_level("warning"), times=3)
+    done = run(monkeypatch, feed, "--watch", *words)
+
+    assert done.exit_code == 0
+    assert (feed.pauses, feed.closed) == ([pause] * 3, True)
+    assert re.fullmatch(r"(\d\d:\d\d:\d\d WARNING RAM full in 43 s\n){3}", done.output)
+
+
+def test_watch_prints_documents_for_programs_one_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = at_level("ok")
+    done = run(monkeypatch, Answers(sample, times=2), "--watch", "--json")
+
+    assert [json.loads(line) for line in done.output.splitlines()] == [sample.document] * 2
+
+
+@pytest.mark.parametrize("answer", [at_level("warning"), NotYet(NOT_YET)])
+def test_watch_refreshes_in_place_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, answer: LiveSample | Unanswered
+) -> None:
+    def terminal(**options: Any) -> Any:
+        return status_console(force_terminal=True, width=100, height=30, **options)
+
+    status_console = status.Console
+    monkeypatch.setattr(status, "Console", terminal)
+    done = run(monkeypatch, Answers(answer, times=2), "--watch")
+    line = "UNKNOWN the daemon at http://127.0.0.1:9655 has just started" if isinstance(answer, NotYet) else "RAM full"
+
+    assert line in done.output
+    assert not re.search(r"^\d\d:\d\d:\d\d ", done.output, re.MULTILINE)
+    assert "\x1b[" in done.output
