@@ -67,8 +67,9 @@ def api_of(stage: Stage) -> Past:
 
 def test_api_and_database_tell_the_same(stage: Stage) -> None:
     now = remember(stage)
-    api, file = api_of(stage), database_past(str(stage.database))
+    api, file = api_of(stage), database_past(stage.database)
     try:
+        assert (api.where, file.where) == (f"from {stage.url}", f"from {stage.database}")
         assert list(api.words()) == list(file.words()) == ["ram", "disk"]
         for word in ("ram", "disk"):
             theirs, ours = (past.drawn(word, now - 120, now + 1, 200) for past in (api, file))
@@ -98,7 +99,7 @@ def test_a_year_comes_in_few_points_from_the_hours(stage: Stage) -> None:
 
 def test_a_database_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(match=r"nothing\.db"):
-        database_past(str(tmp_path / "nothing.db"))
+        database_past(tmp_path / "nothing.db")
 
 
 def test_a_daemon_that_does_not_answer_is_said_so(stage: Stage) -> None:

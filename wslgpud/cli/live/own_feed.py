@@ -43,7 +43,7 @@ class OwnFeed:
         """Return the source of history: a database, else ``trail``."""
         from wslgpud.cli.live.series_source import past_of  # the database only on request
 
-        return past_of(str(self._folder / "wslgpud.db") if self._folder else "", trail)
+        return past_of(self._folder / "wslgpud.db" if self._folder else None, trail)
 
     def close(self) -> None:
         """Close the sources."""

@@ -70,10 +70,9 @@ class Past(NamedTuple):
     earlier: bool = True
 
 
-def database_past(database: str) -> Past:
+def database_past(database: Path) -> Past:
     """Read the database, as ``wslgpud history`` does."""
-    reader = Reader(database)
-    place = reader.path
+    reader = Reader(str(database))
 
     def words() -> Sequence[str]:
         known = {ref.metric for ref in reader.kinds()}
@@ -86,8 +85,7 @@ def database_past(database: str) -> Past:
         ]
         return Drawn([one for one in curves if one.points], step)
 
-    where = t("from {path}", path=str(place)) if place else t("from the database")
-    return Past(where, words, drawn, reader.close)
+    return Past(t("from {path}", path=str(database)), words, drawn, reader.close)
 
 
 def api_past(daemon: DaemonClient) -> Past:
@@ -189,9 +187,9 @@ def before(past: Past, look: LiveSample) -> list[tuple[CurveKey, list[tuple[floa
     return [*found, (CurveKey("cpu"), cpu)]
 
 
-def past_of(database: str, trail: RecentSeries) -> Past:
+def past_of(database: Path | None, trail: RecentSeries) -> Past:
     """Return the history in a database, else ``trail``."""
-    if "://" in database or Path(database).exists():
+    if database and database.exists():
         with contextlib.suppress(StoreError):  # another user's, or damaged: 'wslgpud history' reports which
             return database_past(database)
     return trail_past(trail)
