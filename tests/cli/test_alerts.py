@@ -1,0 +1,140 @@
+"""``wslgpud alerts``: open incidents, silences and how long they last, acknowledgements, and a trial of channels."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.page.stage import Stage, trace
+from wslgpud.alerts.control import ControlFile
+from wslgpud.alerts.rules import RULES
+from wslgpud.cli import alerts, app
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A stopped daemon's state with one open incident, and its number."""
+    state = tmp_path_factory.mktemp("state")
+    stage = Stage(state, database=state / "wslgpud.db", name="here")
+    stage.play(trace("h200/h200-slow_leak-1"), 110)
+    (incident,) = stage.ledger.open.values()
+    stage.close()
+    return state, incident.id
+
+
+@pytest.fixture
+def state(played: tuple[Path, int]) -> Iterator[Path]:
+    yield played[0]
+    ControlFile(played[0]).path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def number(played: tuple[Path, int]) -> int:
+    return played[1]
+
+
+def run(*words: str, columns: int = 200) -> Result:
+    return CliRunner().invoke(app, ["alerts", *words], env={"COLUMNS": str(columns), "TZ": "UTC"})
+
+
+def listed(state: Path) -> Any:
+    return json.loads(run("list", "--json", "--state", str(state)).output)
+
+
+def silence(state: Path, *words: str) -> str:
+    return run("silence", *words, "--state", str(state)).output
+
+
+def test_an_open_incident_is_listed_with_its_number_level_and_time_until_somebody_acknowledges_it(
+    state: Path, number: int
+) -> None:
+    line = rf" *{number}  \w+ +  since \S.*  \S.*"
+    assert re.fullmatch(line, run("list", "--state", str(state)).output.rstrip("\n"))
+    assert [(i["id"], i["acknowledged"]) for i in listed(state)["open"]] == [(number, False)]
+
+    done = run("ack", str(number), "--state", str(state))
+    assert done.output.startswith(f"incident {number} is acknowledged: ")
+    run("ack", str(number), "--state", str(state))
+    assert run("list", "--state", str(state)).output.rstrip("\n").endswith("  (acknowledged)")
+    assert [(i["id"], i["acknowledged"]) for i in listed(state)["open"]] == [(number, True)]
+    assert ControlFile(state).now().acknowledged == (number,)
+
+
+def test_an_incident_that_is_not_open_cannot_be_acknowledged(state: Path, number: int) -> None:
+    done = run("ack", str(number + 1), "--state", str(state))
+
+    assert done.exit_code == 2
+    assert f"incident {number + 1} is not open" in str(done.exception) + done.output
+
+
+def test_nothing_open_is_said(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, database=tmp_path / "wslgpud.db", name="here")
+    stage.close()
+
+    assert run("list", "--state", str(tmp_path)).output == "no open incidents\n"
+
+
+def test_a_silence_lasts_as_long_as_asked_and_the_next_of_that_rule_and_resource_replaces_it(state: Path) -> None:
+    assert silence(state, "swap_thrash") == "swap_thrash of *: silent for 60 min\n"
+    assert silence(state, "*", "--for", "30min", "--resource", "gpu0") == "* of gpu0: silent for 30 min\n"
+    assert silence(state, "swap_thrash", "--for", "2h") == "swap_thrash of *: silent for 2 h\n"
+    found = {(s["rule"], s["resource"]): s["until_seconds"] for s in listed(state)["silences"]}
+
+    assert found == {("*", "gpu0"): pytest.approx(1800, abs=60), ("swap_thrash", "*"): pytest.approx(7200, abs=60)}
+    assert re.search(r"silenced until .*: swap_thrash of \*\n", run("list", "--state", str(state)).output)
+
+    assert silence(state, "swap_thrash", "--for", "0") == "swap_thrash of *: no longer silenced\n"
+    assert [s["rule"] for s in listed(state)["silences"]] == ["*"]
+
+
+def test_a_silence_that_is_over_is_neither_listed_nor_kept(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silence(state, "oom_kill", "--for", "1h")
+    later = time.time() + 3601
+    monkeypatch.setattr(alerts.time, "time", lambda: later)
+
+    assert listed(state)["silences"] == []
+    silence(state, "swap_thrash")
+    assert [s.rule for s in ControlFile(state).now().silences] == ["swap_thrash"]
+
+
+@pytest.mark.parametrize("words", [("silence", "no_rule"), ("explain", "no_rule")])
+def test_an_unknown_rule_is_refused_with_those_there_are(words: tuple[str, ...]) -> None:
+    done = run(*words)
+
+    assert done.exit_code == 2
+    assert "there is no rule no_rule; there are: " in str(done.exception) + done.output
+    assert RULES[0].name in str(done.exception) + done.output
+
+
+def test_one_rule_or_all_are_explained_in_lines_of_a_comfortable_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    one, every = run("explain", "oom_kill").output, run("explain").output
+
+    assert one.splitlines()[0] == "oom_kill"
+    assert not set(one.splitlines()) & {rule.name for rule in RULES if rule.name != "oom_kill"}
+    assert {rule.name for rule in RULES} <= set(every.splitlines())
+    assert 90 < max(map(len, every.splitlines())) <= 100
+    assert max(map(len, run("explain", "oom_kill", columns=60).output.splitlines())) <= 60
+
+
+def test_each_channel_is_tried_and_one_that_fails_makes_the_exit_status_1(tmp_path: Path) -> None:
+    def tried(*command: str) -> Result:
+        file = tmp_path / "wslgpud.toml"
+        file.write_text(f'[alerts]\ncommand = {json.dumps(command)}\ndesktop = "off"\nwindows_toast = "off"\n')
+        file.chmod(0o600)
+        return run("test", "--config", str(file))
+
+    good, bad = tried("/bin/cp", "/dev/stdin", str(tmp_path / "told")), tried("/bin/false")
+
+    assert good.exit_code == 0
+    assert re.search(r"^command +accepted it \(gets \w+ and worse\)$", good.output, re.MULTILINE)
+    assert (tmp_path / "told").read_text()
+    assert bad.exit_code == 1
+    assert re.search(r"^command +failed: ", bad.output, re.MULTILINE)
