@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +17,11 @@ from tests.alerts.ticks import transition
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.report import HeadroomCurve, Report
 from wslgpud.cli import app
-from wslgpud.cli.incidents import _fitted, _list, _readable, recent
+from wslgpud.cli.incidents import _as_of_now, _fitted, _list, _readable, recent
 from wslgpud.config import StoreSettings
 from wslgpud.model import Forecast, Level, Transition
+from wslgpud.serve.router import Response, Route, dumps
+from wslgpud.serve.server import LocalApi
 from wslgpud.store import Store
 from wslgpud.words import Message
 
@@ -176,3 +180,28 @@ def test_the_list_is_of_what_changed_since_a_moment_or_is_open_and_began_until_a
     found = recent(Rows(), ticks.START + since, ticks.START + until)  # type: ignore[arg-type]
 
     assert [one.id for one in found] == numbers
+
+
+def test_an_open_incident_without_a_kill_has_the_headline_of_the_running_daemon(tmp_path: Path) -> None:
+    killed = replace(transition(55, Level.OK, Level.CRITICAL), wall=START + 55)
+    chosen = [
+        incident(id=1, closed_wall=None),
+        incident(id=2),
+        incident(id=3, closed_wall=None, kill=killed),
+        incident(id=4, closed_wall=None),
+        incident(id=5, closed_wall=None),
+    ]
+    told = [{"id": one.id, "opened": at(15.25), "headline": "in ~40 s", "outcome": "kept"} for one in chosen]
+    now = [{"id": number, "since": at(15), "headline": "in ~20 s"} for number in (1, 2, 3)]
+    now.append({"id": 4, "since": at(16), "headline": "another daemon's"})
+    answer = Response(200, dumps({"incidents": now}), "application/json")
+    local = LocalApi(tmp_path, [Route("/api/v1/status", lambda _: answer)])
+    assert local.start()
+    (tmp_path / "daemon.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "socket": local.path.name}))
+
+    with closing(local):
+        shown = _as_of_now(told, chosen, tmp_path)
+
+    assert [one["headline"] for one in shown] == ["in ~20 s", *["in ~40 s"] * 4]
+    assert {one["outcome"] for one in shown} == {"kept"}
+    assert _as_of_now(told, chosen, tmp_path) == told, "no daemon answers"
