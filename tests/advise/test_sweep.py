@@ -132,3 +132,44 @@ def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path):
     assert done.returncode == 2
     assert "the name of a plot must end in one of .png, .svg, .html" in done.stderr
     assert done.stdout  # what was measured is not lost
+
+
+@pytest.mark.parametrize(
+    ("measured", "table"),
+    [
+        (
+            [SweepStep("1", 0, 1.04, GIB, 2 * GIB), SweepStep("2", 1, 9.96, 8 * GIB, None)],
+            [
+                "value    time  peak RAM  peak VRAM",
+                "    1   1.0 s   1.0 GiB    2.0 GiB  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━",
+                "    2  10.0 s   8.0 GiB   not seen",
+            ],
+        ),
+        (
+            [SweepStep("1", 0, 1.0, GIB, None), SweepStep("2", 0, 1.0, 2 * GIB, None)],
+            [
+                "value   time  peak RAM",
+                "    1  1.0 s   1.0 GiB  ━━━━━━━━━━━━━━━───────────────",
+                "    2  1.0 s   2.0 GiB  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━",
+            ],
+        ),
+        (
+            [SweepStep("1", 0, 1.0, 0, None)],
+            ["value   time  peak RAM", "    1  1.0 s     0 KiB  ──────────────────────────────"],
+        ),
+    ],
+    ids=["VRAM", "RAM", "nothing"],
+)
+def test_bars_compare_vram_where_any_value_used_it_and_else_ram(capsys, monkeypatch, measured, table):
+    monkeypatch.setenv("COLUMNS", "80")
+    _print(measured, "2 ended with status 1")
+
+    shown = capsys.readouterr()
+    assert [line.rstrip() for line in shown.out.splitlines()] == table
+    assert shown.err == "2 ended with status 1\n"
+
+
+def test_of_a_command_that_fails_the_last_five_lines_are_shown():
+    done = run("seq 7; false {}", "1")
+
+    assert done.stderr.endswith("1 ended with status 1\n  3\n  4\n  5\n  6\n  7\n")
