@@ -1,0 +1,154 @@
+"""The words of ``wslgpud service``: the state of the service, what was installed, and who may do it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from wslgpud.cli import service
+from wslgpud.cli.common import Fault
+from wslgpud.service.places import places
+from wslgpud.service.state import ServiceState
+
+STATE = ServiceState(
+    kind="user",
+    version="1.2",
+    command_version="1.2",
+    state="active",
+    enabled=True,
+    url="http://127.0.0.1:9655",
+    configuration="/c",
+    data="/d",
+    extras=("apprise", "stress"),
+    allowed=(),
+)
+AS_IT_IS = [
+    "  version   1.2",
+    "  state     active",
+    "  page      http://127.0.0.1:9655/",
+    "  settings  /c",
+    "  data      /d",
+    "  extras    apprise, stress",
+]
+
+
+@pytest.fixture(autouse=True)
+def typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that was started, as its user found it."""
+    monkeypatch.setattr("sys.argv", ["/home/me/.local/bin/wslgpud"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "line", "told"),
+    [
+        ({}, 0, "  version   1.2"),
+        (
+            {"command_version": "1.3"},
+            0,
+            "  version   1.2; this command is 1.3: sudo /home/me/.local/bin/wslgpud service upgrade",
+        ),
+        ({"command_version": "1.3", "kind": "package"}, 0, "  version   1.2"),
+        ({"enabled": False}, 1, "  state     active, does not start with the machine"),
+        ({"state": "failed"}, 2, "  settings  /c"),
+        ({"url": ""}, 2, "  settings  /c"),
+        ({"allowed": ("docker",)}, 6, "  allowed   docker"),
+    ],
+)
+def test_the_state_is_a_line_each_and_nothing_for_what_there_is_not(
+    changed: dict[str, Any], line: int, told: str
+) -> None:
+    assert service._rows(STATE, user=False) == AS_IT_IS
+    assert service._rows(replace(STATE, **changed), user=False)[line] == told
+
+
+@pytest.mark.parametrize(
+    ("runs", "version", "status"), [("active", "1.2", 0), ("failed", "1.2", 1), ("inactive", "", 1)]
+)
+def test_the_exit_status_says_whether_it_runs(
+    runs: str, version: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(service, "state_of", lambda _: replace(STATE, state=runs, version=version))
+    monkeypatch.setattr(service, "use_the_systems_programs", lambda: None)
+    with pytest.raises(typer.Exit) as end:
+        service.status(user=True)
+
+    assert end.value.exit_code == status
+    assert ("no service is installed here" in capsys.readouterr().out) == (not version)
+
+
+@pytest.mark.parametrize("lingers", [True, False])
+def test_who_has_installed_it_is_told_where_it_is_and_when_it_ends(
+    lingers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.setattr(service.systemctl, "lingers", lambda: lingers)
+    where = places(user=True)
+    where.data.mkdir(parents=True)
+    (where.data / "daemon.json").write_text(json.dumps({"url": "http://127.0.0.1:9655"}))
+    own = [
+        "wslgpud 1.2 runs, and starts with the machine.",
+        "  page      http://127.0.0.1:9655/",
+        "  status    wslgpud status",
+        "  log       journalctl --user -u wslgpud",
+        f"  settings  {where.configuration}, then: systemctl --user restart wslgpud",
+        "  remove    /home/me/.local/bin/wslgpud service uninstall --user",
+    ]
+    caution = "  caution   it ends when you log out, unless root runs: loginctl enable-linger me"
+
+    assert service._told("1.2", where) == [*own, *[caution] * (not lingers)]
+    (where.data / "daemon.json").unlink()
+    assert not any("page" in line for line in service._told("1.2", where))
+    machine = service._told("1.2", replace(where, user=False))
+    assert machine[2] == "  log       journalctl -u wslgpud"
+    assert machine[3].endswith("then: sudo systemctl restart wslgpud")
+    assert machine[4:] == ["  remove    sudo /home/me/.local/bin/wslgpud service uninstall"]
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [
+        ("/usr/bin/wslgpud", "wslgpud"),
+        ("/opt/wslgpud/bin/wslgpud", "wslgpud"),
+        ("/srv/wslgpud.releases/1/bin/wslgpud", "wslgpud"),
+        ("bin/wslgpud", "wslgpud"),
+        ("/home/a b/wslgpud", "'/home/a b/wslgpud'"),
+    ],
+)
+def test_a_program_that_sudo_does_not_find_is_typed_with_its_path(
+    program: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [program])
+
+    assert service._typed("install", "--keep-alive", user=False) == f"sudo {word} service install --keep-alive"
+    assert service._typed("install", user=True) == f"{word} service install --user"
+
+
+@pytest.mark.parametrize(
+    ("uid", "user", "dry_run", "refused"),
+    [
+        (0, True, False, "--user is for the service of an ordinary user"),
+        (0, True, True, "--user is for the service of an ordinary user"),
+        (0, False, False, ""),
+        (1000, True, False, ""),
+        (1000, False, True, ""),
+        (1000, False, False, "this needs root: sudo /home/me/.local/bin/wslgpud service uninstall (or"),
+    ],
+)
+def test_only_root_changes_the_machines_service_and_only_its_user_his_own(
+    uid: int, user: bool, dry_run: bool, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    monkeypatch.setattr("os.umask", lambda _: 0)
+    monkeypatch.setattr(service, "use_the_systems_programs", lambda: None)
+    if refused:
+        with pytest.raises(Fault) as fault:
+            service._begin("uninstall", user=user, dry_run=dry_run)
+        assert refused in str(fault.value)
+    else:
+        where, changes = service._begin("uninstall", user=user, dry_run=dry_run)
+        assert (where, changes.dry) == (places(user=user), dry_run)
