@@ -12,6 +12,7 @@ import typer
 
 from wslgpud.cli import service
 from wslgpud.cli.common import Fault
+from wslgpud.service import systemctl
 from wslgpud.service.places import places
 from wslgpud.service.state import ServiceState
 
@@ -86,7 +87,7 @@ def test_who_has_installed_it_is_told_where_it_is_and_when_it_ends(
     lingers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    monkeypatch.setattr(service.systemctl, "lingers", lambda: lingers)
+    monkeypatch.setattr(systemctl, "lingers", lambda: lingers)
     where = places(user=True)
     where.data.mkdir(parents=True)
     (where.data / "daemon.json").write_text(json.dumps({"url": "http://127.0.0.1:9655"}))

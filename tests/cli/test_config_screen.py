@@ -1,0 +1,64 @@
+"""``wslgpud config show`` on a terminal: each key, where it comes from, and its help within the lines."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from wslgpud import config as configuration
+from wslgpud.cli import app
+
+
+@pytest.fixture
+def service_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The service's configuration, which this user may not read."""
+    file = tmp_path / "etc/wslgpud.toml"
+    file.parent.mkdir()
+    monkeypatch.setattr(configuration, "SYSTEM_FILE", file)
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != file and allowed(path, mode))
+    return file
+
+
+def shown(home: Path, *arguments: str, columns: int = 80) -> tuple[str, str]:
+    environment = {"HOME": str(home), "COLUMNS": str(columns), "LC_ALL": "C.UTF-8"}
+    done = CliRunner().invoke(app, ["config", "show", *arguments], env=environment)
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+def test_only_a_key_that_was_set_has_an_origin(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[sampling]\ninterval_seconds = 7\n")
+    lines = shown(tmp_path, "--config", str(file), columns=300)[0].splitlines()
+
+    origins = [number for number, line in enumerate(lines) if line.startswith("    from ")]
+    assert [lines[number - 1] for number in origins] == ["sampling.interval_seconds = 7.0"]
+    assert str(file) in lines[origins[0]]
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(60, 60), (99, 99), (101, 100), (300, 100)])
+def test_help_fills_the_lines_of_the_terminal_to_100_characters(columns: int, widest: int, tmp_path: Path) -> None:
+    lines = shown(tmp_path, columns=columns)[0].splitlines()
+    wrapped = [(one, after) for one, after in pairwise(lines) if one.startswith("    ") and after.startswith("    ")]
+
+    assert wrapped
+    assert max(len(line) for line in lines if line.startswith("    ")) <= widest
+    assert all(len(f"{one} {after.split()[0]}") > widest for one, after in wrapped)
+
+
+def test_who_may_not_read_the_services_configuration_is_told_unless_he_names_his_own(
+    service_file: Path, tmp_path: Path
+) -> None:
+    told = f"the service has a configuration that you may not read: {service_file}"
+    own = tmp_path / "own.toml"
+    own.touch()
+
+    assert told in shown(tmp_path)[1].replace("\n", " ")
+    assert shown(tmp_path, "--config", str(own))[1] == ""
+    service_file.parent.rmdir()
+    assert shown(tmp_path)[1] == ""
