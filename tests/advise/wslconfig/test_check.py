@@ -135,6 +135,25 @@ def test_check_prints_wsls_words_and_the_fix_and_ends_with_1():
     assert json.loads(run("check", "--file", SEED, "--json").output)[0]["line"] == 5
 
 
+def test_each_remark_shows_its_line_what_wsl_says_why_and_the_fix(tmp_path):
+    file = tmp_path / ".wslconfig"
+    file.write_text("[wsl2]\n  memroy=8GB\nswap=1")
+    done = run("check", "--file", file, "--host-root", HOSTS / "two-gpus")
+
+    assert done.stdout.splitlines() == [
+        "line 2: memroy=8GB",
+        f"  WSL says: Unknown key 'wsl2.memroy' in {file}:2",
+        "  no version of WSL knows this key",
+        "  fix: did you mean memory (below [wsl2])?",
+        "",
+        "line 3: swap=1",
+        "  a size without a unit is in bytes",
+        "  fix: write swap=1GB",
+        "",
+        f"{file}: 1 setting in use, 2 remarks",
+    ]
+
+
 def test_in_chinese_no_remark_is_english(language):
     language("zh")
     odd = "[wsl2]\nmemory=8192\nswap=none\nmemroy=1\n; no\n[wsl2 ]\nprocessors=40\nswap=0\nipv6=on\n"
