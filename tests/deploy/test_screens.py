@@ -12,7 +12,8 @@ import typer
 
 from wslgpud.cli import service
 from wslgpud.cli.common import Fault
-from wslgpud.service import systemctl
+from wslgpud.service import systemctl, uninstall
+from wslgpud.service.changes import Changes
 from wslgpud.service.places import places
 from wslgpud.service.state import ServiceState
 
@@ -153,3 +154,34 @@ def test_only_root_changes_the_machines_service_and_only_its_user_his_own(
     else:
         where, changes = service._begin("uninstall", user=user, dry_run=dry_run)
         assert (where, changes.dry) == (places(user=user), dry_run)
+
+
+def test_only_a_service_that_is_installed_is_upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked: list[str] = []
+    monkeypatch.setattr(service, "_install", lambda action, *_, **__: asked.append(action))
+    with pytest.raises(Fault, match=r"no service is installed here: \S+ service install --user does that"):
+        service.upgrade(user=True)
+    assert asked == []
+
+    program = places(user=True).program
+    (program.parent / "1.2").mkdir(parents=True)
+    program.symlink_to("1.2")
+    service.upgrade(user=True)
+    assert asked == ["upgrade"]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_who_only_plans_a_removal_is_not_told_that_it_happens(
+    dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(service, "_begin", lambda *_, **__: (places(user=True), Changes(dry=dry_run)))
+    monkeypatch.setattr(uninstall, "uninstall", lambda *_, **__: [Path("/d")])
+    service.uninstall(user=True, dry_run=dry_run)
+    told = capsys.readouterr()
+
+    assert told.out == (
+        "would do:\n  nothing: everything is up to date\n" if dry_run else "wslgpud is removed.\n  kept: /d\n"
+    )
+    assert ("stopping and removing" in told.err) == (not dry_run)
