@@ -62,3 +62,30 @@ def test_who_may_not_read_the_services_configuration_is_told_unless_he_names_his
     assert shown(tmp_path, "--config", str(own))[1] == ""
     service_file.parent.rmdir()
     assert shown(tmp_path)[1] == ""
+
+
+@pytest.mark.parametrize(("uid", "own"), [(0, False), (1, True), (1000, True)])
+def test_root_writes_the_services_configuration_and_anyone_else_his_own(
+    uid: int, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = tmp_path / "etc/wslgpud/wslgpud.toml"
+    monkeypatch.setattr(configuration, "SYSTEM_FILE", service)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    done = CliRunner().invoke(app, ["config", "init"], env={"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""})
+    written = configuration.user_file({"HOME": str(tmp_path)}) if own else service
+
+    assert done.exit_code == 0, done.output
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [written]
+    assert done.stdout.split() == ["wrote", str(written)]
+
+
+def test_a_check_says_which_file_is_good_or_that_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "SYSTEM_FILE", tmp_path / "none.toml")
+    file = tmp_path / "own.toml"
+    file.touch()
+
+    def checked(*arguments: str) -> str:
+        return CliRunner().invoke(app, ["config", "check", *arguments], env={"HOME": str(tmp_path)}).stdout
+
+    assert checked("--config", str(file)).replace("\n", "") == f"{file}: good"
+    assert checked() == "no file, only defaults: good\n"
