@@ -63,9 +63,10 @@ def test_who_installs_it_under_wsl_is_told_what_keeps_it_alive_unless_that_is_se
 
     service._install("install", Options((), (), wanted), user=True, dry_run=False)
 
-    said = capsys.readouterr().out
-    assert "wslgpud 1.0 runs, and starts with the machine" in said
-    assert ("Windows stops this distribution 15 s after" in said) == told
+    said = capsys.readouterr()
+    assert "preparing the service (half a minute at most)" in said.err
+    assert "wslgpud 1.0 runs, and starts with the machine" in said.out
+    assert ("Windows stops this distribution 15 s after" in said.out) == told
 
 
 def asked(where):
