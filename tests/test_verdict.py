@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from wslgpud.alerts.incidents import OpenIncident, after, story
 from wslgpud.alerts.rules import RULES
-from wslgpud.model import MEMORY, Forecast, Level, Number, Transition
+from wslgpud.model import MEMORY, Forecast, Health, Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.serve.status import line_of
-from wslgpud.verdict import LEVEL, OVER, VERDICT, Verdict, VerdictMetrics, decide
-from wslgpud.words import ENGLISH, Message, say, translator
+from wslgpud.verdict import LEVEL, OVER, VERDICT, Verdict, VerdictMetrics, blindness, decide
+from wslgpud.words import ENGLISH, Message, MessageLike, say, translator
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -54,6 +54,14 @@ def test_of_two_countdowns_of_one_level_the_shorter_one_is_told():
 
     assert decide([later, SOON], []).subject == "cgroup:/train"
     assert decide([SOON, later], []).also == 1
+    none_left = [replace(SOON, resource=name, eta_seconds=eta) for name, eta in (("gpu1", 0.5), ("ram", 0.0))]
+    assert decide([SOON, *none_left], []).subject == "ram"
+
+
+def test_a_countdown_outranks_a_danger_of_its_level_without_one():
+    stalling = replace(SOON, resource="ram", cause="pressure", eta_seconds=None)
+
+    assert decide([stalling, SOON], []).subject == decide([SOON, stalling], []).subject == "cgroup:/train"
 
 
 def test_a_worse_incident_outranks_a_milder_forecast_and_names_its_number():
@@ -97,12 +105,32 @@ def test_the_victim_is_the_one_that_the_kernel_names():
     assert str(decide([killed], [], [kill, ended]).message).startswith("python3 train.py (pid 8932) was killed")
 
 
-def test_a_calm_machine_says_what_is_left():
+def kill(level: Level) -> Transition:
+    facts = {"who": "cc1plus (pid 3)"}
+    return Transition(NOW - 3.0, 0.0, "ram", "oom_kill", Level.OK, level, say("x"), facts=facts)
+
+
+def test_a_kill_that_no_warning_could_precede_is_told_as_well():
+    killed = replace(ROOMY, cause="killed", window_seconds=3.0)
+    told = "cc1plus (pid 3) was killed 3 s ago; 30 of 50 GiB free again"
+
+    assert str(decide([killed], [], [kill(Level.CRITICAL)]).message) == told
+    assert decide([killed], [], [kill(Level.OK)]).subject == "", "its incident was closed"
+    assert decide([replace(killed, cause="freed")], [], [kill(Level.CRITICAL)]).subject == ""
+    refused = replace(kill(Level.CRITICAL), rule="gpu_allocation_refused")
+    assert decide([killed], [], [refused]).subject == ""
+
+
+def test_a_calm_machine_says_what_is_left_of_its_first_three_resources():
     card = Forecast("gpu0", Level.OK, 5 * GIB, 16 * GIB)
     verdict = decide([ROOMY, card], [])
 
     assert str(verdict.message) == "Memory is fine: RAM 30 of 50 GiB, GPU 0 5.0 of 16 GiB left"
-    assert (verdict.subject, verdict.advice) == ("", Message(""))
+    assert (verdict.subject, verdict.advice, verdict.also) == ("", Message(""), 0)
+    groups = [Forecast(f"cgroup:/{name}", Level.OK, GIB, 2 * GIB) for name in "abc"]
+    assert str(decide([ROOMY, *groups], []).message) == (
+        "Memory is fine: RAM 30 of 50 GiB, cgroup /a 1.0 of 2.0 GiB, cgroup /b 1.0 of 2.0 GiB left"
+    )
 
 
 def test_a_card_without_room_is_not_fine_before_anybody_knows_how_it_came_to_that():
@@ -120,9 +148,20 @@ def test_memory_that_cannot_be_read_is_unknown_and_never_ok():
 
 
 def test_a_warning_that_is_seen_outranks_memory_that_is_not():
-    lost = standing("gpu_lost", "gpu0")
+    lost, noted = (standing("gpu_lost", "gpu0", level) for level in (Level.WARNING, Level.INFO))
 
     assert decide([], [lost], blind="x").subject == "gpu0"
+    assert decide([], [noted], blind="x").level is None
+
+
+def test_why_memory_cannot_be_read_is_what_its_source_says():
+    def said(health: Health, error: MessageLike = "", name: str = "memory") -> MessageLike:
+        return blindness(Snapshot(NOW, 0.0, 1, (SourceReport(name, health, Sample(), 0.0, 0.0, error),)))
+
+    assert said("failed", "permission denied") == "permission denied"
+    assert said("late") == "late"
+    assert said("ok", "slow once") == ""
+    assert said("failed", "no driver", name="gpu") == ""
 
 
 forecasts = st.lists(
