@@ -91,7 +91,8 @@ def test_after_a_kill_it_says_who_when_and_what_is_free_again():
     ended = Transition(NOW - 23.0, 0.0, "ram", MEMORY, Level.CRITICAL, Level.OK, say("x"), killed)
     verdict = decide([killed], [], [ended])
 
-    assert verdict.level == Level.OK
+    assert (verdict.level, verdict.cause) == (Level.OK, "killed")
+    assert decide([ROOMY], [], [ended]).cause == "over"
     assert str(verdict.message) == "train.py was killed 23 s ago; 30 of 50 GiB free again"
     assert "train.py" in translator("zh").text(verdict.message)
 
@@ -121,15 +122,18 @@ def test_a_kill_that_no_warning_could_precede_is_told_as_well():
     assert decide([killed], [], [refused]).subject == ""
 
 
-def test_a_calm_machine_says_what_is_left_of_its_first_three_resources():
+def test_a_calm_machine_says_what_is_left_of_as_many_resources_as_a_line_has_room_for():
     card = Forecast("gpu0", Level.OK, 5 * GIB, 16 * GIB)
     verdict = decide([ROOMY, card], [])
 
     assert str(verdict.message) == "Memory is fine: RAM 30 of 50 GiB, GPU 0 5.0 of 16 GiB left"
     assert (verdict.subject, verdict.advice, verdict.also) == ("", Message(""), 0)
-    groups = [Forecast(f"cgroup:/{name}", Level.OK, GIB, 2 * GIB) for name in "abc"]
+    groups = [Forecast(f"cgroup:/{name}", Level.OK, GIB, 2 * GIB) for name in ("a", "much-longer", "c")]
+    assert str(decide([ROOMY, groups[0], groups[2], groups[1]], []).message) == (
+        "Memory is fine: RAM 30 of 50 GiB, cgroup /a 1.0 of 2.0 GiB, cgroup /c 1.0 of 2.0 GiB left"
+    )
     assert str(decide([ROOMY, *groups], []).message) == (
-        "Memory is fine: RAM 30 of 50 GiB, cgroup /a 1.0 of 2.0 GiB, cgroup /b 1.0 of 2.0 GiB left"
+        "Memory is fine: RAM 30 of 50 GiB, cgroup /a 1.0 of 2.0 GiB left"
     )
 
 
@@ -213,7 +217,7 @@ def test_metrics_say_it_with_the_figures_of_the_last_change_so_that_no_scrape_ma
     assert list(told.readings()) == first
     level, verdict = first
     assert (level.spec, level.value) == (LEVEL, 3)
-    assert verdict.spec is VERDICT
+    assert (verdict.spec, verdict.value) == (VERDICT, 1)
     assert verdict.labels[:4] == ("critical", "cgroup:/train", "growth", "python3 train.py (pid 8932)")
     told.note(decide([], [], blind="x"))
     assert [reading.spec for reading in told.readings()] == [VERDICT]
