@@ -128,7 +128,7 @@ def test_a_calm_machine_says_what_is_left_of_as_many_resources_as_a_line_has_roo
 
     assert str(verdict.message) == "Memory is fine: RAM 30 of 50 GiB, GPU 0 5.0 of 16 GiB left"
     assert (verdict.subject, verdict.advice, verdict.also) == ("", Message(""), 0)
-    groups = [Forecast(f"cgroup:/{name}", Level.OK, GIB, 2 * GIB) for name in ("a", "much-longer", "c")]
+    groups = [Forecast(f"cgroup:/{name}", Level.OK, GIB, 2 * GIB) for name in ("a", "with-a-much-longer-name", "c")]
     assert str(decide([ROOMY, groups[0], groups[2], groups[1]], []).message) == (
         "Memory is fine: RAM 30 of 50 GiB, cgroup /a 1.0 of 2.0 GiB, cgroup /c 1.0 of 2.0 GiB left"
     )
