@@ -25,8 +25,8 @@ def test_the_headroom_that_a_growth_needs_falls_with_its_time_left(eta: float, s
     assert headroom_for_warning(eta, S) == pytest.approx(share)
 
 
-def growth(eta: float, probability: float = 0.9, **more: float) -> Danger:
-    return Danger("growth", probability, eta, 100.0, eta)._replace(**more)
+def growth(eta: float, probability: float = 0.9, *, rate: float = 0.0, pace: float = 1.0) -> Danger:
+    return Danger("growth", probability, eta, 100.0, eta, rate=rate, pace=pace)
 
 
 def steps(eta: float, next_step: float, last_step: float, probability: float = 0.7) -> Danger:
@@ -87,6 +87,7 @@ def test_what_will_be_lost_before_the_next_sample_counts_as_lost() -> None:
 
 
 def test_without_swap_a_growth_within_seconds_is_warned_of_earlier() -> None:
+    assert level_for(growth(16.0, 0.5), 0.261, 0.0, S) == INFO
     for eta, share, level in ((16.0, 0.284, WARNING), (16.0, 0.286, INFO), (16.1, 0.27, INFO), (16.1, 0.25, WARNING)):
         assert level_for(growth(eta, 0.5), share, 0.0, S, margin=0.025) == level
 

@@ -8,7 +8,7 @@ from tests.bench.bench_suspects import FOLDER, judged, questions
 from wslgpud.model import Expected, GpuProcess, GpuSample, Observation, ProcessSample
 from wslgpud.risk.attribution import GpuAttribution
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.suspects import CardSuspects
+from wslgpud.risk.suspects import CardSuspects, Clues, chances
 
 GIB = 1 << 30
 
@@ -65,6 +65,63 @@ def test_a_command_that_guard_runs_on_this_card_is_suspected_more_than_its_neigh
 
     assert chance(Expected("GPU-1", "train", 8 * GIB, GIB, (8,))) > 0.5 > chance()
     assert chance(Expected("GPU-2", "train", 8 * GIB, GIB, (8,))) <= 0.5
+
+
+def clues(looks: list[Observation], window: float = 20.0) -> dict[int, Clues]:
+    suspects = CardSuspects()
+    for one in looks:
+        suspects.push(one, one.gpus[0])
+    return {process.pid: found for process, found in suspects.clues(looks[-1], looks[-1].gpus[0], window)}
+
+
+def test_who_appeared_while_the_card_filled_is_new_even_if_it_only_loaded_its_libraries_before():
+    began = {6: 0.0, 7: 30.0, 8: 31.0, 9: 50.0}
+    looks = [seen(float(t), *(process(p, t) for p, since in began.items() if since <= t)) for t in range(61)]
+
+    assert {pid: found.new for pid, found in clues(looks).items()} == {6: 0, 7: 0, 8: 1, 9: 1}
+    assert {pid: found.new for pid, found in clues(looks, 29.0).items()} == {6: 0, 7: 1, 8: 1, 9: 1}
+    assert {pid: found.new for pid, found in clues(looks, 1.0).items()} == {6: 0, 7: 0, 8: 0, 9: 1}
+    assert {found.new for found in clues(looks[:1]).values()} == {0}, "nothing is known of before"
+
+
+def test_how_much_more_or_less_one_works_than_in_the_minute_before_counts_in_orders_of_magnitude():
+    def worked(t: int, before: float, since: float, began: int = 0) -> float:
+        return before * (min(t, 100) - began) + since * max(0, t - 100)
+
+    def looked(t: int) -> Observation:
+        rates = [(0.1, 1.0), (1.0, 0.0), (0.0, 5.0), (0.5, 0.5)]
+        busy = [process(pid, worked(t, *rate)) for pid, rate in enumerate(rates, 6)]
+        # idle until a minute before; and known for two seconds only, or for three
+        busy += [process(10, max(0, t - 40) * 0.5)] + [process(began, 3.0 * t) for began in (97, 98) if t >= began]
+        return seen(float(t), *busy)
+
+    found = {pid: clue.changed for pid, clue in clues([looked(t) for t in range(85, 121)]).items()}
+    assert found == pytest.approx({6: 0.929, 7: 1.708, 8: 2.0, 9: 0.0, 10: 0.0, 97: 0.0, 98: 0.0}, abs=0.001)
+    assert clues([looked(t) for t in range(0, 121, 5)])[10].changed == 0.0
+
+
+def test_the_other_clues_are_shares_of_what_all_suspects_did_while_the_card_filled():
+    def looked(t: float, cpu: float, rss: int, faults: int | None, pinned: int | None) -> Observation:
+        quiet = replace(process(7, 10.0), roles=frozenset({"gpu", "training"}), faults_total=5, pinned_bytes=5)
+        busy = replace(process(8, cpu), rss_bytes=rss, swap_bytes=2, faults_total=faults, pinned_bytes=pinned)
+        other = replace(quiet, pid=9, cpu_seconds=5.0 + t / 20, rss_bytes=GIB + int(t), roles=frozenset({"gpu"}))
+        listed = replace(process(10, t), roles=frozenset())
+        expected = (Expected("GPU-1", "train", 8 * GIB, GIB, (9,)),)
+        return replace(seen(t, quiet, busy, other, expected=expected), processes=(quiet, busy, other, listed))
+
+    found = clues([looked(0.0, 1.0, GIB, None, None), looked(20.0, 4.0, GIB + 60, 12, 30)])
+
+    assert found.keys() == {7, 8, 9}
+    assert found[7] == Clues(0, 0, 0, training=1)
+    assert found[8] == Clues(0, found[8].changed, 0, 0.75, 0.75, 1, 1)
+    assert found[9] == Clues(0, found[9].changed, 1, 0.25, 0.25)
+
+
+def test_the_weight_of_each_clue_and_of_a_culprit_that_nobody_knows():
+    alone = [Clues(0, 0, 0), Clues(1, 0, 0), Clues(0, 1, 0), Clues(0, 0, 1), Clues(0, 0, 0, 1, 1, 1, 1, 1)]
+
+    assert [chances([one])[0] for one in alone] == pytest.approx([0.5, 0.968, 0.937, 0.731, 0.5], abs=0.001)
+    assert chances([alone[0]] * 3) == [0.25] * 3
 
 
 def test_without_a_process_that_holds_the_gpu_nobody_is_suspected():

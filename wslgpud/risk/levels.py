@@ -48,10 +48,9 @@ def headroom_for_warning(eta: float, s: RiskSettings) -> float:
     """Return the share of headroom below which a danger this many seconds away causes a warning."""
     if eta > s.warn_eta_seconds:
         return s.slow_headroom if eta <= s.slow_eta_seconds else 0.0
-    for (before_eta, before), (point_eta, headroom) in pairwise((s.warn_points[0], *s.warn_points)):
+    for (before_eta, before), (point_eta, headroom) in pairwise(s.warn_points):
         if eta <= point_eta:
-            span = point_eta - before_eta
-            return headroom if span <= 0 else before + (headroom - before) * (eta - before_eta) / span
+            return before + (headroom - before) * max(0.0, eta - before_eta) / (point_eta - before_eta)
     return s.warn_points[-1][1]
 
 
