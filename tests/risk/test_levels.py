@@ -84,6 +84,7 @@ def test_what_will_be_lost_before_the_next_sample_counts_as_lost() -> None:
 
     assert level_for(losing, 0.234, 2.0, S) == WARNING
     assert level_for(losing, 0.236, 2.0, S) == INFO
+    assert level_for(steps(60.0, 0.2, 0.2), 0.216, 2.0, S) == INFO, "between two steps nothing is lost"
 
 
 def test_without_swap_a_growth_within_seconds_is_warned_of_earlier() -> None:

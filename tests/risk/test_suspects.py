@@ -91,12 +91,13 @@ def test_how_much_more_or_less_one_works_than_in_the_minute_before_counts_in_ord
     def looked(t: int) -> Observation:
         rates = [(0.1, 1.0), (1.0, 0.0), (0.0, 5.0), (0.5, 0.5)]
         busy = [process(pid, worked(t, *rate)) for pid, rate in enumerate(rates, 6)]
-        # idle until a minute before; and known for two seconds only, or for three
-        busy += [process(10, max(0, t - 40) * 0.5)] + [process(began, 3.0 * t) for began in (97, 98) if t >= began]
+        # idle until a minute before; and known for three seconds, or for two only
+        busy += [process(10, max(0, t - 40) * 0.5)]
+        busy += [process(began, 0.5 * min(t, 100)) for began in (97, 98) if t >= began]
         return seen(float(t), *busy)
 
     found = {pid: clue.changed for pid, clue in clues([looked(t) for t in range(85, 121)]).items()}
-    assert found == pytest.approx({6: 0.929, 7: 1.708, 8: 2.0, 9: 0.0, 10: 0.0, 97: 0.0, 98: 0.0}, abs=0.001)
+    assert found == pytest.approx({6: 0.929, 7: 1.708, 8: 2.0, 9: 0.0, 10: 0.0, 97: 1.415, 98: 0.0}, abs=0.001)
     assert clues([looked(t) for t in range(0, 121, 5)])[10].changed == 0.0
 
 
@@ -104,17 +105,23 @@ def test_the_other_clues_are_shares_of_what_all_suspects_did_while_the_card_fill
     def looked(t: float, cpu: float, rss: int, faults: int | None, pinned: int | None) -> Observation:
         quiet = replace(process(7, 10.0), roles=frozenset({"gpu", "training"}), faults_total=5, pinned_bytes=5)
         busy = replace(process(8, cpu), rss_bytes=rss, swap_bytes=2, faults_total=faults, pinned_bytes=pinned)
-        other = replace(quiet, pid=9, cpu_seconds=5.0 + t / 20, rss_bytes=GIB + int(t), roles=frozenset({"gpu"}))
-        listed = replace(process(10, t), roles=frozenset())
+        listed = replace(process(9, 5.0 + t / 20), rss_bytes=GIB + int(t), roles=frozenset())
+        elsewhere = replace(process(10, t), roles=frozenset())
+        new = replace(process(11, 4.0), rss_bytes=80, faults_total=4, pinned_bytes=10)
+        processes = (quiet, busy, listed, elsewhere, *([new] if t else []))
         expected = (Expected("GPU-1", "train", 8 * GIB, GIB, (9,)),)
-        return replace(seen(t, quiet, busy, other, expected=expected), processes=(quiet, busy, other, listed))
+        gpus = (card(4.0, GpuProcess(9, "python3", None)),)
+        return Observation(t=t, processes=processes, gpus=gpus, wsl=True, expected=expected)
 
-    found = clues([looked(0.0, 1.0, GIB, None, None), looked(20.0, 4.0, GIB + 60, 12, 30)])
+    first, second = looked(0.0, 1.0, GIB, None, None), looked(20.0, 4.0, GIB + 60, 12, 30)
+    found = clues([first, second])
 
-    assert found.keys() == {7, 8, 9}
+    assert found.keys() == {7, 8, 9, 11}
     assert found[7] == Clues(0, 0, 0, training=1)
-    assert found[8] == Clues(0, found[8].changed, 0, 0.75, 0.75, 1, 1)
-    assert found[9] == Clues(0, found[9].changed, 1, 0.25, 0.25)
+    assert found[8] == Clues(0, 0, 0, 3 / 8, 60 / 160, 0.75, 0.75)
+    assert found[9] == Clues(0, 0, 1, 1 / 8, 20 / 160)
+    assert found[11] == Clues(1, 0, 0, 4 / 8, 80 / 160, 0.25, 0.25)
+    assert clues([first])[7] == Clues(0, 0, 0, training=1), "none has done anything yet"
 
 
 def test_the_weight_of_each_clue_and_of_a_culprit_that_nobody_knows():

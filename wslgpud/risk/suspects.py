@@ -73,7 +73,7 @@ _NOTHING = _Work(0.0, 0, 0, 0)
 
 def _suspects(now: Observation, gpu: GpuSample) -> list[ProcessSample]:
     """Return the processes that may hold memory of the card: those with its device open, or listed by the driver."""
-    listed = {process.pid for process in gpu.processes if process.pid}
+    listed = {process.pid for process in gpu.processes}
     return [p for p in now.processes if "gpu" in p.roles or p.pid in listed][:MOST_SUSPECTS]
 
 
@@ -107,7 +107,6 @@ class CardSuspects:
         start = now.t - max(window, SHORTEST_SECONDS)
         before = next((look for look in reversed(self._looks) if look.t <= start), self._looks[0])
         earlier = next((look for look in reversed(self._looks) if look.t <= before.t - LOADING_SECONDS), self._looks[0])
-        seconds = max(1.0, now.t - before.t)
         done = []
         for process in found:
             then, now_done = before.work.get(process.key, _NOTHING), _work(process)
@@ -118,18 +117,22 @@ class CardSuspects:
         for process, did in zip(found, done, strict=True):
             cpu, held, faults, pinned = (part / whole if whole else 0.0 for part, whole in zip(did, sums, strict=True))
             new = process.key not in earlier.work and earlier.t < now.t
-            changed = self._change(process.key, before, did[0] / seconds)
+            changed = self._change(process.key, before, did[0], now.t)
             training = float("training" in process.roles)
             clues.append(Clues(float(new), changed, float(process.pid in noted), cpu, held, faults, pinned, training))
         return list(zip(found, clues, strict=True))
 
-    def _change(self, key: _Key, until: _Look, rate: float) -> float:
-        """Return the change of a process's CPU use in orders of magnitude; 0 where unknown."""
+    def _change(self, key: _Key, until: _Look, since: float, t: float) -> float:
+        """Return the change of a process's CPU use in orders of magnitude; 0 where unknown.
+
+        ``since`` is the CPU time used from ``until`` to ``t``.
+        """
         seen = (look for look in self._looks if key in look.work and until.t - look.t <= BEFORE_SECONDS)
         first = next(seen, until)
         if until.t - first.t < FEWEST_SECONDS or key not in until.work:
             return 0.0
         before = (until.work[key].cpu - first.work[key].cpu) / (until.t - first.t)
+        rate = since / (t - until.t)
         return min(2.0, abs(math.log10((rate + IDLE) / (max(0.0, before) + IDLE))))
 
     def likeliest(self, now: Observation, gpu: GpuSample, window: float) -> Suspect | None:
