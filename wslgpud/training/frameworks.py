@@ -148,7 +148,7 @@ def split(inputs: Any, parts: int) -> list[Any]:
     sizes = {one.shape[0] if getattr(one, "ndim", 0) else 0 for one in tensors}
     rows = sizes.pop() if len(sizes) == 1 else 0
     each = -(-rows // parts)
-    if each in (0, rows):
+    if each == rows:
         return [inputs]
     return [{name: one[at : at + each] for name, one in inputs.items()} for at in range(0, rows, each)]
 
