@@ -39,6 +39,7 @@ def test_the_share_of_headroom_lies_between_none_and_all() -> None:
         (card(0, 2 * GIB), True, None, (2 * GIB - 2 * GIB // 25,) * 2),
         (card(0, 2 * GIB + 1), True, None, (2 * GIB + 1 - 512 * MIB,) * 2),
         (card(0, 8 * GIB), True, 7 * GIB, (7 * GIB,) * 2),
+        (card(0, 1), False, None, (1, 1)),
         (card(5, None), False, None, None),
         (card(5, 0), False, None, None),
         (card(5, -1), False, None, None),
@@ -101,7 +102,12 @@ def test_ram_includes_swap_and_what_a_host_took_back() -> None:
 
 def test_every_resource_with_a_size_is_judged_and_no_other() -> None:
     groups = (CgroupState("/a", 100, 90, swap_limit=50), CgroupState("/b", 0, 5))
-    cards = (card(700), GpuSample(1, "", "card", 1000, 300), GpuSample(2, "", "card", 10, 0, reserved_bytes=10))
+    cards = (
+        card(700),
+        GpuSample(1, "", "card", 1000, 300),
+        GpuSample(2, "", "card", 10, 0, reserved_bytes=10),
+        GpuSample(3, "", "card", 1, 0),
+    )
     seen = Observation(t=0, ram=RamState(100, 40), swap=SwapState(50, 20), gpus=cards, cgroups=groups)
     seen_wsl = Observation(t=0, ram=RamState(100, 40), windows=RamState(0, 0))
 
@@ -109,6 +115,7 @@ def test_every_resource_with_a_size_is_judged_and_no_other() -> None:
         ("ram", 60, 150),
         ("gpu0", 200, 900),
         ("gpu1", 500, 800),
+        ("gpu3", 1, 1),
         ("cgroup:/a", 30, 150),
     ]
     assert [(r.resource, r.capacity) for r in rooms(seen_wsl, {}, 120)] == [("ram", 120)]
@@ -128,7 +135,8 @@ def watched(
     story: dict[float, int], programs: dict[float, tuple[int, ...]], *, usual: bool = False, known: int | None = None
 ) -> tuple[int | None, str]:
     """Return the ceiling learned from a card's use by the second, of 1000 bytes, and the program blamed."""
-    ceilings, blamed, running = Ceilings(RiskSettings()), "", ()
+    ceilings, blamed = Ceilings(RiskSettings()), ""
+    running: tuple[GpuProcess, ...] = ()
     if known is not None:
         ceilings.failed("GPU-1", known, 1000)
     for t, used in story.items():

@@ -100,7 +100,7 @@ def gpu_used(gpu: GpuSample) -> int | None:
 def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -> Room | None:
     """VRAM up to NVML's total minus the reserve of the driver (under WSL2 also Windows), or as learned."""
     total, used = gpu.total_bytes, gpu_used(gpu)
-    if not total or total < 0 or used is None:
+    if total is None or total <= 0 or used is None:
         return None
     ceiling = total - (gpu.reserved_bytes or 0)
     if learned_ceiling is not None:

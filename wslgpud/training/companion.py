@@ -86,7 +86,7 @@ class Companion:
         self.facts: dict[str, Any] = {}
         self._hooks: list[Hook] = []
         self._of: Callable[[], Any] = lambda: None
-        self._due = self._reading = 0.0
+        self._due = 0.0
         self._warned: tuple[str, float | None] | None = None
         self._heard = False
         self._floors: dict[str, Floors] = {}

@@ -1,0 +1,242 @@
+"""How the companion gets into a program, what it reads of the kernel and torch, and where it writes it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.daemons import eventually
+from wslgpud.training import companion
+from wslgpud.training.companion import Companion, Floors
+
+
+class Optimizer:
+    """Something that steps."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of notes."""
+    monkeypatch.setattr(companion, "PLACES", (str(tmp_path),))
+    for name in ("TELL_SECONDS", "LOOK_SECONDS", "READ_SECONDS"):
+        monkeypatch.setattr(companion, name, 0.01)
+    return tmp_path
+
+
+def test_floors_are_kept_of_the_last_eight_blocks_of_six_to_6144_readings() -> None:
+    floors = Floors()
+    for step in range(1, 49_153):
+        floors.add(step, 1000 + step, 5000 + step)
+
+    sizes = [6, 24, 96, 384, 1536, 6144]
+    assert floors.scales == [
+        [[end, 1000 + end - size + 1, 1000 + end, 5000 + end] for end in range(49_152 - 7 * size, 49_153, size)]
+        for size in sizes
+    ]
+
+
+@pytest.fixture
+def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module of the program's own can be imported."""
+    (tmp_path / "programs_module.py").write_text("VALUE = 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = sys.meta_path[:]
+    yield
+    assert sys.meta_path == before
+    sys.modules.pop("programs_module", None)
+
+
+@pytest.mark.usefixtures("importing")
+def test_a_module_is_patched_as_soon_as_the_program_has_loaded_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    one = Companion()
+    one.after_import("programs_module", lambda module: seen.append(module.VALUE))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    importlib.import_module("colorsys")
+    assert seen == []
+    module = importlib.import_module("programs_module")
+    assert seen == [7]
+    one.after_import("programs_module", seen.append)
+    assert seen == [7, module]
+
+
+@pytest.mark.usefixtures("importing")
+def test_a_module_that_cannot_be_patched_is_loaded_all_the_same() -> None:
+    Companion().after_import("programs_module", lambda module: module.missing)
+
+    assert importlib.import_module("programs_module").VALUE == 7
+
+
+def test_a_module_that_the_program_lacks_is_missing_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
+    Companion().after_import("no_such_module", print)
+
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("no_such_module")
+
+
+def test_watching_twice_counts_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks: list[Any] = []
+    torch = SimpleNamespace(register_optimizer_step_post_hook=hooks.append)
+    monkeypatch.setitem(sys.modules, "torch.optim.optimizer", torch)
+    monkeypatch.setattr(companion, "COMPANION", Companion())
+    calls: list[tuple[str, float | None]] = []
+    one = companion.watch()
+    assert companion.watch(lambda level, seconds: calls.append((level, seconds))) is one
+    one._warned = ("warning", 3.0)
+    one._warn()
+
+    assert hooks == [one.stepped]
+    assert calls == [("warning", 3.0)]
+
+
+def test_another_optimizer_after_the_first_is_watched_by_the_same_thread(place: Path) -> None:
+    def watching() -> int:
+        return sum(thread.name == "wslgpud" for thread in threading.enumerate())
+
+    one, before = Companion(), watching()
+    for _ in range(3):
+        one.stepped(Optimizer())
+
+    assert (one.steps, watching()) == (3, before + 1)
+    one.close()
+
+
+def test_a_daemon_that_starts_after_the_training_is_told_of_it(place: Path) -> None:
+    one, optimizer = Companion(), Optimizer()
+    one.stepped(optimizer)
+    assert not one._heard
+    (place / f"{companion._DAEMON}1.json").write_text(json.dumps({"pid": os.getpid()}))
+
+    def told() -> bool:
+        one.stepped(optimizer)
+        return (place / companion._name(os.getpid())).exists()
+
+    eventually(told, "a note")
+    one.close()
+
+
+def test_a_damaged_note_of_a_daemon_is_passed_over_for_a_whole_one(place: Path) -> None:
+    note = place / f"{companion._DAEMON}1.json"
+    damaged: list[Any] = [[], {"pid": "none"}, {}]
+    for document in damaged:
+        note.write_text(json.dumps(document))
+        assert companion._daemon() is None
+    note.write_text("{")
+    (place / f"{companion._DAEMON}2.json").write_text(json.dumps({"pid": os.getpid()}))
+
+    assert companion._daemon() == {"pid": os.getpid()}
+
+
+def test_a_note_can_be_read_by_another_users_daemon_and_lies_in_the_first_place_that_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "missing", tmp_path
+    monkeypatch.setattr(companion, "PLACES", (str(first), str(second), str(tmp_path / "unused")))
+    (tmp_path / "unused").mkdir()
+    before = os.umask(0o077)
+    try:
+        for steps in (1, 2):
+            companion._put("note.json", {"steps": steps})
+    finally:
+        os.umask(before)
+
+    assert json.loads((second / "note.json").read_text()) == {"steps": 2}
+    assert stat.S_IMODE((second / "note.json").stat().st_mode) == 0o644
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["note.json", "unused"]
+
+
+def cuda(cards: int = 1, peak: int = 1, uuid: str | None = "GPU-1", **more: Any) -> SimpleNamespace:
+    """A torch with cards, each with four bytes in use."""
+    stats = {name: {"all": {"current": 4, "peak": peak}} for name in ("allocated_bytes", "reserved_bytes")}
+    all_stats = {**stats, "inactive_split_bytes": {"all": {"current": 0}}, "num_alloc_retries": 0, "num_ooms": 0}
+    told = {} if uuid is None else {"uuid": uuid}
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: cards,
+        memory_stats_as_nested_dict=lambda card: all_stats if peak else {},
+        get_device_properties=lambda card: SimpleNamespace(**({"uuid": f"{uuid}{card}"} if told else {})),
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "names"),
+    [
+        (cuda(), {"ram", "GPU-10"}),
+        (cuda(uuid="ab-"), {"ram", "GPU-ab-0"}),
+        (cuda(uuid=None), {"ram", ""}),
+        (cuda(2), {"ram", "GPU-10", "GPU-11"}),
+        (cuda(7), {"ram", *(f"GPU-1{card}" for card in range(companion.MOST_CARDS))}),
+        (cuda(peak=0), {"ram"}),
+        (None, {"ram"}),
+    ],
+)
+def test_every_card_in_use_is_read_and_named_as_nvml_names_it(
+    monkeypatch: pytest.MonkeyPatch, found: SimpleNamespace | None, names: set[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=found))
+    one = Companion()
+    one._read()
+
+    assert one._memory.keys() == names
+
+
+def test_a_torch_that_has_not_touched_its_cards_is_not_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    untouched = SimpleNamespace(is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=untouched))
+    one = Companion()
+    one._read()
+
+    assert one._memory.keys() == {"ram"}
+    assert companion._pinned() == {}
+
+
+def test_a_worker_is_a_child_with_memory_of_its_own() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            folder = Path("/proc", str(child.pid))
+            eventually(lambda: (folder / "comm").read_text() == "sleep\n", "the program")
+            (kib,) = re.findall(r"Pss_Anon: +(\d+) kB", (folder / "smaps_rollup").read_text())
+            pages = [int(number) for number in (folder / "statm").read_text().split()]
+
+            assert child.pid in companion._children()
+            assert companion._proportional_bytes(child.pid) == int(kib) * 1024 > 0
+            assert companion._pages(child.pid) == tuple(pages[1:3])
+        finally:
+            child.kill()
+    assert companion._proportional_bytes(child.pid) == 0
+    assert child.pid not in companion._children()
+
+
+def test_ram_is_counted_without_shared_pages_and_with_that_of_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(companion, "_pages", lambda pid: (10, 3))
+    one = Companion()
+    one._workers_bytes = 5
+    one._read()
+
+    assert one._memory["ram"]["used"] == 7 * os.sysconf("SC_PAGE_SIZE") + 5
+    assert one._memory["ram"]["peak"] == 0, "unknown"
+
+
+def test_the_pace_is_that_of_the_last_minute_and_needs_half_of_one_to_be_the_usual_one() -> None:
+    def paced(readings: int, steps: int) -> dict[str, Any]:
+        return Companion()._document(1.5, [(10.0 + second, second * steps) for second in range(readings)])
+
+    assert paced(2, 4)["step_seconds"] == 0.25
+    assert "step_seconds" not in paced(2, 0)
+    assert "usual_step_seconds" not in paced(30, 4)
+    assert paced(31, 4)["usual_step_seconds"] == 0.25
+    assert paced(2, 4)["began_mono"] == 1.5
