@@ -87,11 +87,64 @@ LEAK = Forecast(
             "RAM is fine again: 14 of 24 GiB free",
         ),
         (replace(LEAK, level=Level.OK), "RAM is fine again: 14 of 24 GiB free"),
+        (replace(LEAK, level=Level.OK, cause="", headroom_bytes=6 * GIB), "RAM is fine again: 6.0 of 24 GiB free"),
+        (
+            replace(LEAK, level=Level.OK, cause="", headroom_bytes=6 * GIB - 1),
+            "RAM is no longer running out: 6.0 of 24 GiB left",
+        ),
         (replace(LEAK, level=Level.OK, cause="gone", resource="cgroup:/build"), "cgroup /build is gone"),
     ],
 )
 def test_the_first_line_says_what_is_so_at_this_level(forecast: Forecast, text: str) -> None:
     assert str(headline(forecast)) == text
+
+
+@pytest.mark.parametrize(
+    ("early", "middle", "late", "text"),
+    [
+        (44.5, 89.0, 178.0, "89 s (44-178)"),
+        (45.0, 90.0, 180.0, "2 min (1-3)"),
+        (2699.5, 5399.0, 10798.0, "90 min (45-180)"),
+        (2700.0, 5400.0, 10800.0, "2 h (1-3)"),
+        (0.2, 1.0, 3.0, "1 s (1-3)"),
+        (0.1, 0.2, 0.4, "1 s"),
+        (None, 43.0, 100.0, "43 s"),
+        (31.0, 43.0, None, "43 s"),
+    ],
+)
+def test_a_countdown_and_its_range_have_one_unit(
+    early: float | None, middle: float, late: float | None, text: str
+) -> None:
+    told = headline(replace(LEAK, eta_early_seconds=early, eta_seconds=middle, eta_late_seconds=late))
+
+    assert str(told).startswith(f"RAM full in about {text}: python3")
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [(1200, "RAM is running low"), (1199, "RAM is nearly full"), (51, "RAM is nearly full"), (50, "RAM is full")],
+)
+def test_full_and_nearly_full_are_shares_of_a_capacity(left: int, text: str) -> None:
+    told = headline(replace(LEAK, cause="", eta_seconds=None, headroom_bytes=left, capacity_bytes=10_000))
+
+    assert str(told).startswith(f"{text}: ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (10.0, "RAM has not grown for 10 s"),
+        (9.9, "RAM is growing more slowly now"),
+        (None, "RAM is growing more slowly"),
+    ],
+)
+def test_a_growth_that_pauses_is_first_called_slower(seconds: float | None, text: str) -> None:
+    assert str(headline(replace(LEAK, cause="paused", eta_seconds=None, window_seconds=seconds))).startswith(text)
+
+
+def test_a_size_that_is_unknown_ends_in_no_error() -> None:
+    assert str(headline(replace(LEAK, capacity_bytes=0))).startswith("RAM is full")
+    assert str(headline(replace(LEAK, capacity_bytes=1, headroom_bytes=1))).startswith("RAM full in about 43 s")
 
 
 def test_what_is_not_near_its_limit_is_never_called_nearly_full() -> None:
@@ -108,6 +161,20 @@ def test_what_is_not_near_its_limit_is_never_called_nearly_full() -> None:
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=-GIB / 60), "shrinking \N{MINUS SIGN}1.0 GiB/min"),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=100_000.0), "steady"),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=None), ""),
+        (replace(LEAK, level=Level.OK, rate_bytes_per_second=0.002 * 24 * GIB / 60), "growing +49 MiB/min"),
+        (replace(LEAK, level=Level.OK, rate_bytes_per_second=0.00199 * 24 * GIB / 60), "steady"),
+        (
+            replace(LEAK, level=Level.OK, rate_bytes_per_second=-0.002 * 24 * GIB / 60),
+            "shrinking \N{MINUS SIGN}49 MiB/min",
+        ),
+        (replace(LEAK, cause="paused", window_seconds=10.0), "steady"),
+        (replace(LEAK, cause="paused", window_seconds=9.0), "growing +1.0 GiB/min"),
+        (replace(LEAK, cause="full"), "full"),
+        (replace(LEAK, cause="steps"), "~43 s left"),
+        (replace(LEAK, cause="pressure"), "growing +1.0 GiB/min"),
+        (replace(LEAK, cause="full", level=Level.OK, headroom_bytes=0), "full"),
+        (replace(LEAK, level=Level.OK, cause="freed", rate_bytes_per_second=0.0), "ended 20 s ago"),
+        (replace(LEAK, level=Level.OK, cause="refused", rate_bytes_per_second=None), "allocation failed 20 s ago"),
         (replace(LEAK, headroom_bytes=0), "full"),
         (replace(LEAK, level=Level.OK, cause="killed", rate_bytes_per_second=-7.0 * GIB), "killed 20 s ago"),
         (replace(LEAK, level=Level.OK, cause="killed"), "growing +1.0 GiB/min"),
@@ -194,3 +261,69 @@ def test_what_is_told_of_a_growth_is_how_long_whose_and_how_likely() -> None:
         "RAM has not grown like this since wslgpud started: it may stop by itself. "
         "Probability that it runs out within 60 s: 70 %."
     )
+
+
+@pytest.mark.parametrize(
+    ("forecast", "texts"),
+    [
+        (replace(LEAK, who_share_ratio=None), ("RAM use has grown for 20 s.", "Growing: python3 train.py (pid 8932).")),
+        (
+            replace(LEAK, cause="steps", next_step_bytes=14 * GIB),
+            (
+                "RAM use climbs in steps, about every 20 s, and the next, of 14 GiB, may not fit.",
+                "Growing: python3 train.py (pid 8932).",
+            ),
+        ),
+        (
+            replace(LEAK, cause="steps", next_step_bytes=14 * GIB - 1),
+            ("RAM use climbs in steps, about every 20 s, and few more fit.", "Growing: python3 train.py (pid 8932)."),
+        ),
+        (
+            replace(LEAK, cause="full"),
+            ("RAM is full: the next allocation does not fit.", "Most of it is held by python3 train.py (pid 8932)."),
+        ),
+        (
+            replace(LEAK, cause="expected", expected_peak_bytes=41 * GIB),
+            ("In an earlier run python3 train.py (pid 8932) reached 41 GiB of RAM; 14 GiB is left for the rest.",),
+        ),
+        (replace(LEAK, cause="paused"), ("RAM use has not grown for 20 s, but it may go on.",)),
+        (replace(LEAK, cause="paused", window_seconds=3.0), ("RAM use grows more slowly than when it was warned of.",)),
+    ],
+)
+def test_each_cause_is_explained_with_its_figures_and_culprit(forecast: Forecast, texts: tuple[str, ...]) -> None:
+    assert tuple(map(str, evidence(replace(forecast, probabilities={})))) == texts
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "text"),
+    [
+        ({60: 0.04, 300: 0.2, 900: 0.5, 3600: 0.9}, "within 15 min: 50 %."),
+        ({60: 0.04, 300: 0.05, 900: 0.49}, "within 5 min: 5 %."),
+        ({60: 0.5, 300: 0.9}, "within 60 s: 50 %."),
+        ({60: 0.049}, ""),
+    ],
+)
+def test_the_probability_told_is_that_of_the_first_horizon_that_it_likely_comes_within_or_else_may(
+    probabilities: dict[int, float], text: str
+) -> None:
+    told = str(evidence(replace(LEAK, probabilities=probabilities))[-1])
+
+    assert told.endswith(text)
+    assert told.startswith("Probability that it runs out") == bool(text)
+
+
+@pytest.mark.parametrize(
+    ("forecast", "text"),
+    [
+        (LEAK, "Save a checkpoint or your work, then stop or restart"),
+        (replace(LEAK, who_kind=""), "Save a checkpoint or your work, then stop or restart"),
+        (replace(LEAK, who_kind="", resource="gpu1"), "Save a checkpoint, then use a smaller batch"),
+        (replace(LEAK, who_kind="", resource="cgroup:/a"), "Raise the group's limit"),
+        (replace(LEAK, who_kind="", resource="windows"), "Close programs in Windows"),
+        (replace(LEAK, cause="pressure"), "Pause or stop the largest program"),
+        (replace(LEAK, cause="full", resource="gpu0", spilled_bytes=GIB), "Nothing fails, it only crawls"),
+    ],
+)
+def test_the_advice_suits_the_cause_or_the_place(forecast: Forecast, text: str) -> None:
+    assert str(advice(forecast)).startswith(text)
+    assert str(advice(forecast, {"jobs": 3})).startswith("Run fewer of them at once: about 3 fit here")
