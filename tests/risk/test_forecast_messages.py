@@ -218,7 +218,7 @@ def test_the_first_line_fits_with_all_its_figures_in_either_language(code: str, 
 
 def climb(engine: RiskEngine, start: float, top: float = 0.97) -> list[Forecast]:
     """Let a program take a card within a minute and end; return the forecasts."""
-    found = []
+    found: list[Forecast] = []
     for t in range(300):
         used = int(16 * GIB * (0.2 + (top - 0.2) * min(1.0, t / 60))) if t < 70 else GIB
         processes = (ProcessSample(8932, 1, "python3", GIB, 0, command="python3 train.py"),)
