@@ -160,7 +160,7 @@ def test_its_certainty_is_that_of_a_climb_since_its_first_step() -> None:
     danger = found.danger(ended + 5.0, 1.0 - height, belief)
     assert danger is not None
     assert danger.probability == pytest.approx(0.5 * 3 / 9)
-    assert asked == [(pytest.approx(0.4), 100.0)]
+    assert asked[0] == pytest.approx((0.4, 100.0))
 
 
 def stack(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -140,6 +141,65 @@ def test_growth_that_has_ended_is_none() -> None:
         return leak(3)(chance, min(step, 200))
 
     assert max(step for step, _ in seen(ends, 2000)) < 300
+
+
+RISING = (0, 2, 5, 8, 10, 13, 16)
+
+
+def growth(
+    mib: tuple[float, ...] = RISING,
+    *,
+    spread: float = 0.0,
+    peak: float = 0.0,
+    before: tuple[StepBlock, ...] = (),
+    coarser: tuple[StepBlock, ...] = (),
+) -> StepGrowth | None:
+    """Return the growth seen in blocks of ten steps from step 100 on, with these floors and this rise of the peak."""
+    floors = [int((1000 + floor) * MIB) for floor in mib]
+    peaks = [0] * (len(mib) - 1) + [int(peak * MIB)]
+    blocks = [
+        StepBlock(100 + 10 * i, floor, floor + int(spread * MIB), peak)
+        for i, (floor, peak) in enumerate(zip(floors, peaks, strict=True))
+    ]
+    return step_growth([[*before, *blocks], list(coarser)])
+
+
+@pytest.mark.parametrize(
+    ("holds", "fails"),
+    [
+        ({}, {"mib": RISING[1:]}),  # six rises
+        ({}, {"mib": (0, 2, 5, 5, 10, 13, 16)}),  # each of them
+        ({}, {"mib": (*RISING[:6], 15.9)}),  # 16 MiB
+        ({"mib": (0, 1, 2, 3, 4, 8, 16)}, {"mib": (0, 1, 2, 3, 4, 7.9, 16)}),  # none more than half of it
+        ({"spread": 8.0}, {"spread": 8.1}),  # twice as much as comes and goes
+        ({"peak": 32.0}, {"peak": 32.1}),  # and half as much as the work grows
+        (
+            {"before": (StepBlock(90, 0, 1016 * MIB - 1, 0),)},
+            {"before": (StepBlock(90, 0, 1016 * MIB, 0),)},  # no more than there was before
+        ),
+        ({"before": (StepBlock(90, 0, 0, 0),)}, {"coarser": (StepBlock(90, 0, 1016 * MIB, 0),)}),
+    ],
+)
+def test_what_rises_steadily_to_where_it_never_was_is_retained(holds: dict[str, Any], fails: dict[str, Any]) -> None:
+    assert growth(**holds) == StepGrowth(16 * MIB / 60, 16 * MIB, 60)
+    assert growth(**fails) is None
+
+
+@pytest.mark.parametrize(("mib", "seen"), [(16, True), (8, True), (7.9, False), (32, True), (32.1, False)])
+def test_growth_is_traced_back_to_where_its_pace_began(mib: float, *, seen: bool) -> None:
+    floor = 1000 * MIB - int(mib * MIB)
+    found = growth(coarser=(StepBlock(40, floor, floor, 0),))
+
+    assert found == StepGrowth(16 * MIB / 60, *((int((16 + mib) * MIB), 120) if seen else (16 * MIB, 60)))
+
+
+def test_memory_freed_since_is_no_longer_retained() -> None:
+    freed = StepBlock(170, 900 * MIB, 1015 * MIB, 0)
+    high = tuple(StepBlock(100 + 10 * i, (1000 + mib) * MIB, (1000 + mib) * MIB, 0) for i, mib in enumerate(RISING))
+
+    assert step_growth([[], list(high)]) is None
+    assert step_growth([[freed], list(high)]) is None
+    assert step_growth([[freed._replace(most=1016 * MIB)], list(high)]) is not None
 
 
 READING = st.integers(0, 1 << 40)

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,6 +127,95 @@ def test_a_daemon_that_starts_after_the_training_is_told_of_it(place: Path) -> N
 
     eventually(told, "a note")
     one.close()
+
+
+class Seconds:
+    """The time and the daemon as one companion sees them; threads of other tests see the usual time and no daemon.
+
+    ``answers`` are the daemon's, ``steps`` those made so far, both by the second from which on they hold.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        one: Companion,
+        answers: dict[int, dict[str, Any] | None],
+        steps: dict[int, int] | None = None,
+    ) -> None:
+        self._one, self._answers, self._steps = one, answers, steps or {}
+        self._answer: dict[str, Any] | None = None
+        self._second, self._thread = 0, threading.current_thread()
+        self.looked, self.counted = list[int](), list[int]()
+        self.told, self.warned = list[tuple[int, int, int]](), list[tuple[int, str, float | None]]()
+        for name, stand_in in (
+            ("time", self),
+            ("_daemon", self._look),
+            ("_children", self._count),
+            ("_put", self._put),
+        ):
+            monkeypatch.setattr(companion, name, stand_in)
+        one._tell()
+
+    @property
+    def _mine(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def monotonic(self) -> float:
+        return 1000.0 + self._second if self._mine else time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        if not self._mine:
+            time.sleep(seconds)
+            return
+        if self._one._warned is not None:
+            self.warned.append((self._second, *self._one._warned))
+            self._one._warned = None
+        self._second += int(seconds)
+        self._answer = self._answers.get(self._second, self._answer)
+        self._one.steps = self._steps.get(self._second, self._one.steps)
+        if self._second == 40:
+            self._one._pid = -1
+
+    def _look(self) -> dict[str, Any] | None:
+        if self._mine:
+            self.looked.append(self._second)
+        return self._answer if self._mine else None
+
+    def _count(self) -> list[int]:
+        if self._mine:
+            self.counted.append(self._second)
+        return []
+
+    def _put(self, _: str, note: dict[str, Any]) -> None:
+        if self._mine:
+            self.told.append((self._second, note["steps"], note["began_mono"]))
+
+
+def test_a_daemon_is_looked_for_every_five_seconds_and_asked_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seconds(monkeypatch, Companion(), {8: {}, 20: None})
+
+    assert seen.looked == [1, 6, *range(11, 21), 25, 30, 35, 40]
+    assert seen.counted == [1, 16, 31]
+
+
+def test_a_note_is_written_when_steps_were_made_and_a_daemon_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seconds(monkeypatch, Companion(), {8: {}, 20: None}, {9: 3, 15: 7, 21: 9})
+
+    assert seen.told == [(11, 3, 1000), (15, 7, 1000)]
+
+
+def test_each_level_of_a_warning_is_passed_on_once_and_again_after_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = str(os.getpid())
+    warned: list[dict[str, Any]] = [{pid: ["warning", 40.0]}, {pid: ["critical", 3.0]}, {}, {pid: ["warning", 9.0]}]
+    answers: dict[int, dict[str, Any] | None] = {
+        at: {"warned": told} for at, told in zip((1, 10, 15, 18), warned, strict=True)
+    }
+
+    assert Seconds(monkeypatch, Companion(), answers).warned == [
+        (1, "warning", 40.0),
+        (10, "critical", 3.0),
+        (18, "warning", 9.0),
+    ]
 
 
 def test_a_damaged_note_of_a_daemon_is_passed_over_for_a_whole_one(place: Path) -> None:
