@@ -1,0 +1,222 @@
+"""Whether a card is full: to the byte and the second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from wslgpud.model import GpuProcess, GpuSample, StressResult
+from wslgpud.risk.fullness import Full, Fullness, Spill, card_ends, may_spill
+from wslgpud.risk.headroom import Room
+from wslgpud.risk.settings import RiskSettings
+
+MIB = 1 << 20
+SIZE = 10_000 * MIB
+
+
+def card(mib: float, pids: tuple[int, ...] = (), shared: float | None = None) -> GpuSample:
+    processes = tuple(GpuProcess(pid, "python", None) for pid in pids)
+    moved = None if shared is None else int(shared * MIB)
+    return GpuSample(0, "GPU-1", "card", SIZE, int(mib * MIB), processes=processes, shared_bytes=moved)
+
+
+def update(fullness: Fullness, t: float, gpu: GpuSample, *, alarmed: bool = False) -> Full | None:
+    room = Room("gpu0", "GPU-1", SIZE - (gpu.used_bytes or 0), SIZE, gpu=gpu)
+    return fullness.update(t, room, None, alarmed=alarmed)
+
+
+def full(story: Mapping[float, GpuSample], fullness: Fullness | None = None) -> Full | None:
+    """Return how full a card is after these samples by the second."""
+    found, fullness = None, fullness or Fullness(RiskSettings())
+    for t, gpu in story.items():
+        found = update(fullness, t, gpu)
+    return found
+
+
+def seconds(story: Mapping[float, GpuSample]) -> float | None:
+    found = full(story)
+    return None if found is None else found.seconds
+
+
+def run(*, complete: bool = True, uuid: str = "GPU-1", **values: float) -> StressResult:
+    known = {"foreign_bytes": 1, "context_bytes": 2, "usable_bytes": 4, "spilled_bytes": 8, **values}
+    return StressResult(0.0, uuid, 0, "card", "findings" if complete else "left", values=known)
+
+
+def test_the_end_of_a_card_is_what_a_stress_run_saw_in_use_as_it_spilled() -> None:
+    assert card_ends([run(), run(uuid="GPU-2", usable_bytes=8)]) == {"GPU-1": 7.0, "GPU-2": 11.0}
+    assert card_ends([run(), run(spilled_bytes=0)]) == {}
+    assert card_ends([run(), run(complete=False, spilled_bytes=0)]) == {"GPU-1": 7.0}
+    assert card_ends([run(foreign_bytes=0)]) == {"GPU-1": 6.0}
+    incomplete = run()
+    incomplete.values.pop("context_bytes")  # type: ignore[attr-defined]  # a dictionary
+    assert card_ends([incomplete]) == {}
+
+
+@pytest.mark.parametrize(
+    ("mib", "end", "spills"),
+    [(9000, None, True), (8999, None, False), (4744, 5000, True), (4743, 5000, False), (9000, 99_000, True)],
+)
+def test_memory_may_be_moved_from_a_card_of_nine_tenths_or_at_the_end_seen(
+    mib: int, end: int | None, *, spills: bool
+) -> None:
+    assert may_spill(card(mib), None if end is None else end * MIB) is spills
+
+
+def test_the_use_that_windows_sees_counts_as_well() -> None:
+    def seen(ratio: float | None, used: int | None = 0, total: int | None = 100) -> bool:
+        return may_spill(GpuSample(0, "GPU-1", "card", total, used, windows_ratio=ratio), None)
+
+    assert [seen(0.9), seen(0.89), seen(None)] == [True, False, False]
+    assert [seen(0.9, None), seen(0.1, None), seen(None, 95, None), seen(None, 95, 0)] == [True, False, False, False]
+
+
+def test_shared_memory_counts_from_where_the_card_became_full() -> None:
+    spill = Spill()
+    steps = [(0, 50, False), (1, 80, True), (2, 90, True), (3, 70, True), (4, 40, True), (5, 60, True)]
+
+    assert [spill.update(t, shared, full=full) for t, shared, full in steps] == [0, 30, 40, 20, 0, 20]
+
+
+def test_a_dip_of_a_minute_keeps_what_was_moved_and_a_longer_one_does_not() -> None:
+    def moved(dip: float, shared: float = 90.0) -> list[float]:
+        spill = Spill()
+        story = [(0.0, 50.0, False), (1.0, 80.0, True), (1.0 + dip, shared, False), (2.0 + dip, shared, True)]
+        return [spill.update(t, shared, full=full) for t, shared, full in story]
+
+    assert moved(60.0) == [0, 30, 30, 30]
+    assert moved(60.1) == [0, 30, 0, 0]
+    assert moved(60.0, 40.0) == [0, 30, 0, 0]
+
+
+def test_a_card_is_full_with_less_than_three_per_cent_left_for_twenty_seconds() -> None:
+    slow = {float(t): card(5000 + 4 * t) for t in range(0, 1160, 10)}
+
+    def after(mib: float, until: float) -> float | None:
+        return seconds(slow | {1200.0: card(mib), until: card(mib)})
+
+    assert [after(9701, 1220.0), after(9701, 1219.0), after(9700, 1220.0)] == [20.0, None, None]
+    assert seconds(slow | {1200.0: card(9701), 1210.0: card(9401), 1220.0: card(9401)}) == 20.0
+    assert seconds(slow | {1200.0: card(9701), 1210.0: card(9400), 1211.0: card(9701), 1220.0: card(9701)}) is None
+
+
+def test_without_a_card_nothing_is_full() -> None:
+    assert Fullness(RiskSettings()).update(0.0, Room("ram", "ram", 0, 100), None) is None
+
+
+@pytest.mark.parametrize(
+    ("story", "share"),
+    [
+        ({0.0: card(500), 1.0: card(9800)}, True),  # JAX
+        ({0.0: card(500), 2.0: card(9800)}, True),
+        ({0.0: card(500), 5.0: card(6100), 305.0: card(6100), 306.0: card(9800)}, True),  # a jump
+        ({float(t): card(500 + 200 * t) for t in range(47)}, True),  # 2 % a second
+        ({float(t): card(500 + 199 * t) for t in range(48)}, False),
+        # six tenths of the way at once, the rest slowly
+        ({0.0: card(500), 1.0: card(6100)} | {float(t): card(6100 + 37 * (t - 1)) for t in range(2, 101)}, True),
+        ({0.0: card(500), 1.0: card(5900)} | {float(t): card(5900 + 37 * (t - 1)) for t in range(2, 105)}, False),
+        ({0.0: card(9800), 1.0: card(9800)}, False),  # found full
+    ],
+)
+def test_a_server_that_takes_its_share_fast_is_not_full(story: dict[float, GpuSample], *, share: bool) -> None:
+    last = max(story)
+    after = {last + t: card((story[last].used_bytes or 0) / MIB) for t in (1.0, 30.0, 100.0)}
+
+    assert (full(story | after) is None) is share
+
+
+@pytest.mark.parametrize(
+    ("pids", "appeared", "share"),
+    [((7,), 0.0, True), ((7,), 299.0, True), ((7,), 301.0, False), ((), 0.0, True), ((0,), 0.0, True)],
+)
+def test_its_program_has_appeared_within_five_minutes(pids: tuple[int, ...], appeared: float, *, share: bool) -> None:
+    """A program that was there for longer has taken more, not its share."""
+    story = {float(t): card(500, pids) for t in range(int(appeared) + 1)}
+    began = appeared + 1.0
+    story |= {began + t: card(9800, pids) for t in (0.0, 30.0)}
+
+    assert (full(story) is None) is share
+
+
+def test_a_servers_share_may_grow_a_little_at_first_and_hardly_later() -> None:
+    def grown(at: float, mib: float) -> float | None:
+        start = {0.0: card(500), 1.0: card(9710), 1.0 + at: card(mib), 31.0 + at: card(mib)}
+        return seconds(start)
+
+    assert [grown(60.0, 9900), grown(61.0, 9900), grown(61.0, 9830), grown(61.0, 9831)] == [None, 30.0, None, 30.0]
+
+
+def test_a_share_ends_with_a_failed_allocation_or_half_of_it_given_back() -> None:
+    taken = {0.0: card(500), 1.0: card(9800)}
+    later = {400.0: card(9800), 420.0: card(9800)}
+
+    def judged(*, between: float | None = None, failed: bool = False) -> float | None:
+        fullness = Fullness(RiskSettings())
+        full(taken, fullness)
+        if failed:
+            fullness.failed()
+        found = full(({2.0: card(between)} if between else {}) | later, fullness)
+        return None if found is None else found.seconds
+
+    assert judged() is None
+    assert judged(failed=True) is not None
+    assert judged(between=4901) is None
+
+
+def test_a_capacity_that_changes_keeps_the_share_and_a_document_the_state() -> None:
+    first, second, third = (Fullness(RiskSettings()) for _ in range(3))
+    full({0.0: card(500), 1.0: card(9800)}, first)
+    first.rebase(0.5)
+    assert first.document() == {"reserved_ratio": 0.49}
+    second.recall(first.document())
+    assert second.document() == first.document()
+    second.recall({"reserved_ratio": "0.3", "shared_before_bytes": 1.5})
+    assert second.document() == first.document()
+
+    full({0.0: card(5000, shared=50), 1.0: card(9500, shared=450)}, third)
+    assert third.document() == {"shared_before_bytes": 50 * MIB}
+    assert Fullness(RiskSettings()).document() == {}
+
+
+def spilled(
+    mib: Mapping[float, float], *, alarmed: bool = False, used: float = 9800
+) -> list[tuple[float, float, bool]]:
+    """Return (second, MiB moved, critical) of what is reported of a card that is full from second 0 on."""
+    fullness, found = Fullness(RiskSettings()), []
+    update(fullness, -1.0, card(5000, shared=100))
+    for t, moved in mib.items():
+        seen = update(fullness, t, card(used, shared=100 + moved), alarmed=alarmed)
+        if seen is not None and seen.spilled_bytes:
+            found.append((t, seen.spilled_bytes / MIB, seen.critical))
+    return found
+
+
+def test_what_is_moved_counts_from_a_quarter_of_a_gib_on_for_as_long_as_a_full_card() -> None:
+    assert spilled({0.0: 256, 19.0: 256, 20.0: 256}) == [(20.0, 256, False)]
+    assert spilled({0.0: 255, 20.0: 255, 40.0: 255}) == []
+    assert spilled({0.0: 256, 1.0: 256}, alarmed=True) == [(0.0, 256, False), (1.0, 256, False)]
+    assert spilled({0.0: 256, 1.0: 256}, alarmed=True, used=9600) == [], "not at the ceiling"
+
+
+def test_it_is_over_once_less_than_half_of_that_is_left_for_a_minute() -> None:
+    began = {0.0: 256.0, 20.0: 256.0}
+    assert [t for t, *_ in spilled(began | {21.0: 128.0, 100.0: 128.0})] == [20, 21, 100]
+    assert [t for t, *_ in spilled(began | {21.0: 127.0, 80.0: 127.0, 81.0: 127.0, 90.0: 127.0})] == [20, 21, 80]
+
+
+def test_two_gib_for_a_minute_are_critical() -> None:
+    assert [critical for *_, critical in spilled({0.0: 2048, 59.0: 2048, 60.0: 2048})] == [False, True]
+    assert [critical for *_, critical in spilled({0.0: 2047, 60.0: 2047})] == [False]
+
+
+def test_how_long_the_use_has_not_risen_is_counted_from_the_last_rise() -> None:
+    slow = {float(t): card(5000 + 4 * t) for t in range(0, 1180, 10)}
+    story = slow | {1200.0: card(9750), 1210.0: card(9750), 1230.0: card(9790)}
+
+    found = full(story)
+    assert found is not None
+    assert (found.seconds, found.flat_seconds) == (30.0, 30.0)
+    risen = full(story | {1240.0: card(9791), 1245.0: card(9791)})
+    assert risen is not None
+    assert (risen.seconds, risen.flat_seconds) == (45.0, 5.0)
