@@ -1,0 +1,212 @@
+"""One resource from sample to sample: its rate, its gaps, and which circumstances are a danger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from wslgpud.model import Level
+from wslgpud.risk.headroom import Room
+from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.stalls import Pressure
+from wslgpud.risk.tracker import Circumstances, ResourceState, Tracker
+
+OK, INFO, WARNING, CRITICAL, EMERGENCY = Level
+SIZE = 100_000
+NOTHING = Circumstances()
+STALLED = Pressure(stalled=True)
+
+
+def update(
+    tracker: Tracker, t: float, left: float, around: Circumstances = NOTHING, hits: int | None = None
+) -> ResourceState:
+    """Take a sample with this share left."""
+    return tracker.update(t, Room("ram", "ram", round(left * SIZE), SIZE, swap=True, limit_hits=hits), around)
+
+
+def at_rest(left: float = 0.2, until: int = 10, every: float = 1.0) -> Tracker:
+    """Return a tracker after samples of a resource at rest."""
+    tracker = Tracker(RiskSettings(), SIZE)
+    for i in range(until + 1):
+        update(tracker, i * every, left)
+    return tracker
+
+
+def test_the_rate_is_the_loss_over_about_a_minute() -> None:
+    tracker = Tracker(RiskSettings(), SIZE)
+    assert tracker.rate is None
+    update(tracker, 0.0, 0.9)
+    assert tracker.rate is None
+    for t in range(1, 301):
+        update(tracker, float(t), 0.9 - 0.001 * max(0, t - 270))
+
+    assert tracker.rate == pytest.approx(0.001 * SIZE * 30 / 65)
+
+
+def test_a_sample_is_overdue_after_six_usual_intervals_or_three_seconds() -> None:
+    for every, usual in ((0.1, 3.0), (0.5, 3.0), (1.0, 6.0), (10.0, 60.0)):
+        tracker = at_rest(every=every)
+        assert tracker.gap(tracker.t + usual - 0.01) == 0.0
+        assert tracker.gap(tracker.t + usual + 0.01) == pytest.approx(usual + 0.01)
+    assert at_rest(until=0).gap(1000.0) == 0.0, "nothing is usual yet"
+    assert Tracker(RiskSettings(), SIZE).gap(1000.0) == 0.0
+
+
+def test_the_usual_interval_follows_a_new_one_by_a_fifth_each_time() -> None:
+    tracker = at_rest()
+    update(tracker, 12.0, 0.2)
+
+    assert tracker.gap(12.0 + 7.21) == pytest.approx(7.21)
+    assert tracker.gap(12.0 + 7.19) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("around", "left", "level"),
+    [
+        (Circumstances(pressure=Pressure(0.2)), 0.34, WARNING),
+        (Circumstances(pressure=Pressure(0.19)), 0.34, OK),
+        (Circumstances(pressure=Pressure(0.4)), 0.34, CRITICAL),
+        (Circumstances(pressure=Pressure(0.39)), 0.34, WARNING),
+        (Circumstances(pressure=Pressure(1.0)), 0.35, OK),
+        (Circumstances(exhausted="killed"), 0.29, CRITICAL),
+        (Circumstances(exhausted="killed"), 0.3, OK),
+        (Circumstances(wanted_bytes=44_999), 0.5, OK),
+        (Circumstances(wanted_bytes=45_000), 0.5, INFO),
+        (Circumstances(wanted_bytes=51_000), 0.5, INFO),
+        (Circumstances(wanted_bytes=51_001), 0.5, WARNING),
+        (Circumstances(wanted_bytes=1999), 0.0, OK),
+        (Circumstances(wanted_bytes=2000), 0.0, WARNING),
+    ],
+)
+def test_stalls_kills_and_commands_that_need_more_are_dangers(around: Circumstances, left: float, level: Level) -> None:
+    state = update(at_rest(left), 11.0, left, around)
+
+    assert state.level == level
+    assert (state.early_seconds is None) == (state.danger is None or state.danger.cause == "expected")
+
+
+@pytest.mark.parametrize(
+    ("late", "around", "level"),
+    [
+        (6.1, Circumstances(pressure=STALLED), WARNING),
+        (6.0, Circumstances(pressure=STALLED), OK),
+        (6.1, NOTHING, OK),
+        (6.1, Circumstances(pressure=STALLED, gap_expected=True), OK),
+    ],
+)
+def test_a_sample_that_comes_late_from_a_stalled_machine_is_a_stall(
+    late: float, around: Circumstances, level: Level
+) -> None:
+    assert update(at_rest(), 10.0 + late, 0.2, around).level == level
+    assert update(at_rest(0.36), 10.0 + late, 0.36, around).level == OK
+
+
+def test_a_stall_during_an_alarm_is_critical() -> None:
+    tracker = at_rest()
+    update(tracker, 11.0, 0.2, Circumstances(pressure=Pressure(0.3)))
+
+    assert update(tracker, 17.1, 0.2, Circumstances(pressure=STALLED)).level == CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("late", "pressure", "left", "level"),
+    [(6.1, STALLED, 0.2, WARNING), (6.1, STALLED, 0.36, OK), (6.0, STALLED, 0.2, OK), (6.1, Pressure(), 0.2, OK)],
+)
+def test_a_sample_that_does_not_come_at_all_is_a_stall_as_well(
+    late: float, pressure: Pressure, left: float, level: Level
+) -> None:
+    assert at_rest(left).miss(10.0 + late, pressure) == level
+
+
+def test_in_an_alarm_a_missing_sample_is_a_stall_without_further_signs() -> None:
+    tracker = at_rest()
+    assert update(tracker, 11.0, 0.2, Circumstances(wanted_bytes=20_000)).level == INFO
+    assert tracker.miss(17.2, Pressure()) == WARNING
+    assert tracker.miss(18.2, Pressure()) == WARNING, "it was none before the samples ceased"
+
+
+def hitting(hits: Iterable[tuple[float, int | None]], left: float = 0.08) -> Level:
+    tracker, level = Tracker(RiskSettings(), SIZE), OK
+    for t, count in hits:
+        level = update(tracker, t, left, hits=count).level
+    return level
+
+
+def test_a_group_that_keeps_hitting_its_limit_once_a_second_is_warned_of() -> None:
+    assert hitting([(0.0, 7), (5.0, 12)]) == WARNING
+    assert hitting([(0.0, 7), (5.0, 12)], left=0.085) == OK
+    assert hitting([(0.0, 7), (4.9, 20)]) == OK, "it may not last"
+    assert hitting([(0.0, 7), (5.0, 11)]) == OK
+    assert hitting([(0.0, 0), (1.0, 11), (10.0, 11)]) == WARNING
+    assert hitting([(0.0, 0), (1.0, 9), (10.0, 9), (11.0, 9)]) == OK, "of the last ten seconds"
+    assert hitting([(0.0, 50), (5.0, 5), (8.0, 20)]) == OK, "another group of its name"
+    assert hitting([(0.0, 50), (5.0, 5), (10.0, 10)]) == WARNING
+    assert hitting([(0.0, None), (5.0, None)]) == OK
+
+
+def climbing(swap: bool, every: float = 0.5, until: float = 0.2) -> ResourceState:
+    """Return the state after half of the resource was taken at two per cent a second."""
+    tracker, samples = Tracker(RiskSettings(), SIZE), round(25 / every)
+    for i in range(samples):
+        room = Room("ram", "ram", round((until + 0.02 * every * (samples - i)) * SIZE), SIZE, swap=swap)
+        tracker.update(i * every, room, NOTHING)
+    return tracker.update(25.0, Room("ram", "ram", round(until * SIZE), SIZE, swap=swap), NOTHING)
+
+
+def test_a_growth_has_a_middle_estimate_between_an_early_and_a_late_one() -> None:
+    state = climbing(swap=True)
+    assert state.danger is not None
+    assert state.early_seconds is not None
+    assert state.late_seconds is not None
+
+    assert (state.level, state.danger.cause) == (WARNING, "growth")
+    assert state.danger.eta_seconds == pytest.approx(0.2 / 0.02, abs=1.5)
+    assert state.early_seconds <= 0.7 * state.danger.eta_seconds
+    assert state.late_seconds >= 1.6 * state.danger.eta_seconds
+
+
+def test_without_swap_and_between_rare_samples_a_growth_is_warned_of_earlier() -> None:
+    def warned(*, swap: bool, every: float) -> float:
+        return max(left / 200 for left in range(40, 80) if climbing(swap, every, left / 200).level >= WARNING)
+
+    assert [warned(swap=swap, every=every) for swap in (True, False) for every in (0.5, 2.5)] == [
+        *[0.265, 0.28],  # half of what is lost in the two seconds beyond half a second
+        *[0.285, 0.315],  # all of it, and 2.5 % more
+    ]
+
+
+def test_after_a_kill_the_alarm_ends_with_its_memory_and_tells_of_the_kill_for_ten_minutes() -> None:
+    tracker = at_rest(0.05)
+    assert update(tracker, 11.0, 0.05, Circumstances(exhausted="killed")).level == CRITICAL
+
+    assert update(tracker, 26.0, 0.29).level == CRITICAL
+    for t, cause in ((26.0, "killed"), (300.0, "killed"), (610.9, "killed"), (611.0, None)):
+        state = update(tracker, t, 0.7)
+        assert state.level == OK
+        assert (state.reported.cause if state.reported else None) == cause
+        assert state.reported is None or state.reported.window_seconds == t - 11.0
+
+
+def test_memory_that_is_back_long_after_a_kill_has_to_stay() -> None:
+    tracker = at_rest(0.05)
+    update(tracker, 11.0, 0.05, Circumstances(exhausted="killed"))
+
+    assert update(tracker, 26.1, 0.7).level == CRITICAL
+
+
+def test_what_was_learned_of_a_resource_is_kept_for_one_of_its_size() -> None:
+    tracker = Tracker(RiskSettings(), SIZE)
+    for t in range(60):
+        update(tracker, float(t), 0.8 - 0.5 * (t % 20) / 19)
+    document = tracker.document()
+    assert document["capacity_bytes"] == SIZE
+    assert len(document["peaks"]) >= 2
+
+    def recalled(size: float) -> bool:
+        other = Tracker(RiskSettings(), round(size))
+        other.recall(0.0, document, 10.0)
+        return bool(other.document())
+
+    assert [recalled(size * SIZE) for size in (0.98, 0.995, 1.0, 1.005, 1.02)] == [False, True, True, True, False]
+    assert at_rest().document() == {}
