@@ -87,6 +87,8 @@ def test_a_dip_of_a_minute_keeps_what_was_moved_and_a_longer_one_does_not() -> N
 
     assert moved(60.0) == [0, 30, 30, 30]
     assert moved(60.1) == [0, 30, 0, 0]
+    twice = Spill(full_t=0.0, before=50.0, grown=30.0)
+    assert [twice.update(t, 90.0, full=False) for t in (1.0, 2.0)] == [30, 30]
     assert moved(60.0, 40.0) == [0, 30, 0, 0]
 
 
@@ -105,6 +107,9 @@ def test_without_a_card_nothing_is_full() -> None:
     assert Fullness(RiskSettings()).update(0.0, Room("ram", "ram", 0, 100), None) is None
 
 
+SLOWLY = {float(t): card(5000 + 10 * t) for t in range(391)}
+
+
 @pytest.mark.parametrize(
     ("story", "share"),
     [
@@ -117,6 +122,10 @@ def test_without_a_card_nothing_is_full() -> None:
         ({0.0: card(500), 1.0: card(6100)} | {float(t): card(6100 + 37 * (t - 1)) for t in range(2, 101)}, True),
         ({0.0: card(500), 1.0: card(5900)} | {float(t): card(5900 + 37 * (t - 1)) for t in range(2, 105)}, False),
         ({0.0: card(9800), 1.0: card(9800)}, False),  # found full
+        ({10.0 * i: card(500 + 465 * i) for i in range(21)}, True),  # 4 % between two samples
+        ({10.0 * i: card(500 + 390 * i) for i in range(25)}, False),
+        (SLOWLY | {391.0: card(9170), 392.0: card(9440), 393.0: card(9710)}, True),  # 8 % in three seconds
+        (SLOWLY | {391.0: card(9101), 392.0: card(9303), 393.0: card(9505), 394.0: card(9707)}, False),
     ],
 )
 def test_a_server_that_takes_its_share_fast_is_not_full(story: dict[float, GpuSample], *, share: bool) -> None:
@@ -163,6 +172,10 @@ def test_a_share_ends_with_a_failed_allocation_or_half_of_it_given_back() -> Non
     assert judged(failed=True) is not None
     assert judged(between=4901) is None
 
+    slowly = {100.0 + t: card(4900 + 5 * t) for t in range(0, 981, 10)} | {1110.0: card(9800)}
+    assert seconds(taken | {2.0: card(4901)} | slowly) is None
+    assert seconds(taken | {2.0: card(4899)} | slowly) is not None
+
 
 def test_a_capacity_that_changes_keeps_the_share_and_a_document_the_state() -> None:
     first, second, third = (Fullness(RiskSettings()) for _ in range(3))
@@ -203,6 +216,17 @@ def test_it_is_over_once_less_than_half_of_that_is_left_for_a_minute() -> None:
     began = {0.0: 256.0, 20.0: 256.0}
     assert [t for t, *_ in spilled(began | {21.0: 128.0, 100.0: 128.0})] == [20, 21, 100]
     assert [t for t, *_ in spilled(began | {21.0: 127.0, 80.0: 127.0, 81.0: 127.0, 90.0: 127.0})] == [20, 21, 80]
+
+
+def test_a_card_whose_memory_is_back_is_still_full_and_no_servers_share() -> None:
+    fullness = Fullness(RiskSettings())
+    taken = {0.0: card(500, shared=100), 1.0: card(9800, shared=100)}
+    moved = full(taken | {2.0: card(9800, shared=400), 22.0: card(9800, shared=400)}, fullness)
+    back = full({t: card(9800, shared=100) for t in (23.0, 83.0, 84.0, 110.0)}, fullness)
+
+    assert moved is not None
+    assert back is not None
+    assert (moved.spilled_bytes, back.spilled_bytes) == (300 * MIB, 0)
 
 
 def test_two_gib_for_a_minute_are_critical() -> None:

@@ -185,6 +185,13 @@ def test_what_rises_steadily_to_where_it_never_was_is_retained(holds: dict[str, 
     assert growth(**fails) is None
 
 
+@pytest.mark.parametrize("steps", [(5, 5, 5, 5, 5, 5, 5), (5, 6, 7, 8, 9, 10, 4), (5, 6, 7, 8, 9, 10, 5)])
+def test_blocks_whose_steps_do_not_advance_are_no_growth(steps: tuple[int, ...]) -> None:
+    blocks = [StepBlock(step, mib * MIB, mib * MIB, 0) for step, mib in zip(steps, RISING, strict=True)]
+
+    assert step_growth([blocks]) is None
+
+
 @pytest.mark.parametrize(("mib", "seen"), [(16, True), (8, True), (7.9, False), (32, True), (32.1, False)])
 def test_growth_is_traced_back_to_where_its_pace_began(mib: float, *, seen: bool) -> None:
     floor = 1000 * MIB - int(mib * MIB)
