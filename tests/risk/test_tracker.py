@@ -210,3 +210,29 @@ def test_what_was_learned_of_a_resource_is_kept_for_one_of_its_size() -> None:
 
     assert [recalled(size * SIZE) for size in (0.98, 0.995, 1.0, 1.005, 1.02)] == [False, True, True, True, False]
     assert at_rest().document() == {}
+
+
+@pytest.mark.parametrize(
+    ("lost", "gap_expected", "window"),
+    [(0.012, False, 4.0), (0.013, False, 132.0), (0.05, False, 132.0), (0.05, True, 4.0)],
+)
+def test_growth_goes_on_through_a_gap_in_which_it_is_seen_to_and_not_through_a_suspend(
+    lost: float, *, gap_expected: bool, window: float
+) -> None:
+    tracker = Tracker(RiskSettings(), SIZE)
+    for t in range(101):
+        update(tracker, float(t), 0.9 - 0.004 * t)
+    state = update(tracker, 160.0, 0.5 - lost, Circumstances(gap_expected=gap_expected))
+    for t in range(1, 5):
+        state = update(tracker, 160.0 + t, 0.5 - lost - 0.004 * t)
+
+    assert state.danger is not None
+    assert state.danger.window_seconds == pytest.approx(window, abs=4.0)
+
+
+@pytest.mark.parametrize(("gap_expected", "level"), [(True, WARNING), (False, OK)])
+def test_an_alarm_outlasts_a_suspend_of_its_machine(*, gap_expected: bool, level: Level) -> None:
+    tracker = at_rest()
+    update(tracker, 11.0, 0.2, Circumstances(pressure=Pressure(0.3)))
+
+    assert update(tracker, 2000.0, 0.2, Circumstances(gap_expected=gap_expected)).level == level
