@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from wslgpud import training
 from wslgpud.training.companion import Companion
 from wslgpud.training.frameworks import Batches, attach, plan_of, split
 
@@ -111,8 +112,8 @@ def test_a_batch_without_tokens_in_rows_is_told_by_its_size_alone() -> None:
 def test_the_newer_name_of_the_longest_sequence_counts_and_none_is_no_length() -> None:
     both, neither = Trained(trainer(*WHOLE, max_length=1024, max_seq_length=512)), Trained(trainer(*WHOLE))
     neither.one.args.max_length = None
-    for training in (both, neither):
-        training.step({"input_ids": Tokens(4, 8)})
+    for one in (both, neither):
+        one.step({"input_ids": Tokens(4, 8)})
 
     assert both.companion.facts["longest"] == 1024
     assert "longest" not in neither.companion.facts
@@ -217,3 +218,22 @@ def test_on_a_warning_only_what_was_asked_for_is_done(
 
     assert (len(sys.modules["torch"].emptied), worked) == (emptied, rows)
     assert (transformers.DEFAULT_CALLBACKS, lightning.Trainer().callbacks) == ([], [])
+
+
+def test_callbacks_can_be_added_by_hand_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "watch", Companion)
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=Parameter))
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", SimpleNamespace(Callback=Tokens))
+
+    assert issubclass(training.TrainerCallback, Parameter)
+    assert issubclass(training.LightningCallback, Tokens)
+    with pytest.raises(AttributeError, match="KerasCallback"):
+        training.__getattr__("KerasCallback")
+
+
+def test_what_is_to_be_done_on_a_warning_is_handed_on_by_the_environment() -> None:
+    plain, acting = training.environment({"HOME": "/me"}), training.environment({}, ["save", "drop-cache"])
+
+    assert plain == {"HOME": "/me", "PYTHONPATH": acting["PYTHONPATH"]}
+    assert acting.keys() == {"PYTHONPATH", "WSLGPUD_ON_WARNING"}
+    assert acting["WSLGPUD_ON_WARNING"] == "save,drop-cache"

@@ -164,8 +164,6 @@ class Fullness:
         if gpu is None:
             return None
         used, share = (gpu_used(gpu) or 0) / room.capacity, room.share
-        if self._seen and t - self._seen[0][0] < 0.0:
-            self._seen.clear()
         at_once = alarmed and share < self._settings.full_headroom
         moved = self._moved(t, gpu, end_bytes, patience=0.0 if at_once else self._settings.full_seconds)
         full = self._at_ceiling(t, gpu, used, share)
