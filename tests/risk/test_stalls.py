@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wslgpud.model import Observation, PsiState, VmState
+from wslgpud.model import Level, Observation, PsiState, RamState, VmState
+from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.stalls import Pressure, PressureMeter
 
 
@@ -100,3 +101,22 @@ def test_without_psi_any_allocation_that_waits_for_memory_is_a_stall() -> None:
         assert not pressed(counted(**{name: 5}), counted(1.0, **{name: 5})).stalled
         assert not pressed(counted(0.0, 0, **{name: 5}), counted(1.0, 0, **{name: 6})).stalled
     assert not pressed(counted(major_faults_total=5), counted(1.0, major_faults_total=6)).stalled
+
+
+@pytest.mark.parametrize(("available", "level"), [(99, Level.WARNING), (100, Level.OK)])
+def test_stalls_count_only_with_less_than_a_tenth_of_ram_available(available: int, level: Level) -> None:
+    engine = RiskEngine()
+    for t in range(11):
+        psi = {"memory": PsiState(full_total_us=300_000 * t)}
+        seen = engine.observe(Observation(t=float(t), ram=RamState(1000, available), psi=psi))
+
+    assert [forecast.level for forecast in seen.forecasts] == [level]
+
+
+@pytest.mark.parametrize(("age", "held"), [(90.0, 1), (91.0, 0)])
+def test_a_forecast_is_held_for_a_minute_and_a_half_without_samples(age: float, held: int) -> None:
+    engine = RiskEngine()
+    for t in range(11):
+        engine.observe(Observation(t=float(t), ram=RamState(1000, 500)))
+
+    assert len(engine.observe(Observation(t=10.0 + age, late=("ram",))).forecasts) == held
