@@ -72,6 +72,7 @@ def staircase(
 
 
 TENS, ALIKE = (10, 10, 10), (0.1,) * 4
+LATER: dict[str, object] = {"gaps": (40, 10, 10, 10), "sizes": (0.1,) * 5}
 DOUBLING: dict[str, object] = {"sizes": (0.1, 0.1, 0.2, 0.4), "still": 15.0}
 
 
@@ -122,6 +123,7 @@ def test_a_buffer_that_doubles_whenever_it_is_full_takes_twice_as_long_each_time
         ({}, {"gaps": (10, 10), "sizes": (0.1,) * 3}),  # how many steps
         ({"still": 2.0}, {"still": 1.9}),  # between a fifth of a wait and three
         ({"still": 30.0}, {"still": 30.1}),
+        (LATER | {"still": 2.0}, LATER | {"still": 1.9}),  # of the last three
         ({"gaps": (10, 10, 22)}, {"gaps": (10, 10, 22.1)}),  # about equal waits
         ({"sizes": (0.1, 0.1, 0.1, 0.061)}, {"sizes": (0.1, 0.1, 0.1, 0.059)}),  # about equal sizes
         ({"sizes": (0.1, 0.1, 0.1, 0.349)}, {"sizes": (0.1, 0.1, 0.1, 0.351)}),
