@@ -99,7 +99,7 @@ class Spill:
 class Full(NamedTuple):
     """A full card."""
 
-    seconds: float  # for how long it has been full full
+    seconds: float  # for how long it has been full
     spilled_bytes: int = 0  # moved into Windows' RAM
     critical: bool = False  # much of it, for long
     flat_seconds: float = 0.0  # since its use last rose
