@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="which random ones (1)")
     parser.add_argument("--jobs", type=int, default=1, metavar="NUMBER", help="so many at once (1)")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin with none after that (60)")
-    parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="for each fault (300)")
+    parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS", help="for each fault (600)")
     parser.add_argument("--share", type=float, default=90.0, metavar="PERCENT", help="to be seen (90)")
     parser.add_argument("--root", type=Path, default=ROOT, help="another repository")
     parser.add_argument("--package", default="wslgpud", help="another package")
