@@ -1,0 +1,293 @@
+"""Who is named for a loss of memory: by how much each grew, from when on, and by which name."""
+
+from __future__ import annotations
+
+import pytest
+
+from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
+from wslgpud.risk.attribution import (
+    MOST_SNAPSHOTS,
+    NOBODY,
+    Attribution,
+    Culprit,
+    GpuAttribution,
+    Grower,
+    briefer,
+    full_name,
+    group_name,
+    short_name,
+)
+from wslgpud.risk.headroom import Room
+from wslgpud.risk.settings import RiskSettings
+from wslgpud.words import Message
+
+MIB, GIB = 1 << 20, 1 << 30
+TOTAL = 16 * GIB
+
+
+def process(pid: int, held: int, command: str = "python train.py", swap: int = 0) -> ProcessSample:
+    return ProcessSample(pid, 1, command.split(" ", 1)[0], held - swap, swap, command=command)
+
+
+def ram(**more: int) -> RamState:
+    return RamState(**{"total": TOTAL, "available": TOTAL // 2, **more})
+
+
+def lost(*seen: Observation, rate: float = 100 * MIB, window: float = 10.0) -> Culprit:
+    """Return who is named for a loss of so many bytes per second over a window up to the last observation."""
+    attribution = Attribution()
+    for one in seen:
+        attribution.push(one)
+    return attribution.ram_culprit(seen[-1], window, rate)
+
+
+def ten_seconds(*before_and_after: tuple[int, int, str]) -> tuple[Observation, Observation]:
+    """Two observations ten seconds apart: of each program what it holds in MiB, then and now."""
+    first, last = (
+        tuple(process(pid, held[i] * MIB, held[2]) for pid, held in enumerate(before_and_after, 1)) for i in (0, 1)
+    )
+    return Observation(t=0.0, processes=first), Observation(t=10.0, processes=last)
+
+
+def test_one_process_with_half_of_the_loss_is_named_and_with_less_nobody_is() -> None:
+    half = lost(*ten_seconds((100, 600, "python train.py"), (50, 50, "bash")))
+    less = lost(*ten_seconds((100, 599, "python train.py"), (50, 50, "bash")))
+
+    assert half == Culprit("python train.py (pid 1)", "process", 50 * MIB, 0.5, 1)
+    assert (str(less.who), less.kind, less.pid) == ("no watched process", "unknown", None)
+
+
+def test_a_share_is_never_more_than_all_that_was_lost() -> None:
+    assert lost(*ten_seconds((100, 3100, "python train.py"))) == Culprit(
+        "python train.py (pid 1)", "process", 300 * MIB, 1.0, 1
+    )
+
+
+def test_equal_programs_are_a_group_unless_one_of_them_has_seven_tenths_of_its_growth() -> None:
+    group = lost(*ten_seconds((100, 790, "cc1plus a.cc"), (100, 410, "cc1plus a.cc")))
+    one = lost(*ten_seconds((100, 800, "cc1plus a.cc"), (100, 400, "cc1plus a.cc")))
+
+    assert (str(group.who), group.kind, group.rate, group.share, group.pid) == (
+        "2 x cc1plus a.cc",
+        "group",
+        100 * MIB,
+        1.0,
+        None,
+    )
+    assert one == Culprit("cc1plus a.cc (pid 1)", "process", 70 * MIB, 1.0, 1)
+
+
+def test_several_programs_are_named_together_where_none_has_half_the_two_largest_with_their_shares() -> None:
+    several = lost(*ten_seconds((0, 400, "a"), (0, 300, "b"), (0, 100, "c"), (90, 10, "d")))
+
+    assert (str(several.who), several.kind) == ("several: a 40 %, b 30 %", "group")
+    assert (several.rate, several.share) == (80 * MIB, pytest.approx(0.8))
+    assert lost(*ten_seconds((0, 260, "a"), (0, 240, "b"))).kind == "group"
+    assert lost(*ten_seconds((0, 260, "a"), (0, 239, "b"))).kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "who"),
+    [
+        ("shmem", "tmpfs", "files in /dev/shm or tmpfs"),
+        ("slab_unreclaimable", "kernel", "the kernel (slab)"),
+        ("hugepages", "huge pages", "huge pages"),
+    ],
+)
+def test_memory_without_a_process_is_named_from_half_of_the_loss(field: str, kind: str, who: str) -> None:
+    def grown(mib: int) -> Culprit:
+        states = (ram(**{field: 10 * MIB}), ram(**{field: (10 + mib) * MIB}))
+        return lost(
+            *(Observation(t=10.0 * i, ram=state, processes=(process(1, GIB),)) for i, state in enumerate(states))
+        )
+
+    assert (str(grown(500).who), grown(500).kind, grown(500).rate, grown(500).share) == (who, kind, 50 * MIB, 0.5)
+    assert grown(499).kind == "unknown"
+    assert grown(2000).share == 1.0
+
+
+def test_a_host_that_takes_memory_back_is_named() -> None:
+    states = (ram(), ram(total=TOTAL - GIB))
+    culprit = lost(*(Observation(t=10.0 * i, ram=state) for i, state in enumerate(states)))
+
+    assert (str(culprit.who), culprit.kind) == ("the host, which is taking memory back", "balloon")
+
+
+def test_nobody_is_named_without_a_loss_an_earlier_sample_or_any_process() -> None:
+    before, after = ten_seconds((100, 600, "python train.py"))
+
+    assert lost(before, after, rate=0.0) is NOBODY
+    assert lost(after) is NOBODY
+    assert lost(Observation(t=0.0, ram=ram()), Observation(t=10.0, ram=ram())) is NOBODY
+
+
+def test_growth_is_counted_from_the_window_s_start_of_five_seconds_at_least() -> None:
+    steps = [Observation(t=2.0 * i, processes=(process(1, (100 + 100 * i**2) * MIB),)) for i in range(10)]
+
+    def rate(window: float) -> float:
+        return lost(*steps, rate=MIB, window=window).rate / MIB
+
+    assert rate(8.0) == pytest.approx(100 * (9**2 - 5**2) / 8)
+    assert rate(1.0) == rate(5.0) == rate(6.0) == pytest.approx(100 * (9**2 - 6**2) / 6)
+    assert rate(100.0) == pytest.approx(100 * 9**2 / 18)
+
+
+def test_swapped_out_memory_is_held_and_a_new_process_has_grown_by_all_it_holds() -> None:
+    first = Observation(t=0.0, processes=(process(1, 900 * MIB),))
+    swapped = Observation(t=10.0, processes=(process(1, 900 * MIB, swap=400 * MIB), process(2, 600 * MIB, "node x.js")))
+
+    assert lost(first, swapped).who == "node x.js (pid 2)"
+
+
+def test_holdings_are_kept_every_other_second_for_three_hours_the_newest_closest() -> None:
+    attribution = Attribution()
+    for t in range(4 * 3600):
+        attribution.push(Observation(t=float(t), processes=(process(1, t * MIB),)))
+    times = [one.t for one in attribution._snapshots]
+
+    assert len(times) == MOST_SNAPSHOTS
+    assert times[-10:] == [float(t) for t in range(4 * 3600 - 20, 4 * 3600, 2)]
+    assert times[-1] - times[0] <= 3 * 3600
+    assert times == sorted(times)
+    assert attribution.ram_culprit(Observation(t=14399.0, processes=(process(1, 14399 * MIB),)), 60.0, MIB).rate == (
+        pytest.approx(MIB, rel=0.3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("linux", "rate", "expected"),
+    [
+        (500, 100, Culprit("Linux, including its page cache", "linux", 50 * MIB, 0.5)),
+        (400, 100, Culprit("programs of Windows", "windows", 60 * MIB, 0.6)),
+        (2000, 100, Culprit("Linux, including its page cache", "linux", 100 * MIB, 1.0)),
+        (-100, 100, Culprit("programs of Windows", "windows", 100 * MIB, 1.0)),
+        (500, 0, NOBODY),
+    ],
+)
+def test_of_a_loss_of_windows_linux_is_named_from_half_on(linux: int, rate: int, expected: Culprit) -> None:
+    attribution = Attribution()
+    seen = [Observation(t=10.0 * i, ram=ram(free=(4000 - linux * i) * MIB)) for i in (0, 1)]
+    for one in seen:
+        attribution.push(one)
+    culprit = attribution.windows_culprit(seen[-1], 10.0, rate * MIB)
+
+    assert (str(culprit.who), culprit[1:]) == (str(expected.who), pytest.approx(expected[1:], nan_ok=True))
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/usr/bin/python3 -u /home/me/train.py --lr 1", "python3 train.py"),
+        ("node", "node"),
+        ("", "fallback"),
+        (f"python {'x' * 50}.py", f"python {'x' * 33}"),
+    ],
+)
+def test_a_process_is_called_by_its_program_and_script_in_at_most_40_characters(command: str, name: str) -> None:
+    assert short_name(ProcessSample(1, 1, "fallback", 0, 0, command=command)) == name
+
+
+def test_names_become_shorter_step_by_step() -> None:
+    named = [str(one) for one in briefer("python train.py (pid 7)")]
+    assert named == ["python train.py (pid 7)", "python train.py", "train.py"]
+    assert list(briefer(f"python {'x' * 20}"))[-1] == "x" * 20
+    assert list(briefer(f"python {'x' * 21}"))[-1] == f"{'x' * 19}…"
+    guessed = Culprit("python train.py (pid 7)", "process").likely.who
+    assert [str(one) for one in briefer(guessed)] == [
+        "probably python train.py (pid 7)",
+        "probably python train.py",
+        "probably train.py",
+    ]
+    several = lost(*ten_seconds((0, 400, "a"), (0, 300, "b"))).who
+    assert [str(one) for one in briefer(several)] == ["several: a 40 %, b 30 %", "several programs"]
+    assert full_name("", 7) == "pid 7"
+
+
+def test_only_a_group_has_a_common_name() -> None:
+    group = lost(*ten_seconds((100, 700, "cc1plus a.cc"), (100, 700, "cc1plus a.cc")))
+
+    assert group_name(group.who) == group_name(group.likely.who) == "cc1plus a.cc"
+    assert group_name("python train.py (pid 7)") == ""
+    assert group_name(Message("several: {parts}", {"parts": ()})) == ""
+
+
+def card(*processes: GpuProcess, told: tuple[GpuProcess, ...] = ()) -> GpuSample:
+    return GpuSample(0, "GPU-1", "a card", total_bytes=16 * GIB, processes=processes, told=told)
+
+
+def on_card(*samples: GpuSample, rate: float = 100 * MIB, window: float = 5.0) -> Culprit:
+    attribution = GpuAttribution()
+    for t, sample in enumerate(samples):
+        attribution.push(float(t), sample)
+    return attribution.culprit(Observation(t=len(samples) - 1.0), samples[-1], window, rate)
+
+
+def test_on_a_card_growth_counts_from_the_window_s_start_and_half_of_the_loss_names_a_program() -> None:
+    def growing(mib: int, **more: float) -> Culprit:
+        return on_card(*(card(GpuProcess(7, "python", (1000 + mib * t) * MIB)) for t in range(10)), **more)
+
+    assert growing(50) == Culprit("python (pid 7)", "process", 50 * MIB, 0.5, 7)
+    assert growing(300).share == 1.0
+    assert growing(49).kind == "unknown"
+    assert growing(50, rate=0.0).kind == "unknown"
+
+
+def test_a_program_that_came_within_the_window_has_taken_all_it_holds_since_the_window_s_start() -> None:
+    empty = card()
+    culprit = on_card(*[empty] * 8, card(GpuProcess(7, "python", 400 * MIB)), card(GpuProcess(7, "python", 500 * MIB)))
+
+    assert (culprit.pid, culprit.rate) == (7, 100 * MIB)
+
+
+def test_what_a_program_tells_of_itself_counts_where_the_driver_is_silent_and_only_there() -> None:
+    def growing(driver: bool) -> Culprit:
+        return on_card(
+            *(
+                card(
+                    GpuProcess(7, "python", 2 * GIB if driver else None),
+                    told=(GpuProcess(7, "train", GIB + 100 * t * MIB),),
+                )
+                for t in range(10)
+            )
+        )
+
+    assert growing(driver=False) == Culprit("python (pid 7)", "process", 100 * MIB, 1.0, 7)
+    assert growing(driver=True).kind == "unknown"
+
+
+def test_of_a_full_card_the_largest_holder_is_named() -> None:
+    attribution = GpuAttribution()
+    full = card(GpuProcess(7, "python", 3 * GIB), GpuProcess(8, "node", 9 * GIB), GpuProcess(9, "Xorg", 0))
+
+    assert attribution.holder(Observation(t=0.0), full) == Culprit("node (pid 8)", "process", pid=8)
+    assert attribution.holder(Observation(t=0.0), card()) is NOBODY
+
+
+def room(share: float, gpu: GpuSample | None = None) -> Room:
+    return Room("ram", "ram", round(share * 1000), 1000, gpu=gpu)
+
+
+def test_the_last_to_grow_has_ended_once_when_it_is_gone_and_is_named_for_fifteen_seconds_around() -> None:
+    settings, grower = RiskSettings(), Grower()
+    other = (process(2, GIB, "bash"),)
+    grower.note(Culprit("python (pid 1)", "process", pid=1))
+
+    def ended(t: float, *processes: ProcessSample) -> bool:
+        return grower.just_ended(room(0.5), Observation(t=t, processes=processes), settings)
+
+    assert not ended(10.0, process(1, GIB))
+    assert not ended(11.0)  # nothing is known of any process
+    assert ended(12.0, *other)
+    assert not ended(13.0, *other)
+    assert [grower.ended(t, settings).pid for t in (-3.1, -3.0, 27.0, 27.1)] == [None, 1, 1, None]
+    assert not ended(14.0, process(1, GIB))
+    assert grower.ended(14.0, settings) is NOBODY
+
+
+def test_where_no_program_was_known_one_that_freed_nearly_all_of_a_card_has_ended() -> None:
+    settings, seen = RiskSettings(), Observation(t=1.0)
+
+    assert Grower().just_ended(room(0.6, card()), seen, settings)
+    assert not Grower().just_ended(room(0.59, card()), seen, settings)
+    assert not Grower().just_ended(room(0.6, card(GpuProcess(7, "python", GIB))), seen, settings)
+    assert not Grower().just_ended(room(0.6), seen, settings)
