@@ -678,13 +678,17 @@ def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_giv
     second.end()
 
 
-def test_what_waits_for_toasts_waits_on_while_windows_cannot_be_reached_at_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hours", "waiting"), [(0.0, ["windows_toast"]), (23.9, ["windows_toast"]), (24.1, [])])
+def test_what_waits_for_toasts_waits_on_for_a_day_while_windows_cannot_be_reached_at_the_start(
+    tmp_path: Path, hours: float, waiting: list[str]
+) -> None:
     first = Life(tmp_path, Recorder("windows_toast"))
     first.memory(1, OK, WARNING)
     first.end()
+    first.clock.jump = hours * 3600.0
     without = Life(tmp_path, Recorder("other"), clock=first.clock)
 
-    assert [d.channel for d in without.store.outbox.unsent()] == ["windows_toast"]
+    assert [d.channel for d in without.store.outbox.unsent()] == waiting
     without.end()
 
 

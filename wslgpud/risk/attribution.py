@@ -137,7 +137,7 @@ class Attribution:
         before = self._before(now.t - max(window, 5.0))
         if before is None or lost_rate <= 0:
             return NOBODY
-        seconds = max(now.t - before.t, 1e-3)
+        seconds = now.t - before.t
         lost = lost_rate * seconds
         groups: dict[str, list[tuple[int, ProcessSample]]] = {}
         for process in now.processes:
@@ -171,7 +171,7 @@ class Attribution:
         before, used = self._before(now.t - max(window, 5.0)), _linux(now.ram)
         if before is None or before.linux is None or used is None or lost_rate <= 0:
             return NOBODY
-        seconds = max(now.t - before.t, 1e-3)
+        seconds = now.t - before.t
         share = max(0.0, min(1.0, (used - before.linux) / (lost_rate * seconds)))
         if share >= CULPRIT_SHARE:
             return Culprit(say("Linux, including its page cache"), "linux", lost_rate * share, share)
