@@ -95,8 +95,8 @@ def raw_since(reader):
     return round(reader.oldest().raw_wall - T0, 3)
 
 
-def damage(file, table):
-    """Overwrite a page in the middle of a table with noise."""
+def damage(file, table, *places):
+    """Overwrite the page in the middle of a table with noise, or those at these places in order."""
     with closing(sqlite3.connect(file)) as database:
         if ("ENABLE_DBSTAT_VTAB",) not in database.execute("PRAGMA compile_options").fetchall():
             pytest.skip("this SQLite cannot tell which page is which")
@@ -109,8 +109,9 @@ def damage(file, table):
             )
         ]
     with file.open("r+b") as raw:
-        raw.seek((pages[len(pages) // 2] - 1) * size)
-        raw.write(b"\xa5" * size)
+        for place in places or (len(pages) // 2,):
+            raw.seek((pages[place] - 1) * size)
+            raw.write(b"\xa5" * size)
     return len(pages)
 
 

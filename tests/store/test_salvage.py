@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing, contextmanager
 
 import pytest
+from sqlalchemy import create_engine
 
 from wslgpud.store import Store, recovery, schema, upkeep, writer
 
@@ -111,6 +112,33 @@ def test_rows_that_share_a_part_with_one_that_cannot_be_read_are_found():
         found = [(row["part"], row["series"]) for rows in recovery._rows(old, schema.rollup_minute) for row in rows]
 
     assert sorted(found) == [key for key in keys if key != (900, 2)]
+
+
+@pytest.mark.parametrize(
+    ("table", "numbers"),
+    [(schema.event, range(5000)), (schema.rollup_minute, range(1_790_000_100, 1_790_000_100 + 5000 * 900, 900))],
+    ids=["ids", "times"],
+)
+def test_all_between_an_unreadable_beginning_and_an_unreadable_end_is_found(tmp_path, made, table, numbers):
+    file = tmp_path / "old.db"
+    engine = create_engine(f"sqlite:///{file}")
+    texts = {"kind", "text", "fields", "data"}
+    values = {c.name: "x" * 50 if c.name in texts else 0 for c in table.columns if not c.nullable}
+    key, *_ = table.primary_key.columns.keys()
+    with engine.begin() as connection:
+        table.create(connection)
+        connection.execute(table.insert(), [{**values, key: number} for number in numbers])
+    engine.dispose()
+    queries = []
+    pages = made.damage(file, table.name, 0, -1)
+    with closing(recovery._open(file)) as old:
+        old.set_trace_callback(queries.append)
+        found = {row[key] for rows in recovery._rows(old, table) for row in rows}
+
+    lost = len(numbers) - len(found)
+    assert sorted(found) == list(range(min(found), max(found) + numbers.step, numbers.step))
+    assert 2 <= lost <= 3 * len(numbers) / pages
+    assert len(queries) < 20_000, "new samples wait for them"
 
 
 def test_new_rows_get_numbers_that_no_old_one_has():

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import datetime, timezone
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ _CONTENT = (
     schema.block,
 )
 _FAR = 1 << 61
-#: how often an unreadable range is halved in search of readable rows
+#: keys that are times, in seconds, lie between these, and almost all ids below
+_EARLIEST, _LATEST = 1 << 30, 1 << 31
+#: how often an unreadable range is divided in search of readable rows
 _DEPTH = 12
 _SIDE_FILES = ("", "-wal", "-shm")
 
@@ -112,9 +115,9 @@ def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) ->
 
 
 def _rows(
-    old: sqlite3.Connection, table: Table, low: int = -_FAR, high: int = _FAR, depth: int = _DEPTH
+    old: sqlite3.Connection, table: Table, low: int = 0, high: int = _FAR, depth: int = _DEPTH
 ) -> Iterator[list[dict[str, Any]]]:
-    """Return the rows with keys in a range: from both ends up to the damage, then from its halves."""
+    """Return the rows with keys in a range: from both ends up to the damage, then from its parts."""
     keys = table.primary_key.columns.keys()
     step = len(keys) == 1  # else rows share the first part of their keys
     for backwards in (False, True):
@@ -127,9 +130,17 @@ def _rows(
         else:
             return
     if depth and high - low > 1:
-        middle = (low + high) // 2
+        middle = _middle(low, high)
         yield from _rows(old, table, low, middle, depth - 1)
         yield from _rows(old, table, middle + 1, high, depth - 1)
+
+
+def _middle(low: int, high: int) -> int:
+    for edge in (_EARLIEST, _LATEST):
+        if low < edge < high:
+            return edge
+    # where nothing is known of the keys, small ones are as likely as large ones
+    return isqrt(max(low, 1) * high) if low < high // 4 else (low + high) // 2
 
 
 def _onwards(
