@@ -9,7 +9,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wslgpud.store.codec import SeriesBlock, decode, encode, find_block, pack_numbers, pack_sheet, unpack_sheet
+from wslgpud.store.codec import (
+    SeriesBlock,
+    decode,
+    encode,
+    find_block,
+    inflate,
+    pack_numbers,
+    pack_sheet,
+    rises,
+    unpack_sheet,
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-300, 300)
@@ -50,6 +60,32 @@ def test_fractions_are_the_floats_nearest_to_their_decimals(start, steps, page, 
         values.append(max(-(2**63), min(2**63 - 1, values[-1] + step * page)))
     block = encode(values)
     assert decode(block, len(values), values[-1], divisor) == [v / divisor for v in values]
+
+
+@pytest.mark.parametrize(
+    ("values", "never_falls"),
+    [
+        ([7, 7, 7], True),
+        ([1, 2, 4], True),
+        ([1, 1, 4], True),
+        ([1, 4, 3], False),
+        ([3, 2, 0], False),
+        ([0, 2**16, 2**40], True),
+        ([-(2**63), 2**63 - 1, 0], False),
+    ],
+    ids=str,
+)
+def test_whether_values_never_fall_is_known_without_decoding_them(values, never_falls):
+    assert rises(encode(values)) is never_falls
+
+
+def test_as_many_bytes_as_allowed_are_inflated_and_not_one_more():
+    data = zlib.compress(bytes(1024))
+    assert inflate(data, 1024) == bytes(1024)
+    with pytest.raises(ValueError, match="it inflates to more than 1 KiB"):
+        inflate(data, 1023)
+    with pytest.raises(zlib.error, match="truncated"):
+        inflate(data[:-1], 1024)
 
 
 def test_what_does_not_change_takes_no_room():
