@@ -32,6 +32,13 @@ def test_a_row_of_minutes_gives_back_what_was_put_into_it(minutes):
     assert dict(rollup.minutes_of(0, 0, *rollup.packed(known).values()).rows()) == known
 
 
+def test_an_hour_of_values_too_far_apart_keeps_the_largest_distances_that_a_row_can_hold():
+    most = 2**63 - 1
+    known = summary([-(2**63), most])
+    assert rollup._kept(known) == {"n": 2, "last": most, "below": most, "above": 0, "extra": -most}
+    assert rollup._kept(summary([most, -(2**63)]))["above"] == most
+
+
 @given(MOMENTS, st.data())
 def test_summaries_of_minutes_make_the_summaries_of_hours(moments, data):
     times = sorted(moments)
