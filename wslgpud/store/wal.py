@@ -48,7 +48,7 @@ class Wal:
 
     @property
     def long(self) -> bool:
-        """Return whether it should be checkpointed; never on a server."""
+        """Return whether it should be checkpointed; always on a server, where that does nothing."""
         return self._path is None or self._pages >= CHECKPOINT_PAGES
 
     @property
