@@ -203,6 +203,63 @@ def test_a_job_that_ignores_sigterm_is_killed() -> None:
         assert job.wait() == -signal.SIGKILL
 
 
+def test_a_job_of_which_a_process_may_not_be_stopped_is_resumed_with_the_kernels_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_jobs, "stop", lambda processes: dict.fromkeys(processes, "not permitted"))
+    with running(*python(IDLE)) as job:
+        assert pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "") == (None, "not permitted")
+        assert states(job.pid) <= {"S", "R"}
+
+
+@pytest.fixture
+def written_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a cgroup's files, in which the jobs are said to be: it needs no root."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "cgroup.freeze").touch()
+    monkeypatch.setattr(freezer, "mount_point", lambda: str(tmp_path))
+    monkeypatch.setattr(pauser, "cgroup_of", lambda *_: "/job")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("beside_at_first", "beside_later", "terminal", "orders"),
+    [(False, False, False, "1"), (True, True, False, ""), (False, True, False, "0"), (False, False, True, "")],
+    ids=["alone", "not alone", "joined", "in a terminal"],
+)
+def test_only_a_job_alone_in_its_cgroup_and_without_a_terminal_is_frozen(
+    written_cgroup: Path, beside_at_first: bool, beside_later: bool, terminal: bool, orders: str
+) -> None:
+    with running(*python(IDLE)) as job:
+
+        def members(beside: bool) -> None:
+            (written_cgroup / "cgroup.procs").write_text(f"{job.pid}\n{os.getpid()}\n" if beside else f"{job.pid}\n")
+
+        def note(_: HeldJob) -> str:
+            members(beside_later)
+            return ""
+
+        members(beside_at_first)
+        found, seen = job_of(job.pid)
+        found = found._replace(members=tuple(one._replace(terminal=terminal) for one in found.members))
+        held, problem = pauser.pause(HOST, found, seen, {US}, note)
+
+        assert problem == ""
+        assert held is not None
+        assert held.cgroup == (str(written_cgroup) if orders == "1" else "")
+        assert (written_cgroup / "cgroup.freeze").read_text() == orders
+        eventually(lambda: states(job.pid) <= ({"S", "R"} if orders == "1" else {"T"}), "its state")
+
+
+def test_a_cgroup_is_not_frozen_before_its_job_is_registered(written_cgroup: Path) -> None:
+    with running(*python(IDLE)) as job:
+        (written_cgroup / "cgroup.procs").write_text(f"{job.pid}\n")
+
+        assert pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "the disk is full") == (None, "the disk is full")
+        assert (written_cgroup / "cgroup.freeze").read_text() == ""
+
+
 def enter(folder: Path, pid: int) -> None:
     (folder / "cgroup.procs").write_text(str(pid))
 
