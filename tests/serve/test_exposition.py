@@ -154,6 +154,8 @@ PROMETHEUS_3_TEXT_FIRST = (
         ("application/openmetrics-text;version=9.9.9", CLASSIC),
         ("application/openmetrics-text;q=0", CLASSIC),
         ("application/openmetrics-text;q=nonsense", CLASSIC),
+        ("application/openmetrics-text;q=1.5", CLASSIC),
+        ("application/openmetrics-text;q=-0.5", CLASSIC),
     ],
 )
 def test_the_format_is_what_the_scraper_likes_best(accept, expected):

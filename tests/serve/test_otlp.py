@@ -18,7 +18,7 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs wslg
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from wslgpud.serve.otlp import Push
+from wslgpud.serve.otlp import Push, message
 
 RAM = MetricSpec("made_bytes", "gauge", "bytes", "A level.", ("kind",))
 HEAT = MetricSpec("made_celsius", "gauge", "celsius", "A temperature.", decimals=1)
@@ -94,15 +94,25 @@ def test_every_value_arrives_with_its_labels_unit_and_kind(collector, push):
     assert {h.lower(): v for h, v in collector.headers[0].items()}["authorization"] == "Bearer 123"
 
 
+def test_every_value_is_of_the_moment_of_its_push_and_counts_from_an_unknown_start():
+    (resource,) = message(READINGS, 1_790_000_000.0).resource_metrics
+    points = [point for metric in resource.scope_metrics[0].metrics for point in metric.data.data_points]
+
+    assert {(p.start_time_unix_nano, p.time_unix_nano) for p in points} == {(0, 1_790_000_000_000_000_000)}
+
+
 def test_a_collector_that_refuses_is_counted_told_once_and_found_again(collector, push, caplog):
+    caplog.set_level("INFO", "wslgpud.serve.otlp")
     collector.status = 400
     one = push()
     eventually(lambda: one.outcomes["failed"] >= 3, "three failures")
     collector.status = 200
-    eventually(lambda: one.outcomes["sent"], "a push")
+    eventually(lambda: one.outcomes["sent"] >= 3, "three pushes")
 
-    told = [r.getMessage() for r in caplog.records if r.name == "wslgpud.serve.otlp"]
-    assert len([text for text in told if text.startswith("no push to")]) == 1
+    refused, again = [r.getMessage() for r in caplog.records if r.name == "wslgpud.serve.otlp"]
+    shown = collector.url.removesuffix("/v1/metrics")
+    assert refused == f"no push to {shown}: answered 400"
+    assert again == f"pushed to {shown} again"
     assert {r.labels[0]: r.value for r in one.readings()}.keys() == {"sent", "failed"}
 
 
