@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -53,6 +54,33 @@ def test_an_address_of_another_machine_is_one_line_that_says_what_to_do():
 def test_an_address_that_is_none_is_one_line_that_names_the_key():
     with pytest.raises(ServeError, match=r"^server\.address no such host: "):
         bind("no such host", 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EACCES, "only root may listen on 127.0.0.1:80; choose a port above 1023 with server.port"),
+        (errno.ENOMEM, "cannot listen on 127.0.0.1:80: Cannot allocate memory"),
+    ],
+)
+def test_a_port_that_the_kernel_refuses_is_one_line_with_its_reason(monkeypatch, number, said):
+    def refuse(*_):
+        raise OSError(number, "")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(ServeError) as caught:
+        bind("127.0.0.1", 80)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(("address", "only_v6"), [("::", 0), ("::1", 1)])
+def test_only_all_addresses_of_ipv6_include_those_of_ipv4(address, only_v6):
+    try:
+        sock = bind(address, 0)
+    except ServeError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    with sock:
+        assert sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == only_v6
 
 
 def test_the_world_is_not_served_without_tls_and_passwords():
