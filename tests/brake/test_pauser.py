@@ -260,6 +260,14 @@ def test_a_cgroup_is_not_frozen_before_its_job_is_registered(written_cgroup: Pat
         assert (written_cgroup / "cgroup.freeze").read_text() == ""
 
 
+def test_what_a_job_has_left_in_its_cgroup_is_killed_with_it(written_cgroup: Path) -> None:
+    with running(*python(DEAF)) as job, running(*python(DEAF)) as left:
+        (written_cgroup / "cgroup.procs").write_text(f"{job.pid}\n{left.pid}\n")
+        pauser.kill(HOST, HeldJob((below(job.pid)[0],), str(written_cgroup)), {US})
+        for one in (job, left):
+            eventually(lambda one=one: one.poll() == -signal.SIGKILL, "its end")
+
+
 def enter(folder: Path, pid: int) -> None:
     (folder / "cgroup.procs").write_text(str(pid))
 
