@@ -57,6 +57,21 @@ def test_what_fits_is_shown_with_its_parts(monkeypatch: pytest.MonkeyPatch, caps
     ]
 
 
+@pytest.mark.parametrize(("usable", "colour"), [(24 * GIB, "32"), (16 * GIB, "31")])
+def test_on_a_terminal_the_peak_and_the_verdict_are_green_where_it_fits_and_red_where_not(
+    usable: int, colour: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    lines = shown(answer(usable), monkeypatch, capsys)
+    (peak,) = (line for line in lines if "at its peak" in line)
+    (judged,) = (line for line in lines if "fit" in line)
+
+    assert f"\x1b[{colour}m━" in peak
+    assert judged.startswith(f"\x1b[1;{colour}mIt ")
+
+
 def test_what_does_not_fit_is_shown_with_what_to_turn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
