@@ -237,3 +237,25 @@ def test_a_group_whose_name_is_not_utf_8_is_watched_and_can_be_told(machine, val
     found = values(CgroupSource(host, Config()).read())
 
     assert found["cgroup_memory_current_bytes{/tr\N{REPLACEMENT CHARACTER}ning}"] == 100 * MIB
+
+
+@pytest.mark.parametrize(
+    ("files", "own"),
+    [
+        (
+            {"/proc/self/mounts": V2, **v2("/a", str(900 * MIB), 7), **v2("/a/b", "max", 6), **v2("/a/b/c", "4096", 5)},
+            "3:cpu,memory:/elsewhere\n0::/a/b/c\n",
+        ),
+        (
+            {"/proc/self/mounts": V1, **v1("/a", 900 * MIB, 7), **v1("/a/b/c", 4096, 5)},
+            "3:cpu,memory:/a/b/c\n1:memory_other:/elsewhere\n0::/elsewhere\n",
+        ),
+    ],
+    ids=["v2", "v1"],
+)
+def test_the_limits_around_this_process_are_found_from_the_innermost_out(machine, files, own):
+    elsewhere = {**v2("/elsewhere", "8192", 9), **v1("/elsewhere", 8192, 9)}
+    host = machine({**MEMINFO, **elsewhere, **files, "/proc/self/cgroup": own})
+    found = cgroups.around_us(host, cgroups.find_tree(host))
+
+    assert [(one.path, one.limit, one.current) for one in found] == [("/a/b/c", 4096, 5), ("/a", 900 * MIB, 7)]
