@@ -61,12 +61,12 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def run(node: ast.AST) -> Iterator[ast.AST]:
+def executed(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and all below it, apart from those for type checkers."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
-            yield from run(child)
+            yield from executed(child)
 
 
 def imports(path: Path, walk: Callable[[ast.AST], Iterator[ast.AST]] = ast.walk) -> Iterator[str]:
@@ -106,7 +106,7 @@ def test_no_modules_import_each_other_in_a_circle_not_even_late() -> None:
     paths = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
     modules = {name.removesuffix(".__init__"): path for name, path in paths.items()}
     needs = {
-        name: {found if found in modules else found.rpartition(".")[0] for found in imports(path, run)} - {name}
+        name: {found if found in modules else found.rpartition(".")[0] for found in imports(path, executed)} - {name}
         for name, path in modules.items()
     }
     tuple(TopologicalSorter(needs).static_order())  # raises CycleError, which names them
