@@ -326,6 +326,16 @@ def test_the_command_says_whether_pictures_fit():
 
 
 @pytest.mark.parametrize(
+    ("precision", "unmeasured"),
+    [("bf16", []), ("fp8", []), ("int8", ["quantized weights"]), ("int4", ["quantized weights"])],
+)
+def test_the_answer_names_what_no_card_has_measured(precision, unmeasured):
+    _, document = asked("sdxl", "--usable", "16GiB", "--precision", precision, "--json")
+
+    assert json.loads(document)["unmeasured"] == unmeasured
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["sdxl", "--mode", "lora"], "--mode is not for diffusion pipelines"),

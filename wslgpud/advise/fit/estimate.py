@@ -135,7 +135,7 @@ def _setup(shape: Shape, plan: Plan) -> Setup:
         unpacking=plan.precision in _UNPACKED,
         rank=plan.rank if adapting else 0,
         every=plan.targets == "all",
-        moments=moments if plan.mode != "inference" else 0.0,
+        moments=moments,
         copying=copying,
     )
 

@@ -26,15 +26,13 @@ def fitting(
 ) -> list[tuple[Message, int]]:
     """Return the changes that make a plan fit, and its bytes then.
 
-    Each single change that is enough, else each pair, else each triple.
+    Each single change that is enough, else each pair, else each triple. Of two ways to store the weights the later one
+    counts, which alone would have been enough.
     """
     known = list(turns)
     for number in range(1, 4):
         found = []
         for some in combinations(known, number):
-            turned = [name for _, changes in some for name in changes]
-            if len(set(turned)) < len(turned):
-                continue  # two ways to store the weights
             changed = plan
             for _, changes in some:
                 changed = replace(changed, **changes)

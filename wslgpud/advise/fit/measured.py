@@ -29,9 +29,11 @@ def read(rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """Return the valid rows of the file."""
     found = []
     for row in rows:
-        plan: Any = row.get("plan")
+        plan = row.get("plan")
+        if not isinstance(plan, dict):
+            continue
         choices = {"mode": Mode, "precision": Precision, "optimizer": Optimizer}
-        counts = (row.get("bytes"), *(plan.get(name) if isinstance(plan, dict) else 0 for name in _COUNTS))
+        counts = (row.get("bytes"), *(plan.get(name) for name in _COUNTS))
         known = all(type(count) is int and count > 0 for count in counts)
         if known and all(plan.get(name) in get_args(kind) for name, kind in choices.items()):
             known_of = {name: plan[name] for name in (*choices, "batch", "context")}
