@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from typer.testing import CliRunner, Result
 
 from tests.support.documents import calm
 from wslgpud.cli import app, status
-from wslgpud.cli.live.feed import NotYet
+from wslgpud.cli.live import feed as live_feed
+from wslgpud.cli.live.feed import DaemonFeed, NotYet, feed_of
 from wslgpud.cli.live.live_sample import LiveSample, RecentSeries
-from wslgpud.client import Unanswered
+from wslgpud.client import DaemonClient, Unanswered
 
 NOT_YET = {"url": "http://127.0.0.1:9655", "version": "1"}
 
@@ -81,6 +84,27 @@ def test_a_daemon_that_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatc
     done = run(monkeypatch, Answers(Unanswered("no answer from {url}", url="http://pc:9655")), "--check")
 
     assert (done.exit_code, done.output) == (3, "UNKNOWN no answer from http://pc:9655\n")
+
+
+def test_a_configuration_that_cannot_be_read_is_unknown_to_scripts_and_an_error_to_people(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[nonsense]\n")
+    words = ["status", "--state", str(tmp_path), "--config", str(file)]
+    reason = f"{file}: unknown section [nonsense]; see 'wslgpud config show' for all keys"
+    told, asked = CliRunner().invoke(app, words), CliRunner().invoke(app, [*words, "--check"])
+
+    assert (told.exit_code, reason in str(told.exception) + told.output) == (2, True)
+    assert (asked.exit_code, asked.output) == (3, f"UNKNOWN {reason}\n")
+
+
+def test_the_configuration_of_a_daemon_that_answers_is_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[nonsense]\n")
+    daemon = DaemonClient("http://127.0.0.1:9655")
+    monkeypatch.setattr(live_feed, "answering", lambda *_: (daemon, {}))
+
+    with contextlib.closing(feed_of(file, None, None)) as found:
+        assert isinstance(found, DaemonFeed)
 
 
 def test_before_the_first_sample_people_read_so_and_programs_get_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,14 @@ def status(
         raise Fault("{text} is an interval: it needs --watch", text=interval)
     pause = seconds(interval if interval[-1:].isalpha() else f"{interval}s") if interval else WATCH_SECONDS
     silent: list[str] = []
-    feed = feed_of(config, state, host_root, silent.append if check else complain)
+    try:
+        feed = feed_of(config, state, host_root, silent.append if check else complain)
+    except MessageError as error:
+        if not check:
+            raise
+        # Scripts would take the usual exit status of a fault for a critical level.
+        print(Seen(None, {}, "unknown", current().text(error.said)).line)
+        raise typer.Exit(UNKNOWN) from error
     with contextlib.closing(feed), contextlib.suppress(KeyboardInterrupt):
         if watch:
             _watch(feed, max(LEAST_SECONDS, pause), as_json=as_json)

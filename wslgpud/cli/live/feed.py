@@ -72,10 +72,11 @@ Feed: TypeAlias = Union[DaemonFeed, "OwnFeed"]
 def feed_of(
     config: Path | None, state: Path | None, host_root: Path | None, complain: Callable[[str], None] = complain
 ) -> Feed:
-    """Return the feed of this machine's daemon, or of a recorded machine; else our own."""
-    settings, folders = loaded(config).config, daemon_folders(state)
+    """Return the feed of this machine's daemon, or of a recorded machine; else our own, which needs a configuration."""
+    folders = daemon_folders(state)
     if host_root is None and (found := answering(folders, complain)):
         return DaemonFeed(found[0], here=True)
+    settings = loaded(config).config
     from wslgpud.cli.live.own_feed import OwnFeed  # the sources and the engine only without a daemon
 
     if host_root is not None:
