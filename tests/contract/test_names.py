@@ -18,6 +18,7 @@ from wslgpud.advise.doctor.checking import CHECKS
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.app.catalogue import catalogue
 from wslgpud.config import ConfigKey, declared_keys
+from wslgpud.metrics import MetricSpec
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).parent / "names.json"
@@ -30,7 +31,7 @@ def names() -> Names:
     document = yaml.safe_load((ROOT / "deploy/prometheus/wslgpud.rules.yml").read_text())
     rules = [rule for group in document["groups"] for rule in group["rules"]]
     return {
-        "metric": {spec.exposed_name: f"{spec.kind}{{{', '.join(spec.labels)}}}" for spec in catalogue()},
+        "metric": {spec.exposed_name: _precision(spec) for spec in catalogue()},
         "alert": dict.fromkeys((*(rule.name for rule in RULES), *OTHERS), ""),
         "Prometheus alert": {rule["alert"]: "" for rule in rules if "alert" in rule},
         "recorded series": {rule["record"]: "" for rule in rules if "record" in rule},
@@ -42,6 +43,12 @@ def names() -> Names:
         "doctor's check": dict.fromkeys((check.id for check in CHECKS), ""),
         "configuration key": {key.path: _meaning(key) for key in declared_keys()},
     }
+
+
+def _precision(spec: MetricSpec) -> str:
+    """Return a metric's kind and labels, and how precisely its history is kept, if at all."""
+    history = f", {spec.decimals} decimals" * bool(spec.decimals) + ", not stored" * (not spec.stored)
+    return f"{spec.kind}{{{', '.join(spec.labels)}}}{history}"
 
 
 def _meaning(key: ConfigKey) -> str:

@@ -36,7 +36,7 @@ ROOMS = {
     "stress": ("abuse/test_stress_runs.py", "abuse/test_privileges.py"),
 }
 #: what goes through the whole house
-WHOLE = ("test_verdict.py", "stories", "hosts")
+WHOLE = ("test_verdict.py", "contract", "stories", "hosts")
 NEVER_COPIED = ("__pycache__", ".git", ".venv*", ".cache", ".*_cache", ".hypothesis")
 #: A test that waits this long for what no longer comes about has seen the fault.
 TEST_SECONDS = 90
