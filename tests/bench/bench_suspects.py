@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[1] / "shared_cards"
 LIST_SECONDS, ASKED_SHARE = 5.0, 0.08
 #: share of a card that programs allocate at once when they start
 GROWN_SHARE = 0.1
-#: clues with fitted weights; the others are only measured
+#: clues with fitted weights
 USED = ("new", "changed")
 
 

@@ -28,16 +28,11 @@ _Key = tuple[int, int]
 
 
 class Clues(NamedTuple):
-    """Evidence against one process, while the card filled; shares are of all suspects together."""
+    """Evidence against one process, while the card filled."""
 
     new: float  # 1: appeared meanwhile, or just before
     changed: float  # change of CPU use, in orders of magnitude, up to 2
     noted: float  # 1: run by guard, and uses this card
-    working: float = 0.0  # share of their CPU time
-    grown: float = 0.0  # share of their growth in RAM and swap
-    faults: float = 0.0  # share of their page faults
-    pinned: float = 0.0  # share of the memory that they have pinned since
-    training: float = 0.0  # 1: has a training framework loaded
 
 
 #: fitted to all recorded kinds of growth but one, and as good on that one; ``noted`` was not measured
@@ -54,32 +49,15 @@ class Suspect(NamedTuple):
     among: int
 
 
-class _Work(NamedTuple):
-    """The counters of a process since its start."""
-
-    cpu: float
-    held: int
-    faults: int
-    pinned: int
-
-
 class _Look(NamedTuple):
     t: float
-    work: Mapping[_Key, _Work]
-
-
-_NOTHING = _Work(0.0, 0, 0, 0)
+    cpu_seconds: Mapping[_Key, float]
 
 
 def _suspects(now: Observation, gpu: GpuSample) -> list[ProcessSample]:
     """Return the processes that may hold memory of the card: those with its device open, or listed by the driver."""
     listed = {process.pid for process in gpu.processes}
     return [p for p in now.processes if "gpu" in p.roles or p.pid in listed][:MOST_SUSPECTS]
-
-
-def _work(process: ProcessSample) -> _Work:
-    faults, pinned = process.faults_total or 0, process.pinned_bytes or 0
-    return _Work(process.cpu_seconds or 0.0, process.held_bytes, faults, pinned)
 
 
 class CardSuspects:
@@ -94,46 +72,36 @@ class CardSuspects:
         if now.processes is self._processes:
             return
         self._processes = now.processes
-        work = {process.key: _work(process) for process in _suspects(now, gpu)}
-        if not self._looks or work != self._looks[-1].work:
-            self._looks.append(_Look(now.t, work))
+        cpu_seconds = {process.key: process.cpu_seconds or 0.0 for process in _suspects(now, gpu)}
+        if not self._looks or cpu_seconds != self._looks[-1].cpu_seconds:
+            self._looks.append(_Look(now.t, cpu_seconds))
             del self._looks[:-MOST_LOOKS]
 
     def clues(self, now: Observation, gpu: GpuSample, window: float) -> list[tuple[ProcessSample, Clues]]:
         """Return the clues for each suspect, over the time in which the card has filled."""
-        found = _suspects(now, gpu)
         if not self._looks:
             return []
         start = now.t - max(window, SHORTEST_SECONDS)
         before = next((look for look in reversed(self._looks) if look.t <= start), self._looks[0])
         earlier = next((look for look in reversed(self._looks) if look.t <= before.t - LOADING_SECONDS), self._looks[0])
-        done = []
-        for process in found:
-            then, now_done = before.work.get(process.key, _NOTHING), _work(process)
-            done.append([max(0.0, b - a) for a, b in zip(then, now_done, strict=True)])
-        sums = [sum(column) for column in zip(*done, strict=True)]
         noted = {pid for one in now.expected if one.resource == gpu.uuid for pid in one.pids}
-        clues = []
-        for process, did in zip(found, done, strict=True):
-            cpu, held, faults, pinned = (part / whole if whole else 0.0 for part, whole in zip(did, sums, strict=True))
-            new = process.key not in earlier.work and earlier.t < now.t
-            changed = self._change(process.key, before, did[0], now.t)
-            training = float("training" in process.roles)
-            clues.append(Clues(float(new), changed, float(process.pid in noted), cpu, held, faults, pinned, training))
-        return list(zip(found, clues, strict=True))
+        found = []
+        for process in _suspects(now, gpu):
+            new = process.key not in earlier.cpu_seconds and earlier.t < now.t
+            changed = self._change(process, before, now.t)
+            found.append((process, Clues(float(new), changed, float(process.pid in noted))))
+        return found
 
-    def _change(self, key: _Key, until: _Look, since: float, t: float) -> float:
-        """Return the change of a process's CPU use in orders of magnitude; 0 where unknown.
-
-        ``since`` is the CPU time used from ``until`` to ``t``.
-        """
-        seen = (look for look in self._looks if key in look.work and until.t - look.t <= BEFORE_SECONDS)
+    def _change(self, process: ProcessSample, until: _Look, t: float) -> float:
+        """Return the change of a process's CPU use since ``until``, in orders of magnitude; 0 where unknown."""
+        key = process.key
+        seen = (look for look in self._looks if key in look.cpu_seconds and until.t - look.t <= BEFORE_SECONDS)
         first = next(seen, until)
-        if until.t - first.t < FEWEST_SECONDS or key not in until.work:
+        if until.t - first.t < FEWEST_SECONDS or key not in until.cpu_seconds:
             return 0.0
-        before = (until.work[key].cpu - first.work[key].cpu) / (until.t - first.t)
-        rate = since / (t - until.t)
-        return min(2.0, abs(math.log10((rate + IDLE) / (max(0.0, before) + IDLE))))
+        before = (until.cpu_seconds[key] - first.cpu_seconds[key]) / (until.t - first.t)
+        rate = ((process.cpu_seconds or 0.0) - until.cpu_seconds[key]) / (t - until.t)
+        return min(2.0, abs(math.log10((max(0.0, rate) + IDLE) / (max(0.0, before) + IDLE))))
 
     def likeliest(self, now: Observation, gpu: GpuSample, window: float) -> Suspect | None:
         """Return the likeliest culprit for the card's loss over the last ``window`` seconds."""
