@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from wslgpud.model import Forecast
+from wslgpud.risk.probability import HORIZONS
 from wslgpud.risk.replay import replay
 from wslgpud.risk.trace import read_trace
 from wslgpud.words import Message
@@ -47,8 +49,23 @@ def forecast(one: Forecast) -> Any:
     return [plain(getattr(one, known.name)) for known in dataclasses.fields(one)]
 
 
+def totals(forecasts: list[Forecast]) -> list[Any]:
+    """Return, for each field of the forecasts, the sum of its figures, or how often it held each value."""
+    found: list[Any] = []
+    for known in dataclasses.fields(Forecast):
+        values = [getattr(one, known.name) for one in forecasts]
+        figures = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, Enum)]
+        if known.name == "probabilities":
+            found.append([plain(math.fsum(one.get(horizon, 0.0) for one in values)) for horizon in HORIZONS])
+        elif figures:
+            found.append([len(figures), plain(math.fsum(figures))])
+        else:
+            found.append(sorted(Counter(str(plain(value)) for value in values if value).items()))
+    return plain(found)
+
+
 def said(name: str) -> dict[str, Any]:
-    """Return each change of level, and the forecasts at a few moments."""
+    """Return each change of level, the forecasts at a few moments, and the totals of all forecasts."""
     found = replay(name, read_trace(TRACES / f"{name}.jsonl.gz"))
     return {
         "changes": [
@@ -66,6 +83,7 @@ def said(name: str) -> dict[str, Any]:
             resource: [[t, forecast(one)] for t, one in rows[:: max(1, len(rows) // MOMENTS)]]
             for resource, rows in found.forecasts.items()
         },
+        "totals": {resource: totals([one for _, one in rows]) for resource, rows in found.forecasts.items()},
     }
 
 

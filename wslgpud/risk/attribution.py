@@ -107,7 +107,7 @@ def _dispensable(times: list[float]) -> int:
     """Return the index of the most dispensable time: its neighbours are close for its age."""
 
     def worth(i: int) -> float:
-        return (times[i + 1] - times[i - 1]) / max(1e-9, times[-1] - times[i])
+        return (times[i + 1] - times[i - 1]) / (times[-1] - times[i])
 
     return min(range(1, len(times) - NEWEST_KEPT), key=worth)
 
@@ -256,7 +256,7 @@ class GpuAttribution:
             if self._since.get(holder, t) <= start and (history := self._held.get(holder)):
                 then_t, then = next((point for point in history if point[0] >= start), history[-1])
             if used - then > most:
-                best, most, seconds = holder, float(used - then), max(t - then_t, 1e-3)
+                best, most, seconds = holder, float(used - then), t - then_t
         rate = most / seconds
         if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
             share = min(1.0, rate / lost_rate)

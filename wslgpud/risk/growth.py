@@ -156,7 +156,7 @@ class Scale:
         if n >= BLOCKS - 2 and maxima[1] >= reference:
             since, reference = self.ends[1], maxima[1]
         gain, window = now - reference, t - since
-        if gain <= noise or window <= 0.0:
+        if gain <= noise:
             return None
         # The last three of n + 1 blocks must rise by at least half of the average of three.
         if (now - maxima[-3]) * (n + 1) < 1.5 * gain:

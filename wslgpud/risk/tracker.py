@@ -84,7 +84,7 @@ class Tracker:
         """Return the seconds by which a sample at ``t`` is overdue, or 0 if it is about on time."""
         late = t - self.t
         usual = max(self.settings.gap_seconds, 6.0 * self._interval)
-        return late if math.isfinite(late) and self._interval > 0 and late > usual else 0.0
+        return late if self._interval > 0 and late > usual else 0.0
 
     @property
     def rate(self) -> float | None:
