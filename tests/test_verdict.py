@@ -135,6 +135,8 @@ def test_a_calm_machine_says_what_is_left_of_as_many_resources_as_a_line_has_roo
     assert str(decide([ROOMY, *groups], []).message) == (
         "Memory is fine: RAM 30 of 50 GiB, cgroup /a 1.0 of 2.0 GiB left"
     )
+    cards = [Forecast(f"gpu{i}", Level.OK, GIB, 2 * GIB) for i in range(4)]
+    assert str(decide(cards, []).message).endswith("GPU 1 1.0 of 2.0 GiB, GPU 2 1.0 of 2.0 GiB left"), "three at most"
 
 
 def test_a_card_without_room_is_not_fine_before_anybody_knows_how_it_came_to_that():
