@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pwd
 import re
 import stat
 import subprocess
@@ -147,6 +148,7 @@ class Seconds:
         self._second, self._thread = 0, threading.current_thread()
         self.looked, self.counted = list[int](), list[int]()
         self.told, self.warned = list[tuple[int, int, int]](), list[tuple[int, str, float | None]]()
+        self.paces = dict[int, float]()
         for name, stand_in in (
             ("time", self),
             ("_daemon", self._look),
@@ -189,6 +191,7 @@ class Seconds:
     def _put(self, _: str, note: dict[str, Any]) -> None:
         if self._mine:
             self.told.append((self._second, note["steps"], note["began_mono"]))
+            self.paces[self._second] = note.get("step_seconds", 0.0)
 
 
 def test_a_daemon_is_looked_for_every_five_seconds_and_asked_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +205,14 @@ def test_a_note_is_written_when_steps_were_made_and_a_daemon_is_there(monkeypatc
     seen = Seconds(monkeypatch, Companion(), {8: {}, 20: None}, {9: 3, 15: 7, 21: 9})
 
     assert seen.told == [(11, 3, 1000), (15, 7, 1000)]
+
+
+def test_the_pace_is_that_of_as_many_seconds_as_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(companion, "PACES", 4)
+    ever_faster = {second: second if second <= 20 else 2 * second - 20 for second in range(1, 40)}
+
+    paces = Seconds(monkeypatch, Companion(), {1: {}}, ever_faster).paces
+    assert [paces[second] for second in (20, 21, 22, 23)] == [1.0, 3 / 4, 3 / 5, 3 / 6]
 
 
 def test_each_level_of_a_warning_is_passed_on_once_and_again_after_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,6 +325,8 @@ def test_a_worker_is_a_child_with_memory_of_its_own() -> None:
 def test_ram_is_counted_without_shared_pages_and_with_that_of_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(companion, "_pages", lambda pid: (10, 3))
     one = Companion()
+    one._read()
+    assert one._memory["ram"]["used"] == 7 * os.sysconf("SC_PAGE_SIZE")
     one._workers_bytes = 5
     one._read()
 
@@ -330,3 +343,45 @@ def test_the_pace_is_that_of_the_last_minute_and_needs_half_of_one_to_be_the_usu
     assert "usual_step_seconds" not in paced(30, 4)
     assert paced(31, 4)["usual_step_seconds"] == 0.25
     assert paced(2, 4)["began_mono"] == 1.5
+
+
+def test_memory_is_read_at_most_five_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, optimizer, now, read = Companion(), object(), [0.0], list[float]()
+    monkeypatch.setattr(companion, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(one, "_note", lambda *_: read.append(now[0]))
+    one._of, one._heard = (lambda: optimizer), True
+    for sixteenth in range(160, 192):
+        now[0] = sixteenth / 16
+        one.stepped(optimizer)
+
+    assert read == [10.0, 10.25, 10.5, 10.75, 11.0, 11.25, 11.5, 11.75]
+
+
+def test_of_many_workers_the_first_64_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    children = " ".join(map(str, range(1, 41))).encode()
+    monkeypatch.setattr(companion, "_contents", lambda path: children)
+    monkeypatch.setattr(os, "listdir", lambda path: ["1", "2"])
+
+    assert companion._children() == [*range(1, 41), *range(1, 25)]
+
+
+def test_of_a_daemons_note_16_kib_are_read_and_a_longer_one_is_none(place: Path) -> None:
+    note, told = place / f"{companion._DAEMON}1.json", json.dumps({"pid": os.getpid()}).encode()
+
+    note.write_bytes(told.ljust(1 << 14))
+    assert companion._daemon() == {"pid": os.getpid()}
+    note.write_bytes(told.rjust((1 << 14) + 1))
+    assert companion._daemon() is None
+
+
+def test_root_the_services_account_and_the_programs_own_user_are_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def accounts(name: str) -> SimpleNamespace:
+        if name != "wslgpud":
+            raise KeyError(name)
+        return SimpleNamespace(pw_uid=990)
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(pwd, "getpwnam", accounts)
+    assert set(companion._trusted.__wrapped__()) == {0, 990, 1000}
+    monkeypatch.setattr(companion, "_SERVICE", "nobody has it")
+    assert set(companion._trusted.__wrapped__()) == {0, 1000}
