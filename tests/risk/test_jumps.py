@@ -89,3 +89,30 @@ def test_a_jump_that_no_longer_stands_does_not_stand_again() -> None:
 
     assert not jumps.standing(0.33)
     assert not jumps.standing(0.30)
+
+
+def test_what_comes_first_may_be_a_jump_too() -> None:
+    jumps = Jumps(LEAST)
+    jumps.update(0.1, new_block=True)
+
+    assert is_jump(jumps.update(0.3, new_block=False), 0.2)
+    assert is_jump(last(0.1, 0.3), 0.2)
+
+
+def test_what_was_used_from_the_start_is_no_jump_that_stands() -> None:
+    assert not after(0.95)[0].standing(0.95)
+
+
+def test_of_a_jump_within_a_block_only_what_comes_on_top_is_added() -> None:
+    jumps, _ = after(*FLAT_START)
+    shifts = [jumps.update(share, new_block=False) for share in (0.30, 0.31, 0.35)]
+
+    assert is_jump(shifts[0], 0.20)
+    assert shifts[1:] == [Shift(pytest.approx(0.01)), Shift(pytest.approx(0.04))]
+
+
+def test_a_jump_back_to_its_old_height_after_a_long_time_has_teeth_of_its_own() -> None:
+    again = (*FLAT_START, 0.30, *(0.1,) * (REMEMBERED - 1), 0.30)
+
+    assert is_jump(last(*again), 0.2)
+    assert last(*again, *(0.1,) * 10, 0.30) == NONE
