@@ -82,6 +82,7 @@ def test_several_programs_are_named_together_where_none_has_half_the_two_largest
 
     assert (str(several.who), several.kind) == ("several: a 40 %, b 30 %", "group")
     assert (several.rate, several.share) == (80 * MIB, pytest.approx(0.8))
+    assert lost(*ten_seconds((0, 400, "a"), (0, 400, "b"), (0, 400, "c"))).share == 1.0, "never more than all"
     assert lost(*ten_seconds((0, 260, "a"), (0, 240, "b"))).kind == "group"
     assert lost(*ten_seconds((0, 260, "a"), (0, 239, "b"))).kind == "unknown"
 
@@ -147,7 +148,7 @@ def test_holdings_are_kept_every_other_second_for_three_hours_the_newest_closest
 
     assert len(times) == MOST_SNAPSHOTS
     assert times[-10:] == [float(t) for t in range(4 * 3600 - 20, 4 * 3600, 2)]
-    assert times[-1] - times[0] <= 3 * 3600
+    assert 2.5 * 3600 < times[-1] - times[0] <= 3 * 3600
     assert times == sorted(times)
     assert attribution.ram_culprit(Observation(t=14399.0, processes=(process(1, 14399 * MIB),)), 60.0, MIB).rate == (
         pytest.approx(MIB, rel=0.3)

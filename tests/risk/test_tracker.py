@@ -8,6 +8,7 @@ import pytest
 
 from wslgpud.model import Level
 from wslgpud.risk.headroom import Room
+from wslgpud.risk.levels import Danger
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.stalls import Pressure
 from wslgpud.risk.tracker import Circumstances, ResourceState, Tracker
@@ -84,6 +85,20 @@ def test_stalls_kills_and_commands_that_need_more_are_dangers(around: Circumstan
 
     assert state.level == level
     assert (state.early_seconds is None) == (state.danger is None or state.danger.cause == "expected")
+
+
+@pytest.mark.parametrize(
+    ("around", "danger"),
+    [
+        (Circumstances(exhausted="killed"), Danger("oom", 1.0, 0.0, 0.0)),
+        (Circumstances(pressure=Pressure(0.2)), Danger("pressure", 0.6, 60.0, 10.0)),
+        (Circumstances(pressure=Pressure(0.4)), Danger("pressure", 0.95, 60.0, 10.0)),
+        (Circumstances(wanted_bytes=20_000), Danger("expected", 0.3, 900.0, 10.0)),
+        (Circumstances(wanted_bytes=30_000), Danger("expected", 0.6, 900.0, 10.0)),
+    ],
+)
+def test_how_certain_each_danger_is_and_how_far_away(around: Circumstances, danger: Danger) -> None:
+    assert update(at_rest(), 11.0, 0.2, around).danger == danger
 
 
 @pytest.mark.parametrize(
