@@ -44,7 +44,13 @@ def test_programs_without_a_pid_are_not_compared_with_one_another():
 def test_where_the_driver_tells_no_memory_the_newest_is_only_suspected():
     old, new = GpuProcess(7, "Xwayland", None), GpuProcess(0, "python", None)
     culprit = blamed(*[(old,)] * 5, *[(old, new)] * 5)
-    assert (str(culprit.who), culprit.kind) == ("probably python (in another container or VM)", "guess")
+    assert (str(culprit.who), culprit.kind, culprit.pid) == (
+        "probably python (in another container or VM)",
+        "guess",
+        None,
+    )
+    culprit = blamed(*[(new,)] * 5, *[(new, old)] * 5)
+    assert (str(culprit.who), culprit.kind, culprit.pid) == ("probably Xwayland (pid 7)", "guess", 7)
 
 
 def test_of_a_full_group_one_of_its_own_is_blamed_and_not_one_that_grows_as_fast_elsewhere():

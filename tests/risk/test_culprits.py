@@ -131,6 +131,7 @@ def test_growth_is_counted_from_the_window_s_start_of_five_seconds_at_least() ->
     assert rate(8.0) == pytest.approx(100 * (9**2 - 5**2) / 8)
     assert rate(1.0) == rate(5.0) == rate(6.0) == pytest.approx(100 * (9**2 - 6**2) / 6)
     assert rate(100.0) == pytest.approx(100 * 9**2 / 18)
+    assert lost(*steps[:4:3], rate=MIB, window=100.0).rate == pytest.approx(150 * MIB), "all that is known"
 
 
 def test_swapped_out_memory_is_held_and_a_new_process_has_grown_by_all_it_holds() -> None:
@@ -231,6 +232,8 @@ def test_on_a_card_growth_counts_from_the_window_s_start_and_half_of_the_loss_na
     assert growing(300).share == 1.0
     assert growing(49).kind == "unknown"
     assert growing(50, rate=0.0).kind == "unknown"
+    ever_faster = on_card(*(card(GpuProcess(7, "python", 10 * t**2 * MIB)) for t in range(10)))
+    assert ever_faster.rate == 10 * (9**2 - 4**2) / 5 * MIB
 
 
 def test_a_program_that_came_within_the_window_has_taken_all_it_holds_since_the_window_s_start() -> None:
