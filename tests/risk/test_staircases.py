@@ -151,7 +151,7 @@ def test_earlier_steps_belong_to_it_as_far_as_their_waits_are_alike() -> None:
     assert still(10, 30, 10) == 12.5, "not beyond the first that is not"
 
 
-def test_its_certainty_is_that_of_a_climb_since_its_first_step() -> None:
+def test_its_certainty_is_that_of_a_climb_since_its_first_step_and_a_stacks_since_the_first_of_four() -> None:
     found, ended, height = ledger((10, 10, 10), ALIKE)
     asked: list[tuple[float, float]] = []
 
@@ -163,6 +163,12 @@ def test_its_certainty_is_that_of_a_climb_since_its_first_step() -> None:
     assert danger is not None
     assert danger.probability == pytest.approx(0.5 * 3 / 9)
     assert asked[0] == pytest.approx((0.4, 100.0))
+
+    piled, ended, height = ledger((7, 8, 2, 9), (0.05, 0.2, 0.16, 0.21, 0.18))
+    danger = piled.stack(ended + 2.0, 1.0 - height, belief)
+    assert danger is not None
+    assert danger.probability == 0.25
+    assert asked[1] == pytest.approx((0.8, 107.0))
 
 
 def stack(

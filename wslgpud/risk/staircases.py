@@ -104,7 +104,7 @@ class StepLedger:
             eta,
             interval,
             early_seconds=max(eta, interval),
-            still_seconds=max(4.0, 2.5 * (regular + 1)) * interval,
+            still_seconds=2.5 * (regular + 1) * interval,
             next_step=following,
             last_step=sizes[-1],
         )
@@ -131,7 +131,7 @@ class StepLedger:
             eta,
             wait,
             early_seconds=max(eta, wait),
-            still_seconds=max(4.0, 2.5 * len(self._steps)) * wait,
+            still_seconds=2.5 * len(self._steps) * wait,
             next_step=following,
             last_step=last[-1].size,
         )
