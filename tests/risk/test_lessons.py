@@ -247,3 +247,18 @@ def test_a_driver_that_hangs_has_its_card_held_and_one_that_is_gone_has_not():
 
     assert hangs["gpu0"].age_seconds == 1.0
     assert gone == {}
+
+
+def test_of_more_than_256_resources_those_unseen_for_ten_minutes_are_forgotten_or_else_the_one_unseen_for_longest():
+    engine = RiskEngine()
+
+    def known_after(t: float, *names: str) -> set[str]:
+        engine.observe(Observation(t=t, cgroups=tuple(CgroupState(name, 1000, 100) for name in names)))
+        assert {last.key for last in engine._last.values()} == engine._trackers.keys()
+        return {key.removeprefix("cgroup:") for key in engine._trackers}
+
+    first = [f"/{i}" for i in range(255)]
+    assert known_after(0.0, *first) == {*first}
+    assert known_after(1.0, "/256") == {*first, "/256"}
+    assert known_after(600.0, "/257") == {*first[1:], "/256", "/257"}
+    assert known_after(600.5, "/258") == {"/256", "/257", "/258"}
