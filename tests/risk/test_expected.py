@@ -245,3 +245,39 @@ def test_vram_is_expected_of_the_card_it_was_on():
 def test_a_recording_keeps_what_was_announced():
     seen = Observation(1.0, expected=announced(9.0, pids=(7, 8)))
     assert observation_from_row(json.loads(json.dumps(row_from_observation(seen)))) == seen
+
+
+def running(peak: float, held: float, headroom: float = 20.0) -> tuple[CommandPeaks, Room]:
+    """Return a command that took ``peak`` GiB in 100 s twice and holds ``held`` now, and what is left for it."""
+    peaks = CommandPeaks()
+    run = {"age_seconds": 0.0, "seconds": 100.0, "killed": False, "peaks": {"ram": int(peak * GIB)}}
+    peaks.recall(0.0, {"python train.py": [run, run]}, 60.0)
+    for t, (taken, left) in enumerate([(0.1, 20.0), (held, headroom)]):
+        train = ProcessSample(7, 1, "python", int(taken * GIB), 0, command="python train.py")
+        room = Room("ram", "ram", int(left * GIB), TOTAL * GIB)
+        peaks.push(Observation(2.0 * t, RamState(TOTAL * GIB, room.headroom), processes=(train,)), [room], ())
+    return peaks, room
+
+
+def test_a_command_that_takes_more_than_twice_as_long_as_before_and_a_minute_is_not_the_same_work():
+    peaks, room = running(8.0, 2.0)
+
+    assert peaks.wish(260.0, room, ()) == (6 * GIB, "python train.py (pid 7)", 8 * GIB)
+    assert peaks.wish(260.1, room, ()) is None
+
+
+@pytest.mark.parametrize(
+    ("peak", "held", "headroom", "calm"),
+    [
+        *[(20.0, 2.1, 20.0, True), (20.0, 2.0, 20.0, False)],  # what is missing takes nine tenths of what is left
+        *[(2.0, 2.03, 20.0, True), (2.0, 2.05, 20.0, False)],  # never as much as now
+        *[(8.0, 1.21, 20.0, True), (8.0, 1.19, 20.0, False)],  # hardly any memory
+        *[(8.0, 2.1, 16.0, True), (8.0, 1.9, 16.0, False)],  # others have taken more
+    ],
+)
+def test_a_growth_is_doubted_where_a_command_came_this_far_before_the_rest_fits_and_it_is_what_grows(
+    peak: float, held: float, headroom: float, *, calm: bool
+):
+    peaks, room = running(peak, held, headroom)
+
+    assert peaks.calm(room) == (2 if calm else 0)
