@@ -203,7 +203,10 @@ class ReplicationSource:
         started = {row.id: row.started_ms for row in rows}
         self._run = ours, started.get(ours, 0)
         known = self._source.run[1] == started.get(self._source.run[0])
-        if self._source.file == made and known and max(self._source.copied.values(), default=low) <= newest:
+        reached = max(self._source.copied.values(), default=low)
+        # the row of a new run comes after all that earlier ones have copied
+        whole = reached < ours if ours > self._source.run[0] else reached <= newest
+        if self._source.file == made and known and whole:
             return
         with connection.begin():
             ids = (select(func.max(t.c.id)).where(schema.of_host(t, self.host_id)) for t in schema.NUMBERED)

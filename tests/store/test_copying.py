@@ -1,0 +1,165 @@
+"""The rows of a machine's file come to a central database in order, each once, under numbers of their own."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+
+import pytest
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Event, Level, StressResult, Transition
+from wslgpud.store import LockedError, Reader, Store, replication, schema
+from wslgpud.store.replication import ReplicationSource
+from wslgpud.store.store import _Central
+from wslgpud.words import Message
+
+#: the first number of a second host's rows
+SECOND = 1 << schema.ROW_BITS
+
+
+@pytest.fixture
+def server(file, settings, clock, made):
+    """A central database, here a file like any other, in which another machine has the first numbers."""
+    path = file.with_name("central.db")
+    with Store(path, settings, host_name="other", clock=clock) as store:
+        store.append(made.snapshot(made.T0, {made.RATIO: 0.5}))
+        assert store.flush()
+    return path
+
+
+@pytest.fixture
+def copy(file, server, settings, clock, made):
+    """Return a function that copies what waits in the file, and returns up to which row it may be sealed there."""
+
+    def copied(own=file, machine=""):
+        ((run,),) = made.query(own, "SELECT max(id) FROM daemon_run")
+        rows = {}
+        source = ReplicationSource(str(own), "pc", machine, lambda: run, rows.__setitem__)
+        central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
+        assert central.writer.close(300)
+        assert central.stats.error == ""
+        assert source.waiting_ticks == 0
+        source.close()
+        return rows
+
+    return copied
+
+
+def warn(store, made, resource):
+    change = Transition(made.T0, 1.0, resource, "r", Level.OK, Level.CRITICAL, Message("full soon"))
+    return store.outbox.record(change, {"mail": {"text": resource}})
+
+
+def append(store, made, seconds, urgent=True):
+    for second in seconds:
+        event = Event("x", made.T0 + second, str(second), {})
+        values = {made.EVENTS: second, (made.BYTES, "x"): second % 7}
+        store.append(made.snapshot(made.T0 + second, values, events=(event,)), urgent=urgent)
+    assert store.flush()
+
+
+def test_rows_of_each_kind_follow_in_order_with_what_they_refer_to(
+    copy, file, server, settings, clock, made, monkeypatch
+):
+    monkeypatch.setattr(replication, "_AT_ONCE", 16)
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        append(store, made, range(35))
+        changes = [warn(store, made, resource) for resource in "ab"]
+        store.record_stress(StressResult(made.T0, "GPU-a", 0, "RTX", "passed"))
+        for step in (1, 2):
+            store.learn("ram", {"step": step})
+        assert store.flush()
+        ((last,),) = made.query(file, "SELECT max(id) FROM batch")
+
+        assert copy() == {0: last}
+        with Reader(str(server), "pc") as reader:
+            assert made.read_all(reader, "made_events") == [(second, second) for second in range(35)]
+            assert made.read_all(reader, "made_bytes") == [(second, second % 7) for second in range(35)]
+            assert made.read_all(reader, "made_ratio") == [(0, 0.5)]
+            assert [event.text for event in reader.events(0, 1e10)] == [str(second) for second in range(35)]
+            assert [(n - SECOND, one.resource) for n, one in reader.transitions()] == [*zip(changes, "ab", strict=True)]
+            sent = [(one.transition_id - SECOND, one.done_wall) for one in reader.deliveries(0, 1e10)]
+            assert sent == [(number, None) for number in changes]
+            assert reader.count_stress_runs() == 1
+        assert made.query(server, "SELECT document FROM learned") == [('{"step": 2}',)]
+        ((started, stopped),) = made.query(server, f"SELECT started_ms, stopped_ms FROM daemon_run WHERE id > {SECOND}")
+        assert (started, stopped) == (made.T0 * 1000, None)
+        ids = [number for (number,) in made.query(server, f"SELECT id FROM batch WHERE id > {SECOND} ORDER BY slot")]
+        assert all(one < other for one, other in pairwise(ids))
+
+
+def test_nothing_is_copied_twice_and_what_ends_later_ends_there_too(copy, file, server, settings, clock, made):
+    def held():
+        tables = ("batch", "event", "transition", "outbox", "daemon_run")
+        return [made.query(server, f"SELECT count(*) FROM {name} WHERE id > {SECOND}")[0][0] for name in tables]
+
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        append(store, made, range(3))
+        warn(store, made, "a")
+        warn(store, made, "b")
+        assert store.flush()
+        copy()
+        before = held()
+        copy()
+        assert held() == before == [3, 3, 2, 2, 1]
+
+        clock.now += 5
+        store.outbox.tried(store.outbox.unsent()[1].id, done=True)
+    copy()
+    with Reader(str(server), "pc") as reader:
+        ended = [(one.payload["text"], one.done_wall) for one in reader.deliveries(0, 1e10)]
+    assert ended == [("a", None), ("b", made.T0 + 5)]
+    (run,) = made.query(server, f"SELECT stopped_ms, clean FROM daemon_run WHERE id > {SECOND}")
+    assert run == ((made.T0 + 5) * 1000, 1)
+    assert held() == before
+
+
+def test_a_file_restored_from_a_backup_goes_on_after_what_was_copied(copy, file, server, settings, clock, made):
+    restored = file.with_name("restored.db")
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        append(store, made, range(3))
+        with closing(sqlite3.connect(restored)) as backup, closing(sqlite3.connect(file)) as source:
+            source.backup(backup)
+        append(store, made, range(3, 6))
+        copy()
+    clock.now += 60
+    with Store(restored, settings, host_name="pc", clock=clock) as store:
+        append(store, made, range(60, 63))
+        copy(restored)
+    with Reader(str(server), "pc") as reader:
+        assert [second for second, _ in made.read_all(reader, "made_events")] == [0, 1, 2, 3, 4, 5, 60, 61, 62]
+
+
+def test_the_rows_of_a_new_file_follow_those_of_the_old_one(copy, file, server, settings, clock, made):
+    for number, begin in enumerate((0, 100)):
+        own = file.with_name(f"own{number}.db")
+        with Store(own, settings, host_name="pc", clock=clock) as store:
+            append(store, made, range(begin, begin + 3))
+            copy(own)
+        clock.now += 1
+    with Reader(str(server), "pc") as reader:
+        assert [second for second, _ in made.read_all(reader, "made_events")] == [0, 1, 2, 100, 101, 102]
+
+
+def test_a_metric_that_became_a_counter_is_one_there_too(copy, file, server, settings, clock, made):
+    for kind in ("gauge", "counter"):
+        with Store(file, settings, host_name="pc", clock=clock) as store:
+            store.append(made.snapshot(clock.now, {MetricSpec("made_thing", kind, "", "A thing."): 1}), urgent=True)
+            assert store.flush()
+            copy()
+        clock.now += 1
+    with Reader(str(server), "pc") as reader:
+        assert {ref.metric: kind for ref, kind in reader.kinds("made_thing").items()} == {"made_thing": "counter"}
+        assert made.read_all(reader, "made_thing") == [(0, 1), (1, 1)]
+
+
+def test_the_place_of_another_machine_is_not_taken(copy, file, server, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        append(store, made, range(3))
+        copy(machine="one")
+        copy(machine="one")
+        source = ReplicationSource(str(file), "pc", "two", lambda: None, lambda *_: None)
+        with Reader(str(server)).connected() as connection, pytest.raises(LockedError, match="WHERE name = 'pc'"):
+            source.attach(connection, 1)
