@@ -84,11 +84,6 @@ def decode(block: bytes, count: int, last: int, divisor: int = 1) -> list[Any]:
     return values
 
 
-def rises(block: bytes) -> bool:
-    """Return, from its head alone, whether the integers of a block never decrease."""
-    return not block or (block[0] in _TYPECODES and unpack_numbers(block, 3, 1)[0][2] >= 0)
-
-
 def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
     kind = block[0]
     if kind == _TEXT:
@@ -121,8 +116,6 @@ def _floats(width: int, head: Sequence[int], planes: bytes, divisor: float) -> l
     # numbers below 2**52, plus 2**52: these bits are doubles without conversion
     differences = _little(array("d", _lines(planes, width, struct.pack("<d", _ABOVE))))
     least = float(low - _ABOVE)
-    if unit == 1:
-        return [at / divisor, *[(at := at + (n + least)) / divisor for n in differences]]
     return [at / divisor, *[(at := at + (n + least) * unit) / divisor for n in differences]]
 
 

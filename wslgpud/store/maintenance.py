@@ -277,9 +277,11 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
             tables = schema.metadata.tables
             size = {name: connection.scalar(select(func.pg_total_relation_size(name))) or 0 for name in tables}
             total = sum(size.values())
-    tiers = {tier: sum(size.get(table, 0) for table in tables) for tier, tables in TIERS.items()}
+    if not size:
+        return {}, total, free_bytes
+    tiers = {tier: sum(size[table] for table in tables) for tier, tables in TIERS.items()}
     rest = {template("everything else"): sum(size.values()) - sum(tiers.values())}
-    return tiers | rest if size else {}, total, free_bytes
+    return tiers | rest, total, free_bytes
 
 
 #: limit of reported findings; a damaged page causes hundreds
@@ -340,7 +342,7 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
     mine = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))
     in_order = select(table.c.part, table.c.series).where(mine).order_by(table.c.part, table.c.series)
     # where minutes are kept for less time than samples, the oldest are gone, deleted in this order
-    first = tuple(connection.execute(in_order.limit(1)).first() or (0, 0))
+    first = tuple(connection.execute(in_order.limit(1)).first() or ())
     ids = [series_id for _, series_id in minutes] or [0]
     these = and_(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
     kept = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}

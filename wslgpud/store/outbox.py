@@ -70,12 +70,12 @@ class Outbox:
 
     def _queue(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> None:
         text = json.dumps(payload, ensure_ascii=False)
-        created_wall = round(self._wall(), 3)
-        row = {"channel": channel, "payload": text, "created_ms": round(created_wall * 1000)}
+        created_ms = round(self._wall() * 1000)
+        row = {"channel": channel, "payload": text, "created_ms": created_ms}
         row |= {"attempts": 0, "error": "", "done_ms": None}
         with self._lock:
             number = self._buffer.insert(schema.outbox, row, transition=transition_id)
-            self._unsent[number] = Delivery(number, channel, transition_id, json.loads(text), created_wall)
+            self._unsent[number] = Delivery(number, channel, transition_id, json.loads(text), created_ms / 1000)
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
         """Return the queued deliveries, oldest first, for one channel or all."""

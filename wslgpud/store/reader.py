@@ -324,7 +324,5 @@ def _walls(steps: Steps) -> Iterable[float]:
 
 
 def _one_each(found: list[list[_T]]) -> list[_T]:
-    if len(found) == 1:
-        return found[0]
     by_time = {step[0]: step for some in found for step in some}
     return [by_time[wall] for wall in sorted(by_time)]

@@ -262,16 +262,20 @@ def of_host(table: sa.Table, host_id: int) -> sa.ColumnElement[bool]:
     return table.primary_key.columns.values()[0].between(*row_range(host_id))
 
 
+def insertion(connection: sa.Connection, table: sa.Table) -> Any:
+    """Return the engine's own INSERT, which has ON CONFLICT."""
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table)
+    # Imported late: 2 MiB, needed only with PostgreSQL.
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)
+
+
 def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows, skipping existing keys.
 
     A failed commit may have happened nevertheless, so a batch is rewritten as a whole.
     """
-    make: Any = sqlite.insert
-    if connection.dialect.name != "sqlite":
-        # Imported late: 2 MiB, needed only with PostgreSQL.
-        from sqlalchemy.dialects import postgresql
-
-        make = postgresql.insert
     if rows:
-        connection.execute(make(table).on_conflict_do_nothing(), list(rows))
+        connection.execute(insertion(connection, table).on_conflict_do_nothing(), rows)

@@ -7,8 +7,8 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress, pairwise, repeat
-from operator import add, itemgetter, mul, sub, truediv
+from itertools import compress, islice, repeat
+from operator import add, itemgetter, le, mul, sub, truediv
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Select, Table, bindparam, func, literal, select
@@ -16,7 +16,7 @@ from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import SeriesBlock, decode, find_block, inflate, rises, unpack_sheet, unpack_text
+from wslgpud.store.codec import SeriesBlock, decode, find_block, inflate, unpack_sheet, unpack_text
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.records import SeriesRef
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
@@ -26,8 +26,8 @@ from wslgpud.store.schema import MOST_IDENTITIES, MOST_INFLATED_BYTES, MOST_VALU
 _VALUES = re.compile(r"\[([^]]*)\]|([^],}]*)")
 #: chunks whose times are cached: a day, and 1 MB
 _KEPT_TIMES = 128
-#: whether time only grows, times (ms, or seconds), values
-Piece = tuple[bool, Iterable[Any], Iterable[Number]]
+#: times (ms, or seconds), values
+Piece = tuple[Iterable[Any], Iterable[Number]]
 
 
 class Asked(NamedTuple):
@@ -116,16 +116,13 @@ def refs(connection: Connection, wanted: Sequence[int]) -> Iterator[tuple[int, S
 def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
     times: list[Any] = []
     values: list[Number] = []
-    rising = True
-    for in_order, more_times, more_values in pieces:
-        before = len(times)
+    for more_times, more_values in pieces:
         times += more_times
         values += more_values
         if len(times) > MOST_VALUES:
             count = f"{MOST_VALUES:,}"
             raise StoreError("more than {count} values; request a shorter time, or steps", count=count)
-        rising = rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
-    if not rising:
+    if not all(map(le, times, islice(times, 1, None))):
         # the clock went back; ticks of the same millisecond stay in order of arrival
         order = sorted(range(len(times)), key=times.__getitem__)
         times, values = [times[i] for i in order], [values[i] for i in order]
@@ -189,14 +186,13 @@ def _coarser(connection: Connection, asked: Asked, *, minutes: bool) -> Steps:
 
 
 def _pieces(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
-    """Return (whether time only grows, times, values) of each chunk, then of the newest ticks.
+    """Return the times and values of each chunk, then of the newest ticks.
 
     Milliseconds and stored values are divided by ``per_time`` and ``per_value`` as they are decoded.
     """
     yield from _sealed(connection, asked, per_time, per_value)
     times, values = _newest(connection, asked)
-    rising = all(a <= b for a, b in pairwise(times))
-    yield rising, unscaled(times, per_time), unscaled(values, per_value)
+    yield unscaled(times, per_time), unscaled(values, per_value)
 
 
 def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
@@ -215,7 +211,7 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
             if low_ms < asked.start_ms or high_ms > asked.end_ms:
                 inside = [start <= time <= end for time in times]
                 times, values = list(compress(times, inside)), list(compress(values, inside))
-            yield rises(when), times, values
+            yield times, values
 
 
 @lru_cache(_KEPT_TIMES)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
-from sqlalchemy.dialects import sqlite
 
 from wslgpud.store import schema
 from wslgpud.store.codec import pack_text
@@ -42,8 +41,7 @@ class Slots:
         rows = connection.execute(query).all()
         self._taken = {number: (size, slot) for number, size, slot, unsealed in rows if unsealed}
         self._free = sorted((size, slot) for _, size, slot, unsealed in rows if not unsealed)
-        self._newest = max((slot for *_, slot, _ in rows), default=schema.row_range(host)[0])
-        self._newest = max(self._newest, beyond)
+        self._newest = max(beyond, schema.row_range(host)[0], *(slot for *_, slot, _ in rows))
 
     def write(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
         """Write batches, again after a failed commit that may have happened; return their bytes."""
@@ -51,12 +49,7 @@ class Slots:
             return 0
         sqlite_ = connection.dialect.name == "sqlite"
         placed = [self._placed(row, pack_text(row["data"]) if sqlite_ else row["data"]) for row in rows]
-        make: Any = sqlite.insert
-        if not sqlite_:
-            from sqlalchemy.dialects import postgresql  # imported late, see ``schema.insert_new``
-
-            make = postgresql.insert
-        write = make(_batch)
+        write = schema.insertion(connection, _batch)
         others = {column.name: write.excluded[column.name] for column in _batch.c if not column.primary_key}
         connection.execute(write.on_conflict_do_update(index_elements=[_batch.c.slot], set_=others), placed)
         return sum(len(row["data"]) for row in placed)

@@ -222,8 +222,8 @@ class WriteBuffer:
             self._next_row = max(self._next_row, free)
             if not same_file:
                 self._committed_row = self._synced_row = last_row
-                self.pending.replace(lambda batch: batch._replace(id=self._row_ids(1)))
-                self.events.replace(lambda event: {**event, "id": self._row_ids(1)})
+                self.pending.replace(lambda batch: batch._replace(id=self._row_id()))
+                self.events.replace(lambda event: {**event, "id": self._row_id()})
 
     def look_up(self, connection: Connection) -> bool:
         """Assign numbers to new series: those in the database, else free ones; return whether there were any."""
@@ -257,7 +257,7 @@ class WriteBuffer:
                 for event in sample.events:
                     fields = json.dumps(dict(event.fields), ensure_ascii=False)
                     row = {"ms": round(event.wall * 1000), "kind": event.kind, "text": event.text, "fields": fields}
-                    self.events.put({**row, "id": self._row_ids(1)})
+                    self.events.put({**row, "id": self._row_id()})
             if readings or processes:
                 if urgent or not self._open.takes(ms):
                     self._close_batch()
@@ -335,7 +335,7 @@ class WriteBuffer:
             insert_new(connection, table, [{**row, **ids, "id": self.final_row(number)}])
 
         with self._lock:  # rows of a table reach the file in the order of their ids
-            number = self._row_ids(1)
+            number = self._row_id()
             self.writes.put(insert)
         return number
 
@@ -345,19 +345,19 @@ class WriteBuffer:
 
     def next_row(self) -> int:
         with self._lock:
-            return self._row_ids(1)
+            return self._row_id()
 
     def final_row(self, number: int) -> int:
         """Return the database's id of a row numbered by ``next_row``, perhaps before the database was open."""
         return number + self._shift if number >= PROVISIONAL else number
 
-    def _row_ids(self, count: int) -> int:
-        self._next_row += count
-        return self._next_row - count
+    def _row_id(self) -> int:
+        self._next_row += 1
+        return self._next_row - 1
 
     def _close_batch(self) -> None:
         if self._open.times:
-            self.pending.put(self._open.closed(self._row_ids(1)))
+            self.pending.put(self._open.closed(self._row_id()))
             self._open = OpenBatch()
 
     def _scale(self, readings: Iterable[Reading], into: dict[str, Number]) -> None:
