@@ -130,6 +130,24 @@ def test_a_statement_that_would_take_for_ever_is_ended(file: Path, monkeypatch: 
         assert reader.latest(), "and the next one has all its time"
 
 
+@pytest.mark.parametrize(("most", "ended"), [(2, True), (30, False)])
+def test_a_statement_of_ours_has_time_enough(
+    file: Path, monkeypatch: pytest.MonkeyPatch, most: int, ended: bool
+) -> None:
+    """A row of the query below takes about twelve steps."""
+    monkeypatch.setattr(engines, "_STEPS_A_LOOK", 1000)
+    monkeypatch.setattr(engines, "MOST_STEPS", most * 1000)
+    count = ENDLESS.replace("FROM n)", "FROM n WHERE x < 1000)") + " count(*) FROM n"
+    with Reader(str(file)) as reader:
+        if ended:
+            with pytest.raises(StoreError, match="takes too long"), reader.connected() as connection:
+                connection.exec_driver_sql(count)
+            return
+        for _ in range(5):
+            with reader.connected() as connection:
+                assert connection.exec_driver_sql(count).scalar() == 1000
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the limit can be set since Python 3.11")
 def test_a_row_of_gigabytes_is_not_read(file: Path) -> None:
     spoil(file, "INSERT INTO event VALUES (1, 7000, 'a', printf('%.*c', 100000000, 'x'), '{}')")

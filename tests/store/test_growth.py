@@ -12,10 +12,12 @@ from wslgpud.store.records import Oldest
 NEWEST = 1_800_000_000.0
 
 
-def grown(seconds: float | None, sealed: int = 6000, newest: int = 1200, samples: int = 7200) -> Info:
-    """Return the reported size and growth of a history of that many seconds."""
+def grown(
+    seconds: float | None, sealed: int = 6000, newest: int = 1200, samples: int = 7200, *, known: bool = True
+) -> Info:
+    """Return the reported size and growth of a history of that many seconds, its tables' sizes being ``known``."""
     oldest = Oldest(raw_wall=None if seconds is None else NEWEST - seconds)
-    tiers = {"samples, sealed": sealed, "samples, newest": newest, "minutes": 5000}
+    tiers = {"samples, sealed": sealed, "samples, newest": newest, "minutes": 5000} if known else {}
     return Info(1, ("here",), 3, 1 << 20, 0, 0, tiers, samples, oldest, NEWEST, tuple[Path, ...]())
 
 
@@ -30,3 +32,8 @@ def test_what_a_sample_takes_leaves_out_the_summaries_which_outlive_it() -> None
     assert grown(3600.0).bytes_a_sample == 1.0
     assert grown(3600.0, samples=0).bytes_a_sample is None
     assert grown(3600.0, sealed=0, newest=0).bytes_a_sample is None
+
+
+def test_where_the_sizes_of_tables_are_not_known_nothing_is_foretold() -> None:
+    assert grown(3600.0, known=False).bytes_a_sample is None
+    assert grown(3600.0, known=False).bytes_a_day is None

@@ -6,9 +6,10 @@ import pytest
 
 from wslgpud.model import GpuProcess, GpuSample, ProcessSample, StressFinding, StressResult
 from wslgpud.security.shapes import MalformedError
-from wslgpud.store import ProcessPoint, Store, records
+from wslgpud.store import Outbox, ProcessPoint, Store, records
 from wslgpud.store.records import GpuProcessPoint
 from wslgpud.store.rollup import NONE, Steps, Summary, columns
+from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.words import say
 
 
@@ -97,6 +98,20 @@ def test_stress_runs_come_by_pages_the_newest_last(store, made):
     assert (reader.stress_run(first + 1).wall, reader.stress_run(first + 5)) == (made.T0 - 1, None)
 
 
+def test_what_was_accepted_is_written_at_once_and_what_was_refused_with_the_next_commit(made):
+    woken = []
+    outbox = Outbox(WriteBuffer(), lambda: made.T0 + 0.12345, lambda: woken.append("wake"))
+    for text in ("first", "second"):
+        outbox.post("mail", {"text": text})
+    first, second = outbox.unsent("mail")
+    assert (first.attempts, first.created_wall, woken) == (0, made.T0 + 0.123, ["wake"] * 2)
+
+    outbox.tried(first.id, "refused", done=False)
+    assert ([one.attempts for one in outbox.unsent()], woken) == ([1, 0], ["wake"] * 2)
+    outbox.tried(second.id, done=True)
+    assert ([one.attempts for one in outbox.unsent()], woken) == ([1], ["wake"] * 3)
+
+
 def stress_document(**changed):
     findings = (StressFinding("errors", say("3 words")),)
     run = StressResult(1.5, "GPU-a", 65_535, "RTX", "findings", "", findings, {"driver": "570"}, {"errors": 3})
@@ -110,12 +125,13 @@ def test_a_stress_run_is_what_it_was_and_fields_of_other_versions_are_ignored():
     for name in ("reason", "findings", "key", "values", "detail"):
         del document[name]
     assert records.stress_from_json(document) == StressResult(1.5, "GPU-a", 65_535, "RTX", "findings")
+    assert records.stress_from_json({**document, "wall": 0.0}).wall == 0.0
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("wall", -0.5),
+        ("wall", -0.001),
         ("wall", 1e15),
         ("wall", "now"),
         ("uuid", 5),
