@@ -156,7 +156,22 @@ def test_rows_numbered_before_a_database_is_open_get_its_next_numbers_and_in_ano
 NOISE = "".join(chr(33 + n * n * 7919 % 10007 % 90) for n in range(20_000))
 
 
-@pytest.mark.parametrize(("size", "slot"), [(1, 470), (470, 470), (471, 980), (2000, 2000), (4031, 4096), (4097, 8192)])
+@pytest.mark.parametrize(
+    ("size", "slot"),
+    [
+        (1, 470),
+        (470, 470),
+        (471, 980),
+        (980, 980),
+        (981, 2000),
+        (2000, 2000),
+        (2001, 4030),
+        (4030, 4030),
+        (4031, 4096),
+        (4096, 4096),
+        (4097, 8192),
+    ],
+)
 def test_a_batch_takes_a_slot_that_fills_a_part_of_a_page_or_whole_ones(size, slot):
     assert Slots()._take(size) == (slot, 1)
 

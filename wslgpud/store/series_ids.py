@@ -67,7 +67,7 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Know
     room = {}
     for metric in {key.metric for key in unknown}:
         count = select(func.count()).select_from(schema.series).where(_series.host == host, _series.metric == metric)
-        room[metric] = max(0, MOST_SERIES_OF_NAMES - (connection.scalar(count) or 0))
+        room[metric] = MOST_SERIES_OF_NAMES - connection.execute(count).scalar_one()
     free: Sequence[int] = ()
     if newest + len(unknown) > last:
         taken = {*connection.scalars(select(_series.id).where(mine))}

@@ -1,0 +1,111 @@
+"""What earlier runs left: how the last one ended, what they learned, and what lies under other names of the machine."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from contextlib import closing
+
+import pytest
+
+from wslgpud import __version__
+from wslgpud.model import StressResult
+from wslgpud.store import DaemonRun, Store, all_series, upkeep
+from wslgpud.store.records import Learned
+
+
+@pytest.fixture
+def run(file, settings, clock):
+    """Return a function that opens the history under a name."""
+    return lambda name="pc": Store(file, settings, host_name=name, boot_id="b1", clock=clock)
+
+
+def test_a_run_that_was_killed_ended_with_its_last_tick_as_far_as_known(run, file, clock, made):
+    for second in (None, 7):
+        with run() as store:
+            if second is not None:
+                for later in (0, second):
+                    store.append(made.snapshot(clock.now + later, {made.EVENTS: later}), urgent=True)
+            assert store.flush()
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute(
+                "UPDATE daemon_run SET stopped_ms = NULL, clean = 0 WHERE id = (SELECT max(id) FROM daemon_run)"
+            )
+        began = clock.now
+        clock.now += 60
+        ended = None if second is None else began + second
+        with run() as store:
+            assert store.previous_run == DaemonRun(began, ended, clean=False, version=__version__, boot_id="b1")
+        clock.now += 60
+    stops = [stopped for (stopped,) in made.query(file, "SELECT stopped_ms FROM daemon_run ORDER BY id")]
+    assert stops == [None, (made.T0 + 60) * 1000, (made.T0 + 127) * 1000, (made.T0 + 180) * 1000]
+
+
+def test_of_each_subject_the_last_lesson_is_known_after_a_restart(run, clock, made, file):
+    with run() as store:
+        for number, subject in enumerate(("ram", "GPU-1", "ram")):
+            clock.now = made.T0 + number + 0.25
+            store.learn(subject, {"n": number})
+        assert store.flush()
+        assert made.query(file, "SELECT subject, document FROM learned ORDER BY id") == [
+            ("GPU-1", '{"n": 1}'),
+            ("ram", '{"n": 2}'),
+        ]
+    with run() as store:
+        assert store.learned == {"GPU-1": Learned(made.T0 + 1.25, {"n": 1}), "ram": Learned(made.T0 + 2.25, {"n": 2})}
+
+
+def test_a_stress_run_is_found_by_time_and_card(run, made, file):
+    with run() as store:
+        store.record_stress(StressResult(made.T0 + 0.5, "GPU-a", 0, "RTX", "passed"))
+        assert store.flush()
+    assert made.query(file, "SELECT ms, gpu, verdict FROM stress_run") == [(made.T0 * 1000 + 500, "GPU-a", "passed")]
+
+
+def test_names_under_which_ticks_are_left_are_known_with_their_last_run(run, made, monkeypatch):
+    monkeypatch.setattr(upkeep.Upkeep, "__call__", lambda *_: False)
+    runs = {}
+    for name in ("first", "second", "first", "none"):
+        with run(name) as store:
+            if name != "none":
+                store.append(made.snapshot(made.T0, {made.EVENTS: 1}), urgent=True)
+                runs[name] = store._run_id
+            assert store.flush()
+    with run("new") as store:
+        assert dict(store._earlier_names()) == runs
+
+
+def test_the_latest_value_is_that_of_the_newest_quarter_of_an_hour(run, clock, made, monkeypatch):
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+    with run() as store:
+        for second in range(0, 2000, 100):
+            clock.now = made.T0 + second
+            ended = {made.EVENTS: second} if second < 1800 else {}
+            store.append(made.snapshot(clock.now, {made.RATIO: second / 10_000, **ended}))
+        made.settle(store, clock)
+        found = {ref.metric: (point.wall - made.T0, point.value) for ref, point in store.reader.latest().items()}
+    assert found == {"made_ratio": (1900, 0.19), "made_events": (1700, 1700)}
+
+
+def test_a_sealed_quarter_of_an_hour_in_which_the_clock_went_back_is_read_in_order_of_time(
+    run, clock, made, monkeypatch
+):
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+    seconds = [100, 200, 300, 150, 250, 300, 1000]
+    with run() as store:
+        for number, second in enumerate(seconds):
+            store.append(made.snapshot(made.T0 + second, {made.EVENTS: number}))
+        clock.now = made.T0 + 1000
+        made.settle(store, clock)
+        assert made.read_all(store.reader) == [(100, 0), (150, 3), (200, 1), (250, 4), (300, 2), (300, 5), (1000, 6)]
+        (hour,) = store.reader.summaries(*store.reader.series(), made.T0, made.T0 + 999, 3600)
+    assert hour == (made.T0, 7, 0, 6, 21, 6)
+
+
+def test_a_quarter_of_an_hour_has_so_many_rows_of_processes_and_no_more():
+    def packed(rows: int) -> bytes:
+        return zlib.compress(f"[{','.join(['{}'] * (rows - 1))}]".encode())
+
+    assert len(all_series._parsed(packed(250_000))) == 249_999
+    with pytest.raises(ValueError, match="more than 250000 rows"):
+        all_series._parsed(packed(250_001))

@@ -1,0 +1,104 @@
+"""Upkeep waits for a steady clock, returns only plenty of free pages, and checks the file when it is due."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from wslgpud.config import StoreSettings
+from wslgpud.store import engines, upkeep, wal
+from wslgpud.store.slots import Slots
+from wslgpud.store.store_metrics import StoreStats
+from wslgpud.store.upkeep import NightlyCheck, Upkeep
+from wslgpud.store.write_buffer import WriteBuffer
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def mono(monkeypatch, made):
+    """The monotonic clock of upkeep and log, which stands still until it is set."""
+    clock = made.FakeClock(1000.0)
+    for module in (upkeep, wal):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.mono))
+    return clock
+
+
+@pytest.fixture
+def kept(mono, clock):
+    """The upkeep of a history, with a wall clock that is set apart from the monotonic one."""
+    return Upkeep(StoreSettings(), clock.wall, WriteBuffer(), Slots(), StoreStats())
+
+
+def test_a_clock_is_trusted_after_ten_steady_minutes_and_anew_after_a_jump_of_over_an_hour(kept, mono, clock):
+    def after(seconds: float, jump: float = 0.0) -> bool:
+        mono.now += seconds
+        clock.now += seconds + jump
+        return kept._clock_settled()
+
+    assert [after(0.0), after(599.0), after(1.0)] == [False, False, True]
+    assert [after(1.0, jump=3600.0), after(1.0, jump=-7201.0)] == [True, False]
+    assert [after(599.0), after(1.0)] == [False, True]
+    assert [after(1.0, jump=3601.0), after(599.0), after(1.0)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("pages", "free", "shrinks"), [(2000, 256, False), (2000, 257, True), (10_000, 1000, False), (10_000, 1001, True)]
+)
+def test_free_pages_are_returned_beyond_a_megabyte_and_a_tenth_of_the_file(
+    tmp_path, monkeypatch, mono, clock, pages, free, shrinks
+):
+    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(), Slots(), StoreStats())
+    scripts = []
+    monkeypatch.setattr(engines, "page_counts", lambda _: (pages, free, 4096))
+    monkeypatch.setattr(engines, "run_outside", lambda _, script: scripts.append(script))
+    with engines.writer_engine(str(tmp_path / "h.db")).connect() as connection:
+        assert kept._shrink(connection) is shrinks
+        connection.rollback()
+        assert kept._used(connection) == (pages - free) * 4096
+    assert scripts == ["PRAGMA incremental_vacuum(256)"] * shrinks
+
+
+def test_the_first_check_comes_a_quarter_of_an_hour_after_the_start_and_whenever_it_is_asked_for(file, clock):
+    check = NightlyCheck(str(file), clock.wall, StoreStats(), lambda *_: None)
+
+    def checked() -> bool:
+        check._thread = None
+        check()
+        if check._thread is not None:
+            check._thread.join()
+        return check._thread is not None
+
+    clock.now += 899.0
+    assert not checked()
+    clock.now += 1.0
+    assert [checked(), checked()] == [True, False]
+    check.soon()
+    assert [checked(), checked()] == [True, False]
+
+
+def test_a_clock_that_was_years_ahead_puts_no_check_off(file, clock):
+    clock.now += 3650 * DAY
+    check = NightlyCheck(str(file), clock.wall, StoreStats(), lambda *_: None)
+    clock.now -= 3650 * DAY
+    check()
+    assert check._thread is None
+    clock.now += DAY
+    check()
+    assert check._thread is not None
+
+
+def test_commits_in_calm_are_synced_after_25_seconds_at_the_latest(tmp_path, mono):
+    file = tmp_path / "h.db"
+    log = wal.Wal(engines.writer_engine(str(file)).connect(), file)
+    mono.now += 24.9
+    assert not log.due
+    mono.now += 0.1
+    assert log.due
+    log.connection.exec_driver_sql("CREATE TABLE t (x)")
+    log.connection.commit()
+    log.sync()
+    assert not log.due
+    assert log.inode == engines.identity(engines.log_path(file))
+    log.close()
