@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.store import Reader, Store, StoreError, database, schema
-from wslgpud.store.engines import check_state_folder, sqlite_path, writer_engine
+from wslgpud.store.engines import check_state_folder, lock_path, sqlite_path, writer_engine
 from wslgpud.store.errors import NewerSchemaError, NotADatabaseError, UnwritableError
 from wslgpud.store.maintenance import audit
 
@@ -104,6 +104,15 @@ def test_the_file_can_shrink_and_is_known_as_ours(file, settings):
         assert database.execute("PRAGMA auto_vacuum").fetchone() == (2,)
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert database.execute("PRAGMA application_id").fetchone() == (0x57475055,)
+
+
+def test_the_lock_is_its_owner_s_alone(file, settings):
+    before = os.umask(0)
+    try:
+        Store(file, settings).close()
+    finally:
+        os.umask(before)
+    assert lock_path(file).stat().st_mode & 0o7777 == 0o600
 
 
 def _shape(database):

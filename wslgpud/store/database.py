@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Integer, func, inspect, litera
 
 from wslgpud.store import engines, schema
 from wslgpud.store.errors import ForeignDatabaseError, LockedError, NewerSchemaError
-from wslgpud.store.rollup import DAY
+from wslgpud.store.rollup import COLUMNS, DAY
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ _RECENT = """
                 json_array_elements_text(g.value -> 0) WITH ORDINALITY AS o (value, key),
                 json_each(g.value -> 1) j
         ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host"""
-_COLUMNS = ("n", "last", "below", "above", "over")
 _VALUE = "CASE WHEN s.divisor > 1 THEN CAST(r.{0} AS DOUBLE PRECISION) / s.divisor ELSE r.{0} END AS {1}"
 
 
@@ -89,9 +88,9 @@ def views(dialect: str) -> dict[str, str]:
         "value": _VALUE.format("value", "value"),
         "bits": schema.ROW_BITS,
         "minutes": ", ".join(f"({minute})" for minute in range(15)),
-        "texts": ", ".join(f"{_text(i, dialect)} AS {name}" for i, name in enumerate(_COLUMNS)),
-        "pieces": ", ".join(f"{_piece(name)} AS {name}" for name in _COLUMNS),
-        "numbers": ", ".join(f"{_number(name, dialect)} AS {name}" for name in _COLUMNS),
+        "texts": ", ".join(f"{_text(i, dialect)} AS {name}" for i, name in enumerate(COLUMNS)),
+        "pieces": ", ".join(f"{_piece(name)} AS {name}" for name in COLUMNS),
+        "numbers": ", ".join(f"{_number(name, dialect)} AS {name}" for name in COLUMNS),
     }
     queries = _VIEWS | ({"recent": _RECENT} if dialect == "postgresql" else {})
     return {name: query.format_map(words) for name, query in queries.items()}

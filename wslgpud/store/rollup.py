@@ -20,6 +20,8 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 #: seconds whose minutes share a row: those of a chunk, so that rows are written once
 MINUTE_PART = 900
 _MINUTES = MINUTE_PART // MINUTE
+#: columns of a row of minutes that hold a number for each
+COLUMNS = ("n", "last", "below", "above", "over")
 _INT64_MAX = (1 << 63) - 1
 #: 15 numbers of a width in bytes, in the next wider format of ``struct``
 _WORDS = [Struct(f">{_MINUTES}{code}") for code in "BBHIIQQQQ"]
@@ -185,18 +187,17 @@ def minute_rows(connection: Connection, where: ColumnElement[bool]) -> Iterator[
 
 def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
     """Return the minutes (0 to 14) of one series and part as columns of a row, see ``schema``."""
-    names = ("n", "last", "below", "above", "over")
     base = min(s.last for s in minutes.values())
     distances = {m: [s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low] for m, s in minutes.items()}
     if max(map(max, distances.values())) > _INT64_MAX:
         numbers = {m: (s.n, s.last, s.low, s.high, s.total) for m, s in minutes.items()}
-        columns = [[numbers[m][i] if m in numbers else None for m in range(_MINUTES)] for i in range(len(names))]
-        return {"unit": 0, "base": 0, "data": schema.dumps(columns), **dict.fromkeys(names)}
+        columns = [[numbers[m][i] if m in numbers else None for m in range(_MINUTES)] for i in range(len(COLUMNS))]
+        return {"unit": 0, "base": 0, "data": schema.dumps(columns), **dict.fromkeys(COLUMNS)}
     unit = gcd(*(v for values in distances.values() for v in values)) or 1
-    none = (0,) * len(names)
+    none = (0,) * len(COLUMNS)
     rows = [(minutes[m].n, *(v // unit for v in distances[m])) if m in minutes else none for m in range(_MINUTES)]
     row: dict[str, Any] = {"unit": unit, "base": base, "data": ""}
-    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+    for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
         width = (max(column).bit_length() + 7) // 8
         alike = column.count(column[0]) == _MINUTES
         row[name] = b"".join(number.to_bytes(width, "big") for number in (column[:1] if alike else column))

@@ -42,11 +42,11 @@ class KnownSeries(NamedTuple):
     #: number and kind
     rows: Mapping[Identity, tuple[int, str]]
     #: the highest number in use
-    newest: int = 0
+    newest: int
     #: how many more series a metric with user-chosen names may have
-    room: Mapping[str, int] = {}
+    room: Mapping[str, int]
     #: free numbers of deleted series; filled once ``newest`` approaches the limit
-    free: Sequence[int] = ()
+    free: Sequence[int]
 
 
 def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> KnownSeries:
