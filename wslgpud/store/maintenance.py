@@ -343,8 +343,7 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
     in_order = select(table.c.part, table.c.series).where(mine).order_by(table.c.part, table.c.series)
     # where minutes are kept for less time than samples, the oldest are gone, deleted in this order
     first = tuple(connection.execute(in_order.limit(1)).first() or ())
-    ids = [series_id for _, series_id in minutes] or [0]
-    these = and_(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
+    these = and_(table.c.part.in_(parts), mine)
     kept = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}
     wrong = sum(
         (time // MINUTE_PART * MINUTE_PART, series_id) >= first and not _holds(kept.get((time, series_id)), seen)
