@@ -13,6 +13,7 @@ from wslgpud.model import Event, Level, StressResult, Transition
 from wslgpud.store import LockedError, Reader, Store, replication, schema
 from wslgpud.store.replication import ReplicationSource
 from wslgpud.store.store import _Central
+from wslgpud.store.upkeep import Upkeep
 from wslgpud.words import Message
 
 #: the first number of a second host's rows
@@ -68,6 +69,7 @@ def test_rows_of_each_kind_follow_in_order_with_what_they_refer_to(
         append(store, made, range(35))
         changes = [warn(store, made, resource) for resource in "ab"]
         store.record_stress(StressResult(made.T0, "GPU-a", 0, "RTX", "passed"))
+        store.learn("GPU-a", {"step": 0})
         for step in (1, 2):
             store.learn("ram", {"step": step})
         assert store.flush()
@@ -83,7 +85,7 @@ def test_rows_of_each_kind_follow_in_order_with_what_they_refer_to(
             sent = [(one.transition_id - SECOND, one.done_wall) for one in reader.deliveries(0, 1e10)]
             assert sent == [(number, None) for number in changes]
             assert reader.count_stress_runs() == 1
-        assert made.query(server, "SELECT document FROM learned") == [('{"step": 2}',)]
+        assert made.query(server, "SELECT document FROM learned ORDER BY id") == [('{"step": 0}',), ('{"step": 2}',)]
         ((started, stopped),) = made.query(server, f"SELECT started_ms, stopped_ms FROM daemon_run WHERE id > {SECOND}")
         assert (started, stopped) == (made.T0 * 1000, None)
         ids = [number for (number,) in made.query(server, f"SELECT id FROM batch WHERE id > {SECOND} ORDER BY slot")]
@@ -163,3 +165,45 @@ def test_the_place_of_another_machine_is_not_taken(copy, file, server, settings,
         source = ReplicationSource(str(file), "pc", "two", lambda: None, lambda *_: None)
         with Reader(str(server)).connected() as connection, pytest.raises(LockedError, match="WHERE name = 'pc'"):
             source.attach(connection, 1)
+
+
+def test_ticks_that_wait_for_a_server_are_counted_though_it_is_away(file, server, settings, clock, made, monkeypatch):
+    monkeypatch.setattr(Upkeep, "__call__", lambda *_: False)
+    for name, seconds in (("old", range(2)), ("pc", range(3))):
+        with Store(file, settings, host_name=name, clock=clock) as store:
+            append(store, made, seconds)
+    for name, ticks in (("old", 2), ("pc", 3), ("nobody", 0)):
+        source = ReplicationSource(str(file), name, "", lambda: None, lambda *_: None)
+        assert source.waiting_ticks is None
+        source.again()
+        assert source.waiting_ticks == ticks
+        source.close()
+    ((run,),) = made.query(file, "SELECT max(id) FROM daemon_run")
+    source = ReplicationSource(str(file), "pc", "", lambda: run, lambda *_: None)
+    central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
+    assert central.writer.close(300)
+    assert source.waiting_ticks == 0
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        append(store, made, range(10, 14))
+        source.again()
+        assert source.waiting_ticks == 4
+    source.close()
+
+
+def test_what_an_earlier_run_left_is_copied_once_though_this_one_cannot_open_its_file_yet(
+    copy, file, server, settings, clock, made
+):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        append(store, made, range(3))
+        copy()
+        append(store, made, range(3, 6))
+    source = ReplicationSource(str(file), "pc", "", lambda: None, lambda *_: None)
+    central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
+    assert central.writer.close(300)
+    source.close()
+    clock.now += 60
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        append(store, made, [60])
+        copy()
+    with Reader(str(server), "pc") as reader:
+        assert [second for second, _ in made.read_all(reader, "made_events")] == [*range(6), 60]

@@ -202,7 +202,7 @@ class ReplicationSource:
         rows = local.execute(select(run.id, run.started_ms).where(run.id.in_((ours, self._source.run[0]))))
         started = {row.id: row.started_ms for row in rows}
         self._run = ours, started.get(ours, 0)
-        known = self._source.run[1] == started.get(self._source.run[0])
+        known = self._source.run[1] == started.get(self._source.run[0], 0)
         reached = max(self._source.copied.values(), default=low)
         # the row of a new run comes after all that earlier ones have copied
         whole = reached < ours if ours > self._source.run[0] else reached <= newest
