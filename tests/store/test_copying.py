@@ -39,7 +39,7 @@ def copy(file, server, settings, clock, made):
         rows = {}
         source = ReplicationSource(str(own), "pc", machine, lambda: run, rows.__setitem__)
         central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
-        assert central.writer.close(300)
+        assert central.writer.close(60)
         assert central.stats.error == ""
         assert source.waiting_ticks == 0
         source.close()
@@ -181,7 +181,7 @@ def test_ticks_that_wait_for_a_server_are_counted_though_it_is_away(file, server
     ((run,),) = made.query(file, "SELECT max(id) FROM daemon_run")
     source = ReplicationSource(str(file), "pc", "", lambda: run, lambda *_: None)
     central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
-    assert central.writer.close(300)
+    assert central.writer.close(60)
     assert source.waiting_ticks == 0
     with Store(file, settings, host_name="pc", clock=clock) as store:
         append(store, made, range(10, 14))
@@ -199,7 +199,7 @@ def test_what_an_earlier_run_left_is_copied_once_though_this_one_cannot_open_its
         append(store, made, range(3, 6))
     source = ReplicationSource(str(file), "pc", "", lambda: None, lambda *_: None)
     central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
-    assert central.writer.close(300)
+    assert central.writer.close(60)
     source.close()
     clock.now += 60
     with Store(file, settings, host_name="pc", clock=clock) as store:
@@ -207,3 +207,20 @@ def test_what_an_earlier_run_left_is_copied_once_though_this_one_cannot_open_its
         copy()
     with Reader(str(server), "pc") as reader:
         assert [second for second, _ in made.read_all(reader, "made_events")] == [*range(6), 60]
+
+
+def test_what_ends_while_the_same_daemon_copies_ends_there_too(file, server, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        source = ReplicationSource(str(file), "pc", "", lambda: store._run_id, lambda *_: None)
+        central = _Central(str(server), settings, source, "pc", clock.wall, once=False)
+        warn(store, made, "a")
+        warn(store, made, "b")
+        for done in (False, True):
+            clock.now += 5
+            store.outbox.tried(store.outbox.unsent()[0].id, done=done)
+            assert store.flush()
+            assert central.writer.flush(60)
+        central.close()
+    with Reader(str(server), "pc") as reader:
+        ended = [(one.payload["text"], one.attempts, one.done_wall) for one in reader.deliveries(0, 1e10)]
+    assert ended == [("a", 2, made.T0 + 10), ("b", 0, None)]
