@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts.machines import HERE
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.model import ProcessSample, Reading, Sample
@@ -141,7 +143,11 @@ def test_of_a_wsl_machine_everything_that_makes_it_wsl_is_kept(tmp_path):
         file.write_text(text)
     copy = tmp_path / "copy"
     capture(Host(root), copy)
-    assert "nfs" not in (copy / "root/proc/self/mounts").read_text()
+    assert (copy / "root/proc/self/mounts").read_text().splitlines() == [
+        "/dev/sdc / ext4 rw 0 0",
+        "C:\\134 /mnt/c 9p rw,aname=drvfs 0 0",
+        "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0",
+    ]
     assert not (copy / "root/sys/fs/cgroup/b").exists()
     before, after = Host(root), RecordedHost(copy)
     for source in SOURCES:
@@ -177,10 +183,14 @@ def test_the_kernel_log_is_copied_without_waiting_for_more():
 
 def test_of_the_files_that_were_read_only_what_a_source_needs_is_kept(tmp_path):
     recorder = Recorder(Host(tmp_path))
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/cmdline").write_text("/home/alice/bin/py\0--token=secret\0")
     numbers = " ".join(str(n) for n in range(1, 50))
     recorder.files = {
         "/proc/7/stat": f"7 (py (x)) S {numbers}\n",
         "/proc/7/status": "Name:\tpy\nUid:\t1000\t1000\nVmPeak:\t9 kB\nVmSwap:\t5 kB\n",
+        "/proc/7/cmdline": "/home/alice/bin/py\0--token=secret\0",
+        "/proc/7/maps": "1-2 r-xp 0 0:1 7 /home/alice/libtorch_cuda.so\n2-3 r-xp 0 0:1 8 /home/alice/libtorch_cpu.so\n",
         "/proc/8/stat": f"8 (other) S {numbers}\n",
         "/proc/meminfo": "MemTotal: 7 kB\n",
         "/dev/kmsg": "4,1,2,-;Killed process 7 (py)\n6,2,3,-;usb 1-1: new device\nKilled process\n",
@@ -196,6 +206,8 @@ def test_of_the_files_that_were_read_only_what_a_source_needs_is_kept(tmp_path):
         "/proc/7/stat": f"7 (py (x)) S {' '.join(str(n) for n in range(1, 22))}\n",
         "/proc/7/comm": "py (x)\n",
         "/proc/7/status": "Uid:\t1000\t1000\nVmSwap:\t5 kB\n",
+        "/proc/7/cmdline": "py\0",
+        "/proc/7/maps": "0-1 r-xp 0 00:00 0 /libtorch_\n",
         "/proc/meminfo": "MemTotal: 7 kB\n",
         "/dev/kmsg": "4,1,2,-;Killed process 7 (py)\n",
         "/sys/fs/cgroup/memory.stat": "root\n",
@@ -243,3 +255,46 @@ def test_of_the_formats_of_programs_only_the_one_of_windows_is_kept(tmp_path):
     assert sorted(recorder.names(BINFMT)) == ["WSLInterop", "python3"]
     assert "WSLInterop" in recorder.names("/proc")
     assert recorder.files == {f"{BINFMT}/WSLInterop": ""}
+
+
+def test_what_programs_answered_or_why_they_did_not_is_kept_and_names_nobody(tmp_path):
+    machine = tmp_path / "machine"
+    shutil.copytree(HERE / "wsl2-idle", machine)
+    (machine / "root/proc/sys/kernel/hostname").write_text("alices-pc\n")
+    facts = json.loads((machine / "host.json").read_text())
+    facts["commands"]["wslpath -w /"] = "\\\\wsl.localhost\\alices-pc\\\n"
+    facts["commands"]["wslinfo --networking-mode"] = {"error": "alices-pc does not answer"}
+    (machine / "host.json").write_text(json.dumps(facts))
+    capture(RecordedHost(machine), tmp_path / "copy")
+
+    assert json.loads((tmp_path / "copy/host.json").read_text())["commands"] == {
+        "wslinfo --networking-mode": {"error": "host does not answer"},
+        "wslinfo --version": "2.6.3\n",
+        "wslpath -w /": "\\\\wsl.localhost\\host\\\n",
+    }
+
+
+def test_programs_lose_the_machine_s_name_and_the_kernel_s_tables_keep_their_words(tmp_path):
+    machine = tmp_path / "machine"
+    shutil.copytree(HERE / "wsl2-idle", machine)
+    (machine / "root/proc/sys/kernel/hostname").write_text("Buffers\n")
+    stat = machine / "root/proc/420/stat"
+    stat.write_text(stat.read_text().replace("(node)", "(Buffers)"))
+    capture(RecordedHost(machine), tmp_path / "copy")
+
+    assert "420 (host) S 1" in (tmp_path / "copy/root/proc/420/stat").read_text()
+    assert "Buffers: " in (tmp_path / "copy/root/proc/meminfo").read_text()
+
+
+def test_the_kernel_log_is_read_to_its_end(tmp_path):
+    class Live(Host):
+        live = True
+
+    (tmp_path / "dev").mkdir()
+    os.mkfifo(tmp_path / "dev/kmsg")
+    record = "4,1,2,-;Killed process 7 (py)\n"
+    with (tmp_path / "dev/kmsg").open("r+b", buffering=0) as log:
+        log.write(record.encode())
+        recorder = Recorder(Live(tmp_path))
+
+        assert recorder.read("/dev/kmsg") == record

@@ -303,7 +303,7 @@ class TestPace:
         assert self.delays(1_000, 2_000, 3_000) == [1.0, 1.0, 1.0]
 
     def test_memory_that_will_be_gone_in_ten_seconds_is_sampled_twice_a_second(self) -> None:
-        assert self.delays(12_000, 11_000, 10_000)[-1] == 0.5
+        assert self.delays(12, 11, 10)[-1] == 0.5
 
     def test_the_pace_has_a_floor(self) -> None:
         assert self.delays(10_000, 1_000, 10)[-1] == 0.1

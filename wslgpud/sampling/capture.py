@@ -220,11 +220,12 @@ def _process_file(host: Host, pid: int, kind: str, text: str) -> str:
 def _mounts(text: str, asked: set[str]) -> str:
     """Keep the mounts and mount options that a source uses."""
     kept = []
-    for line, mount in zip((ln for ln in text.splitlines() if ln.count(" ") >= 3), mounts(text), strict=True):
-        if mount.point in asked or mount.windows or mount.type in ("cgroup", "cgroup2"):
-            device, point, kind = line.split(" ")[:3]
-            options = [o for o in mount.options if o in ("ro", "rw", "memory", "aname=drvfs")]
-            kept.append(f"{device} {point} {kind} {','.join(options)} 0 0\n")
+    for line in text.splitlines():
+        for mount in mounts(line):
+            if mount.point in asked or mount.windows or mount.type in ("cgroup", "cgroup2"):
+                device, point, kind = line.split(" ")[:3]
+                options = [o for o in mount.options if o in ("ro", "rw", "memory", "aname=drvfs")]
+                kept.append(f"{device} {point} {kind} {','.join(options)} 0 0\n")
     return "".join(kept)
 
 

@@ -53,8 +53,8 @@ def expected(notes: Iterable[Noted], processes: Iterable[ProcessSample]) -> tupl
         used = note.document.get("used", {})
         who = f"{note.document['who']} (guard {note.who.pid})"
         found += [
-            Expected(str(name), who, peak, used.get(name, 0), pids)
+            Expected(str(name), who, peak, taken, pids)
             for name, peak in note.document.get("peaks", {}).items()
-            if 0 < peak < _MOST_MEMORY_BYTES and 0 <= used.get(name, 0) < _MOST_MEMORY_BYTES
+            if 0 < peak < _MOST_MEMORY_BYTES and 0 <= (taken := used.get(name, 0)) < _MOST_MEMORY_BYTES
         ]
     return tuple(found)
