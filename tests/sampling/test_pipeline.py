@@ -10,7 +10,8 @@ import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
-from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.engine import Assessment, RiskEngine
+from wslgpud.risk.headroom import Failure
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.sampling.sampler import INTERVAL
 
@@ -123,3 +124,18 @@ def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_ne
     assert "training" not in {r.name for r in mended.snapshot.reports}
     assert "internal error: ZeroDivisionError" in reports[0].error
     assert mended.forecasts
+
+
+def test_memory_of_a_card_that_probably_ran_out_is_an_event_that_says_who_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = tuple(Failure("gpu0", "GPU-1", 15 << 30, program) for program in ("train.py", ""))
+    monkeypatch.setattr(RiskEngine, "observe", lambda *_: Assessment((), (), failures))
+    with watching() as machine:
+        events = [event for event in machine.next_tick().snapshot.events if event.kind == "vram_exhausted"]
+
+    failed = "an allocation on GPU 0 has probably failed at 15 GiB"
+    assert [str(event.message) for event in events] == [
+        f"{failed}: train.py ended right after use had grown to that",
+        f"{failed}: much of it was freed right after use had grown to that",
+    ]

@@ -118,7 +118,9 @@ def test_an_allocator_that_runs_out_of_room_is_a_warning_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "most"), [(6 * GIB, 56), (3 * GIB, 32), (100 * MIB, 8)], ids=["room", "half of it", "none for one more"]
+    ("room", "most"),
+    [(6 * GIB, 56), (3 * GIB, 32), (100 * MIB, 8), (128 * MIB - 1, 8), (128 * MIB, 9)],
+    ids=["room", "half of it", "none for one more", "a byte too little", "for one more"],
 )
 def test_how_large_a_batch_may_be_is_told_by_what_each_sample_takes(room: int, most: int) -> None:
     seen = tick(
@@ -161,9 +163,20 @@ def test_what_a_training_keeps_is_shown_with_it_of_the_card_before_ram() -> None
     )
 
 
-@pytest.mark.parametrize(("longest", "lacks"), [(4096, GIB), (3584, 0), (512, 0)])
-def test_whether_the_longest_sequences_fit_is_known_from_shorter_ones(longest: int, lacks: int) -> None:
-    seen = told(note(60, 0, run={"length": 512, "longest": longest}))  # work of 1 GiB, and room for 6
+@pytest.mark.parametrize(
+    ("sequences", "lacks"),
+    [
+        ({"length": 512, "longest": 4096}, GIB),
+        ({"length": 512, "longest": 3584}, 0),
+        ({"length": 512, "longest": 512}, 0),
+        ({"length": 512, "longest": 511}, None),
+        ({"length": 1}, None),
+    ],
+)
+def test_whether_the_longest_sequences_fit_is_known_from_shorter_ones(
+    sequences: dict[str, int], lacks: int | None
+) -> None:
+    seen = told(note(60, 0, run=sequences))  # work of 1 GiB, and room for 6
     changes = RuleEngine().observe(seen)
 
     assert value(seen, metrics.LONGEST_LACKS) == lacks
