@@ -105,7 +105,7 @@ def test_counters_read_after_the_run_still_count_and_its_heat_does_not():
     assert course.values()["temperature_max_celsius"] == 60
 
 
-@pytest.mark.parametrize(("grown", "kinds"), [(100 * MIB, []), (700 * MIB, ["spill"])])
+@pytest.mark.parametrize(("grown", "kinds"), [(256 * MIB, []), (256 * MIB + 1, ["spill"])])
 def test_memory_that_windows_moves_out_meanwhile_is_a_spill(grown, kinds):
     course = run_of(
         {"gpu_temperature_celsius": 50, "shared": 300 * MIB + grown},

@@ -259,10 +259,13 @@ def test_a_worker_that_ends_without_saying_how_has_failed():
     assert (result.verdict, str(result.reason)) == ("failed", "the worker ended without a result")
 
 
-def test_memory_that_does_not_come_back_is_a_finding():
-    result = digest(WorkerOutput(full()), Frame(1.0, gpu(), {}, gpu(used_bytes=1400 << 20)))
+def test_memory_that_does_not_come_back_is_a_finding_and_what_a_driver_keeps_is_none():
+    kept, leaked = (
+        digest(WorkerOutput(full()), Frame(1.0, gpu(), {}, gpu(used_bytes=used << 20))) for used in (1256, 1257)
+    )
 
-    assert [(f.kind, str(f.text)) for f in result.findings] == [("leak", "400 MiB were not freed after the run")]
+    assert kept.findings == ()
+    assert [(f.kind, str(f.text)) for f in leaked.findings] == [("leak", "257 MiB were not freed after the run")]
 
 
 def test_a_worker_that_cannot_be_ended_is_the_worst_of_failures():
@@ -286,6 +289,7 @@ def test_chunks_of_no_bytes_tell_nothing_and_end_no_run():
     assert classify_chunks([empty, empty]) == ["contended", "contended"]
 
 
-def test_a_peak_that_no_card_has_is_left_out():
-    begin = {"event": "begin", "bus_bits": 1 << 40, "memory_kilohertz": 1 << 40}
-    assert "peak_bandwidth" not in digest(WorkerOutput([begin]), Frame(1.8e9, gpu(), {})).values
+@pytest.mark.parametrize(("kilohertz", "peak"), [(4_503_599_627_370, (1 << 50) - 124), (4_503_599_627_371, None)])
+def test_a_peak_that_no_card_has_is_left_out(kilohertz, peak):
+    begin = {"event": "begin", "bus_bits": 1, "memory_kilohertz": kilohertz}
+    assert digest(WorkerOutput([begin]), Frame(1.8e9, gpu(), {})).values.get("peak_bandwidth") == peak

@@ -66,7 +66,7 @@ class Sampler:
         for lane in [lane for lane in lanes if lane.start([slot for slot in due if slot.lane is lane])]:
             # `wslgpud status` and READY rely on the first snapshot: it must be complete.
             patience = min(lane.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
-            left = None if self._patient else max(0.0, started + patience - self._clock.mono())
+            left = None if self._patient else started + patience - self._clock.mono()
             done = lane.done.wait(left)
             lane.overdue = not done and patience == lane.deadline_seconds
         self._sequence += 1

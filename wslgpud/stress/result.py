@@ -192,8 +192,8 @@ def _values(
             moved = 2 if kind == "change" else 1
             rates = sorted(moved * row["bytes"] / row[kind] for row in speeds)
             known[f"{kind}_min"], known[f"{kind}_median"] = rates[0], median(rates)
-    for released in events.get("released", ())[:1]:
-        known["leak_bytes"] = max(0, released["still_taken"])
+    if released := events.get("released"):
+        known["leak_bytes"] = max(0, released[0]["still_taken"])
     after = frame.after.used_bytes if frame.after else None
     if after is not None and before.used_bytes is not None:
         known["left_behind_bytes"] = max(0, after - before.used_bytes)
