@@ -139,11 +139,13 @@ AWAY_SECONDS = 60.0
 _GPU_FIELDS = {f"gpu_memory_{name}_bytes": f"{name}_bytes" for name in ("total", "used", "free", "reserved")}
 _SPECS: dict[str, MetricSpec] = {
     spec.name: spec
-    for spec in (*(spec for source in _OBSERVED for spec in source.metrics), *gpu.FED)
-    if spec.name in _GPU_FIELDS or not spec.name.startswith("gpu")
+    for spec in (
+        *(spec for source in _OBSERVED for spec in source.metrics),
+        *(spec for spec in gpu.FED if spec.name in _GPU_FIELDS),
+    )
 }
 #: metrics that every tick has
-_TELLING = {"gpu_memory_used_bytes", *(name for name in _SPECS if name.startswith("memory_available"))}
+_TELLING = {"gpu_memory_used_bytes", "memory_available_bytes"}
 
 T = TypeVar("T")
 Known = dict[SeriesRef, tuple[float, model.Number]]

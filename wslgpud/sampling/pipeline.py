@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,18 +68,18 @@ class SamplingPipeline:
         self._lessons_mono = host.clock.mono()
         self._card_ends: Mapping[str, float] = {}
         self._pace = SamplingPace(config.sampling)
-        self._interval, self._fastest = config.sampling.interval_seconds, config.sampling.fastest_seconds
-        self._last_full: float | None = None
-        self.delay_seconds = self._interval
+        self._settings = config.sampling
+        self._last_full_mono = -math.inf
+        self.delay_seconds = config.sampling.interval_seconds
 
     def tick(self) -> tuple[PipelineState, Sequence[Transition]]:
         """Take one sample and assess it."""
         now = self.host.clock.mono()
         # The tick nearest to the ordinary interval is a full one: at 0.8 s, expensive sources would otherwise be read
         # every 1.6 s, less often than on a calm machine.
-        fast = self._last_full is not None and now - self._last_full + self.delay_seconds / 2 < self._interval
+        fast = now - self._last_full_mono + self.delay_seconds / 2 < self._settings.interval_seconds
         if not fast:
-            self._last_full = now
+            self._last_full_mono = now
         sampled = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         notes = self._notes.read()
         observation = observation_of(sampled)
@@ -95,7 +96,7 @@ class SamplingPipeline:
 
     def hurry(self) -> None:
         """Take the next sample as soon as may be: what is left of memory can go at any moment."""
-        self.delay_seconds = self._fastest
+        self.delay_seconds = self._settings.fastest_seconds
 
     def _assess(self, observation: Observation, wall: float) -> tuple[Assessment, SourceReport]:
         """Run the engine. A bug in it costs its memory, never the samples, the metrics or the page."""

@@ -49,9 +49,8 @@ def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[For
                 yield from _of(memory, (*process, resource), headroom.get(resource), note.document)
 
 
-def claimed(notes: Iterable[Noted], gpus: Iterable[GpuSample]) -> tuple[GpuSample, ...]:
+def claimed(notes: Iterable[Noted], gpus: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
     """Return the GPUs with the memory that trainings report for themselves; none can report for another process."""
-    gpus = tuple(gpus)
     cards = {gpu.uuid: gpu.uuid for gpu in gpus} | ({"": gpus[0].uuid} if len(gpus) == 1 else {})
     told: dict[str, list[GpuProcess]] = {}
     for note in notes:

@@ -78,7 +78,7 @@ class Course:
             "memory_clock_hertz": self.high.get("gpu_clock_hertz:memory"),
             "sm_clock_hertz": self.high.get("gpu_clock_hertz:sm"),
             "slowed_ratio": self.slowed / self.samples if throttles else None,
-            "shared_grown_bytes": max((0, *shared)) if shared else None,
+            "shared_grown_bytes": max(0, *shared) if shared else None,
             "ecc_corrected": self.grown(ECC),
             "ecc_uncorrected": self.grown("gpu_ecc_errors:uncorrected"),
             "remapped_rows": self.grown("gpu_remapped_rows:uncorrectable"),
