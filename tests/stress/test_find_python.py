@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from wslgpud.stress import find_python
 from wslgpud.stress.find_python import Python, candidates, command, home_folders
 
 MADE_FOR_US = Path("/opt/wslgpud.stress/bin/python3")
@@ -26,11 +27,13 @@ def test_root_looks_into_the_homes_of_people_and_its_own(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("uid", [0, 1000])
-def test_the_likeliest_places_come_first_and_root_follows_no_link(
+def test_the_likeliest_places_come_first_and_root_follows_no_link_and_no_users_mount(
     uid: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: uid)
+    monkeypatch.setattr(find_python, "users_mounts", lambda: {str(tmp_path / "mounted"): 1001})
     (tmp_path / "project").mkdir()
+    (tmp_path / "mounted").mkdir()
     (tmp_path / "linked").symlink_to("/")
     (tmp_path / "file").touch()
     found = [*candidates({"CONDA_PREFIX": "/conda", "PATH": "/programs:"}, [tmp_path])]
@@ -40,6 +43,7 @@ def test_the_likeliest_places_come_first_and_root_follows_no_link(
     assert found[: len(likeliest) + 2] == [*likeliest, Path("/programs/python3"), Path("python3")]
     assert tmp_path / "project/.venv/bin/python3" in found
     assert (tmp_path / "linked/.venv/bin/python3" in found) == (uid != 0)
+    assert (tmp_path / "mounted/.venv/bin/python3" in found) == (uid != 0)
     assert tmp_path / "file/.venv/bin/python3" not in found
 
 

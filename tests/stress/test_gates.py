@@ -24,6 +24,11 @@ def test_an_idle_gpu_may_be_tested():
             "the GPU is busy: 5 % in the last 30 s",
         ),
         (
+            Surroundings([*IDLE[:16], *[gpu(utilization_ratio=0.1)] * 14]),
+            Surroundings([*IDLE[:15], *[gpu(utilization_ratio=0.1)] * 15]),
+            "the GPU is busy: 10 % in the last 30 s",
+        ),
+        (
             Surroundings([*IDLE[:29], gpu(utilization_ratio=0.2)]),
             Surroundings([*IDLE[:28], *[gpu(utilization_ratio=0.2)] * 2]),
             "the GPU is busy: 20 % in the last 30 s",

@@ -50,7 +50,7 @@ def obstacles(seen: Surroundings, settings: Stress) -> Iterator[Message]:
 def _of_card(samples: Sequence[GpuSample], settings: Stress) -> Iterator[Message]:
     last = samples[-1]
     if busy := sorted(s.utilization_ratio for s in samples if s.utilization_ratio is not None):
-        middle, high = busy[len(busy) // 2], busy[min(len(busy) - 1, int(0.95 * len(busy)))]
+        middle, high = busy[len(busy) // 2], busy[int(0.95 * len(busy))]
         if middle >= IDLE_MEDIAN or high >= IDLE_P95:
             facts = {"busy_ratio": high, "past_seconds": settings.settle_seconds}
             yield say("the GPU is busy: {busy_ratio} in the last {past_seconds}", **facts)
