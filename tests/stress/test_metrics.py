@@ -39,3 +39,52 @@ def test_a_run_says_with_what_it_was_made_so_that_drivers_can_be_compared() -> N
     shown = values(night(1, driver="591.44"), stress_metrics.RUN)
 
     assert shown == {("591.44", "2.13.0", "", "nightly"): 1}
+
+
+def test_all_runs_of_a_card_are_counted_and_the_figures_are_those_of_the_last_complete_one() -> None:
+    found = [("errors", "one"), ("errors", "two"), ("leak", "three")]
+    third = night(3, verdict="findings", findings=found, errors=7, slowed_ratio=0.25, peak_bandwidth=1000e9)
+    runs = [night(1), night(2), third, night(4, verdict="skipped")]
+    shown = {
+        (reading.spec.name.removeprefix("vram_stress_"), *reading.labels[2:]): reading.value
+        for reading in stress_metrics.readings(runs)
+    }
+
+    assert {reading.labels[:2] for reading in stress_metrics.readings(runs)} == {("0", "GPU-1")}
+    assert shown == {
+        ("last_run_timestamp_seconds",): runs[3].wall,
+        ("last_success_timestamp_seconds",): runs[1].wall,
+        ("result", "passed"): 0,
+        ("result", "findings"): 0,
+        ("result", "left"): 0,
+        ("result", "skipped"): 1,
+        ("result", "failed"): 0,
+        ("runs", "passed"): 2,
+        ("runs", "findings"): 1,
+        ("runs", "left"): 0,
+        ("runs", "skipped"): 1,
+        ("runs", "failed"): 0,
+        ("errors",): 7,
+        ("findings", "errors"): 2,
+        ("findings", "leak"): 1,
+        ("slowed_ratio",): 0.25,
+        ("duration_seconds",): 9.0,
+        ("bytes", "free"): 14500 * MIB,
+        ("bytes", "verified"): 14400 * MIB,
+        ("bytes", "usable"): 14000 * MIB,
+        ("bandwidth_bytes_per_second", "write", "median"): 800e9,
+        ("bandwidth_bytes_per_second", "change", "median"): 780e9,
+        ("bandwidth_bytes_per_second", "read", "median"): 760e9,
+        ("coverage_ratio",): 144 / 145,
+        ("bandwidth_ratio", "write"): 0.8,
+        ("bandwidth_ratio", "change"): 0.78,
+        ("bandwidth_ratio", "read"): 0.76,
+        ("run", "576.88", "2.13.0", "", "nightly"): 1,
+    }
+
+
+def test_a_card_of_which_no_run_has_passed_has_no_success_and_no_errors() -> None:
+    shown = {reading.spec: reading.value for reading in stress_metrics.readings([night(1, verdict="failed")])}
+
+    assert stress_metrics.LAST_SUCCESS not in shown
+    assert shown[stress_metrics.ERRORS] == 0

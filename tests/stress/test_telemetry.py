@@ -114,3 +114,10 @@ def test_memory_that_windows_moves_out_meanwhile_is_a_spill(grown, kinds):
 
     assert course.values()["shared_grown_bytes"] == grown
     assert [f.kind for f in result_of(course).findings] == kinds
+
+
+def test_what_shrinks_during_a_run_has_not_grown():
+    before = {"gpu_ecc_errors__corrected": 5, "shared": 300 * MIB}
+    course = run_of({"gpu_ecc_errors__corrected": 2, "shared": 200 * MIB}, before=before)
+
+    assert (course.values()["ecc_corrected"], course.values()["shared_grown_bytes"]) == (0, 0)
