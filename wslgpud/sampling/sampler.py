@@ -49,7 +49,7 @@ class Sampler:
         self._lanes = {name: _Lane(name, clock) for name in dict.fromkeys(source.lane for source in all_sources)}
         self._slots = [_Slot(source, self._lanes[source.lane]) for source in all_sources]
         self._sequence = 0
-        self._started: float | None = None
+        self._started = math.inf  # the first tick is not late
 
     def tick(self, *, fast: bool = False, planned_seconds: float | None = None) -> Snapshot:
         """Read what is due (on a fast tick only the cheap, needed sources) and return all that is known.
@@ -59,7 +59,7 @@ class Sampler:
         """
         started, wall = self._clock.mono(), self._clock.wall()
         step = planned_seconds or self._interval
-        lateness = 0.0 if self._started is None else max(0.0, started - self._started - step)
+        lateness = max(0.0, started - self._started - step)
         self._started = started
         due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
         lanes = self._lanes.values()
@@ -95,7 +95,7 @@ class _Slot:
         # Filled by the lane, emptied by the tick; a deque because its ends are safe across threads.
         self.arrived: deque[SourceReport] = deque()
         self.running_since: float | None = None
-        self.started: float | None = None
+        self.started = -math.inf
         self.failures = 0
         self.last_success_wall: float | None = None
         self._last_error: MessageLike = ""
@@ -104,7 +104,7 @@ class _Slot:
         """Return whether to read now; not while a late answer is waiting, or its events would be lost."""
         # Half an interval of slack: a slightly early tick must not skip a whole period.
         period = self.source.period_seconds - interval / 2
-        return not self.arrived and (self.started is None or now - self.started >= period)
+        return not self.arrived and now - self.started >= period
 
     def run(self, clock: Clock) -> None:
         """Read the source (in its lane's thread) and leave a report."""
