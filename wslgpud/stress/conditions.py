@@ -181,8 +181,7 @@ def on_battery(host: Host) -> bool | None:
     folder, names, facts = "/sys/class/power_supply", [], ("type", "online", "status", "scope")
     with contextlib.suppress(NoData, SourceError):
         names = host.names(folder)
-    found = ([host.read_optional(f"{folder}/{name}/{fact}").strip() for fact in facts] for name in names)
-    supplies = [dict(zip(facts, said, strict=True)) for said in found]
+    supplies = [{fact: host.read_optional(f"{folder}/{name}/{fact}").strip() for fact in facts} for name in names]
     mains = [one["online"] == "1" for one in supplies if one["type"] == "Mains" and one["online"]]
     # The battery of a mouse is always discharging; the machine's own have no scope.
     own = [one["status"] for one in supplies if one["type"] == "Battery" and one["scope"] != "Device"]

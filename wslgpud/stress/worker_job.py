@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from wslgpud.config import Stress
 from wslgpud.model import GpuSample
 
 MIB, GIB = 1 << 20, 1 << 30
 Mode = Literal["quick", "nightly", "full"]
-MODES: tuple[Mode, ...] = ("quick", "nightly", "full")
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 #: Increase it when the worker measures differently: older runs are not comparable then.
 ENGINE = "1"
@@ -23,9 +23,12 @@ PASSES: Mapping[Mode, tuple[str, ...]] = {
     "nightly": _NIGHTLY,
     "full": (*_NIGHTLY, "random", "walking", "random", "address", "move", "random"),
 }
-RETENTION_SECONDS: Mapping[Mode, float] = {"quick": 0.0, "nightly": 2.0, "full": 15.0}
-#: number of the modulo pattern's twenty offsets
-OFFSETS: Mapping[Mode, int] = {"quick": 0, "nightly": 2, "full": 20}
+#: how often a chunk is timed, number of the modulo pattern's twenty offsets, how long memory is left idle
+EFFORT: Mapping[Mode, Mapping[str, float]] = {
+    "quick": {"repeats": 2, "offsets": 0, "retention_seconds": 0.0},
+    "nightly": {"repeats": 3, "offsets": 2, "retention_seconds": 2.0},
+    "full": {"repeats": 3, "offsets": 20, "retention_seconds": 15.0},
+}
 #: A kernel on a chunk must be long relative to its launch, and on a chunk behind PCIe short relative to the 2 s after
 #: which Windows resets the driver.
 CHUNK_BYTES, LARGE_CARD_BYTES, LARGE_CHUNK_BYTES = 256 * MIB, 64 * GIB, GIB
@@ -65,9 +68,7 @@ def job(sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool) -> dict[s
         "chunk": LARGE_CHUNK_BYTES if total >= LARGE_CARD_BYTES else CHUNK_BYTES,
         "ladder": ladder(total),
         "passes": PASSES[mode],
-        "repeats": 2 if mode == "quick" else 3,
-        "offsets": OFFSETS[mode],
-        "retention_seconds": RETENTION_SECONDS[mode],
+        **EFFORT[mode],
         "soak_seconds": settings.soak_seconds if mode == "full" else 0.0,
         "beyond": 2 if settings.probe_beyond else 0,
         "seed": random.getrandbits(60),
