@@ -1,0 +1,171 @@
+"""``wslgpud stress``: which card, how thorough, the exit status, and where the result is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.page.stage import TRACES
+from tests.stress.support import night
+from wslgpud.cli import app, stress
+from wslgpud.config import Config, StoreSettings
+from wslgpud.host import RecordedHost
+from wslgpud.model import GpuSample, StressResult
+from wslgpud.store import Reader, Store
+from wslgpud.stress.schedule import inbox
+
+HOSTS = TRACES.parent / "hosts"
+
+
+class Runs:
+    """In place of the runner: what was asked of it, and the verdict that it gives."""
+
+    def __init__(self) -> None:
+        self.verdict: Any = "passed"
+        self.asked: list[tuple[int, str]] = []
+        self.settle_seconds: list[float] = []
+
+    def __call__(self, host: Any, settings: Any, *_: Any, **__: Any) -> Runs:
+        self.stop = threading.Event()
+        self.settle_seconds.append(settings.settle_seconds)
+        return self
+
+    def run(self, sample: GpuSample, mode: str, _: Callable[..., None]) -> StressResult:
+        self.asked.append((sample.index, mode))
+        return replace(night(1, verdict=self.verdict), gpu=sample.index)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    """A recorded machine with two cards, which are not really tested."""
+    found = Runs()
+    monkeypatch.setattr(stress, "Runner", found)
+    monkeypatch.setattr(stress, "Host", lambda: RecordedHost(HOSTS / "two-gpus"))
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield found
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def run(state: Path, *words: str, **environment: str) -> Result:
+    told = {"COLUMNS": "100", "WSLGPUD_SAMPLING__GPU_TIMEOUT_SECONDS": "30", **environment}
+    return CliRunner().invoke(app, ["stress", *words, "--state", str(state)], env=told)
+
+
+def kept(database: Path) -> list[StressResult]:
+    with Reader(str(database)) as reader:
+        return [found for _, found in reader.stress_runs()]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"), [((), (0, "nightly")), (("--quick",), (0, "quick")), (("--full", "--gpu", "1"), (1, "full"))]
+)
+def test_a_run_is_of_the_card_and_as_thorough_as_asked_and_is_kept(
+    words: tuple[str, ...], asked: tuple[int, str], runs: Runs, tmp_path: Path
+) -> None:
+    done = run(tmp_path, *words)
+
+    assert (done.exit_code, runs.asked) == (0, [asked]), done.output
+    assert f"GPU {asked[0]} NVIDIA GeForce RTX 5070 Ti: passed" in done.output
+    assert [found.gpu for found in kept(tmp_path / "wslgpud.db")] == [asked[0]]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"), [("passed", 0), ("findings", 1), ("skipped", 3), ("left", 3), ("failed", 4)]
+)
+def test_the_exit_status_is_that_of_the_verdict(verdict: str, status: int, runs: Runs, tmp_path: Path) -> None:
+    runs.verdict = verdict
+    done = run(tmp_path, "--json")
+
+    assert (done.exit_code, json.loads(done.stdout)["verdict"]) == (status, verdict)
+
+
+@pytest.mark.parametrize(("configured", "waits"), [("2.5", 2.5), ("30", 3.0)])
+def test_who_starts_a_run_waits_three_seconds_at_most_for_the_card_to_settle(
+    configured: str, waits: float, runs: Runs, tmp_path: Path
+) -> None:
+    run(tmp_path, WSLGPUD_STRESS__SETTLE_SECONDS=configured)
+
+    assert runs.settle_seconds == [waits]
+
+
+def test_a_card_that_is_not_there_is_refused_with_those_that_are(runs: Runs, tmp_path: Path) -> None:
+    done = run(tmp_path, "--gpu", "2")
+
+    assert (done.exit_code, runs.asked) == (2, [])
+    assert "there is no GPU 2; there is GPU 0, GPU 1" in str(done.exception) + done.output
+    both = run(tmp_path, "--quick", "--full")
+    assert "--quick and --full exclude each other" in str(both.exception) + both.output
+
+
+@pytest.mark.parametrize(
+    ("uid", "others", "left"), [(0, True, True), (0, False, False), (1000, True, False), (1000, False, False)]
+)
+def test_root_leaves_the_result_to_the_daemon_whose_folder_it_is(
+    uid: int, others: bool, left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "state" if others else Path("/")
+    if others:
+        folder.mkdir()
+        if os.geteuid() == 0:
+            os.chown(folder, 1000, -1)
+    elif folder.stat().st_uid != 0:
+        pytest.skip("in a user's namespace no folder is root's")
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    database = tmp_path / "own.db"
+    stress._keep(night(1), Config(), folder, str(database))
+
+    assert inbox(folder).exists() is left
+    assert database.exists() is not left
+
+
+def test_a_result_is_left_to_the_daemon_that_has_the_database_open(tmp_path: Path) -> None:
+    database = tmp_path / "wslgpud.db"
+    with Store(database, StoreSettings()):
+        stress._keep(night(1), Config(), tmp_path, str(database))
+
+    assert kept(database) == []
+    assert len(list(inbox(tmp_path).iterdir())) == 1
+
+
+def test_the_history_is_of_the_last_30_runs_unless_asked_otherwise(tmp_path: Path) -> None:
+    with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
+        for number in range(31):
+            store.record_stress(night(number, driver=f"5{number:02}.00"))
+
+    def drivers(*words: str) -> list[str]:
+        return [one["key"]["driver"] for one in json.loads(run(tmp_path, "history", "--json", *words).stdout)]
+
+    assert drivers() == [f"5{number:02}.00" for number in range(1, 31)]
+    assert drivers("--limit", "1") == ["530.00"]
+    assert len(drivers("--limit", "40")) == 31
+
+
+def test_curves_are_drawn_on_a_terminal_only_if_asked_for(tmp_path: Path) -> None:
+    with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
+        for number in range(3):
+            store.record_stress(night(number))
+
+    assert "usable VRAM" not in run(tmp_path, "history").output
+    assert "usable VRAM" in run(tmp_path, "history", "--plot").output
+
+
+def test_a_run_is_compared_with_another_and_never_alone(tmp_path: Path) -> None:
+    with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
+        for number in range(2):
+            store.record_stress(night(number))
+    (first, second) = (one["id"] for one in json.loads(run(tmp_path, "history", "--json").stdout))
+    alone = run(tmp_path, "compare", str(first))
+    pair = run(tmp_path, "compare", str(first), str(second), "--json")
+
+    assert "two runs are needed, or none for driver by driver" in str(alone.exception) + alone.output
+    assert json.loads(pair.stdout)["columns"] == [str(first), str(second)]
