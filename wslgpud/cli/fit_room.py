@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from wslgpud.cli.common import Fault
@@ -68,8 +67,6 @@ def usable(settings: Config, database: str, index: int) -> Usable | None:
 
 def from_history(database: str, card: GpuSample, now: float) -> Usable | None:
     """Return the VRAM verified by stress runs, else that seen by the daemon, minus the current use."""
-    if "://" not in database and not Path(database).exists():
-        return None
     with contextlib.suppress(StoreError), Reader(database) as reader:
         for _, run in reversed(reader.stress_runs()):
             if run.uuid == card.uuid and run.complete and "usable_bytes" in run.values:

@@ -1,0 +1,164 @@
+"""``wslgpud fit``: the card's usable VRAM, from the best source that there is, and the plan without any option."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.page.stage import TRACES
+from tests.store.made import T0, FakeClock
+from tests.stress.support import night
+from wslgpud.cli import app, fit_room
+from wslgpud.cli.common import Fault
+from wslgpud.cli.fit_room import Usable, card_of, from_history, usable
+from wslgpud.config import Config, Sampling, StoreSettings
+from wslgpud.host import RecordedHost
+from wslgpud.model import GpuSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.risk.risk_metrics import LEARNED
+from wslgpud.sources.gpu import GpuSource
+from wslgpud.store import Store
+
+GIB = 1 << 30
+DAY_SECONDS = 86400
+HOSTS = TRACES.parent / "hosts"
+CONFIG = Config(sampling=Sampling(gpu_timeout_seconds=30.0))
+CARD = GpuSample(0, "GPU-1", "a card", 16 * GIB, 2 * GIB, 14 * GIB)
+USED = next(spec for spec in GpuSource.metrics if spec.name == "gpu_memory_used_bytes")
+
+
+def on(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    monkeypatch.setattr(fit_room, "Host", lambda: RecordedHost(HOSTS / machine))
+
+
+def test_a_card_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, "two-gpus")
+    assert [card and card.index for card in (card_of(CONFIG, 0), card_of(CONFIG, 1))] == [0, 1]
+    with pytest.raises(Fault, match="there is no GPU 2"):
+        card_of(CONFIG, 2)
+
+    on(monkeypatch, "no-gpu")
+    assert card_of(CONFIG, 0) is None
+
+
+@pytest.mark.parametrize("machine", ["two-gpus", "wsl2-idle"])
+def test_without_a_history_what_is_free_now_is_usable_less_what_windows_keeps_under_wsl2(
+    machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(monkeypatch, machine)
+    card = card_of(CONFIG, 0)
+    found = usable(CONFIG, str(tmp_path / "none.db"), 0)
+
+    assert card is not None
+    assert found is not None
+    room = fit_room.gpu_room(card, wsl=machine == "wsl2-idle")
+    assert found.bytes == (room and room.headroom)
+    assert str(found.how) == f"free on {card.name} now; 'wslgpud stress' measures it"
+
+
+def recorded(folder: Path, *days: tuple[float, Reading]) -> str:
+    """Return a history with these readings, each so many days ago."""
+    database, clock = str(folder / "wslgpud.db"), FakeClock(T0)
+    with Store(database, StoreSettings(), clock=clock) as store:
+        for ago, reading in days:
+            clock.now = T0 - ago * DAY_SECONDS
+            report = SourceReport("made", "ok", Sample((reading,)), clock.now, 0.001)
+            store.append(Snapshot(clock.now, clock.now, 1, (report,)))
+            assert store.flush()
+    return database
+
+
+def of_days(folder: Path, *days: tuple[float, Reading], card: GpuSample = CARD) -> Usable | None:
+    return from_history(recorded(folder, *days), card, float(T0))
+
+
+def test_the_last_complete_stress_run_of_this_card_says_what_is_usable(tmp_path: Path) -> None:
+    with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
+        store.record_stress(night(1, usable_bytes=13 * GIB))
+        store.record_stress(night(2, usable_bytes=14 * GIB))
+        store.record_stress(night(3, uuid="GPU-2", usable_bytes=9 * GIB))
+        store.record_stress(night(4, verdict="skipped"))
+        store.record_stress(replace(night(5), values={"free_bytes": 1.0}))
+    found = from_history(str(tmp_path / "wslgpud.db"), CARD, float(T0))
+
+    assert found is not None
+    assert (found.bytes, str(found.how)) == (14 * GIB, "verified by the last stress run")
+
+
+def limit(gib: float, resource: str = "gpu0") -> Reading:
+    return Reading(LEARNED, gib * GIB, (resource, "seen"))
+
+
+def used(gib: float, uuid: str = "GPU-1") -> Reading:
+    return Reading(USED, gib * GIB, ("0", uuid))
+
+
+@pytest.mark.parametrize(
+    ("days", "gib"),
+    [
+        ([(2.0, limit(15)), (1.0, limit(14))], 12),
+        ([(2.0, limit(14)), (1.0, limit(15))], 13),
+        ([(1.0, limit(1))], 0),
+        ([(1.0, limit(15, "gpu1"))], None),
+        ([(89.0, limit(15))], 13),
+        ([(92.0, limit(15))], None),
+        ([(2.0, used(18)), (1.0, used(17))], 16),
+        ([(1.0, used(16))], None),
+        ([(1.0, used(18, "GPU-2"))], None),
+        ([(2.0, used(18)), (1.0, limit(15))], 13),
+    ],
+)
+def test_else_the_last_limit_learned_or_the_highest_use_of_90_days_counts_less_the_current_use(
+    days: list[tuple[float, Reading]], gib: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(monkeypatch, "two-gpus")
+    found = of_days(tmp_path, *days)
+
+    assert (found and found.bytes) == (None if gib is None else gib * GIB)
+
+
+def test_of_a_card_that_does_not_tell_its_use_the_history_says_nothing(tmp_path: Path) -> None:
+    assert of_days(tmp_path, (1.0, limit(15)), card=replace(CARD, used_bytes=None)) is None
+
+
+def asked(*words: str) -> Result:
+    return CliRunner().invoke(app, ["fit", *words])
+
+
+def plan(*words: str) -> Any:
+    return json.loads(asked(*words, "--usable", "500GiB", "--json").stdout)["plan"]
+
+
+def test_the_plan_is_as_the_help_says_unless_asked_otherwise() -> None:
+    lora = {"mode": "lora", "precision": "bf16", "batch": 1, "context": 4096, "optimizer": "adamw", "rank": 16}
+    picture = {"batch": 1, "width": 1024, "height": 1024, "offload": False, "tiling": False, "slicing": False}
+    serving = {"context": 4096, "utilization": 0.92, "eager": False, "kv_cache": "auto"}
+
+    assert plan("7B", "-m", "lora").items() >= {**lora, "checkpointing": False, "targets": "attention"}.items()
+    assert plan("7B", "-m", "lora", "--all-linear")["targets"] == "all"
+    assert plan("sdxl").items() >= picture.items()
+    assert plan("7B", "--engine", "vllm").items() >= serving.items()
+
+
+def test_formats_of_llama_cpp_are_only_for_inference_and_quantized_weights_not_for_full_training() -> None:
+    assert asked("7B", "-p", "q4_k_m", "--usable", "80GB").exit_code == 0
+    assert asked("7B", "-p", "int4", "-m", "lora", "--usable", "80GB").exit_code == 0
+    assert "no adapters can be trained on q4_k_m" in asked("7B", "-p", "q4_k_m", "-m", "lora").output
+    assert "int4 weights cannot be trained in full" in asked("7B", "-p", "int4", "-m", "training").output
+
+
+def test_vllm_serves_from_the_whole_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, "two-gpus")
+    settings = {"WSLGPUD_SAMPLING__GPU_TIMEOUT_SECONDS": "30"}
+    words = ["fit", "0.5B", "--engine", "vllm", "--gpu", "1", "--json"]
+    found = json.loads(CliRunner().invoke(app, words, env=settings).stdout)
+    card = card_of(CONFIG, 1)
+
+    assert card is not None
+    assert (found["usable_bytes"], found["usable_by"]) == (card.free_bytes, "free on the card")
+    on(monkeypatch, "no-gpu")
+    assert "give the usable VRAM with --usable 14.5GiB" in CliRunner().invoke(app, words).output
