@@ -19,6 +19,7 @@ from wslgpud.cli.fit_room import Usable, card_of, from_history, usable
 from wslgpud.config import Config, Sampling, StoreSettings
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.risk.headroom import gpu_room
 from wslgpud.risk.risk_metrics import LEARNED
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.store import Store
@@ -55,7 +56,7 @@ def test_without_a_history_what_is_free_now_is_usable_less_what_windows_keeps_un
 
     assert card is not None
     assert found is not None
-    room = fit_room.gpu_room(card, wsl=machine == "wsl2-idle")
+    room = gpu_room(card, wsl=machine == "wsl2-idle")
     assert found.bytes == (room and room.headroom)
     assert str(found.how) == f"free on {card.name} now; 'wslgpud stress' measures it"
 

@@ -1,0 +1,116 @@
+"""``wslgpud guard``: the number of jobs, the warning by earlier runs, and the line below a running command."""
+
+from __future__ import annotations
+
+import io
+import os
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.page.stage import TRACES
+from wslgpud.advise.guard import capacity
+from wslgpud.advise.guard.past_runs import PastRuns
+from wslgpud.advise.guard.runner import GuardedCommand
+from wslgpud.advise.guard.training_peaks import TrainingPeaks
+from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
+from wslgpud.cli.common import Fault
+from wslgpud.cli.guard import _jobs_for, _line, _run
+from wslgpud.config import Config, Sampling
+from wslgpud.host import Host, RecordedHost
+from wslgpud.words.units import size
+
+GIB = 1 << 30
+HOSTS = TRACES.parent / "hosts"
+MACHINE = RecordedHost(HOSTS / "two-gpus")
+CARD = "GPU-00000000-0000-0000-0000-000000000001"
+BUILD = ["make", "all"]
+
+
+@pytest.fixture
+def cards() -> Iterator[VramWatch]:
+    """Two recorded cards, of which the first has 5.5 GiB free and the program took 2 GiB."""
+    found = VramWatch(MACHINE, Config(sampling=Sampling(gpu_timeout_seconds=30.0)))
+    found.start()
+    yield found
+    found.stop()
+
+
+def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.removeprefix("[guard] ") for line in capfd.readouterr().err.splitlines()]
+
+
+def test_as_many_jobs_as_fit_are_advised_with_what_each_is_expected_to_take(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(200)))
+    left = memory_left(MACHINE)
+    for known, how in ((PastRuns(), "expected"), (PastRuns({"make all": {"compiler_bytes": GIB}}), "measured")):
+        expected, environment = _jobs_for(BUILD, MACHINE, "auto", known)
+        fitting = capacity.jobs(left.available_bytes, left.total_bytes, expected, 200)
+        assert 1 < fitting < 200
+        assert environment["MAX_JOBS"] == str(fitting)
+        amounts = f"{size(left.available_bytes)} free and {size(expected)} {how} for each"
+        assert said(capfd) == [f"jobs: {fitting} of 200, {amounts}"]
+
+
+def test_a_number_of_jobs_is_taken_as_given_and_off_leaves_everything_as_it_is(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MAX_JOBS", raising=False)
+
+    assert _jobs_for(BUILD, MACHINE, "3", PastRuns())[1]["MAX_JOBS"] == "3"
+    assert said(capfd)[0].startswith("jobs: 3 of ")
+    assert _jobs_for(BUILD, MACHINE, "off", PastRuns())[1] == dict(os.environ)
+    assert said(capfd) == []
+    for wrong in ("0", "-1", "many", ""):
+        with pytest.raises(Fault, match="write a number, auto or off"):
+            _jobs_for(BUILD, MACHINE, wrong, PastRuns())
+
+
+@pytest.mark.parametrize(
+    ("ram", "vram", "warned"),
+    [(1, 5 * GIB, []), (most_bytes(Host()), 0, ["memory"]), (1, 6 * GIB, ["VRAM"]), (1, 25 * GIB, [])],
+)
+def test_a_command_that_once_took_more_than_is_free_comes_with_a_warning(
+    ram: int, vram: int, warned: list[str], cards: VramWatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = GuardedCommand(["true"], dict(os.environ))
+    known = PastRuns({capacity.key_of(command.command): {"peak_bytes": ram, "vram_bytes": {CARD: vram}}})
+    stats = _run(command, Host(), io.BytesIO(), cards, known, TrainingPeaks(Host()))
+    told = said(capfd)
+
+    assert stats.code == 0
+    assert [line.partition(" of ")[2].partition(";")[0] for line in told] == warned
+    if warned == ["VRAM"]:
+        assert told == ["an earlier run took 6.0 GiB of VRAM; 5.5 GiB is free now"]
+
+
+def line(columns: int | None, monkeypatch: pytest.MonkeyPatch, limit: float | None = None, **more: Any) -> str:
+    """Return the line on a terminal of this width, or without one."""
+
+    def width(_: int) -> os.terminal_size:
+        if columns is None:
+            raise OSError
+        return os.terminal_size((columns, 24))
+
+    monkeypatch.setattr(os, "get_terminal_size", width)
+    run: Any = types.SimpleNamespace(guarded=GuardedCommand(BUILD, {}, limit), stopped=more.pop("stopped", 0))
+    vram: Any = types.SimpleNamespace(now_bytes={1: 3 * GIB}, peak_bytes={1: 4 * GIB})
+    return _line(RunStats(seconds=65.0, **more), MemoryLeft(7 * GIB, 8 * GIB), run, vram)
+
+
+def test_the_line_below_has_time_memory_peaks_and_waiting_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = "[guard] 1 min 05 s of 2 min 00 s · 7.0 GiB left · peak 1.0 GiB · GPU 1 3.0 GiB, peak 4.0 GiB"
+
+    assert line(200, monkeypatch, 120.0, peak_bytes=GIB, stopped=2) == f"{whole} · 2 compilers wait"
+    assert line(200, monkeypatch) == "[guard] 1 min 05 s · 7.0 GiB left · GPU 1 3.0 GiB, peak 4.0 GiB"
+
+
+@pytest.mark.parametrize(("columns", "cells"), [(20, 19), (80, 79), (0, 79), (None, 79), (2, 1), (1, 1)])
+def test_the_line_never_fills_the_terminals_last_column(
+    columns: int | None, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(line(columns, monkeypatch, 120.0, peak_bytes=GIB, stopped=2)) == cells
