@@ -129,3 +129,42 @@ def test_the_worker_is_told_of_with_what_is_checked_and_what_is_left() -> None:
         notes.append(task.fields["note"])
 
     assert notes == ["", "3.0 GiB checked", "3.0 GiB checked · about 42 s left"]
+
+
+def test_wrong_words_are_shown_at_once_and_other_lines_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(silent=True) as progress:
+        progress.line({"event": "bad", "chunk": 3, "pattern": "walking"})
+        progress.line({"event": "filled", "planned": 9})
+
+    assert capsys.readouterr().err.splitlines() == ["wrong words in chunk 3 (walking)"]
+
+
+def test_each_card_has_curves_of_its_own_runs_from_the_second_one_on(shown: Shown) -> None:
+    runs = [replace(night(n, uuid=f"GPU-{n % 2}"), gpu=n % 2, wall=NOON + n) for n in range(4)]
+    heads = [line.strip() for line in shown(stress_screen.print_curves, runs) if line.startswith(" GPU")]
+
+    assert heads == [
+        f"GPU {gpu} NVIDIA GeForce RTX 5070 Ti: {what}"
+        for gpu in (0, 1)
+        for what in ("usable VRAM", "GB/s  ━ write  ━ change  ━ read")
+    ]
+    lone = shown(stress_screen.print_curves, [replace(run, values={"read_median": 1e9}) for run in runs[::2]])
+    assert lone[0] == " GPU 0 NVIDIA GeForce RTX 5070 Ti: GB/s"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.4])
+def test_runs_within_a_second_are_drawn_a_second_wide(seconds: float, shown: Shown) -> None:
+    runs = [replace(night(n), wall=NOON + n * seconds) for n in range(2)]
+    axis = shown(stress_screen.print_curves, runs)[9].split()
+
+    assert (axis[0], axis[-1]) == ("12:00:00", "12:00:01")
+
+
+def test_on_a_terminal_the_verdict_alone_has_its_colour(monkeypatch: pytest.MonkeyPatch, shown: Shown) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    (line,) = (one for one in shown(stress_screen.print_history, [(8, night(0))]) if "passed" in one)
+
+    assert line.count("\x1b[") == 2
+    assert "\x1b[32mpassed " in line
