@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_the_size_of_a_history_is_shown_with_its_age_and_how_long_it_is_kept() -
 
 
 def test_of_an_empty_history_only_what_there_is_is_shown() -> None:
-    nothing = {"bytes_a_sample": None, "bytes_a_day": None, "set_aside": [], "tiers_bytes": {}}
+    nothing: dict[str, Any] = {"bytes_a_sample": None, "bytes_a_day": None, "set_aside": [], "tiers_bytes": {}}
     lines = list(_readable({**KNOWN, **nothing, "size_bytes": {"file": 4096, "log": 0, "free inside": 0}}))
 
     assert [line[2:19].rstrip() for line in lines] == [
@@ -89,7 +89,7 @@ def test_a_backup_into_a_folder_is_named_after_the_day_and_replaces_another_only
     (copy,) = folder.iterdir()
 
     assert first.output.startswith(f"{copy}: ")
-    assert datetime.strptime(copy.name, "wslgpud-%Y-%m-%d.db")
+    assert re.fullmatch(r"wslgpud-\d{4}-\d{2}-\d{2}\.db", copy.name)
     again = db(state, "backup", str(copy))
     assert (again.exit_code, "(--force replaces it)" in str(again.exception) + again.output) == (2, True)
     assert db(state, "backup", str(copy), "--force").exit_code == 0
