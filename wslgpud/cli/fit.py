@@ -92,6 +92,10 @@ def fit(
         wslgpud fit ./model --engine vllm --context 32768
     """
     settings, database = loaded(config).config, database_of(config, state)
+
+    def usable_room() -> Usable | None:
+        return given(room) if room else usable(settings, database, gpu)
+
     _of_those("engine", engine or "transformers", ("transformers", "vllm"))
     if drawing := diffusion.of(model):
         _only_for(context, say("diffusion pipelines"), (*_TRAINING, *_WORDS, *_VLLM, "engine"), unfit=True)
@@ -101,7 +105,7 @@ def fit(
         plan = picture.PicturePlan(
             cast("picture.Precision", precision or "bf16"), batch, width, height, offload, vae_tiling, vae_slicing
         )
-        answer = _drawn(drawing, plan, given(room) if room else usable(settings, database, gpu))
+        answer = _drawn(drawing, plan, usable_room())
     else:
         _only_for(context, say("diffusion pipelines"), _PICTURES)
         shape = of(model)
@@ -121,12 +125,7 @@ def fit(
             _trainable(use, form)
             asked = Plan(use, form, batch, tokens, how, checkpointing, rank, "all" if all_linear else "attention")
             known = measured.read(past_runs.load(state_folder(state)).trainings)
-            answer = _answered(
-                shape,
-                asked,
-                measured.ratio(shape, asked, known),
-                given(room) if room else usable(settings, database, gpu),
-            )
+            answer = _answered(shape, asked, measured.ratio(shape, asked, known), usable_room())
     if as_json:
         common.print_json(answer.document(), ensure_ascii=False)
     else:
@@ -176,15 +175,10 @@ def _answered(shape: Shape, plan: Plan, own: tuple[float, Plan] | None, room: Us
     over = room is not None and found.total_bytes > room.bytes
     notes = []
     if own:
-        at = {"batch": own[1].batch, "context": own[1].context}
-        said = t(
-            "Corrected to {by_ratio} by a training measured here (batch {batch}, context {context}).",
-            by_ratio=ratio,
-            **at,
-        )
-        notes.append(said)
+        told = template("Corrected to {by_ratio} by a training measured here (batch {batch}, context {context}).")
+        notes.append(t(told, by_ratio=ratio, batch=own[1].batch, context=own[1].context))
     knobs = estimates.knobs(shape, plan, room.bytes, ratio) if room and over else []
-    facts = {**_facts(shape, shape.size, plan), "measured_ratio": round(ratio, 3) if own else None}
+    facts = {**_facts(shape, plan), "measured_ratio": round(ratio, 3) if own else None}
     return Answer(
         shape.name, [*_how(shape, plan)], facts, found, room, over, verdict(found, room), knobs, unmeasured(plan), notes
     )
@@ -194,7 +188,7 @@ def _drawn(model: DiffusionPipeline, plan: picture.PicturePlan, room: Usable | N
     """Return the answer for images that diffusers generates."""
     found = picture.estimate(model, plan)
     over = room is not None and found.total_bytes > room.bytes
-    how: list[MessageLike] = [say("{billions} B parameters", billions=f"{model.size / 1e9:.2f}"), plan.precision]
+    how: list[MessageLike] = [_size(model), plan.precision]
     how += [say("batch {count}", count=plan.batch), f"{plan.width}x{plan.height}"]
     how += ["offload"] * plan.offload + ["VAE tiling"] * plan.tiling + ["VAE slicing"] * plan.slicing
     knobs = picture.knobs(model, plan, room.bytes) if room and over else []
@@ -215,9 +209,9 @@ def _served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card | None) -> Ans
         ratio=f"{served.concurrency:.2f}",
         context=plan.context,
     )
-    how: list[MessageLike] = [say("{billions} B parameters", billions=f"{shape.size / 1e9:.2f}"), "vLLM"]
+    how: list[MessageLike] = [_size(shape), "vLLM"]
     how += [plan.precision, say("context {count}", count=plan.context), f"{plan.utilization:.2f}"]
-    document = {**_facts(shape, shape.size, plan), "tokens": served.tokens, "concurrency": round(served.concurrency, 2)}
+    document = {**_facts(shape, plan), "tokens": served.tokens, "concurrency": round(served.concurrency, 2)}
     room = Usable(card.free_bytes, say("free on the card"))
     said = current().text(served.refusal) if served.refusal else fits
     knobs = vllm.turns(shape, plan, card) if over else []
@@ -225,8 +219,12 @@ def _served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card | None) -> Ans
     return Answer(shape.name, how, document, served.found, room, over, said, knobs, only, counted="tokens")
 
 
-def _facts(shape: Shape, parameters: int, plan: Plan | vllm.ServingPlan) -> dict[str, Any]:
-    return {"model": {**dataclasses.asdict(shape), "parameters": parameters}, "plan": dataclasses.asdict(plan)}
+def _size(model: Shape | DiffusionPipeline) -> Message:
+    return say("{billions} B parameters", billions=f"{model.size / 1e9:.2f}")
+
+
+def _facts(shape: Shape, plan: Plan | vllm.ServingPlan) -> dict[str, Any]:
+    return {"model": {**dataclasses.asdict(shape), "parameters": shape.size}, "plan": dataclasses.asdict(plan)}
 
 
 def _whole(text: str) -> vllm.Card:
@@ -244,7 +242,7 @@ def _whole_card(settings: Config, index: int) -> vllm.Card | None:
 
 
 def _how(shape: Shape, plan: Plan) -> Iterator[MessageLike]:
-    yield say("{billions} B parameters", billions=f"{shape.size / 1e9:.2f}")
+    yield _size(shape)
     yield Message(_MODES[plan.mode])
     yield plan.precision
     yield say("batch {count}", count=plan.batch)
