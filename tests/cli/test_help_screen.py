@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.common import argument, flag, option
-from wslgpud.cli.help import brief, flush, hanging, margin_of, padded, wrapped
+from wslgpud.cli.help import _examples, brief, flush, hanging, margin_of, padded, texts, wrapped
 
 app = CommandApp()
 
@@ -34,7 +35,12 @@ def draw(
 
 @app.command()
 def other() -> None:
-    """Do something else. Nobody needs it."""
+    """Do something else. Nobody needs it.
+
+    A paragraph that is exactly as wide as the seventy-seven columns it may take.
+
+    A paragraph that is exactly one column wider than those seventy-seven columns.
+    """
 
 
 def helped(columns: int, *arguments: str) -> list[str]:
@@ -159,3 +165,51 @@ def test_a_path_is_shortened_from_its_left(subject: str, columns: int, short: st
 
 def test_chinese_takes_two_columns_of_a_cell() -> None:
     assert (padded("内存", 6), flush("内存", 6)) == ("内存  ", "  内存")
+
+
+def test_a_paragraph_may_fill_its_line_and_one_column_more_wraps_it() -> None:
+    assert helped(80, "other")[4:8] == [
+        "  A paragraph that is exactly as wide as the seventy-seven columns it may take.",
+        "",
+        "  A paragraph that is exactly one column wider than those seventy-seven",
+        "  columns.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("examples", "lines"),
+    [
+        ([("a" * 10, "x" * 44)], ["  aaaaaaaaaa  # " + "x" * 44]),
+        ([("a" * 10, "x" * 45)], ["  # " + "x" * 45, "  aaaaaaaaaa"]),
+        ([("a", "one"), ("b" * 30, "two")], ["  a" + " " * 29 + "  # one", f"  {'b' * 30}  # two"]),
+        ([("a", "one"), ("b" * 31, "two")], ["  a  # one", f"  {'b' * 31}  # two"]),
+        ([("a", "x" * 24), ("b" * 30, "two")], [f"  a{' ' * 29}  # {'x' * 24}", f"  {'b' * 30}  # two"]),
+        ([("a", "x" * 25), ("b" * 30, "two")], [f"  # {'x' * 25}", "  a", f"  {'b' * 30}  # two"]),
+        ([("a", "one"), ("b" * 20, "y" * 40)], ["  a  # one", f"  # {'y' * 40}", f"  {'b' * 20}"]),
+        ([("a", "")], ["  a"]),
+        ([("a", f"{'x' * 28} {'y' * 27}")], [f"  # {'x' * 28} {'y' * 27}", "  a"]),
+        ([("a", f"{'x' * 28} {'y' * 28}")], [f"  # {'x' * 28}", f"  {'y' * 28}", "  a"]),
+    ],
+)
+def test_purposes_stand_below_each_other_beside_their_examples_or_above_them(
+    examples: list[tuple[str, str]], lines: list[str]
+) -> None:
+    assert "\n".join(_examples(examples, 60)).splitlines() == lines
+
+
+def test_all_of_a_commands_help_is_translated_but_names_of_choices() -> None:
+    (draw, _) = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
+
+    assert list(texts(draw)) == [
+        "Draw a file. All of it is drawn at once, however large it is, and nothing is left out.",
+        "The second paragraph.",
+        "the usual one",
+        "more",
+        "file to draw into",
+        "FILE",
+        "series to draw",
+        "SERIES",
+        "a value; its name is wide",
+        "VALUE",
+        "draw fewer dots than usual, which takes less time on large files",
+    ]
