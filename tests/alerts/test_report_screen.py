@@ -16,7 +16,7 @@ from tests.alerts import ticks
 from tests.alerts.ticks import transition
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.report import HeadroomCurve, Report
-from wslgpud.cli import app
+from wslgpud.cli import app, incidents
 from wslgpud.cli.incidents import _as_of_now, _fitted, _list, _readable, recent
 from wslgpud.config import StoreSettings
 from wslgpud.model import Forecast, Level, Transition
@@ -205,3 +205,22 @@ def test_an_open_incident_without_a_kill_has_the_headline_of_the_running_daemon(
     assert [one["headline"] for one in shown] == ["in ~20 s", *["in ~40 s"] * 4]
     assert {one["outcome"] for one in shown} == {"kept"}
     assert _as_of_now(told, chosen, tmp_path) == told, "no daemon answers"
+
+
+@pytest.mark.parametrize(
+    ("resource", "drawn"),
+    [("ram", ["ram", "gpu0", "gpu1", "swap"]), ("cgroup:/a", ["ram", "gpu0", "cgroup:/a", "gpu1"])],
+)
+def test_a_plot_has_four_panels_at_most_and_no_cgroup_but_its_own(
+    resource: str, drawn: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plots: list[Any] = []
+    monkeypatch.setattr(incidents, "plot_incident", lambda *drawing: plots.append(drawing))
+    for more in ({}, {"outcome": "it ended"}):
+        incidents._draw(report(incident(resource=resource), **more), tmp_path / "plot.png")
+
+    (panels, story, _, title, text), (*_, ended, _) = plots
+    assert [curve.resource for curve in panels] == drawn
+    assert (story.start, story.end, title) == (START, START + 60, "Incident 12: RAM full")
+    assert ended == "Incident 12: RAM full\nit ended"
+    assert "^" not in text

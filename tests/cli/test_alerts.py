@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.page.stage import Stage, trace
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.rules import RULES
 from wslgpud.cli import alerts, app
+from wslgpud.serve.router import Response, Route, dumps
+from wslgpud.serve.server import LocalApi
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,20 @@ def state(played: tuple[Path, int]) -> Iterator[Path]:
 @pytest.fixture
 def number(played: tuple[Path, int]) -> int:
     return played[1]
+
+
+@contextmanager
+def daemon(state: Path, *incidents: dict[str, Any]) -> Iterator[None]:
+    """A running daemon with these open incidents."""
+    document = {"at": "2026-11-20T14:00:01+00:00", "incidents": incidents}
+    answer = Response(200, dumps(document), "application/json")
+    local = LocalApi(state, [Route("/api/v1/status", lambda _: answer)])
+    assert local.start()
+    note = state / "daemon.json"
+    note.write_text(json.dumps({"url": "http://127.0.0.1:1", "socket": local.path.name}))
+    with closing(local):
+        yield
+    note.unlink()
 
 
 def run(*words: str, columns: int = 200) -> Result:
@@ -72,6 +89,26 @@ def test_an_incident_that_is_not_open_cannot_be_acknowledged(state: Path, number
 
     assert done.exit_code == 2
     assert f"incident {number + 1} is not open" in str(done.exception) + done.output
+
+
+def test_what_the_full_disk_kept_out_of_the_history_is_listed_as_the_daemon_tells_it(state: Path, number: int) -> None:
+    (one,) = listed(state)["open"]
+    told = {"level": "warning", "headline": "told now"}
+    with daemon(state, {**told, "id": number, "since": one["opened"]}, {**told, "id": 999, "since": one["opened"]}):
+        both = listed(state)["open"]
+
+    assert both[0] == one
+    assert [(i["id"], i["opened"], i["headline"]) for i in both[1:]] == [(999, one["opened"], "told now")]
+
+
+def test_people_see_an_open_incident_as_it_is_now_and_programs_as_it_was_recorded(state: Path, number: int) -> None:
+    (one,) = listed(state)["open"]
+    with daemon(state, {"id": number, "since": one["opened"], "headline": "told now"}):
+        shown = run("show", str(number), "--state", str(state)).output
+        document = json.loads(run("show", str(number), "--json", "--state", str(state)).output)
+
+    assert shown.startswith(f"Incident {number}: told now\n")
+    assert document["headline"] == one["headline"]
 
 
 def test_nothing_open_is_said(tmp_path: Path) -> None:

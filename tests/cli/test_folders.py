@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud import config
-from wslgpud.cli.common import daemon_folders, data_folder, picture, state_folder
+from wslgpud.cli.common import daemon_folders, data_folder, database_of, own_database, picture, state_folder
 
 
 @pytest.fixture
@@ -47,6 +47,25 @@ def test_a_link_to_a_state_folder_is_followed_once(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "there")
 
     assert state_folder(tmp_path / "link") == tmp_path / "there"
+
+
+@pytest.mark.parametrize(
+    ("path", "reads", "keeps"),
+    [
+        ("", "{named}/wslgpud.db", "{named}/wslgpud.db"),
+        ("/data/all.db", "/data/all.db", "/data/all.db"),
+        ("postgresql://db/all", "postgresql://db/all", "{named}/wslgpud.db"),
+    ],
+)
+def test_the_history_of_a_server_is_read_there_while_this_machines_own_stays_in_a_file(
+    path: str, reads: str, keeps: str, tmp_path: Path
+) -> None:
+    file, named = tmp_path / "wslgpud.toml", tmp_path / "named"
+    file.write_text(f'[store]\npath = "{path}"\n')
+    file.chmod(0o600)
+
+    assert database_of(file, named) == reads.format(named=named)
+    assert own_database(file, named) == keeps.format(named=named)
 
 
 def test_a_plot_without_a_name_is_for_the_terminal() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,3 +173,51 @@ def test_watch_refreshes_in_place_on_a_terminal(
     assert line in done.output
     assert not re.search(r"^\d\d:\d\d:\d\d ", done.output, re.MULTILINE)
     assert "\x1b[" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "terminals", "live"),
+    [((), {0, 1}, True), ((), {0}, False), ((), {1}, False), (("--once",), {0, 1}, False)],
+)
+def test_monitor_is_live_only_with_a_keyboard_and_a_screen(
+    words: tuple[str, ...], terminals: set[int], live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[float] = []
+
+    class Live:
+        def __init__(self, _: Any, interval: float) -> None:
+            begun.append(interval)
+
+        def run(self) -> None:
+            pass
+
+    class Feed(Answers):
+        def past(self, _: RecentSeries) -> Any:
+            return closing_nothing
+
+    closing_nothing = SimpleNamespace(close=lambda: None)
+    feed = Feed(at_level("ok"))
+    monkeypatch.setattr(status, "feed_of", lambda *_: feed)
+    monkeypatch.setattr("wslgpud.cli.live.app.LiveApp", Live)
+    monkeypatch.setattr("wslgpud.cli.live.series_source.before", lambda *_: ())
+    monkeypatch.setattr(os, "isatty", lambda number: number in terminals)
+    done = CliRunner().invoke(app, ["monitor", "--interval", "0.1s", *words], env={"COLUMNS": "100"})
+
+    assert (begun, feed.closed) == ([0.2] * live, True), done.output
+    assert ("RAM full in 43 s" in done.output) is not live
+
+
+@pytest.mark.parametrize("lines", [6, 20])
+def test_watch_leaves_the_last_line_of_a_terminal_to_the_cursor(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    heights: list[int | None] = []
+    screen, console = status.Screen, status.Console
+    monkeypatch.setattr(status, "Console", lambda: console(force_terminal=True, width=100, height=lines))
+
+    def shown(*parts: Any, **options: Any) -> Any:
+        heights.append(options["height"])
+        return screen(*parts, **options)
+
+    monkeypatch.setattr(status, "Screen", shown)
+    run(monkeypatch, Answers(at_level("warning")), "--watch")
+
+    assert heights == [lines - 1]
