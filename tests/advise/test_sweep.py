@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -13,7 +14,11 @@ from hypothesis import strategies as st
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from wslgpud.advise.guard.capacity import SweepStep, predict, too_much
-from wslgpud.cli.sweep import _print
+from wslgpud.advise.guard.usage import RunStats, VramWatch
+from wslgpud.cli import sweep
+from wslgpud.cli.sweep import _print, _tail
+from wslgpud.config import Config
+from wslgpud.host import Host
 
 MIB, GIB = 1 << 20, 1 << 30
 SWEEP = [sys.executable, "-m", "wslgpud", "sweep"]
@@ -173,3 +178,36 @@ def test_of_a_command_that_fails_the_last_five_lines_are_shown():
     done = run("seq 7; false {}", "1")
 
     assert done.stderr.endswith("1 ended with status 1\n  3\n  4\n  5\n  6\n  7\n")
+
+
+@pytest.mark.parametrize(
+    ("start", "peak", "own"),
+    [(2 * GIB, 5 * GIB, 3 * GIB), (5 * GIB, 4 * GIB, 0), (None, 4 * GIB, None), (1, None, None)],
+)
+def test_the_vram_of_a_value_is_its_peak_beyond_the_use_before(monkeypatch, start, peak, own):
+    stats = RunStats(seconds=1.238, peak_bytes=GIB, interrupted=True)
+    stats.vram_start_bytes |= {} if start is None else {1: start}
+    stats.vram_peak_bytes |= {0: 9 * GIB} | ({} if peak is None else {1: peak})
+    monkeypatch.setattr(sweep.GuardedRun, "to_end", lambda _: stats)
+    step, interrupted = sweep._step("echo {}", "a b", None, Host(), VramWatch(Host(), Config()), 1, io.BytesIO())
+
+    assert step == SweepStep("a b", 0, 1.24, GIB, own)
+    assert interrupted
+
+
+def test_of_a_long_log_only_the_end_is_read_and_of_that_the_last_five_lines():
+    log = io.BytesIO(b"first\n" * 10_000 + b"1\n2\n3\n4\nthe last \xff one")
+
+    assert _tail(log).splitlines() == ["  1", "  2", "  3", "  4", "  the last \N{REPLACEMENT CHARACTER} one"]
+    assert len(_tail(io.BytesIO(b"x" * 10_000))) == 2 + 4096
+
+
+def test_a_failed_value_is_drawn_in_red_and_others_in_cyan(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    _print([SweepStep("1", 0, 1.0, GIB, None), SweepStep("2", 137, 1.0, GIB, None)], "")
+    _, first, second = capsys.readouterr().out.splitlines()
+
+    assert "\x1b[36m━" in first
+    assert "\x1b[31m━" in second

@@ -224,3 +224,29 @@ def test_a_plot_has_four_panels_at_most_and_no_cgroup_but_its_own(
     assert (story.start, story.end, title) == (START, START + 60, "Incident 12: RAM full")
     assert ended == "Incident 12: RAM full\nit ended"
     assert "^" not in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "level", "listed"),
+    [
+        ("memory_exhaustion", Level.INFO, False),
+        ("memory_exhaustion", Level.WARNING, True),
+        ("unclean_end", Level.INFO, True),
+        ("clock_jump", Level.INFO, False),
+    ],
+)
+def test_what_only_informs_is_listed_on_request_but_an_unclean_end_always(
+    rule: str, level: Level, listed: bool, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "wslgpud.db", StoreSettings(), host_name="pc") as store:
+        row = replace(transition(20, Level.OK, level, rule=rule, headline="it happened"), wall=START)
+        store.outbox.record(row, {})
+        assert store.flush()
+
+    days = ("--since", "2026-11-01", "--until", "2026-11-21")
+
+    def shown(*words: str) -> bool:
+        done = CliRunner().invoke(app, ["incidents", *days, *words, "--state", str(tmp_path)])
+        return "nothing went wrong" not in done.output
+
+    assert (shown(), shown("--all")) == (listed, True)

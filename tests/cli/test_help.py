@@ -238,6 +238,16 @@ def test_a_mistake_in_the_command_line_is_one_line_in_the_readers_language(argum
         assert len(told[language].stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [(["histry"], ""), (["status", "--jsn"], " status"), (["stress", "show", "x"], " stress show"), (["fit"], " fit")],
+)
+def test_a_mistake_in_the_command_line_ends_with_the_command_whose_help_says_more(arguments, where):
+    told = CliRunner().invoke(app, arguments, env={"LC_ALL": "C.UTF-8"}).stderr
+
+    assert re.search(rf"\(see '[^ ]+{where} --help'\)$", told.rstrip())
+
+
 def test_the_language_is_that_of_the_configuration_that_is_named(tmp_path):
     file = tmp_path / "wslgpud.toml"
     file.write_text('[alerts]\nlanguage = "zh"\n')
