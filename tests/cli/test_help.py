@@ -248,6 +248,13 @@ def test_a_mistake_in_the_command_line_ends_with_the_command_whose_help_says_mor
     assert re.search(rf"\(see '[^ ]+{where} --help'\)$", told.rstrip())
 
 
+def test_a_plot_takes_the_word_behind_it_only_if_that_is_a_picture(tmp_path):
+    named = ["incidents", "1", "--plot", "--state", str(tmp_path / "a.png")]
+
+    assert "unexpected argument" not in CliRunner().invoke(app, named, env={"LC_ALL": "C.UTF-8"}).output
+    assert "unexpected argument" in CliRunner().invoke(app, ["incidents", "1", "--plot", "a.pn"]).output
+
+
 def test_the_language_is_that_of_the_configuration_that_is_named(tmp_path):
     file = tmp_path / "wslgpud.toml"
     file.write_text('[alerts]\nlanguage = "zh"\n')

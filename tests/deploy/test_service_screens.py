@@ -185,3 +185,13 @@ def test_who_only_plans_a_removal_is_not_told_that_it_happens(
         "would do:\n  nothing: everything is up to date\n" if dry_run else "wslgpud is removed.\n  kept: /d\n"
     )
     assert ("stopping and removing" in told.err) == (not dry_run)
+
+
+def test_what_is_installed_may_be_read_by_all_and_written_by_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[int] = []
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.umask", masks.append)
+    monkeypatch.setattr(service, "use_the_systems_programs", lambda: None)
+    service._begin("install", user=False, dry_run=True)
+
+    assert [oct(0o777 & ~mask) for mask in masks] == ["0o755"]

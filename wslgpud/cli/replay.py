@@ -84,18 +84,18 @@ def _faults() -> Iterator[None]:
 
 def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[Observation]:
     """Read a recording as far as possible: a damaged one must not hide the others."""
-    samples = 0
+    begun = False
     try:
         # The intact part of one truncated by a crash.
         for observation in read_trace(path, lambda cut: warn("{what}; replayed up to there", what=cause(cut))):
             yield observation
-            samples += 1
+            begun = True
     except (TraceError, OSError) as error:
         broken.append(error)
         what = cause(error)
         if isinstance(error, OSError):
             what = say("{file}: {reason}", file=str(path), reason=what)
-        warn(say("{what}; replayed up to there", what=what) if samples else what)
+        warn(say("{what}; replayed up to there", what=what) if begun else what)
 
 
 def _replay_history(start: float, stop: float, database: str) -> Replay:
