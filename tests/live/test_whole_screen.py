@@ -12,6 +12,7 @@ import pytest
 
 from tests.live.test_rows import drawn, looked, printed
 from tests.support.documents import GIB, calm, leak
+from wslgpud.cli.live.hints import Hint
 from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, Values
 from wslgpud.cli.rows import SPANS_SECONDS, RowContext, Shown, bar, rule, spark
 from wslgpud.cli.rows_machine import process_table, processes
@@ -264,3 +265,11 @@ def test_noise_is_no_growth() -> None:
     for rate, cell in ((None, ""), (MIB / 60, ""), (MIB / 30, "+2 MiB/min")):
         table = process_table(view, [{**rows[0], "growth": rate}])
         assert [str(one) for one in table.columns[3].cells] == [cell]
+
+
+def test_a_hint_to_act_on_is_marked_otherwise_than_a_reassurance(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [Hint("do this", "as seen"), Hint("all is well", "", act=False)]
+    monkeypatch.setattr("wslgpud.cli.rows.hints", lambda *_: told)
+    lines = printed(once(looked(calm())), 100).splitlines()
+
+    assert [line.strip() for line in lines if line[1:2] in ("➜", "✓")] == ["➜ do this  (as seen)", "✓ all is well"]
