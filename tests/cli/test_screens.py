@@ -33,7 +33,6 @@ SCREENS: dict[str, tuple[tuple[str, ...], int]] = {
     "two-nights": (("stress", "compare", "2", "8", *STATE), 0),
     "doctor": ((*DOCTOR, str(HOSTS / "two-gpus")), 0),
     "doctor-problems": ((*DOCTOR, str(HOSTS / "wsl2-swap-thrash")), 1),
-    "doctor-all": ((*DOCTOR, str(HOSTS / "wsl2-idle"), "--all"), 0),
     "settings": (("wslconfig", "show", "--host-root", str(HOSTS / "wsl2-idle")), 0),
     "replay": (("replay", str(TRACES / "ram-leak_linear-1.jsonl.gz")), 0),
 }

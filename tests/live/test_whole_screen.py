@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from datetime import datetime
@@ -12,6 +13,7 @@ import pytest
 
 from tests.live.test_rows import drawn, looked, printed
 from tests.support.documents import GIB, calm, leak
+from wslgpud.cli.console import Console
 from wslgpud.cli.live.hints import Hint
 from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, Values
 from wslgpud.cli.rows import SPANS_SECONDS, RowContext, Shown, bar, rule, spark
@@ -273,3 +275,15 @@ def test_a_hint_to_act_on_is_marked_otherwise_than_a_reassurance(monkeypatch: py
     lines = printed(once(looked(calm())), 100).splitlines()
 
     assert [line.strip() for line in lines if line[1:2] in ("➜", "✓")] == ["➜ do this  (as seen)", "✓ all is well"]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(80, 80), (200, 200), (300, 200), (None, 120)])
+def test_a_rule_is_as_wide_as_the_terminal_up_to_200_columns_and_of_120_without_one(
+    columns: int | None, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    file = io.StringIO()
+    Console(file=file, **({} if columns is None else {"width": columns})).print(once(looked(calm())))
+    rules = [len(line.rstrip()) for line in file.getvalue().splitlines() if line.startswith("── ")]
+
+    assert set(rules) == {width}
