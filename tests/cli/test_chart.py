@@ -88,6 +88,7 @@ def test_a_short_step_is_a_dot() -> None:
         ((-3, -3), ["-2", "-3", "-4"]),
         ((6.9, 10), ["10", "5", "0"]),
         ((7, 10), ["10", "8.5", "7"]),
+        ((0.5, 0.9), ["1", "0.5", "0"]),
         ((-1, 2), ["2", "0.5", "-1"]),
         ((-40, -3), ["0", "-20", "-40"]),
         ((100, 101), ["101", "100.5", "100"]),
@@ -186,6 +187,19 @@ def test_headroom_is_drawn_with_its_levels_its_marks_and_its_forecast() -> None:
     ]
 
 
+def test_a_curve_that_hardly_moves_has_its_minimum_beside_the_last_row_and_what_is_above_it_higher_up() -> None:
+    almost = [1000 * MIB, 1000 * MIB + 400]
+    told = [line.partition("┤")[0].strip() for line in drawn(curve(*almost, unit="bytes"))]
+
+    assert told[:5] == ["+0 KiB", "", "+0 KiB", "", "1000 MiB"]
+
+
+def test_a_headroom_of_one_moment_is_a_second_wide() -> None:
+    lines = headroom(left(1.0), START, START, width=10)
+
+    assert [line.split() for line in lines if "14:00" in line] == [["14:00:00", "14:00:01"]]
+
+
 def test_the_picture_is_of_30_to_72_columns() -> None:
     for width, columns in ((10, 30), (41, 30), (42, 31), (83, 72), (84, 72)):
         *_, bars, _levels, _clock = headroom(left(1, 1), START, START + 1, width=width)
@@ -199,6 +213,7 @@ def test_only_a_time_of_more_than_three_steps_without_a_sample_is_a_gap() -> Non
     assert bottom(left(*full * 10, *none * 3, *full * 17)) == "█" * 10 + " " * 3 + "█" * 17
     assert bottom(left(*none * 3, *full * 10)) == " " * 3 + "█" * 10
     assert bottom(left(*full * 6, every=2.0)) == "█" * 12
+    assert bottom(left(*full * 2, every=10.0)) == "█" * 20
 
 
 def test_a_column_shows_the_least_headroom_and_the_worst_level_of_its_time() -> None:

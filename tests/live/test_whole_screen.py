@@ -283,7 +283,8 @@ def test_a_rule_is_as_wide_as_the_terminal_up_to_200_columns_and_of_120_without_
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     file = io.StringIO()
-    Console(file=file, **({} if columns is None else {"width": columns})).print(once(looked(calm())))
+    options: dict[str, Any] = {} if columns is None else {"width": columns}
+    Console(file=file, **options).print(once(looked(calm())))
     rules = [len(line.rstrip()) for line in file.getvalue().splitlines() if line.startswith("── ")]
 
     assert set(rules) == {width}
