@@ -288,3 +288,19 @@ def test_a_rule_is_as_wide_as_the_terminal_up_to_200_columns_and_of_120_without_
     rules = [len(line.rstrip()) for line in file.getvalue().splitlines() if line.startswith("── ")]
 
     assert set(rules) == {width}
+
+
+@pytest.mark.parametrize(
+    ("programs", "begins"), [(1, {21: 5, 23: 7, 25: 9, 27: 11, 60: 11}), (30, {25: 5, 29: 7, 33: 9, 37: 11, 60: 11})]
+)
+def test_the_forecasts_curve_takes_what_programs_leave_and_of_many_half_the_room(
+    programs: int, begins: dict[int, int]
+) -> None:
+    document = leak()
+    document["processes"] = [{**document["processes"][0], "pid": n} for n in range(programs)]
+
+    def lines_of_curve(height: int) -> int:
+        return drawn(looked(document), size=(120, height)).count("┤")
+
+    assert {height: lines_of_curve(height) for height in begins} == begins
+    assert [lines_of_curve(height - 1) for height in begins] == [0, 5, 7, 9, 11]
