@@ -304,3 +304,17 @@ def test_the_forecasts_curve_takes_what_programs_leave_and_of_many_half_the_room
 
     assert {height: lines_of_curve(height) for height in begins} == begins
     assert [lines_of_curve(height - 1) for height in begins] == [0, 5, 7, 9, 11]
+
+
+def test_a_forecast_is_drawn_behind_the_minutes_before_it_or_from_the_first_sample_on() -> None:
+    past = [(float(second), 0.5 + 0.375 * second / 120) for second in range(0, 121, 2)]
+    curves = []
+    for points in (past, []):
+        found = RecentSeries()
+        found.seed(CurveKey("used", "ram"), points)
+        sample = LiveSample(120.0, leak(at=NOW), {}, "daemon", "http://pc")
+        shown = lines(drawn(sample, found, size=(100, 36), mono=120.0))
+        first = next(number for number, line in enumerate(shown) if "its forecast" in line)
+        curves += shown[first : first + 13]
+
+    assert curves == drawn_before("forecast")
