@@ -89,3 +89,14 @@ def test_a_check_says_which_file_is_good_or_that_there_is_none(tmp_path: Path, m
 
     assert checked("--config", str(file)).replace("\n", "") == f"{file}: good"
     assert checked() == "no file, only defaults: good\n"
+
+
+def test_a_new_configuration_is_closed_to_others_in_a_folder_that_its_group_may_enter(tmp_path: Path) -> None:
+    kept = os.umask(0)
+    try:
+        CliRunner().invoke(app, ["config", "init", str(tmp_path / "new/wslgpud.toml")])
+    finally:
+        os.umask(kept)
+
+    assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o750
+    assert (tmp_path / "new/wslgpud.toml").stat().st_mode & 0o7777 == 0o600
