@@ -200,6 +200,7 @@ def test_of_a_long_log_only_the_end_is_read_and_of_that_the_last_five_lines():
 
     assert _tail(log).splitlines() == ["  1", "  2", "  3", "  4", "  the last \N{REPLACEMENT CHARACTER} one"]
     assert len(_tail(io.BytesIO(b"x" * 10_000))) == 2 + 4096
+    assert _tail(io.BytesIO(b"all")) == "  all"
 
 
 def test_a_failed_value_is_drawn_in_red_and_others_in_cyan(capsys, monkeypatch):

@@ -72,7 +72,13 @@ def test_a_number_of_jobs_is_taken_as_given_and_off_leaves_everything_as_it_is(
 
 @pytest.mark.parametrize(
     ("ram", "vram", "warned"),
-    [(1, 5 * GIB, []), (most_bytes(Host()), 0, ["memory"]), (1, 6 * GIB, ["VRAM"]), (1, 25 * GIB, [])],
+    [
+        (1, 5 * GIB, []),
+        (most_bytes(Host()), 0, ["memory"]),
+        (1, 6 * GIB, ["VRAM"]),
+        (1, 25 * GIB, []),
+        (1 << 60, 0, []),
+    ],
 )
 def test_a_command_that_once_took_more_than_is_free_comes_with_a_warning(
     ram: int, vram: int, warned: list[str], cards: VramWatch, capfd: pytest.CaptureFixture[str]
