@@ -6,16 +6,20 @@ import io
 import os
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.page.stage import TRACES
-from wslgpud.advise.guard import capacity
+from wslgpud import training
+from wslgpud.advise.guard import capacity, tree
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.runner import GuardedCommand
 from wslgpud.advise.guard.training_peaks import TrainingPeaks
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
+from wslgpud.cli import app
 from wslgpud.cli.common import Fault
 from wslgpud.cli.guard import _jobs_for, _line, _run
 from wslgpud.config import Config, Sampling
@@ -120,3 +124,36 @@ def test_the_line_never_fills_the_terminals_last_column(
     columns: int | None, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(line(columns, monkeypatch, 120.0, peak_bytes=GIB, stopped=2)) == cells
+
+
+@pytest.mark.parametrize(
+    ("stats", "words", "commands"),
+    [
+        (RunStats(code=3), ("--fallback", "plan b"), [["make"], ["/bin/sh", "-c", "plan b"]]),
+        (RunStats(code=0), ("--fallback", "plan b"), [["make"]]),
+        (RunStats(code=3), (), [["make"]]),
+        (RunStats(code=130, interrupted=True), ("--fallback", "plan b"), [["make"]]),
+    ],
+)
+def test_a_command_runs_as_ordered_and_its_fallback_only_if_it_failed_by_itself(
+    stats: RunStats, words: tuple[str, ...], commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered: list[GuardedCommand] = []
+
+    def run(guarded: GuardedCommand, *_: Any) -> RunStats:
+        ordered.append(guarded)
+        return stats
+
+    monkeypatch.setattr("wslgpud.cli.guard._run", run)
+    monkeypatch.setattr(tree, "adopt_orphans", lambda: None)
+    options = ("--state", str(tmp_path), "--timeout", "90s", *words)
+    done = CliRunner().invoke(app, ["guard", *options, "--", "make"])
+    inside = CliRunner().invoke(app, ["guard", *options, "--inside", "--log", str(tmp_path / "log"), "--", "make"])
+
+    assert (done.exit_code, inside.exit_code) == (stats.code, stats.code)
+    assert [one.command for one in ordered] == commands * 2
+    assert {one.timeout_seconds for one in ordered} == {90.0}
+    assert ordered[-1].environment == training.environment(ordered[0].environment)
+    assert len(list((tmp_path / "guard").iterdir())) == 1
+    assert (tmp_path / "log").exists()
+    assert (tmp_path / "guard.json").exists() is not stats.interrupted
