@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wslgpud import config
-from wslgpud.config import ConfigError, allowed, declared_keys, load
+from wslgpud.config import ConfigError, allowed, declared_keys, load, state_folder
 from wslgpud.config.change_keys import change, with_keys
 from wslgpud.config.sample import sample_file
 
@@ -108,6 +109,29 @@ def test_the_valid_values_of_a_key_are_told(path: str, said: list[str]) -> None:
     [key] = [key for key in declared_keys() if key.path == path]
 
     assert [*map(str, allowed(key))] == said
+
+
+@pytest.mark.parametrize(
+    ("uid", "environment", "folder"),
+    [
+        (0, {"STATE_DIRECTORY": "/var/lib/private/a:/var/lib/b", "HOME": "/root"}, "/var/lib/private/a"),
+        (0, {"HOME": "/root"}, "/var/lib/wslgpud"),
+        (1, {"HOME": "/home/me", "STATE_DIRECTORY": ""}, "/home/me/.local/state/wslgpud"),
+        (1, {"HOME": "/home/me", "XDG_STATE_HOME": "/state"}, "/state/wslgpud"),
+        (1, {}, "/.local/state/wslgpud"),
+    ],
+)
+def test_data_lie_where_systemd_says_and_else_in_roots_folder_or_the_users_own(
+    uid: int, environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+
+    assert state_folder(environment) == Path(folder)
+
+
+def test_a_variable_with_too_many_underscores_names_no_key() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key server\.port__x; did you mean server\.port\?"):
+        load(Path("/dev/null"), {"WSLGPUD_SERVER__PORT__X": "1"})
 
 
 def test_a_list_from_the_environment_is_separated_by_commas() -> None:

@@ -7,7 +7,6 @@ An unknown key is an error that names the nearest known one: a typo must not sil
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from typing import Any, get_type_hints
 from wslgpud.config.keys import ENVIRONMENT_PREFIX, ConfigError, ConfigKey, allowed, checked, key
 from wslgpud.toml import tomllib
 from wslgpud.words import Message, cause, say
+from wslgpud.words.units import nearest
 
 __all__ = ("ConfigError", "ConfigKey", "allowed")  # re-exported
 
@@ -333,6 +333,6 @@ def _from_environment(environ: Mapping[str, str], known: Iterable[ConfigKey]) ->
 
 
 def _unknown(what: Message, name: str, known: Iterable[str]) -> Message:
-    if close := difflib.get_close_matches(name, list(known), n=1):
-        return say("{what}; did you mean {near}?", what=what, near=close[0])
+    if near := nearest(name, known):
+        return say("{what}; did you mean {near}?", what=what, near=near)
     return say("{what}; see 'wslgpud config show' for all keys", what=what)

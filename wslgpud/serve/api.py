@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import platform
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +24,7 @@ from wslgpud.serve.router import CachedDocument, Problem, Request, Response, Rou
 from wslgpud.store import StoreStats
 from wslgpud.store.records import shell_pattern
 from wslgpud.words import LANGUAGES, translator
+from wslgpud.words.units import nearest
 
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
 #: more parameters than any request needs
@@ -32,6 +33,8 @@ _MOST_PARAMETERS = 100
 PATTERN_MAX = 256
 #: seconds since the epoch up to the year 5138: larger numbers are milliseconds by mistake
 _LAST_WALL = 1e11
+#: int() alone would take "1_000", " 7" and digits of other scripts
+WHOLE = re.compile("[0-9]{1,19}")
 
 
 def language_of(request: Request) -> str:
@@ -52,8 +55,8 @@ class Query:
         self._values: dict[str, list[str]] = {}
         for name, value in pairs:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(known) or 'none'}"
+                near = nearest(name, known)
+                hint = f"did you mean {near}?" if near else f"known are: {', '.join(known) or 'none'}"
                 raise Problem(400, f"unknown parameter {name[:40]!r}; {hint}")
             self._values.setdefault(name, []).append(value)
 
@@ -62,7 +65,7 @@ class Query:
 
     def text(self, name: str) -> str | None:
         """Return a parameter; None when it is absent. Raises Problem: it was given twice."""
-        values = self._values.get(name, [])
+        values = self.all(name)
         if len(values) > 1:
             raise Problem(400, f"{name} may be given only once")
         return values[0] if values else None
@@ -97,11 +100,9 @@ class Query:
         given = self.text(name)
         if given is None:
             return None
-        # int() alone would take "1_000", " 7" and digits of other scripts
-        number = int(given) if given.isascii() and given.isdigit() and len(given) < 20 else -1
-        if not low <= number <= high:
+        if not WHOLE.fullmatch(given) or not low <= int(given) <= high:
             raise Problem(400, f"{name} must be a whole number from {low} to {high}")
-        return number
+        return int(given)
 
     def moment(self, name: str) -> float | None:
         """Return a moment in seconds since the epoch, given as such or in RFC 3339 format."""
@@ -169,11 +170,11 @@ def live(publisher: Publisher, now: Callable[[str], Mapping[str, Any]]) -> Calla
     #: id of this run of the daemon, by which the page detects a restart
     instance = secrets.token_hex(8)
     #: by language, with the sequence of its sample; languages not requested cost nothing
-    rendered: dict[str, tuple[int, CachedDocument]] = {}
+    rendered: dict[str, tuple[int | None, CachedDocument]] = {}
 
     def answer(request: Request) -> Response:
         language, latest = language_of(request), publisher.latest
-        sequence = -1 if latest is None else latest.sequence
+        sequence = latest.sequence if latest else None
         if language not in rendered or rendered[language][0] != sequence:
             document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": now(language)}
             if latest is not None:

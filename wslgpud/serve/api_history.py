@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,11 +16,12 @@ from wslgpud.alerts.report import report, summaries
 from wslgpud.metrics import PREFIX, MetricSpec
 from wslgpud.model import Level, Number, StressResult
 from wslgpud.series.curves import name_of, step_for
-from wslgpud.serve.api import PATTERN_MAX, Query, language_of
+from wslgpud.serve.api import PATTERN_MAX, WHOLE, Query, language_of
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.router import Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
 from wslgpud.words import translator
+from wslgpud.words.units import nearest
 
 LEVELS = ("info", "warning", "critical", "emergency")
 #: entries per answer: default and maximum
@@ -101,8 +101,8 @@ class _History:
         for name in asked:
             if name not in known:
                 near = self._nearest(name, host)
-                hint = f"; did you mean {near}?" if near else ""
-                raise Problem(404, f"there is no series {name[:200]}{hint} /api/v1/series lists them all")
+                hint = f"did you mean {near}? " if near else ""
+                raise Problem(404, f"there is no series {name[:200]}; {hint}/api/v1/series lists them all")
             about = described(known[name], self.catalogue)
             found.append({**about, **self._values(known[name], start, end, step, about["kind"])})
         document = {"start": start, "end": end, "step": step, "tier": tier_of(step), "series": found}
@@ -187,10 +187,9 @@ class _History:
     def _nearest(self, name: str, host: str | None) -> str:
         # Only within the most similar metric: comparing with every series would take seconds.
         samples = [spec.exposed_name for spec in self.catalogue.values()]
-        metric = difflib.get_close_matches(name[:PATTERN_MAX].partition("{")[0], samples, n=1)
-        its_own = (known for known, _ in self._named(host) if [known.partition("{")[0]] == metric)
-        close = difflib.get_close_matches(name[:PATTERN_MAX], islice(its_own, MOST_COMPARED), n=1, cutoff=0)
-        return close[0] if close else ""
+        metric = nearest(name[:PATTERN_MAX].partition("{")[0], samples)
+        its_own = (known for known, _ in self._named(host) if known.partition("{")[0] == metric)
+        return nearest(name[:PATTERN_MAX], islice(its_own, MOST_COMPARED), cutoff=0)
 
     def _span(self, query: Query) -> tuple[float, float]:
         start, end = query.moment("start"), query.moment("end")
@@ -221,9 +220,10 @@ def full_name(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> str:
 def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
     """Return the API's description of a series; a metric of another version has neither unit nor help."""
     spec = catalogue.get(ref.metric)
+    metric = spec.exposed_name if spec else PREFIX + ref.metric
     facts: dict[str, Any] = {
-        "name": full_name(ref, catalogue),
-        "metric": spec.exposed_name if spec else PREFIX + ref.metric,
+        "name": name_of(metric, ref.labels),
+        "metric": metric,
         "labels": dict(ref.labels),
         "kind": spec.kind if spec else "unknown",
     }
@@ -283,7 +283,7 @@ def short(value: Number) -> Number:
 
 def _number(request: Request) -> int:
     last = request.path.rpartition("/")[2]
-    if not (last.isascii() and last.isdigit() and len(last) < 20):
+    if not WHOLE.fullmatch(last):
         raise Problem(400, "the last part of the path must be a number")
     return int(last)
 

@@ -152,7 +152,7 @@ class LocalApi:
 
     def __init__(self, folder: Path, routes: Iterable[Route], timeout_seconds: float = 5.0) -> None:
         self.path = folder / "status.sock"
-        self._deadlines = Deadlines(timeout_seconds, max(1, round(timeout_seconds)), timeout_seconds)
+        self._deadlines = Deadlines(timeout_seconds, timeout_seconds, timeout_seconds)
         self._open = WebConfigFile("")
         self._app = Router([r for r in routes if r.path in LOCAL_PATHS], HostRule("localhost", "", ()), self._open)
         self._listener: Listener | None = None

@@ -6,7 +6,6 @@ https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuratio
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import math
 import os
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 from wslgpud.config import ConfigError
 from wslgpud.security import safe_files
 from wslgpud.words import Fact, Message, MessageLike, cause, say
+from wslgpud.words.units import nearest
 
 _SECTIONS = {
     "": ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"),
@@ -214,8 +214,8 @@ class _Section:
 
 def _hint(name: object, known: Collection[str]) -> Message:
     """Return a hint at the known name that was probably meant."""
-    if close := difflib.get_close_matches(str(name), known, n=1):
-        return say("did you mean {name}?", name=close[0])
+    if near := nearest(str(name), known):
+        return say("did you mean {name}?", name=near)
     return say("known are {names}", names=tuple(known))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 #: a cgroup is identified by the end of its path
 LONGEST_PATH = 24
 
@@ -36,6 +39,11 @@ def one_line(text: str, most: int = 200) -> str:
     """
     line = " ".join(printable(text[: 4 * most], instead=" ").split())
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known name that was probably meant; empty if none is similar."""
+    return next(iter(difflib.get_close_matches(name, list(known), cutoff=cutoff)), "")
 
 
 def resource_path(path: str) -> str:
