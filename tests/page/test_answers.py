@@ -11,6 +11,7 @@ import pytest
 from tests.page.stage import Stage, nights
 from tests.page.test_api import RAM, ask, remember
 from wslgpud.app.catalogue import catalogue
+from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
 from wslgpud.serve import Publisher, Request, api
 from wslgpud.serve.router import Problem
@@ -70,6 +71,16 @@ def test_what_is_sampled_now_is_listed_before_it_is_recorded_but_only_as_this_ma
 
     assert [series["name"] for series in here] == ['wslgpud_gpu_up{gpu="0",uuid="GPU-a"}', RAM]
     assert [series["name"] for series in named] == [RAM]
+
+
+def test_a_metric_of_another_version_is_listed_by_its_name_alone(stage: Stage) -> None:
+    remember(stage, (5, 1), spec=MetricSpec("gone", "counter", "", "of old"), labels=())
+    remember(stage, (5, 1), spec=catalogue()["swap_in_bytes"])
+    gone, known = ask(stage, "series")[2]["series"]
+
+    assert gone == {"name": "wslgpud_gone", "metric": "wslgpud_gone", "labels": {}, "kind": "unknown"}
+    assert (known["name"], known["kind"], known["unit"]) == ("wslgpud_swap_in_bytes_total", "counter", "bytes")
+    assert known["help"] == catalogue()["swap_in_bytes"].help
 
 
 def test_a_wrong_name_is_repeated_up_to_200_characters(stage: Stage) -> None:

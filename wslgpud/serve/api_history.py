@@ -182,7 +182,7 @@ class _History:
         if host is not None and not recorded:
             raise Problem(404, f"no history of {host[:200]!r}; known are: {', '.join(self.reader().hosts())}")
         for ref in recorded:
-            yield full_name(ref, self.catalogue), ref
+            yield described(ref, self.catalogue)["name"], ref
 
     def _nearest(self, name: str, host: str | None) -> str:
         # Only within the most similar metric: comparing with every series would take seconds.
@@ -211,25 +211,12 @@ def grown(points: Iterable[ProcessPoint]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda p: -p["peak_bytes"])
 
 
-def full_name(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> str:
-    """Return the name of a series; without suffix for a metric of another version."""
-    spec = catalogue.get(ref.metric)
-    return name_of(spec.exposed_name if spec else PREFIX + ref.metric, ref.labels)
-
-
 def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
-    """Return the API's description of a series; a metric of another version has neither unit nor help."""
-    spec = catalogue.get(ref.metric)
-    metric = spec.exposed_name if spec else PREFIX + ref.metric
-    facts: dict[str, Any] = {
-        "name": name_of(metric, ref.labels),
-        "metric": metric,
-        "labels": dict(ref.labels),
-        "kind": spec.kind if spec else "unknown",
-    }
-    if spec:
-        facts |= {"unit": spec.unit, "help": spec.help}
-    return facts
+    """Return the API's description of a series; a metric of another version has neither suffix, unit nor help."""
+    metric, about = PREFIX + ref.metric, {"kind": "unknown"}
+    if spec := catalogue.get(ref.metric):
+        metric, about = spec.exposed_name, {"kind": spec.kind, "unit": spec.unit, "help": spec.help}
+    return {"name": name_of(metric, ref.labels), "metric": metric, "labels": dict(ref.labels), **about}
 
 
 def tier_of(step: int) -> str:
