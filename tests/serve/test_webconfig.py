@@ -144,6 +144,61 @@ def test_versions_that_are_broken_are_not_spoken_even_if_asked_for(written, capl
     assert "nothing older than TLS12" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("wish", "set_"),
+    [("", True), ("  prefer_server_cipher_suites: true\n", True), ("  prefer_server_cipher_suites: false\n", False)],
+)
+def test_the_servers_order_of_ciphers_counts_unless_the_clients_is_asked_for(written, wish, set_):
+    assert bool(load(written(TLS + wish)).tls.options & ssl.OP_CIPHER_SERVER_PREFERENCE) is set_
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("{interval: 1s, burst: 1}", (1.0, 1)), ("{interval: 0, burst: 0}", None), ("{burst: 5}", None), ("{}", None)],
+)
+def test_without_an_interval_nothing_limits_the_rate(written, text, limit):
+    assert load(written(f"rate_limit: {text}\n")).rate_limit == limit
+
+
+def test_a_burst_is_needed_for_a_rate(error_of):
+    assert error_of("rate_limit: {interval: 1s}").endswith(
+        "rate_limit.burst must be a whole number of at least 1, not 0"
+    )
+
+
+def test_a_file_of_64_kib_is_read_and_not_a_byte_more(written, error_of):
+    users = f"basic_auth_users: {{me: {HASH}}}\n#"
+
+    assert load(written(users.ljust(1 << 16, "x"))).users == {"me": HASH}
+    assert "not valid YAML" not in error_of(users.ljust((1 << 16) + 1, "x"))
+
+
+def test_a_certificate_of_a_mebibyte_is_read_and_not_a_byte_more(written, certificate, error_of):
+    text = (certificate / "cert.pem").read_text()
+    (certificate / "cert.pem").write_text(text.ljust(1 << 20, "\n"))
+    assert load(written(TLS)).tls
+
+    (certificate / "cert.pem").write_text(text.ljust((1 << 20) + 1, "\n"))
+    assert error_of(TLS).startswith("web.yml: tls_server_config: cert_file: cert.pem: ")
+
+
+def test_what_is_nested_in_more_than_eight_levels_is_refused(error_of):
+    assert error_of("[" * 8 + "]" * 8).endswith("must be keys and values")
+    assert "nested too deeply" in error_of("[" * 9 + "]" * 9)
+
+
+def test_a_file_that_was_read_again_is_told_once_and_not_at_the_start(written, caplog):
+    caplog.set_level(logging.INFO)
+    path = written("")
+    file = WebConfigFile(str(path))
+    file.refresh()
+    assert caplog.messages == []
+
+    path.write_text("rate_limit: {interval: 1s, burst: 2}\n")
+    assert file.refresh().rate_limit == file.refresh().rate_limit == (1.0, 2)
+    assert caplog.messages == [f"{path} was read again"]
+
+
 def test_http2_is_said_to_stay_off(written, caplog):
     caplog.set_level(logging.INFO)
     load(written("http_server_config: {http2: true}"))

@@ -1,0 +1,91 @@
+"""How an answer is written, and what the log and the counts keep of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+
+import pytest
+
+from wslgpud import config
+from wslgpud.serve import Request, Response, Route
+from wslgpud.serve.router import GUESSES_MAX, CachedDocument, Threads, packed, response_headers
+
+ZIPPING = Request("GET", "/", "", {"accept-encoding": "gzip"})
+PLAIN = Request("GET", "/", "", {})
+
+
+@pytest.mark.parametrize(
+    ("size", "request_", "zipped"), [(1399, ZIPPING, False), (1400, ZIPPING, True), (1400, PLAIN, False)]
+)
+def test_json_is_zipped_from_1400_bytes_on_for_who_takes_it(size, request_, zipped):
+    body = b"1" * size
+    answer = packed(request_, body)
+
+    assert (answer.status, answer.content_type, answer.headers["Vary"]) == (200, "application/json", "Accept-Encoding")
+    assert answer.body == (gzip.compress(body, 1, mtime=0) if zipped else body)
+    assert answer.headers.get("Content-Encoding") == ("gzip" if zipped else None)
+
+
+def test_a_kept_document_is_given_plain_or_zipped_or_not_again():
+    kept = CachedDocument(b"text", "text/css", "tag")
+    plain, zipped = kept.answer(PLAIN, {"X": "y"}), kept.answer(ZIPPING, {})
+    same, other = (kept.answer(Request("GET", "/", "", {"if-none-match": tag}), {}) for tag in ('"tag"', '"gat"'))
+
+    assert (plain.status, plain.body, plain.content_type) == (200, b"text", "text/css")
+    assert plain.headers == {"Vary": "Accept-Encoding", "ETag": '"tag"', "X": "y"}
+    assert (zipped.status, zipped.body) == (200, gzip.compress(b"text", 1, mtime=0))
+    assert zipped.headers["Content-Encoding"] == "gzip"
+    assert (same.status, same.body, other.status) == (304, b"", 200)
+
+
+def test_an_answer_has_its_length_but_one_that_nothing_is_new_does_not():
+    found = dict(response_headers(Response(200, b"12345"), {}))
+    nothing = dict(response_headers(Response(304, b"", ""), {}))
+
+    assert found[b"content-length"] == b"5"
+    assert nothing.keys() & {b"content-length", b"content-type"} == set()
+
+
+def test_a_malformed_request_is_counted_once(serve):
+    running = serve()
+    running.raw(b"GET /\0 HTTP/1.1\r\n\r\n", end=True)
+
+    assert dict(running.server._app._counts) == {("other", 400): 1}
+
+
+def test_of_a_failed_path_the_log_keeps_200_characters_and_where_it_failed(serve, caplog):
+    def broken(_):
+        raise RuntimeError("disk on fire")
+
+    running = serve(extra_routes=[Route("/broken/{name}", broken)])
+    assert running.ask("/broken/" + "x" * 200).status == 500
+
+    (line,) = caplog.messages
+    begun = broken.__code__.co_firstlineno
+    assert line == f"/broken/{'x' * 192} failed: RuntimeError('disk on fire') in {__file__}:{begun + 1}"
+
+
+def test_more_than_the_rate_allows_is_refused(serve, tmp_path):
+    (tmp_path / "web.yml").write_text("rate_limit: {interval: 1h, burst: 2}\n")
+    running = serve(config.Server(port=0, web_config_file=str(tmp_path / "web.yml")))
+    statuses = [running.ask("/-/healthy").status for _ in range(3)]
+
+    assert statuses == [200, 200, 429]
+
+
+@pytest.mark.parametrize(("threads", "most"), [(Threads(1, "any"), 64), (Threads(1, "guesses", GUESSES_MAX), 8)])
+def test_64_requests_may_wait_and_8_passwords_of_one_client(threads, most):
+    release = threading.Event()
+
+    async def ask_for_all():
+        asked = [asyncio.ensure_future(threads.run(release.wait, "a")) for _ in range(most + 2)]
+        await asyncio.sleep(0)
+        release.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    *answered, refused, again = asyncio.run(ask_for_all())
+    threads.close()
+    assert answered == [True] * most
+    assert (refused.status, again.status) == (503, 503)
