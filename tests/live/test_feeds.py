@@ -1,0 +1,236 @@
+"""Which machine the live view shows, where its history comes from, and how the history screen asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App
+
+from tests.live.test_app import comes_about
+from tests.live.test_past_screen import GIB, NOW, curve
+from tests.support.documents import calm
+from wslgpud.cli.live import feed as feeds
+from wslgpud.cli.live.app import terminal_gone
+from wslgpud.cli.live.feed import DaemonFeed, feed_of, looked
+from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.live.own_feed import OwnFeed
+from wslgpud.cli.live.series_source import Drawn, Past, api_past, trail_past
+from wslgpud.cli.live.series_view import History, SeriesWindow, history
+from wslgpud.client import DaemonClient
+from wslgpud.sources.memory import MEMINFO
+from wslgpud.store import Store
+
+HOSTS = Path(__file__).parent.parent / "hosts"
+DAEMON = DaemonClient("http://127.0.0.1:9")
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The user's own folder and the service's, in which no daemon has left a note."""
+    found = [tmp_path / "own", tmp_path / "service"]
+    monkeypatch.setattr(feeds, "daemon_folders", lambda _: found)
+    (tmp_path / "no.toml").touch()
+    return found
+
+
+def history_of(feed: Any) -> str:
+    past = feed.past(RecentSeries())
+    past.close()
+    feed.close()
+    return str(past.where)
+
+
+def test_without_a_daemon_the_history_is_the_database_that_there_is(folders: list[Path], tmp_path: Path) -> None:
+    config = tmp_path / "no.toml"
+
+    assert "only samples of this view" in history_of(feed_of(config, None, None))
+    for folder in reversed(folders):
+        folder.mkdir()
+        Store(folder / "wslgpud.db").close()
+        assert history_of(feed_of(config, None, None)) == f"from {folder / 'wslgpud.db'}"
+    (folders[0] / "wslgpud.db").write_text("damaged")
+    assert "only samples of this view" in history_of(feed_of(config, None, None))
+
+
+def test_the_daemon_that_runs_is_asked_unless_a_recorded_machine_is_named(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(feeds, "answering", lambda where, _: asked.append(where) or (DAEMON, {}))
+    running = feed_of(tmp_path / "no.toml", None, None)
+    recorded = feed_of(tmp_path / "no.toml", None, HOSTS / "two-gpus")
+    seen_by = recorded.look().seen_by
+
+    assert isinstance(running, DaemonFeed)
+    assert isinstance(recorded, OwnFeed)
+    assert (seen_by, asked) == ("recording", [folders])
+    assert history_of(running) == f"from {DAEMON.url}"
+    assert "only samples of this view" in history_of(recorded)
+
+
+class Looks:
+    """A feed that counts how often it is looked at."""
+
+    def __init__(self, seen_by: str) -> None:
+        self.seen_by, self.count = seen_by, 0
+
+    def look(self) -> LiveSample:
+        self.count += 1
+        return LiveSample(float(self.count), calm(at=f"2026-11-21T03:30:0{self.count}Z"), {}, self.seen_by)
+
+
+@pytest.mark.parametrize(("seen_by", "looks"), [("own look", 2), ("daemon", 1), ("recording", 1)])
+def test_rates_need_two_looks_of_our_own_and_later_one(
+    seen_by: str, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    feed, trail = Looks(seen_by), RecentSeries()
+
+    assert looked(feed, trail).mono == looks  # type: ignore[arg-type]
+    assert waited == [1.0] * (looks - 1)
+    assert looked(feed, trail).mono == looks + 1  # type: ignore[arg-type]
+    assert len(trail.points(CurveKey("used", "ram"))) == looks + 1
+
+
+@pytest.mark.parametrize(("asked", "points"), [(5, 10), (10, 10), (1200, 1200), (1201, 1200)])
+def test_a_daemon_is_asked_for_as_many_points_as_it_gives(
+    asked: int, points: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries: list[dict[str, Any]] = []
+    metric = MEMINFO["MemAvailable"].exposed_name
+    answers = {"/api/v1/series": {"series": [{"name": "x", "metric": metric}]}}
+    monkeypatch.setattr(
+        DaemonClient,
+        "ask",
+        lambda _, path, **query: answers.get(path) or queries.append(query) or {"step": 0, "series": []},
+    )
+    past = api_past(DAEMON)
+
+    assert past.drawn("ram", 0.0, 1.0, asked).curves == []
+    assert (past.words(), queries) == (["ram"], [])
+    assert past.drawn("ram", 0.0, 1.0, asked).step_seconds == 1.0
+    assert queries == [{"series": ["x"], "start": 0.0, "end": 1.0, "points": points}]
+
+
+def test_a_single_sample_of_the_view_is_drawn_in_the_steps_of_the_screen() -> None:
+    trail, shift = RecentSeries(), time.time() - time.monotonic()
+    trail.seed(CurveKey("cpu"), [(1.0, 0.5)])
+
+    assert trail_past(trail).drawn("cpu", shift, shift + 5, 10).step_seconds == 0.5
+
+
+def test_a_closed_terminal_is_told_from_an_open_one_and_from_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs) as terminal, (tmp_path / "file").open("w") as file:
+        monkeypatch.setattr(sys, "__stdin__", terminal)
+        assert not terminal_gone()
+        os.close(ours)
+        assert terminal_gone()
+        monkeypatch.setattr(sys, "__stdin__", file)
+        assert not terminal_gone()
+
+
+def test_the_choice_is_marked_and_trouble_stands_out() -> None:
+    shown = history(SeriesWindow(("ram", "vram"), 1, 0), None, ("here", "no answer"), (78, 16), NOW)
+    quiet = history(SeriesWindow(("ram", "vram"), 1, 0), None, ("here", ""), (78, 16), NOW)
+    words, spans, _, trouble = shown.renderables  # type: ignore[union-attr]
+
+    assert [str(span.style) for span in words.spans] == ["bright_black", "bold reverse"]
+    assert [str(span.style) for span in spans.spans] == ["bold reverse", *["bright_black"] * 9]
+    assert [(text.plain, text.style) for text in (trouble, quiet.renderables[3])] == [  # type: ignore[union-attr]
+        ("  no answer", "yellow"),
+        ("  looking ...", "bright_black"),
+    ]
+
+
+class Archive:
+    """A history that notes what it is asked, and answers only while it is open."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, float, float, int]] = []
+        self.open = threading.Event()
+        self.open.set()
+
+    def drawn(self, word: str, start: float, end: float, points: int) -> Drawn:
+        self.asked.append((word, end - start, time.time() - end, points))
+        self.open.wait()
+        return Drawn([curve(word, *[4 * GIB] * 6)], 10.0)
+
+
+def played(archive: Archive, script: Callable[[Any, History], Any], columns: int = 100) -> None:
+    async def play() -> None:
+        app: App[None] = App()
+        async with app.run_test(size=(columns, 30)) as pilot:
+            screen = History(Past("here", lambda: ["used", "ram", "headroom"], archive.drawn))
+            app.push_screen(screen)
+            await comes_about(lambda: screen._drawn is not None)
+            await script(pilot, screen)
+            archive.open.set()
+
+    asyncio.run(play())
+
+
+def text_of(screen: History) -> str:
+    pictures = screen.query("#history")
+    return "\n".join(picture.render_line(y).text for picture in pictures for y in range(picture.size.height))
+
+
+@pytest.mark.parametrize(("columns", "points"), [(100, 176), (32, 40), (33, 42)])
+def test_it_begins_with_headroom_in_two_points_a_column(columns: int, points: int) -> None:
+    async def nothing(*_: Any) -> None:
+        pass
+
+    archive = Archive()
+    played(archive, nothing, columns)
+
+    ((word, seconds, ago, asked),) = archive.asked
+    assert (word, seconds, round(ago), asked) == ("headroom", 900, 0, points)
+
+
+def test_only_a_window_that_ends_now_is_read_again() -> None:
+    archive = Archive()
+
+    async def script(pilot: Any, screen: History) -> None:
+        await pilot.press("left")
+        await comes_about(lambda: len(archive.asked) == 2)
+        screen._refresh()
+        await pilot.press("0")
+        await comes_about(lambda: len(archive.asked) == 3)
+        screen._refresh()
+        await comes_about(lambda: len(archive.asked) == 4)
+
+    played(archive, script)
+
+    assert [round(ago) for _, _, ago, _ in archive.asked] == [0, 450, 0, 0]
+
+
+def test_until_it_is_read_another_series_is_empty_and_another_range_shows_the_old() -> None:
+    archive = Archive()
+
+    async def script(pilot: Any, screen: History) -> None:
+        await comes_about(lambda: "4.0 GiB" in text_of(screen))
+        archive.open.clear()
+        await pilot.press("plus")
+        await comes_about(lambda: len(archive.asked) == 2)
+        assert "looking ..." not in text_of(screen)
+        await pilot.press("down")
+        await comes_about(lambda: "looking ..." in text_of(screen))
+
+    played(archive, script)
+
+    assert [(word, seconds) for word, seconds, *_ in archive.asked] == [
+        ("headroom", 900),
+        ("headroom", 3600),
+        ("used", 3600),
+    ]
