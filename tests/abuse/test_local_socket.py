@@ -148,6 +148,18 @@ def test_a_handler_that_fails_is_said_to_and_ends_nothing(tmp_path: Path) -> Non
     local.close()
 
 
+def test_after_its_end_no_socket_is_left_and_nobody_is_answered(tmp_path: Path) -> None:
+    local = LocalApi(tmp_path, STATUS)
+    assert local.start()
+    listener = local._listener
+    assert listener is not None
+    assert local.path.is_socket()
+    local.close()
+
+    assert not local.path.exists()
+    assert not listener._thread.is_alive()
+
+
 def false_daemon(folder: Path, text: bytes, pause_seconds: float = 0.0) -> socket.socket:
     """Answer without end where a daemon's socket would be."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -210,3 +210,19 @@ def test_any_user_and_password_can_be_read_back(user, password):
 @given(st.text())
 def test_no_authorization_header_breaks_the_parser(header):
     parse_basic("Basic " + header)
+
+
+def test_a_thousand_right_passwords_are_remembered_and_with_one_more_all_are_checked_again():
+    users, checked = dict.fromkeys((f"user{number}" for number in range(1001)), hashed(SECRET)), []
+
+    async def right(_, client):
+        checked.append(client)
+        return True
+
+    async def accept_all():
+        passwords = Passwords(right)
+        for user in [*list(users)[:1000], "user0", "user999", "user1000", "user0", "user1000"]:
+            assert await passwords.accept(users, basic(user, SECRET), user)
+
+    asyncio.run(accept_all())
+    assert checked == [*users, "user0"]

@@ -97,7 +97,8 @@ def test_a_daemon_that_never_sampled_becomes_unhealthy_too(serve):
     running = serve(publisher=Publisher(CATALOGUE, clock))
     assert running.ask("/-/healthy").status == 200
     clock.advance(11)
-    assert running.ask("/-/healthy").status == 503
+    answer = running.ask("/-/healthy")
+    assert (answer.status, answer.data) == (503, b"No sample for 11 s (one every 1 s was planned).\n")
 
 
 def test_a_slow_schedule_has_patience_of_five_intervals():

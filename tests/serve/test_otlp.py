@@ -116,6 +116,17 @@ def test_a_collector_that_refuses_is_counted_told_once_and_found_again(collector
     assert {r.labels[0]: r.value for r in one.readings()}.keys() == {"sent", "failed"}
 
 
+def test_each_push_counts_once(collector):
+    one = Push(Otlp(endpoint=collector.url), lambda: READINGS)
+    counts = []
+    for status in (200, 400, 200):
+        collector.status = status
+        counts.append([reading.value for reading in one.readings()])
+        one._push()
+
+    assert [*counts, [reading.value for reading in one.readings()]] == [[0, 0], [1, 0], [1, 1], [2, 1]]
+
+
 def test_the_end_does_not_wait_for_a_collector_that_is_not_there(collector):
     collector.close()
     one = Push(Otlp(endpoint=collector.url, interval_seconds=0.1), lambda: READINGS)

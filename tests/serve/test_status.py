@@ -6,8 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from wslgpud.alerts.incidents import OpenIncident, after
 from wslgpud.model import (
     Forecast,
+    GpuSample,
     Level,
     Observation,
     ProcessSample,
@@ -18,13 +20,14 @@ from wslgpud.model import (
     SourceReport,
     StressResult,
     SwapState,
+    Transition,
 )
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve.status import TickState, status
 from wslgpud.sources import windows
 from wslgpud.stress.cards_under_test import LockHolder
 from wslgpud.verdict import decide
-from wslgpud.words import from_json, say, translator
+from wslgpud.words import Message, from_json, say, translator
 
 GIB = 1 << 30
 
@@ -121,3 +124,52 @@ def test_of_a_machine_without_swap_nothing_and_without_trouble_nothing_is_in_the
 
     assert [one["name"] for one in found["forecasts"]] == ["RAM"]
     assert not found.keys() & {"ram", "swap", "windows", "held", "locks", "tally"}
+
+
+def opened(rule: str, resource: str, level: Level, **facts: Any) -> OpenIncident:
+    row = Transition(1.7e9, 0.0, resource, rule, Level.OK, level, Message("it happened"), facts=facts)
+    return OpenIncident(after(None, 1, row), acknowledged=False, silenced_until_wall=None)
+
+
+def of(incidents: list[OpenIncident], *forecasts: Forecast) -> dict[str, Any]:
+    state = PipelineState(Snapshot(0.0, 0.0, 1, ()), Observation(0.0), forecasts)
+    return status(TickState(state, decide(forecasts, incidents), incidents), translator("en"))
+
+
+def test_an_incident_of_memory_is_no_worse_than_memory_is_now() -> None:
+    kill, full = opened("oom_kill", "ram", Level.CRITICAL), opened("memory_exhaustion", "ram", Level.CRITICAL)
+    slow, paused = opened("vram_stress", "ram", Level.WARNING), opened("brake", "ram", Level.CRITICAL, left_bytes=GIB)
+    calm = Forecast("ram", Level.OK, 9 * GIB, 16 * GIB)
+    worse = replace(calm, level=Level.EMERGENCY)
+
+    def levels(*forecasts: Forecast) -> list[str]:
+        return [one["level"] for one in of([kill, full, slow, paused], *forecasts)["incidents"]]
+
+    assert levels(calm) == ["ok", "ok", "warning", "critical"]
+    assert levels(worse) == levels() == ["critical", "critical", "warning", "critical"]
+    assert levels(replace(calm, resource="gpu0")) == ["critical", "critical", "warning", "critical"]
+
+
+def test_memory_that_waits_for_a_paused_job_is_said_to_be_paused() -> None:
+    paused, calm = opened("brake", "ram", Level.CRITICAL, left_bytes=GIB), Forecast("ram", Level.OK, 9 * GIB, 16 * GIB)
+    card = replace(calm, resource="gpu0")
+
+    assert [one.get("outlook") == "paused" for one in of([paused], calm, card)["forecasts"]] == [True, False]
+    assert [one.get("outlook") == "paused" for one in of([], calm, card)["forecasts"]] == [False, False]
+
+
+def test_the_verdict_counts_what_else_is_open() -> None:
+    found = [opened("vram_stress", f"gpu{number}", Level.WARNING) for number in range(3)]
+
+    assert "more" not in of(found[:1])["verdict"]
+    assert of(found[:2])["verdict"]["more"] == "and 1 more is open"
+    assert of(found)["verdict"]["more"] == "and 2 more are open"
+
+
+def test_a_card_is_as_the_driver_tells_without_what_trainings_say_of_it() -> None:
+    card = GpuSample(0, "GPU-1", "RTX", 16 * GIB, 12 * GIB)
+    report = SourceReport("gpu", "ok", Sample(gpus=(card,)), 0.0, 0.0)
+    state = PipelineState(Snapshot(0.0, 0.0, 1, (report,)), Observation(0.0), ())
+    (found,) = status(TickState(state, decide((), ())), translator("en"))["gpus"]
+
+    assert (found["uuid"], found["used_bytes"], "told" in found) == ("GPU-1", 12 * GIB, False)

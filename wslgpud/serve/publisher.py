@@ -25,21 +25,21 @@ _gauge, _counter = functools.partial(gauge, stored=False), functools.partial(cou
 BUILD = info("build", "Version of wslgpud and of the Python it runs on.", "version", "python")
 TICKS = _counter("ticks", "Samples taken since the daemon started.")
 _WHEN = "When the last sample was taken, in seconds since the epoch."
-TICK_TIMESTAMP = _gauge("last_tick_timestamp_seconds", _WHEN, decimals=3)
+TICK_TIMESTAMP = _gauge("last_tick_timestamp_seconds", _WHEN)
 _HAS = "1 if this machine has what the source reads, 0 if it lacks it (not a fault)."
 SOURCE_AVAILABLE = _gauge("source_available", _HAS, "source")
 _READ = "1 if the last read of the source succeeded, 0 if it failed or was late."
 SOURCE_SUCCESS = _gauge("source_success", _READ, "source")
-SOURCE_DURATION = _gauge("source_duration_seconds", "How long the last read of the source took.", "source", decimals=6)
-SOURCE_AGE = _gauge("source_age_seconds", "Age of the source's values at the last sample.", "source", decimals=3)
+SOURCE_DURATION = _gauge("source_duration_seconds", "How long the last read of the source took.", "source")
+SOURCE_AGE = _gauge("source_age_seconds", "Age of the source's values at the last sample.", "source")
 _GOOD = "When the source was last read successfully, in seconds since the epoch."
-SOURCE_LAST_SUCCESS = _gauge("source_last_success_timestamp_seconds", _GOOD, "source", decimals=3)
+SOURCE_LAST_SUCCESS = _gauge("source_last_success_timestamp_seconds", _GOOD, "source")
 SOURCE_FAILURES = _counter("source_failures", "Reads of the source that failed or were late.", "source")
 _ANSWERED = "HTTP requests answered, by path (other: not one of ours) and status."
 HTTP_REQUESTS = _counter("http_requests", _ANSWERED, "path", "code")
 HTTP_CONNECTIONS = _gauge("http_connections", "Open HTTP connections.")
 _WROTE = "Time it took to render the metrics the last time."
-RENDER_DURATION = _gauge("exposition_duration_seconds", _WROTE, decimals=6)
+RENDER_DURATION = _gauge("exposition_duration_seconds", _WROTE)
 
 METRICS: tuple[MetricSpec, ...] = (
     *(BUILD, TICKS, TICK_TIMESTAMP),

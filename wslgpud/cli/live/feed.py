@@ -82,8 +82,8 @@ def feed_of(
     if host_root is not None:
         return OwnFeed(settings, host_at(host_root), "recording")
     # The history of a stopped daemon is useful as well.
-    with_history = next((folder for folder in folders if (folder / "wslgpud.db").exists()), folders[0])
-    return OwnFeed(settings, Host(), folder=with_history)
+    databases = (folder / "wslgpud.db" for folder in folders)
+    return OwnFeed(settings, Host(), database=next(filter(Path.exists, databases), None))
 
 
 def looked(feed: Feed, trail: RecentSeries) -> LiveSample:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class OwnFeed:
     """Samples the machine itself: needs no daemon, but stores nothing and sends no warnings."""
 
-    def __init__(self, config: Config, host: Host, seen_by: str = "own look", folder: Path | None = None) -> None:
-        """Prepare the sources; nothing is read yet. ``folder`` is where a daemon may keep its data."""
+    def __init__(self, config: Config, host: Host, seen_by: str = "own look", database: Path | None = None) -> None:
+        """Prepare the sources; nothing is read yet. ``database`` is that of a daemon, if there is one."""
         self._monitor = SamplingPipeline(config, host)
-        self._seen_by, self._folder = seen_by, folder
+        self._seen_by, self._database = seen_by, database
         self._watch = DriveWatch(host)
 
     def look(self) -> LiveSample:
@@ -43,7 +43,7 @@ class OwnFeed:
         """Return the source of history: a database, else ``trail``."""
         from wslgpud.cli.live.series_source import past_of  # the database only on request
 
-        return past_of(self._folder / "wslgpud.db" if self._folder else None, trail)
+        return past_of(self._database, trail)
 
     def close(self) -> None:
         """Close the sources."""

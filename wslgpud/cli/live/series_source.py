@@ -189,7 +189,7 @@ def before(past: Past, look: LiveSample) -> list[tuple[CurveKey, list[tuple[floa
 
 def past_of(database: Path | None, trail: RecentSeries) -> Past:
     """Return the history in a database, else ``trail``."""
-    if database and database.exists():
-        with contextlib.suppress(StoreError):  # another user's, or damaged: 'wslgpud history' reports which
+    if database is not None:
+        with contextlib.suppress(StoreError):  # gone, another user's, or damaged: 'wslgpud history' reports which
             return database_past(database)
     return trail_past(trail)
