@@ -13,6 +13,7 @@ from wslgpud import config
 from wslgpud.config import ConfigError, allowed, declared_keys, load, state_folder
 from wslgpud.config.change_keys import change, with_keys
 from wslgpud.config.sample import sample_file
+from wslgpud.config.secret_files import remedy
 
 
 def load_text(tmp_path: Path, text: str) -> config.Loaded:
@@ -171,6 +172,42 @@ def test_a_changed_file_keeps_its_mode_and_a_new_one_is_closed_to_others(tmp_pat
     assert old.stat().st_mode & 0o777 == 0o604
     assert new.stat().st_mode & 0o007 == 0
     assert new.parent.stat().st_mode & 0o7777 == 0o750
+
+
+@pytest.mark.parametrize(("uid", "handed"), [(0, [(7, 8)]), (1000, [])])
+def test_root_leaves_a_file_that_he_changes_to_its_owner(
+    uid: int, handed: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, given = tmp_path / "theirs.toml", []
+    file.touch()
+    facts = os.stat_result((0o100640, 0, 0, 1, 7, 8, 0, 0, 0, 0))
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: given.append((user, group)))
+    with monkeypatch.context() as theirs:
+        real = type(file).stat
+        theirs.setattr(type(file), "stat", lambda path, **how: facts if path == file else real(path, **how))
+        change(file, "brake", {"on": True})
+
+    assert given == handed
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("uid", "command"),
+    [
+        (0, "sudo chown root:wslgpud {file} && sudo chmod 640 {file}"),
+        (1, "chmod 600 {file}"),
+        (1000, "chmod 600 {file}"),
+    ],
+)
+def test_a_file_of_roots_is_closed_but_for_the_service_and_a_users_own_to_all(
+    uid: int, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = os.stat_result((0o100644, 0, 0, 1, uid, 0, 0, 0, 0, 0))
+    file = tmp_path / "wslgpud.toml"
+    monkeypatch.setattr(type(file), "stat", lambda _: facts)
+
+    assert remedy(file) == command.format(file=file)
 
 
 def test_every_key_has_help_that_is_more_than_its_name() -> None:

@@ -126,6 +126,15 @@ def test_a_full_card_is_fine_while_it_is_steady(used: list[float], level: str, r
     assert bool(told(look, trail)) == fine
 
 
+def test_of_a_steady_card_the_last_figure_is_told() -> None:
+    forecast = {"resource": "gpu0", "level": "ok", "headroom_bytes": 1 << 30, "capacity_bytes": 16 << 30}
+    trail = RecentSeries()
+    trail.seed(CurveKey("used", "gpu0"), [(40.0, 0.904), (99.0, 0.904), (100.0, 0.906)])
+
+    ((_, figure),) = told(replace(looked(calm(forecasts=[forecast])), mono=100.0), trail)
+    assert figure == "GPU 0 VRAM 91 %"
+
+
 @pytest.mark.parametrize(("begun", "fine"), [(70.0, True), (70.5, False)])
 def test_a_card_is_steady_only_after_half_a_minute(begun: float, *, fine: bool) -> None:
     forecast = {"resource": "gpu0", "level": "ok", "headroom_bytes": 1 << 30, "capacity_bytes": 16 << 30}

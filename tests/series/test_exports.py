@@ -194,6 +194,7 @@ def test_curves_of_several_cards_become_one_of_the_values_known_at_each_step(how
     assert how in ACROSS
     assert one.points == [(float(n), value, value, value) for n, value in enumerate(values)]
     assert str(one.ref) == f'made{{{how}="of 2"}}'
+    assert str(joined([first], how).ref) == f'made{{{how}="of 1"}}'
 
 
 def test_steps_are_those_of_a_clock_and_no_finer_than_the_points_allow() -> None:

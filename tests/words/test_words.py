@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pytest
 
@@ -21,8 +22,10 @@ from wslgpud.words import (
     sentences,
     to_json,
     to_text,
+    translations,
     translator,
 )
+from wslgpud.words.units import one_line
 
 CHINESE = translator("zh")
 
@@ -110,7 +113,7 @@ def test_what_is_no_message_is_refused(document):
         from_json(document)
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e19", "-1e19", "1" + "0" * 400])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1.1e18", "-1.1e18", "1" + "0" * 400])
 def test_a_number_that_no_machine_has_is_no_fact(number):
     text = f'{{"template": "{{eta_seconds}}", "facts": {{"eta_seconds": {number}}}}}'
 
@@ -123,6 +126,49 @@ def test_every_number_that_is_a_fact_can_be_shown(name, number):
     said = from_json({"template": f"{{{name}}}", "facts": {name: number}})
 
     assert CHINESE.text(said)
+
+
+@pytest.mark.parametrize(("wall", "shown"), [(-5.0, 0.0), (0.0, 0.0), (1e11, 1e11), (2e11, 1e11)])
+def test_a_moment_is_shown_from_1970_to_the_year_5138(wall, shown):
+    date = datetime.fromtimestamp(shown).astimezone()
+
+    assert (
+        ENGLISH.text(say("{x_wall}, {x_clock}", x_wall=wall, x_clock=wall))
+        == f"{date:%Y-%m-%d %H:%M:%S}, {date:%H:%M:%S}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0, "1 s"),
+        (-89.9, "90 s"),
+        (90.0, "2 min"),
+        (5399.0, "90 min"),
+        (5400.0, "2 h"),
+        (129_599.0, "36 h"),
+        (129_600.0, "2 d"),
+        (1e18, "11574074074074 d"),
+    ],
+)
+def test_a_duration_is_told_in_the_unit_that_suits_it(seconds, shown):
+    assert ENGLISH.duration(seconds) == shown
+
+
+def test_translations_are_those_of_the_files_that_are_asked_for():
+    whole, of_the_page = translations("zh"), translations("zh", "serve/static/")
+
+    assert (translations("en"), translator("en")) == ({}, ENGLISH)
+    assert whole["and {count} more is open"] == "另有 {count} 个未结束的事件"
+    assert of_the_page["Overview"] == whole["Overview"] == "总览"
+    assert "and {count} more is open" not in of_the_page
+    with pytest.raises(KeyError):
+        translations("fr")
+
+
+@pytest.mark.parametrize(("blanks", "line"), [(7, "x"), (8, "")])
+def test_of_a_long_text_no_more_than_four_times_a_line_is_read(blanks, line):
+    assert one_line(" " * blanks + "x", 2) == line
 
 
 def test_a_name_in_a_list_is_no_template():

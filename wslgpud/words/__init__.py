@@ -257,7 +257,7 @@ class Translator:
     def duration(self, seconds: float) -> str:
         """Format a duration: ``8 s``, ``4 min``, ``2 h``, ``3 d``."""
         seconds = abs(seconds)
-        _, unit, text = next((span for span in _SPANS if seconds < span[0]), _SPANS[-1])
+        unit, text = next((unit, text) for limit, unit, text in _SPANS if seconds < limit)
         return self.t(text, number=max(1, round(seconds / unit)))
 
     def rate(self, value: float) -> str:

@@ -112,8 +112,9 @@ class RecentSeries:
     def growth(self, key: CurveKey) -> float | None:
         """Return the rise of a curve per second over the last minute; None before ten seconds."""
         curve = self.points(key, GROWTH_WINDOW_SECONDS)
-        seconds = curve[-1][0] - curve[0][0] if curve else 0.0
-        return (curve[-1][1] - curve[0][1]) / seconds if seconds >= GROWTH_LEAST_SECONDS else None
+        if not curve or (seconds := curve[-1][0] - curve[0][0]) < GROWTH_LEAST_SECONDS:
+            return None
+        return (curve[-1][1] - curve[0][1]) / seconds
 
 
 def _levels(look: LiveSample) -> Iterator[tuple[CurveKey, float]]:
