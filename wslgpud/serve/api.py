@@ -179,8 +179,7 @@ def live(publisher: Publisher, now: Callable[[str], Mapping[str, Any]]) -> Calla
             document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": now(language)}
             if latest is not None:
                 document |= {"sequence": latest.sequence, **_times(latest), "values": values(latest.readings())}
-            body = CachedDocument(dumps(document), "application/json", f"{instance}-{sequence}-{language}")
-            rendered[language] = (sequence, body)
+            rendered[language] = (sequence, CachedDocument(dumps(document), "application/json"))
         # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock drifts
         # from that of the browser on Windows.
         age = {"Wslgpud-Age": f"{publisher.seconds_since_tick():.3f}"}

@@ -6,7 +6,6 @@ The page's files are few and small, read once, sent gzipped, and revalidated by 
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ def routes(
         return plain_page(now(language), trouble(), translator(language))
 
     return [
-        Route("/", lambda request: _file("index.html").answer(request, _HEADERS)),
+        Route("/", lambda request: _files()["index.html"].answer(request, _HEADERS)),
         Route("/static/{name}", _static),
         Route("/plain", plain),
         Route(RUNBOOK_PATH, lambda request: runbook_page(language_of(request)), waits=True),
@@ -100,21 +99,16 @@ def _words(request: Request) -> Response:
 
 
 def _static(request: Request) -> Response:
-    name = request.path.rpartition("/")[2]
-    if name not in _names():
+    document = _files().get(request.path.rpartition("/")[2])
+    if document is None:
         raise Problem(404, "there is no such file")
-    return _file(name).answer(request, _HEADERS)
+    return document.answer(request, _HEADERS)
 
 
 @functools.cache
-def _names() -> frozenset[str]:
-    return frozenset(path.name for path in FOLDER.iterdir() if path.suffix in TYPES)
-
-
-@functools.cache
-def _file(name: str) -> CachedDocument:
-    content = (FOLDER / name).read_bytes()
-    return CachedDocument(content, TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:20], level=9)
+def _files() -> Mapping[str, CachedDocument]:
+    found = [path for path in FOLDER.iterdir() if path.suffix in TYPES]
+    return {path.name: CachedDocument(path.read_bytes(), TYPES[path.suffix], level=9) for path in found}
 
 
 @functools.cache
@@ -122,5 +116,4 @@ def _worded(language: str) -> CachedDocument:
     spoken = translator(language)  # loaded on a thread that may block: later answers are rendered on the server's own
     said = translations(language, "serve/static/")  # by location of the template in the catalogue
     labels = {f"{kind}.{name}": spoken.label(kind, name) for kind, of in TEMPLATES["label"].items() for name in of}
-    body = dumps(said | labels)
-    return CachedDocument(body, "application/json", hashlib.sha256(body).hexdigest()[:20])
+    return CachedDocument(dumps(said | labels), "application/json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gzip
+import hashlib
 import json
 import logging
 import threading
@@ -99,13 +100,13 @@ def dumps(value: Any) -> bytes:
 
 
 class CachedDocument:
-    """Content with its type; a client that sends its ``etag`` gets an empty 304."""
+    """Content with its type; a client that has it already, by its ETag, gets an empty 304."""
 
-    def __init__(self, body: bytes, content_type: str, etag: str, *, level: int = 1) -> None:
+    def __init__(self, body: bytes, content_type: str, *, level: int = 1) -> None:
         """Compress it. Level 1 takes a third of the time of level 6 for a fifth more bytes."""
         self._zipped = gzip.compress(body, level, mtime=0)
         self._content_type = content_type
-        self._etag = f'"{etag}"'
+        self._etag = f'"{hashlib.sha256(body).hexdigest()}"'
 
     def answer(self, request: Request, headers: Mapping[str, str]) -> Response:
         """Answer a request with it and ``headers``."""
