@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -173,3 +174,49 @@ def test_stopping_twice_or_before_the_start_does_no_harm(serve):
     running = serve()
     running.server.stop()
     running.server.stop()
+
+
+class Troubled(socket.socket):
+    """A socket on which clients cannot be accepted at first."""
+
+    errors: list[int]
+
+    def accept(self):
+        if self.errors:
+            number = self.errors.pop(0)
+            raise OSError(number, os.strerror(number))
+        return super().accept()
+
+
+def test_a_client_that_has_gone_is_no_trouble_and_a_lack_of_files_is_told_and_waited_for(serve, monkeypatch, caplog):
+    def troubled(address, port):
+        sock = bind(address, port)
+        found = Troubled(fileno=sock.detach())
+        found.errors = [errno.ECONNABORTED, errno.EMFILE]
+        return found
+
+    monkeypatch.setattr("wslgpud.serve.server.bind", troubled)
+    slept, real = [], asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: slept.append(seconds) or real(0))
+    running = serve()
+
+    assert running.ask("/-/healthy").status == 200
+    assert [line.getMessage() for line in said_by_the_server(caplog)] == [
+        "cannot take a connection: Too many open files"
+    ]
+    assert [seconds for seconds in slept if seconds] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "guarded"),
+    [
+        ("", False),
+        ("basic_auth_users:\n  me: $2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG\n", True),
+        ("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n", True),
+    ],
+    ids=["open", "passwords", "TLS"],
+)
+def test_local_commands_need_another_way_in_where_passwords_or_tls_are_demanded(certificate, text, guarded):
+    (certificate / "web.yml").write_text(text)
+
+    assert make(port=0, web_config_file=str(certificate / "web.yml")).guarded is guarded
