@@ -86,9 +86,10 @@ def test_curves_of_one_unit_share_a_panel_and_no_line_crosses_a_gap(figures: lis
     plots.plot_curves([("a", "watts", steady), ("b", "celsius", broken), ("c", "watts", [])], 10.0, PATH)
 
     watts, celsius = figures[0].axes
-    ((times, means), nothing), ((_, with_gap),) = curves(watts), curves(celsius)
+    ((times, means), nothing), ((begins, with_gap),) = curves(watts), curves(celsius)
     assert (times, means, nothing) == (pytest.approx([1, 1 + 10 / DAY, 1 + 60 / DAY]), [2, 2, 2], ([], []))
     assert [math.isnan(value) for value in with_gap] == [False, False, True, False]
+    assert begins == pytest.approx([1, 1 + 10 / DAY, 1 + 10 / DAY, 1 + 61 / DAY])
     assert [text.get_text() for text in watts.get_legend().get_texts()] == ["a", "c"]
 
 
@@ -170,9 +171,10 @@ def test_nights_of_a_card_are_drawn_by_day_and_a_line_marks_each_new_driver(figu
 def test_nights_of_two_cards_are_told_apart_by_name(figures: list[Any]) -> None:
     plots.plot_stress([night(1, write_median=1e9), night(1, "GPU-b", "580", write_median=2e9)], PATH)
 
-    usable, speed, _ = figures[0].axes
+    usable, speed, errors = figures[0].axes
     assert [text.get_text() for text in speed.get_legend().get_texts()] == ["gpu0 RTX write", "gpu1 RTX write"]
     assert moments(usable) == []
+    assert errors.get_ylim() == pytest.approx((0, 1.1)), "without errors the axis is that of one"
 
 
 @pytest.mark.parametrize(("values", "places"), [(["1", "2", "8"], [1, 2, 8]), (["a", "b", "8"], [0, 1, 2])])
@@ -235,6 +237,30 @@ def test_the_forecast_of_a_warning_is_drawn_from_the_earliest_to_the_latest_end(
     assert [tuple(map(float, corner)) for corner in fan.get_xy()[:3]] == [pytest.approx(end) for end in ends]
     assert (list(middle.get_xdata()), list(middle.get_ydata())) == ([20 / DAY, 60 / DAY], [40.0, 0.0])
     assert legend(figures[-1]) == ["forecast when the warning left"]
+
+
+@pytest.mark.parametrize(("capacity", "unit", "whole"), [(GIB, "GiB", 1), (GIB - 1, "MiB", 1024), (0, "MiB", 0.001)])
+def test_what_is_left_is_drawn_in_gib_from_the_first_on(
+    figures: list[Any], capacity: int, unit: str, whole: float
+) -> None:
+    panel = HeadroomCurve("ram", float(capacity), [(0.0, 0.0, Level.OK)])
+    plot_incident([panel], IncidentMarks(0.0, 1.0, [], None), PATH, "RAM", "")
+
+    (axes,) = figures[0].axes
+    assert axes.get_ylabel() == unit
+    assert axes.get_ylim() == pytest.approx((0, 1.02 * whole))
+
+
+def test_a_page_is_called_by_the_first_line_of_its_title(tmp_path: Path) -> None:
+    panel = HeadroomCurve("ram", float(GIB), [(0.0, 0.0, Level.OK)])
+    plot_incident([panel], IncidentMarks(0.0, 1.0, [], None), tmp_path / "x.html", "RAM full\nresolved", "all of it")
+    page = (tmp_path / "x.html").read_text()
+
+    assert page.startswith('<!doctype html>\n<html lang="en">')
+    assert "<title>RAM full</title>" in page
+    assert "<pre>all of it</pre>" in page
+    assert page.count("<svg") == 1
+    assert "<?xml" not in page
 
 
 def test_an_incident_spans_its_time_and_the_whole_of_its_resource(figures: list[Any]) -> None:

@@ -67,7 +67,6 @@ class Wanted:
         return len(self.windows) * len(self.series)
 
     def pieces(self) -> Iterator[list[Piece]]:
-        """Yield all series, window by window."""
         for window in self.windows:
             yield [self.piece(ref, window) for ref in self.series]
 

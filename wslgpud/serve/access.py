@@ -67,7 +67,6 @@ class HostRule:
         self._any_address = is_unspecified(address)
 
     def allows(self, header: str) -> bool:
-        """Return whether a request with this Host header is accepted."""
         name = host_name(header)
         if name is None:
             return False

@@ -92,7 +92,6 @@ class Query:
         return default if given is None else given
 
     def language(self) -> str:
-        """Return the code of the language requested by ``lang``; English by default."""
         return self.choice("lang", LANGUAGES, "en")
 
     def whole(self, name: str, low: int, high: int) -> int | None:

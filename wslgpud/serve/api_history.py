@@ -69,7 +69,6 @@ class _History:
     host: str
 
     def series(self, request: Request) -> Response:
-        """The series that have a history."""
         query = Query(request.query, ("match", "limit", "after", "host"))
         limit = query.whole("limit", 1, MOST_SERIES_LISTED) or MOST_SERIES_LISTED
         matches, after = query.pattern("match"), query.text("after") or ""
@@ -84,7 +83,6 @@ class _History:
         return packed(request, dumps(document))
 
     def range(self, request: Request) -> Response:
-        """Series over time."""
         query = Query(request.query, ("series", "start", "end", "step", "points", "host"))
         start, end = self._span(query)
         asked = list(dict.fromkeys(query.all("series")))

@@ -165,7 +165,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def _closing(self) -> bool:
-        """Whether the transport is closing."""
         with suppress(AttributeError):  # 3.10's TLS transport, once lost, cannot be queried
             return self._closed.is_set() or self._transport is None or self._transport.is_closing()
         return True

@@ -120,7 +120,6 @@ class Publisher:
         return self._clock.mono() - self.started_mono
 
     def wall(self) -> float:
-        """Return the time in seconds since the epoch."""
         return self._clock.wall()
 
     def text(self, text_format: Format, *, zipped: bool = False) -> bytes:

@@ -76,7 +76,6 @@ class Request:
 
     @property
     def has_body(self) -> bool:
-        """Whether there is a body."""
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
 

@@ -72,7 +72,6 @@ class HttpServer:
 
     @property
     def guarded(self) -> bool:
-        """Whether it requires passwords or TLS."""
         web = self._web.current
         return web.tls is not None or bool(web.users)
 

@@ -213,7 +213,6 @@ class Translator:
     _translations: Mapping[str, str]
 
     def text(self, said: MessageLike) -> str:
-        """Return the rendered message."""
         if isinstance(said, str):
             return said
         plural = bool(said.plural) and said.facts.get("count") != 1

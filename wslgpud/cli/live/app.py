@@ -119,11 +119,9 @@ class LiveApp(App[None]):
         self.shown = Shown()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the filters for every line of every widget."""
         return [*super().get_line_filters(), self._printable]
 
     def compose(self) -> ComposeResult:
-        """Lay the screen out."""
         yield Vertical(Static(t("looking ..."), id="view", markup=False))
         yield Input(placeholder=t("only programs with"), id="filter")
         yield Footer()
@@ -134,12 +132,10 @@ class LiveApp(App[None]):
         return len(self.screen_stack) == 1 or not hasattr(LiveApp, f"action_{action}")
 
     def on_unmount(self) -> None:
-        """Close the history."""
         if self._past is not None:
             self._past.close()
 
     def on_mount(self) -> None:
-        """Start sampling."""
         self.watch_machine()
         self.set_interval(1.0, self._second)
 
@@ -195,7 +191,6 @@ class LiveApp(App[None]):
                 view.update(View(self._look, self._trail, self.shown, mono=mono, height=height))
 
     def on_resize(self) -> None:
-        """Draw anew."""
         self.call_after_refresh(self._draw)
 
     def action_show(self, how: str, *way: int) -> None:
@@ -203,32 +198,26 @@ class LiveApp(App[None]):
         self._change(getattr(self.shown, how)(*way))
 
     def action_help(self) -> None:
-        """Show the legend."""
         self.push_screen(_Help())
 
     def action_history(self) -> None:
-        """Show the history."""
         if self._past is None:
             self._past = self._feed.past(self._trail)
         self.push_screen(History(self._past))
 
     def action_filter(self) -> None:
-        """Ask for the filter of programs."""
         asked = self.query_one("#filter", Input)
         asked.add_class("asked")
         asked.focus()
 
     def action_all(self) -> None:
-        """Show all programs again."""
         self.query_one("#filter", Input).value = ""
         self.on_input_submitted()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while typing."""
         self._change(replace(self.shown, filter=event.value))
 
     def on_input_submitted(self) -> None:
-        """Keep the filter."""
         self.query_one("#filter", Input).remove_class("asked")
         self.set_focus(None)
 

@@ -88,7 +88,6 @@ class RecentSeries:
         self._curves[key] = deque(sorted([*points, *self._curves.get(key, ())]), maxlen=MOST_POINTS)
 
     def known(self) -> list[CurveKey]:
-        """Return the keys of the existing curves."""
         return list(self._curves)
 
     def points(self, key: CurveKey, seconds: float = math.inf) -> Sequence[tuple[float, float]]:
@@ -98,7 +97,6 @@ class RecentSeries:
         return tuple(point for point in curve if point[0] >= curve[-1][0] - seconds)
 
     def last(self, key: CurveKey) -> float | None:
-        """Return the newest value of a curve."""
         curve = self._curves.get(key)
         return curve[-1][1] if curve else None
 

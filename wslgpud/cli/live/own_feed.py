@@ -29,7 +29,6 @@ class OwnFeed:
         self._watch = DriveWatch(host)
 
     def look(self) -> LiveSample:
-        """Take a sample."""
         state, _ = self._monitor.tick()
         values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         for spec, value, labels in state.snapshot.readings():
@@ -46,5 +45,4 @@ class OwnFeed:
         return past_of(self._database, trail)
 
     def close(self) -> None:
-        """Close the sources."""
         self._monitor.close()

@@ -53,7 +53,6 @@ class SeriesWindow:
 
     @property
     def seconds(self) -> float:
-        """Length of the range."""
         return SPANS[self.span][1]
 
     def other(self, way: int) -> SeriesWindow:
@@ -69,7 +68,6 @@ class SeriesWindow:
         return replace(self, back_seconds=max(0.0, self.back_seconds - way * self.seconds / 2))
 
     def until_now(self) -> SeriesWindow:
-        """Return the window that ends now."""
         return replace(self, back_seconds=0.0)
 
 
@@ -133,17 +131,14 @@ class History(Screen[None]):
         self._trouble = ""
 
     def compose(self) -> ComposeResult:
-        """Lay the screen out."""
         yield Vertical(Static(t("looking ..."), id="history", markup=False))
         yield Footer()
 
     def on_mount(self) -> None:
-        """Load now, and keep refreshing while visible."""
         self.ask()
         self.set_interval(FRESH_SECONDS, self._refresh)
 
     def on_resize(self) -> None:
-        """Draw anew."""
         self.call_after_refresh(self._show)
 
     def _refresh(self) -> None:
@@ -185,7 +180,6 @@ class History(Screen[None]):
                 picture.update(history(self.view, self._drawn, said, size, time.time()))
 
     def action_leave(self) -> None:
-        """Go back to the live view."""
         self.dismiss()
 
     def action_show(self, how: str, *way: int) -> None:
