@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +18,18 @@ from textual.app import App
 from tests.live.test_app import comes_about
 from tests.live.test_past_screen import GIB, NOW, curve
 from tests.support.documents import calm
+from wslgpud.cli.live import drive_watch
 from wslgpud.cli.live import feed as feeds
 from wslgpud.cli.live.app import terminal_gone
+from wslgpud.cli.live.drive_watch import DriveWatch
 from wslgpud.cli.live.feed import DaemonFeed, feed_of, looked
 from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live.own_feed import OwnFeed
 from wslgpud.cli.live.series_source import Drawn, Past, api_past, trail_past
 from wslgpud.cli.live.series_view import History, SeriesWindow, history
 from wslgpud.client import DaemonClient
+from wslgpud.config import Config
+from wslgpud.host import RecordedHost
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store
 
@@ -74,6 +79,32 @@ def test_the_daemon_that_runs_is_asked_unless_a_recorded_machine_is_named(
     assert (seen_by, asked) == ("recording", [folders])
     assert history_of(running) == f"from {DAEMON.url}"
     assert "only samples of this view" in history_of(recorded)
+
+
+def test_a_training_on_a_drive_of_windows_is_looked_for_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed, now = OwnFeed(Config(), RecordedHost(HOSTS / "wsl2-vram-full"), "recording"), [0.0]
+    document = feed.look().document
+    feed.close()
+    monkeypatch.setattr(drive_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watch = DriveWatch(RecordedHost(HOSTS / "wsl2-vram-full"))
+    found = watch.found(document)
+
+    assert found == ("pt_main_thread (pid 9309)", "/mnt/c/data/train-00017.tar")
+    now[0] = 9.9
+    assert watch.found({"processes": []}) == found
+    now[0] = 10.0
+    assert watch.found({"processes": []}) is None
+
+
+def test_the_drives_of_another_machine_are_not_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    latest = {"values": {}, "age_seconds": 0.5, "interval_seconds": 1}
+    answers = {"/api/v1/status": calm(at="2026-11-21T03:30:00Z"), "/api/v1/latest": latest}
+    monkeypatch.setattr(DaemonClient, "ask", lambda _, path, **__: answers[path])
+    monkeypatch.setattr(DriveWatch, "found", lambda *_: ("python3", "/mnt/c/data"))
+    here, elsewhere = (DaemonFeed(DAEMON, here=is_here).look() for is_here in (True, False))
+
+    assert (here.on_windows, elsewhere.on_windows) == (("python3", "/mnt/c/data"), None)
+    assert (here.age_seconds, here.interval_seconds, here.where) == (0.5, 1.0, DAEMON.url)
 
 
 class Looks:
