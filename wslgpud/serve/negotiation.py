@@ -33,7 +33,7 @@ def negotiate(accept: str) -> Format:
     liked = [
         (weight, _BY_MEDIA_TYPE[media]) for media, weight in _weighed(accept) if weight and media in _BY_MEDIA_TYPE
     ]
-    return max(liked, key=lambda one: one[0], default=(0.0, CLASSIC))[1]
+    return max(liked, key=lambda one: one[0])[1] if liked else CLASSIC
 
 
 def accepts_gzip(accept_encoding: str) -> bool:

@@ -30,9 +30,9 @@ class Html(str):
 
 
 def h(tag: str, *content: str, **attributes: object) -> Html:
-    """Build an element; ``class_`` and ``aria_label`` are attributes, None is omitted."""
-    known = {name.strip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
-    written = "".join(f' {name}="{html.escape(str(value))}"' for name, value in known.items())
+    """Build an element, with attributes such as ``class_`` and ``aria_label``."""
+    known = {name.strip("_").replace("_", "-"): html.escape(str(value)) for name, value in attributes.items()}
+    written = "".join(f' {name}="{value}"' for name, value in known.items())
     inside = "".join(part if isinstance(part, Html) else html.escape(part) for part in content)
     return Html(f"<{tag}{written}>{inside}</{tag}>")
 
