@@ -25,7 +25,7 @@ from wslgpud.security import safe_files
 from wslgpud.words import Message, MessageError, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
-LONGEST_DELAY_SECONDS = 60.0
+SHORTEST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 60.0
 #: A child that ran this long was healthy: the next restart is quick again.
 HEALTHY_SECONDS = 60.0
 _CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE})
@@ -77,7 +77,7 @@ class Supervisor:
         self._child: _Child | None = None
         self._born, self._not_before = float("inf"), float("-inf")
         self._undead: list[_Child] = []
-        self._failures = 0
+        self._delay_seconds = SHORTEST_DELAY_SECONDS
         self._reason: MessageLike = ""
         self._epitaph = Message("")
         self._closed = False
@@ -152,11 +152,11 @@ class Supervisor:
     def _failed(self, reason: MessageLike) -> None:
         now = self.mono()
         if now - self._born >= HEALTHY_SECONDS:
-            self._failures = 0
+            self._delay_seconds = SHORTEST_DELAY_SECONDS
         self._born = float("inf")
         self._end(kill=True)
-        self._not_before = now + min(2.0**self._failures, LONGEST_DELAY_SECONDS)
-        self._failures = min(self._failures + 1, 10)
+        self._not_before = now + self._delay_seconds
+        self._delay_seconds = min(2 * self._delay_seconds, LONGEST_DELAY_SECONDS)
         self._reason = reason
 
     def _end(self, *, kill: bool = False) -> None:

@@ -125,7 +125,7 @@ _GROWN_BYTES = 48 << 20
 _LOOK_AGAIN_SECONDS = 60.0
 _MOST_LOOKS = 8
 
-#: lines of /proc/<pid>/status: lines of /proc/<pid>/status: the owner of a process and its swapped memory
+#: lines of /proc/<pid>/status: the owner of a process and its swapped memory
 _UID, _SWAP = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE), re.compile(r"^VmSwap:\s+(\d+) kB", re.MULTILINE)
 #: memory that cannot be moved: locked by the program, pinned for a device
 _PINNED = re.compile(r"^Vm(?:Lck|Pin):\s+(\d+) kB", re.MULTILINE)
@@ -231,19 +231,15 @@ class ProcessSource(Source):
         for row in sorted(rows, key=lambda r: r.virtual_bytes, reverse=True):
             if len(biggest) == most and row.virtual_bytes <= biggest[0]:
                 break
-            found[row.pid] = (self._status(row.pid, _SWAP) or 0) * 1024
+            match = _SWAP.search(self.host.read_optional(f"/proc/{row.pid}/status"))
+            found[row.pid] = ((whole(match[1]) if match else None) or 0) * 1024
             heapq.heappush(biggest, row.rss_bytes + found[row.pid])
             if len(biggest) > most:
                 heapq.heappop(biggest)
         return found
 
-    def _status(self, pid: int, pattern: re.Pattern[str]) -> int | None:
-        """Return a number from the status of a process; None where unknown."""
-        match = pattern.search(self.host.read_optional(f"/proc/{pid}/status"))
-        return whole(match[1]) if match else None
-
     def _sample(self, row: ProcessStat, swap_bytes: int) -> ProcessSample:
-        return _sample(self.host, row, swap_bytes, frozenset(self._known[row.pid].roles), self._command(row.pid))
+        return _sample(self.host, row, swap_bytes, self._known[row.pid].roles, self._command(row.pid))
 
 
 def sampled(host: Host, pid: int) -> ProcessSample | None:

@@ -91,7 +91,7 @@ _SAMPLE = re.compile(r"(?P<name>windows_\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S
 _LABEL = re.compile(r'(?<!\w)(\w{1,60})="((?:[^"\\]|\\.)*)"')
 #: limit of a line; names in Windows have at most 255 characters
 _LONGEST_LINE = 4000
-#: limit of limit of cards with a name or a use; each becomes five series that are kept for years
+#: limit of cards with a name or a use; each becomes five series that are kept for years
 _MOST_ADAPTERS = 16
 _NAME_CHARACTERS = 80
 
@@ -125,7 +125,7 @@ class WindowsSource(Source):
         self.period_seconds = self.config.windows.every_seconds
         self._probe: Supervisor | None = None
         self._renew_at = 0.0
-        self._look_at = float("-inf")
+        self._look_at = 0.0
         self._absence: MessageLike = ""
         self._before: tuple[float, float] | None = None
 
@@ -181,15 +181,12 @@ class WindowsSource(Source):
 
     def _expect_windows(self, now: float) -> None:
         """Check whether a Windows program can be started; not repeated for a minute if not."""
-        if now >= self._look_at:
-            self._absence = self._why_not()
-            self._look_at = now + LOOK_AGAIN_SECONDS if self._absence else now
+        if not self._absence or now >= self._look_at:
+            off = self.config.windows.probe == "off"
+            self._absence = say("switched off by windows.probe") if off else interop.absence(self.host)
+            self._look_at = now + LOOK_AGAIN_SECONDS
         if self._absence:
             raise NoData(self._absence)
-
-    def _why_not(self) -> MessageLike:
-        off = self.config.windows.probe == "off"
-        return say("switched off by windows.probe") if off else interop.absence(self.host)
 
     def _by_exporter(self) -> Facts:
         url = self.config.windows.exporter_url
@@ -359,5 +356,5 @@ def _whole(value: object) -> int | None:
     With a point or a comma the text depends on the language (9.663 may be nine thousand): unknown.
     """
     if isinstance(value, str):
-        value = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
+        value = whole(value)
     return int(value) if isinstance(value, (int, float)) and 0 <= value < 1 << 62 else None
