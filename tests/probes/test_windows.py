@@ -250,6 +250,30 @@ def test_the_faster_windows_memory_goes_the_sooner_it_is_asked_again(pc: Pc, ask
     assert periods == pytest.approx([10, 5, 7.5, 10, 10])
 
 
+@pytest.mark.parametrize(
+    ("every_seconds", "left", "period_seconds"),
+    [
+        (10, 0.30, 10),  # 30 % last 300 s at 0.1 % a second
+        (10, 0.04, 5),
+        (10, 0.016, 2),
+        (10, 0.001, 2),
+        (1, 0.001, 1),
+    ],
+)
+def test_windows_is_asked_every_two_seconds_at_most_unless_a_shorter_time_is_configured(
+    every_seconds: float, left: float, period_seconds: float
+) -> None:
+    period = windows.next_period(every_seconds, (0, left + 0.01), (10, left))
+    assert period == pytest.approx(period_seconds)
+
+
+@pytest.mark.parametrize(
+    ("left", "period_seconds"), [(0.5, 10), (0.499, 10 * 0.499 / 0.2 / 8)], ids=["half is left", "less than half"]
+)
+def test_windows_is_asked_more_often_only_below_half(left: float, period_seconds: float) -> None:
+    assert windows.next_period(10, (0, left + 0.2), (10, left)) == pytest.approx(period_seconds)
+
+
 def test_a_slow_windows_is_waited_for(pc: Pc, ask: Ask) -> None:
     pc.says(probe={"answer": ANSWER, "seconds": 1})
     assert values(ask().read())[windows.COMMITTED.name] == 51539607552
@@ -326,6 +350,25 @@ def test_at_most_16_cards_with_names_of_80_characters_become_series() -> None:
     names = [name for name, _ in labelled(cards)]
 
     assert (len(names), {len(name) for name in names}) == (16, {80})
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ((1 << 62) - 1, (1 << 62) - 1),
+        (1 << 62, None),
+        (0, 0),
+        (-1, None),
+        ("9" * 18, 10**18 - 1),
+        ("9" * 19, None),
+        ("9.663", None),
+        ("-1", None),
+        ([1], None),
+    ],
+)
+def test_a_size_that_no_machine_has_is_unknown(written: object, size: int | None) -> None:
+    found = from_probe({"memory": [{"AvailableBytes": written}]}).sizes
+    assert found.get(windows.AVAILABLE) == size
 
 
 def test_a_virtual_machine_whose_memory_is_not_told_has_none() -> None:

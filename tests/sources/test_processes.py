@@ -143,9 +143,9 @@ def test_a_gpu_that_is_opened_is_seen_with_48_mib_more_or_after_a_minute(machine
 
 
 def test_eight_programs_are_inspected_at_each_scan_the_biggest_first(machine):
-    watched = Watched(machine, {pid: (100 + pid) * MIB for pid in range(1, 11)})
+    watched = Watched(machine, {pid: (200 - pid) * MIB for pid in range(1, 11)})
     watched.open_gpu(*range(1, 11))
-    assert watched.on_gpu() == set(range(3, 11))
+    assert watched.on_gpu() == set(range(1, 9))
     assert watched.on_gpu(seconds=5) == set(range(1, 11))
 
 
