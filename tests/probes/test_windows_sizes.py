@@ -97,3 +97,11 @@ def test_windows_is_asked_every_two_seconds_at_most_unless_a_shorter_time_is_con
 )
 def test_windows_is_asked_more_often_only_below_half(left: float, period_seconds: float) -> None:
     assert windows.next_period(10, (0, left + 0.2), (10, left)) == pytest.approx(period_seconds)
+
+
+@pytest.mark.parametrize(("length", "read"), [(4000, True), (4001, False)])
+def test_a_line_of_the_exporter_longer_than_any_name_is_left_out(length: int, read: bool) -> None:
+    info = 'windows_gpu_info{{luid="0x0_0x5",name="{}"}} 1'
+    line = info.format("A" * (length - len(info.format(""))))
+
+    assert (len(line), bool(from_exporter(line).adapters)) == (length, read)
