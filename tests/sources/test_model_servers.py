@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 
 import pytest
@@ -124,6 +125,23 @@ def test_a_server_that_is_down_or_hangs_keeps_no_other_from_being_read(monkeypat
 
     assert up == {"127.0.0.1:1": 0, endless.place: 0}
     assert [r.value for r in found if r.labels == (server.place,)] == [1, 1, 2, 0.25]
+
+
+def test_a_server_that_stays_down_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger=model_servers.__name__)
+    down = source("http://127.0.0.1:1/metrics")
+    for _ in range(3):
+        assert [(r.spec, r.value) for r in down.read().readings] == [(model_servers.UP, 0)]
+
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == ["127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(("length", "read"), [(4000, True), (4001, False)])
+def test_a_line_longer_than_any_of_theirs_is_left_out(length: int, read: bool) -> None:
+    line = 'vllm:num_requests_running{{model_name="{}"}} 8'
+    page = line.format("m" * (length - len(line.format("")))).encode()
+
+    assert (len(page), bool([*counted("here", page)])) == (length, read)
 
 
 def test_without_servers_there_is_nothing_to_read_and_nothing_wrong() -> None:
