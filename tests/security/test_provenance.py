@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.security.provenance import Account, Component, UntrustedProgram, owner, unreachable, way
+from wslgpud.security.provenance import Account, Component, UntrustedProgram, owner, survey, unreachable, way
 
 FOLDER, FILE, LINK = stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK
 ME, OTHER, GROUP = 1000, 1001, 2000
@@ -95,3 +95,34 @@ def test_the_way_to_a_file_has_each_folder_and_link_and_ends_in_a_loop(tmp_path:
     assert way(tmp_path / "2")[-1].path == str(tmp_path / "42")  # 40 links, as the kernel follows
     with pytest.raises(UntrustedProgram, match="its links form a loop"):
         way(tmp_path / "1")
+
+
+def python_with_torch(root: Path, folder: str = "python3.12") -> Path:
+    packages = root / "lib" / folder / "site-packages" / "torch"
+    packages.mkdir(parents=True)
+    (packages / "version.py").touch()
+    python = root / "bin" / "python"
+    python.parent.mkdir()
+    python.touch()
+    return python
+
+
+def test_an_environments_torch_is_its_own_and_everything_on_the_way_to_it_counts(tmp_path):
+    found = survey(python_with_torch(tmp_path / "env"))
+
+    paths = {component.path for component in found.chain}
+    packages = tmp_path / "env/lib/python3.12/site-packages"
+    assert found.torch
+    assert {"/", str(tmp_path), str(packages), str(packages / "torch/version.py")} <= paths
+    assert not survey(python_with_torch(tmp_path / "pypy", "pypy3.10")).torch
+
+
+def test_an_environment_does_not_see_the_torch_of_the_python_it_is_made_from(tmp_path):
+    base = python_with_torch(tmp_path / "base")
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/python").symlink_to(base)
+    (tmp_path / "env/pyvenv.cfg").write_text(f"HOME =  {base.parent} \nversion = 3.12\n")
+    found = survey(tmp_path / "env/bin/python")
+
+    assert not found.torch
+    assert str(tmp_path / "base/lib/python3.12/site-packages") in {component.path for component in found.chain}

@@ -1,7 +1,7 @@
 """The child process that calls NVML, so that a driver's hang or crash affects nothing else.
 
 Reads one JSON request per line from standard input and answers each with one line on standard output; exits at the end
-of its input. The only request so far is ``{}``: sample now. An answer holds
+of its input. A request is ``{}``: make the calls that are due, or ``{"everything": true}``: make all. An answer holds
 
 - ``gpus``: a list of ``{"index", "uuid", "values": {output: number or null}}`` with the values read this time (null:
 known before, no longer), or ``{"index", "uuid", "lost": error}``;

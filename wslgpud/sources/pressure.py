@@ -63,7 +63,7 @@ class PressureSource(Source):
 def parse(resource: str, text: str) -> list[Reading]:
     readings: list[Reading] = []
     for line in text.splitlines():
-        kind, *fields = line.split()[:5] or ("",)
+        kind, *fields = line.split() or ("",)
         # The kernel reports "full" for cpu as zero: it has no meaning for a whole machine.
         if kind not in _KINDS or (kind == "full" and resource == "cpu"):
             continue
