@@ -7,7 +7,7 @@ import pytest
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources import memory
-from wslgpud.sources.memory import MemorySource
+from wslgpud.sources.memory import MemorySource, meminfo
 
 MEMINFO = """\
 MemTotal:       26220580 kB
@@ -86,9 +86,21 @@ def test_what_this_kernel_does_not_tell_is_absent(machine, values):
     }
 
 
-def test_a_meminfo_without_a_total_is_an_error_that_says_so(machine):
+@pytest.mark.parametrize("text", ["", "MemFree: 5 kB\n", "MemTotal: 0 kB\nMemFree: 5 kB\n", "MemTotal: lots\n"])
+def test_a_meminfo_without_a_total_is_an_error_that_says_so(text):
     with pytest.raises(SourceError, match="MemTotal"):
-        MemorySource(machine({"/proc/meminfo": "MemFree: 5 kB\n", "/proc/vmstat": ""}), Config()).read()
+        meminfo(text)
+
+
+def test_a_machine_with_nothing_available_is_read(machine, values):
+    files = {"/proc/meminfo": "MemTotal: 5 kB\nMemAvailable: 0 kB\n", "/proc/vmstat": ""}
+    assert values(MemorySource(machine(files), Config()).read()) == {
+        "memory_total_bytes": 5 << 10,
+        "memory_available_bytes": 0,
+    }
+
+
+def test_a_machine_without_a_meminfo_has_no_data(machine):
     with pytest.raises(NoData, match="there is no /proc/meminfo"):
         MemorySource(machine({"/proc/vmstat": VMSTAT}), Config()).read()
 

@@ -94,12 +94,11 @@ class MemorySource(Source):
 def meminfo(text: str) -> list[Reading]:
     """Return the levels in /proc/meminfo, in bytes; SourceError where MemTotal is missing."""
     found = table(text)
-    levels = [
+    if not whole(found.get("MemTotal")):
+        raise SourceError(say("/proc/meminfo does not say how much memory there is (no MemTotal)"))
+    return [
         Reading(spec, value * 1024) for line, spec in MEMINFO.items() if (value := whole(found.get(line))) is not None
     ]
-    if not levels or levels[0].spec is not MEMINFO["MemTotal"] or not levels[0].value:
-        raise SourceError(say("/proc/meminfo does not say how much memory there is (no MemTotal)"))
-    return levels
 
 
 def vmstat(text: str) -> list[Reading]:
