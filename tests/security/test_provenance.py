@@ -115,6 +115,15 @@ def test_an_environments_torch_is_its_own_and_everything_on_the_way_to_it_counts
     assert found.torch
     assert {"/", str(tmp_path), str(packages), str(packages / "torch/version.py")} <= paths
     assert not survey(python_with_torch(tmp_path / "pypy", "pypy3.10")).torch
+    searched = {component.path: component.searched for component in found.chain}
+    assert [searched[f"{path}"] for path in (packages, packages / "torch/version.py", tmp_path)] == [True, False, False]
+
+
+@pytest.mark.parametrize("rights", [(0, 5, ()), (5, 0, ()), (5, 5, (7, 0))])
+def test_an_account_with_roots_rights_is_none(rights):
+    uid, gid, groups = rights
+    with pytest.raises(ValueError, match="me has the rights of root"):
+        Account("me", uid, gid, groups)
 
 
 def test_an_environment_does_not_see_the_torch_of_the_python_it_is_made_from(tmp_path):

@@ -41,6 +41,15 @@ def test_a_draft_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
     assert ((tmp_path / "chart.png").read_text(), mode(tmp_path / "chart.png")) == ("picture", 0o640)
 
 
+def test_a_new_file_has_the_rights_that_the_umask_leaves_and_replaces_none(tmp_path: Path) -> None:
+    with safe_files.Folder(tmp_path) as folder:
+        with folder.create("history") as file:
+            file.write(b"rows")
+        with pytest.raises(FileExistsError):
+            folder.create("history")
+    assert ((tmp_path / "history").read_bytes(), mode(tmp_path / "history")) == (b"rows", 0o640)
+
+
 def test_a_draft_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Path) -> None:
     target = tmp_path / "chart.png"
     target.write_text("before")
