@@ -43,11 +43,7 @@ class ControlFile:
         self._known = Control()
 
     def now(self) -> Control:
-        try:
-            found = self.path.lstat()
-            stamp = (found.st_mtime_ns, found.st_ino)
-        except OSError:
-            stamp = (0, 0)
+        stamp = safe_files.stamp(self.path)
         if stamp != self._stamp:
             known = Control()
             try:

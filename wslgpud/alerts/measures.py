@@ -113,7 +113,6 @@ class MeasureContext:
     since_wall: float = math.inf
     snapshot: Snapshot = _NO_TICK
     last: Snapshot = _NO_TICK
-    heard: tuple[Event, ...] = ()
     store_error: MessageLike = ""
     store_damage: MessageLike = ""
     #: by resource, the pids that the forecast sees growing
@@ -148,11 +147,10 @@ class MeasureContext:
             self.processes = {p.pid: p for p in (*self.last.processes, *self.snapshot.processes)}
         self.gpu_seen = self.gpu_seen or bool(self.snapshot.gpus)
         self.last, self.snapshot = self.snapshot, snapshot
-        self.heard = snapshot.events
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield the events since the last tick, including those from before the daemon's start."""
-        for event in self.heard:
+        for event in self.snapshot.events:
             if event.kind == kind and (not event.fields.get("past") or event.wall > self.since_wall):
                 yield event
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from wslgpud.alerts.measures import MeasureContext, Signal
 from wslgpud.risk import training_metrics as metrics
@@ -15,7 +15,8 @@ SPILLED_BYTES = 1 << 30
 
 def leaks(context: MeasureContext) -> Iterator[Signal]:
     """Return the memory leaked by a training, as a share of the room left when the leak began."""
-    found: dict[str, Signal] = {}
+    context.trained |= {labels[2] for labels in context.snapshot.family(metrics.KEPT)}
+    found = []
     for labels, left in context.snapshot.family(metrics.STEPS_LEFT).items():
         pid, program, resource = labels
         grown, per_step = (context.snapshot.family(spec)[labels] for spec in (metrics.GROWN, metrics.PER_STEP))
@@ -23,11 +24,8 @@ def leaks(context: MeasureContext) -> Iterator[Signal]:
         facts |= {"step_bytes": per_step, "grown_bytes": grown}
         if (seconds := context.snapshot.value(metrics.TIME_LEFT, *labels)) is not None:
             facts["eta_seconds"] = seconds
-        signal = Signal(resource, grown / (grown + left * per_step), facts)
-        found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
-    context.trained |= {labels[2] for labels in context.snapshot.family(metrics.KEPT)}
-    # A training that has ended holds nothing any more.
-    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(context.trained))
+        found.append(Signal(resource, grown / (grown + left * per_step), facts))
+    return _largest(found, context.trained)
 
 
 def retries(context: MeasureContext) -> Iterator[Signal]:
@@ -44,16 +42,16 @@ def retries(context: MeasureContext) -> Iterator[Signal]:
 
 def lengths(context: MeasureContext) -> Iterator[Signal]:
     """Return the memory that a batch of the longest allowed sequences will lack, judging by the longest so far."""
-    found: dict[str, Signal] = {}
-    for (pid, program, resource), lacks in context.snapshot.family(metrics.LONGEST_LACKS).items():
-        signal = Signal(resource, lacks, {"program": program, "pid": int(pid), "lacking_bytes": lacks})
-        found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
-    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(context.trained))
+    lacking = (
+        Signal(resource, lacks, {"program": program, "pid": int(pid), "lacking_bytes": lacks})
+        for (pid, program, resource), lacks in context.snapshot.family(metrics.LONGEST_LACKS).items()
+    )
+    return _largest(lacking, context.trained)
 
 
 def slowed(context: MeasureContext) -> Iterator[Signal]:
     """Return the slowdown of steps relative to the fastest minute, while a card spills into Windows' memory."""
-    now, found = context.snapshot, dict[str, Signal]()
+    now, found = context.snapshot, list[Signal]()
     family = now.family
     spilled = {f"gpu{gpu.index}": now.value(windows.GPU_SHARED, gpu.name) or 0 for gpu in now.gpus}
     times, usual = family(metrics.STEP_TIME), family(metrics.USUAL_STEP_TIME)
@@ -62,6 +60,11 @@ def slowed(context: MeasureContext) -> Iterator[Signal]:
         if each and once and spilled.get(resource, 0) >= SPILLED_BYTES:
             facts: dict[str, Fact] = {"program": program, "pid": int(pid), "shared_bytes": spilled[resource]}
             facts |= {"times": f"{each / once:.1f}", "number": f"{1 / each:.2g}", "usual": f"{1 / once:.2g}"}
-            signal = Signal(resource, each / once, facts)
-            found[resource] = max(signal, found.get(resource, signal), key=lambda one: one.value)
-    yield from (found.get(name) or Signal(name, 0.0) for name in sorted(context.trained))
+            found.append(Signal(resource, each / once, facts))
+    return _largest(found, context.trained)
+
+
+def _largest(found: Iterable[Signal], trained: Iterable[str]) -> Iterator[Signal]:
+    """Yield the largest signal of each card; 0 where there is none: a training that has ended holds nothing."""
+    largest = {signal.resource: signal for signal in sorted(found, key=lambda one: one.value)}
+    yield from (largest.get(name) or Signal(name, 0.0) for name in sorted(trained))

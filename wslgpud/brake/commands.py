@@ -21,11 +21,11 @@ class CommandFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
-        self._stamp = self._now()
+        self._stamp = safe_files.stamp(self.path)
 
     def new(self) -> Iterator[tuple[int, Command]]:
         """Yield the commands added since the last call, each with its job's number. Numbers are never reused."""
-        stamp = self._now()
+        stamp = safe_files.stamp(self.path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -45,10 +45,3 @@ class CommandFile:
             before = self.read()
         document = {"commands": [*before, (number, command)][-_MOST:]}
         safe_files.put(self.path, json.dumps(document), mode=0o644)  # written by root, read by the service's user
-
-    def _now(self) -> tuple[int, int]:
-        try:
-            found = self.path.lstat()
-        except OSError:
-            return 0, 0
-        return found.st_mtime_ns, found.st_ino

@@ -70,12 +70,10 @@ class ProcessTree:
 
         A forked child shares its parent's pages until it writes to them (copy-on-write): those are no growth.
         """
-        before = self._before.get(one.key)
-        if before is None:
-            parent = self.by_pid.get(one.parent)
-            forked = parent is not None and parent.name == one.name and parent.program == one.program
-            before = min(one.memory_bytes, parent.memory_bytes) if forked and parent is not None else 0
-        return max(0, one.memory_bytes - before)
+        before, parent = self._before.get(one.key), self.by_pid.get(one.parent)
+        if before is None and parent is not None and (parent.name, parent.program) == (one.name, one.program):
+            before = parent.memory_bytes
+        return max(0, one.memory_bytes - (before or 0))
 
     def subtree(self, root: ScannedProcess) -> Iterator[ScannedProcess]:
         """Yield a process and its descendants, parents first."""
