@@ -6,7 +6,7 @@ import os
 import pwd
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -309,23 +309,42 @@ def test_a_process_of_the_same_name_that_stopped_growing_is_left_alone(stage, jo
         assert states(earlier.pid) <= {"S", "R"}
 
 
-def test_a_job_that_fills_files_in_ram_is_paused_by_its_cgroup(stage, job, monkeypatch) -> None:
+def fill_tmpfs(
+    stage: Stage, group_of: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, *left_mib: int
+) -> list[list[Transition]]:
+    """Let a cgroup fill files in RAM until so much is left, ten times per second; return each tick's rows."""
     scan = at_work.scan
 
     def in_a_scope(host: Host, *, cgroups: bool = False) -> ProcessListing:
         found = scan(host, cgroups=cgroups)
-        scopes = {job.pid: "/user.slice/job.scope"}
-        return found._replace(processes=tuple(p._replace(cgroup=scopes.get(p.pid, "/other")) for p in found.processes))
+        return found._replace(processes=tuple(p._replace(cgroup=group_of(p.pid)) for p in found.processes))
 
     def sample(left_mib: int) -> list[Transition]:
-        charged = {"/user.slice/job.scope": 4 * GIB - left_mib * MIB, "/other": GIB}
+        charged = {"/job.scope": 4 * GIB - left_mib * MIB, "/other": GIB}
         monkeypatch.setattr(at_work.tmpfs, "shmem_bytes", lambda cgroups: {path: charged[path] for path in cgroups})
         return stage.tick(stage.ram(Level.CRITICAL, headroom_bytes=left_mib * MIB), seconds=0.1)
 
     monkeypatch.setattr(at_work, "scan", in_a_scope)
-    rows = [sample(left) for left in (900, 700, 600, 500)]
+    return [sample(left) for left in left_mib]
+
+
+def test_a_job_that_fills_files_in_ram_is_paused_by_its_cgroup_until_a_quarter_more_is_free(
+    stage, job, monkeypatch
+) -> None:
+    rows = fill_tmpfs(stage, lambda pid: "/job.scope" if pid == job.pid else "/other", monkeypatch, 900, 700, 600, 500)
+
     assert [len(row) for row in rows] == [0, 0, 1, 0]
-    assert [one["pids"] for one in stage.brake.document()] == [[job.pid]]
+    (paused,) = stage.brake.document()
+    assert (paused["pids"], paused["needed_bytes"]) == ([job.pid], 600 * MIB + 4 * GIB), "it takes a GiB per second"
+
+
+def test_files_in_ram_of_a_cgroup_with_a_protected_program_are_reported_once(stage, job, monkeypatch, caplog) -> None:
+    assert fill_tmpfs(stage, lambda _: "/job.scope", monkeypatch, 900, 700, 600, 500) == [[], [], [], []]
+
+    assert caplog.messages[1:] == [
+        "ram is about to run out, but no job was paused: the program that grew is one that is never paused"
+    ]
+    assert stage.value("brake_spared", "protected") == 1
 
 
 def test_of_a_full_cgroup_its_own_job_is_paused_and_a_larger_one_beside_it_is_not(stage, job, monkeypatch) -> None:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from wslgpud.brake import brake_metrics as metrics
 from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy, tmpfs
@@ -65,6 +65,14 @@ def allowed_users(settings: BrakeSettings) -> frozenset[int]:
     return frozenset(found)
 
 
+class _Spared(NamedTuple):
+    """An attempt that paused no job: when, what was left then, and the reason logged for it."""
+
+    t: float
+    left_bytes: int
+    reason: str
+
+
 class Brake:
     """Pauses and resumes jobs, one tick at a time. ``readings`` and ``document`` may be called from other threads."""
 
@@ -76,8 +84,8 @@ class Brake:
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
         self._history, self._vram = GrowthHistory(), VramHistory()
-        #: by resource, when the last attempt paused no job, what was left then, and the reason logged for it
-        self._spared: dict[str, tuple[float, int, str]] = {}
+        #: by resource, the last one
+        self._spared: dict[str, _Spared] = {}
         #: time, headroom and files in RAM by cgroup, when growth of processes first did not explain the loss of RAM
         self._tmpfs: tuple[float, int, Mapping[str, int]] | None = None
         self._ends: Counter[str] = Counter()
@@ -155,9 +163,10 @@ class Brake:
     # choosing and pausing a job
 
     def _may_try(self, forecast: Forecast, t: float) -> bool:
-        tried, left, _ = self._spared.get(forecast.resource, (-math.inf, 0, ""))
-        due = t - tried >= RETRY_SECONDS or forecast.headroom_bytes < RETRY_RATIO * left
-        return due and len(self._paused) < held_jobs.MOST_HELD
+        if len(self._paused) >= held_jobs.MOST_HELD:
+            return False
+        last = self._spared.get(forecast.resource)
+        return last is None or t - last.t >= RETRY_SECONDS or forecast.headroom_bytes < RETRY_RATIO * last.left_bytes
 
     def _pause(self, snapshot: Snapshot, forecast: Forecast, now: Mapping[str, Forecast]) -> Iterator[Transition]:
         resource, t, left = forecast.resource, snapshot.mono, forecast.headroom_bytes
@@ -174,7 +183,7 @@ class Brake:
             # A paused process may not have come to its stop yet, and one that was sent SIGTERM still runs.
             left_alone = self._exempt.get(resource, set()).union(*(job.keys for job in self._paused))
             if any(one.key in left_alone for one in found.members):
-                self._spared[resource] = t, left, ""
+                self._spared[resource] = _Spared(t, left, "")
                 return
             why = self._hold(snapshot, forecast, found, seen)
             if not why:
@@ -186,13 +195,14 @@ class Brake:
                 yield self._row(snapshot, resource)
                 return
         elif here:  # a job is paused already; that no other one qualifies is no news
-            self._spared[resource] = t, left, ""
+            self._spared[resource] = _Spared(t, left, "")
             return
         reason = found if isinstance(found, str) else "refused"
-        if self._spared.get(resource, (0.0, 0, ""))[2] != reason:
+        last = self._spared.get(resource)
+        if last is None or last.reason != reason:
             self._spared_counts[reason] += 1
             log.warning("%s is about to run out, but no job was paused: %s", resource, why or _REASONS[reason])
-        self._spared[resource] = t, left, reason
+        self._spared[resource] = _Spared(t, left, reason)
 
     def _culprit(
         self, processes: Collection[ScannedProcess], forecast: Forecast, t: float
