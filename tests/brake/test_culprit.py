@@ -154,6 +154,13 @@ def test_a_process_already_stopped_is_not_part_of_the_job() -> None:
     assert pids(chosen([SHELL, job, stopped], {20: GIB}, lost=4 * GIB)) == {20}
 
 
+def test_growth_is_all_of_a_new_process_and_never_negative() -> None:
+    grown, shrunk, new = program(20, 1, "make", 5), program(21, 1, "ld", 3), program(22, 1, "cc1plus", 4)
+    tree = ProcessTree([grown, shrunk, new], {grown.key: 2, shrunk.key: 9})
+
+    assert [tree.growth_bytes(one) for one in (grown, shrunk, new)] == [3, 0, 4]
+
+
 def test_pages_shared_after_a_fork_are_no_growth_of_the_child() -> None:
     server = program(20, 10, "server", 4 * GIB)
     forks = [program(30 + n, 20, "server", 4 * GIB) for n in range(8)]
@@ -297,6 +304,12 @@ def test_of_the_cgroup_that_fills_files_in_ram_all_programs_are_paused_or_none(b
 )
 def test_files_in_ram_are_charged_to_the_cgroup_that_took_most_of_the_loss(now, lost, found) -> None:
     assert filling({"/a": GIB, "/b": GIB}, now, lost) == found
+
+
+def test_files_of_a_new_cgroup_count_in_full_and_deleted_ones_for_nothing() -> None:
+    assert filling({}, {"/a": 1}, 1) == ("/a", 1)
+    assert filling({"/a": 9, "/b": 1}, {"/a": 1, "/b": 8, "/new": 3}, 7) == ("/b", 7)
+    assert filling({"/a": 9, "/b": 1}, {"/a": 1, "/b": 8, "/new": 4}, 7) is None, "less than seven tenths"
 
 
 def test_what_a_cgroup_has_of_files_in_ram_is_read_from_its_statistics(tmp_path: Path, monkeypatch) -> None:

@@ -166,3 +166,15 @@ def test_the_paths_of_cgroups_are_below_their_mount_point(monkeypatch: pytest.Mo
     monkeypatch.setattr(freezer, "mount_point", lambda: "")
     assert freezer.folder_of("/a/b") == ""
     assert not freezer.is_folder("/a")
+
+
+def test_cgroups_are_found_where_version_2_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mounts"
+    monkeypatch.setattr(freezer, "Path", lambda _: mounts)
+    first = "sysfs /sys sysfs rw 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\n"
+
+    assert freezer.mount_point() == ""
+    mounts.write_text(first)
+    assert freezer.mount_point() == ""
+    mounts.write_text(f"{first}none /sys/fs/cgroup/unified cgroup2 rw 0 0\n")
+    assert freezer.mount_point() == "/sys/fs/cgroup/unified"
