@@ -1,14 +1,15 @@
-"""How often and how soon a warning is repeated, and which changes count as recent."""
+"""How often and how soon a warning is repeated, which changes count as recent, and how each is recorded and logged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.alerts.test_manager import Life
-from wslgpud.model import Level
+from wslgpud.model import Forecast, Level, ProcessSample, Transition
 
 OK, INFO, WARNING = Level.OK, Level.INFO, Level.WARNING
 
@@ -50,3 +51,28 @@ def test_the_changes_of_the_last_seconds_are_known_up_to_twenty(life: Life) -> N
 
     assert len(life.manager.lately(5.0)) == 6
     assert len(life.manager.lately(60.0)) == 20
+
+
+@pytest.mark.parametrize(
+    ("resource", "listed"), [("cgroup:/job", range(100, 140)), ("cgroup:/none", None), ("ram", None)]
+)
+def test_the_row_of_a_cgroup_lists_forty_of_its_processes(life: Life, resource: str, listed: range | None) -> None:
+    inside = [ProcessSample(pid, 1, "python", 0, 0, cgroup="/job") for pid in range(100, 145)]
+    beside = ProcessSample(7, 1, "python", 0, 0, cgroup="/jobs")
+    forecast = Forecast(resource, WARNING, 50, 100)
+    row = Transition(
+        life.clock.wall(), life.clock.mono(), resource, "memory_exhaustion", OK, WARNING, forecast=forecast
+    )
+    life.manager.tick(life.tick(processes=(beside, *inside)), [forecast], [row])
+
+    ((_, recorded),) = life.rows()
+    assert recorded.facts.get("pids") == (None if listed is None else " ".join(map(str, listed)))
+
+
+def test_an_alert_is_logged_at_its_level(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "wslgpud.alerts.manager")
+    levels = [*Level, OK]
+    for t, (old, new) in enumerate(pairwise(levels), 1):
+        life.memory(t, old, new)
+
+    assert [r.levelname for r in caplog.records] == ["INFO", "WARNING", "ERROR", "CRITICAL", "INFO"]
