@@ -12,8 +12,10 @@ from tests.alerts.test_incidents import CRITICAL, INFO, OK, WARNING, kill, short
 from tests.alerts.ticks import START, fold, transition
 from wslgpud.alerts import alert_metrics
 from wslgpud.alerts.alert_metrics import false_alarm, score, tally
+from wslgpud.alerts.control import Control, Silence
 from wslgpud.alerts.incidents import Incident, IncidentLedger
 from wslgpud.model import Forecast, Level, Transition
+from wslgpud.words import Message
 
 
 def incident(*rows: Transition) -> Incident:
@@ -191,3 +193,21 @@ def test_only_memory_warnings_of_the_observed_time_are_counted() -> None:
     assert tally([late, early, noted, disk], START + 100, 7 * 86400.0) == (7 * 86400.0, 1, 1)
     assert str(tally([late], START + 100, 86400.0).message) == "24 h watched: 1 memory warning, 1 needless"
     assert tally([late], START + 100, 86399.0).message is None
+
+
+def test_an_alarm_no_worse_than_a_pause_does_not_replace_its_headline() -> None:
+    before = [short(1, OK, WARNING), replace(brake(2), message=Message("paused"))]
+    full = replace(short(3, WARNING, CRITICAL), message=Message("full"))
+
+    assert str(incident(*before, full).message) == "paused"
+    assert str(incident(*before, replace(full, new=Level.EMERGENCY)).message) == "full"
+    assert str(incident(replace(full, old=OK), replace(full, message=Message("fuller"))).message) == "fuller"
+
+
+def test_a_silence_covers_its_rule_and_resource_or_any_until_its_moment() -> None:
+    silences = [Silence("oom_kill", "*", 10.0), Silence("*", "gpu0", 20.0), Silence("oom_kill", "gpu0", 5.0)]
+    control = Control(tuple(silences))
+
+    assert [control.silenced_until("oom_kill", "ram", wall) for wall in (1.0, 9.9, 10.0)] == [10.0, 10.0, None]
+    assert control.silenced_until("oom_kill", "gpu0", 1.0) == control.silenced_until("gpu_lost", "gpu0", 1.0) == 20.0
+    assert control.silenced_until("gpu_lost", "ram", 1.0) is None

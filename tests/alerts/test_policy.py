@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wslgpud.alerts.channel_factory import channels
+from wslgpud.alerts.channels.desktop import DesktopChannel
+from wslgpud.alerts.channels.toast import ToastChannel
 from wslgpud.alerts.dispatcher import SendPolicy, quiet_hours, second_of_day
 from wslgpud.alerts.messages import digest, iso, level_of, local_time
 from wslgpud.config import Alerts, ConfigError
+from wslgpud.host import Host
 from wslgpud.model import Level
 from wslgpud.words import ENGLISH, translator
 
@@ -101,3 +105,22 @@ def test_the_number_of_alerts_stands_before_the_worst_where_that_fits_the_line(l
     messages = [{"headline": "x" * length, "level": "warning"}] * 2
 
     assert digest(messages, ENGLISH)["headline"] == "2 alerts: " * counted + "x" * length
+
+
+@pytest.mark.parametrize(
+    ("toast", "desktop", "names"),
+    [
+        ("auto", "auto", ["windows_toast"]),
+        ("off", "auto", ["desktop"]),
+        ("off", "off", []),
+        ("auto", "on", ["windows_toast", "desktop"]),
+    ],
+)
+def test_where_windows_shows_toasts_the_desktop_is_used_only_on_request(
+    toast: str, desktop: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for channel in (ToastChannel, DesktopChannel):
+        monkeypatch.setattr(channel, "available", lambda _: True)
+    found = channels(Alerts(windows_toast=toast, desktop=desktop), Host(), {})
+
+    assert [channel.name for channel in found] == names
