@@ -411,6 +411,17 @@ def test_a_killed_watchdog_is_replaced_before_a_job_is_paused(stage, job) -> Non
     assert len(stage.about_to_run_out(job)) == 1
 
 
+def test_a_new_watchdog_resumes_what_was_paused_before_it_began(stage, job) -> None:
+    stage.about_to_run_out(job)
+    eventually(lambda: states(job.pid) == {"T"}, "the stop")
+    os.kill(stage.brake._watchdog.pid, signal.SIGKILL)
+    eventually(lambda: not stage.brake._watchdog.alive(), "the watchdog's exit")
+    stage.tick(stage.ram(Level.CRITICAL), seconds=20.0)
+    stage.brake._watchdog.close()
+
+    eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
+
+
 def test_a_watchdog_that_exits_again_and_again_is_replaced_every_ten_seconds(stage) -> None:
     def alive_after_its_death(*waits: float) -> list[bool]:
         os.kill(stage.brake._watchdog.pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.alerts.ticks import START, tick
 from tests.brake.trees import GIB, program
-from wslgpud.brake import freezer, held_jobs
+from wslgpud.brake import freezer, held_jobs, pauser
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.culprit import Job
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
@@ -178,3 +178,13 @@ def test_cgroups_are_found_where_version_2_is_mounted(tmp_path: Path, monkeypatc
     assert freezer.mount_point() == ""
     mounts.write_text(f"{first}none /sys/fs/cgroup/unified cgroup2 rw 0 0\n")
     assert freezer.mount_point() == "/sys/fs/cgroup/unified"
+
+
+def test_a_job_in_a_cgroup_has_ended_once_that_is_empty(tmp_path: Path) -> None:
+    def ended(events: str) -> bool:
+        (tmp_path / "cgroup.events").write_text(events)
+        return pauser.has_ended(HeldJob((), str(tmp_path)))
+
+    assert not ended("populated 1\nfrozen 1\n")
+    assert not ended("populated 1\nfrozen 0\n")
+    assert ended("populated 0\nfrozen 0\n")
