@@ -6,7 +6,8 @@ A tick samples the machine, warns, publishes and stores the sample, and notifies
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,7 @@ class Loop:
     note: Note | None
     _warned: bool = field(default=False, init=False)
     _runs_known: int = field(default=0, init=False)
-    _alerts_error: str = field(default="", init=False)
-    _brake_error: str = field(default="", init=False)
+    _bugs: dict[str, str] = field(default_factory=dict, init=False)
 
     def tick(self) -> None:
         """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
@@ -129,26 +129,28 @@ class Loop:
         """Hand the tick to the brake; a bug there must end neither the warnings nor the samples."""
         if self.brake is None:
             return
-        try:
+        with self._survived("the brake failed at this tick; please report this"):
             for transition in self.brake.tick(state.snapshot, state.forecasts, state.observation.gpus):
                 self.alerts.report(transition)
             self.alerts.paused = self.brake.held_processes()
             if self.brake.is_ending():
                 self.pipeline.hurry()
-        except Exception as bug:
-            if repr(bug) != self._brake_error:
-                log.exception("the brake failed at this tick; please report this")
-            self._brake_error = repr(bug)
 
     def _alert(self, state: PipelineState, changes: Sequence[Transition]) -> None:
         """Hand the tick to the alerts; a bug there must not end the samples."""
-        try:
+        with self._survived("alerts failed at this tick; please report this"):
             stats = self.store.stats()
             self.alerts.tick(state.snapshot, state.forecasts, changes, stats.error, stats.damage)
+
+    @contextmanager
+    def _survived(self, told: str) -> Iterator[None]:
+        """Log a bug, but not again at each tick while it is the same."""
+        try:
+            yield
         except Exception as bug:
-            if repr(bug) != self._alerts_error:
-                log.exception("alerts failed at this tick; please report this")
-            self._alerts_error = repr(bug)
+            if repr(bug) != self._bugs.get(told):
+                log.exception(told)
+            self._bugs[told] = repr(bug)
 
     def _notify(self, state: PipelineState, verdict: Verdict, *, first: bool) -> None:
         if not self.service.heard:

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -141,7 +142,7 @@ def status(user: User = False, as_json: common.Json = False) -> None:
     use_the_systems_programs()
     found = state_of(places(user=user))
     if as_json:
-        common.print_json(found.document())
+        common.print_json(asdict(found))
     elif not found.version:
         print(t("no service is installed here: {command} does that", command=_typed("install", user=user)))
     else:

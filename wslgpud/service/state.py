@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import wslgpud
@@ -33,9 +33,6 @@ class ServiceState:
     @property
     def runs(self) -> bool:
         return self.state == "active"
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def state_of(places: Places) -> ServiceState:

@@ -14,6 +14,7 @@ from wslgpud.advise.guard.capacity import Process, is_compiler
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
+from wslgpud.risk.headroom import gpu_key
 from wslgpud.sources import cgroups, table, whole
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.words import Message, say
@@ -232,15 +233,15 @@ class VramWatch:
     def taken_bytes(self, used: Mapping[int, int]) -> dict[str, int]:
         """Return the use beyond that at the start, in bytes by UUID, of a use by index."""
         taken = {index: value - self.start_bytes.get(index, value) for index, value in used.items()}
-        return {_uuid(self._gpus[index]): max(0, value) for index, value in taken.items()}
+        return {gpu_key(self._gpus[index]): max(0, value) for index, value in taken.items()}
 
     def free_by_uuid(self) -> dict[str, int]:
         """Return each card's free memory; waits for the first answer."""
-        return {_uuid(gpu): gpu.free_bytes for gpu in self._cards().values() if gpu.free_bytes is not None}
+        return {gpu_key(gpu): gpu.free_bytes for gpu in self._cards().values() if gpu.free_bytes is not None}
 
     def total_by_uuid(self) -> dict[str, int]:
         """Return each card's total memory; waits for the first answer."""
-        return {_uuid(gpu): gpu.total_bytes for gpu in self._cards().values() if gpu.total_bytes}
+        return {gpu_key(gpu): gpu.total_bytes for gpu in self._cards().values() if gpu.total_bytes}
 
     def stop(self) -> None:
         """End the thread, and its child."""
@@ -271,7 +272,3 @@ class VramWatch:
             self.start_bytes.setdefault(gpu.index, used)
             self.now_bytes[gpu.index] = used
             self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), used)
-
-
-def _uuid(gpu: GpuSample) -> str:
-    return gpu.uuid or f"gpu{gpu.index}"
