@@ -128,6 +128,18 @@ def test_an_allocation_that_is_refused_with_room_left_is_windows_doing() -> None
     assert str(recognised(last, wsl=True)).startswith("VRAM ran out")
 
 
+@pytest.mark.parametrize(("smaller", "larger"), [("KiB", "MiB"), ("MiB", "GiB")])
+def test_room_left_is_more_than_what_was_asked_for_in_whatever_units(smaller: str, larger: str) -> None:
+    for asked, free, refused in (
+        (f"1023.00 {smaller}", f"1.00 {larger}", True),
+        (f"1024.00 {smaller}", f"1.00 {larger}", False),
+        (f"1.00 {larger}", f"1025.00 {smaller}", True),
+        (f"1.00 {larger}", f"1024.00 {smaller}", False),
+    ):
+        said = str(recognised(TORCH.format(asked=asked, free=free).encode(), wsl=True))
+        assert said.startswith("CUDA reports out of memory with VRAM free" if refused else "VRAM ran out")
+
+
 @pytest.mark.parametrize(
     "thread", ["microsoft/WSL#8447", "abetlen/llama-cpp-python#229", "saharmor/dalle-playground#88"]
 )
@@ -153,4 +165,6 @@ def test_no_output_however_odd_is_a_fault_of_ours(output: bytes) -> None:
 def test_what_nobody_knows_is_not_explained() -> None:
     assert recognised(b"AssertionError: expected 3, got 4\n", wsl=True) is None
     # What was printed long before the end is not why it ended.
-    assert recognised(b"MemoryError\n" + b"x" * TAIL_BYTES, wsl=True) is None
+    end = 16 << 10
+    assert recognised(b"MemoryError" + b"\n" * (end - len("MemoryError")), wsl=True) is not None
+    assert recognised(b"MemoryError" + b"\n" * (end - len("MemoryError") + 1), wsl=True) is None

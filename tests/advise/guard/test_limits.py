@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from wslgpud.advise.guard.capacity import (
     SweepStep,
     job_bytes,
     jobs,
+    key_of,
     predict,
     reserve,
     short_name,
@@ -51,6 +53,11 @@ def test_cudas_compilers_do_not_count_where_there_is_no_nvcc(name):
 )
 def test_a_command_is_shown_with_its_script_or_target(command, name):
     assert short_name(command) == name
+
+
+def test_two_long_commands_count_as_one_if_their_first_two_hundred_characters_are_alike():
+    assert key_of(["make", "x" * 194 + "y"]) != key_of(["make", "x" * 194 + "z"])
+    assert key_of(["make", "x" * 195 + "y"]) == key_of(["make", "x" * 195 + "z"])
 
 
 def compiler(pid: int, size: int, *, stopped: bool = False, ticks: int = 0) -> Process:
@@ -144,6 +151,13 @@ def test_a_shortage_is_near_with_3_percent_left_or_within_20_s_at_the_rate_of_th
     watch = Shortage()
 
     assert [watch.is_near(*sample, 1000) for sample in samples][-1] is near
+
+
+def test_a_run_that_was_never_sampled_has_no_figures():
+    figures = dataclasses.asdict(RunStats())
+
+    assert figures.pop("biggest") == ("", 0)
+    assert not any(figures.values())
 
 
 def test_the_figures_of_a_run_are_the_last_the_highest_and_the_least():

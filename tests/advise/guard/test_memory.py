@@ -33,6 +33,22 @@ def test_without_a_limit_it_is_what_the_machine_has_left(tmp_path):
     assert memory_left(host(tmp_path, **files)) == MemoryLeft(6 * GIB, 8 * GIB, 7, GIB)
 
 
+def test_a_kernel_that_counts_no_kills_and_has_no_swap_has_killed_nothing_and_has_none_free(tmp_path):
+    files = {"/proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB\n", "/proc/vmstat": "nr_free_pages 1\n"}
+
+    assert memory_left(host(tmp_path, **files)) == MemoryLeft(6 * GIB, 8 * GIB, 0, 0)
+
+
+def test_a_group_that_is_above_a_limit_that_was_lowered_has_nothing_left(tmp_path):
+    files = {
+        "/proc/self/cgroup": "0::/user.slice/build.scope\n",
+        f"{BUILD}/memory.max": f"{GIB}\n",
+        f"{BUILD}/memory.current": f"{2 * GIB}\n",
+    }
+
+    assert memory_left(host(tmp_path, **files)) == MemoryLeft(0, GIB)
+
+
 def test_the_limit_of_a_group_counts_and_its_page_cache_is_free(tmp_path):
     files = {
         "/proc/self/cgroup": "0::/user.slice/build.scope\n",

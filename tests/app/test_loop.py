@@ -1,0 +1,124 @@
+"""A tick of the daemon: a bug in one part ends none of the others, and whoever listens is told what it found."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.machines import HERE as HOSTS
+from wslgpud.app.daemon import Daemon
+from wslgpud.app.loop import Answers
+from wslgpud.config import Config
+from wslgpud.host import RecordedHost
+from wslgpud.model import Level, Transition
+from wslgpud.store import Store, StoreError
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[Daemon, socket.socket]]:
+    """A daemon on a recorded machine, and what its service manager hears."""
+    config = replace(Config(), server=replace(Config().server, port=0))
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
+        manager.bind(address)
+        with Daemon(config, RecordedHost(HOSTS / "wsl2-vram-full"), tmp_path, {"NOTIFY_SOCKET": address}) as daemon:
+            yield daemon, manager
+
+
+def heard(manager: socket.socket) -> list[str]:
+    """Return all messages that have arrived so far."""
+    messages = []
+    while True:
+        try:
+            messages.append(manager.recv(4096).decode())
+        except BlockingIOError:
+            return messages
+
+
+def test_a_bug_in_the_alerts_is_logged_once_and_samples_are_taken_all_the_same(
+    service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop, bugs = service[0].loop, ["one", "one", "another", "one"]
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError(bugs.pop(0))
+
+    monkeypatch.setattr(loop.alerts, "tick", fail)
+    sequences = []
+    for _ in range(4):
+        loop.tick()
+        assert loop.answers.latest is not None
+        sequences.append(loop.answers.latest.state.snapshot.sequence)
+
+    logged = [record for record in caplog.records if record.message.startswith("alerts failed at this tick")]
+    assert [str(record.exc_info and record.exc_info[1]) for record in logged] == ["one", "another", "one"]
+    assert sequences == list(range(sequences[0], sequences[0] + 4))
+
+
+def test_the_service_manager_hears_once_that_the_daemon_is_ready_and_at_each_tick_that_it_lives(
+    service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, manager = service
+    daemon.loop.tick()
+    ready, lives = heard(manager)
+    daemon.loop.tick()
+    (again,) = heard(manager)
+
+    assert ready == "READY=1"
+    assert [line.partition("=")[0] for line in lives.splitlines()] == ["WATCHDOG", "STATUS"]
+    assert [line.partition("=")[0] for line in again.splitlines()] == ["WATCHDOG", "STATUS"]
+
+    tick = daemon.loop.pipeline.tick
+
+    def blind() -> Any:
+        state, changes = tick()
+        return replace(state, observation=replace(state.observation, ram=None)), changes
+
+    monkeypatch.setattr(daemon.loop.pipeline, "tick", blind)
+    daemon.loop.tick()
+    (unseeing,) = heard(manager)
+    assert [line.partition("=")[0] for line in unseeing.splitlines()] == ["STATUS"], "without memory it cannot warn"
+
+
+def test_status_lists_the_last_ten_announcements_of_a_day_the_newest_first(
+    service: tuple[Daemon, socket.socket],
+) -> None:
+    daemon, _ = service
+    daemon.loop.tick()
+    assert daemon.answers.latest is not None
+    now = daemon.answers.latest.state.snapshot.wall
+    store = daemon.loop.store
+    for age in (*range(86_400 + 3, 86_400 - 3, -1), *range(11, 1, -1)):
+        store.outbox.record(Transition(now - age, 0.0, f"gpu{age:.0f}", "gpu_error", Level.OK, Level.WARNING), {})
+    assert store.flush()
+
+    listed = [row["resource"] for row in daemon.answers.status("en")["recent"]]
+    assert listed == [f"gpu{age}" for age in range(2, 12)]
+
+
+def test_a_history_that_cannot_be_read_leaves_the_present_state(
+    service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon, _ = service
+    daemon.loop.tick()
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise StoreError("damaged")
+
+    monkeypatch.setattr(type(daemon.loop.store.reader), "transitions", fail)
+    answer = daemon.answers.status("en")
+
+    assert answer["recent"] == []
+    assert answer["forecasts"] == daemon.answers.now("en")["forecasts"]
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG and "damaged" in record.message]
+
+
+def test_before_the_first_sample_there_is_nothing_recent(tmp_path: Path) -> None:
+    with Store(tmp_path / "wslgpud.db") as store:
+        assert not Answers(store).status("en").get("recent")
