@@ -34,6 +34,16 @@ def test_a_line_in_the_journal_begins_with_the_priority_of_its_level(
     assert log.journal_prefix(logging.getLevelName(level.upper())) == f"<{priority}>"
 
 
+def test_a_line_of_a_level_that_only_another_library_knows_is_as_important_as_information(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
+    log.log_from("info")
+    logging.getLogger("theirs").log(25, "progress")
+
+    assert capsys.readouterr().err == "<6>progress\n"
+
+
 def test_a_traceback_has_the_priority_in_each_of_its_lines_or_it_would_be_a_notice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

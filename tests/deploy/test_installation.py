@@ -188,7 +188,10 @@ def test_without_systemd_and_without_an_answer_from_ones_own_the_remedy_is_named
     with pytest.raises(ServiceError, match=r"your systemd does not answer .* libpam-systemd, dbus-user-session"):
         home.installs()
     monkeypatch.setattr(systemctl, "_RUNS", home.folder / "none")
-    for wsl, said in ((2, r"put systemd=true below \[boot\]"), (None, r"^systemd does not run here; ")):
+    for wsl, said in (
+        (2, r"put systemd=true below \[boot\] .* without it \./deploy/run starts the daemon in the foreground$"),
+        (None, r"^systemd does not run here; \./deploy/run starts the daemon without it$"),
+    ):
         monkeypatch.setattr(systemctl, "generation", lambda _, wsl=wsl: wsl)
         with pytest.raises(ServiceError, match=said):
             home.installs()
