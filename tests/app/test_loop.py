@@ -94,12 +94,16 @@ def test_status_lists_the_last_ten_announcements_of_a_day_the_newest_first(
     assert daemon.answers.latest is not None
     now = daemon.answers.latest.state.snapshot.wall
     store = daemon.loop.store
-    for age in (*range(86_400 + 3, 86_400 - 3, -1), *range(11, 1, -1)):
-        store.outbox.record(Transition(now - age, 0.0, f"gpu{age:.0f}", "gpu_error", Level.OK, Level.WARNING), {})
-    assert store.flush()
 
-    listed = [row["resource"] for row in daemon.answers.status("en")["recent"]]
-    assert listed == [f"gpu{age}" for age in range(2, 12)]
+    def listed(*ages: int) -> list[str]:
+        for age in ages:
+            row = Transition(now - age, 0.0, f"gpu{age}", "gpu_error", Level.OK, Level.WARNING)
+            store.outbox.record(row, {})
+        assert store.flush()
+        return [row["resource"] for row in daemon.answers.status("en")["recent"]]
+
+    assert listed(86_401, 86_399) == ["gpu86399"]
+    assert listed(*range(11, 1, -1)) == [f"gpu{age}" for age in range(2, 12)]
 
 
 def test_a_history_that_cannot_be_read_leaves_the_present_state(
