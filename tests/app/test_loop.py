@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from wslgpud.app.daemon import Daemon
 from wslgpud.app.loop import Answers
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
-from wslgpud.model import Level, Transition
+from wslgpud.model import Forecast, Level, Transition
 from wslgpud.store import Store, StoreError
 
 
@@ -126,3 +127,38 @@ def test_a_history_that_cannot_be_read_leaves_the_present_state(
 def test_before_the_first_sample_there_is_nothing_recent(tmp_path: Path) -> None:
     with Store(tmp_path / "wslgpud.db") as store:
         assert not Answers(store).status("en").get("recent")
+
+
+@pytest.mark.parametrize(
+    ("level", "urgent"), [(Level.OK, False), (Level.INFO, False), (Level.WARNING, True), (Level.CRITICAL, True)]
+)
+def test_a_sample_with_a_warning_is_written_at_once_in_case_the_machine_does_not_live_to_the_next(
+    service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, level: Level, *, urgent: bool
+) -> None:
+    loop, written = service[0].loop, []
+    tick = loop.pipeline.tick
+
+    def forecasting() -> Any:
+        state, _ = tick()
+        return replace(state, forecasts=(Forecast("ram", Level.OK, 9, 9), Forecast("gpu0", level, 1, 9))), ()
+
+    monkeypatch.setattr(loop.pipeline, "tick", forecasting)
+    monkeypatch.setattr(loop.store, "append", lambda _, *, urgent: written.append(urgent))
+    loop.tick()
+
+    assert written == [urgent]
+
+
+@pytest.mark.parametrize("ending", [True, False])
+def test_only_while_the_brake_ends_a_job_samples_hurry(
+    service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, *, ending: bool
+) -> None:
+    loop, hurried = service[0].loop, []
+    brake: Any = SimpleNamespace(
+        tick=lambda *_: [], held_processes=frozenset, is_ending=lambda: ending, document=lambda: ()
+    )
+    loop.brake = brake
+    monkeypatch.setattr(loop.pipeline, "hurry", lambda: hurried.append(1))
+    loop.tick()
+
+    assert bool(hurried) is ending

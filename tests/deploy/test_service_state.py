@@ -124,12 +124,21 @@ def test_the_package_compiles_its_own_packages_and_nobody_elses(
 
 def test_each_step_of_the_package_does_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    for step, name in (("configure", "configure"), ("compile", "compile_packages"), ("remove", "remove_windows_task")):
-        monkeypatch.setattr(package, name, lambda *_, step=step: done.append(step))
-    for step in ("configure", "compile", "remove", "another"):
+    for name in ("configure", "compile_packages", "remove_windows_task"):
+        monkeypatch.setattr(package, name, lambda *_, name=name: done.append(name))
+    for step in ("another", "remove", "compile", "configure"):
+        done.append(f"{step}:")
         package.main(step)
 
-    assert done == ["configure", "compile", "remove"]
+    assert done == [
+        "another:",
+        "remove:",
+        "remove_windows_task",
+        "compile:",
+        "compile_packages",
+        "configure:",
+        "configure",
+    ]
 
 
 def test_torch_is_downloaded_where_there_is_room_for_three_times_its_download(
