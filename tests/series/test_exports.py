@@ -169,15 +169,22 @@ def bucket(wall: float, last: int) -> Bucket:
 
 def test_a_rate_knows_resets_and_stops_at_gaps_of_more_than_three_usual_steps() -> None:
     steady = [bucket(0, 10), bucket(10, 30), bucket(20, 30), bucket(50, 60), bucket(60, 5)]
-    assert list(rates(steady)) == [(10, 2.0), (20, 0.0), (50, 1.0), (60, 0.5)]
-    assert [wall for wall, _ in rates([*steady, bucket(91, 6), bucket(101, 7)])] == [10, 20, 50, 60, 101]
-    assert list(rates(steady[:1])) == []
+    assert list(rates(steady, 10, 70)) == [(10, 2.0), (20, 0.0), (50, 1.0), (60, 0.5)]
+    assert [wall for wall, _ in rates([*steady, bucket(91, 6), bucket(101, 7)], 10, 111)] == [10, 20, 50, 60, 101]
+    assert list(rates(steady[:1], 10, 10)) == []
+
+
+@pytest.mark.parametrize(("until", "last"), [(80, (70, 1.0)), (78, (70, 1.25)), (75, (70, 2.0)), (74, (60, 3.0))])
+def test_a_step_that_is_not_over_counts_with_the_time_so_far_once_half_of_it_has_passed(
+    until: float, last: tuple[float, float]
+) -> None:
+    assert list(rates([bucket(50, 0), bucket(60, 30), bucket(70, 40)], 10, until))[-1] == last
 
 
 def test_a_curve_spans_minimum_to_maximum_or_is_a_rate(reader: Reader) -> None:
     ends, *_ = reader.series("made_ends")
     plain = curve(reader, ends, (START, START + 86400.0), 86400.0, "", rate=False)
-    rate = curve(reader, ends, (START, START + 86400.0), 86400.0, "", rate=True)
+    rate = curve(reader, ends, (START, START + 2 * 86400.0), 86400.0, "", rate=True)
 
     assert plain.points == [(START, 1, 1, 1), (START + 86400, 5, 6, 7)]
     assert (rate.ref.metric, rate.points) == ("made_ends:rate", [(START + 86400, *[6 / 86400] * 3)])

@@ -51,19 +51,23 @@ def curve(  # noqa: PLR0913 - a query
     """Read one series in steps; ``rate`` gives a counter's increase per second."""
     buckets = reader.summaries(ref, *span, step)
     if rate:
-        points = [(wall, value, value, value) for wall, value in rates(buckets)]
+        points = [(wall, value, value, value) for wall, value in rates(buckets, step, span[1])]
         return Curve(ref._replace(metric=f"{ref.metric}:rate"), unit, rate, points)
     return Curve(ref, unit, rate, [(b.wall, float(b.low), b.mean, float(b.high)) for b in buckets])
 
 
-def rates(buckets: Sequence[Bucket]) -> Iterator[tuple[float, float]]:
-    """Yield (time, increase per second) between neighbours; a reset counter restarted at 0."""
+def rates(buckets: Sequence[Bucket], step: float, until_wall: float) -> Iterator[tuple[float, float]]:
+    """Yield (time, increase per second) between neighbours; a reset counter restarted at 0.
+
+    Of a step that is not over at ``until_wall`` the time so far counts, once that is half of it.
+    """
     pairs = list(pairwise(buckets))
     usual = median(b.wall - a.wall for a, b in pairs) if pairs else 0.0
     for before, now in pairs:
-        seconds = now.wall - before.wall
-        if seconds <= GAP * usual:
-            yield now.wall, (now.last - before.last if now.last >= before.last else now.last) / seconds
+        seconds, passed = now.wall - before.wall, min(step, until_wall - now.wall)
+        if seconds <= GAP * usual and passed >= step / 2:
+            grown = now.last - before.last if now.last >= before.last else now.last
+            yield now.wall, grown / (seconds - step + passed)
 
 
 def joined(curves: Sequence[Curve], how: str) -> Curve:

@@ -111,10 +111,11 @@ def api_past(daemon: DaemonClient) -> Past:
         points = max(10, min(points, MOST_POINTS))
         found = answer("/api/v1/range", _RANGE, series=names, start=start, end=end, points=points)
         try:
-            curves = [_curve_of(one) for one in found["series"] if one["metric"] in samples]
+            step = float(found["step"] or 0)
+            curves = [_curve_of(one, step, end) for one in found["series"] if one["metric"] in samples]
         except (ValueError, ZeroDivisionError) as error:  # columns of different lengths, or a duplicate time
             raise daemon.stranger(error) from error
-        return Drawn([one for one in curves if one.points], float(found["step"] or 1))
+        return Drawn([one for one in curves if one.points], step or 1.0)
 
     return Past(t("from {url}", url=daemon.url), words, drawn)
 
@@ -144,14 +145,14 @@ def _samples(word: str) -> set[str]:
     return {catalogue()[metric].exposed_name for metric in WORDS[word]}
 
 
-def _curve_of(series: Mapping[str, Any]) -> Curve:
+def _curve_of(series: Mapping[str, Any], step: float, until_wall: float) -> Curve:
     """Return a series of an answer as a curve; a counter as its increase per second."""
     spec = next(spec for spec in catalogue() if spec.exposed_name == series["metric"])
     ref = SeriesRef(spec.name, tuple(series["labels"].items()))
     times, values = series["time"], series["value"]
     if series["kind"] == "counter":
         buckets = [Bucket(t, 1, v, v, v, v) for t, v in zip(times, values, strict=True)]
-        points = [(wall, value, value, value) for wall, value in rates(buckets)]
+        points = [(wall, value, value, value) for wall, value in rates(buckets, step, until_wall)]
         return Curve(ref._replace(metric=f"{ref.metric}:rate"), spec.unit, True, points)
     lows, highs = series.get("min", values), series.get("max", values)
     return Curve(ref, spec.unit, False, list(zip(times, lows, values, highs, strict=True)))

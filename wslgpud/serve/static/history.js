@@ -136,7 +136,7 @@ async function load(ctx, quietly = false) {
     const series = group.slice(0, MOST_PER_CHART).map((s) => s.name);
     try {
       const { document } = await get("range", { series, start: from, end: to, points, host: state.host });
-      return panelOf(document, group);
+      return panelOf(document, group, to);
     } catch (error) {
       return { metric: group[0].metric, error: error.message, series: [], cut: 0 };
     }
@@ -148,14 +148,14 @@ async function load(ctx, quietly = false) {
   performance.mark("history-loaded"); // for tests and profiling
 }
 
-function panelOf(answer, group) {
+function panelOf(answer, group, until) {
   const { kind, unit, help, metric } = answer.series[0];
   const rate = kind === "counter";
   const shared = sharedLabels(answer.series);
   const tables = [];
   const series = answer.series.map((one) => {
     const name = Object.entries(one.labels).filter(([label]) => !shared.has(label) || answer.series.length === 1).map(([, value]) => value).join(" ") || metric.slice(8);
-    const points = rate ? rates(one.time, one.value, gapOf(one.time)) : null;
+    const points = rate ? rates(one.time, one.value, gapOf(one.time), answer.step || 0, until) : null;
     const times = points ? points.map(([wall]) => wall) : one.time;
     const values = points ? points.map(([, value]) => value) : one.value;
     // Min and max of a step are only worth drawing where lines do not hide each other.

@@ -275,7 +275,7 @@ function seed(ctx) {
     get("range", { series: names, start: end - VITALS, end, step: 5 }).then(({ document }) => {
       const byTime = new Map();
       for (const { time, value } of document.series) {
-        const points = vital.rate ? rates(time, value, 30) : time.map((wall, n) => [wall, value[n]]);
+        const points = vital.rate ? rates(time, value, 30, 5, end) : time.map((wall, n) => [wall, value[n]]);
         for (const [wall, one] of points) if (one !== null) byTime.set(wall, [...(byTime.get(wall) ?? []), one]);
       }
       recent.seed(vital.key, [...byTime].sort((a, b) => a[0] - b[0]).map(([wall, values]) => [wall, vital.of(values, sample)]));

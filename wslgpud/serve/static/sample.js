@@ -71,11 +71,15 @@ export class Recent {
   }
 }
 
-/** A counter's increase per second between samples; null over a gap or a reset. */
-export function rates(times, values, most = Infinity) {
+/**
+ * A counter's increase per second between samples; null over a gap or a reset.
+ * Of a step that is not over at `until` the time so far counts, once that is half of it.
+ */
+export function rates(times, values, most = Infinity, step = 0, until = Infinity) {
   return times.slice(1).map((wall, i) => {
-    const [seconds, grown] = [wall - times[i], values[i + 1] - values[i]];
-    return [wall, seconds > 0 && seconds <= most && grown >= 0 ? grown / seconds : null];
+    const passed = Math.min(step, until - wall);
+    const [seconds, grown] = [wall - times[i] - step + passed, values[i + 1] - values[i]];
+    return [wall, seconds > 0 && seconds <= most && passed >= step / 2 && grown >= 0 ? grown / seconds : null];
   });
 }
 
