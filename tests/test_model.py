@@ -97,3 +97,8 @@ def test_a_metric_is_found_with_and_without_its_prefix_and_suffix() -> None:
     assert [spec.stored for spec in catalogue] == [True, True, False]
     with pytest.raises(ValueError, match="metric wslgpud_kills is declared twice"):
         Catalogue([made["kills"], counter("kills", "Others.")])
+
+
+def test_only_a_metric_with_a_history_has_a_precision_in_it() -> None:
+    with pytest.raises(ValueError, match="is not stored, so it has no decimals"):
+        MetricSpec("made_seconds", "gauge", "seconds", "Made.", decimals=1, stored=False)

@@ -83,6 +83,8 @@ class MetricSpec:
             raise ValueError(f"metric name {self.name!r}: the suffix follows from the kind")
         if self.unit and not self.name.endswith(self.unit):
             raise ValueError(f"metric name {self.name!r} must end in its unit {self.unit!r}")
+        if self.decimals and not self.stored:
+            raise ValueError(f"metric {self.name!r} is not stored, so it has no decimals")
         for names in self.names:
             if names.label not in self.labels:
                 raise ValueError(f"metric {self.name!r} has no label {names.label!r}")

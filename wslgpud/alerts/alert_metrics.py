@@ -54,9 +54,7 @@ FALSE_ALARMS = counter(
     "Memory warnings that ended without a kill, with more than 10 % of the memory left throughout.",
     stored=False,
 )
-LEAD = gauge(
-    "warning_lead_seconds", "Time from the warning to the last kill; absent without a kill.", decimals=1, stored=False
-)
+LEAD = gauge("warning_lead_seconds", "Time from the warning to the last kill; absent without a kill.", stored=False)
 METRICS = (LEVEL, DELIVERIES, WAITING, EXHAUSTIONS, FALSE_ALARMS, LEAD)
 
 

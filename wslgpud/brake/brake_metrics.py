@@ -24,9 +24,6 @@ SPARED = counter(
     stored=False,
 )
 PAUSE_SECONDS = gauge(
-    "brake_pause_seconds",
-    "Time from the sample to the last process stopped, for the most recent pause.",
-    decimals=3,
-    stored=False,
+    "brake_pause_seconds", "Time from the sample to the last process stopped, for the most recent pause.", stored=False
 )
 METRICS = (READY, HELD, HELD_BYTES, PAUSES, ENDS, SPARED, PAUSE_SECONDS)

@@ -45,7 +45,6 @@ AGE = _of_resource(
     "risk_forecast_age_seconds",
     "Age of the forecast's sample; above 0 while no new one comes and the last one is held.",
     "resource",
-    decimals=1,
     stored=False,  # a late source is recorded in the database anyway
 )
 LEARNED = gauge(

@@ -26,7 +26,6 @@ PATIENCE_SECONDS = 0.5
 INTERVAL = gauge(
     "tick_interval_seconds",
     "Planned time between the last two samples; shorter while memory shrinks fast.",
-    decimals=3,
     stored=False,
 )
 LATENESS = gauge(

@@ -18,10 +18,7 @@ JUMPS = counter(
     "history around a jump are no outage.",
 )
 LAST_JUMP = gauge(
-    "clock_last_jump_seconds",
-    "Size of the last jump of the wall clock; absent before the first.",
-    decimals=3,
-    stored=False,
+    "clock_last_jump_seconds", "Size of the last jump of the wall clock; absent before the first.", stored=False
 )
 
 

@@ -30,7 +30,7 @@ BOOT_TIME = gauge(
     "When the machine (under WSL2: its virtual machine) started, in seconds since 1970; "
     "a restart changes it, and so does setting the clock.",
 )
-UPTIME = gauge("uptime_seconds", "Time since the machine started.", decimals=2, stored=False)
+UPTIME = gauge("uptime_seconds", "Time since the machine started.", stored=False)
 BOOT = info("boot", "Identity of this boot, and its kernel.", "boot_id", "kernel")
 #: Line of /proc/stat with a single number -> metric.
 _SINGLE = {"procs_running": RUNNING, "procs_blocked": BLOCKED, "btime": BOOT_TIME}

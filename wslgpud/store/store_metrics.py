@@ -48,19 +48,15 @@ class StoreStats:
     error: MessageLike = field(default="", metadata={"metric": _gauge_now("store_failing", _FAILING)})
     #: None without a server
     replication_queue_ticks: int | None = _figure(None, _gauge_now("store_replication_queue_ticks", _WAITING))
-    last_commit_age_seconds: float | None = _figure(None, _gauge_now("store_commit_age_seconds", _AGE, decimals=3))
-    last_commit_seconds: float | None = _figure(
-        None, _gauge_now("store_commit_duration_seconds", _DURATION, decimals=6)
-    )
+    last_commit_age_seconds: float | None = _figure(None, _gauge_now("store_commit_age_seconds", _AGE))
+    last_commit_seconds: float | None = _figure(None, _gauge_now("store_commit_duration_seconds", _DURATION))
     rejected_values_total: int = _figure(0, _counter_now("store_rejected_values", _REJECTED))
     last_purge_wall: float | None = None
     purged_rows_total: int = _figure(0, _counter_now("store_purged_rows", _DELETED))
     written_bytes_total: int | None = _figure(None, counter("store_written_bytes", _WRITTEN))
     set_aside: str = _figure("", _gauge_now("store_set_aside", _ASIDE))
     check_findings: tuple[str, ...] | None = _figure(None, _gauge_now("store_check_findings", _FINDINGS))
-    last_check_wall: float | None = _figure(
-        None, _gauge_now("store_last_check_timestamp_seconds", _CHECKED, decimals=3)
-    )
+    last_check_wall: float | None = _figure(None, _gauge_now("store_last_check_timestamp_seconds", _CHECKED))
 
     @property
     def damage(self) -> MessageLike:
