@@ -359,16 +359,28 @@ def test_the_same_without_any_lock(ramp: Ramp) -> None:
     assert ramp.state.locks == []
 
 
-def test_who_takes_the_lock_again_and_again_does_not_fill_the_log(host: Elsewhere, caplog) -> None:
-    tests = CardsUnderTest(host, SETTINGS, RunNotes(host))
-    for _ in range(12):
+def test_a_lock_alone_is_complained_of_once_a_run_would_have_written_its_note(host: Elsewhere) -> None:
+    tests, complaints = CardsUnderTest(host, SETTINGS, RunNotes(host)), []
+    with another(run(host, noted=None)):
+        for seconds in (0.0, 2.75, 0.25, 1.0):
+            host.clock.now += seconds
+            tests.look([0])
+            complaints.append(len(tests.held))
+
+    assert complaints == [0, 0, 1, 1]
+
+
+def test_who_takes_the_lock_again_and_again_is_logged_once_a_minute(host: Elsewhere, caplog) -> None:
+    tests, logged = CardsUnderTest(host, SETTINGS, RunNotes(host)), []
+    for _ in range(14):
         with another(run(host, noted=None)):
             for _ in range(5):
                 tests.look([0])
                 host.clock.now += 1.0
             assert len(tests.held) == 1
+        logged.append(len(caplog.records))
 
-    assert len(caplog.records) == 1
+    assert logged == [1] * 12 + [2] * 2
 
 
 WAITING = FAITHFUL.replace('say("filled"', 'sys.stdin.readline()\nsay("filled"')

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import gpu
 from tests.stress.test_jobs import Shelf, tick
 from tests.support.daemons import eventually, wslgpud
 from wslgpud.config import Stress
 from wslgpud.host import Host, SystemClock
 from wslgpud.model import StressFinding, StressResult
+from wslgpud.store.records import stress_to_json
 from wslgpud.stress.schedule import Nightly
 from wslgpud.stress.unit import ANSWER, REQUEST, Asker, NoRequestError, answer
 from wslgpud.stress.worker_job import Mode
@@ -90,6 +92,63 @@ def test_a_monitor_that_ends_does_not_wait_for_the_answer(tmp_path: Path) -> Non
     one.stop.set()
 
     assert one.run(gpu(), "nightly").verdict == "left"
+    assert list(tmp_path.iterdir()) == []  # or the unit would start at the next boot, for nobody
+
+
+class Passing(threading.Event):
+    """Lets time pass instead of waiting."""
+
+    def __init__(self, clock: SteppingClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.clock.now += timeout or 0.0
+        return False
+
+
+def test_a_unit_has_two_minutes_to_start_and_stop_besides_the_time_of_the_run(tmp_path: Path) -> None:
+    clock, shelf = SteppingClock(), Shelf()
+    settings = Stress(settle_seconds=30.0, deadline_seconds=600.0, retries=0)
+    nightly = Nightly(settings, Host(tmp_path, clock=clock), tmp_path, shelf, apart=True)
+    nightly._runner.stop = Passing(clock)
+    nightly.observe(tick(gpu()))
+    nightly._night()
+    nightly.news()
+
+    assert clock.now - SteppingClock().now == 750.0
+    assert [(run.verdict, run.wall) for run in shelf.kept] == [("failed", SteppingClock().wall())]
+    assert str(shelf.kept[0].reason).startswith("wslgpud-stress.service gave no answer within 12 min:")
+
+
+def test_each_side_may_read_the_others_file_and_only_its_owner_may_write_it(tmp_path: Path) -> None:
+    modes: dict[str, int] = {}
+
+    class Looking(Passing):
+        def wait(self, timeout: float | None = None) -> bool:
+            modes[REQUEST] = (tmp_path / REQUEST).stat().st_mode & 0o7777
+            answer(tmp_path, lambda *_: RESULT)
+            modes[ANSWER] = (tmp_path / ANSWER).stat().st_mode & 0o7777
+            return False
+
+    Asker(SystemClock(), tmp_path, 60.0, Looking(SteppingClock())).run(gpu(), "nightly")
+
+    assert modes == {REQUEST: 0o644, ANSWER: 0o644}
+
+
+def test_requests_of_more_than_4_kib_and_answers_of_more_than_16_mib_are_not_read(tmp_path: Path) -> None:
+    request, document = tmp_path / REQUEST, tmp_path / ANSWER
+    request.write_text('{"gpu": 0, "mode": "quick"}'.ljust(4096))
+    assert answer(tmp_path, lambda *_: RESULT) == RESULT
+    document.write_text(document.read_text().ljust(16 << 20))
+    assert asker(tmp_path)._answer() == RESULT
+
+    request.write_text('{"gpu": 0, "mode": "quick"}'.ljust(4097))
+    with pytest.raises(NoRequestError, match="larger than"):
+        answer(tmp_path, lambda *_: RESULT)
+    document.write_text(json.dumps(stress_to_json(RESULT)).ljust((16 << 20) + 1))
+    with pytest.raises(OSError, match="larger than"):
+        asker(tmp_path)._answer()
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"gpu": "x", "mode": "nightly"}', '{"gpu": 0, "mode": "rm -rf"}', "[1]"])

@@ -55,14 +55,14 @@ class Asker:
         try:
             (self.folder / ANSWER).unlink(missing_ok=True)
             _put(self.folder / REQUEST, {"gpu": sample.index, "mode": mode})
-            while self.clock.mono() - asked < self.patience_seconds:
-                if self.stop.wait(LOOK_SECONDS):
-                    return without("left", say("wslgpud is shutting down"))
+            while self.clock.mono() - asked < self.patience_seconds and not self.stop.wait(LOOK_SECONDS):
                 if (result := self._answer()) is not None:
                     return result
             (self.folder / REQUEST).unlink(missing_ok=True)
         except (OSError, ValueError, MessageError) as error:
             return without("failed", say("cannot ask wslgpud-stress.service: {why}", why=cause(error)))
+        if self.stop.is_set():
+            return without("left", say("wslgpud is shutting down"))
         silent = say(
             "wslgpud-stress.service gave no answer within {patience_seconds}: see"
             " systemctl status wslgpud-stress.path, and journalctl -u wslgpud-stress",
