@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -111,6 +112,77 @@ def test_a_worker_that_fails_or_lies_is_reported(script, said, monkeypatch):
 
     assert said in str(done.failure)
     assert done.hung_pid is None
+
+
+def stopped_at(monkeypatch, *, after_job=0.0):
+    """Stop the parent's clock, so many seconds after it has begun; return the job that moves it there."""
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("wslgpud.stress.parent.time", clock)
+
+    def job():
+        clock.now += after_job
+        return {}
+
+    return job
+
+
+def run_out(script, job=dict, heard=None):
+    """Run a worker that writes what its script says, and return what was said of its failure, if anything."""
+    command = Command([sys.executable, "-c", f"import sys\nout = sys.stdout.write\n{script}"], {})
+    progress = (lambda _: None) if heard is None else heard.append
+    return str(supervise(command, job, deadline_seconds=300.0, progress=progress).failure)
+
+
+PHASE, BEAT, END = '{"event":"phase","phase":"","seconds":0}', '{"event":"beat"}', '{"event":"end","outcome":"done"}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "most"),
+    [
+        (f"out('{BEAT}'.ljust(most) + '\\n' + '{END}\\n')", 256 << 10),
+        (f"out('{PHASE}\\n' * (most - 1) + '{END}\\n')", 50_000),
+        (f"out(8 * ('{PHASE}'.ljust(255 << 10) + '\\n') + '{END}'.ljust(most - 8 * (255 << 10)) + '\\n')", 2 << 20),
+        (
+            f"out(255 * ('{BEAT}'.ljust((256 << 10) - 1) + '\\n'))\n"
+            f"out('{BEAT}'.ljust(most - (255 << 18) - 2 - len('{END}')) + '\\n{END}\\n')",
+            64 << 20,
+        ),
+    ],
+    ids=["a line's length", "lines", "kept bytes", "bytes in all"],
+)
+def test_a_worker_may_write_as_much_as_the_largest_card_needs_and_no_more(lines, most):
+    assert run_out(f"most = {most}\n{lines}") == ""
+    assert run_out(f"most = {most + 1}\n{lines}") == "the worker wrote far too much"
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.0, 2000), (10.0, 3000)])
+def test_a_worker_may_send_a_hundred_heartbeats_a_second_and_two_thousand_at_once(monkeypatch, seconds, most):
+    job = stopped_at(monkeypatch, after_job=seconds)
+
+    assert run_out(f"out('{BEAT}\\n' * {most} + '{END}\\n')", job) == ""
+    assert run_out(f"out('{BEAT}\\n' * {most + 1} + '{END}\\n')", job) == "the worker wrote far too much"
+
+
+def test_heartbeats_of_the_same_moment_are_passed_on_once(monkeypatch):
+    heard = []
+    run_out(f"out('{BEAT}\\n' * 3 + '{END}\\n')", stopped_at(monkeypatch), heard)
+
+    assert [line["event"] for line in heard] == ["beat", "end"]
+
+
+def test_of_a_line_outside_the_protocol_the_beginning_is_shown():
+    assert run_out("out('y' * 100 + '\\n')") == "the worker wrote a line outside its protocol: " + "y" * 80
+
+
+def test_a_worker_that_has_ended_is_not_waited_for_though_its_child_keeps_the_pipe_of_complaints(monkeypatch):
+    monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 300.0)
+    done = start(
+        "if not (child := os.fork()):\n  os.close(1)\n  time.sleep(600)\n"
+        'say("begin", child=child)\nsay("end", outcome="done")'
+    )
+    os.kill(done.lines[0]["child"], signal.SIGKILL)
+
+    assert done.failure == ""
 
 
 def test_a_worker_that_hangs_is_ended_together_with_its_children(monkeypatch):
