@@ -37,7 +37,7 @@ from wslgpud.serve.status import TickState, status
 from wslgpud.sources.identity import Identity, Trust
 from wslgpud.stress import cards_under_test
 from wslgpud.stress.cards_under_test import GIVING_BACK_SECONDS, UNPROVEN_SECONDS, CardsUnderTest
-from wslgpud.stress.lock import GpuLock, lock_entries
+from wslgpud.stress.lock import GpuLock
 from wslgpud.stress.stress_run import Runner
 from wslgpud.verdict import decide
 from wslgpud.words import ENGLISH
@@ -256,41 +256,6 @@ def test_a_setuid_program_is_nobodys_for_certain() -> None:
     assert not ROOT.covers(who)
     assert ROOT.covers(who._replace(uids=frozenset({0})))
     assert not ROOT.covers(who._replace(uids=frozenset({1000})))
-
-
-def test_the_same_inode_number_on_another_device_is_another_file() -> None:
-    text = (
-        "1: FLOCK  ADVISORY  WRITE 100 00:1a:456 0 EOF\n"
-        "1: -> FLOCK  ADVISORY  READ 101 00:1a:456 0 EOF\n"
-        "2: FLOCK  ADVISORY  WRITE 102 fe:01:456 0 EOF\n"
-        "3: POSIX  ADVISORY  WRITE 103 00:1a:456 0 EOF\n"
-        "4: FLOCK  ADVISORY  WRITE 104 00:1a:4567 0 EOF\n"
-        "5: LEASE  ACTIVE    READ 105 00:1a:456 0 EOF\n"
-        "6: cut off 00:1a:456 "
-    )
-
-    assert lock_entries(text, os.makedev(0, 0x1A), 456) == [(100, True, False), (101, False, True)]
-
-
-def test_a_flood_of_locks_is_not_read_to_its_end(host: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    endless = os.open("/dev/zero", os.O_RDONLY)
-    real = os.read
-
-    def counted(descriptor: int, most: int) -> bytes:
-        data = real(descriptor, most)
-        if descriptor == endless:
-            read.append(len(data))
-        return data
-
-    monkeypatch.setattr(os, "read", counted)
-    monkeypatch.setattr(os, "open", lambda *_, **__: endless)
-    monkeypatch.setattr(os, "close", lambda _: None)
-    host.head("/proc/locks", 1 << 20)
-    monkeypatch.undo()
-    os.close(endless)
-
-    assert sum(read) <= (1 << 20) + (1 << 16)
 
 
 class Ramp:

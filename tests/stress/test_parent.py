@@ -143,8 +143,10 @@ PHASE, BEAT, END = '{"event":"phase","phase":"","seconds":0}', '{"event":"beat"}
         (f"out('{PHASE}\\n' * (most - 1) + '{END}\\n')", 50_000),
         (f"out(8 * ('{PHASE}'.ljust(255 << 10) + '\\n') + '{END}'.ljust(most - 8 * (255 << 10)) + '\\n')", 2 << 20),
         (
-            f"out(255 * ('{BEAT}'.ljust((256 << 10) - 1) + '\\n'))\n"
-            f"out('{BEAT}'.ljust(most - (255 << 18) - 2 - len('{END}')) + '\\n{END}\\n')",
+            (
+                f"out(255 * ('{BEAT}'.ljust((256 << 10) - 1) + '\\n'))\n"
+                f"out('{BEAT}'.ljust(most - (255 << 18) - 2 - len('{END}')) + '\\n{END}\\n')"
+            ),
             64 << 20,
         ),
     ],
