@@ -18,7 +18,8 @@ from tests.stress.support import gpu, night
 from tests.support.elsewhere import Elsewhere
 from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
-from wslgpud.model import Event, Level, Sample, Snapshot, SourceReport
+from wslgpud.model import Event, Level, Reading, Sample, Snapshot, SourceReport
+from wslgpud.sources import gpu as source
 from wslgpud.store import Store
 from wslgpud.stress import lock, schedule
 from wslgpud.stress.schedule import Nightly, leave
@@ -252,6 +253,19 @@ def test_a_night_that_could_not_come_in_time_comes_late(nightly):
     [job] = planned(one).values()
 
     assert (job.misfire_grace_time, job.coalesce) == (None, True)
+
+
+def test_a_run_is_noted_with_the_driver_and_the_temperature_of_the_samples(nightly):
+    one, now = nightly(), tick(gpu())
+    labels = [{"index": "0", "uuid": "GPU-1", "driver_version": "591.44"}.get(n, "") for n in source.INFO.labels]
+    (heat,) = (spec for spec in source.FED if spec.name == "gpu_temperature_celsius")
+    readings = Reading(source.INFO, 1, tuple(labels)), Reading(heat, 61, ("0", "GPU-1"))
+    report = replace(now.reports[0], sample=Sample(gpus=(gpu(),), readings=readings))
+    one.observe(replace(now, reports=(report,)))
+
+    assert one._recent.driver("GPU-1") == "591.44"
+    with one._recent.following("GPU-1") as course:
+        assert course.first == {heat.name: 61}
 
 
 def test_two_gpus_are_tested_one_after_the_other(nightly):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sampling.test_pipeline import SteppingClock
+from tests.support.elsewhere import Elsewhere
+from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.notes import Note
 from wslgpud.cli.stress_screen import Progress
-from wslgpud.stress.stress_run import WorkerPace
+from wslgpud.stress.stress_run import WorkerPace, told
 
 PLANNED = 100_000
 
@@ -54,9 +58,42 @@ def test_the_time_left_is_right_from_the_first_word_on_through_pause_and_soak(wo
 
 def test_a_worker_that_says_nothing_of_its_plan_ends_no_run():
     pace = WorkerPace(2.0, 0.0, began=0.0)
+    pace.note({"event": "beat", "traversed": 9}, 0.5)
     pace.note({"event": "filled"}, 1.0)
-    pace.note({"event": "beat"}, 2.0)
+    pace.note({"event": "beat", "traversed": 9}, 2.0)
     assert (pace.done_ratio, pace.left_seconds) == (None, None)
+
+
+def test_others_and_the_screen_see_how_far_a_run_is_and_the_worker_that_does_it(tmp_path):
+    clock, heard = SteppingClock(), []
+    host = Elsewhere(tmp_path, clock)
+
+    with Note(host, "stress", "GPU 0", gpu=0) as note:
+        pace = WorkerPace(pause_seconds=0.0, soak_seconds=0.0, began=clock.now)
+        line = told(note, pace, clock.mono, heard.append)
+        for seconds, said in [
+            (1.0, {"event": "filled", "planned": 100}),
+            (1.0, {"event": "beat", "phase": "fill", "traversed": 0, "verified": 0}),
+            (2.0, {"event": "beat", "phase": "patterns", "traversed": 50, "verified": 20}),
+            (1.0, {"event": "phase", "phase": "patterns", "seconds": 2.0}),
+        ]:
+            clock.now += seconds
+            line(said)
+        (noted,) = (one.document for one in RunNotes(host).read())
+
+    assert heard == [
+        {"event": "filled", "planned": 100},
+        {"event": "beat", "phase": "fill", "traversed": 0, "verified": 0, "done_ratio": None, "left_seconds": None},
+        {"event": "beat", "phase": "patterns", "traversed": 50, "verified": 20}
+        | {"done_ratio": 4.0 / 7.0, "left_seconds": 3.0},
+        {"event": "phase", "phase": "patterns", "seconds": 2.0},
+    ]
+    assert {name: noted[name] for name in ("phase", "done_ratio", "ends_mono", "verified_bytes")} == {
+        "phase": "patterns",
+        "done_ratio": 4.0 / 7.0,
+        "ends_mono": 1007.0,
+        "verified_bytes": 20,
+    }
 
 
 def test_the_bar_fills_as_far_as_is_known_and_moves_to_and_fro_where_nothing_is() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import MIB, gpu
 from tests.support.accounts import shared_python
 from wslgpud.config import Stress
@@ -130,6 +131,37 @@ def test_an_error_of_the_driver_keeps_a_run_away_for_a_minute(runner, ago_second
 
     assert ("errors of the GPU driver" in str(result.reason)) == keeps_it_away
     assert (result.verdict == "skipped") == keeps_it_away
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "waited_seconds"),
+    [
+        (1000 * MIB, [1064 * MIB + 1, 1064 * MIB, 1000 * MIB], 1),
+        (1000 * MIB, [2000 * MIB] * 9, 5),
+        (None, [64 * MIB + 1, 64 * MIB], 1),
+        (1000 * MIB, [None, 1000 * MIB], 0),
+    ],
+)
+def test_the_card_is_looked_at_until_its_memory_is_back_but_for_64_mib_or_for_five_seconds(
+    tmp_path, before, seen, waited_seconds
+):
+    """NVML may show a worker's memory for a while after its end."""
+    clock, recent, looks = SteppingClock(), Recent(), iter(seen)
+    recent.note(clock.now - 1.0, [gpu(used_bytes=1000 * MIB)])  # older than the worker's end
+
+    class Passing(threading.Event):
+        def wait(self, timeout=None):
+            clock.now += 1.0
+            return False
+
+    def look():
+        recent.note(clock.now, [gpu(used_bytes=next(looks))])
+
+    one = Runner(Host(tmp_path, clock=clock), Stress(), tmp_path, recent, stop=Passing(), look=look)
+    after = one._after(gpu(used_bytes=before))
+
+    assert after.used_bytes == seen[waited_seconds]
+    assert clock.now - SteppingClock().now == waited_seconds
 
 
 def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path, monkeypatch):
