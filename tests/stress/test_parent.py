@@ -172,6 +172,34 @@ def test_heartbeats_of_the_same_moment_are_passed_on_once(monkeypatch):
     assert [line["event"] for line in heard] == ["beat", "end"]
 
 
+@pytest.mark.parametrize(
+    ("first_word", "limits", "ended_after_seconds", "said"),
+    [
+        ("", {}, 31.0, "the worker has been silent for 30 s"),
+        ("", {"stall_seconds": 40.0}, 41.0, "the worker has been silent for 40 s"),
+        (PHASE + "\n", {}, 16.0, "the worker has been silent for 15 s"),
+        (PHASE + "\n", {"deadline_seconds": 10.0}, 11.0, "not done within 10 s"),
+    ],
+)
+def test_a_worker_may_be_silent_for_fifteen_seconds_and_for_thirty_before_its_first_word(
+    monkeypatch, first_word, limits, ended_after_seconds, said
+):
+    monkeypatch.setattr("wslgpud.stress.parent.WATCH_SECONDS", 0.001)
+    clock, heard = SimpleNamespace(now=100.0, monotonic=lambda: clock.now), []
+    monkeypatch.setattr("wslgpud.stress.parent.time", clock)
+
+    def watch():
+        clock.now += 1.0 if heard or not first_word else 0.0
+        return ""
+
+    script = f"import sys\nsys.stdout.write({first_word!r})\nsys.stdout.flush()\nsys.stdin.read()"
+    command = Command([sys.executable, "-c", script], {})
+    limits = {"deadline_seconds": 300.0} | limits
+    done = supervise(command, dict, watch=watch, progress=heard.append, **limits)
+
+    assert (str(done.failure), done.seconds) == (said, ended_after_seconds)
+
+
 def test_of_a_line_outside_the_protocol_the_beginning_is_shown():
     assert run_out("out('y' * 100 + '\\n')") == "the worker wrote a line outside its protocol: " + "y" * 80
 
