@@ -28,15 +28,15 @@ from tests.support.daemons import daemon, eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.support.screens import print_status
 from wslgpud.active_runs.note_reader import RunNotes
-from wslgpud.active_runs.notes import PLACES, Note, name_of
+from wslgpud.active_runs.notes import PLACES, Note, Noted, name_of
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.serve.status import TickState, status
-from wslgpud.sources.identity import Identity, Trust
+from wslgpud.sources.identity import Identity, Trust, identity
 from wslgpud.stress import cards_under_test
-from wslgpud.stress.cards_under_test import GIVING_BACK_SECONDS, UNPROVEN_SECONDS, CardsUnderTest
+from wslgpud.stress.cards_under_test import UNPROVEN_SECONDS, CardsUnderTest
 from wslgpud.stress.lock import GpuLock
 from wslgpud.stress.stress_run import Runner
 from wslgpud.verdict import decide
@@ -161,9 +161,9 @@ def test_its_memory_may_take_a_while_to_come_back_after_the_worker_has_ended(hos
         assert tests.look([0]) == {0}
         os.kill(pid, signal.SIGUSR1)
         eventually(lambda: Path(stop).exists(), "the worker's end")
-        host.clock.now += GIVING_BACK_SECONDS
+        host.clock.now += 7.0
         assert tests.look([0]) == {0}
-        host.clock.now += 1.0
+        host.clock.now += 0.25
         assert tests.look([0]) == set()
 
 
@@ -413,6 +413,14 @@ def test_the_locks_of_the_machine_are_read_rarely_while_nothing_is_tested(host: 
         host.clock.now += 1.0
 
     assert [now - began for now in read] == [0.0, 5.0, 10.0]
+
+    read.clear()
+    began = host.clock.now
+    for kind in ("training", "stress", "training", "stress"):
+        tests.untested(full, [Noted(identity(host, os.getpid()), {"kind": kind})])
+        host.clock.now += 1.0
+
+    assert [now - began for now in read] == [1.0, 3.0]
 
 
 def test_a_run_that_is_kept_away_says_by_whom(runner: Runner) -> None:

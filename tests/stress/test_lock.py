@@ -11,7 +11,7 @@ from tests.sampling.test_pipeline import SteppingClock
 from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.config import Stress
 from wslgpud.host import Host
-from wslgpud.stress.cards_under_test import UNPROVEN_SECONDS, CardsUnderTest
+from wslgpud.stress.cards_under_test import UNPROVEN_SECONDS, CardsUnderTest, LockHolder
 from wslgpud.stress.lock import GpuLock, lock_entries, locks
 
 
@@ -53,32 +53,82 @@ def test_a_lock_lies_in_the_first_folder_that_can_be_written(
     assert GpuLock(3).path == Path(folder, "wslgpud-gpu3.lock")
 
 
-def test_a_locks_holder_is_named_by_its_users_and_by_numbers_where_they_have_no_name(tmp_path: Path) -> None:
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "proc" / "7").mkdir(parents=True)
-    (tmp_path / "run" / "lock").mkdir(parents=True)
-    host, lock = Host(tmp_path), GpuLock(0, tmp_path / "run" / "lock")
-    lock.path.touch()
-    status = lock.file()
-    assert status is not None
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    (tmp_path / "proc" / "locks").write_text(f"1: FLOCK  ADVISORY  WRITE 7 {place} 0 EOF\n")
-    (tmp_path / "proc" / "7" / "stat").write_text("7 (flock) S 1" + " 0" * 18)
+def test_every_users_training_may_take_a_lock_that_a_run_has_made_whatever_the_umask(tmp_path: Path) -> None:
+    lock, before = GpuLock(0, tmp_path), os.umask(0o077)
+    try:
+        with lock.held() as ours:
+            assert ours
+    finally:
+        os.umask(before)
 
-    def user(uids: str, passwd: str | None) -> str:
-        (tmp_path / "proc" / "7" / "status").write_text(f"Uid:\t{uids}\nGroups:\t\n")
-        if passwd is not None:
-            (tmp_path / "etc" / "passwd").write_text(passwd)
-        clock = host.clock = SteppingClock()
-        tests = CardsUnderTest(host, Stress(), RunNotes(host))
-        tests.look([0])
-        clock.now += UNPROVEN_SECONDS
-        tests.look([0])
-        (held,) = tests.held
-        return held.user
+    assert lock.path.stat().st_mode & 0o7777 == 0o666
 
-    passwd = "root:x:0:0:root:/root:/bin/sh\nodd:x\n\nalice:x:1000\nbob:x:1001:1001::/:\n"
-    assert user("1000 0 0 0", None) == "0/1000"
-    assert user("1000 1000 1000 1000", passwd) == "alice"
-    assert user("1000 0 0 0", passwd) == "alice, root"
-    assert user("77 77 77 77", passwd) == "77"
+
+class Recorded:
+    """A machine on which process 7 holds the lock of card 0."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in ("etc", "proc/7", "run/lock"):
+            (folder / name).mkdir(parents=True)
+        self.clock, self.folder = SteppingClock(), folder
+        lock = GpuLock(0, folder / "run" / "lock")
+        lock.path.touch()
+        status = lock.path.stat()
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        (folder / "proc" / "locks").write_text(f"1: FLOCK  ADVISORY  WRITE 7 {place} 0 EOF\n")
+        self.process()
+        self.host = Host(folder, clock=self.clock)
+        self.tests = CardsUnderTest(self.host, Stress(), RunNotes(self.host))
+
+    def process(self, uids: str = "0 0 0 0", start_ticks: int = 500) -> None:
+        (self.folder / "proc" / "7" / "stat").write_text(f"7 (flock) S 1{' 0' * 17} {start_ticks}")
+        (self.folder / "proc" / "7" / "status").write_text(f"Uid:\t{uids}\nGroups:\t\n")
+
+    def held(self, seconds: float = 0.0) -> list[LockHolder]:
+        """Return what is complained of so many seconds later."""
+        self.clock.now += seconds
+        self.tests.look([0])
+        return self.tests.held
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Recorded:
+    return Recorded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uids", "user"), [("1000 1000 1000 1000", "alice"), ("1000 0 0 0", "alice, root"), ("77 77 77 77", "77")]
+)
+def test_a_locks_holder_is_named_by_its_users(recorded: Recorded, uids: str, user: str) -> None:
+    (recorded.folder / "etc" / "passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\nodd:x\n\nalice:x:1000\nbob:x:1001:1001::/:\n"
+    )
+    recorded.process(uids)
+    recorded.held()
+
+    assert [holder.user for holder in recorded.held(UNPROVEN_SECONDS)] == [user]
+
+
+def test_a_locks_holder_is_named_by_its_users_numbers_where_they_have_no_names(recorded: Recorded) -> None:
+    recorded.process("1000 0 0 0")
+    recorded.held()
+
+    assert [holder.user for holder in recorded.held(UNPROVEN_SECONDS)] == ["0/1000"]
+
+
+def test_another_process_with_the_same_number_has_as_long_as_the_first_to_prove_itself(recorded: Recorded) -> None:
+    assert recorded.held() == []
+    assert len(recorded.held(UNPROVEN_SECONDS)) == 1
+    recorded.process(start_ticks=900)
+    assert recorded.held(1.0) == []
+    assert len(recorded.held(UNPROVEN_SECONDS)) == 1
+
+
+def test_a_lock_that_its_first_holder_has_passed_on_is_complained_of_without_a_name(recorded: Recorded) -> None:
+    for name in ("stat", "status"):
+        (recorded.folder / "proc" / "7" / name).unlink()
+    recorded.held()
+    (held,) = recorded.held(UNPROVEN_SECONDS)
+
+    assert (held.pid, held.program, held.user) == (7, "", "")
+    assert "is held by a process that has ended (pid 7), which is no stress run" in str(held.note)
