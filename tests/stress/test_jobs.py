@@ -108,7 +108,7 @@ def test_the_scheduler_is_not_even_loaded_without_a_gpu():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("schedule", ["nightly", "61 3 * * *", "0 3 * *", ""])
+@pytest.mark.parametrize("schedule", ["nightly", "61 3 * * *", "0 3 * *", "0 3 * * 5-3", ""])
 def test_a_schedule_that_is_none_is_refused_with_the_remedy(nightly, schedule):
     with pytest.raises(ConfigError, match=r'stress\.schedule: .* is neither "off" nor minute hour'):
         nightly(schedule=schedule)
@@ -305,6 +305,28 @@ def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tm
     assert "3 wrong words" in str(change.facts["text"])
     assert (end.old, end.new) == (Level.CRITICAL, Level.OK)
     assert len(one._history.kept) == 2
+
+
+def test_a_night_in_which_a_card_is_not_tested_ends_no_alarm_and_another_cards_good_night_neither(nightly):
+    one = nightly([night(1, verdict="findings", findings=[("errors", "3 wrong words")])])
+    one._news.put(night(2, verdict="skipped"))
+    one._news.put(replace(night(2, uuid="GPU-2"), gpu=1))
+
+    assert one.news() == []
+
+
+def test_a_night_missed_asleep_is_noticed_on_waking(nightly, monkeypatch):
+    """The scheduler sleeps by a clock that stands still meanwhile."""
+    one, woken = nightly(), []
+    one.observe(tick(gpu()))
+    monkeypatch.setattr(one._scheduler, "wakeup", lambda: woken.append("woken"))
+    for kind in ("oom_kill", "clock_jump"):
+        now = tick(gpu())
+        sample = Sample(gpus=(gpu(),), events=(Event(kind, now.wall, "slept for 6 h"),))
+        one.observe(replace(now, reports=(replace(now.reports[0], sample=sample),)))
+        woken.append(kind)
+
+    assert woken == ["oom_kill", "woken", "clock_jump"]
 
 
 def test_the_alarm_of_a_broken_card_ends_with_the_card(nightly):

@@ -61,6 +61,8 @@ def test_a_worker_that_says_nothing_of_its_plan_ends_no_run():
     pace.note({"event": "beat", "traversed": 9}, 0.5)
     pace.note({"event": "filled"}, 1.0)
     pace.note({"event": "beat", "traversed": 9}, 2.0)
+    pace.note({"event": "filled", "planned": 10}, 3.0)
+    pace.note({"event": "beat"}, 4.0)
     assert (pace.done_ratio, pace.left_seconds) == (None, None)
 
 

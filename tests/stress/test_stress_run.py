@@ -14,6 +14,8 @@ from tests.stress.support import MIB, gpu
 from tests.support.accounts import shared_python
 from wslgpud.config import Stress
 from wslgpud.host import Host
+from wslgpud.model import Reading
+from wslgpud.sources import gpu as source
 from wslgpud.stress.comparison import comparable
 from wslgpud.stress.conditions import Recent
 from wslgpud.stress.find_python import NoTorch, Python, command, find_python, has_torch
@@ -130,7 +132,46 @@ def test_an_error_of_the_driver_keeps_a_run_away_for_a_minute(runner, ago_second
     result = starting.run(gpu(), "nightly")
 
     assert ("errors of the GPU driver" in str(result.reason)) == keeps_it_away
-    assert (result.verdict == "skipped") == keeps_it_away
+    assert result.verdict == ("skipped" if keeps_it_away else "passed")
+
+
+WAITING = FAITHFUL.replace(
+    'say("filled"', 'sys.stdin.readline()\nsay("end", outcome="left", why="")\nsys.exit()\nsay("x"'
+)
+
+
+def test_an_error_of_the_driver_during_a_run_ends_it(runner):
+    one = runner(WAITING)
+
+    def fail(_):
+        one.recent.last_error_mono = time.monotonic()
+
+    result = one.run(gpu(), "nightly", fail)
+
+    assert (result.verdict, str(result.reason)) == ("left", "the kernel reports errors of the GPU driver")
+
+
+@pytest.mark.parametrize(
+    ("looks", "counts", "waited_seconds"), [(False, True, [65.0]), (False, False, []), (True, True, [])]
+)
+def test_a_card_with_ecc_is_followed_until_its_counters_have_been_read_once_more(runner, looks, counts, waited_seconds):
+    """They are read once a minute, or when a sample is asked for."""
+    one, waited = runner(), []
+    (errors,) = (spec for spec in source.FED if spec.name == "gpu_ecc_errors")
+
+    class Passing(threading.Event):
+        def wait(self, timeout=None):
+            waited.append(timeout)
+            return False
+
+    def note(_=None):
+        readings = [Reading(errors, 0, ("0", "GPU-1", "corrected"))] if counts else []
+        one.recent.note(time.monotonic(), [gpu()], readings)
+
+    one.stop, one.look = Passing(), note if looks else None
+    assert one.run(gpu(), "nightly", note).verdict == "passed"
+
+    assert [seconds for seconds in waited if seconds > 1.0] == waited_seconds
 
 
 @pytest.mark.parametrize(
@@ -179,8 +220,7 @@ def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path, mo
 
 
 def test_a_daemon_that_ends_takes_its_worker_along(runner):
-    waiting = FAITHFUL.replace('say("filled"', 'sys.stdin.readline()\nsay("end", outcome="left", why="")\nsay("x"')
-    one = runner(waiting.replace('say("x"', 'sys.exit()\nsay("x"'))
+    one = runner(WAITING)
     threading.Timer(0.3, one.stop.set).start()
     result = one.run(gpu(), "nightly")
 
