@@ -159,6 +159,7 @@ def test_an_hour_that_comes_twice_in_autumn_has_two_nights_at_most(machine_in):
     seconds = [fire.timestamp() for fire in fires]
 
     assert all(after - before >= 3600 for before, after in pairwise(seconds))
+    assert {time.localtime(second)[3:5] for second in seconds} == {(3, 30)}
 
 
 @pytest.mark.parametrize("zone", ["CST-8", "Beijing", "../localtime"])
@@ -369,6 +370,13 @@ def test_the_inbox_is_looked_into_every_ten_seconds(nightly, tmp_path):
     one.news()
 
     assert len(one._history.kept) == 1
+
+
+def test_a_run_of_another_user_can_be_read_and_not_changed_by_the_daemon(tmp_path):
+    leave(tmp_path, replace(night(1), uuid="MIG-1/0"))
+    (left,) = schedule.inbox(tmp_path).iterdir()
+
+    assert (left.name, left.stat().st_mode & 0o7777) == (f"{night(1).wall:.3f}-MIG-1-0.json", 0o644)
 
 
 def test_a_damaged_file_in_the_inbox_harms_nobody(nightly, tmp_path):

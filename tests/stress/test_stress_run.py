@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -245,6 +246,18 @@ def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_g
 
     assert result.verdict == "findings"
     assert [finding.kind for finding in result.findings] == ["errors", "hung"]
+
+
+def test_a_worker_that_cannot_be_ended_keeps_further_runs_away(runner, monkeypatch):
+    one = runner()
+    assert [one.run(gpu(), "nightly").verdict for _ in range(2)] == ["passed", "passed"]
+    monkeypatch.setattr(
+        "wslgpud.stress.stress_run.supervise",
+        lambda *_, **__: WorkerOutput([], "silent for 15 s", hung_pid=os.getpid()),
+    )
+    verdicts = [one.run(gpu(), "nightly").verdict for _ in range(2)]
+
+    assert verdicts == ["failed", "skipped"]
 
 
 def test_nights_that_leave_more_memory_free_are_another_measure(runner):
