@@ -14,7 +14,7 @@ from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import MIB, gpu
 from tests.support.accounts import shared_python
 from wslgpud.config import Stress
-from wslgpud.host import Host
+from wslgpud.host import Host, SystemClock
 from wslgpud.model import Reading
 from wslgpud.sources import gpu as source
 from wslgpud.stress.comparison import comparable
@@ -150,6 +150,23 @@ def test_an_error_of_the_driver_during_a_run_ends_it(runner):
     result = one.run(gpu(), "nightly", fail)
 
     assert (result.verdict, str(result.reason)) == ("left", "the kernel reports errors of the GPU driver")
+
+
+def test_a_driver_that_falls_silent_during_a_run_ends_it(runner):
+    one = runner(WAITING)
+
+    class Ahead(SystemClock):
+        seconds = 0.0
+
+        def mono(self):
+            return super().mono() + self.seconds
+
+    clock = Ahead()
+    one.host = Alone(clock=clock)
+    result = one.run(gpu(), "nightly", lambda line: setattr(clock, "seconds", 0.0 if line["event"] == "end" else 60.0))
+
+    assert result.verdict == "left"
+    assert str(result.reason).startswith("the driver has not answered for ")
 
 
 @pytest.mark.parametrize(
