@@ -44,6 +44,7 @@ def lock_entries(text: str, device: int, inode: int) -> list[LockEntry]:
     for line in text.splitlines():
         words = line.split()
         waits = "->" in words
+        # The last line may be cut off at our limit: within its inode it would name another file.
         if len(words) >= 7 + waits and words[5 + waits] == place and words[1 + waits] == "FLOCK":
             found.append(LockEntry(whole(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
     return found
