@@ -128,6 +128,16 @@ def test_what_a_machine_recorded_before_it_was_renamed_goes_with_its_age(file, s
     assert made.query(file, "SELECT min(part) FROM rollup_hour") == [(made.T0 + 9 * DAY,)]
 
 
+def test_the_last_minutes_under_an_earlier_name_are_sealed_though_nothing_new_is_recorded(file, settings, clock, made):
+    with Store(file, settings, host_name="old", clock=clock) as store:
+        store.append(made.snapshot(made.T0, {made.EVENTS: 7}))
+    assert made.query(file, "SELECT count(*) FROM chunk") == [(0,)]
+    with Store(file, settings, host_name="new", clock=clock) as store:
+        made.settle(store, clock)
+        assert store.reader.oldest().minute_wall == made.T0
+    assert made.query(file, "SELECT count(*), count(data) FROM chunk JOIN block USING (id)") == [(1, 1)]
+
+
 @pytest.mark.parametrize("table", ["transition", "outbox"])
 def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, monkeypatch, table):
     monkeypatch.setattr(upkeep, "MOST_ROWS", dict.fromkeys(upkeep.MOST_ROWS, 40))

@@ -58,7 +58,10 @@ def test_the_log_is_long_from_a_megabyte_on_until_it_is_checkpointed(tmp_path, c
 
     assert (log.long, log.due) == (long, long)
     log.checkpoint()
+    log.grew(254 * 4096)
     assert (log.long, log.due) == (False, False)
+    log.grew(0)
+    assert (log.long, log.due) == (True, True)
     log.close()
 
 
@@ -87,15 +90,19 @@ def test_why_the_disk_refuses_is_found_out_with_the_lock_file_which_stays_empty(
     assert lock.stat().st_size == 0
 
 
-def test_a_log_is_written_again_as_it_is(tmp_path):
+def test_a_log_is_written_again_as_it_is(tmp_path, monkeypatch):
     wal.write_again(tmp_path / "h.db")
     log = tmp_path / "h.db-wal"
     assert not log.exists()
     content = os.urandom((5 << 19) + 7)
     log.write_bytes(content)
+    lengths = []
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *arguments: lengths.append(write(*arguments)) or lengths[-1])
     wal.write_again(tmp_path / "h.db")
 
     assert log.read_bytes() == content
+    assert sum(lengths) == len(content)
 
 
 def test_what_was_written_is_what_the_kernel_counts_for_this_thread():

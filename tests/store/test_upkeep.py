@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import engines, upkeep, wal
+from wslgpud.store import database, engines, schema, upkeep, wal
 from wslgpud.store.slots import Slots
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.upkeep import NightlyCheck, Upkeep
+from wslgpud.store.upkeep import Forgetter, NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
 
 DAY = 86400.0
@@ -58,6 +58,51 @@ def test_free_pages_are_returned_beyond_a_megabyte_and_a_tenth_of_the_file(
         connection.rollback()
         assert kept._used(connection) == (pages - free) * 4096
     assert scripts == ["PRAGMA incremental_vacuum(256)"] * shrinks
+
+
+@pytest.fixture
+def connection(tmp_path):
+    """The writing connection to a new history."""
+    with engines.writer_engine(str(tmp_path / "new.db")).connect() as connection:
+        with connection.begin():
+            database.create(connection, "new.db")
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("table", "most"),
+    [(schema.event, 500_000), (schema.transition, 100_000), (schema.outbox, 100_000), (schema.daemon_run, 20_000)],
+    ids=str,
+)
+def test_rows_that_are_kept_for_years_are_bounded_by_number_too(clock, mono, connection, table, most):
+    stats = StoreStats()
+    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(), Slots(), stats)
+    values = {"ms": 0, "created_ms": 0, "started_ms": 0, "attempts": 0, "mono": 0, "old": 0, "new": 1, "clean": 1}
+    row = {column.name: values.get(column.name, "") for column in table.c if not column.nullable}
+    with connection.begin():
+        schema.insert_new(connection, table, [{**row, "id": number} for number in (1, 2, 3)])
+        stats.rows = {table.name: most}
+        assert kept._purge_excess(connection) == 0
+        stats.rows = {table.name: most + 2}
+        assert kept._purge_excess(connection) == 2
+        assert kept._purge_excess(connection) == 0
+        assert [*connection.scalars(table.select())] == [3], "the oldest go"
+
+
+def test_every_six_hours_series_without_data_are_forgotten(mono, connection):
+    stats = StoreStats()
+    forget = Forgetter(StoreSettings(), WriteBuffer(), stats)
+
+    def forgotten(after_seconds: float) -> int:
+        mono.now += after_seconds
+        before = stats.purged_rows_total
+        with connection.begin():
+            row = {"id": 7, "host": 0, "metric": "m", "kind": "gauge", "labels": "{}", "divisor": 1}
+            schema.insert_new(connection, schema.series, [row])
+        assert not forget(connection, DAY)
+        return stats.purged_rows_total - before
+
+    assert [forgotten(0.0), forgotten(6 * 3600.0 - 1), forgotten(1.0)] == [1, 0, 1]
 
 
 def test_the_first_check_comes_a_quarter_of_an_hour_after_the_start_and_whenever_it_is_asked_for(file, clock):
