@@ -81,6 +81,7 @@ def test_rows_that_are_kept_for_years_are_bounded_by_number_too(clock, mono, con
     row = {column.name: values.get(column.name, "") for column in table.c if not column.nullable}
     with connection.begin():
         schema.insert_new(connection, table, [{**row, "id": number} for number in (1, 2, 3)])
+        assert kept._purge_excess(connection) == 0, "nothing was counted yet"
         stats.rows = {table.name: most}
         assert kept._purge_excess(connection) == 0
         stats.rows = {table.name: most + 2}
@@ -103,6 +104,45 @@ def test_every_six_hours_series_without_data_are_forgotten(mono, connection):
         return stats.purged_rows_total - before
 
     assert [forgotten(0.0), forgotten(6 * 3600.0 - 1), forgotten(1.0)] == [1, 0, 1]
+
+
+def with_hours(connection, metric, numbers, *, part):
+    """Insert series of a metric that each have one hour in a part."""
+    series = {"host": 0, "metric": metric, "kind": "gauge", "divisor": 1}
+    hour = {"part": part, "hour": 0, "n": 1, "last": 0, "below": 0, "above": 0, "extra": 0}
+    schema.insert_new(connection, schema.series, [{**series, "id": n, "labels": str(n)} for n in numbers])
+    schema.insert_new(connection, schema.rollup_hour, [{**hour, "series": n} for n in numbers])
+
+
+@pytest.mark.parametrize(
+    ("names", "after_days", "left"),
+    [(511, 1, 511), (511, 2, 511), (512, 1, 512), (512, 2, 448), (513, 2, 448), (513, 4, 448), (511, 5, 0)],
+)
+def test_of_512_names_those_without_samples_make_room_and_of_fewer_those_without_any_data(
+    mono, connection, names, after_days, left
+):
+    stats = StoreStats()
+    forget = Forgetter(StoreSettings(raw_days=1, minute_days=2, hour_days=4), WriteBuffer(), stats)
+    with connection.begin():
+        with_hours(connection, "m", range(names), part=100 * DAY)
+        with_hours(connection, "few", [600], part=100 * DAY)
+    while forget(connection, (100 + after_days) * DAY + 1):
+        pass
+
+    tables = (schema.series, schema.rollup_hour)
+    assert [len(connection.execute(table.select()).all()) for table in tables] == [left + (after_days <= 4)] * 2
+    assert stats.purged_rows_total == names + 1 - left - (after_days <= 4)
+
+
+def test_a_part_of_many_series_goes_in_slices(kept, connection):
+    def left() -> list[int]:
+        kept._delete_part(connection, schema.rollup_hour, 100 * DAY + 1)
+        return [*connection.scalars(schema.rollup_hour.select().with_only_columns(schema.rollup_hour.c.series))]
+
+    with connection.begin():
+        with_hours(connection, "m", range(120), part=100 * DAY)
+        with_hours(connection, "n", [200], part=101 * DAY)
+        assert [left(), left(), left(), left()] == [[*range(51, 120), 200], [*range(102, 120), 200], [200], [200]]
 
 
 def test_the_first_check_comes_a_quarter_of_an_hour_after_the_start_and_whenever_it_is_asked_for(file, clock):

@@ -143,8 +143,6 @@ class Writer:
             if stopping or (self._once and not more and not self._failures_in_a_row):
                 break
         self._close_connection()
-        if self._engine is not None:
-            self._engine.dispose()
 
     def _commit_all(self, *, synced: bool) -> None:
         self._reopen_if_replaced()
