@@ -36,7 +36,7 @@ CLOSE_SECONDS = 2.5
 CENTRAL_CLOSE_SECONDS = 0.4
 #: window in which the watched time of this machine is counted
 WATCHED_SECONDS = 30 * 86400.0
-#: limit of subjects (cards, RAM, cgroups) with lessons from earlier runs
+#: limit of subjects (cards, RAM, cgroups) with lessons from earlier runs; the last to teach any stay
 MOST_LESSONS = 200
 
 
@@ -201,8 +201,8 @@ class Store(AbstractContextManager["Store"]):
         mine = run.c.id.between(low, high)
         if self._run_id is None:
             lessons = schema.learned
-            query = select(lessons).where(lessons.c.id.between(low, high)).order_by(lessons.c.id)
-            for row in connection.execute(query.limit(MOST_LESSONS)):
+            query = select(lessons).where(lessons.c.id.between(low, high)).order_by(lessons.c.id.desc())
+            for row in reversed(connection.execute(query.limit(MOST_LESSONS)).all()):
                 with gap("what was learned of %s", row.subject):
                     self.learned[row.subject] = Learned(row.ms / 1000, safe_files.parsed(row.document))
             last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
