@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.model import Event, Forecast, Level, Transition
-from wslgpud.store import Reader, Store, reader
+from wslgpud.store import Reader, Store, StoreError, reader, series_reader
 from wslgpud.words import Message
 
 
@@ -116,3 +116,14 @@ def test_steps_hold_their_first_millisecond_and_not_the_next_ones(file, settings
         (bucket, *_) = store.reader.summaries(ratio, made.T0, made.T0, 10)
         assert bucket == (made.T0, 2, 1.0, 3.0, 4.0, 3.0)
         assert bucket.mean == 2.0
+
+
+def test_so_many_values_are_read_at_once_and_no_more(file, settings, clock, made, monkeypatch):
+    monkeypatch.setattr(series_reader, "MOST_VALUES", 3)
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in range(4):
+            store.append(made.snapshot(made.T0 + second, {made.EVENTS: second}))
+        assert store.flush()
+        assert made.read_all(store.reader, end=made.T0 + 2) == [(0, 0), (1, 1), (2, 2)]
+        with pytest.raises(StoreError, match="more than 3 values; request a shorter time, or steps"):
+            made.read_all(store.reader)

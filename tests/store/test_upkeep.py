@@ -186,4 +186,7 @@ def test_commits_in_calm_are_synced_after_25_seconds_at_the_latest(tmp_path, mon
     log.sync()
     assert not log.due
     assert log.inode == engines.identity(engines.log_path(file))
+    assert b"CREATE TABLE t" not in file.read_bytes()
+    log.checkpoint()
+    assert b"CREATE TABLE t" in file.read_bytes()
     log.close()
