@@ -43,16 +43,16 @@ def test_a_run_that_was_killed_ended_with_its_last_tick_as_far_as_known(run, fil
 
 def test_of_each_subject_the_last_lesson_is_known_after_a_restart(run, clock, made, file):
     with run() as store:
-        for number, subject in enumerate(("ram", "GPU-1", "ram")):
+        for number, subject in enumerate(("ram", "GPU-1", "ram", "ram")):
             clock.now = made.T0 + number + 0.25
             store.learn(subject, {"n": number})
         assert store.flush()
         assert made.query(file, "SELECT subject, document FROM learned ORDER BY id") == [
             ("GPU-1", '{"n": 1}'),
-            ("ram", '{"n": 2}'),
+            ("ram", '{"n": 3}'),
         ]
     with run() as store:
-        assert store.learned == {"GPU-1": Learned(made.T0 + 1.25, {"n": 1}), "ram": Learned(made.T0 + 2.25, {"n": 2})}
+        assert store.learned == {"GPU-1": Learned(made.T0 + 1.25, {"n": 1}), "ram": Learned(made.T0 + 3.25, {"n": 3})}
 
 
 def test_lessons_of_the_last_200_subjects_are_known_after_a_restart(run):

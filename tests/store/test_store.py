@@ -172,7 +172,7 @@ def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(target, 
 
 def test_a_clean_end_is_told_from_an_unclean_one(file, settings, clock, made):
     with Store(file, settings, host_name="pc", boot_id="b1", clock=clock) as store:
-        assert store.previous_run is None
+        assert (store.previous_run, store.watched_seconds) == (None, 0.0)
         clock.now += 60
     with Store(file, settings, host_name="pc", boot_id="b1", clock=clock) as store:
         assert store.previous_run == DaemonRun(made.T0, made.T0 + 60, clean=True, version=__version__, boot_id="b1")
