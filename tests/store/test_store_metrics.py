@@ -41,6 +41,11 @@ def test_damage_is_told_until_a_later_check_finds_none(findings, aside, damage):
     assert str(StoreStats(check_findings=findings, set_aside=aside).damage) == damage
 
 
+def test_the_size_of_the_history_is_that_of_its_file_if_there_is_one(tmp_path):
+    (tmp_path / "h.db").write_bytes(bytes(5))
+    assert [engines.size_of(path) for path in (tmp_path / "h.db", tmp_path / "none", None)] == [5, None, None]
+
+
 @pytest.mark.parametrize(("seconds", "rows"), [(0.0, 150), (0.01, 150), (0.02, 100), (0.04, 50), (0.2, 10), (60.0, 10)])
 def test_a_slice_of_upkeep_comes_to_take_a_fiftieth_of_a_second(seconds, rows):
     assert _adapted(100, seconds, 5000) == rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from sqlalchemy import create_engine, select
 from sqlalchemy.pool import NullPool
@@ -151,6 +153,29 @@ def test_rows_numbered_before_a_database_is_open_get_its_next_numbers_and_in_ano
     assert buffer.sealable_row(0) == 0
     buffer.copied(0, 50)
     assert buffer.sealable_row(0) == 50
+
+
+def test_a_series_keeps_its_number_as_long_as_rows_with_it_may_have_to_be_written_again(made, connection):
+    buffer = WriteBuffer()
+    buffer.attach(0, 0)
+
+    def commit(hour: int, key) -> None:
+        buffer.put(made.snapshot(made.T0 + 3600 * hour, {key: 7}), urgent=False)
+        buffer.look_up(connection)
+        buffer.committed(buffer.waiting(9))
+
+    commit(0, made.EVENTS)
+    for hour in range(1, 5):
+        commit(hour, made.RATIO)
+    buffer.again()
+    written = [json.loads(row["data"])["ticks"] for row in buffer.waiting(9).rows]
+    assert written == [[[[0], {"1": 7}]], *[[[[0], {"2": 7000}]]] * 4]
+    buffer.committed(buffer.waiting(9))
+    buffer.synced()
+    for hour in range(5, 8):
+        commit(hour, made.RATIO)
+        buffer.synced()
+    assert buffer.in_use() == {2}
 
 
 NOISE = "".join(chr(33 + n * n * 7919 % 10007 % 90) for n in range(20_000))
