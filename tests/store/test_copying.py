@@ -224,3 +224,25 @@ def test_what_ends_while_the_same_daemon_copies_ends_there_too(file, server, set
     with Reader(str(server), "pc") as reader:
         ended = [(one.payload["text"], one.attempts, one.done_wall) for one in reader.deliveries(0, 1e10)]
     assert ended == [("a", 2, made.T0 + 10), ("b", 0, None)]
+
+
+def test_what_a_server_cannot_take_is_kept_in_the_machine_s_own_file_and_counted(file, settings, clock, made):
+    pytest.importorskip("psycopg")
+    away = "postgresql+psycopg://me:secret@127.0.0.1:1/history"
+    with Store(away, settings, host_name="pc", clock=clock, own_file=file) as store:
+        append(store, made, range(3))
+        assert made.read_all(store.reader, "made_events") == [(0, 0), (1, 1), (2, 2)]
+        made.until(lambda: store.stats().replication_queue_ticks == 3)
+        made.until(lambda: "127.0.0.1" in str(store.stats().error))
+        assert "secret" not in str(store.stats().error)
+        assert (store.stats().queue_ticks, store.stats().file_bytes) == (0, file.stat().st_size)
+        assert store._buffer.sealable_row(0) == 0, "not before the server has it"
+
+
+def test_a_history_in_a_file_is_copied_nowhere(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock, own_file=file.with_name("own.db")) as store:
+        append(store, made, range(3))
+        assert store.stats().replication_queue_ticks is None
+        assert store._buffer.sealable_row(0) > 0
+    assert made.query(file, "SELECT count(*) FROM event") == [(3,)]
+    assert not file.with_name("own.db").exists()
