@@ -12,7 +12,7 @@ from wslgpud.model import Event
 from wslgpud.store import schema, seal
 from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
 from wslgpud.store.slots import Slots
-from wslgpud.store.write_buffer import Backlog, OpenBatch, WriteBuffer
+from wslgpud.store.write_buffer import Backlog, Batch, OpenBatch, WriteBuffer
 
 
 @pytest.fixture
@@ -64,6 +64,22 @@ def test_committed_items_wait_for_the_disk_and_go_before_any_other_is_lost():
     some.committed(some.waiting())
     some.synced()
     assert (some.waiting(), some.size, len(some)) == ([], 0, 0)
+
+
+def test_while_the_disk_is_away_eight_megabytes_of_ticks_wait_2000_events_and_20000_other_rows(made):
+    buffer = WriteBuffer()
+    for text in ("x" * ((8 << 20) - 1600), ""):
+        buffer.pending.put(Batch(1, 0, 60, (), text, urgent=False))
+    assert (buffer.queue, buffer.pending.dropped) == ((120, 8 << 20), 0)
+    buffer.pending.put(Batch(2, 0, 1, (), "", urgent=False))
+    assert (buffer.queue, buffer.pending.dropped) == ((61, 1600), 60)
+
+    event = Event("odd", made.T0, "event", {})
+    for events, rows, dropped in ((2000, 20_000, 0), (1, 1, 1)):
+        buffer.put(made.snapshot(made.T0, events=(event,) * events), urgent=False)
+        for _ in range(rows):
+            buffer.write(lambda _: None)
+        assert (buffer.events.dropped, buffer.writes.dropped) == (dropped, dropped)
 
 
 def test_a_batch_is_of_one_quarter_of_an_hour_in_rising_time_and_of_a_minute_of_seconds():
