@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +12,6 @@ from wslgpud.store.slots import Slots
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import Forgetter, NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
-from wslgpud.store.writer import Writer
 
 DAY = 86400.0
 
@@ -193,37 +190,3 @@ def test_commits_in_calm_are_synced_after_25_seconds_at_the_latest(tmp_path, mon
     log.checkpoint()
     assert b"CREATE TABLE t" in file.read_bytes()
     log.close()
-
-
-class Waits(threading.Condition):
-    """Keeps how long the writer would wait each time, and ends it after so many times."""
-
-    def __init__(self, writer, times):
-        super().__init__()
-        self.writer, self.times, self.seconds = writer, times, []
-
-    def wait_for(self, _predicate, timeout=None):
-        self.seconds.append(timeout)
-        self.writer._stopping = len(self.seconds) == self.times
-        return True
-
-
-def test_a_database_that_cannot_be_written_is_tried_more_and_more_seldom_and_slices_follow_at_once(tmp_path, clock):
-    failing = iter(range(6))
-
-    def attach(connection, _last_row, *, same_file):
-        assert not same_file
-        if next(failing, None) is not None:
-            raise sqlite3.OperationalError("database is locked")
-        with connection.begin():
-            database.create(connection, "h.db")
-
-    more = iter([True, True, False, False])
-    settings = StoreSettings(commit_seconds=7.0)
-    writer = Writer(str(tmp_path / "h.db"), settings, WriteBuffer(), StoreStats(), clock.wall, attach=attach)
-    writer._upkeep = lambda _: next(more)
-    writer._wake = Waits(writer, times=11)
-    writer._loop()
-
-    assert writer._wake.seconds == [0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0, 0, 0, 7.0, 7.0]
-    assert writer._stats.write_errors_total == 6

@@ -1,0 +1,72 @@
+"""When the thread that writes tries again, and what it tells of a database that it cannot write."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+
+from wslgpud.config import StoreSettings
+from wslgpud.store import database, wal
+from wslgpud.store.errors import UnkeptError
+from wslgpud.store.store_metrics import StoreStats
+from wslgpud.store.write_buffer import WriteBuffer
+from wslgpud.store.writer import Writer
+
+
+class Waits(threading.Condition):
+    """Keeps how long the writer would wait each time, and ends it after so many times."""
+
+    def __init__(self, writer, times):
+        super().__init__()
+        self.writer, self.times, self.seconds = writer, times, []
+
+    def wait_for(self, _predicate, timeout=None):
+        self.seconds.append(timeout)
+        self.writer._stopping = len(self.seconds) == self.times
+        return True
+
+
+def test_a_database_that_cannot_be_written_is_tried_more_and_more_seldom_and_slices_follow_at_once(tmp_path, clock):
+    failing = iter(range(6))
+
+    def attach(connection, _last_row, *, same_file):
+        assert not same_file
+        if next(failing, None) is not None:
+            raise sqlite3.OperationalError("database is locked")
+        with connection.begin():
+            database.create(connection, "h.db")
+
+    more = iter([True, True, False, False])
+    settings = StoreSettings(commit_seconds=7.0)
+    writer = Writer(str(tmp_path / "h.db"), settings, WriteBuffer(), StoreStats(), clock.wall, attach=attach)
+    writer._upkeep = lambda _: next(more)
+    writer._wake = Waits(writer, times=11)
+    writer._loop()
+
+    assert writer._wake.seconds == [0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0, 0, 0, 7.0, 7.0]
+    assert writer._stats.write_errors_total == 6
+
+
+def test_why_nothing_can_be_written_is_told_once_with_the_disk_s_reason_and_its_remedy(
+    tmp_path, clock, monkeypatch, caplog
+):
+    target = str(tmp_path / "h.db")
+    writer = Writer(target, StoreSettings(), WriteBuffer(), StoreStats(), clock.wall, attach=lambda *_, **__: None)
+    monkeypatch.setattr(wal, "refusal", lambda path: (f"no room beside {path.name}", "free some space"))
+
+    def told(error: Exception) -> tuple[str, int]:
+        caplog.clear()
+        writer._failed(error)
+        assert all(str(writer._stats.error) in record.getMessage() for record in caplog.records)
+        return str(writer._stats.error), len(caplog.records)
+
+    locked, lost = sqlite3.OperationalError("database is locked"), UnkeptError("h.db: the disk has lost written data")
+    assert [told(locked), told(locked)] == [("database is locked", 1), ("database is locked", 0)]
+    assert told(sqlite3.OperationalError("disk I/O error")) == (
+        "disk I/O error (no room beside h.db); free some space",
+        1,
+    )
+    assert told(lost)[0] == "h.db: the disk has lost written data (no room beside h.db); free some space"
+    known = UnkeptError("h.db: the disk has lost written data (no room beside h.db)")
+    assert told(known) == ("h.db: the disk has lost written data (no room beside h.db); free some space", 0)
+    assert writer._stats.set_aside == ""
