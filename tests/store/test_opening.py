@@ -91,6 +91,7 @@ def test_a_newer_file_is_refused_by_writer_and_reader_and_left_alone(file, setti
     Store(file, settings).close()
     with closing(sqlite3.connect(file)) as newer, newer:
         newer.execute("INSERT INTO schema_migration VALUES (99, 'of the future', 0)")
+        newer.execute("ALTER TABLE event ADD COLUMN colour TEXT")
     before = file.read_bytes()
     for open_it in (lambda: Store(file, settings), lambda: Reader(str(file))):
         with pytest.raises(NewerSchemaError, match=r"schema 99, this one knows \d+\); update wslgpud"):

@@ -70,3 +70,36 @@ def test_why_nothing_can_be_written_is_told_once_with_the_disk_s_reason_and_its_
     known = UnkeptError("h.db: the disk has lost written data (no room beside h.db)")
     assert told(known) == ("h.db: the disk has lost written data (no room beside h.db); free some space", 0)
     assert writer._stats.set_aside == ""
+
+
+def test_after_a_disk_error_the_log_of_the_same_file_is_written_again_and_the_file_checked(
+    tmp_path, clock, monkeypatch
+):
+    file, known, again = tmp_path / "h.db", [], []
+
+    def attach(connection, _last_row, *, same_file):
+        known.append(same_file)
+        with connection.begin():
+            database.create(connection, "h.db")
+
+    writer = Writer(str(file), StoreSettings(), WriteBuffer(), StoreStats(), clock.wall, attach=attach)
+    monkeypatch.setattr(wal, "write_again", again.append)
+
+    def opened_after(said: str) -> tuple[list[bool], int, bool]:
+        known.clear()
+        again.clear()
+        writer._check._due_wall = clock.now + 60
+        writer._failed(sqlite3.OperationalError(said))
+        writer._open()
+        assert writer._open() is writer._open()
+        return known, len(again), writer._check._due_wall == clock.now
+
+    writer._open()
+    assert known == [False]
+    assert opened_after("database is locked") == ([True], 0, False)
+    assert opened_after("disk I/O error") == ([True], 1, True)
+    assert again == [file]
+    assert opened_after("database is locked") == ([True], 0, False)
+    file.rename(tmp_path / "other.db")
+    assert opened_after("disk I/O error") == ([False], 0, True)
+    writer._close_connection()
