@@ -26,15 +26,23 @@ class Waits(threading.Condition):
         return True
 
 
-def test_a_database_that_cannot_be_written_is_tried_more_and_more_seldom_and_slices_follow_at_once(tmp_path, clock):
+def tables(connection, *_, **__):
+    """Create the tables of a newly opened database."""
+    with connection.begin():
+        database.create(connection, "h.db")
+
+
+def test_a_database_that_cannot_be_written_is_tried_more_and_more_seldom_and_slices_follow_at_once(
+    tmp_path, clock, caplog
+):
+    caplog.set_level("INFO")
     failing = iter(range(6))
 
     def attach(connection, _last_row, *, same_file):
         assert not same_file
         if next(failing, None) is not None:
             raise sqlite3.OperationalError("database is locked")
-        with connection.begin():
-            database.create(connection, "h.db")
+        tables(connection)
 
     more = iter([True, True, False, False])
     settings = StoreSettings(commit_seconds=7.0)
@@ -44,7 +52,41 @@ def test_a_database_that_cannot_be_written_is_tried_more_and_more_seldom_and_sli
     writer._loop()
 
     assert writer._wake.seconds == [0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0, 0, 0, 7.0, 7.0]
-    assert writer._stats.write_errors_total == 6
+    assert (writer._stats.write_errors_total, writer._stats.error) == (6, "")
+    said = [(record.levelname, record.getMessage().rpartition(": ")[2]) for record in caplog.records]
+    assert said == [("ERROR", "database is locked"), ("INFO", "written again")]
+    assert writer.last_commit_mono is None, "there was no row"
+
+
+def test_a_bug_in_upkeep_is_told_as_one_and_the_writing_goes_on(tmp_path, clock, caplog):
+    def upkeep(_):
+        raise ValueError("odd")
+
+    writer = Writer(str(tmp_path / "h.db"), StoreSettings(), WriteBuffer(), StoreStats(), clock.wall, attach=tables)
+    writer._upkeep = upkeep
+    writer._wake = Waits(writer, times=3)
+    writer._loop()
+
+    assert [record.getMessage() for record in caplog.records][:2] == [
+        "please report this",
+        "history is kept in memory: odd",
+    ]
+    assert (writer._wake.seconds, writer._stats.error) == ([0.0, 0.5, 1.0], "")
+
+
+def test_slices_of_upkeep_are_synced_and_checkpointed_by_the_megabyte(tmp_path, clock, monkeypatch):
+    writer = Writer(str(tmp_path / "h.db"), StoreSettings(), WriteBuffer(), StoreStats(), clock.wall, attach=tables)
+    log = writer._open()
+    writer._upkeep = lambda _: False
+    assert (writer._upkeep_slice(), writer._unsynced) == (False, False)
+    calls = []
+    monkeypatch.setattr(log, "sync", lambda: calls.append("sync"))
+    writer._upkeep = lambda _: True
+    assert all(writer._upkeep_slice() for _ in range(28))
+    assert (calls, log.long, writer._unsynced) == ([], False, True)
+    assert writer._upkeep_slice()
+    assert (calls, log.long, writer._unsynced) == (["sync"], False, False)
+    writer._close_connection()
 
 
 def test_why_nothing_can_be_written_is_told_once_with_the_disk_s_reason_and_its_remedy(
@@ -79,8 +121,7 @@ def test_after_a_disk_error_the_log_of_the_same_file_is_written_again_and_the_fi
 
     def attach(connection, _last_row, *, same_file):
         known.append(same_file)
-        with connection.begin():
-            database.create(connection, "h.db")
+        tables(connection)
 
     writer = Writer(str(file), StoreSettings(), WriteBuffer(), StoreStats(), clock.wall, attach=attach)
     monkeypatch.setattr(wal, "write_again", again.append)
