@@ -77,9 +77,11 @@ def test_a_bug_in_upkeep_is_told_as_one_and_the_writing_goes_on(tmp_path, clock,
 def test_slices_of_upkeep_are_synced_and_checkpointed_by_the_megabyte(tmp_path, clock, monkeypatch):
     writer = Writer(str(tmp_path / "h.db"), StoreSettings(), WriteBuffer(), StoreStats(), clock.wall, attach=tables)
     log = writer._open()
-    writer._upkeep = lambda _: False
-    assert (writer._upkeep_slice(), writer._unsynced) == (False, False)
     calls = []
+    writer._upkeep, writer._check = lambda _: False, lambda: calls.append("check")
+    assert (writer._upkeep_slice(), writer._unsynced) == (False, False)
+    assert calls.pop() == "check"
+    writer._check = None
     monkeypatch.setattr(log, "sync", lambda: calls.append("sync"))
     writer._upkeep = lambda _: True
     assert all(writer._upkeep_slice() for _ in range(28))
