@@ -86,26 +86,6 @@ def saying(answer: bytes) -> Iterator[str]:
         server.join()
 
 
-@contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """Yield the address of a program that says the same to everybody."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with suppress(OSError):  # closed
-                while True:
-                    client, _ = listener.accept()
-                    with client:
-                        client.recv(4096)
-                        client.sendall(answer)
-
-        server = threading.Thread(target=serve, daemon=True)
-        server.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
-        server.join()
-
-
 def sample_of(feed: DaemonFeed) -> LiveSample | None:
     """Look at a daemon that may have taken no sample yet, none with a memory in it, or its time to answer."""
     try:
@@ -204,7 +184,7 @@ def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None
     ids=["another program", "cut off", "a page", "other JSON", "no metrics"],
 )
 def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: Path) -> None:
-    with answering(answer) as url, pytest.raises(Unanswered, match=url):
+    with saying(answer) as url, pytest.raises(Unanswered, match=url):
         DaemonFeed(DaemonClient(url)).look()
 
 

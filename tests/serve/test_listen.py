@@ -133,6 +133,7 @@ def test_stopping_gives_started_answers_their_time(serve):
         entered.wait(60)
         stopper = threading.Thread(target=running.server.stop, args=(60.0,))
         stopper.start()
+        wait_until(lambda: is_free(running.port))
         release.set()
         assert receive_answer(waiting).endswith(b"done")
         stopper.join(60)

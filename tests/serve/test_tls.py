@@ -10,6 +10,8 @@ import trustme
 
 from tests.serve.support import IMPATIENT, is_cut, issue, put, wait_until
 from wslgpud import config
+from wslgpud.serve import listener
+from wslgpud.serve.listener import Deadlines
 
 TLS = "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"
 CLIENTS = TLS + "  client_ca_file: ca.pem\n  client_auth_type: "
@@ -50,6 +52,15 @@ def test_a_client_that_begins_no_handshake_is_cut(serve_tls, trusting):
     with running.connect() as silent:
         assert is_cut(silent)
     assert running.ask("/metrics", context=trusting).status == 200
+
+
+def test_who_begins_no_handshake_leaves_his_place_to_who_comes(serve_tls, trusting, monkeypatch):
+    monkeypatch.setattr(listener, "CONNECTIONS_MAX", 2)
+    running = serve_tls(deadlines=Deadlines(3600, 3600, 3600))
+    with running.connect(), running.connect():
+        wait_until(lambda: running.server._listener.connections == 2)
+        assert [one.unread_bytes for one in tuple(running.server._listener._connections)] == [0, 0]
+        assert running.ask("/metrics", context=trusting).status == 200
 
 
 def test_only_the_versions_asked_for_are_spoken(serve_tls, trusting):

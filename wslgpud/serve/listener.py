@@ -235,7 +235,7 @@ class Listener:
         """Number of open connections, including TLS handshakes."""
         return len(self._connections)
 
-    def stop(self, timeout_seconds: float = 2.0) -> None:
+    def stop(self, timeout_seconds: float) -> None:
         """Accept no more connections, give started answers ``timeout_seconds`` to finish, drop the rest."""
         if self._thread.is_alive():
             self._drain_seconds = timeout_seconds
