@@ -24,12 +24,14 @@ from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, 
 from tests.support.servers import free_port
 from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries
+from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live.own_feed import OwnFeed
-from wslgpud.cli.live.series_source import Past
+from wslgpud.cli.live.series_source import Drawn, Past
 from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
+from wslgpud.series.curves import Curve
+from wslgpud.store import SeriesRef
 
 HOSTS = Path(__file__).parent.parent / "hosts"
 
@@ -170,6 +172,42 @@ def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None
         await shows(live, "NO ANSWER", not_=True)
 
     played(script)
+
+
+def test_sparklines_are_filled_once_with_what_was_before_as_soon_as_there_is_a_sample() -> None:
+    asked: list[str] = []
+
+    class WithPast(Feed):
+        looks = 0
+
+        def look(self) -> LiveSample:
+            self.looks += 1
+            return super().look()
+
+        def past(self, _: RecentSeries) -> Past:
+            def drawn(word: str, start: float, end: float, points: int) -> Drawn:
+                asked.append(word)
+                before = [(end - 60 + n, 0.5, 0.5, 0.5) for n in range(50)]
+                modes = (SeriesRef("cpu_seconds", (("mode", mode),)) for mode in ("idle", "user"))
+                return Drawn([Curve(ref, "ratio", rate=True, points=before) for ref in modes], 1.0)
+
+            return Past("a test", lambda: ["cpu"], drawn)
+
+    async def play() -> None:
+        feed = WithPast()
+        feed.trouble = "not yet"
+        live = LiveApp(feed, 0.1)
+        async with live.run_test(size=(120, 40)):
+            await shows(live, "not yet")
+            assert asked == []
+            feed.trouble = ""
+            await comes_about(lambda: len(live._trail.points(CurveKey("cpu"))) >= 50)
+            end = feed.looks + 3
+            await comes_about(lambda: feed.looks >= end)
+        feed.close()
+
+    asyncio.run(play())
+    assert asked == ["cpu"]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ def test_a_third_of_the_lines_below_the_choices_lists_curves(count: int, height:
     assert len(lines) == height - 1
 
 
+def test_in_the_lowest_terminal_the_chart_still_has_four_lines() -> None:
+    lines = {height: screen(Drawn([curve("a", *[4 * GIB] * 6)], 10.0), height=height) for height in (6, 11, 12)}
+
+    assert lines[6] == lines[11]
+    assert [len([line for line in lines[height] if "┤" in line]) for height in (11, 12)] == [4, 5]
+
+
 def test_without_curves_it_is_said_why() -> None:
     assert screen(None)[-1] == "  looking ..."
     assert screen(Drawn([], 10.0))[-1] == "  nothing was recorded in this time"

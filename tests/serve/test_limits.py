@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from tests.serve.support import IMPATIENT, answered, is_cut, receive_all, said_by_the_server, snapshot, wait_until
 from wslgpud.serve import Response, Route, listener
 from wslgpud.serve.access import RateLimiter, network_of
-from wslgpud.serve.listener import CONNECTIONS_MAX, Deadlines, to_evict
+from wslgpud.serve.listener import Deadlines, to_evict
 from wslgpud.serve.router import HEAD_BYTES, WAITING_MAX
 
 BIG = b"x" * 400_000
+#: so few that a quarter of the files that a program may usually open is enough for them
+PLACES = 256
 GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -205,10 +207,10 @@ PATIENT = Deadlines(head_seconds=3600, idle_seconds=3600, answer_seconds=3600)
 def hold_all_places(running, opened, said=b""):
     """Connect as many clients as there are places; return when the server knows all of them."""
     held = []
-    for _ in range(CONNECTIONS_MAX):
+    for _ in range(PLACES):
         held.append(opened.enter_context(running.connect()))
         held[-1].sendall(said)
-    wait_until(lambda: len(running.server._listener._connections) == CONNECTIONS_MAX)
+    wait_until(lambda: len(running.server._listener._connections) == PLACES)
     return held
 
 
@@ -245,9 +247,9 @@ def answers(running):
 def test_answers_that_nobody_reads_take_no_more_memory_than_some_of_them(serve):
     running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
     with ExitStack() as opened:
-        for _ in range(CONNECTIONS_MAX // 2):
+        for _ in range(PLACES // 2):
             opened.enter_context(running.connect()).sendall(2 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        wait_until(lambda: running.server._app._counts["/big", 200] >= CONNECTIONS_MAX // 2)
+        wait_until(lambda: running.server._app._counts["/big", 200] >= PLACES // 2)
         held = sum(one.unread_bytes for one in tuple(running.server._listener._connections))
         assert 2 * len(BIG) < held <= 16 << 20
 
@@ -280,7 +282,7 @@ def test_while_all_are_being_answered_who_comes_waits(serve):
         for sock in asking:
             sock.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         wait_until(lambda: running.server._app._threads._waiting._value == 0)
-        for _ in range(CONNECTIONS_MAX):  # they push out each other, and nobody who waits for us
+        for _ in range(PLACES):  # they push out each other, and nobody who waits for us
             opened.enter_context(running.connect())
         assert answers(running)
         release.set()

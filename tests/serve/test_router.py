@@ -90,3 +90,18 @@ def test_64_requests_may_wait_and_8_passwords_of_one_client(threads, most):
     threads.close()
     assert answered == [True] * most
     assert (refused.status, again.status) == (503, 503)
+
+
+@pytest.mark.parametrize(("work", "most"), [("_threads", 2), ("_heavy", 2), ("_bcrypt", 1)])
+def test_however_many_ask_two_threads_wait_two_read_history_and_one_checks_passwords(serve, work, most):
+    threads, release, before = getattr(serve().server._app, work), threading.Event(), set(threading.enumerate())
+
+    async def ask_for_all():
+        asked = [asyncio.ensure_future(threads.run(release.wait, f"client {number}")) for number in range(8)]
+        await asyncio.sleep(0)
+        started = set(threading.enumerate()) - before
+        release.set()
+        await asyncio.gather(*asked)
+        return len(started)
+
+    assert asyncio.run(ask_for_all()) == most

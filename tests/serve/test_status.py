@@ -23,10 +23,10 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.sampling.pipeline import PipelineState
-from wslgpud.serve.status import TickState, status
+from wslgpud.serve.status import TickState, judged, line_of, status
 from wslgpud.sources import windows
 from wslgpud.stress.cards_under_test import LockHolder
-from wslgpud.verdict import decide
+from wslgpud.verdict import Verdict, decide
 from wslgpud.words import Message, from_json, say, translator
 
 GIB = 1 << 30
@@ -173,3 +173,18 @@ def test_a_card_is_as_the_driver_tells_without_what_trainings_say_of_it() -> Non
     (found,) = status(TickState(state, decide((), ())), translator("en"))["gpus"]
 
     assert (found["uuid"], found["used_bytes"], "told" in found) == ("GPU-1", 12 * GIB, False)
+
+
+def test_the_culprit_is_told_once_whether_the_headline_names_it_by_name_or_not_at_all() -> None:
+    english = translator("en")
+    named, unnamed = (
+        Verdict(Level.WARNING, Message(text), who="train.py (pid 7)") for text in ("train.py was paused", "RAM is full")
+    )
+    nobody = unnamed._replace(who="")
+
+    assert [judged(one, english).get("byline") for one in (named, unnamed, nobody)] == [None, "train.py (pid 7)", None]
+    assert [line_of(one, english) for one in (named, unnamed, nobody)] == [
+        "train.py was paused",
+        "RAM is full · train.py (pid 7)",
+        "RAM is full",
+    ]
