@@ -206,14 +206,15 @@ def test_a_new_snapshot_shows_at_once():
     assert b"wslgpud_memory_available_bytes 222.0" in publisher.text(CLASSIC)
 
 
-def test_own_health_goes_on_when_ticks_do_not():
+@pytest.mark.parametrize(("seconds", "calls"), [(1.0, 1), (1.125, 2), (5.0, 2)])
+def test_own_health_goes_on_after_a_second_when_ticks_do_not(seconds, calls):
     clock, extra = HandClock(), CountingExtra()
     publisher = Publisher(CATALOGUE, clock)
     publisher.add_collector(extra)
     publisher.text(CLASSIC)
-    clock.advance(5)
+    clock.advance(seconds)
     publisher.text(CLASSIC)
-    assert extra.calls == 2
+    assert extra.calls == calls
 
 
 def test_a_part_that_cannot_tell_its_health_does_not_silence_the_others(caplog):
