@@ -239,6 +239,20 @@ def test_who_takes_no_answer_leaves_his_place_too_although_he_has_asked_for_more
         assert answers(running)
 
 
+def test_who_comes_from_where_nobody_else_does_stays_however_long_he_has_been_there(serve, monkeypatch):
+    monkeypatch.setattr(listener, "CONNECTIONS_MAX", 3)
+    running = serve(deadlines=PATIENT)
+    with socket.create_connection(("127.0.0.1", running.port), source_address=("127.0.0.2", 0)) as alone:
+        wait_until(lambda: running.server._listener.connections == 1)
+        with running.connect() as older, running.connect():
+            wait_until(lambda: running.server._listener.connections == 3)
+            assert answers(running)
+            alone.setblocking(False)
+            with pytest.raises(BlockingIOError):  # still open
+                alone.recv(1)
+            assert is_cut(older)
+
+
 def answers(running):
     """Tell whether it answers; a machine that is busy with this is late with its samples, too."""
     return running.ask("/-/ready").status in (200, 503)
