@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,11 +199,16 @@ class Archive:
         return Drawn([curve(word, *[4 * GIB] * 6)], 10.0)
 
 
-def played(archive: Archive, script: Callable[[Any, History], Any], columns: int = 100) -> None:
+def played(
+    archive: Archive,
+    script: Callable[[Any, History], Any],
+    columns: int = 100,
+    words: Sequence[str] = ("used", "ram", "headroom"),
+) -> None:
     async def play() -> None:
         app: App[None] = App()
         async with app.run_test(size=(columns, 30)) as pilot:
-            screen = History(Past("here", lambda: ["used", "ram", "headroom"], archive.drawn))
+            screen = History(Past("here", lambda: words, archive.drawn))
             app.push_screen(screen)
             await comes_about(lambda: screen._drawn is not None)
             await script(pilot, screen)
@@ -227,6 +232,19 @@ def test_it_begins_with_headroom_in_two_points_a_column(columns: int, points: in
 
     ((word, seconds, ago, asked),) = archive.asked
     assert (word, seconds, round(ago), asked) == ("headroom", 900, 0, points)
+
+
+@pytest.mark.parametrize(("words", "first"), [(("cpu", "used"), "used"), (("cpu", "ram"), "cpu")])
+def test_without_headroom_it_begins_with_what_is_used_or_else_the_first_series(
+    words: Sequence[str], first: str
+) -> None:
+    async def nothing(*_: Any) -> None:
+        pass
+
+    archive = Archive()
+    played(archive, nothing, words=words)
+
+    assert [word for word, *_ in archive.asked] == [first]
 
 
 def test_only_a_window_that_ends_now_is_read_again() -> None:
