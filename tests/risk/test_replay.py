@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from wslgpud.cli.commands import CommandApp
 from wslgpud.cli.replay import replay_command
-from wslgpud.risk.replay import TruthError, events_beside
+from wslgpud.model import Level, Observation, RamState
+from wslgpud.risk.replay import TruthError, events_beside, replay, trace_name
 
 app = CommandApp(no_args_is_help=False)
 app.command()(replay_command)
@@ -132,3 +133,25 @@ def test_a_truth_tells_the_first_event_of_each_resource(tmp_path):
     (tmp_path / "x.truth.json").write_text(json.dumps({"name": "x", "events": rows}))
     assert events_beside(tmp_path / "x.jsonl.gz") == {"ram": 7.5, "gpu0": 5.0}
     assert events_beside(tmp_path / "other.jsonl.gz") == {}
+
+
+def test_a_replay_counts_its_samples_and_seconds_and_gives_what_each_forecast_shows():
+    seen = [Observation(t=5.0), *(Observation(t=float(t), ram=RamState(1000, 910 - t)) for t in range(6, 10))]
+    result = replay("calm", seen)
+    assert (result.name, result.samples, result.seconds, result.start_wall) == ("calm", 5, 4.0, None)
+    assert result.points() == {"ram": [(float(t), (910 - t) / 1000, None, Level.OK) for t in range(6, 10)]}
+    nothing = replay("empty", [])
+    assert (nothing.samples, nothing.seconds, nothing.points(), nothing.changes) == (0, 0.0, {}, [])
+
+
+def test_a_trace_is_named_by_its_file_up_to_the_first_dot(tmp_path):
+    assert [trace_name(tmp_path / name) for name in ("a-1.jsonl.gz", "a.b.jsonl", "a")] == ["a-1", "a", "a"]
+
+
+def test_a_truth_longer_than_a_mebibyte_is_none(tmp_path):
+    file = tmp_path / "x.truth.json"
+    file.write_text('{"events": []}'.rjust(1_048_576))
+    assert events_beside(tmp_path / "x.jsonl.gz") == {}
+    file.write_text('{"events": []}'.rjust(1_048_577))
+    with pytest.raises(TruthError, match=r"x\.truth\.json"):
+        events_beside(tmp_path / "x.jsonl.gz")

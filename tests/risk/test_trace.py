@@ -9,7 +9,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.traces.writing import write_trace
-from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample, PsiState, RamState
+from wslgpud.model import (
+    CgroupState,
+    Expected,
+    GpuProcess,
+    GpuSample,
+    Observation,
+    ProcessSample,
+    PsiState,
+    RamState,
+    SwapState,
+)
 from wslgpud.risk.trace import TraceError, observation_from_row, read_trace, row_from_observation
 
 HEADER = '{"trace": 1, "interval_s": 0.5, "host": {}}\n'
@@ -18,6 +28,12 @@ HEADER = '{"trace": 1, "interval_s": 0.5, "host": {}}\n'
 def trace(tmp_path, text, name="t.jsonl"):
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
+    return path
+
+
+def packed(tmp_path, data):
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(data)
     return path
 
 
@@ -56,6 +72,102 @@ def test_what_is_written_is_what_is_read(tmp_path):
         assert list(read_trace(path)) == seen
 
 
+FULL = Observation(
+    t=1.23456,
+    ram=RamState(100, 60, shmem=5),
+    swap=SwapState(50, 20),
+    windows=RamState(200, 80),
+    psi={"memory": PsiState(1, 2, 0.5, 0.25)},
+    gpus=(
+        GpuSample(0, "", "card", 10, utilization_ratio=0.12549, processes=(GpuProcess(7, "python", None),)),
+        GpuSample(1, "GPU-1", "card", power_watts=99.56, told=(GpuProcess(0, "java", 4),)),
+    ),
+    processes=(
+        ProcessSample(7, 0, "python", 30, 2),
+        ProcessSample(8, 99, "python", 3, 0, 1000, frozenset({"gpu", "big"}), "python a.py", "/a", 1.5, 900, 2, 4096),
+    ),
+    cgroups=(CgroupState("/a", 50, 20, inactive_file=3),),
+    gap_expected=True,
+    exhausted=("gpu1",),
+    late=("windows",),
+    expected=(Expected("ram", "make", 9, 4, (7, 8)),),
+)
+ROW = {
+    "t": 1.235,
+    "ram": {"total": 100, "available": 60, "shmem": 5},
+    "swap": {"total": 50, "free": 20},
+    "windows": {"total": 200, "available": 80},
+    "psi": {"memory": {"some_total_us": 1, "full_total_us": 2, "some_avg10": 0.5, "full_avg10": 0.25}},
+    "gpus": [
+        {"index": 0, "name": "card", "total": 10, "util": 12.5, "procs": [{"pid": 7, "name": "python", "used": None}]},
+        {
+            "index": 1,
+            "uuid": "GPU-1",
+            "name": "card",
+            "power_w": 99.56,
+            "procs": [],
+            "told": [{"pid": 0, "name": "java", "used": 4}],
+        },
+    ],
+    "procs": [
+        {"pid": 7, "name": "python", "rss": 30, "swap": 2},
+        {
+            "pid": 8,
+            "start": 99,
+            "name": "python",
+            "rss": 3,
+            "swap": 0,
+            "command": "python a.py",
+            "cgroup": "/a",
+            "cpu": 1.5,
+            "faults": 900,
+            "major_faults": 2,
+            "pinned": 4096,
+            "roles": ["big", "gpu"],
+        },
+    ],
+    "cgroups": [{"path": "/a", "limit": 50, "current": 20, "inactive_file": 3}],
+    "gap_expected": True,
+    "exhausted": ["gpu1"],
+    "late": ["windows"],
+    "expected": [{"resource": "ram", "who": "make", "peak": 9, "used": 4, "pids": (7, 8)}],
+}
+
+
+def test_a_row_has_every_known_value_and_nothing_of_the_unknown():
+    assert row_from_observation(FULL) == ROW
+    assert row_from_observation(Observation(t=0.0)) == {"t": 0.0}
+
+
+def test_a_row_is_read_back_without_users_and_to_its_decimals():
+    read = observation_from_row(json.loads(json.dumps(ROW)), wsl=True)
+    first, second = FULL.gpus
+    mine, other = FULL.processes
+
+    assert read == dataclasses.replace(
+        FULL,
+        t=1.235,
+        gpus=(dataclasses.replace(first, utilization_ratio=0.125), second),
+        processes=(mine, dataclasses.replace(other, uid=None)),
+        wsl=True,
+    )
+    assert observation_from_row({"t": 0}) == Observation(t=0.0)
+
+
+def test_of_a_process_only_its_pid_name_and_memory_must_be_known():
+    least = {"pid": 7, "name": "python", "rss": 30}
+    rows = [least, {"name": "python", "rss": 30}, {"pid": 7, "name": "python"}]
+
+    assert observation_from_row({"t": 0, "procs": rows}).processes == (ProcessSample(7, 0, "python", 30, 0),)
+
+
+def test_what_is_no_process_is_none_that_a_command_is_expected_in():
+    command = {"resource": "ram", "who": "make", "peak": 9, "used": 4}
+    rows = [command | {"pids": [7, "8", None]}, command | {"pids": 7}, command]
+
+    assert [one.pids for one in observation_from_row({"t": 0, "expected": rows}).expected] == [(7,), (), ()]
+
+
 def test_a_header_that_says_wsl_makes_every_observation_one_of_wsl(tmp_path):
     path = tmp_path / "t.jsonl"
     write_trace(path, [Observation(t=0.0)], interval_seconds=1.0, host={"wsl": True})
@@ -87,6 +199,11 @@ def test_missing_keys_and_unknown_vram_of_processes_are_accepted(tmp_path):
         (HEADER + '{"t": 1, "ram": {"total": "big", "available": 1}}\n', 2, "'total' must be a number"),
         (HEADER + '{"t": 1, "gpus": {}}\n', 2, "'gpus' must be a list"),
         (HEADER + "[1]\n", 2, "not a JSON object"),
+        (HEADER + '{"t": 1, "gpus": [7]}\n', 2, "'gpus' must be a list of objects"),
+        (HEADER + '{"t": 1, "exhausted": [7]}\n', 2, "'exhausted' must be a list of names"),
+        (HEADER + '{"t": true}\n', 2, "'t' must be a number, not True"),
+        ("\n" + HEADER, 1, "not JSON"),
+        (HEADER + '\n\n{"t": 1\n', 4, "not JSON"),
     ],
 )
 def test_a_broken_trace_gets_one_clear_line_with_its_number(tmp_path, text, line, says):
@@ -139,6 +256,41 @@ def test_of_a_recording_that_a_crash_cut_off_all_that_is_there_is_read_and_the_c
         assert len(before) > 0.4 * len(seen)
         assert where.line == len(before) + 2
         assert "truncated" in str(where.problem)
+
+
+def test_a_recording_may_be_cut_in_its_first_sample_but_not_in_its_header(tmp_path):
+    cuts = []
+    assert list(read_trace(trace(tmp_path, HEADER + '{"t"'), cuts.append)) == []
+    assert [where.line for where in cuts] == [2]
+    with pytest.raises(TraceError, match="line 1: not JSON"):
+        list(read_trace(trace(tmp_path, HEADER[:9]), pytest.fail))
+    with pytest.raises(TraceError, match="line 1: the compressed data is truncated here"):
+        list(read_trace(packed(tmp_path, gzip.compress(HEADER.encode())[:15]), pytest.fail))
+
+
+def test_damage_to_compressed_data_is_no_cut_and_named_with_the_line_after_the_last_whole_one(tmp_path):
+    whole = gzip.compress((HEADER + '{"t": 1}\n').encode())
+    for damaged in (whole[:-8] + b"\0\0\0\0" + whole[-4:], whole + b"more"):
+        with pytest.raises(TraceError, match=r"line 3: the compressed data is damaged \("):
+            list(read_trace(packed(tmp_path, damaged), pytest.fail))
+
+
+def test_a_line_of_a_mebibyte_is_read_and_no_longer_one(tmp_path):
+    def length(size):
+        return HEADER + '{"t": 1}'.ljust(size - 1) + "\n" + " " * 40 + "\n"
+
+    assert len(list(read_trace(trace(tmp_path, length(1_048_576))))) == 1
+    error = problem(tmp_path, length(1_048_577))
+    assert (error.line, str(error.problem)) == (2, "a line has at most 1,048,576 bytes, and this one is longer")
+
+
+def test_a_trace_is_read_up_to_its_limit(tmp_path, monkeypatch):
+    text = HEADER + '{"t": 1}\n'
+    monkeypatch.setattr("wslgpud.risk.trace.MOST_BYTES", len(text))
+    assert len(list(read_trace(trace(tmp_path, text)))) == 1
+    monkeypatch.setattr("wslgpud.risk.trace.MOST_BYTES", len(text) - 1)
+    error = problem(tmp_path, text)
+    assert (error.line, str(error.problem)) == (2, "a trace has at most 52 bytes once it is inflated")
 
 
 def test_a_line_that_is_broken_in_the_middle_is_no_cut(tmp_path):

@@ -42,9 +42,7 @@ def probabilities(danger: Danger | None, *, known: bool = True) -> dict[int, flo
 def within(seconds: float, certainty: float, eta_seconds: float, as_fitted: Calibration = CALIBRATION) -> float:
     """Return the probability that a danger of this certainty and middle estimate ends within ``seconds``."""
     offset, slope, spread, sooner = as_fitted
-    if not 0.0 < certainty < 1.0:
-        comes = certainty
-    else:
-        comes = 1.0 / (1.0 + math.exp(-offset) * ((1.0 - certainty) / certainty) ** slope)
+    odds_against = (1.0 - certainty) / certainty if certainty > 0.0 else math.inf
+    comes = 1.0 / (1.0 + math.exp(-offset) * math.pow(odds_against, slope))
     deviation = (math.log(seconds / max(eta_seconds, 0.5)) + sooner) / spread
     return comes * 0.5 * (1.0 + math.erf(deviation / math.sqrt(2.0)))

@@ -38,14 +38,14 @@ class Replay:
     def points(self) -> dict[str, Points]:
         """Return, by resource, (time, share of headroom, time to exhaustion or None, level) of every sample."""
         return {
-            resource: [(t, f.headroom_bytes / max(1, f.capacity_bytes), f.eta_seconds, f.level) for t, f in seen]
+            resource: [(t, f.headroom_bytes / f.capacity_bytes, f.eta_seconds, f.level) for t, f in seen]
             for resource, seen in self.forecasts.items()
         }
 
 
 def trace_name(path: Path) -> str:
     """Return a trace's name: the file name up to its first dot."""
-    return path.name.split(".", 1)[0]
+    return path.name.partition(".")[0]
 
 
 def replay(name: str, observations: Iterable[Observation], settings: RiskSettings | None = None) -> Replay:
