@@ -147,6 +147,17 @@ def test_a_size_that_is_unknown_ends_in_no_error() -> None:
     assert str(headline(replace(LEAK, capacity_bytes=1, headroom_bytes=1))).startswith("RAM full in about 43 s")
 
 
+def test_figures_have_no_digits_without_a_meaning() -> None:
+    odd = replace(LEAK, eta_seconds=43.256, who_share_ratio=0.98765, window_seconds=20.256, probabilities={60: 0.71239})
+    ended = replace(odd, level=Level.OK, cause="killed", rate_bytes_per_second=None)
+    why, odds = evidence(odd)
+
+    assert headline(odd).facts["eta_seconds"] == outlook(odd).facts["eta_seconds"] == 43.3
+    assert (why.facts["window_seconds"], why.facts["share_ratio"]) == (20.3, 0.99)
+    assert odds.facts["chance_ratio"] == 0.712
+    assert outlook(ended).facts == {"ago_seconds": 20.3}
+
+
 def test_what_is_not_near_its_limit_is_never_called_nearly_full() -> None:
     for cause in ("", "oom", "limit", "stall", "steps"):
         assert "nearly full" not in str(headline(replace(LEAK, cause=cause, eta_seconds=None)))

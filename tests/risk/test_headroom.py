@@ -204,6 +204,12 @@ def test_of_many_samples_a_second_the_most_is_remembered() -> None:
     assert watched(often, {0.0: (7,), 20.3: ()}) == (950, "gpu0 GPU-1 950 p7")
 
 
+def test_of_ten_samples_a_second_a_whole_minute_is_remembered() -> None:
+    rising = {t / 10: 500 if t < 30 else 945 for t in range(600)} | {60.0: 950, 60.1: 945, 60.2: 700}
+
+    assert watched(rising, {0.0: (7,), 60.2: ()})[0] == 950, "it was emptier at first"
+
+
 def test_a_ceiling_survives_a_restart_unless_its_document_is_damaged() -> None:
     first, second = Ceilings(RiskSettings()), Ceilings(RiskSettings())
     first.failed("a", 950, 1000)

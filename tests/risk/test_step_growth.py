@@ -168,7 +168,7 @@ def growth(
     ("holds", "fails"),
     [
         ({}, {"mib": RISING[1:]}),  # six rises
-        ({}, {"mib": (0, 2, 5, 5, 10, 13, 16)}),  # each of them
+        ({"mib": (0, 2, 5, 5 + 1 / MIB, 10, 13, 16)}, {"mib": (0, 2, 5, 5, 10, 13, 16)}),  # each of them
         ({}, {"mib": (*RISING[:6], 15.9)}),  # 16 MiB
         ({"mib": (0, 1, 2, 3, 4, 8, 16)}, {"mib": (0, 1, 2, 3, 4, 7.9, 16)}),  # none more than half of it
         ({"spread": 8.0}, {"spread": 8.1}),  # twice as much as comes and goes
@@ -190,6 +190,7 @@ def test_blocks_whose_steps_do_not_advance_are_no_growth(steps: tuple[int, ...])
     blocks = [StepBlock(step, mib * MIB, mib * MIB, 0) for step, mib in zip(steps, RISING, strict=True)]
 
     assert step_growth([blocks]) is None
+    assert step_growth([[blocks[0], *(block._replace(step=9) for block in blocks[1:])]]) == (4 * MIB, 16 * MIB, 4)
 
 
 @pytest.mark.parametrize(("mib", "seen"), [(16, True), (8, True), (7.9, False), (32, True), (32.1, False)])

@@ -59,13 +59,14 @@ class PressureMeter:
             seen.append(now)
             return Pressure()
         old, before = seen[0], seen[-1]
-        if now.t - before.t >= WINDOW_SECONDS / 50:
+        last = now.t - before.t
+        if last >= WINDOW_SECONDS / 50:
             seen.append(now)
         # A window of a second is divided by several: one bad sample is not ten bad seconds.
         seconds = max(now.t - old.t, WINDOW_SECONDS / 2)
-        stalled = now.rate("full_us", before, now.t - before.t) > 0.1e6 or (
+        stalled = now.rate("full_us", before, last) > 0.1e6 or (
             now.full_us is None
-            and any(now.rate(name, before, 1.0) > 0.0 for name in ("alloc_stalls_total", "direct_scan_pages_total"))
+            and any(now.rate(name, before, last) > 0.0 for name in ("alloc_stalls_total", "direct_scan_pages_total"))
         )
         if now.full_us is not None and old.full_us is not None:
             return Pressure(min(1.0, now.rate("full_us", old, seconds) / 1e6), stalled)
