@@ -160,6 +160,14 @@ def test_a_group_that_keeps_hitting_its_limit_once_a_second_is_warned_of() -> No
     assert hitting([(0.0, None), (5.0, None)]) == OK
 
 
+@pytest.mark.parametrize("every", [0.1, 0.25, 0.5, 1.0, 5.0])
+def test_a_group_at_its_limit_is_warned_of_however_often_it_is_sampled(every: float) -> None:
+    times = [every * n for n in range(round(60 / every) + 1)]
+
+    assert hitting([(t, round(1.1 * t)) for t in times]) == WARNING
+    assert hitting([(t, round(0.8 * t)) for t in times]) == OK
+
+
 def climbing(swap: bool, every: float = 0.5, until: float = 0.2) -> ResourceState:
     """Return the state after half of the resource was taken at two per cent a second."""
     tracker, samples = Tracker(RiskSettings(), SIZE), round(25 / every)

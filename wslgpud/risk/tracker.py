@@ -18,6 +18,8 @@ from wslgpud.risk.staircases import LEDGER_SCALES, StepLedger
 from wslgpud.risk.stalls import Pressure
 
 RATE_SECONDS = 60.0
+#: A cgroup's hits of its limit are counted over this time; half of it is the least that tells.
+HITS_SECONDS = 10.0
 QUIET_HEADROOM = 0.5
 #: Assumed time until a command reaches its earlier peak, which is unknown.
 EXPECTED_SECONDS = 900.0
@@ -64,7 +66,7 @@ class Tracker:
         self._ending_t = -math.inf
         self._ending: Cause = "freed"
         self._fullness = Fullness(settings)
-        self._hits: deque[tuple[float, int]] = deque(maxlen=32)
+        self._hits: deque[tuple[float, int]] = deque()
         self._forget()
 
     def _forget(self) -> None:
@@ -199,13 +201,14 @@ class Tracker:
     def _hit_rate(self, t: float, hits: int | None) -> float:
         if hits is None:
             return 0.0
-        while self._hits and t - self._hits[0][0] > 10.0:
+        while self._hits and t - self._hits[0][0] > HITS_SECONDS:
             self._hits.popleft()
         if self._hits and hits < self._hits[-1][1]:
             self._hits.clear()  # the cgroup was recreated
-        self._hits.append((t, hits))
+        if not self._hits or t - self._hits[-1][0] >= HITS_SECONDS / 20:
+            self._hits.append((t, hits))
         start, first = self._hits[0]
-        return (hits - first) / (t - start) if t - start >= 5.0 else 0.0
+        return (hits - first) / (t - start) if t - start >= HITS_SECONDS / 2 else 0.0
 
     def _judge(self, t: float, share: float, dangers: list[Danger], full: Full | None, *, swap: bool) -> ResourceState:
         best, want = None, Level.OK
