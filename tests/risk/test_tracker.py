@@ -184,9 +184,21 @@ def test_a_growth_has_a_middle_estimate_between_an_early_and_a_late_one() -> Non
     assert state.late_seconds is not None
 
     assert (state.level, state.danger.cause) == (WARNING, "growth")
-    assert state.danger.eta_seconds == pytest.approx(0.2 / 0.02, abs=1.5)
-    assert state.early_seconds <= 0.7 * state.danger.eta_seconds
-    assert state.late_seconds >= 1.6 * state.danger.eta_seconds
+    assert state.danger.eta_seconds == pytest.approx(0.2 / 0.02)
+    assert (state.early_seconds, state.late_seconds) == pytest.approx((7.0, 16.0))
+
+
+def test_where_growth_speeds_up_the_early_estimate_takes_its_new_pace_and_the_late_one_that_of_minutes() -> None:
+    tracker, estimates = Tracker(RiskSettings(), SIZE), {}
+    for t in range(220):
+        state = update(tracker, float(t), 0.9 - 0.001 * min(t, 200) - 0.02 * max(0, t - 200))
+        if state.danger is not None:
+            estimates[t] = (state.early_seconds, state.danger.eta_seconds, state.late_seconds)
+
+    assert min(estimates) == 211
+    assert estimates[211] == pytest.approx((24.0, 137.61, 220.18), abs=0.005)
+    assert estimates[214] == pytest.approx((21.0, 33.43, 174.12), abs=0.005)
+    assert estimates[219] == pytest.approx((13.96, 19.95, 107.13), abs=0.005)
 
 
 def test_without_swap_and_between_rare_samples_a_growth_is_warned_of_earlier() -> None:
@@ -259,3 +271,15 @@ def test_an_alarm_outlasts_a_suspend_of_its_machine(*, gap_expected: bool, level
     update(tracker, 11.0, 0.2, Circumstances(pressure=Pressure(0.3)))
 
     assert update(tracker, 2000.0, 0.2, Circumstances(gap_expected=gap_expected)).level == level
+
+
+@pytest.mark.parametrize(("swing", "lasts"), [(0.35, 90), (0.0, 61)])
+def test_an_alarm_during_a_sawtooth_does_not_end_between_two_teeth(swing: float, lasts: int) -> None:
+    tracker = Tracker(RiskSettings(), SIZE)
+    for t in range(500):
+        update(tracker, float(t), 0.95 - swing * (t % 100) / 99)
+    assert update(tracker, 500.0, 0.2, Circumstances(pressure=Pressure(0.3))).level == WARNING
+
+    after = range(501, 700)
+    ended = next(t for t in after if update(tracker, float(t), 0.45).level < WARNING)
+    assert ended - 500 == lasts
