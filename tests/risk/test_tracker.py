@@ -211,6 +211,18 @@ def test_without_swap_and_between_rare_samples_a_growth_is_warned_of_earlier() -
     ]
 
 
+@pytest.mark.parametrize(("every", "left"), [(0.5, 0.214), (2.5, 0.218), (5.5, 0.224), (20.0, 0.224)])
+def test_what_is_lost_until_the_next_sample_counts_for_five_seconds_at_most(every: float, left: float) -> None:
+    def level(end: float) -> Level:
+        tracker = Tracker(RiskSettings(), SIZE)
+        for n in range(round(200 / every), -1, -1):
+            room = Room("gpu0", "GPU-1", round((end + 0.002 * every * n) * SIZE), SIZE)
+            state = tracker.update(-n * every, room, NOTHING)
+        return state.level
+
+    assert (level(left), level(left + 0.001)) == (WARNING, INFO)
+
+
 def test_after_a_kill_the_alarm_ends_with_its_memory_and_tells_of_the_kill_for_ten_minutes() -> None:
     tracker = at_rest(0.05)
     assert update(tracker, 11.0, 0.05, Circumstances(exhausted="killed")).level == CRITICAL
