@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,58 +15,59 @@ from wslgpud.sources import cgroups
 from wslgpud.sources.cgroups import CgroupSource, CgroupTree, scan
 
 MIB = 1 << 20
-NOBODY = 65534
-root = pytest.mark.skipif(os.geteuid() != 0, reason="gives folders away, which only root can")
 TREE = CgroupTree("/sys/fs/cgroup", 2)
 USER = "/user.slice/user-1001.slice/user@1001.service"
 OTHER = "/user.slice/user-1002.slice/user@1002.service"
 
 
-def group(machine: Path, path: str, limit: int = 100 * MIB, left: int = 50 * MIB, owner: int = 0) -> None:
-    folder = machine / f"sys/fs/cgroup{path}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for parent in (folder, *folder.parents):
-        if parent == machine / "sys/fs/cgroup":
-            break
-        if not (parent / "memory.max").exists():
-            (parent / "memory.max").write_text("max\n")
+class SharedMachine(Host):
+    """A machine whose cgroups belong to whom a test says, as only root can give folders away."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.owners: dict[str, int] = {}
+
+    def owner(self, path: str) -> int:
+        return self.owners.get(path, 0)
+
+    def add(self, path: str, owner: int) -> Path:
+        """Make a cgroup without a limit, as systemd makes ``user@1001.service``, and those around it."""
+        top = Path(self.path(TREE.root))
+        folder = top / path.lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in (folder, *folder.parents):
+            if one == top:
+                break
+            if not (one / "memory.max").exists():
+                (one / "memory.max").write_text("max\n")
+        self.owners[TREE.root + path] = owner
+        return folder
+
+
+def group(machine: SharedMachine, path: str, limit: int = 100 * MIB, left: int = 50 * MIB, owner: int = 0) -> None:
+    folder = machine.add(path, owner)
     (folder / "memory.max").write_text(f"{limit}\n")
     (folder / "memory.current").write_text(f"{limit - left}\n")
     (folder / "memory.stat").write_text("inactive_file 0\n")
     (folder / "memory.events").write_text("max 0\noom_kill 0\n")
-    os.chown(folder, owner, -1)
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Path:
+def machine(tmp_path: Path) -> SharedMachine:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
     (tmp_path / "proc/meminfo").write_text(f"MemTotal: {64 * 1024 * 1024} kB\n")
-    return tmp_path
+    return SharedMachine(tmp_path)
 
 
-def give(machine: Path, path: str, owner: int) -> None:
-    """Give a part of the tree away, as systemd does with that of ``user@1001.service``."""
-    folder = machine / f"sys/fs/cgroup{path}"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "memory.max").write_text("max\n")
-    for parent in folder.parents:
-        if parent == machine / "sys/fs/cgroup":
-            break
-        if not (parent / "memory.max").exists():
-            (parent / "memory.max").write_text("max\n")
-    os.chown(folder, owner, -1)
+def shown(machine: SharedMachine) -> list[str]:
+    return [found.path for found in scan(machine, TREE)]
 
 
-def shown(machine: Path) -> list[str]:
-    return [found.path for found in scan(Host(machine), TREE)]
-
-
-@root
 def test_a_hundred_full_groups_of_a_user_hide_neither_root_s_nor_another_user_s(machine):
     group(machine, "/system.slice/docker-a.scope", left=40 * MIB)
-    give(machine, USER, 1001)
-    give(machine, OTHER, 1002)
+    machine.add(USER, 1001)
+    machine.add(OTHER, 1002)
     group(machine, f"{OTHER}/training", left=30 * MIB, owner=1002)
     for i in range(100):
         group(machine, f"{USER}/tiny{i:03}", limit=MIB, left=0, owner=1001)
@@ -78,11 +78,10 @@ def test_a_hundred_full_groups_of_a_user_hide_neither_root_s_nor_another_user_s(
     assert len(found) == 20
 
 
-@root
 def test_groups_given_on_to_many_users_count_as_their_first_owner_s(machine):
     """A user with subordinate ids can be many."""
-    give(machine, USER, 1001)
-    give(machine, OTHER, 1002)
+    machine.add(USER, 1001)
+    machine.add(OTHER, 1002)
     group(machine, f"{OTHER}/training", owner=1002)
     for i in range(100):
         group(machine, f"{USER}/tiny{i:03}", limit=MIB, left=0, owner=100_000 + i)
@@ -90,11 +89,10 @@ def test_groups_given_on_to_many_users_count_as_their_first_owner_s(machine):
     assert f"{OTHER}/training" in shown(machine)
 
 
-@root
 def test_root_s_many_leave_a_place_to_a_user(machine):
     for i in range(40):
         group(machine, f"/system.slice/docker-{i:02}.scope", left=i * MIB)
-    give(machine, USER, 1001)
+    machine.add(USER, 1001)
     group(machine, f"{USER}/training", owner=1001)
 
     found = shown(machine)
@@ -103,11 +101,25 @@ def test_root_s_many_leave_a_place_to_a_user(machine):
     assert found[:19] == [f"/system.slice/docker-{i:02}.scope" for i in range(19)]
 
 
-@root
+def test_root_s_many_leave_a_quarter_of_the_places_to_many_users_in_turn(machine):
+    for i in range(40):
+        group(machine, f"/system.slice/docker-{i:02}.scope", left=i * MIB)
+    for user in (USER, OTHER):
+        machine.add(user, 1001)
+        for left in range(5):
+            group(machine, f"{user}/{left}", left=left * MIB, owner=1001)
+
+    found = shown(machine)
+    assert found[14:] == [
+        "/system.slice/docker-14.scope",
+        *(f"{USER}/0", f"{OTHER}/0", f"{USER}/1", f"{OTHER}/1", f"{USER}/2"),
+    ]
+
+
 def test_a_wide_tree_of_a_user_s_uses_up_nobody_else_s_looks(machine, monkeypatch):
     monkeypatch.setattr(cgroups, "_MOST_FOLDERS", 100)
-    give(machine, USER, 1001)
-    give(machine, OTHER, 1002)
+    machine.add(USER, 1001)
+    machine.add(OTHER, 1002)
     for i in range(300):
         group(machine, f"{USER}/wide{i:03}", owner=1001)
     group(machine, f"{OTHER}/a/b/c/training", left=MIB, owner=1002)
@@ -118,9 +130,8 @@ def test_a_wide_tree_of_a_user_s_uses_up_nobody_else_s_looks(machine, monkeypatc
     assert "/kubepods.slice/burstable/pod1/container" in found
 
 
-@root
 def test_who_calls_a_group_as_our_service_hides_only_that(machine):
-    give(machine, USER, 1001)
+    machine.add(USER, 1001)
     group(machine, f"{USER}/wslgpud.service", owner=1001)
     group(machine, f"{USER}/wslgpud.service/below", owner=1001)
     group(machine, f"{USER}/training", owner=1001)
@@ -130,9 +141,9 @@ def test_who_calls_a_group_as_our_service_hides_only_that(machine):
 
 @pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;owned\x07", "a,b=c\n", "\udce9", "x" * 255, "wslgpud\u202e"])
 def test_any_name_is_a_label_that_can_be_stored(name, machine):
-    group(machine, f"/{name}", owner=os.geteuid())
+    group(machine, f"/{name}", owner=1001)
 
-    labels = {r.labels[0] for r in CgroupSource(Host(machine), Config()).read().readings}
+    labels = {r.labels[0] for r in CgroupSource(machine, Config()).read().readings}
     assert len(labels) == 1
     assert labels.pop().encode()  # UTF-8, as the database wants it
 

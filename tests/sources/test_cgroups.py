@@ -93,6 +93,45 @@ def test_a_limit_of_all_that_the_machine_has_is_none_and_one_byte_less_is_one(ma
     assert [name for name in found if "limit_bytes" in name] == ["cgroup_memory_limit_bytes{/less}"]
 
 
+def test_where_the_machine_does_not_say_how_much_it_has_every_limit_counts(machine, values):
+    files = {"/proc/self/mounts": V2, **v2("/big", str(1 << 40), MIB)}
+    assert values(CgroupSource(machine(files), Config()).read())["cgroup_memory_limit_bytes{/big}"] == 1 << 40
+
+
+def test_swap_of_v1_that_was_counted_a_moment_before_ram_is_none_and_not_negative(machine, values):
+    group = v1("/job", 512 * MIB, 100 * MIB)
+    files = {"/proc/self/mounts": V1, **MEMINFO, **group}
+    files["/sys/fs/cgroup/memory/job/memory.memsw.usage_in_bytes"] = f"{100 * MIB - 4096}\n"
+    files["/sys/fs/cgroup/memory/job/memory.memsw.limit_in_bytes"] = f"{512 * MIB}\n"
+    found = values(CgroupSource(machine(files), Config()).read())
+    assert (found["cgroup_swap_current_bytes{/job}"], found["cgroup_swap_limit_bytes{/job}"]) == (0, 0)
+
+
+def test_below_a_group_without_the_controller_there_is_none_in_v2_and_there_may_be_one_in_v1(machine):
+    two = machine({"/proc/self/mounts": V2, **MEMINFO, **v2("/a/b", str(MIB), 1), **v2("/c", str(MIB), 2)})
+    one = machine({"/proc/self/mounts": V1, **MEMINFO, **v1("/a/b", MIB, 1), **v1("/c", MIB, 2)})
+    found = [[limited.path for limited in cgroups.scan(host, cgroups.find_tree(host))] for host in (two, one)]
+    assert found == [["/c"], ["/c", "/a/b"]]
+
+
+@pytest.mark.parametrize(
+    ("mounts", "tree"),
+    [
+        ("cgroup /c/cpu cgroup rw,cpu 0 0\n" + V1, ("/sys/fs/cgroup/memory", 1)),
+        ("cgroup2 /first cgroup2 rw 0 0\n" + V2, ("/first", 2)),
+        ("shortened\n" + V2, ("/sys/fs/cgroup", 2)),
+    ],
+    ids=["other controllers", "mounted twice", "malformed"],
+)
+def test_the_hierarchy_is_the_first_mount_with_the_memory_controller(machine, mounts, tree):
+    assert cgroups.find_tree(machine({"/proc/self/mounts": mounts})) == tree
+
+
+def test_without_a_hierarchy_there_is_no_limit(machine):
+    with pytest.raises(NoData, match="no cgroup hierarchy with a memory controller is mounted"):
+        cgroups.find_tree(machine({"/proc/self/mounts": "cgroup /c/cpu cgroup rw,cpu 0 0\n"}))
+
+
 class Growing:
     """A machine whose cgroups change while a source watches it."""
 
