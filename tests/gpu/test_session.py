@@ -204,3 +204,166 @@ def test_a_process_that_nobody_may_look_at_does_not_hide_the_names_of_the_others
 
     for second in (0.0, 5.0):
         assert sample(session, second)["compute_processes"] == [[1, None, None], [2, None, "/Xwayland"]]
+
+
+#: an answer of each call that the newest drivers understand, and the values that are told of it
+ANSWERS: dict[str, tuple[object, dict[str, object]]] = {
+    "nvmlDeviceGetMemoryInfo(33554472)": (
+        {"total": 1000, "free": 600, "used": 300, "reserved": 100},
+        {
+            "gpu_memory_total_bytes": 1000,
+            "gpu_memory_used_bytes": 300,
+            "gpu_memory_free_bytes": 600,
+            "gpu_memory_reserved_bytes": 100,
+        },
+    ),
+    "nvmlDeviceGetUtilizationRates": (
+        {"gpu": 83, "memory": 7},
+        {"gpu_utilization_ratio": 0.83, "gpu_memory_utilization_ratio": 0.07},
+    ),
+    "nvmlDeviceGetTemperatureV(0)": (54, {"gpu_temperature_celsius": 54}),
+    "nvmlDeviceGetPowerUsage": (142_345, {"gpu_power_watts": 142.345}),
+    "nvmlDeviceGetClockInfo(0)": (2100, {"gpu_clock_hertz:graphics": 2_100_000_000}),
+    "nvmlDeviceGetClockInfo(1)": (2101, {"gpu_clock_hertz:sm": 2_101_000_000}),
+    "nvmlDeviceGetClockInfo(2)": (2102, {"gpu_clock_hertz:memory": 2_102_000_000}),
+    "nvmlDeviceGetClockInfo(3)": (2103, {"gpu_clock_hertz:video": 2_103_000_000}),
+    "nvmlDeviceGetPerformanceState": (2, {"gpu_performance_state": 2}),
+    "nvmlDeviceGetCurrentClocksEventReasons": (0x44, {"throttle_reasons": 0x44}),
+    "nvmlDeviceGetComputeRunningProcesses_v3": (
+        [{"pid": 7, "usedGpuMemory": 5}],
+        {"compute_processes": [[7, 5, "/usr/bin/python3"]]},
+    ),
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": ([], {"graphics_processes": []}),
+    "nvmlDeviceGetFanSpeed": (41, {"gpu_fan_speed_ratio": 0.41}),
+    "nvmlDeviceGetEncoderUtilization": ([12, 166_667], {"gpu_encoder_utilization_ratio": 0.12}),
+    "nvmlDeviceGetDecoderUtilization": ([13, 166_667], {"gpu_decoder_utilization_ratio": 0.13}),
+    "nvmlDeviceGetCurrPcieLinkGeneration": (4, {"gpu_pcie_link_generation": 4}),
+    "nvmlDeviceGetCurrPcieLinkWidth": (8, {"gpu_pcie_link_width": 8}),
+    "nvmlDeviceGetEnforcedPowerLimit": (300_000, {"gpu_power_limit_watts": 300.0}),
+    "nvmlDeviceGetTotalEnergyConsumption": (5001, {"gpu_energy_joules": 5.001}),
+    "nvmlDeviceGetTotalEccErrors(0, 0)": (21, {"gpu_ecc_errors:corrected": 21}),
+    "nvmlDeviceGetTotalEccErrors(1, 0)": (22, {"gpu_ecc_errors:uncorrected": 22}),
+    "nvmlDeviceGetRemappedRows": (
+        [31, 32, 1, 0],
+        {
+            "gpu_remapped_rows:correctable": 31,
+            "gpu_remapped_rows:uncorrectable": 32,
+            "gpu_row_remap_pending": 1,
+            "gpu_row_remap_failed": 0,
+        },
+    ),
+    "nvmlDeviceGetDisplayActive": (1, {"gpu_display_active": 1}),
+    "nvmlDeviceGetMaxPcieLinkGeneration": (5, {"gpu_pcie_link_generation_max": 5}),
+    "nvmlDeviceGetMaxPcieLinkWidth": (16, {"gpu_pcie_link_width_max": 16}),
+    "nvmlDeviceGetTemperatureThreshold(0)": (95, {"gpu_temperature_limit_celsius:shutdown": 95}),
+    "nvmlDeviceGetTemperatureThreshold(1)": (90, {"gpu_temperature_limit_celsius:slowdown": 90}),
+    "nvmlDeviceGetMigMode": ([1, 0], {"gpu_mig_enabled": 1}),
+}
+
+
+def opened(tmp_path, *gpus, now=0.0, **system):
+    path = tmp_path / "opened.json"
+    path.write_text(json.dumps({"gpus": gpus, "system": system}))
+    return Session(Backend(path), now)
+
+
+def test_each_call_gives_its_own_values_in_their_units(tmp_path):
+    gpu = {call: answer for call, (answer, _) in ANSWERS.items()}
+    session = opened(tmp_path, gpu, **{"nvmlSystemGetProcessName(7)": "/usr/bin/python3"})
+
+    assert sample(session, 0.0) == {name: value for _, values in ANSWERS.values() for name, value in values.items()}
+
+
+def test_an_older_driver_is_asked_in_its_own_way(tmp_path):
+    older = {
+        "nvmlDeviceGetMemoryInfo": {"total": 1000, "free": 600, "used": 400},
+        "nvmlDeviceGetTemperature(0)": 55,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 1,
+        "nvmlDeviceGetComputeRunningProcesses_v2": [],
+        "nvmlDeviceGetGraphicsRunningProcesses_v2": [],
+    }
+    known = {name: value for name, value in sample(opened(tmp_path, older), 0.0).items() if value is not None}
+
+    assert known == {
+        "gpu_memory_total_bytes": 1000,
+        "gpu_memory_used_bytes": 400,
+        "gpu_memory_free_bytes": 600,
+        "gpu_temperature_celsius": 55,
+        "throttle_reasons": 1,
+        "compute_processes": [],
+        "graphics_processes": [],
+    }
+
+
+@pytest.mark.parametrize(("model", "name"), [(0, "WDDM"), (1, "TCC"), (2, "MCDM"), (3, "")])
+def test_a_session_says_which_cards_and_versions_it_has(tmp_path, model, name):
+    gpu = {
+        "nvmlDeviceGetName": "NVIDIA H200",
+        "nvmlDeviceGetPciInfo": {"busId": "00000000:01:00.0"},
+        "nvmlDeviceGetCudaComputeCapability": [9, 1],
+        "nvmlDeviceGetDriverModel": [model, 5],
+    }
+    session = opened(tmp_path, gpu, {}, nvmlSystemGetCudaDriverVersion_v2=12_080, nvmlSystemGetNVMLVersion="12.570")
+    told = session.describe()
+    del told["library"]
+
+    assert told == {
+        "cuda_version": "12.8",
+        "nvml_version": "12.570",
+        "gpus": [
+            {
+                "index": 0,
+                "uuid": "00000000:01:00.0",  # where the card has no other identity
+                "name": "NVIDIA H200",
+                "pci_bus_id": "00000000:01:00.0",
+                "compute_capability": "9.1",
+                "driver_model": name,
+            }
+        ],
+    }
+
+
+def test_a_card_that_is_lost_is_told_beside_the_others_and_the_last_one_ends_the_session(tmp_path):
+    lost = {"nvmlDeviceGetHandleByIndex": {"error": "GPU_IS_LOST"}}
+    session = opened(tmp_path, lost, GPU)
+
+    first, second = session.sample(0.0)["gpus"]
+    assert first == {"index": 0, "uuid": "", "lost": "GPU_IS_LOST"}
+    assert second["values"]["gpu_utilization_ratio"] == 0.5
+    assert [gpu["uuid"] for gpu in session.support()] == [GPU["nvmlDeviceGetUUID"]]
+
+    session.backend.gpus[1]["nvmlDeviceGetUtilizationRates"] = {"error": "RESET_REQUIRED"}
+    with pytest.raises(Failed, match="GPU_IS_LOST"):
+        session.sample(1.0)
+
+
+def test_a_driver_may_be_silent_for_ten_seconds(session, backend):
+    sample(session, 0.0)
+    backend.gpus[0]["*"] = {"error": "UNKNOWN"}
+    assert sample(session, 10.0)["gpu_utilization_ratio"] is None
+    with pytest.raises(Failed, match="every call"):
+        session.sample(10.1)
+
+
+def test_a_driver_that_tells_no_names_is_not_asked_for_them_again(session, backend):
+    backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [{"pid": pid, "usedGpuMemory": 5} for pid in (1, 2)]
+    for pid in (1, 2):
+        backend._system[f"nvmlSystemGetProcessName({pid})"] = {"error": "NOT_SUPPORTED"}
+
+    for second in (0.0, 5.0):
+        assert sample(session, second)["compute_processes"] == [[1, 5, None], [2, 5, None]]
+    assert backend.asked.count("nvmlSystemGetProcessName") == 1
+
+
+@pytest.mark.parametrize(
+    ("newer", "older", "asked"),
+    [("UNKNOWN", "NOT_SUPPORTED", 4), ("NOT_SUPPORTED", "UNKNOWN", 4), ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", 2)],
+)
+def test_a_call_is_made_again_as_long_as_one_of_its_forms_may_work(session, backend, newer, older, asked):
+    backend.gpus[0] |= {
+        "nvmlDeviceGetMemoryInfo(33554472)": {"error": newer},
+        "nvmlDeviceGetMemoryInfo": {"error": older},
+    }
+    for second in (0.0, 1.0):
+        assert sample(session, second).get("gpu_memory_used_bytes") is None
+    assert backend.asked.count("nvmlDeviceGetMemoryInfo") == asked
