@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.metrics import Catalogue, MetricSpec, NameLimit, counter, gauge, info
-from wslgpud.model import Event, Level, ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import (
+    Event,
+    Level,
+    ProcessSample,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+    StressResult,
+    StressVerdict,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +67,16 @@ def test_a_snapshot_has_what_its_sources_have_and_only_fresh_events() -> None:
 
 
 @pytest.mark.parametrize(
+    ("verdict", "complete"),
+    [("passed", True), ("findings", True), ("left", False), ("skipped", False), ("failed", False)],
+)
+def test_a_stress_run_that_was_left_skipped_or_broke_down_is_not_complete(
+    verdict: StressVerdict, complete: bool
+) -> None:
+    assert StressResult(1.0, "GPU-1", 0, "card", verdict).complete is complete
+
+
+@pytest.mark.parametrize(
     ("name", "unit", "said"),
     [
         ("Made_bytes", "bytes", "use lower case words"),
@@ -95,6 +115,7 @@ def test_a_metric_is_found_with_and_without_its_prefix_and_suffix() -> None:
         "wslgpud_boot_info",
     ]
     assert [spec.stored for spec in catalogue] == [True, True, False]
+    assert [spec.decimals for spec in catalogue] == [0, 0, 0]
     with pytest.raises(ValueError, match="metric wslgpud_kills is declared twice"):
         Catalogue([made["kills"], counter("kills", "Others.")])
 

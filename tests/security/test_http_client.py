@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hostile import answers, hostile
+from tests.support.hostile import answers, hostile, says
 from wslgpud.security.http_client import Address, ErrorStatus, Unreachable, exchange, parsed
 
 
@@ -42,6 +42,24 @@ def test_an_answer_may_have_all_the_bytes_it_is_allowed_and_none_more() -> None:
     assert answer("200 OK", b"y" * 1000) == b"y" * 1000
     with pytest.raises(Unreachable, match="it answered more than 1 KiB"):
         answer("200 OK", b"y" * 1001)
+
+
+def test_what_is_not_http_is_told_from_an_answer_that_breaks_off() -> None:
+    for said, answered in (
+        ("its answer is not HTTP", b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
+        ("its answer is incomplete", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nbody"),
+        ("its answer is incomplete", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nrubbish\r\n"),
+    ):
+        with hostile(says(answered)) as server, pytest.raises(Unreachable, match=said):
+            exchange(parsed(server.url), deadline_seconds=60.0, most_bytes=1000)
+
+
+def test_a_secret_that_the_server_echoes_is_not_told_and_what_is_public_is() -> None:
+    headers = {"Authorization": "Bearer abc123", "X-Key": "def456", "User-Agent": "wslgpud/1"}
+    body = b"no user for Bearer abc123 / abc123, no def456, wslgpud/1 at identity"
+    with hostile(answers("403 No", body)) as server, pytest.raises(ErrorStatus) as caught:
+        exchange(parsed(server.url), b"x", headers, deadline_seconds=60.0, most_bytes=1000)
+    assert str(caught.value) == "answered 403: no user for *** / ***, no ***, wslgpud/1 at identity"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from wslgpud.security.redaction import SECRET, Shown, address, masked, named, parts, visible, without
+from wslgpud.security.redaction import SECRET, MaskedError, Shown, address, masked, named, parts, visible, without
 from wslgpud.sources.processes import title
+from wslgpud.words import Message
 
 HIDDEN = "h1dd3n"
 
@@ -80,6 +81,13 @@ def test_masked_json_is_json() -> None:
     document = {"token": HIDDEN, "url": f"http://me:{HIDDEN}@h/", "n": 1}
 
     assert json.loads(masked(json.dumps(document))) == {"token": SECRET, "url": f"http://{SECRET}@h/", "n": 1}
+
+
+def test_an_error_that_quotes_a_secret_loses_it_and_any_other_stays_a_message_to_be_translated() -> None:
+    plain = MaskedError("there is no {path}", path="/etc/x")
+    assert plain.said == Message("there is no {path}", {"path": "/etc/x"})
+    for error in (MaskedError("{told} failed", told=f"--token={HIDDEN}"), MaskedError(f"--token={HIDDEN} failed")):
+        assert error.said == str(error) == f"--token={SECRET} failed"
 
 
 @pytest.mark.parametrize(

@@ -153,8 +153,10 @@ class Growing:
             file.write_text(text)
 
     def tell(self, number: int, dying: int = 0) -> None:
-        self.write({"/sys/fs/cgroup/cgroup.stat": f"nr_descendants {number}\nnr_dying_descendants {dying}\n"})
-        self.write({"/proc/cgroups": f"#subsys_name\thierarchy\nmemory\t4\t{number + dying}\t1\n"})
+        if self.mounts == V2:
+            self.write({"/sys/fs/cgroup/cgroup.stat": f"nr_descendants {number}\nnr_dying_descendants {dying}\n"})
+        else:
+            self.write({"/proc/cgroups": f"#subsys_name\thierarchy\nmemory\t4\t{number + dying}\t1\n"})
 
     def sees(self, path: str, seconds: float) -> bool:
         self.now += seconds

@@ -57,6 +57,11 @@ def test_a_clock_set_back_is_a_jump_too(source, hands):
     assert str(event.message) == "the clock jumped back by 10 min"
 
 
+def test_a_jump_is_told_to_the_millisecond(source, hands, values):
+    hands.pass_by(wall=8.0625, mono=1)
+    assert values(source.read())["clock_last_jump_seconds"] == 7.062
+
+
 def test_a_tick_that_comes_late_and_a_small_correction_are_no_jumps(source, hands, values):
     for wall, mono in ((45, 45), (1.4, 1), (0.6, 1), (3, 1), (1, 3)):
         hands.pass_by(wall, mono)

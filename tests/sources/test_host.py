@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud import host as host_module
-from wslgpud.host import Host, NoData, SourceError, output, unprotected
+from wslgpud.host import DiskSpace, Host, NoData, SourceError, oom_score_adjust, output, unprotected
 
 
 def test_a_file_of_the_kernel_is_read_to_its_end_though_it_comes_in_pieces(tmp_path):
@@ -107,3 +107,80 @@ def test_a_child_loses_the_protection_that_we_have(tmp_path, monkeypatch, score,
     (tmp_path / "score").write_text(score)
     monkeypatch.setattr(host_module, "_SCORE", str(tmp_path / "score"))
     assert (unprotected(["true"])[0] == "/bin/sh") is protected
+
+
+@pytest.mark.parametrize(("text", "score"), [("-1000\n", -1000), ("0\n", 0), ("", None), (None, None)])
+def test_our_score_is_known_where_the_kernel_tells_it(tmp_path, monkeypatch, text, score):
+    if text is not None:
+        (tmp_path / "score").write_text(text)
+    monkeypatch.setattr(host_module, "_SCORE", str(tmp_path / "score"))
+    assert oom_score_adjust() == score
+
+
+def test_a_program_gets_its_input_folder_and_environment(tmp_path):
+    script = "cat; pwd; echo $GIVEN"
+    given = {"GIVEN": "a value", "PATH": os.environ["PATH"]}
+    assert output(["sh", "-c", script], 60.0, given, folder=str(tmp_path), text="a text\n") == (
+        f"a text\n{tmp_path}\na value\n"
+    )
+    assert output(["pwd"], 60.0) == "/\n"
+
+
+def test_a_program_that_cannot_be_started_says_why(tmp_path):
+    with pytest.raises(SourceError, match="cannot start true: No such file or directory"):
+        output(["true"], 60.0, folder=str(tmp_path / "nowhere"))
+
+
+def test_free_space_is_told_in_bytes_and_in_files(tmp_path):
+    found, space = os.statvfs(tmp_path), Host().disk_space(str(tmp_path))
+    assert space.size == found.f_blocks * found.f_frsize
+    assert 0 <= space.available <= space.free <= space.size
+    assert 0 <= space.files_free <= space.files
+    with pytest.raises(NoData, match="there is no /nowhere"):
+        Host(tmp_path).disk_space("/nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match="cannot query the file system of /file/below: Not a directory"):
+        Host(tmp_path).disk_space("/file/below")
+
+
+def test_a_folder_is_its_owner_s_and_one_that_is_gone_root_s(tmp_path):
+    host = Host(tmp_path)
+    assert (host.owner("/"), host.owner("/gone")) == (os.geteuid(), 0)
+
+
+def test_only_the_root_of_this_machine_is_live(tmp_path):
+    assert (Host().live, Host("/").live, Host(tmp_path).live) == (True, True, False)
+    assert Host(f"{tmp_path}/").path("/etc") == f"{tmp_path}/etc"
+
+
+def test_a_recorded_machine_has_the_links_disks_and_commands_that_were_recorded(machine):
+    host = machine(
+        {"/proc/7/stat": "", "/proc/7/fd/1": ""},
+        links={"/proc/7/fd/0": "/dev/null", "/proc/8/exe": "/bin/sh", "/proc/8/cwd": "/"},
+        disks={"/": [5, 4, 3, 2, 1]},
+        commands={"uname -r": "6.6\n", "uname -x": {"error": "uname failed"}},
+    )
+    assert [host.exists(path) for path in ("/proc/8/exe", "/proc/7/stat", "/proc/9")] == [True, True, False]
+    assert [host.link(path) for path in ("/proc/7/fd/0", "/proc/7/stat")] == ["/dev/null", None]
+    assert (host.names("/proc/7/fd"), host.names("/proc/8")) == (["0", "1"], ["cwd", "exe"])
+    assert (host.names("/proc/7"), host.names("/proc/8", 1)) == (["fd", "stat"], ["cwd"])
+    with pytest.raises(NoData, match="there is no /proc/9"):
+        host.names("/proc/9")
+
+    assert host.disk_space("/") == DiskSpace(size=5, free=4, available=3, files=2, files_free=1)
+    with pytest.raises(NoData, match="there is no /mnt/c"):
+        host.disk_space("/mnt/c")
+
+    assert host.run(["uname", "-r"], 1.0) == "6.6\n"
+    with pytest.raises(SourceError, match="uname failed"):
+        host.run(["uname", "-x"], 1.0)
+    with pytest.raises(NoData, match="uname is not installed"):
+        host.run(["uname"], 1.0)
+
+
+def test_everything_recorded_is_root_s_at_the_moment_of_the_recording(machine):
+    host = machine({"/proc/7/stat": ""}, wall=1.8e9, mono=77.0)
+    assert (host.owner("/proc/7"), host.clock.wall(), host.clock.mono()) == (0, 1.8e9, 77.0)
+    assert host.recording("nvml.json") is None
+    (host.folder / "nvml.json").touch()
+    assert host.recording("nvml.json") == host.folder / "nvml.json"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,3 +54,24 @@ def test_a_trusted_user_or_member_is_covered_and_a_setuid_program_never(uids, gr
 def test_without_a_group_of_the_service_a_users_groups_do_not_count():
     who = Identity(7, 1, 1, True, frozenset({5}), frozenset({9}), "a")
     assert not Trust(frozenset({0})).covers(who)
+
+
+def nobody(number):
+    raise KeyError(number)
+
+
+@pytest.mark.parametrize(
+    ("user", "group", "counts"),
+    [("wslgpud", "wslgpud", True), ("me", "wslgpud", False), ("wslgpud", "users", False), ("me", "me", False)],
+)
+def test_our_group_counts_only_for_the_service_in_the_service_s_group(monkeypatch, user, group, counts):
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name=user))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_name=group))
+    assert trust().group == (os.getegid() if counts else None)
+
+
+@pytest.mark.parametrize(("module", "look_up"), [(pwd, "getpwuid"), (grp, "getgrgid")])
+def test_the_group_of_a_user_without_a_name_does_not_count(monkeypatch, module, look_up):
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="wslgpud"))
+    monkeypatch.setattr(module, look_up, nobody)
+    assert trust().group is None

@@ -28,7 +28,7 @@ _HEAD_BYTES = 1 << 16
 _SAID_CHARACTERS = 200
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 #: headers whose values are not secret even if a server echoes them
-_PUBLIC = frozenset({"accept-encoding", "connection", "content-type", "host", "user-agent"})
+_PUBLIC = frozenset({"accept-encoding", "connection", "content-length", "content-type", "host", "user-agent"})
 
 
 class Unreachable(MessageError):  # a network condition
