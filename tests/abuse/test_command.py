@@ -247,6 +247,15 @@ class TestInterop:
         for each in sockets:
             each.close()
 
+    def test_a_socket_is_spoken_to_as_long_as_it_is_ours(self, tmp_path, monkeypatch):
+        place, us = tmp_path / "1_interop", os.geteuid()
+        monkeypatch.setattr(interop, "SOCKET", str(place))
+        with socket.socket(socket.AF_UNIX) as ours:
+            ours.bind(str(place))
+            assert interop.environment({}) == {"WSL_INTEROP": str(place)}
+            monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+            assert ("WSL_INTEROP" in interop.environment({})) is (us == 0), "root's sockets are everybody's"
+
     def test_a_link_or_a_file_is_no_socket(self, tmp_path, monkeypatch):
         monkeypatch.setattr(interop, "SOCKET", str(tmp_path / "none"))
         (tmp_path / "file").touch()
