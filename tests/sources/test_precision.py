@@ -9,9 +9,8 @@ DECIMALS = {
     **dict.fromkeys(("gpu_power_watts", "gpu_power_limit_watts"), 1),
     **{f"gpu_{kind}_ratio": 2 for kind in ("utilization", "memory_utilization", "fan_speed")},
     **{f"gpu_{kind}_utilization_ratio": 2 for kind in ("encoder", "decoder")},
-    **dict.fromkeys(("cpu_seconds", "load1", "load5", "load15", "uptime_seconds"), 2),
+    **dict.fromkeys(("cpu_seconds", "load1", "load5", "load15"), 2),
     **{f"disk_{kind}_time_seconds": 3 for kind in ("read", "write", "io")},
-    "clock_last_jump_seconds": 3,
     **dict.fromkeys(("pressure_waiting_ratio", "pressure_stalled_ratio"), 4),
     **dict.fromkeys(("pressure_waiting_seconds", "pressure_stalled_seconds"), 6),
 }

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -310,6 +311,8 @@ def test_a_worker_is_a_child_with_memory_of_its_own() -> None:
         try:
             folder = Path("/proc", str(child.pid))
             eventually(lambda: (folder / "comm").read_text() == "sleep\n", "the program")
+            child.send_signal(signal.SIGSTOP)  # else its memory still changes while it starts
+            eventually(lambda: (folder / "stat").read_text().split()[2] == "T", "its stop")
             (kib,) = re.findall(r"Pss_Anon: +(\d+) kB", (folder / "smaps_rollup").read_text())
             pages = [int(number) for number in (folder / "statm").read_text().split()]
 

@@ -194,6 +194,7 @@ def trains(terminal: Terminal) -> None:
     told = [json.loads(line) for line in machine.read(WARNINGS).splitlines() if line]
     rules = [message["rule"] for message in told]
     assert rules.index("memory_exhaustion") < rules.index("oom_kill")
+    wait_until(machine, "journalctl --quiet --dmesg | grep -q 'Out of memory: Killed process'")  # read by journald, too
     machine.run("journalctl", "--sync")  # journald itself would, within five minutes
 
 
