@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 def tests_of(root: Path, module: str) -> list[str]:
-    """Return the files with tests of a module, the likeliest first: those that name it, its folder's, the whole's."""
+    """Return the files with tests of a module: first those called like it, which name it, of its folder, of the whole."""
     package, *parts = Path(module).with_suffix("").parts
     parts = [part for part in parts if part != "__init__"]
     parent, name = ".".join([package, *parts[:-1]]), parts[-1] if parts else ""
@@ -76,7 +76,8 @@ def tests_of(root: Path, module: str) -> list[str]:
     files = sorted((root / "tests").rglob("test_*.py"))
     naming = [file for file in files if names_it.search(file.read_text())]
     room = _below(root / "tests", [*folders, *ROOMS.get(parts[0] if parts else "", ())], files)
-    found = [*(file for file in room if file in naming), *naming, *room, *_below(root / "tests", WHOLE, files)]
+    called = [file for file in room if file.stem == f"test_{name}"]
+    found = [*called, *(file for file in room if file in naming), *naming, *room, *_below(root / "tests", WHOLE, files)]
     return [str(file.relative_to(root)) for file in dict.fromkeys(found)]
 
 

@@ -103,3 +103,7 @@ def test_what_names_a_module_comes_before_a_large_room_that_does_not() -> None:
     found = files_of(Path(__file__).parents[2], "wslgpud/cli/stress_screen.py")
 
     assert found.index("tests/stress/test_progress.py") < found.index("tests/live/test_app.py")
+
+
+def test_what_is_called_like_a_module_comes_first() -> None:
+    assert files_of(Path(__file__).parents[2], "wslgpud/cli/alerts.py")[0] == "tests/cli/test_alerts.py"
