@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 def tests_of(root: Path, module: str) -> list[str]:
-    """Return the files with tests of a module: first those called like it, which name it, of its folder, of the whole."""
+    """Return a module's test files: first those called like it, then which name it, of its folder, of the whole."""
     package, *parts = Path(module).with_suffix("").parts
     parts = [part for part in parts if part != "__init__"]
     parent, name = ".".join([package, *parts[:-1]]), parts[-1] if parts else ""
