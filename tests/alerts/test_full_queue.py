@@ -7,26 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.alerts.test_back_off import WALL, Clock
 from tests.alerts.test_dispatcher import Flaky, Waiting
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.config import Alerts
 from wslgpud.words import Message, to_json
-
-WALL = 1_800_000_000.0
-
-
-class Clock:
-    """Both clocks, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def wall(self) -> float:
-        return WALL + self.now
-
-    def mono(self) -> float:
-        return self.now
 
 
 def message(headline: str, level: str = "warning") -> dict[str, Any]:
