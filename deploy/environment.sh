@@ -181,6 +181,8 @@ make_release() {
         echo "the packages above could not be installed; this needs the network, a second time it does not" >&2
         return 1
     fi
+    # As 'wslgpud service install' starts it: no variable or folder of the caller's decides which modules it loads.
+    [ ! -e "$release/bin/wslgpud" ] || sed -i '1s,^#!.*/python[0-9.]*$,& -I,' "$release/bin/wslgpud"
     sync # else a power cut could leave a link to a program without content
     touch "$release/complete"
 }

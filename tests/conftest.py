@@ -85,3 +85,18 @@ def public() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``fit`` find no Python with torch but one that a test names, whatever is installed here."""
+    from wslgpud.cli import fit  # only for tests of commands
+    from wslgpud.stress.find_python import NoTorch, find_python
+    from wslgpud.words import say
+
+    def found(setting: str, environ: object) -> object:
+        if setting:
+            return find_python(setting, {})
+        raise NoTorch(say("stress.python: {path} is not a program", path="/none"))
+
+    monkeypatch.setattr(fit, "find_python", found)

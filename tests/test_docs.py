@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +35,6 @@ def test_every_table_of_the_pages_is_generated_from_what_it_documents() -> None:
     tabled = {page: tables.found((ROOT / page).read_text()) for page in tables.PAGES}
     there = {name: table for found in tabled.values() for name, table in found.items()}
     made = {name: make() for name, make in tables.TABLES.items()}
-    if sys.version_info < (3, 11):
-        # It keeps the arguments of a call until it returns, so fit's simulated tensors are freed later: 0.1 % more.
-        del there["fit_pictures"], made["fit_pictures"]
     assert there == made
     for page in tables.PAGES:
         by_hand = re.sub(r"<!-- \w+: generated.*?<!-- end -->", "", (ROOT / page).read_text(), flags=re.DOTALL)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from wslgpud.alerts.incidents import OpenIncident, after, story
 from wslgpud.alerts.rules import RULES
 from wslgpud.model import MEMORY, Forecast, Health, Level, Number, Sample, Snapshot, SourceReport, Transition
+from wslgpud.risk.levels import BLIND
 from wslgpud.serve.status import line_of
-from wslgpud.verdict import LEVEL, OVER, VERDICT, Verdict, VerdictMetrics, blindness, decide
+from wslgpud.verdict import LEVEL, OVER, VERDICT, Verdict, VerdictMetrics, blindness, decide, unwatched
 from wslgpud.words import ENGLISH, Message, MessageLike, say, translator
 
 GIB = 1 << 30
@@ -147,7 +148,7 @@ def test_a_card_without_room_is_not_fine_before_anybody_knows_how_it_came_to_tha
 
 
 def test_memory_that_cannot_be_read_is_unknown_and_never_ok():
-    verdict = decide([], [], blind="permission denied")
+    verdict = decide([], [], blind={"ram": "permission denied"})
 
     assert verdict.label == "unknown"
     assert str(verdict.message) == "The machine's memory cannot be read: permission denied"
@@ -156,18 +157,76 @@ def test_memory_that_cannot_be_read_is_unknown_and_never_ok():
 def test_a_warning_that_is_seen_outranks_memory_that_is_not():
     lost, noted = (standing("gpu_lost", "gpu0", level) for level in (Level.WARNING, Level.INFO))
 
-    assert decide([], [lost], blind="x").subject == "gpu0"
-    assert decide([], [noted], blind="x").level is None
+    assert decide([], [lost], blind={"ram": "x"}).subject == "gpu0"
+    assert decide([], [noted], blind={"ram": "x"}).level is None
 
 
 def test_why_memory_cannot_be_read_is_what_its_source_says():
-    def said(health: Health, error: MessageLike = "", name: str = "memory") -> MessageLike:
-        return blindness(Snapshot(NOW, 0.0, 1, (SourceReport(name, health, Sample(), 0.0, 0.0, error),)))
+    def said(health: Health, error: MessageLike = "", name: str = "memory", seconds: float = 0.0) -> object:
+        return blindness(Snapshot(NOW, 0.0, 1, (SourceReport(name, health, Sample(), 0.0, seconds, error),)))
 
-    assert said("failed", "permission denied") == "permission denied"
-    assert said("late") == "late"
-    assert said("ok", "slow once") == ""
-    assert said("failed", "no driver", name="gpu") == ""
+    assert said("failed", "permission denied") == {"ram": "permission denied"}
+    assert said("late") == {"ram": "late"}
+    assert said("ok", "slow once") == {}
+    assert said("failed", "no permission", name="gpu") == {"gpu": "no permission"}
+    assert said("absent", "no NVIDIA GPU here", name="gpu") == {}
+    assert said("late", "no answer", name="gpu", seconds=10.0) == {}, "a sleeping card may take that long"
+    assert said("late", "no answer", name="gpu", seconds=10.1) == {"gpu": "no answer"}
+
+
+def test_a_card_that_has_never_been_read_is_not_passed_over_in_silence():
+    verdict = decide([ROOMY], [], blind={"gpu": "no permission"})
+
+    assert (verdict.level, verdict.subject) == (Level.INFO, "gpu")
+    assert str(verdict.message) == "The GPU cannot be read: no permission"
+    seen = Forecast("gpu0", Level.OK, 5 * GIB, 16 * GIB)
+    assert decide([ROOMY, seen], [], blind={"gpu": "no permission"}).level == Level.OK
+
+
+def unread(age: float, level: Level = Level.OK) -> Forecast:
+    return Forecast("gpu0", level, 65 * GIB, 74 * GIB, cause=BLIND, age_seconds=age)
+
+
+@pytest.mark.parametrize(
+    ("age", "before", "level"),
+    [
+        (1.0, Level.OK, Level.INFO),
+        (2.9, Level.OK, Level.INFO),
+        (3.0, Level.OK, Level.WARNING),
+        (4.0, Level.CRITICAL, Level.CRITICAL),
+    ],
+)
+def test_memory_that_is_no_longer_read_is_never_fine_and_no_longer_foretold(age, before, level):
+    verdict = decide([ROOMY, unread(age, before)], [])
+
+    assert (verdict.level, verdict.subject, verdict.cause) == (level, "gpu0", "blind")
+    assert str(verdict.message) == f"GPU 0: no reading for {round(age)} s; 65 of 74 GiB were left"
+    assert "which source is silent" in str(verdict.advice)
+
+
+def test_what_is_told_of_a_blind_card_is_its_incident_and_counted_once():
+    opened = standing("blind", "source:gpu", Level.WARNING)
+    verdict = decide([ROOMY, unread(4.0)], [opened])
+
+    assert (verdict.incident, verdict.also) == (opened.incident.id, 0)
+    read_again = Forecast("gpu0", Level.OK, 65 * GIB, 74 * GIB)
+    assert decide([ROOMY, read_again], [opened]).level == Level.OK, "it waits to be closed"
+    assert decide([ROOMY], [opened]).level == Level.WARNING, "since a restart it has not been read at all"
+
+
+def test_a_driver_that_has_been_silent_for_minutes_speaks_for_its_cards():
+    gone = standing("gpu_driver_gone", "gpu", Level.CRITICAL)
+    verdict = decide([ROOMY, unread(200.0)], [gone, standing("blind", "source:gpu", Level.WARNING)])
+
+    assert (verdict.cause, verdict.also) == ("gpu_driver_gone", 0)
+
+
+def test_without_a_daemon_nothing_is_fine_because_nobody_would_warn():
+    calm, full = decide([ROOMY], []), decide([SOON], [])
+
+    assert unwatched(calm).label == "unknown"
+    assert str(unwatched(calm).message) == ("Not watched: no daemon runs here. Memory is fine: RAM 30 of 50 GiB left")
+    assert unwatched(full) == full
 
 
 forecasts = st.lists(
@@ -200,7 +259,8 @@ def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now_and_always_says_som
     verdict = decide(seen, known)
     worst = [f.level for f in seen]
     for one in known:
-        if story(one.incident.rule) != MEMORY and not one.acknowledged:
+        told = one.incident.rule == BLIND and any(f.resource.startswith("gpu") for f in seen)
+        if story(one.incident.rule) != MEMORY and not one.acknowledged and not told:
             over = one.incident.rule in OVER
             worst.append(min(one.incident.level, Level.INFO) if over else one.incident.level)
 
@@ -221,7 +281,7 @@ def test_metrics_say_it_with_the_figures_of_the_last_change_so_that_no_scrape_ma
     assert (level.spec, level.value) == (LEVEL, 3)
     assert (verdict.spec, verdict.value) == (VERDICT, 1)
     assert verdict.labels[:4] == ("critical", "cgroup:/train", "growth", "python3 train.py (pid 8932)")
-    told.note(decide([], [], blind="x"))
+    told.note(decide([], [], blind={"ram": "x"}))
     assert [reading.spec for reading in told.readings()] == [VERDICT]
 
 

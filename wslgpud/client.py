@@ -22,7 +22,7 @@ NOTE = "daemon.json"
 #: limit for a whole answer
 SECONDS = 3.0
 #: limit for an answer; a year of a hundred series takes 10 MB
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 class Unanswered(MessageError):
@@ -48,7 +48,7 @@ class DaemonClient:
         """Return the answer of the API. Raises Unanswered: it does not answer."""
         target = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
         try:
-            answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MOST_BYTES)
+            answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MAX_BYTES)
         except (ValueError, http_client.ErrorStatus, http_client.Unreachable) as error:
             if isinstance(error.__cause__, PermissionError):
                 raise Unanswered("the daemon at {url} is another user's: use sudo", url=self.url) from error

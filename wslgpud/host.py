@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from wslgpud.security import safe_files
 from wslgpud.words import MessageError, cause, say
 from wslgpud.words.units import one_line
 
+#: far more than a machine has that somebody recorded
+_MAX_RECORDED_FILES = 100_000
 _SCORE = "/proc/self/oom_score_adj"
 #: length limit of a command in a message; a PowerShell script has 20,000 characters
-_LONGEST_COMMAND = 120
+_MAX_COMMAND = 120
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
 
 
@@ -48,7 +51,7 @@ def unprotected(command: Sequence[str]) -> list[str]:
 
 
 #: reads per file, each of up to 64 KiB
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 class NoData(MessageError):
@@ -118,7 +121,7 @@ def output(
     except OSError as error:
         raise SourceError("cannot start {program}: {why}", program=command[0], why=cause(error)) from error
     if done.returncode:
-        line, told = one_line(" ".join(command), _LONGEST_COMMAND), done.stderr.strip()
+        line, told = one_line(" ".join(command), _MAX_COMMAND), done.stderr.strip()
         raise SourceError("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told)
     return done.stdout
 
@@ -146,8 +149,8 @@ class Host:
 
     def read(self, path: str) -> str:
         """Return the text of a file: NoData where it or the process behind it is missing, else SourceError."""
-        data = self._begin(path, MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
+        data = self._begin(path, MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
             raise SourceError("{path} is too long", path=path)
         return data.decode("utf-8", "replace")
 
@@ -243,6 +246,32 @@ class StoppedClock:
         self.mono = lambda: mono_seconds
 
 
+def _refuse_odd_files(folder: Path) -> None:
+    """Raise ValueError for anything but files and folders: a link may lead to what root alone may read."""
+    entries = (os.path.join(where, name) for where, *names in os.walk(folder) for name in (*names[0], *names[1]))
+    for count, path in enumerate(entries):
+        facts = os.lstat(path)
+        if count >= _MAX_RECORDED_FILES or facts.st_size > MAX_BYTES:
+            raise ValueError(say("{path} is too long", path=str(folder) if count >= _MAX_RECORDED_FILES else path))
+        if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+            raise ValueError(say("{path} is neither a file nor a folder", path=path))
+
+
+def _recorded(facts: Mapping[str, Any]) -> bool:
+    from wslgpud.security import shapes
+
+    string, said = shapes.of(str), shapes.record({"error": shapes.of(str)})
+    space = shapes.of(list, lambda numbers: len(numbers) == len(DiskSpace._fields) and all(map(shapes.whole, numbers)))
+    return shapes.record(
+        {"wall": lambda wall: shapes.number(wall) and 0 <= wall < shapes.LATEST_WALL, "mono": shapes.number},
+        {
+            "links": shapes.table(string, string),
+            "disks": shapes.table(string, space),
+            "commands": shapes.table(string, lambda answer: string(answer) or said(answer)),
+        },
+    )(facts)
+
+
 class RecordedHost(Host):
     """A machine in a folder, as ``wslgpud capture`` writes it.
 
@@ -255,8 +284,12 @@ class RecordedHost(Host):
     recorded = True
 
     def __init__(self, folder: str | Path, clock: Clock | None = None) -> None:
+        """Look at the folder, which may come from anyone; OSError, ValueError: it is no recorded machine."""
         self.folder = Path(folder).resolve()  # the NVML probe runs in another folder
-        facts = safe_files.parsed((self.folder / "host.json").read_text())
+        _refuse_odd_files(self.folder)
+        facts = safe_files.parsed(safe_files.contents(self.folder / "host.json", MAX_BYTES))
+        if not _recorded(facts):
+            raise ValueError(say("its host.json lacks something, or says something impossible"))
         super().__init__(self.folder / "root", clock or StoppedClock(facts["wall"], facts["mono"]))
         self._links: Mapping[str, str] = facts.get("links", {})
         self._disks: Mapping[str, list[int]] = facts.get("disks", {})

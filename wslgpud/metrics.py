@@ -54,7 +54,7 @@ RESOURCE_NAMES = NameLimit("cgroup", "resource", CGROUP_NAMES.an_hour, prefix="c
 CULPRIT_NAMES = NameLimit("culprit", "who", 64, summed=True)
 DEVICE_NAMES = NameLimit("network device", "device", 16)
 #: series per machine and metric with user-chosen names that a history may hold
-MOST_SERIES_OF_NAMES = 512
+MAX_SERIES_OF_NAMES = 512
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,9 +224,9 @@ class Forecast:
     ``rate`` is positive while free memory shrinks. ``eta`` is the early, middle and late end of the range, None when
     nothing points to exhaustion; ``probabilities`` gives that of exhaustion within so many seconds. ``cause`` is the
     evidence of the last ``window_seconds`` (growth, steps, pressure, stall, limit, oom, expected, full), or "paused"
-    (no growth for that long), "gone" (the resource no longer exists), or the reason why room came back: "killed"
-    (``who`` is the victim), "refused" (an allocation failed), "freed" (``who`` ended). ``who_kind`` is process, group,
-    tmpfs, ...; ``may_stop`` marks the first growth seen here; ``age_seconds`` is the age of the last sample.
+    (no growth for that long), "blind" (its source is late: the last figures), "gone" (it no longer exists), or why
+    room came back: "killed" (``who`` is the victim), "refused" (an allocation failed), "freed" (``who`` ended).
+    ``who_kind`` is process, group, tmpfs, ...; ``may_stop`` marks the first growth; ``age_seconds`` is the sample's.
     """
 
     resource: str

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Incident, Key, OpenIncident, story
+from wslgpud.alerts.measures import READ_BY
 from wslgpud.alerts.messages import text_now, with_victim
-from wslgpud.alerts.rules import BRAKE, OOM_KILL, UNCLEAN_END
+from wslgpud.alerts.rules import BRAKE, DRIVER_GONE, OOM_KILL, UNCLEAN_END
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, Reading, Snapshot, Transition
 from wslgpud.risk import forecast_messages
-from wslgpud.risk.levels import ENDINGS
+from wslgpud.risk.levels import BLIND, ENDINGS, shown_level
+from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.memory import MemorySource
 from wslgpud.words import HEADLINE_CHARACTERS, Message, MessageLike, say
 
@@ -25,7 +28,9 @@ OVER = frozenset({UNCLEAN_END, "clock_jump"})
 #: a calm verdict mentions for this long what has ended
 NEWS_SECONDS = 120.0
 #: resources that the calm verdict lists; a machine may have hundreds of cgroups
-MOST_ROOMS = 3
+MAX_ROOMS = 3
+#: loading NVIDIA's library and waking a sleeping card take seconds
+GPU_START_SECONDS = 10.0
 
 LEVEL = MetricSpec(
     "verdict_level",
@@ -79,35 +84,71 @@ def decide(
     standing: Iterable[OpenIncident],
     lately: Iterable[Transition] = (),
     *,
-    blind: MessageLike = "",
+    blind: Mapping[str, MessageLike] = MappingProxyType({}),
 ) -> Verdict:
     """Return the verdict on the current forecasts and open incidents; acknowledged ones do not count.
 
-    ``lately`` holds the announcements of the last minutes, newest last; ``blind`` says why memory cannot be read.
+    ``lately`` holds the announcements of the last minutes, newest last; ``blind`` says why the memory of "ram" or "gpu"
+    cannot be read.
     """
     known = list(standing)
     numbers = {one.incident.key: one.incident.id for one in known}
     paused = {o.incident.resource: o for o in known if o.incident.paused is not None}
     # A resource that has stopped growing has no forecast to show; one that still grows comes first.
     silent = {f.resource for f in forecasts if f.resource in paused and paused[f.resource].incident.stands_still(f)}
+    # What the driver's silence hides is told by that.
+    if any(o.incident.rule == DRIVER_GONE and not o.acknowledged for o in known):
+        silent |= {f.resource for f in forecasts if f.resource.startswith("gpu") and f.cause == BLIND}
     speaking = (f for f in forecasts if f.resource not in silent)
-    found = [(_of_forecast(f, f.level, numbers), f.eta_seconds) for f in speaking if f.level > Level.OK]
+    found = [(_of_forecast(f, shown_level(f), numbers), f.eta_seconds) for f in speaking if shown_level(f) > Level.OK]
     found += [(_of_incident(o.incident), None) for o in paused.values() if not o.acknowledged]
     # Memory counts by its forecasts: an incident that is only waiting to be closed is no current problem.
-    others = (o.incident for o in known if story(o.incident.rule) != MEMORY and not o.acknowledged)
+    told_by = {_read_by(f.resource) for f in forecasts}
+    others = (
+        o.incident
+        for o in known
+        if story(o.incident.rule) != MEMORY
+        and not (o.incident.rule == BLIND and o.incident.resource in told_by)
+        and not o.acknowledged
+    )
     found += [(_of_incident(incident), None) for incident in others]
-    if not forecasts and blind:
-        found.append((Verdict(None, say("The machine's memory cannot be read: {why}", why=blind)), None))
+    found += [(one, None) for one in _never_read(forecasts, blind)]
     if not found:
         return _calm(forecasts, list(lately), numbers)
     worst, _ = told = max(found, key=_urgency)
     return worst._replace(also=sum(one is not told and one[0].cause not in OVER for one in found))
 
 
-def blindness(snapshot: Snapshot) -> MessageLike:
-    """Return why a tick could not read the machine's memory; empty where it could."""
-    report = next((one for one in snapshot.reports if one.name == MemorySource.name), None)
-    return "" if report is None or report.health == "ok" else report.error or report.health
+def unwatched(now: Verdict) -> Verdict:
+    """Return the verdict where no daemon runs: however calm it looks, nobody will warn."""
+    if now.level is not None and now.level >= Level.WARNING:
+        return now
+    told = say("Not watched: no daemon runs here. {now}", now=now.message)
+    start = say("{command}   # or: wslgpud run", command="sudo systemctl enable --now wslgpud")
+    return now._replace(level=None, message=told, advice=start)
+
+
+def _never_read(forecasts: Sequence[Forecast], blind: Mapping[str, MessageLike]) -> Iterator[Verdict]:
+    """Yield the memory of which not even an old figure is known."""
+    if "ram" in blind and not forecasts:
+        yield Verdict(None, say("The machine's memory cannot be read: {why}", why=blind["ram"]))
+    if "gpu" in blind and not any(forecast.resource.startswith("gpu") for forecast in forecasts):
+        yield Verdict(Level.INFO, say("The GPU cannot be read: {why}", why=blind["gpu"]), subject="gpu")
+
+
+def blindness(snapshot: Snapshot) -> dict[str, MessageLike]:
+    """Return why a tick could not read the memory of "ram" or "gpu".
+
+    A GPU that is absent is no fault; one whose first answer takes seconds is late by more than its driver's start.
+    """
+    health = {one.name: one for one in snapshot.reports if one.health != "ok"}
+    found = {}
+    if ram := health.get(MemorySource.name):
+        found["ram"] = ram.error or ram.health
+    gpu = health.get(GpuSource.name)
+    if gpu and (gpu.health == "failed" or (gpu.health == "late" and gpu.duration_seconds > GPU_START_SECONDS)):
+        found["gpu"] = gpu.error or gpu.health
+    return found
 
 
 def _urgency(told: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
@@ -120,8 +161,13 @@ def _urgency(told: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
 def _of_forecast(forecast: Forecast, level: Level, numbers: Mapping[Key, int], cause: str = "") -> Verdict:
     """Return the verdict of one forecast; ``numbers`` are those of the open incidents."""
     what, where = (forecast_messages.headline(forecast), forecast_messages.advice(forecast)), forecast.resource
-    number = numbers.get((MEMORY, where))
+    number = numbers.get((BLIND, _read_by(where)) if forecast.cause == BLIND else (MEMORY, where))
     return Verdict(level, *what, where, cause or forecast.cause, forecast.who, forecast.who_pid, number)
+
+
+def _read_by(resource: str) -> str:
+    """Return the source that tells of a resource, as the place of an alert; empty for Windows' memory."""
+    return next((place for kind, place in READ_BY.items() if resource.startswith(kind)), "")
 
 
 def _of_incident(incident: Incident) -> Verdict:
@@ -149,7 +195,7 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
         return _of_forecast(replace(full, level=Level.INFO, cause="full"), Level.INFO, {})
     rooms = tuple(
         say("{resource} {room_bytes}", resource=f.resource, room_bytes=(f.headroom_bytes, f.capacity_bytes))
-        for f in forecasts[:MOST_ROOMS]
+        for f in forecasts[:MAX_ROOMS]
     )
     if not rooms:
         return Verdict(Level.OK, say("Nothing points to trouble"))

@@ -47,6 +47,7 @@ PANELS = {
     "gpu_throttled": ("wslgpud-gpu", "Throttled"),
     "gpu_lost": ("wslgpud-gpu", "State"),
     "gpu_driver_gone": ("wslgpud-daemon", "Sources"),
+    "blind": ("wslgpud-daemon", "Sources"),
     "source_stale": ("wslgpud-daemon", "Sources"),
     "store_failing": ("wslgpud-daemon", "Database"),
     "windows_disk_full": ("wslgpud-overview", "Disks"),

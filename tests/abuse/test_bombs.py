@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.store.made import BYTES, T0, snapshot
-from wslgpud.risk.trace import MOST_LINE_BYTES, TraceError, read_trace
+from wslgpud.risk.trace import MAX_LINE_BYTES, TraceError, read_trace
 from wslgpud.series import export
 from wslgpud.series.export import Piece
 from wslgpud.store import Reader, SeriesRef, Store
 from wslgpud.store.codec import SeriesBlock, decode, pack_sheet
-from wslgpud.store.schema import MOST_TICKS
+from wslgpud.store.schema import MAX_READ_TICKS
 
 #: tells the most memory that a process ever took; getrusage's figure begins with its parent's
 PEAK = "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
@@ -68,7 +68,7 @@ def test_the_memory_that_a_bomb_takes_is_that_of_an_honest_block(tmp_path: Path)
 
 def test_a_count_of_values_is_checked_before_room_is_made_for_them() -> None:
     with pytest.raises(ValueError, match="are possible"):
-        decode(b"", MOST_TICKS + 1, 0)
+        decode(b"", MAX_READ_TICKS + 1, 0)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_recording_of_one_endless_line_is_refused_by_its_line_and_the_limit(tm
     file = tmp_path / "bomb.jsonl.gz"
     file.write_bytes(gzip.compress(body, 9))
 
-    with pytest.raises(TraceError, match=rf"bomb\.jsonl\.gz, line [12]: .*{MOST_LINE_BYTES:,} bytes"):
+    with pytest.raises(TraceError, match=rf"bomb\.jsonl\.gz, line [12]: .*{MAX_LINE_BYTES:,} bytes"):
         list(read_trace(file))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.alerts.ticks import oom_kill, tick
-from wslgpud.alerts.rules import FLOOD_SECONDS, MOST_NEWS, OOM_KILL, RuleEngine
+from wslgpud.alerts.rules import FLOOD_SECONDS, MAX_NEWS, OOM_KILL, RuleEngine
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Level
@@ -117,7 +117,7 @@ def test_root_s_many_leave_a_quarter_of_the_places_to_many_users_in_turn(machine
 
 
 def test_a_wide_tree_of_a_user_s_uses_up_nobody_else_s_looks(machine, monkeypatch):
-    monkeypatch.setattr(cgroups, "_MOST_FOLDERS", 100)
+    monkeypatch.setattr(cgroups, "_MAX_FOLDERS", 100)
     machine.add(USER, 1001)
     machine.add(OTHER, 1002)
     for i in range(300):
@@ -160,7 +160,7 @@ def test_a_loop_of_kills_in_one_s_own_groups_is_told_twenty_times_and_another_s_
     told = []
     for second in range(100):
         told += news(engine, 1000.0 + second, [f"{USER}/loop{second}-{i}" for i in range(10)])
-    assert len(told) == MOST_NEWS
+    assert len(told) == MAX_NEWS
 
     assert news(engine, 1200.0, [f"{OTHER}/training"]) == [f"cgroup:{OTHER}/training"]
     assert news(engine, 1201.0, ["/system.slice/docker-a.scope"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from wslgpud.cli import app
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Level
+from wslgpud.sampling.capture import capture
 from wslgpud.security import safe_files
 from wslgpud.series.plots import plot_replays
 from wslgpud.store import Store
@@ -97,6 +99,25 @@ def test_a_draft_that_is_swapped_for_a_link_is_written_all_the_same(tmp_path: Pa
         draft.write_text("ours")
 
     assert victim.read_text() == "root's"
+
+
+def test_a_folder_that_is_swapped_for_a_link_once_it_is_made_gets_no_machine(
+    machine: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, target, make = tmp_path / "victim", tmp_path / "captured", Path.mkdir
+    victim.mkdir()
+
+    def swapped(path: Path, *arguments: Any, **options: Any) -> None:
+        make(path, *arguments, **options)
+        if path == target:
+            path.rename(tmp_path / "aside")
+            path.symlink_to(victim)
+
+    monkeypatch.setattr(Path, "mkdir", swapped)
+    with pytest.raises(NotADirectoryError):
+        capture(machine, target)
+
+    assert [*victim.iterdir()] == []
 
 
 def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:

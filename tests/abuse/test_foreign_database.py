@@ -117,7 +117,7 @@ def test_a_connection_that_reads_can_neither_write_nor_run_code_of_the_file(file
 
 def test_a_statement_that_would_take_for_ever_is_ended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that lie billions of years apart make the search for them endless, without any code."""
-    monkeypatch.setattr(engines, "MOST_STEPS", 20_000_000)
+    monkeypatch.setattr(engines, "MAX_STEPS", 20_000_000)
     spoil(
         file,
         "INSERT INTO rollup_minute VALUES (0, 1, 1, 0, '', X'01', X'00', X'00', X'00', X'00')",
@@ -136,7 +136,7 @@ def test_a_statement_of_ours_has_time_enough(
 ) -> None:
     """A row of the query below takes about twelve steps."""
     monkeypatch.setattr(engines, "_STEPS_A_LOOK", 1000)
-    monkeypatch.setattr(engines, "MOST_STEPS", most * 1000)
+    monkeypatch.setattr(engines, "MAX_STEPS", most * 1000)
     count = ENDLESS.replace("FROM n)", "FROM n WHERE x < 1000)") + " count(*) FROM n"
     with Reader(str(file)) as reader:
         if ended:

@@ -190,8 +190,8 @@ def false_daemon(folder: Path, text: bytes, pause_seconds: float = 0.0) -> socke
 def test_an_answer_without_end_is_read_no_further_than_a_daemon_has_to_say(
     tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert client.MOST_BYTES <= 64 << 20
-    monkeypatch.setattr(client, "MOST_BYTES", 1 << 20)
+    assert client.MAX_BYTES <= 64 << 20
+    monkeypatch.setattr(client, "MAX_BYTES", 1 << 20)
     with false_daemon(tmp_path, text):
         (said,) = complaints(tmp_path)
 

@@ -22,7 +22,7 @@ from tests.alerts.ticks import START, fold, transition
 from tests.stress.support import night
 from tests.support.daemons import Running, daemon, eventually
 from wslgpud.alerts.channels import Channel, DeliveryError
-from wslgpud.alerts.dispatcher import MOST_WAITING, Dispatcher
+from wslgpud.alerts.dispatcher import MAX_WAITING, Dispatcher
 from wslgpud.alerts.incidents import IncidentLedger, after
 from wslgpud.config import StoreSettings, Stress
 from wslgpud.host import Host
@@ -234,13 +234,13 @@ def test_a_flood_for_a_channel_that_is_down_is_bounded_and_what_matters_most_goe
         for number in range(5000, 5100):
             shelf.waiting[number] = Parcel(number, {"level": "warning", "headline": ""})
             dispatcher.wake()
-            eventually(lambda: len(shelf.waiting) <= MOST_WAITING, "the bound")
+            eventually(lambda: len(shelf.waiting) <= MAX_WAITING, "the bound")
         dispatcher.close(10)
 
     levels = Counter(parcel.payload["level"] for parcel in shelf.waiting.values())
-    assert levels == {"emergency": 1, "critical": 1, "warning": MOST_WAITING - 2}
+    assert levels == {"emergency": 1, "critical": 1, "warning": MAX_WAITING - 2}
     assert max(shelf.waiting) == 5099, "of equals the newest"
-    assert dispatcher.counts["down", "dropped"] == 2002 + 100 - MOST_WAITING
+    assert dispatcher.counts["down", "dropped"] == 2002 + 100 - MAX_WAITING
     assert sum("more than 500 messages are queued" in said for said in caplog.messages) == 1
 
 

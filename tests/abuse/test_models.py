@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.advise.fit import config_json, gguf, shape
-from wslgpud.advise.fit.shape import ShapeError, of
+from wslgpud.advise.fit import config_json, gguf, model_files
+from wslgpud.advise.fit.model_files import of
+from wslgpud.advise.fit.quantization import ShapeError
 
 MIB = 1 << 20
 #: the limit of each kind of header here, instead of 64 and 100 MiB, and what reading to it may take
-LIMIT_BYTES, MOST_BYTES = MIB, 16 * MIB
+LIMIT_BYTES, MAX_BYTES = MIB, 16 * MIB
 TERABYTE = 1 << 40
 
 
@@ -88,9 +89,9 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object], str]] = {
 def test_a_model_made_to_harm_is_refused_in_one_line(
     tmp_path: Path, name: str, plant: Callable[[Path], object], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf, "MOST_HEADER_BYTES", LIMIT_BYTES)
-    monkeypatch.setattr(shape, "MOST_HEADER_BYTES", LIMIT_BYTES)
-    monkeypatch.setattr(config_json, "MOST_HEADER_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(gguf, "MAX_HEADER_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(model_files, "MAX_HEADER_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(config_json, "MAX_HEADER_BYTES", LIMIT_BYTES)
     plant(tmp_path / name)
     tracemalloc.start()
     try:
@@ -101,4 +102,4 @@ def test_a_model_made_to_harm_is_refused_in_one_line(
         tracemalloc.stop()
 
     assert len(str(refused.value).splitlines()) == 1
-    assert most < MOST_BYTES
+    assert most < MAX_BYTES

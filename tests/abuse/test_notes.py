@@ -18,8 +18,8 @@ from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from wslgpud import client
-from wslgpud.active_runs.note_reader import MOST_NOTES, MOST_NOTES_A_USER, RunNotes
-from wslgpud.active_runs.notes import MOST_ENTRIES, PLACES, RUNS, Claim, Note, name_of
+from wslgpud.active_runs.note_reader import MAX_NOTES, MAX_NOTES_A_USER, RunNotes
+from wslgpud.active_runs.notes import MAX_ENTRIES, PLACES, RUNS, Claim, Note, name_of
 from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import Control, ControlFile
@@ -125,10 +125,10 @@ def test_a_flood_of_files_costs_nothing_once_it_is_there_and_hides_nobodys_note(
 
 
 def test_listing_ends_after_so_many_entries(tmp_path: Path) -> None:
-    for number in range(2 * MOST_ENTRIES):
+    for number in range(2 * MAX_ENTRIES):
         (tmp_path / str(number)).touch()
     with safe_files.Folder(tmp_path) as folder:
-        assert len(folder.names(MOST_ENTRIES)) == MOST_ENTRIES
+        assert len(folder.names(MAX_ENTRIES)) == MAX_ENTRIES
 
 
 @needs_root
@@ -149,7 +149,7 @@ def test_one_users_notes_displace_nobody_elses(host: Elsewhere) -> None:
             safe_files.Folder.opened = real
 
     assert opened[0] == name_of("guard", os.getpid())
-    assert len(opened) <= 1 + MOST_NOTES_A_USER < MOST_NOTES
+    assert len(opened) <= 1 + MAX_NOTES_A_USER < MAX_NOTES
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from wslgpud import client
 from wslgpud.advise.doctor import torches
-from wslgpud.advise.fit import shape
+from wslgpud.advise.fit import model_files
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.wslconfig import files
 from wslgpud.advise.wslconfig.check import remarks
@@ -35,7 +35,7 @@ from wslgpud.config import Alerts, ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.probes import wsl_config
 from wslgpud.serve import otlp, webconfig
-from wslgpud.sources import decimal, disk, processes, table, whole
+from wslgpud.sources import decimal, disk, parse_uint, processes, table
 from wslgpud.store import engines
 from wslgpud.store.errors import UnwritableError
 from wslgpud.store.records import SeriesRef, matcher, stress_from_json, stress_to_json
@@ -218,7 +218,7 @@ class TestTextsOfTheSystem:
     @given(st.text())
     def test_words_and_numbers(self, text: str) -> None:
         for value in table(text).values():
-            number, fraction = whole(value), decimal(value)
+            number, fraction = parse_uint(value), decimal(value)
             assert number is None or 0 <= number < 10**18
             assert fraction is None or (math.isfinite(fraction) and fraction >= 0)
 
@@ -312,6 +312,6 @@ def test_weights_of_a_model(data: bytes) -> None:
         file = Path(folder) / "model.safetensors"
         file.write_bytes(data)
         try:
-            shape.of(str(file))
-        except shape.ShapeError as refusal:
+            model_files.of(str(file))
+        except model_files.ShapeError as refusal:
             assert str(refusal)

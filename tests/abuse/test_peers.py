@@ -109,7 +109,7 @@ def test_what_never_ends_ends_at_the_deadline(fetch, behaviour):
 @client
 @cases(FLOODS)
 def test_a_flood_is_cut_off_at_a_size(fetch, behaviour, monkeypatch):
-    monkeypatch.setattr(windows, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(windows, "MAX_BYTES", 1 << 20)
     with hostile(behaviour) as server, memory() as peak:
         failed(fetch, server.url, PATIENT)
         assert peak() < 4 << 20
@@ -128,7 +128,7 @@ def test_a_refusal_becomes_one_short_line(fetch, behaviour):
     with hostile(behaviour) as server, memory() as peak:
         assert "answered" in failed(fetch, server.url, PATIENT)
         assert len(server.asked) == 1  # no second try with more credentials
-        assert peak() < 4 * windows.MOST_BYTES
+        assert peak() < 4 * windows.MAX_BYTES
 
 
 @client
@@ -307,7 +307,7 @@ def test_an_address_keeps_its_password_to_itself():
     "behaviour", [ENDLESS["a dripping body"], FLOODS["body"], REFUSALS["escapes"]], ids=["drip", "flood", "escapes"]
 )
 def test_whoever_takes_the_port_of_a_daemon_that_died_gets_nothing_out_of_who_asks_it(behaviour, monkeypatch, tmp_path):
-    monkeypatch.setattr(daemons, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(daemons, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(daemons, "SECONDS", HASTY)
     said: list[str] = []
     with hostile(behaviour) as server:

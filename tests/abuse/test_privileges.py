@@ -398,12 +398,12 @@ class TestTheDoctor:
 
 class TestLookingForPythons:
     def test_a_home_with_very_many_folders_costs_a_bounded_look(self, tmp_path: Path) -> None:
-        for number in range(find_python.MOST_FOLDERS + 500):
+        for number in range(find_python.MAX_FOLDERS + 500):
             (tmp_path / f"{number:05}").mkdir()
 
         found = [python for python in candidates({}, [tmp_path]) if tmp_path in python.parents]
 
-        assert len(found) <= find_python.MOST_FOLDERS + len(find_python.BELOW_HOME)
+        assert len(found) <= find_python.MAX_FOLDERS + len(find_python.BELOW_HOME)
 
     @needs_root
     def test_root_follows_no_link_of_a_users_while_it_looks_around(self, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.store.made import T0, FakeClock, snapshot
 from tests.support.daemons import Running, daemon, eventually
 from wslgpud.config import Config, Sampling, StoreSettings
 from wslgpud.host import Host
-from wslgpud.metrics import CGROUP_NAMES, MOST_SERIES_OF_NAMES, OTHER, PROGRAM_NAMES, MetricSpec
+from wslgpud.metrics import CGROUP_NAMES, MAX_SERIES_OF_NAMES, OTHER, PROGRAM_NAMES, MetricSpec
 from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.cardinality import CardinalityLimiter, NameSlots
 from wslgpud.serve.metrics_text import families
@@ -186,8 +186,8 @@ def test_a_history_has_so_many_series_of_names_and_no_more(tmp_path: Path) -> No
             assert store.flush()
         found = {dict(ref.labels)["program"]: point.value for ref, point in store.reader.latest().items()}
 
-    assert rows(file, "made_named%") == MOST_SERIES_OF_NAMES + 1
-    assert found[OTHER] == 1000 - MOST_SERIES_OF_NAMES, "the rest is one series"
+    assert rows(file, "made_named%") == MAX_SERIES_OF_NAMES + 1
+    assert found[OTHER] == 1000 - MAX_SERIES_OF_NAMES, "the rest is one series"
 
 
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_series_go_when_nothing_is_kept_of_them_and_names_when_too_many_were_not
     file, clock = tmp_path / "wslgpud.db", FakeClock(T0)
     keep = StoreSettings(raw_days=1, minute_days=2, hour_days=4)
     with Store(file, keep, host_name="pc", clock=clock) as store:
-        first = {(NAMED, f"n{n}"): 1 for n in range(MOST_SERIES_OF_NAMES)}
+        first = {(NAMED, f"n{n}"): 1 for n in range(MAX_SERIES_OF_NAMES)}
         store.append(snapshot(T0, first))
         store.append(snapshot(T0 + 1800, {(NAMED, "n7"): 1}))
         assert store.flush()
@@ -296,6 +296,6 @@ def test_the_readers_of_other_programs_hold_no_series_either(tmp_path: Path) -> 
     crowded(file, "pc")
     with Reader(str(file)) as reader:
         listed = reader.series(host="pc")
-        assert len(listed) == 2 * MOST_SERIES_OF_NAMES
+        assert len(listed) == 2 * MAX_SERIES_OF_NAMES
         assert reader.series('program_resident_bytes{program="n31999"}', "pc"), "any is found by its name"
         assert reader.hosts() == ["elsewhere", "pc"]

@@ -6,6 +6,7 @@ The statements of ``RECIPE`` are those that the store's README gives.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from tests.store.made import BYTES, T0, snapshot
-from wslgpud.store import Reader, Store
+from tests.store.made import BYTES, T0, snapshot, until
+from tests.support.hostile import Peer, rude
+from wslgpud.store import Reader, Store, StoreError, engines
+from wslgpud.store.engines import APPLICATION_ID
 
 pytestmark = pytest.mark.servers
 
@@ -175,3 +178,68 @@ def test_a_series_that_another_machine_has_put_under_our_name_is_not_written_int
 
     (row,) = run("SELECT data FROM batch")
     assert "65540" not in str(row[0])
+
+
+def test_a_lock_that_another_role_holds_delays_the_copy_and_not_the_watching(
+    shared: dict[str, str], run: Run, tmp_path: Path
+) -> None:
+    (ours,) = run("SELECT oid::int FROM pg_namespace WHERE nspname = 'box_a'", "box_b")[0]
+    lock = text(f"SELECT pg_advisory_lock({APPLICATION_ID}, {ours})")
+    their_engine = create_engine(shared["box_b"], poolclass=NullPool)
+    with their_engine.connect() as theirs:
+        theirs.execute(lock)
+        with Store(shared["box_a"], host_name="pc", own_file=tmp_path / "wslgpud.db") as store:
+            store.append(snapshot(T0, {(BYTES, "free"): 1}))
+            assert store.flush()
+            until(lambda: run("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+            assert store.stats().replication_queue_ticks is None
+            theirs.close()
+            until(lambda: store.stats().replication_queue_ticks == 0 or store._central.writer.wake())
+
+    assert values(shared["box_a"]) == [1]
+
+
+#: what a server says until the first statement: no password, its version, ready (PostgreSQL's protocol, 55.2)
+_PARAMETERS = {"server_version": "15.4", "client_encoding": "UTF8", "standard_conforming_strings": "on"}
+_NO_TLS, _NOTHING = b"N", struct.pack("!I", 0)
+
+
+def _message(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack("!I", len(body) + 4) + body
+
+
+def _welcome(peer: Peer) -> None:
+    peer.connection.recv(1 << 12)
+    peer.say(_NO_TLS)
+    peer.connection.recv(1 << 12)
+    peer.say(_message(b"R", _NOTHING))
+    for name, value in _PARAMETERS.items():
+        peer.say(_message(b"S", f"{name}\0{value}\0".encode()))
+    peer.say(_message(b"K", 2 * _NOTHING) + _message(b"Z", b"I"))
+    peer.connection.recv(1 << 12)
+
+
+NEVER: dict[str, Callable[[Peer], None]] = {
+    "silence": Peer.silence,
+    "remarks without end": lambda peer: peer.for_ever(_message(b"N", b"SNOTICE\0VNOTICE\0C00000\0Mx\0\0"), 0.01),
+}
+
+
+@pytest.mark.parametrize("never", NEVER.values(), ids=NEVER)
+def test_a_server_that_never_answers_a_statement_is_told_and_holds_up_nobody(
+    never: Callable[[Peer], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def behave(peer: Peer) -> None:
+        _welcome(peer)
+        never(peer)
+
+    monkeypatch.setattr(engines, "ANSWER_SECONDS", 0.5)
+    with rude(behave) as server:
+        target = f"postgresql+psycopg://me:word@{server.place}/db"
+        with Store(target, host_name="pc", own_file=tmp_path / "wslgpud.db") as store:
+            store.append(snapshot(T0, {(BYTES, "free"): 1}))
+            assert store.flush()
+            until(lambda: "did not answer within" in str(store.stats().error))
+            assert "word" not in str(store.stats().error)
+        with pytest.raises(StoreError, match="did not answer within"):
+            Reader(target)

@@ -30,6 +30,7 @@ from wslgpud.host import Host, SystemClock
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command
 from wslgpud.security.shapes import LINES, MalformedError, check_line
+from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.store import Store
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import conditions, parent, schedule
@@ -174,6 +175,19 @@ class TestWhatAWorkerSays:
         assert said in failure
         assert hung is None
         assert grown_kib < 150 << 10
+
+    @pytest.mark.parametrize("left", ["", "os.setsid(); "], ids=["in its group", "in a session of its own"])
+    def test_what_the_worker_leaves_behind_with_its_pipes_neither_delays_nor_fails_its_run(self, left: str) -> None:
+        """Until it had been silent for too long, though the worker had come to its end."""
+        script = (
+            'import os, sys, time\nsys.stdin.readline()\nprint(\'{"event": "begin"}\', flush=True)\n'
+            f"if os.fork() == 0:\n    {left}time.sleep(60)\n    os._exit(0)\n"
+            'print(\'{"event": "end", "outcome": "done"}\', flush=True)\nos._exit(0)'
+        )
+        done = supervise(Command([sys.executable, "-c", script], {}), dict, deadline_seconds=300.0)
+
+        assert done.failure == ""
+        assert [line["event"] for line in done.lines] == ["begin", "end"]
 
     def test_beats_that_come_too_fast_are_not_passed_on(self) -> None:
         heard: list[Any] = []
@@ -351,15 +365,15 @@ def test_a_users_millions_of_open_files_hide_no_others_program_and_cost_a_bounde
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times per second a run checks for others that want the card; two million took it 15 s each time."""
-    monkeypatch.setattr(conditions, "MOST_FILES_A_USER", 1000)
-    monkeypatch.setattr(conditions, "MOST_FILES", 300)
+    monkeypatch.setattr(conditions, "MAX_FILES_A_USER", 1000)
+    monkeypatch.setattr(conditions, "MAX_FILES", 300)
     host = Counted(tmp_path)
     for pid in range(100, 120):
         process_of(host, pid, uid=12345, files=500)
     process_of(host, 99, uid=12346, files=200)
     process_of(host, 121, uid=12346, files=200)
 
-    found = conditions.users(host, own_pid=2)
+    found = conditions.users(OwnedFiles(host), own_pid=2)
 
     assert {"python3 (pid 99)", "python3 (pid 121)"} <= {*found}
     assert host.looks <= 1000 + 300 + 20 * conditions.MANY_FILES + 2 * 200

@@ -32,6 +32,8 @@ from wslgpud.security import terminal
 from wslgpud.sources.identity import identity
 from wslgpud.words.units import printable
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 ROOT = Path(__file__).parent.parent.parent
 #: What Rich writes itself: colours, and for its bars the cursor.
 OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[2K|\x1b\[1A|\r")
@@ -257,7 +259,10 @@ def test_markup_in_a_string_is_text_for_the_console_of_every_command() -> None:
 
 #: Programs whose standard output is a pipe to us, or that pass a guarded command's own output on unchanged.
 #: Whatever they print of others is made harmless where it is read, or where they write it (``os.write``).
-SPEAK_TO_PIPES = ("probes/", "stress/worker/", "advise/doctor/torch_probe.py", "alerts/channels/apprise_worker.py")
+SPEAK_TO_PIPES = (
+    *("probes/", "stress/worker/", "advise/fit/tracer/"),
+    *("advise/doctor/torch_probe.py", "alerts/channels/apprise_worker.py"),
+)
 OWN_WRITERS = {
     "output.py": {"sys.stdout", "sys.stderr"},
     "cli/console.py": {"rich.Console"},

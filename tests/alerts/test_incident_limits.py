@@ -86,12 +86,12 @@ def test_a_second_event_is_a_row_after_half_a_minute_and_a_second_paused_job_at_
     ledger.take(1, kill(1))
     ledger.take(2, brake(1, job=1))
 
-    assert ledger.fit(kill(30.9)) is None
-    again = ledger.fit(kill(31))
+    assert ledger.reconcile(kill(30.9)) is None
+    again = ledger.reconcile(kill(31))
     assert again is not None
     assert (again.old, again.new) == (CRITICAL, CRITICAL)
-    assert ledger.fit(brake(100, job=1)) is None
-    assert ledger.fit(brake(2, job=2)) == replace(brake(2, job=2), old=CRITICAL)
+    assert ledger.reconcile(brake(100, job=1)) is None
+    assert ledger.reconcile(brake(2, job=2)) == replace(brake(2, job=2), old=CRITICAL)
 
 
 def test_a_kill_is_dated_by_the_kernel_and_was_warned_of_only_by_an_earlier_warning() -> None:

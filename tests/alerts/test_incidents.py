@@ -142,8 +142,8 @@ def test_the_end_of_an_incident_whose_beginning_was_purged_is_none() -> None:
 def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
     ledger = IncidentLedger(fold([(1, transition(1, OK, WARNING))]), 0.0, START)
 
-    assert ledger.fit(transition(9, OK, WARNING)) is None
-    row = ledger.fit(transition(9, OK, CRITICAL))
+    assert ledger.reconcile(transition(9, OK, WARNING)) is None
+    row = ledger.reconcile(transition(9, OK, CRITICAL))
     assert row is not None
     assert (row.old, row.new) == (WARNING, CRITICAL)
     assert ledger.take(2, row)[0].id == 1
@@ -190,14 +190,14 @@ def test_a_kill_stays_open_for_as_long_as_a_burst_lasts_however_often_the_daemon
 def test_a_second_victim_is_a_row_of_the_same_incident_but_not_one_every_second() -> None:
     ledger = IncidentLedger([], 0.0, START)
 
-    first = ledger.fit(kill(1))
+    first = ledger.reconcile(kill(1))
     assert first is not None
     ledger.take(1, first)
-    assert ledger.fit(kill(2)) is None
-    again = ledger.fit(kill(40))
+    assert ledger.reconcile(kill(2)) is None
+    again = ledger.reconcile(kill(40))
     assert again is not None
     assert ledger.take(2, again)[0].id == 1
-    assert ledger.fit(transition(50, OK, WARNING)) is not None
+    assert ledger.reconcile(transition(50, OK, WARNING)) is not None
 
 
 wanted = st.lists(
@@ -221,7 +221,7 @@ def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_inciden
         t += later
         if number == restart:
             ledger = IncidentLedger(fold(rows), t, START + t)
-        row = ledger.fit(transition(t, OK, level, resource=resource, rule=rule))
+        row = ledger.reconcile(transition(t, OK, level, resource=resource, rule=rule))
         if row is not None:
             rows.append((number, row))
             ledger.take(number, row)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, oom_kill, tick
 from wslgpud.alerts.measures import GroupCount, KillCounters, MeasureContext, Signal, UnnamedKill
-from wslgpud.alerts.oom_kills import LEAST_BYTES, kills_by_group, oom_kills, victim
+from wslgpud.alerts.oom_kills import MIN_BYTES, kills_by_group, oom_kills, victim
 from wslgpud.alerts.rules import RuleEngine
 from wslgpud.model import Health, Level, ProcessSample, Reading, Snapshot
 from wslgpud.sources import cgroups, memory
@@ -42,7 +42,7 @@ def test_a_victim_was_there_is_gone_took_its_memory_along_and_was_in_the_group(
         p
         for p in before
         if p not in now
-        and p.held_bytes >= LEAST_BYTES
+        and p.held_bytes >= MIN_BYTES
         and (not group or not p.cgroup or p.within(group))
         and (freed is None or 2 * freed >= p.held_bytes)
     ]
@@ -54,7 +54,7 @@ def test_a_victim_was_there_is_gone_took_its_memory_along_and_was_in_the_group(
 def test_of_those_that_are_gone_the_one_that_was_known_to_grow_is_the_victim(
     before: list[ProcessSample], data: st.DataObject
 ) -> None:
-    gone = [p for p in before if p.held_bytes >= LEAST_BYTES]
+    gone = [p for p in before if p.held_bytes >= MIN_BYTES]
     if gone:
         grower = data.draw(st.sampled_from(gone))
         kill = UnnamedKill(0, 0, 1, tuple(before), growing=grower.pid)

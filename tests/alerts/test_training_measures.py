@@ -49,7 +49,7 @@ def test_each_new_retry_is_an_event() -> None:
 
 
 def test_of_sequences_that_will_not_fit_the_largest_lack_counts() -> None:
-    lacks = [Reading(metrics.LONGEST_LACKS, mib * MIB, labels) for labels, mib in ((ONE, 200), (TWO, 300))]
+    lacks = [Reading(metrics.MAX_LACKS, mib * MIB, labels) for labels, mib in ((ONE, 200), (TWO, 300))]
     facts = {"program": "other.py", "pid": 8, "lacking_bytes": 300 * MIB}
 
     assert measured(training_measures.lengths, tick(1, *lacks), trained={"gpu0", "gpu1"}) == [

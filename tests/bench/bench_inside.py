@@ -22,7 +22,7 @@ from timeit import repeat
 from types import SimpleNamespace
 
 from tests.training.judging import Verdict, judge, watched
-from wslgpud.training.companion import MOST_CARDS, READ_SECONDS, Companion, Floors
+from wslgpud.training.companion import MAX_CARDS, READ_SECONDS, Companion, Floors
 
 PROGRAMS = Path(__file__).parents[1] / "training" / "programs.py"
 
@@ -44,13 +44,13 @@ def cost() -> int:
     tracemalloc.start()
     full = Companion()
     for step in range(60_000):  # more than the coarsest blocks cover
-        for name in ("ram", *map(str, range(MOST_CARDS))):
+        for name in ("ram", *map(str, range(MAX_CARDS))):
             full._floors.setdefault(name, Floors()).add(step, 1 << 33, 1 << 34)
     held = tracemalloc.get_traced_memory()[0]
     one.close()
     share = read / READ_SECONDS
     print(f"a step that is counted: {counted * 1e6:.2f} us; a reading of host memory: {read * 1e6:.0f} us, ", end="")
-    print(f"at most every {READ_SECONDS:g} s: {share:.3%} of one core; {held >> 10} KiB for RAM and {MOST_CARDS} cards")
+    print(f"at most every {READ_SECONDS:g} s: {share:.3%} of one core; {held >> 10} KiB for RAM and {MAX_CARDS} cards")
     return 0
 
 

@@ -35,7 +35,9 @@ def stream(samples, gpus, growing, processes=30):
                 for g in range(gpus)
             ),
             processes=tuple(
-                ProcessSample(100 + p, 1, "python", int(GIB * used) + p, 0, command=f"python work{p % 7}.py")
+                ProcessSample(
+                    100 + p, 1, "python", int(GIB * used) + p, 0, 1000 + p % 2, command=f"python work{p % 7}.py"
+                )
                 for p in range(processes)
             ),
         )

@@ -29,7 +29,7 @@ STEP_SECONDS = 0.25
 #: a command that takes longer than this was late
 PATIENCE_SECONDS = 2.0
 #: time limit for the ballast to be ready; from the job's start to the ballast's exit; to the end of the run
-READY_SECONDS, ROOM_SECONDS, LONGEST_SECONDS = 120.0, 20.0, 50.0
+READY_SECONDS, ROOM_SECONDS, MAX_SECONDS = 120.0, 20.0, 50.0
 ALICE = "alice"
 #: with the default OOM score: the observer itself has -1000
 AS_ALICE = ("choom", "-n", "0", "--", "setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--init-groups")
@@ -299,7 +299,7 @@ def watch(scenario: str) -> dict[str, object]:
             with suppress(OSError):
                 ballast.process.stdin.close()
         over = job.ended is not None and (ballast.ended is not None or now - job.ended > 3)
-        if over or now - begun > LONGEST_SECONDS:
+        if over or now - begun > MAX_SECONDS:
             break
     slow, longest = shell.slow(begun, now)
     kills = kernel_kills()[before:]

@@ -26,7 +26,7 @@ from wslgpud.risk.trace import read_trace
 
 GRACE_SECONDS = 10.0
 NEEDED_SECONDS = {Level.WARNING: 15.0, Level.CRITICAL: 5.0}
-LONGEST_LEAD_SECONDS = 300.0
+MAX_LEAD_SECONDS = 300.0
 
 Changes = Mapping[str, Sequence[tuple[float, Level]]]
 
@@ -131,7 +131,7 @@ class Score:
                 continue
             self.alarms_before_events += 1
             if event <= end + GRACE_SECONDS:
-                lead = max(lead, min(LONGEST_LEAD_SECONDS, event - start))
+                lead = max(lead, min(MAX_LEAD_SECONDS, event - start))
             else:
                 false += 1
         self.leads.append(lead)

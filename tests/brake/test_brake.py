@@ -6,7 +6,7 @@ import os
 import pwd
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from tests.alerts.ticks import START, tick
 from tests.brake.real_jobs import US, below, python, running, states
 from tests.support.daemons import eventually, wslgpud
 from wslgpud.brake import brake as at_work
-from wslgpud.brake import pauser
+from wslgpud.brake import pauser, watchdog
 from wslgpud.brake.brake import Brake, allowed_users
 from wslgpud.brake.commands import CommandFile
-from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.process_scan import ProcessListing
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
@@ -70,7 +70,14 @@ class Stage:
         self.left = 500 * MIB
         if self.brake._history._scans:  # empty if RAM is not guarded
             self.brake._history._scans[-1].left_bytes["ram"] = 600 * MIB  # type: ignore[index]
+            self.shortage_began(600 * MIB)
         return self.tick(self.ram(Level.CRITICAL), seconds=3.0)
+
+    def shortage_began(self, left_bytes: int) -> None:
+        """Have all that went before be of no account."""
+        since = self.brake._reach._since
+        if since is not None:
+            self.brake._reach._since = since._replace(left_bytes=left_bytes, beyond_bytes=0)
 
     def value(self, name: str, *labels: str) -> float | None:
         found = {(r.spec.name, r.labels): r.value for r in self.brake.readings()}
@@ -300,6 +307,7 @@ def test_a_process_of_the_same_name_that_stopped_growing_is_left_alone(stage, jo
 
     with running(*python(GROWS), stdin=subprocess.PIPE) as earlier:
         stage.tick(ram(Level.WARNING, 250 + loaded_mib))
+        stage.shortage_began((250 + loaded_mib) * MIB)
         take(earlier, loaded_mib)
         stage.tick(ram(Level.WARNING, 250), seconds=4.0)
         take(job, 100)
@@ -325,7 +333,9 @@ def fill_tmpfs(
         return stage.tick(stage.ram(Level.CRITICAL, headroom_bytes=left_mib * MIB), seconds=0.1)
 
     monkeypatch.setattr(at_work, "scan", in_a_scope)
-    return [sample(left) for left in left_mib]
+    first = sample(left_mib[0])
+    stage.shortage_began(left_mib[0] * MIB)
+    return [first, *(sample(left) for left in left_mib[1:])]
 
 
 def test_a_job_that_fills_files_in_ram_is_paused_by_its_cgroup_until_a_quarter_more_is_free(
@@ -513,9 +523,9 @@ def test_a_program_that_reports_its_vram_itself_is_found_whatever_those_of_other
 
 
 def test_a_card_that_filled_fast_must_have_as_much_room_again_also_if_ram_grew_before(stage, job) -> None:
-    stage.vram[job.pid] = 1000
+    stage.vram[job.pid] = 9000
     stage.tick(stage.ram(), card(stage, job, 450, level=Level.WARNING))
-    stage.vram[job.pid] = 1150
+    stage.vram[job.pid] = 9150
     stage.tick(stage.ram(), card(stage, job), seconds=3.0)
 
     (held,) = stage.brake.document()
@@ -561,3 +571,63 @@ def test_commands_on_a_machine_without_a_daemon_say_so(tmp_path: Path) -> None:
 
     assert listed.stdout == released.stdout == "no job is paused\n"
     assert (resumed.returncode, resumed.stderr) == (2, "wslgpud: job 3 is not paused; no job is\n")
+
+
+def test_the_daemon_gives_the_watchdog_a_sign_of_life_each_second_while_a_job_is_paused(
+    stage, job, monkeypatch
+) -> None:
+    signs: list[int] = []
+    update = Watchdog.update
+
+    def counted(self: Watchdog, held: Iterable[HeldJob]) -> bool:
+        listed = list(held)
+        signs.append(len(listed))
+        return update(self, listed)
+
+    stage.about_to_run_out(job)
+    monkeypatch.setattr(Watchdog, "update", counted)
+    for _ in range(4):
+        stage.tick(stage.ram(), seconds=0.5)
+
+    assert signs == [1, 1]
+
+
+def test_a_watchdog_that_is_stopped_is_replaced_and_the_job_stays_in_good_hands(stage, job, monkeypatch) -> None:
+    stage.about_to_run_out(job)
+    first = stage.brake._watchdog.pid
+    monkeypatch.setattr(watchdog, "CONFIRM_SECONDS", 0.5)
+    os.kill(first, signal.SIGSTOP)
+    for _ in range(3):
+        stage.tick(stage.ram(), seconds=10.0)
+
+    assert stage.brake._watchdog.pid != first
+    stage.brake._watchdog.close()  # the daemon's end
+    eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
+
+
+def test_a_job_resumes_from_a_disk_that_has_become_full_and_after_the_clock_was_set(stage, job, monkeypatch) -> None:
+    stage.about_to_run_out(job)
+    eventually(lambda: states(job.pid) == {"T"}, "the stop")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(HeldJobsFile, "write", full)
+    monkeypatch.setattr(Stage, "snapshot", lambda self: replace(tick(self.t), wall=START - 1e6))
+    stage.left = 8 * GIB
+    for _ in range(8):
+        stage.tick(stage.ram(Level.OK))
+
+    eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
+    assert stage.value("brake_ends", "room") == 1
+
+
+def test_nothing_that_the_brake_reads_can_be_withheld_by_the_process_it_is_about(stage, job, monkeypatch) -> None:
+    """Readers of cmdline, maps and smaps wait for the lock of the process's own memory, which it can hold for ever."""
+    asked: list[str] = []
+    read = Host.read
+    monkeypatch.setattr(Host, "read", lambda self, path: (asked.append(path), read(self, path))[1])
+    stage.about_to_run_out(job)
+
+    kinds = {path.rpartition("/")[2] for path in asked if path.startswith("/proc/") and path.split("/")[2].isdecimal()}
+    assert kinds <= {"stat", "status", "cgroup"}

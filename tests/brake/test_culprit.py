@@ -12,7 +12,7 @@ from tests.brake.trees import ALICE, BOB, GIB, INIT, MIB, chosen, pids, program
 from wslgpud.brake import freezer, process_scan
 from wslgpud.brake.culprit import (
     JOB_SHARE,
-    MOST_MEMBERS,
+    MAX_MEMBERS,
     Job,
     NotPaused,
     growing_job,
@@ -178,7 +178,7 @@ def test_for_a_cgroup_only_its_own_processes_count() -> None:
 
 
 def test_a_job_with_too_many_processes_is_left_alone() -> None:
-    crowd = [program(1000 + n, 20, "python") for n in range(MOST_MEMBERS)]
+    crowd = [program(1000 + n, 20, "python") for n in range(MAX_MEMBERS)]
 
     assert chosen([SHELL, program(20, 10, "python", 5 * GIB), *crowd], {20: GIB}, lost=4 * GIB) == "crowd"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.brake.policy import (
-    MOST_ROOM_RATIO,
+    MAX_ROOM_RATIO,
     PauseState,
     attribution_probability,
     may_save,
@@ -162,7 +162,7 @@ def test_the_headroom_required_is_more_than_at_the_pause_and_always_attainable(
 ) -> None:
     hold = PauseState(0.0, min(left_bytes, capacity), capacity, taking, again)
 
-    assert hold.left_bytes <= hold.needed_bytes <= max(MOST_ROOM_RATIO * capacity, hold.left_bytes + 0.08 * capacity)
+    assert hold.left_bytes <= hold.needed_bytes <= max(MAX_ROOM_RATIO * capacity, hold.left_bytes + 0.08 * capacity)
     assert hold.needed_bytes <= replace(hold, repeats=again + 1).needed_bytes
     assert hold.steady_seconds <= 5 * 64
 

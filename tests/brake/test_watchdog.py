@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,27 @@ def test_a_frozen_cgroup_is_thawed_when_the_daemon_is_killed() -> None:
         eventually(lambda: freezer.is_frozen(str(folder)) is False, "the thaw")
 
 
+@pytest.mark.parametrize("how", ["stopped", "silent but for an earlier list"])
+def test_a_job_is_resumed_when_the_daemon_gives_no_sign_of_life(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that is stopped, or hangs, would hold the job for as long as nobody looks."""
+    monkeypatch.setattr(watchdog, "SILENCE_SECONDS", 0.2)
+    (to_child, ours), (confirmed, theirs) = os.pipe(), os.pipe()
+    with running(*python(IDLE)) as job:
+        held = HeldJob(tuple(below(job.pid)))
+        line = json.dumps([held_jobs.to_json(held)]).encode() + b"\n"
+        assert held_jobs.stop(held.processes) == {}
+        with os.fdopen(to_child, "rb") as updates, os.fdopen(theirs, "wb") as answers:
+            child = threading.Thread(target=watchdog.watch, args=(updates, answers))
+            child.start()
+            for _ in range(1 if how == "stopped" else 3):
+                os.write(ours, line)
+                assert os.read(confirmed, 1) == b"+"
+            eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
+            os.close(ours)
+            child.join()
+        os.close(confirmed)
+
+
 def test_signals_sent_to_the_whole_unit_do_not_end_the_watchdog() -> None:
     dog = Watchdog()
     try:
@@ -84,7 +106,7 @@ def test_a_job_resumed_earlier_is_not_resumed_again_at_the_end() -> None:
 def test_the_largest_job_is_confirmed() -> None:
     dog = Watchdog()
     try:
-        assert dog.update([HeldJob(tuple(ExactProcess(2**22 - n, 10**9, US) for n in range(held_jobs.MOST_PROCESSES)))])
+        assert dog.update([HeldJob(tuple(ExactProcess(2**22 - n, 10**9, US) for n in range(held_jobs.MAX_PROCESSES)))])
     finally:
         dog.close()
 

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from tests.page.stage import TRACES, Stage, nights, trace
 from wslgpud.cli import app
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 HOSTS = TRACES.parent / "hosts"
 STATE = ("--state", "{state}")
 #: command -> arguments with which it has something to show, and its exit status: 1 where that is a finding

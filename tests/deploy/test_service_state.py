@@ -102,10 +102,23 @@ def test_only_accounts_that_there_are_get_removed(
     there: set[str], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accounts, "exists", there.__contains__)
+    monkeypatch.setattr(accounts, "_members", lambda _: [])
     planned = Changes(dry=True)
     accounts.remove(planned)
 
     assert planned.said == told
+
+
+def test_a_removal_that_a_process_of_the_account_has_stopped_halfway_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While it runs userdel refuses; the group had gone before."""
+    monkeypatch.setattr(accounts, "exists", {"wslgpud", "wslgpud-stress"}.__contains__)
+    monkeypatch.setattr(accounts, "_members", lambda _: None)
+    planned = Changes(dry=True)
+    accounts.remove(planned)
+
+    assert planned.said == ["userdel wslgpud", "userdel wslgpud-stress"]
 
 
 def test_the_package_compiles_its_own_packages_and_nobody_elses(

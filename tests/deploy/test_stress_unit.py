@@ -110,7 +110,7 @@ class Passing(threading.Event):
 def test_a_unit_has_two_minutes_to_start_and_stop_besides_the_time_of_the_run(tmp_path: Path) -> None:
     clock, shelf = SteppingClock(), Shelf()
     settings = Stress(settle_seconds=30.0, deadline_seconds=600.0, retries=0)
-    nightly = Nightly(settings, Host(tmp_path, clock=clock), tmp_path, shelf, apart=True)
+    nightly = Nightly(settings, Host(tmp_path, clock=clock), tmp_path, shelf, separate_unit=True)
     nightly._runner.stop = Passing(clock)
     nightly.observe(tick(gpu()))
     nightly._night()
@@ -171,7 +171,7 @@ def test_the_command_of_the_unit_answers_even_where_there_is_no_gpu(tmp_path: Pa
 
 def test_a_night_asks_the_unit_and_keeps_what_it_answers(tmp_path: Path) -> None:
     shelf = Shelf()
-    nightly = Nightly(Stress(jitter_minutes=0), Host(), tmp_path, shelf, apart=True)
+    nightly = Nightly(Stress(jitter_minutes=0), Host(), tmp_path, shelf, separate_unit=True)
     try:
         nightly.observe(tick(gpu()))
         with unit(tmp_path, RESULT) as asked:

@@ -7,20 +7,18 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from tests.bench import bench_fleet
 from tests.docs import goals, out_of_memory, peers
-from tests.gpu.fit_on_a_real_card import GIB, MODELS
 from wslgpud import words
-from wslgpud.advise.fit import diffusion, picture
-from wslgpud.advise.fit.estimate import Plan, estimate
-from wslgpud.advise.fit.shape import of_config
 from wslgpud.app import catalogue
 from wslgpud.cli import app
 
 ROOT = Path(__file__).parents[2]
+GIB = 1 << 30
 #: the pages that have generated tables
 PAGES = (
     "README.md",
@@ -57,34 +55,33 @@ def h200_table() -> str:
     return "\n".join([*lines, *(f"| {row['what']} | {row['measured']} | {row['goal']} |" for row in rows)]) + "\n"
 
 
-def fit_table(kind: str = "cases") -> str:
-    """Return what models took on a real card beside what ``fit`` says they take, then and now."""
-    lines = ["| model | task | predicted before the run | measured | now |", "|---|---|---|---|---|"]
-    for case in json.loads((ROOT / "tests/advise/fit/h200.json").read_text())[kind]:
-        plan, measured = Plan(**case["plan"]), case["measured_bytes"]
-        task = f"{plan.mode} {plan.precision}, batch {plan.batch}, context {plan.context}"
-        task += ", checkpointing" * plan.checkpointing + ", all matrices" * (plan.targets == "all")
-        task += f", {plan.optimizer}" * (plan.mode == "training")
-        now = estimate(of_config(MODELS[case["model"]]), plan).total_bytes
-        told = (f"{size / GIB:.1f} GiB ({size / measured - 1:+.1%})" for size in (case["predicted_before_bytes"], now))
-        before, after = told
-        lines.append(f"| {case['model']} | {task} | {before} | {measured / GIB:.1f} GiB | {after} |")
+def _traced(name: str) -> list[dict[str, Any]]:
+    cases = json.loads((ROOT / "tests/gpu/traced.json").read_text())["cases"]
+    return [case for case in cases if case["list"] == name]
+
+
+def _off_by(case: dict[str, Any]) -> float:
+    return float(case["traced_bytes"] / case["reserved_bytes"] - 1)
+
+
+def fit_table(name: str) -> str:
+    """Return what models took on a real card beside what their traces said."""
+    lines = ["| model | task | traced | measured |", "|---|---|---|---|"]
+    for case in _traced(name):
+        measured = f"{case['reserved_bytes'] / GIB:.2f} GiB"
+        told = f"{case['traced_bytes'] / GIB:.2f} GiB ({_off_by(case):+.1%})" if case["traced_bytes"] else "refused"
+        lines.append(f"| {case['model']} | {case['task']} | {told} | {measured} |")
     return "\n".join(lines) + "\n"
 
 
-def pictures_table() -> str:
-    """Return what diffusion pipelines took on a real card beside what ``fit`` says they take, then and now."""
-    lines = ["| pipeline | task | predicted before the run | measured | now |", "|---|---|---|---|---|"]
-    for case in json.loads((ROOT / "tests/advise/fit/pictures.json").read_text())["cases"]:
-        plan, measured, model = picture.PicturePlan(**case["plan"]), case["measured_bytes"], diffusion.of(case["model"])
-        assert model is not None
-        task = f"{plan.precision}, batch {plan.batch}, {plan.width}x{plan.height}"
-        task += ", model offload" * plan.offload
-        task += ", VAE tiling" * plan.tiling + ", VAE slicing" * plan.slicing
-        now = picture.estimate(model, plan).total_bytes
-        told = (f"{size / GIB:.1f} GiB ({size / measured - 1:+.1%})" for size in (case["predicted_before_bytes"], now))
-        before, after = told
-        lines.append(f"| {case['model']} | {task} | {before} | {measured / GIB:.1f} GiB | {after} |")
+def fit_summary() -> str:
+    """Return how many traces were how far off."""
+    lines = ["| list | traced | within 3 % | within 8 % | more than 5 % too low |", "|---|---|---|---|---|"]
+    for name in ("SECOND", "THIRD"):
+        off = [_off_by(case) for case in _traced(name) if case["traced_bytes"]]
+        near = [sum(abs(one) <= most for one in off) for most in (0.03, 0.08)]
+        traced = f"{len(off)} of {len(_traced(name))}"
+        lines.append(f"| {name.lower()} | {traced} | {near[0]} | {near[1]} | {sum(one < -0.05 for one in off)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -103,9 +100,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "cost": peers.cost_table,
     "cost_h100": partial(peers.cost_on_a_card_table, "h100"),
     "cost_h200": partial(peers.cost_on_a_card_table, "h200"),
-    "fit": fit_table,
-    "fit_held_out": lambda: fit_table("held_out"),
-    "fit_pictures": pictures_table,
+    "fit_summary": fit_summary,
+    "fit_second": partial(fit_table, "SECOND"),
+    "fit_third": partial(fit_table, "THIRD"),
     "fleet": lambda: bench_fleet.table(json.loads((ROOT / "tests/bench/fleet.json").read_text())),
     "goals": goals.table,
     "h200": h200_table,

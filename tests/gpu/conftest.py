@@ -100,16 +100,16 @@ def source(machine, open_source):
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Make a recorded machine: its NVML answers, and which of its files exist."""
+    """Make a recorded machine: its NVML answers, its files and links."""
 
-    def make(nvml, files=()):
+    def make(nvml, files=(), links=()):
         folder = tmp_path / "host"
         (folder / "root").mkdir(parents=True)
         for file, text in dict(files).items():
             path = folder / "root" / file.lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        facts = {"kind": "synthetic", "origin": "this test", "wall": 1.7e9, "mono": 100.0}
+        facts = {"kind": "synthetic", "origin": "this test", "wall": 1.7e9, "mono": 100.0, "links": dict(links)}
         (folder / "host.json").write_text(json.dumps(facts))
         if nvml is not None:
             (folder / "nvml.json").write_text(json.dumps(nvml))

@@ -65,21 +65,17 @@ def test_a_real_h200_reads_as_it_was(replay, values, state, expected):
     assert [gpu.name for gpu in sample.gpus] == ["NVIDIA H200"]
 
 
-WSL_PROCESSES = {
-    "/proc/6774/comm": "pt_main_thread\n",
-    "/proc/6774/cmdline": "/home/user/venv/bin/python3.12\0train.py\0",
-    "/proc/32/comm": "agetty\n",
-    "/proc/32/cmdline": "/sbin/agetty\0-\0",
-}
+WSL_PROCESSES = {"/dev/dxg": "", "/proc/6774/comm": "pt_main_thread\n", "/proc/32/comm": "agetty\n"}
+WSL_PROGRAMS = {"/proc/6774/exe": "/usr/bin/python3.12", "/proc/32/exe": "/sbin/agetty"}
 
 
 @pytest.fixture
 def replay(recorded, open_source):
     """Open one of the recordings in the folder beside this file."""
 
-    def open_recording(name, files=(), timeout_seconds=10.0):
+    def open_recording(name, files=(), timeout_seconds=10.0, links=()):
         nvml = json.loads((RECORDINGS / f"{name}.json").read_text())
-        return open_source(recorded(nvml, files), timeout_seconds=timeout_seconds)
+        return open_source(recorded(nvml, files, links), timeout_seconds=timeout_seconds)
 
     return open_recording
 
@@ -92,7 +88,7 @@ def test_every_recording_says_where_it_comes_from():
 
 
 def test_under_wsl2_processes_show_without_memory_and_wslgs_without_pid(replay, values):
-    sample = replay("wsl2-idle", WSL_PROCESSES).read()
+    sample = replay("wsl2-idle", WSL_PROCESSES, links=WSL_PROGRAMS).read()
     processes = {(process.pid, process.name, process.used_bytes) for process in sample.gpus[0].processes}
     assert processes == {(6774, "python3.12", None), (0, "Xwayland", None)}
     assert values(sample, "gpu_memory_used_bytes") == {(): 1411 << 20}
@@ -112,7 +108,7 @@ def test_processes_come_biggest_first_each_once_and_without_a_size_that_the_card
     names = {1: "/usr/bin/trainer", 3: "/opt/a-program-with-a-long-name", 4: "/usr/bin/python3.12"}
     system = {f"nvmlSystemGetProcessName({pid})": name for pid, name in names.items()}
     comms = {1: "trainer", 2: "nameless", 3: "a-program-with-", 4: "somebody else"}
-    files = {f"/proc/{pid}/comm": f"{comm}\n" for pid, comm in comms.items()}
+    files = {f"/proc/{pid}/comm": f"{comm}\n" for pid, comm in comms.items()} | {"/dev/dxg": ""}
     (read,) = open_source(recorded({"system": system, "gpus": [gpu]}, files)).read().gpus
 
     assert [(p.pid, p.name, p.used_bytes) for p in read.processes] == [

@@ -411,12 +411,15 @@ def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
     assert time.monotonic() >= theirs.mono
 
 
-def test_a_memory_of_which_nothing_new_comes_shows_how_old_it_is() -> None:
+def test_a_memory_that_is_not_read_any_more_shows_its_last_figures_as_such() -> None:
     look = seen("two-gpus")
-    held = [f | {"age_seconds": 42.0} if f["resource"] == "gpu0" else f for f in look.document["forecasts"]]
+    unread = {"cause": "blind", "outlook": "no reading for 42 s", "level": "warning"}
+    held = [f | unread if f["resource"] == "gpu0" else f for f in look.document["forecasts"]]
     lines = drawn(replace(look, document={**look.document, "forecasts": held})).splitlines()
 
-    assert [line.split()[:2] for line in lines if "42 s old" in line] == [["GPU", "0"]]
+    (line,) = (line for line in lines if "no reading for 42 s" in line)
+    assert line.split()[:2] == ["GPU", "0"]
+    assert "GiB were left" in line
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

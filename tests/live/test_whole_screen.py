@@ -162,16 +162,13 @@ def test_a_daemons_sample_is_called_old_after_5_s(age: float, mono: float, seen_
     assert first.partition("1 more is open")[2].strip() == told
 
 
-def test_a_memory_is_called_old_after_5_s_and_a_swap_read_from_1_mib_per_second() -> None:
+def test_swap_that_is_read_back_is_told_from_1_mib_per_second() -> None:
     document = calm(at=NOW, swap={"total": 8 * GIB, "free": 8 * GIB})
-    document["forecasts"][0]["age_seconds"], document["forecasts"][1]["age_seconds"] = 5.0, 5.1
     curves = RecentSeries()
     curves.seed(CurveKey("swap in"), [(0.0, 1.0 * MIB), (10.0, 1.0 * MIB)])
     text = drawn(looked(document), curves)
 
-    assert [line.split()[-2:] for line in text.splitlines() if line.startswith("GPU 0  ")] == [["s", "old"]]
     assert "reads back" not in text
-    assert text.count("s old") == 1
 
 
 @pytest.mark.parametrize(

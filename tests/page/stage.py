@@ -71,7 +71,7 @@ _CARD = {
 
 
 #: a source that has not answered by then is one that does not
-MOST_TICKS = 400
+MAX_TICKS = 400
 #: for recorded machines: on a busy one the stand-in of a driver takes its time, too
 PATIENT = config.Config(sampling=config.Sampling(gpu_timeout_seconds=30.0))
 
@@ -190,7 +190,7 @@ class Stage:
     def say(self, transition: Transition) -> None:
         """Record a change of level."""
         self.said.append(transition)
-        row = self.ledger.fit(transition)
+        row = self.ledger.reconcile(transition)
         if row is not None:
             self.ledger.take(self.store.outbox.record(row, {}), row)
 
@@ -220,7 +220,7 @@ class Stage:
             for ticks in count(1):
                 state, _ = monitor.tick()
                 late = [r.name for r in state.snapshot.reports if r.health == "late"]
-                if ticks >= 4 and (not late or ticks >= MOST_TICKS):
+                if ticks >= 4 and (not late or ticks >= MAX_TICKS):
                     break
                 time.sleep(0.05 if ticks >= 4 else 0.0)
         finally:

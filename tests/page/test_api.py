@@ -84,9 +84,9 @@ def test_a_counter_is_given_as_it_counts(stage):
     assert "min" not in found["series"][0]
 
 
-@given(st.floats(0.001, 1e11), st.integers(10, api_history.MOST_POINTS), st.integers(1, api_history.MOST_SERIES))
+@given(st.floats(0.001, 1e11), st.integers(10, api_history.MAX_POINTS), st.integers(1, api_history.MAX_SERIES))
 def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, points, series):
-    points = min(points, api_history.MOST_POINTS_IN_ALL // series)
+    points = min(points, api_history.MAX_POINTS_IN_ALL // series)
     step = step_for(span, points)
 
     assert span / step <= points

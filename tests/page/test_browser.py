@@ -10,12 +10,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.page.stage import moved, nights, past_incidents, trace, year
+from tests.page.stage import moved, nights, past_incidents, snapshot_of, trace, year
 from tests.page.stories import three_groups
 from tests.page.test_api import ask
+from tests.support.daemons import eventually
 from tests.words.latin import latin_words
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import (
+    Forecast,
     GpuProcess,
     GpuSample,
     Level,
@@ -147,7 +149,8 @@ def test_what_the_verdict_is_about_is_the_first_memory(stage, look):
         said["subject"] = "cgroup:/user.slice/user-1000.slice/train.scope"
     known = stage.known
     name = ENGLISH.resource(said["subject"])
-    forecast = known("en")["forecasts"][0] | {"resource": said["subject"], "name": name, "age_seconds": 42.0}
+    forecast = known("en")["forecasts"][0] | {"resource": said["subject"], "name": name}
+    forecast |= {"cause": "blind", "outlook": "no reading for 42 s", "level": "warning"}
     many = [forecast | {"resource": f"cgroup:/other{n}", "level": "ok"} for n in range(20)]
     many[-1] |= {"level": "emergency", "resource": "cgroup:/worse", "name": "cgroup /worse"}
     stage.known = lambda language: known(language) | {"forecasts": [*many, forecast]}
@@ -155,8 +158,9 @@ def test_what_the_verdict_is_about_is_the_first_memory(stage, look):
 
     card = page.locator(".grid .resource").first
     expect(card.locator("h2")).to_have_text("cgroup …/train.scope")
-    expect(card).to_contain_text("42 s old")
-    expect(card.locator(".outlook")).to_have_count(0)
+    expect(card.locator(".outlook")).to_have_text("no reading for 42 s")
+    expect(card.locator(".big")).to_contain_text("were left of")
+    expect(card.locator(".head .chip")).to_contain_text("warning")
     expect(page.locator(".grid .resource h2").nth(1)).to_have_text("cgroup /worse")
 
 
@@ -188,6 +192,37 @@ def test_a_card_says_what_is_used_what_is_left_and_how_use_changes(stage, look):
     expect(card.locator("svg.layers")).to_have_attribute("aria-label", re.compile("^used "))
     expect(card.locator("canvas")).to_be_visible()
     expect(card.locator(".chart")).to_have_attribute("aria-label", re.compile("left of 1.2 GiB. about 43 s left$"))
+
+
+#: Where a curve begins and ends, as shares of its canvas; None where there is none.
+_EXTENT = """canvas => {
+    const [red, green, blue] = getComputedStyle(document.documentElement).getPropertyValue("--headroom").trim()
+        .match(/[0-9a-f]{2}/g).map((part) => parseInt(part, 16));
+    const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const columns = [];
+    for (let at = 0; at < data.length; at += 4)
+        if (data[at] === red && data[at + 1] === green && data[at + 2] === blue && data[at + 3] === 255)
+            columns.push(at / 4 % width);
+    return columns.length ? [Math.min(...columns) / width, Math.max(...columns) / width] : null;
+}"""
+
+
+def test_a_card_that_does_not_answer_as_the_page_is_opened_has_the_curve_of_what_was_recorded(stage, look):
+    """200 s were recorded, then nothing for 300 s, of the 900 s that are shown."""
+    past = [o for o in trace("gpu-leak_outputs-1") if o.t <= 200]
+    stage.play(past, 200, thin=4)
+    stage.clock.offset += 300
+    last = Forecast("gpu0", Level.WARNING, 5 * GIB, 16 * GIB, cause="blind", age_seconds=300.0)
+    now = replace(past[-1], t=0.0, gpus=())
+    stage.publish(snapshot_of(now, [last], stage.clock.wall(), stage.clock.mono(), 9999), now, [last])
+
+    card = look().go().locator('.resource[data-key="r-gpu0"]')
+    expect(card.locator(".outlook")).to_contain_text("no reading")
+    canvas = card.locator("canvas")
+    begin, end = eventually(lambda: canvas.evaluate(_EXTENT), "the curve")
+
+    assert 0.35 < begin < 0.6
+    assert 0.6 < end < 0.8
 
 
 def test_new_samples_show_by_themselves(stage, look):

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.servers
 HOG = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(4 << 20)); time.sleep(0.4)\n"
 #: Where all of this is slow, one may be killed before anybody could be told of it: then another.
 HOGS = f"import subprocess, sys\nwhile True:\n    subprocess.run([sys.executable, '-c', {HOG!r}])\n"
+#: Joined before anything starts: moved in later, it could have a child outside already, which no limit ends.
+JOIN = ("/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"')
 
 
 @pytest.fixture
@@ -95,8 +97,7 @@ def test_a_memory_hog_is_told_of_and_its_end_too(tmp_path: Path, group: Path) ->
         }
         server = stack.enter_context(prometheus(tmp_path, yaml.safe_dump(config)))
         eventually(lambda: server.query('up{job="wslgpud"} == 1'), "a scrape")
-        with subprocess.Popen([sys.executable, "-c", HOGS], start_new_session=True) as hogs:
-            (group / "cgroup.procs").write_text(str(hogs.pid))
+        with subprocess.Popen([*JOIN, str(group), sys.executable, "-c", HOGS], start_new_session=True) as hogs:
             try:
                 firing = eventually(lambda: told(receiver, "firing", name, resource), "a message")
             finally:

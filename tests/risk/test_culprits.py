@@ -6,7 +6,7 @@ import pytest
 
 from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
 from wslgpud.risk.attribution import (
-    MOST_SNAPSHOTS,
+    MAX_SNAPSHOTS,
     NOBODY,
     Attribution,
     Culprit,
@@ -147,7 +147,7 @@ def test_holdings_are_kept_every_other_second_for_three_hours_the_newest_closest
         attribution.push(Observation(t=float(t), processes=(process(1, t * MIB),)))
     times = [one.t for one in attribution._snapshots]
 
-    assert len(times) == MOST_SNAPSHOTS
+    assert len(times) == MAX_SNAPSHOTS
     assert times[-10:] == [float(t) for t in range(4 * 3600 - 20, 4 * 3600, 2)]
     assert 2.5 * 3600 < times[-1] - times[0] <= 3 * 3600
     assert times == sorted(times)

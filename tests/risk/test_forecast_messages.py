@@ -247,7 +247,7 @@ def test_the_first_growth_may_stop_by_itself_and_the_next_one_is_no_longer_the_f
         return [str(reason(f)) for f in forecasts if f.level == Level.WARNING and f.cause == "growth"]
 
     assert warned(first)
-    assert warned(second)
+    assert any(f.level >= Level.WARNING and f.cause == "growth" for f in second)
     assert all("may stop by itself" in text for text in warned(first))
     assert not any("may stop by itself" in text for text in warned(second))
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, RamState, SwapState
-from wslgpud.risk.headroom import Ceilings, Room, Taken, cgroup_room, gpu_room, gpu_used, ram_room, rooms, windows_room
+from wslgpud.risk.headroom import (
+    BalloonedMemory,
+    Ceilings,
+    Room,
+    cgroup_room,
+    gpu_room,
+    gpu_used,
+    ram_room,
+    rooms,
+    windows_room,
+)
 from wslgpud.risk.settings import RiskSettings
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -122,7 +132,7 @@ def test_every_resource_with_a_size_is_judged_and_no_other() -> None:
 
 
 def test_ram_that_a_host_took_back_counts_for_ten_minutes_after_the_last_piece() -> None:
-    taken = Taken()
+    taken = BalloonedMemory()
 
     def total(t: float, size: int) -> int:
         return taken.total(Observation(t=t, ram=RamState(size, 1)))

@@ -7,7 +7,7 @@ import pytest
 from tests.bench.scoring import Score, read_truth
 from wslgpud.model import Level, Observation, RamState
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.headroom import Taken
+from wslgpud.risk.headroom import BalloonedMemory
 from wslgpud.risk.replay import replay
 from wslgpud.risk.trace import read_trace
 from wslgpud.sources.windows import next_period
@@ -97,7 +97,7 @@ def test_an_alarm_about_a_windows_that_does_not_answer_any_more_ends():
 
 
 def test_memory_that_was_taken_back_counts_as_gone_until_it_is_old_news():
-    taken = Taken()
+    taken = BalloonedMemory()
 
     def total(t: float, gib: int) -> int:
         return taken.total(Observation(t=t, ram=RamState(gib * GIB, GIB))) // GIB

@@ -4,6 +4,8 @@ import pytest
 
 from wslgpud.model import CgroupState, GpuProcess, GpuSample, Level, Observation, RamState
 from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.forecast_messages import headline
+from wslgpud.risk.levels import shown_level
 
 GIB = 1 << 30
 A, B = "GPU-aaaa", "GPU-bbbb"
@@ -212,14 +214,27 @@ def leaking(engine, until, *, then=()):
     return changes, late
 
 
-def test_a_forecast_is_held_with_its_age_while_no_sample_comes():
-    changes, late = leaking(RiskEngine(), 150, then=range(30))
+def test_while_no_sample_comes_an_alarm_stays_and_nothing_is_foretold_but_the_last_figures_with_their_age():
+    changes, late = leaking(RiskEngine(), 150, then=range(0, 200, 10))
 
     assert changes[-1].new >= Level.WARNING
     first, last = late[0].forecasts[0], late[-1].forecasts[0]
-    assert (first.age_seconds, last.age_seconds) == (1.0, 30.0)
-    assert last.eta_seconds == pytest.approx(first.eta_seconds - 29.0)
+    assert (first.age_seconds, last.age_seconds) == (1.0, 191.0)
+    assert (last.cause, last.eta_seconds, last.rate_bytes_per_second, last.who) == ("blind", None, None, "")
+    assert last.headroom_bytes == first.headroom_bytes
     assert all(seen.forecasts[0].level >= changes[-1].new for seen in late)
+    assert str(headline(last)) == "RAM: no reading for 3 min; 5.1 of 24 GiB were left"
+
+
+def test_a_forecast_of_a_trace_that_skips_ram_for_a_while_goes_on_with_its_time():
+    changes, seen = [], RiskEngine()
+    for t in range(150):
+        ram = RamState(24 * GIB, int((20 - 0.1 * t) * GIB))
+        changes.append(seen.observe(Observation(t=float(t), ram=ram)).forecasts[0].eta_seconds)
+    (later,) = seen.observe(Observation(t=159.0)).forecasts
+
+    assert later.age_seconds == 10.0
+    assert later.eta_seconds == pytest.approx(changes[-1] - 10.0)
 
 
 def test_a_read_that_does_not_return_where_little_is_left_warns_before_the_sample_comes():
@@ -233,11 +248,11 @@ def test_a_read_that_does_not_return_where_little_is_left_warns_before_the_sampl
     assert "machine stalled" in str(raised[0].message)
 
 
-def test_a_late_read_at_half_empty_memory_is_nothing_and_ends_in_silence():
+def test_a_late_read_at_half_empty_memory_is_no_exhaustion_and_never_passed_over_in_silence():
     _, late = leaking(RiskEngine(), 30, then=range(120))
 
     assert not [change for seen in late for change in seen.changes]
-    assert [len(seen.forecasts) for seen in late] == [1] * 90 + [0] * 30
+    assert [shown_level(seen.forecasts[0]).label for seen in late] == ["info"] * 2 + ["warning"] * 118
 
 
 def test_a_driver_that_hangs_has_its_card_held_and_one_that_is_gone_has_not():

@@ -22,4 +22,6 @@ def test_what_was_recorded_side_by_side_on_a_real_card_is_judged_well():
     assert line.warning.in_time >= 3, line.warning.late
     # The first wave of six nvcc takes 71 % within seconds.
     assert set(line.warning.noisy) <= {"side-nvcc_six"}
-    assert line.critical.false_alarms == 0, line.critical.noisy
+    # Validations fill 87 % within seconds, again and again. That the next one stops there too cannot be known: earlier
+    # peaks make no critical later than by a tenth of the time left. (Where users are known, it was critical before.)
+    assert set(line.critical.noisy) <= {"side-validates"}

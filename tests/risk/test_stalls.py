@@ -114,9 +114,9 @@ def test_stalls_count_only_with_less_than_a_tenth_of_ram_available(available: in
 
 
 @pytest.mark.parametrize(("age", "held"), [(90.0, 1), (91.0, 0)])
-def test_a_forecast_is_held_for_a_minute_and_a_half_without_samples(age: float, held: int) -> None:
+def test_a_forecast_is_held_for_a_minute_and_a_half_where_a_trace_has_no_samples(age: float, held: int) -> None:
     engine = RiskEngine()
     for t in range(11):
         engine.observe(Observation(t=float(t), ram=RamState(1000, 500)))
 
-    assert len(engine.observe(Observation(t=10.0 + age, late=("ram",))).forecasts) == held
+    assert len(engine.observe(Observation(t=10.0 + age)).forecasts) == held

@@ -286,9 +286,9 @@ def test_a_line_of_a_mebibyte_is_read_and_no_longer_one(tmp_path):
 
 def test_a_trace_is_read_up_to_its_limit(tmp_path, monkeypatch):
     text = HEADER + '{"t": 1}\n'
-    monkeypatch.setattr("wslgpud.risk.trace.MOST_BYTES", len(text))
+    monkeypatch.setattr("wslgpud.risk.trace.MAX_BYTES", len(text))
     assert len(list(read_trace(trace(tmp_path, text)))) == 1
-    monkeypatch.setattr("wslgpud.risk.trace.MOST_BYTES", len(text) - 1)
+    monkeypatch.setattr("wslgpud.risk.trace.MAX_BYTES", len(text) - 1)
     error = problem(tmp_path, text)
     assert (error.line, str(error.problem)) == (2, "a trace has at most 52 bytes once it is inflated")
 

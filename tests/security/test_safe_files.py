@@ -35,19 +35,19 @@ def test_a_file_is_replaced_with_its_mode_whatever_the_umask(tmp_path: Path, syn
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_draft_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
+def test_a_draft_is_private_whatever_the_umask(tmp_path: Path) -> None:
     with safe_files.draft(tmp_path / "chart.png") as path:
         path.write_text("picture")
-    assert ((tmp_path / "chart.png").read_text(), mode(tmp_path / "chart.png")) == ("picture", 0o640)
+    assert ((tmp_path / "chart.png").read_text(), mode(tmp_path / "chart.png")) == ("picture", 0o600)
 
 
-def test_a_new_file_has_the_rights_that_the_umask_leaves_and_replaces_none(tmp_path: Path) -> None:
+def test_a_new_file_is_private_whatever_the_umask_and_replaces_none(tmp_path: Path) -> None:
     with safe_files.Folder(tmp_path) as folder:
         with folder.create("history") as file:
             file.write(b"rows")
         with pytest.raises(FileExistsError):
             folder.create("history")
-    assert ((tmp_path / "history").read_bytes(), mode(tmp_path / "history")) == (b"rows", 0o640)
+    assert ((tmp_path / "history").read_bytes(), mode(tmp_path / "history")) == (b"rows", 0o600)
 
 
 def test_a_draft_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Path) -> None:

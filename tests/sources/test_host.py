@@ -61,7 +61,7 @@ def test_a_programs_words_are_utf_8_whatever_the_locale(locale):
 
 
 def test_a_file_is_read_up_to_its_limit_and_refused_beyond_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(host_module, "MAX_BYTES", 1000)
     for count in (1000, 1001):
         (tmp_path / f"{count}").write_bytes(b"y" * count)
     host = Host(tmp_path)

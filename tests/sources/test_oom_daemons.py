@@ -180,4 +180,4 @@ def test_a_line_without_an_end_is_not_kept(machine: Machine) -> None:
     machine.source.read()
     while not (machine.bin / "said").exists():
         machine.source.read()
-        assert len(machine.source._rest) <= oom_daemons._LONGEST_LINE
+        assert len(machine.source._rest) <= oom_daemons._MAX_LINE

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import Reading
-from wslgpud.sources import cpu, decimal, disk, memory, network, pressure, whole
+from wslgpud.sources import cpu, decimal, disk, memory, network, parse_uint, pressure
 from wslgpud.sources.kernel_log import LineParser, parse_line
 from wslgpud.sources.process_turns import parse_stat
 from wslgpud.sources.registry import SOURCES
@@ -135,18 +135,18 @@ def test_one_broken_file_on_a_whole_machine_breaks_no_source(name: str, data: An
 
 @given(st.integers(0, 10**18 - 1))
 def test_a_count_is_read_as_it_was_written(number: int):
-    assert whole(str(number)) == number
+    assert parse_uint(str(number)) == number
 
 
 @given(NASTY | st.text())
 def test_what_is_no_plain_number_is_not_known(text: str):
-    assert (whole(text) or 0) >= 0
+    assert (parse_uint(text) or 0) >= 0
     value = decimal(text)
     assert value is None or (math.isfinite(value) and value >= 0)
 
 
 def test_not_known_is_not_zero():
-    assert whole(None) is None
-    assert whole("") is None
+    assert parse_uint(None) is None
+    assert parse_uint("") is None
     assert decimal("nan") is None
-    assert whole("0") == 0
+    assert parse_uint("0") == 0

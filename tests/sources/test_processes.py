@@ -17,6 +17,7 @@ from tests.serve.support import HandClock
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
+from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.sources.process_turns import ProcessStat, parse_stat
 from wslgpud.sources.processes import ProcessSource, build_tool, choose, memory_cgroup, sampled, short_command
 
@@ -176,7 +177,7 @@ def test_arguments_are_left_out_because_they_hold_secrets(machine):
         7: f"/opt/{'y' * 90}",
     }
     host = machine({f"/proc/{i}/cmdline": line.replace(" ", "\0") + "\0" for i, line in lines.items()})
-    assert [short_command(host, i) for i in lines] == [
+    assert [short_command(OwnedFiles(host), i) for i in lines] == [
         "python3 train.py",
         "python3 -m torch.distributed.run",
         "python3 -c",

@@ -36,7 +36,7 @@ def test_events_come_by_time_both_ends_included_of_one_kind_or_all(filled, made,
 
         assert told(0, 3) == [0, 1, 2, 3]
         assert (told(1, 2), told(1.001, 1.999), told(0, 3, kind="odd")) == ([1, 2], [], [1, 3])
-        monkeypatch.setattr(reader, "MOST_EVENTS", 3)
+        monkeypatch.setattr(reader, "MAX_EVENTS", 3)
         assert told(0, 3) == [1, 2, 3], "of too many the newest"
 
 
@@ -85,7 +85,7 @@ def test_a_list_of_series_is_bounded_by_metric_and_in_total(file, settings, cloc
         kinds = {(made.BYTES, kind): 1 for kind in "abcd"}
         store.append(made.snapshot(made.T0, {**kinds, made.EVENTS: 1, made.RATIO: 1}))
         assert store.flush()
-        monkeypatch.setattr(reader, "MOST_LISTED_OF_A_METRIC", 2)
+        monkeypatch.setattr(reader, "MAX_LISTED_OF_A_METRIC", 2)
 
         assert [str(ref) for ref in store.reader.series()] == [
             'made_bytes{kind="a"}',
@@ -95,7 +95,7 @@ def test_a_list_of_series_is_bounded_by_metric_and_in_total(file, settings, cloc
         ]
         assert [str(ref) for ref in store.reader.series("*kind=d*")] == []
         assert [str(ref) for ref in store.reader.series('made_bytes{kind="d"}')] == ['made_bytes{kind="d"}']
-        monkeypatch.setattr(reader, "MOST_LISTED", 3)
+        monkeypatch.setattr(reader, "MAX_LISTED", 3)
         assert [ref.metric for ref in store.reader.series()] == ["made_bytes", "made_bytes", "made_events"]
 
 
@@ -119,7 +119,7 @@ def test_steps_hold_their_first_millisecond_and_not_the_next_ones(file, settings
 
 
 def test_so_many_values_are_read_at_once_and_no_more(file, settings, clock, made, monkeypatch):
-    monkeypatch.setattr(series_reader, "MOST_VALUES", 3)
+    monkeypatch.setattr(series_reader, "MAX_VALUES", 3)
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(4):
             store.append(made.snapshot(made.T0 + second, {made.EVENTS: second}))

@@ -140,7 +140,7 @@ def test_the_last_minutes_under_an_earlier_name_are_sealed_though_nothing_new_is
 
 @pytest.mark.parametrize("table", ["transition", "outbox"])
 def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, monkeypatch, table):
-    monkeypatch.setattr(upkeep, "MOST_ROWS", dict.fromkeys(upkeep.MOST_ROWS, 40))
+    monkeypatch.setattr(upkeep, "MAX_ROWS", dict.fromkeys(upkeep.MAX_ROWS, 40))
     change = Transition(made.T0, 1.0, "ram", "flaps", Level.OK, Level.WARNING, Message("again"))
     with Store(target, host_name="pc", clock=clock) as store:
         for number in range(100):

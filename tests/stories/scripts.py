@@ -189,7 +189,13 @@ def stale_source() -> Tale:
         silent = {"gpu": why} if t >= 30 else {}
         return Second(card_used=4 * GIB, silent=silent)
 
-    moments = {"calm": Moment(20, "ok"), "silent": Moment(100, "warning"), "still silent": Moment(230, "critical")}
+    moments = {
+        "calm": Moment(20, "ok"),
+        "late": Moment(30, "info"),
+        "later": Moment(32, "warning"),
+        "silent": Moment(100, "warning"),
+        "gone": Moment(230, "critical"),
+    }
     return Tale(script, moments)
 
 

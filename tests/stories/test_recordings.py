@@ -60,9 +60,10 @@ def said_live(telling: Played) -> list[dict[str, Any]]:
     """Return the changes of level in the forecasts that the daemon showed."""
     found = []
     for second, (before, now) in enumerate(pairwise([{"forecasts": []}, *telling.documents])):
-        levels = {forecast["resource"]: forecast["level"] for forecast in before["forecasts"]}
+        levels = {f["resource"]: f["level"] for f in before["forecasts"] if f.get("cause") != "blind"}
         for forecast in now["forecasts"]:
-            if forecast["level"] != levels.get(forecast["resource"], "ok"):
+            # That memory is not read is told live; a recording is about what was.
+            if forecast.get("cause") != "blind" and forecast["level"] != levels.get(forecast["resource"], "ok"):
                 keys = ("resource", "level", "who", "reason")
                 found.append({"t": float(second), **{key: forecast.get(key) for key in keys}})
     return found

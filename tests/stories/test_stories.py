@@ -216,15 +216,16 @@ def test_a_lost_card_is_named(ended: Teller) -> None:
     assert (said["subject"], said["headline"]) == ("gpu0", "GPU 0 no longer answers")
 
 
-def test_a_silent_source_is_named_and_what_it_measured_is_called_old(ended: Teller) -> None:
+def test_a_silent_source_is_named_and_told_once_with_its_last_figures(ended: Teller) -> None:
     document = ended(SILENT).documents[100]
     (card,) = (f for f in document["forecasts"] if f["resource"] == "gpu0")
     (source,) = (s for s in document["sources"] if s["health"] != "ok")
 
-    assert document["headline"] == "The NVIDIA driver has stopped answering"
+    assert document["headline"] == "GPU 0: no reading for 71 s; 12 of 16 GiB were left"
     assert (source["name"], source["error"]) == ("gpu", "NVML did not answer within 9 s and was killed")
     assert card["age_seconds"] == 71
-    (incident,) = surfaces.ask(ended(SILENT), "incidents")["incidents"]
+    (gone, incident) = surfaces.ask(ended(SILENT), "incidents")["incidents"]
+    assert [one["rule"] for one in (gone, incident)] == ["gpu_driver_gone", "blind"]
     curves = surfaces.ask(ended(SILENT), f"incidents/{incident['id']}")["headroom"]
     assert [curve["resource"] for curve in curves] == ["gpu0", "ram"], "the cards are what a driver is about"
 

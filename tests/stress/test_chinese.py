@@ -12,7 +12,7 @@ from tests.stress.support import MIB, gpu, night
 from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.active_runs.run_messages import PHASES, headline
-from wslgpud.advise.fit.estimate import MODES, OPTIMIZERS, PRECISIONS
+from wslgpud.advise.fit.plan import MODES, OPTIMIZERS, PRECISIONS
 from wslgpud.advise.guard.capacity import SweepStep, too_much
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch
@@ -28,6 +28,8 @@ from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.result import EXPLAINED, LEFT, Frame, WorkerOutput, digest
 from wslgpud.stress.worker_job import PASSES
 from wslgpud.words import Message, say
+
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 GIB = 1 << 30
 #: what only these tests call their own

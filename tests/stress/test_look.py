@@ -18,6 +18,7 @@ from wslgpud.host import Host, RecordedHost
 from wslgpud.model import Event, Reading
 from wslgpud.sources.gpu import INFO
 from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.stress.conditions import Recent, newcomers, note_hung, on_battery, still_hung, users
 from wslgpud.stress.lock import GpuLock
 
@@ -43,7 +44,7 @@ def test_programs_that_compute_are_told_from_those_that_look(machine):
     process(machine, 12, "worker", "/dev/nvidia-uvm", parent=99)
     process(machine, 13, "bash", "/dev/pts/0")
 
-    assert users(machine, own_pid=99) == ["python3 (pid 10)"]
+    assert users(OwnedFiles(machine), own_pid=99) == ["python3 (pid 10)"]
 
 
 def test_under_wsl_everybody_has_the_same_device(machine):
@@ -53,7 +54,7 @@ def test_under_wsl_everybody_has_the_same_device(machine):
     process(machine, 11, "Xwayland", "/dev/dxg")
     process(machine, 12, "python3", "/dev/dxg", command="python3\0-m\0wslgpud.probes.nvml_probe\0")
 
-    assert users(machine, own_pid=99) == ["python3 (pid 10)"]
+    assert users(OwnedFiles(machine), own_pid=99) == ["python3 (pid 10)"]
 
 
 def test_a_program_that_loads_torch_is_seen_before_it_asks_for_the_gpu(machine):
@@ -64,7 +65,7 @@ def test_a_program_that_loads_torch_is_seen_before_it_asks_for_the_gpu(machine):
     process(machine, 12, "bash", "/dev/null", maps="7f00-7f01 r-xp 0 08:01 1 /usr/lib/libc.so.6")
     process(machine, 13, "worker", "/dev/null", maps=torch, parent=99)
 
-    assert newcomers(machine, known, own_pid=99) == ["python3 (pid 11)"]
+    assert newcomers(OwnedFiles(machine), known, own_pid=99) == ["python3 (pid 11)"]
 
 
 def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
@@ -83,7 +84,10 @@ def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
         command="python3\0/home/me/train.py\0--epochs\0",
     )
 
-    assert newcomers(machine, frozenset(), own_pid=99) == ["python3 train.py (pid 24)", "vector_add (pid 23)"]
+    assert newcomers(OwnedFiles(machine), frozenset(), own_pid=99) == [
+        "python3 train.py (pid 24)",
+        "vector_add (pid 23)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +184,7 @@ def test_a_program_that_has_the_gpu_open_behind_many_files_is_seen(machine):
         (folder / str(number)).symlink_to("/dev/null" if number < 199 else "/dev/nvidia-uvm")
     Path(machine.path("/proc/10/status")).write_text("Uid:\t0\t0\t0\t0\n")
 
-    assert users(machine, own_pid=99) == ["python3 (pid 10)"]
+    assert users(OwnedFiles(machine), own_pid=99) == ["python3 (pid 10)"]
 
 
 def test_the_last_minutes_are_kept_by_gpu():

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from wslgpud.risk.headroom import Taken, rooms
+from wslgpud.risk.headroom import BalloonedMemory, rooms
 from wslgpud.risk.trace import read_trace
 
 #: a recording without an event that climbs to within so much of its limit is tolerated: a warning of it is fair
@@ -24,7 +24,7 @@ LAST_SECONDS = 2.0
 def label(name, observations, events):
     """Return a truth; onset is the last moment before the first event with half of the memory left."""
     shares = {}
-    taken = Taken()
+    taken = BalloonedMemory()
     for seen in observations:
         for room in rooms(seen, {}, taken.total(seen)):
             shares.setdefault(room.resource, []).append((seen.t, 1 - room.share))

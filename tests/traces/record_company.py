@@ -38,7 +38,7 @@ GROWERS = (
     "index",
     "waits_and_takes",
 )
-INTERVAL_SECONDS, LONGEST_SECONDS, START_SECONDS = 1.0, 48.0, 20.0
+INTERVAL_SECONDS, MAX_SECONDS, START_SECONDS = 1.0, 48.0, 20.0
 AT_ONCE = 5
 
 
@@ -65,7 +65,7 @@ def company(number, folder, python):
     late = grower == "starts_late"
     programs = {name: start(python, name, scratch) for name in (*others, *([] if late else [grower]))}
     try:
-        while (t := time.monotonic() - began) < LONGEST_SECONDS:
+        while (t := time.monotonic() - began) < MAX_SECONDS:
             if late and t > START_SECONDS and grower not in programs:
                 programs[grower] = start(python, grower, scratch)
             on_card = {name: held(scratch, name) for name in programs}
@@ -100,7 +100,7 @@ def main():
     numbers, end, lock = iter(range(given.first, 1000)), time.monotonic() + given.seconds, threading.Lock()
 
     def work():
-        while time.monotonic() < end - LONGEST_SECONDS - 5:
+        while time.monotonic() < end - MAX_SECONDS - 5:
             with lock:
                 number = next(numbers)
             company(number, given.folder, given.python)

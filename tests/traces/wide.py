@@ -29,7 +29,7 @@ GB = 10**9
 RAM_GB = (4, 8, 12, 16, 32, 64, 128, 256, 512)
 VRAM_GB = (6, 8, 12, 16, 24, 48, 80, 141)
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-FEWEST_SAMPLES, MOST_SAMPLES = 12, 5000
+MIN_SAMPLES, MAX_SAMPLES = 12, 5000
 """Within a growth; and in all."""
 OTHER_END = 0.998
 
@@ -522,8 +522,8 @@ def draw(scenario: Scenario, seed: int, *, paces: tuple[float, float] = (15.0, 3
     pace = paces[0] * (paces[1] / paces[0]) ** rng.random()
     end = rng.uniform(0.95, 0.995) if card else rng.uniform(0.985, 0.997)
     path = scenario(rng, pace, end)
-    fit = [i for i in INTERVALS if i <= pace / FEWEST_SAMPLES and i >= path.t / MOST_SAMPLES]
-    interval = rng.choice(fit) if fit else max(path.t / MOST_SAMPLES, min(0.5, pace / FEWEST_SAMPLES))
+    fit = [i for i in INTERVALS if i <= pace / MIN_SAMPLES and i >= path.t / MAX_SAMPLES]
+    interval = rng.choice(fit) if fit else max(path.t / MAX_SAMPLES, min(0.5, pace / MIN_SAMPLES))
     noise = min(0.006, rng.choice([0.005, 0.03, 0.15]) * GB / capacity)
     drawn = Drawn(
         name,

@@ -242,7 +242,7 @@ def test_a_step_that_is_only_counted_costs_next_to_nothing(watching: Companion, 
 
 def test_the_largest_note_is_one_that_the_daemon_believes(watching: Companion, here: Elsewhere) -> None:
     """Of a training on as many cards as are looked at, for an hour, with all that a framework tells."""
-    for name in ("ram", *(f"GPU-{card:032x}" for card in range(companion.MOST_CARDS))):
+    for name in ("ram", *(f"GPU-{card:032x}" for card in range(companion.MAX_CARDS))):
         for step in range(10_000_000, 10_060_000):
             watching._note(name, 1 << 40, 1 << 41, {})
             watching.steps = step
@@ -253,7 +253,7 @@ def test_the_largest_note_is_one_that_the_daemon_believes(watching: Companion, h
 
     document = told(here)
     assert document is not None
-    assert len(document["memory"]) == 1 + companion.MOST_CARDS
+    assert len(document["memory"]) == 1 + companion.MAX_CARDS
 
 
 def test_pinned_memory_is_told_where_torch_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:

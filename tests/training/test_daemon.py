@@ -127,7 +127,7 @@ def test_how_large_a_batch_may_be_is_told_by_what_each_sample_takes(room: int, m
         1, *readings([note(60, 0, run={"batch": 8})], tick(1, gpus=(CARD,)), [forecast("gpu0", room)]), gpus=(CARD,)
     )
 
-    assert value(seen, metrics.LARGEST_BATCH) == most  # its work takes 1 GiB, an eighth of it each
+    assert value(seen, metrics.MAX_BATCH) == most  # its work takes 1 GiB, an eighth of it each
     assert shown(seen)[4242]["largest_batch"] == most
 
 
@@ -179,7 +179,7 @@ def test_whether_the_longest_sequences_fit_is_known_from_shorter_ones(
     seen = told(note(60, 0, run=sequences))  # work of 1 GiB, and room for 6
     changes = RuleEngine().observe(seen)
 
-    assert value(seen, metrics.LONGEST_LACKS) == lacks
+    assert value(seen, metrics.MAX_LACKS) == lacks
     assert [(change.rule, change.new) for change in changes] == ([("training_length", Level.INFO)] if lacks else [])
 
 

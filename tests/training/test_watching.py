@@ -281,7 +281,7 @@ def cuda(cards: int = 1, peak: int = 1, uuid: str | None = "GPU-1", **more: Any)
         (cuda(uuid="ab-"), {"ram", "GPU-ab-0"}),
         (cuda(uuid=None), {"ram", ""}),
         (cuda(2), {"ram", "GPU-10", "GPU-11"}),
-        (cuda(7), {"ram", *(f"GPU-1{card}" for card in range(companion.MOST_CARDS))}),
+        (cuda(7), {"ram", *(f"GPU-1{card}" for card in range(companion.MAX_CARDS))}),
         (cuda(peak=0), {"ram"}),
         (None, {"ram"}),
     ],

@@ -34,7 +34,7 @@ LEAD_IN_SECONDS = 30.0
 PAGED_SHARE, EXHAUSTED_SHARE = 0.06, 0.01
 #: how often the daemon asks Windows while its memory does not shrink
 WINDOWS_SECONDS = 10.0
-MOST_ROWS = 4000
+MAX_ROWS = 4000
 DROP_CACHE = "while :; do sleep 20; sync; echo 1 > /proc/sys/vm/drop_caches; done"
 
 
@@ -142,7 +142,7 @@ def record(scenario: Scenario, folder: Path) -> str:
     with tempfile.TemporaryDirectory(prefix=f"{scenario.name}-") as scratch, WindowsHost(Path(scratch)) as host:
         drive = Path(scratch) / "rows.raw"
         with drive.open("wb") as file:
-            file.truncate(MOST_ROWS * BLOCK_BYTES)
+            file.truncate(MAX_ROWS * BLOCK_BYTES)
         machine = Machine(
             image(),
             Path(scratch),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: 2 to the power of this many nanoseconds an instruction: 250 million a second, a tenth of a real processor's
 CLOCK_SHIFT = 2
 _PROMPT = b"(qemu) "
-_LONGEST_SECONDS = 900.0
+_MAX_SECONDS = 900.0
 
 
 class SnapshotMachine(Machine):
@@ -63,7 +63,7 @@ class SnapshotMachine(Machine):
 
     def _asked(self, command: str) -> None:
         with socket.socket(socket.AF_UNIX) as monitor:
-            monitor.settimeout(_LONGEST_SECONDS)
+            monitor.settimeout(_MAX_SECONDS)
             monitor.connect(str(self._monitor))
             _until_prompt(monitor)
             monitor.sendall(command.encode() + b"\n")
@@ -75,7 +75,7 @@ class SnapshotMachine(Machine):
 
 
 def _until_prompt(monitor: socket.socket) -> bytes:
-    said, deadline = b"", time.monotonic() + _LONGEST_SECONDS
+    said, deadline = b"", time.monotonic() + _MAX_SECONDS
     while not said.endswith(_PROMPT):
         received = monitor.recv(1 << 16)
         if not received or time.monotonic() > deadline:

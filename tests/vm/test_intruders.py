@@ -120,6 +120,9 @@ deeds = {
     "become root": lambda: os.setuid(0),
     "become the service": lambda: os.setresuid(*[__import__("pwd").getpwnam("wslgpud").pw_uid] * 3)
     if os.geteuid() != __import__("pwd").getpwnam("wslgpud").pw_uid else os.kill(1, 0),
+    # Everybody may; from within the sandbox it would lead out of it: "loginctl enable-linger".
+    "speak to the system's services": lambda: connect("/run/dbus/system_bus_socket")()
+    if os.geteuid() == __import__("pwd").getpwnam("wslgpud").pw_uid else os.kill(1, 0),
     "write to the kernel's log": write("/dev/kmsg"),
     "read the disk": read("/dev/vda"),
 }
@@ -164,7 +167,7 @@ held = [socket.create_connection(("127.0.0.1", 9655)) for _ in range(300)]
 print("flooded", flush=True)
 """
 #: of systemd's MemoryMax=256M
-MOST_MEMORY_BYTES = 160 << 20
+MAX_MEMORY_BYTES = 160 << 20
 #: What root keeps apart from all this, and finds unchanged.
 TREASURE = "/srv/treasure"
 KEEP_TREASURE = f"""
@@ -290,7 +293,7 @@ def test_a_flood_by_a_stranger_neither_ends_nor_fills_nor_stops_it(service: Serv
     assert service.property("NRestarts") == "0"
     memory = service.machine.read(f"/proc/{pid}/smaps_rollup").decode()
     (memory_kib,) = re.findall(r"^Pss: +(\d+) kB", memory, re.MULTILINE)
-    assert int(memory_kib) << 10 < MOST_MEMORY_BYTES
+    assert int(memory_kib) << 10 < MAX_MEMORY_BYTES
     assert len(service.journal("--unit=wslgpud")) < lines + 10
 
 

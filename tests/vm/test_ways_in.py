@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from wslgpud.service.places import SYSTEM
+
 from .conftest import REPOSITORY
 from .container import Container, tree
 from .image import GUEST_PYTHON, SUITE, Image, backend, wheelhouse
@@ -39,6 +41,32 @@ RUNS = "select version, clean from daemon_run order by id"
 #: what the machine itself writes
 ELSEWHERE = ("root/.cache", "usr/lib/python3", "var/cache", "var/lib/apt", "var/lib/dpkg", "var/lib/systemd", "var/log")
 ACCOUNTS = {f"etc/{name}" for name in (".pwd.lock", "passwd", "group", "shadow", "gshadow", "subuid", "subgid")}
+
+#: Somebody without any rights, and what they replace again and again, wherever they may, by links to what is root's.
+INTRUDER, CANARY = "intruder", "/srv/canary"
+RACE = f"""
+import contextlib, itertools, os, sys
+names = {{"wslgpud", "wslgpud.new", "wslgpud.toml", "wslgpud.db", "daemon.json", "held.json", "wslgpud.conf"}}
+for target in itertools.cycle(["{CANARY}", "{CANARY}/file", "{CANARY}/missing"]):
+    for folder in sys.argv[1:]:
+        with contextlib.suppress(OSError):
+            names |= {{name for name in os.listdir(folder) if len(names) < 500}}
+        for path in [f"{{folder}}/{{name}}" for name in names]:
+            with contextlib.suppress(OSError):
+                os.rename(path, f"{{folder}}/moved")
+            with contextlib.suppress(OSError):
+                os.symlink(target, path)
+"""
+#: what has become of root's files: kind, mode, owner, size and each change of these
+LOOK_AT_CANARY = ("find", CANARY, "-printf", "%p %y %m %U:%G %s %T@ %C@\\n")
+#: Prints each folder, at or above a path in these scripts, in which others than root may exchange something.
+OPEN_FOLDERS = r"""
+import os, pathlib, re, sys
+for path in re.findall(r"(?<![\w.*])/[\w.*+@:-]+(?:/[\w.*+@:-]+)*", sys.stdin.read()):
+    for folder in pathlib.Path(path).parents:
+        if folder.exists() and (folder.stat().st_uid or folder.stat().st_mode & 0o022):
+            print(path, "in", folder)
+"""
 
 
 @dataclass(frozen=True)
@@ -144,7 +172,7 @@ class Package(Way):
     def install(self, version: str, *, check: bool = True) -> str:
         package = self.package() if version == FIRST else another_package(self.package(), self.folder, version)
         self.container.write(f"/root/{package.name}", package.read_bytes())
-        return self.apt("install", "--allow-downgrades", f"/root/{package.name}")
+        return self.apt("install", "--allow-downgrades", f"/root/{package.name}", check=check)
 
     def go_back(self) -> None:
         """Try a version that does not start: dpkg has no way back by itself, and its output says how."""
@@ -163,8 +191,8 @@ class Package(Way):
         refused = self.types("wslgpud", "service", "install", "--extra", "apprise", check=False)
         assert "for apprise: sudo apt remove wslgpud && pipx install wslgpud && sudo" in refused
 
-    def apt(self, *words: str) -> str:
-        return self.types("apt-get", "--yes", "--quiet", *words)
+    def apt(self, *words: str, check: bool = True) -> str:
+        return self.types("apt-get", "--yes", "--quiet", *words, check=check)
 
     def purge(self) -> None:
         self.apt("remove", "wslgpud")
@@ -313,3 +341,40 @@ def test_a_package_does_not_take_over_what_another_way_has_installed(boots: Call
     assert "sudo wslgpud service uninstall" in said
     assert not way.container.has("/usr/lib/wslgpud")
     assert not way.container.has("/usr/lib/systemd/system/wslgpud.service")
+
+
+def race(way: Way, user: str, *folders: str) -> None:
+    """Have somebody exchange what is in these folders until it is over."""
+    way.container.write("/srv/race.py", RACE)
+    way.types("systemd-run", f"--unit=race-{user}", f"--uid={user}", "python3", "/srv/race.py", *folders)
+    eventually(lambda: way.types("find", folders[0], "-lname", f"{CANARY}*"), "the first link")
+
+
+def open_folders(way: Way, scripts: str) -> str:
+    return way.container.run("python3", "-c", OPEN_FOLDERS, stdin=scripts.encode()).stdout
+
+
+def test_nobody_has_root_write_elsewhere_while_the_package_comes_and_goes(boots: Callable[..., Way]) -> None:
+    way = boots(Package, SUITE)
+    way.types("useradd", INTRUDER)
+    way.container.write(f"{CANARY}/file", "root's", 0o600)
+    before = way.types(*LOOK_AT_CANARY)
+    race(way, INTRUDER, "/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/etc", "/opt", "/run", "/usr/lib", "/var/lib")
+    for version in (FIRST, NEWER):
+        way.install(version)
+        assert history(way, version)
+    scripts = way.types("sh", "-c", "cat /var/lib/dpkg/info/wslgpud.p*; dpkg --listfiles wslgpud")
+    assert open_folders(way, "/tmp/x /var/lib/wslgpud/x").count(" in ") == 2  # the control
+    assert "/var/lib/wslgpud" in scripts
+    assert open_folders(way, f"{scripts} {SYSTEM}") == ""
+
+    race(way, "wslgpud", "/var/lib/wslgpud")
+    way.install(FIRST, check=False)
+    way.types("apt-get", "--yes", "purge", "wslgpud", check=False)  # fails where the folder is filled as it is removed
+    assert way.types(*LOOK_AT_CANARY) == before
+
+    way.types("systemctl", "stop", f"race-{INTRUDER}", "race-wslgpud", check=False)
+    way.types("dpkg", "--purge", "wslgpud")
+    assert not way.container.has("/var/lib/wslgpud")
+    assert way.types("getent", "passwd", "wslgpud", check=False) == ""
+    assert way.types(*LOOK_AT_CANARY) == before

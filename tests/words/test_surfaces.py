@@ -20,6 +20,8 @@ from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.cli import app
 from wslgpud.words import translator
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 ROOT = Path(__file__).parents[2]
 HOSTS, TRACES = ROOT / "tests/hosts", ROOT / "tests/traces"
 #: what these machines and their owners call their own; values of options; what is printed for programs

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from wslgpud.active_runs.notes import MOST_ENTRIES, PLACES, RUNS, Kind, Noted, name_of, named, read
+from wslgpud.active_runs.notes import MAX_ENTRIES, PLACES, RUNS, Kind, Noted, name_of, named, read
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources.identity import Trust, trust
@@ -22,7 +22,7 @@ from wslgpud.sources.identity import Trust, trust
 log = logging.getLogger(__name__)
 
 #: More than anybody runs at once; the daemon reads them at every tick.
-MOST_NOTES, MOST_NOTES_A_USER = 32, 16
+MAX_NOTES, MAX_NOTES_A_USER = 32, 16
 #: a folder with too many files is listed again only after this time, however often it changes
 _PATIENCE_SECONDS = 10.0
 #: File systems timestamp changes with a resolution of some milliseconds.
@@ -52,7 +52,7 @@ class RunNotes:
     def read(self) -> list[Noted]:
         """Return the active runs, oldest first."""
         found = chain.from_iterable(self._of(place, known) for place, known in self._listings.items())
-        return sorted(islice(found, MOST_NOTES), key=lambda note: float(note.document["began_mono"]))
+        return sorted(islice(found, MAX_NOTES), key=lambda note: float(note.document["began_mono"]))
 
     def of(self, kind: Kind, pid: int) -> Noted | None:
         """Return the note of one process, however many others there are."""
@@ -78,8 +78,8 @@ class RunNotes:
             return
         settled = 1e9 * self._host.clock.wall() - changed > _SETTLED_NS
         known.changed_ns, known.listed_mono = changed if settled else None, now
-        entries = folder.names(MOST_ENTRIES + 1)
-        known.crowded = len(entries) > MOST_ENTRIES
+        entries = folder.names(MAX_ENTRIES + 1)
+        known.crowded = len(entries) > MAX_ENTRIES
         if known.crowded:
             pids = [int(name) for name in self._host.names("/proc") if name.isdecimal()]
             entries = [name_of(kind, pid) for pid in pids for kind in RUNS]
@@ -98,8 +98,8 @@ class RunNotes:
             with contextlib.suppress(OSError):  # gone meanwhile
                 uid = folder.stat(name).st_uid
                 counted[uid] += 1
-                if counted[uid] <= MOST_NOTES_A_USER:
+                if counted[uid] <= MAX_NOTES_A_USER:
                     owned.append((uid, name))
         owned.sort(key=lambda one: one[0] not in self.trust.users)
-        kept = [name for _, name in owned[:MOST_NOTES]]
+        kept = [name for _, name in owned[:MAX_NOTES]]
         return kept, counted.total() - len(kept)

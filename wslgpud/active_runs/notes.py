@@ -35,10 +35,10 @@ RUNS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "daemo
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
 _NAME = re.compile(r"wslgpud-running-(stress|guard|training|daemon)-([0-9]{1,10})\.json")
 #: inspected entries of a folder; PyTorch's data loaders may have thousands of files in /dev/shm
-MOST_ENTRIES = 1024
-MOST_BYTES, MOST_PEAKS, MOST_PIDS, LONGEST_WORD = 1 << 14, 16, 1024, 200
+MAX_ENTRIES = 1024
+MAX_BYTES, MAX_PEAKS, MAX_PIDS, MAX_WORD = 1 << 14, 16, 1024, 200
 _WORDS = ("kind", "what", "who", "phase")
-_BYTES = shapes.of(dict, lambda found: len(found) <= MOST_PEAKS and all(map(shapes.whole, found.values())))
+_BYTES = shapes.of(dict, lambda found: len(found) <= MAX_PEAKS and all(map(shapes.whole, found.values())))
 _RUN = shapes.record(
     {
         **dict.fromkeys(_WORDS, shapes.text),
@@ -50,11 +50,11 @@ _RUN = shapes.record(
         **dict.fromkeys(("gpu", "worker_pid", "verified_bytes", "peak_bytes", "waiting"), shapes.whole),
         **dict.fromkeys(("done_ratio", "ends_mono"), shapes.number),
         **dict.fromkeys(("peaks", "used"), _BYTES),
-        "pids": shapes.of(list, lambda pids: len(pids) <= MOST_PIDS and all(map(shapes.whole, pids))),
+        "pids": shapes.of(list, lambda pids: len(pids) <= MAX_PIDS and all(map(shapes.whole, pids))),
     },
 )
 #: of a training, see ``wslgpud.training.companion``: memory in use after its steps, of each kind
-MOST_MEMORIES = 5
+MAX_MEMORIES = 5
 _BLOCK = shapes.of(list, lambda block: len(block) == 4 and all(map(shapes.whole, block)))
 _MEMORY = shapes.record(
     {"name": shapes.text, "used": shapes.whole, "peak": shapes.whole, "scales": shapes.rows(shapes.rows(_BLOCK))},
@@ -63,7 +63,7 @@ _MEMORY = shapes.record(
 _TRAINING = shapes.record(
     {
         "steps": shapes.whole,
-        "memory": shapes.of(list, lambda found: len(found) <= MOST_MEMORIES and all(map(_MEMORY, found))),
+        "memory": shapes.of(list, lambda found: len(found) <= MAX_MEMORIES and all(map(_MEMORY, found))),
     },
     dict.fromkeys(("step_seconds", "usual_step_seconds"), shapes.seconds)
     | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.whole)
@@ -97,7 +97,7 @@ def read(folder: Folder, name: str, host: Host) -> Noted | None:
     match = _NAME.fullmatch(name)
     try:
         with folder.opened(name) as descriptor:
-            facts, content = os.fstat(descriptor), os.read(descriptor, MOST_BYTES)
+            facts, content = os.fstat(descriptor), os.read(descriptor, MAX_BYTES)
         document = checked(safe_files.parsed(content))
         who = identity(host, int(match[2])) if match else None
     except (OSError, ValueError):
@@ -117,7 +117,7 @@ def checked(note: dict[str, Any]) -> dict[str, Any]:
     """
     if not _RUN(note) or (note["kind"] == "training" and not _TRAINING(note)):
         raise ValueError("not a note")
-    return {**note, **{word: redaction.named(note[word])[:LONGEST_WORD] for word in _WORDS}}
+    return {**note, **{word: redaction.named(note[word])[:MAX_WORD] for word in _WORDS}}
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Note:
         self._name = name_of(kind, self._pid)
         self._folder: Folder | None = None
         self._began = self._written = host.clock.mono()
-        words = {"kind": kind, "what": what[:LONGEST_WORD], "who": who[:LONGEST_WORD]}
+        words = {"kind": kind, "what": what[:MAX_WORD], "who": who[:MAX_WORD]}
         self._facts: dict[str, Any] = {**words, "began_mono": self._began, "gpu": gpu}
         self._phase: str | None = None
 
@@ -198,7 +198,7 @@ class Note:
         if phase == self._phase and now - self._written < WRITE_SECONDS:
             return
         ends_mono = None if left_seconds is None else now + left_seconds
-        claimed = {**vars(claim), "pids": claim.pids[:MOST_PIDS]} if claim else {}
+        claimed = {**vars(claim), "pids": claim.pids[:MAX_PIDS]} if claim else {}
         try:
             self._write(phase, {"done_ratio": done_ratio, "ends_mono": ends_mono, **(facts or {}), **claimed})
         except OSError as error:
@@ -220,7 +220,7 @@ class Note:
     def _sweep(self, folder: Folder) -> None:
         """Remove notes of our user's that no longer count."""
         with contextlib.suppress(OSError):
-            for name in named(folder.names(MOST_ENTRIES)):
+            for name in named(folder.names(MAX_ENTRIES)):
                 with contextlib.suppress(OSError):  # gone meanwhile
                     if folder.stat(name).st_uid == os.geteuid() and read(folder, name, self._host) is None:
                         folder.remove(name)

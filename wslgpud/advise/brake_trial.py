@@ -16,7 +16,7 @@ from wslgpud.store import Reader
 from wslgpud.words import say
 
 #: history shown to the engine before an incident, as it judges growth by the past, and the longest part examined
-BEFORE_SECONDS, MOST_SECONDS = 900.0, 6 * 3600.0
+BEFORE_SECONDS, MAX_SECONDS = 900.0, 6 * 3600.0
 
 
 def pauses(reader: Reader, walls: tuple[float, float], settings: BrakeSettings) -> Iterator[dict[str, Any]]:
@@ -50,7 +50,7 @@ def pauses(reader: Reader, walls: tuple[float, float], settings: BrakeSettings) 
 def _first(reader: Reader, incident: Incident, end: float) -> tuple[float, Forecast] | None:
     """Return when the brake would first have acted in an incident, and on which forecast."""
     engine, begin = RiskEngine(), incident.opened_wall - BEFORE_SECONDS
-    until = min(end, incident.closed_wall or end, incident.opened_wall + MOST_SECONDS)
+    until = min(end, incident.closed_wall or end, incident.opened_wall + MAX_SECONDS)
     for seen in observations(reader, begin, until):
         for forecast in engine.observe(seen).forecasts:
             if forecast.resource == incident.resource and should_pause(forecast):

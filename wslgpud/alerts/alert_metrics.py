@@ -19,7 +19,7 @@ SCORED = (MEMORY, OOM_KILL, UNCLEAN_END)
 #: a warning later than this leaves no time to act
 IN_TIME_SECONDS = 5.0
 #: below this, a number of warnings per day is meaningless
-LEAST_WATCHED_SECONDS = 86400.0
+MIN_WATCHED_SECONDS = 86400.0
 
 # Not stored as samples: they follow from rows and outbox.
 LEVEL = gauge(
@@ -88,7 +88,7 @@ class Tally(NamedTuple):
     @property
     def message(self) -> Message | None:
         """Return it as a message; None with less than a day of data."""
-        if self.watched_seconds < LEAST_WATCHED_SECONDS:
+        if self.watched_seconds < MIN_WATCHED_SECONDS:
             return None
         return says(
             "{watched_seconds} watched: {count} memory warning, {needless} needless",

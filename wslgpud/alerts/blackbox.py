@@ -34,12 +34,12 @@ EVENT = "black_box"
 #: how long before the end growth is examined
 WINDOW_SECONDS = 300.0
 #: a process that grew by less did not end the machine
-LEAST_GROWTH_BYTES = 64 << 20
+MIN_GROWTH_BYTES = 64 << 20
 #: Rules that do not count as causes. Otherwise the previous unclean end would turn each one soon after into a warning,
 #: and an incident open for weeks one every evening.
 _NO_CAUSE = frozenset({UNCLEAN_END, VRAM_STRESS, "source_stale", "store_failing", "store_damaged"})
 _JOURNAL_SECONDS = 20.0
-_MOST_LINES, _MOST_USERS, _MOST_DUMPS = 40, 20, 1000
+_MAX_LINES, _MAX_USERS, _MAX_DUMPS = 40, 20, 1000
 #: WSL writes dumps of crashed programs and the texts of kernel panics there:
 #: https://github.com/microsoft/WSL/blob/master/src/windows/service/exe/WslCoreVm.cpp
 _DUMPS = "AppData/Local/Temp/wsl-crashes"
@@ -72,7 +72,7 @@ def growths(points: Iterable[ProcessPoint]) -> list[GrownProcess]:
     for first, last in ((of[0], of[-1]) for of in by_process(points)):
         grown = last.rss_bytes + last.swap_bytes - first.rss_bytes - first.swap_bytes
         found.append(GrownProcess(last.name, last.pid, grown, last.wall - first.wall))
-    return sorted((g for g in found if g.grown_bytes >= LEAST_GROWTH_BYTES), key=lambda g: -g.grown_bytes)
+    return sorted((g for g in found if g.grown_bytes >= MIN_GROWTH_BYTES), key=lambda g: -g.grown_bytes)
 
 
 def kernel_lines(host: Host, boot_id: str) -> list[str]:
@@ -85,7 +85,7 @@ def kernel_lines(host: Host, boot_id: str) -> list[str]:
         return []
     telling = [line for line in text.splitlines() if _TELLING.search(line)]
     # A driver may log a hundred errors after the cause.
-    last = sorted(range(len(telling)), key=lambda at: (_FATAL.search(telling[at]) is not None, at))[-_MOST_LINES:]
+    last = sorted(range(len(telling)), key=lambda at: (_FATAL.search(telling[at]) is not None, at))[-_MAX_LINES:]
     return [one_line(masked(telling[at]), 300) for at in sorted(last)]
 
 
@@ -93,7 +93,7 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
     """Return the names of crash files that WSL wrote into Windows' folders since a moment."""
     users = f"{automount_root(host)}c/Users"
     try:
-        names = sorted(host.folders(users))[:_MOST_USERS]
+        names = sorted(host.folders(users))[:_MAX_USERS]
     except (NoData, SourceError):
         return []
     found = []
@@ -101,9 +101,9 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
         # Users can create links in their own folder, which would reveal names of other users' files.
         # or it does not exist
         with contextlib.suppress(OSError), Folder(host.path(users), f"{name}/{_DUMPS}") as folder:
-            dumps = folder.names(_MOST_DUMPS)
+            dumps = folder.names(_MAX_DUMPS)
             found += [f"{folder.path}/{dump}" for dump in dumps if folder.stat(dump).st_mtime >= since_wall]
-    return [one_line(name, 300) for name in found[:_MOST_LINES]]
+    return [one_line(name, 300) for name in found[:_MAX_LINES]]
 
 
 def examine(

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 #: seconds before the next try after 1, 2, ... failures in a row
 BACK_OFF_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0)
 #: queued messages per channel; beyond that, the least important are dropped, oldest first
-MOST_WAITING = 500
+MAX_WAITING = 500
 #: the end of quiet hours is checked at least this often: the wall clock may be set meanwhile
 RECHECK_SECONDS = 60.0
 
@@ -164,19 +164,17 @@ class _ChannelWorker:
 
     def _bounded(self, waiting: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return the messages to keep; an unbounded queue would fill memory overnight."""
-        excess = len(waiting) - MOST_WAITING
+        excess = len(waiting) - MAX_WAITING
         if excess <= 0:
-            self._overfull = self._overfull and len(waiting) > MOST_WAITING // 2
+            self._overfull = self._overfull and len(waiting) > MAX_WAITING // 2
             return waiting
         least = heapq.nsmallest(excess, waiting, key=lambda d: (level_of(d.payload), d.id))
         if not self._overfull:  # once, not for each message of a flood
             self._overfull = True
             log.warning(
-                "%s: more than %d messages are queued; the least important are dropped",
-                self._channel.name,
-                MOST_WAITING,
+                "%s: more than %d messages are queued; the least important are dropped", self._channel.name, MAX_WAITING
             )
-        self._done(least, "dropped", say("more than {count} messages were waiting", count=MOST_WAITING))
+        self._done(least, "dropped", say("more than {count} messages were waiting", count=MAX_WAITING))
         gone = {delivery.id for delivery in least}
         return [delivery for delivery in waiting if delivery.id not in gone]
 

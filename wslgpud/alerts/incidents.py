@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from wslgpud.alerts.rules import BRAKE, OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
 from wslgpud.model import MEMORY, Forecast, Level, Transition
+from wslgpud.risk.levels import shown_level
 from wslgpud.words import Message
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
@@ -29,7 +30,7 @@ RECOVERED_SHARE = 0.08
 #: a repeated event adds a row to its incident at most this often
 AGAIN_SECONDS = 30.0
 #: growth below this share of the capacity is ignored, as in ``risk``
-BREATH_SHARE = 0.012
+NOISE_SHARE = 0.012
 #: how long the report of an unclean end counts as open: nothing ends it
 REPORT_SECONDS = 600.0
 #: an alarm was justified if less than this share of memory was left meanwhile
@@ -89,7 +90,7 @@ class Incident:
         if self.paused is None or now is None or now.level < Level.CRITICAL:
             return self.paused is not None
         left = self.paused.facts.get("left_bytes")
-        return isinstance(left, (int, float)) and now.headroom_bytes >= left - BREATH_SHARE * now.capacity_bytes
+        return isinstance(left, (int, float)) and now.headroom_bytes >= left - NOISE_SHARE * now.capacity_bytes
 
     @property
     def close_call(self) -> bool:
@@ -240,7 +241,7 @@ class IncidentLedger(Fold):
         """Return the last row of each rule and resource that is not ok."""
         return {(row.rule, row.resource): row for incident in self.open.values() for row in incident.held.values()}
 
-    def fit(self, wanted: Transition) -> Transition | None:
+    def reconcile(self, wanted: Transition) -> Transition | None:
         """Return the row that brings the incident to the new level; None if it is there already.
 
         A restarted engine reports "ok to warning" for an incident that is open at critical: the row states the actual
@@ -266,7 +267,7 @@ class IncidentLedger(Fold):
         now, held = {forecast.resource: forecast for forecast in forecasts}, self.held()
         for rule, resource in held:
             # An engine at ok that reported no change was restarted after a bug, and does not know about it.
-            if rule == MEMORY and resource in now and now[resource].level == Level.OK:
+            if rule == MEMORY and resource in now and shown_level(now[resource]) == Level.OK:
                 self._inherited.setdefault((rule, resource), mono)
         self._inherited = {key: since for key, since in self._inherited.items() if key in held}
         return [
@@ -281,7 +282,7 @@ class IncidentLedger(Fold):
         key, rule = (row.rule, row.resource), rule_named(row.rule)
         if row.rule == MEMORY:
             grace = STILL_SECONDS if _as_short(self.open[key].last.forecast, now) else GRACE_SECONDS
-            return (now is None or now.level == Level.OK) and mono - self._inherited[key] > grace
+            return (now is None or shown_level(now) == Level.OK) and mono - self._inherited[key] > grace
         if rule is None:
             return row.rule not in OTHERS  # a rule of another version
         return rule.momentary and mono - row.mono > rule.clear_seconds

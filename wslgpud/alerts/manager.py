@@ -36,11 +36,11 @@ REPEAT_SECONDS = 10.0
 #: the longest that a tick waits for its rows to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
 #: processes of a group that a row lists, biggest first
-MOST_MEMBERS = 40
+MAX_MEMBERS = 40
 #: rows that ``lately`` scans
-MOST_LATELY = 20
+MAX_LATELY = 20
 #: incidents kept for the score
-_MOST_INCIDENTS = 2000
+_MAX_INCIDENTS = 2000
 #: when counting jobs that fit, the largest one shows the peak of each; margin for growth still to come
 _ROOM = 0.9
 _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -82,7 +82,7 @@ class AlertManager:
         spoken = translator(place.language)
         self.dispatcher = Dispatcher(channels, store.outbox, clock, settings, spoken, self.reminders)
         # Closed ones are kept only for the score, and so only those that count for it.
-        self._past: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
+        self._past: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
         left: list[Incident] = []
         for incident in grouped(rows):
             left += [incident] if incident.closed_wall is None else []
@@ -102,7 +102,7 @@ class AlertManager:
         self._unsaid: set[tuple[str, int]] = set()  # rules and open incidents with changes withheld by a silence
         self._announced = False
         self._reports: deque[Transition] = deque()
-        self._lately: deque[Transition] = deque(maxlen=MOST_LATELY)
+        self._lately: deque[Transition] = deque(maxlen=MAX_LATELY)
         self._processes: Sequence[ProcessSample] = ()
         self._forecasts: Mapping[str, Forecast] = {}
         oldest = clock.wall() - settings.expire_hours * 3600.0
@@ -166,7 +166,7 @@ class AlertManager:
         self._close_overdue(snapshot.wall, snapshot.mono)
         if self._settings.repeat:
             self._repeat(snapshot)
-        self._tell_unsaid()
+        self._send_deferred()
         if self._announced:
             # The channels are already sending; a daemon killed now should know after its restart.
             self._store.flush(SYNC_SECONDS)
@@ -184,8 +184,8 @@ class AlertManager:
     ) -> Iterator[Transition]:
         # Ends of exhaustions come after the kills that explain them.
         yield from (transition for transition in transitions if transition.new > Level.OK)
-        growing = {name: f.who_pid for name, f in self._forecasts.items() if f.level > Level.OK and f.who_pid}
-        yield from self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage, growing=growing)
+        now = self._forecasts.values()
+        yield from self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage, forecasts=now)
         yield from (transition for transition in transitions if transition.new == Level.OK)
         while self._reports:
             yield self._reports.popleft()
@@ -197,7 +197,7 @@ class AlertManager:
 
     def _announce(self, wanted: Transition) -> None:
         """Make a row of the change, put it into the outbox of each channel that wants it, and log it."""
-        row = self._ledger.fit(wanted)
+        row = self._ledger.reconcile(wanted)
         if row is None:
             return
         before = self._ledger.known(row)
@@ -235,7 +235,7 @@ class AlertManager:
         facts: dict[str, Fact] = {} if jobs is None else {"jobs": jobs}
         group = row.resource.removeprefix("cgroup:")
         members = [str(p.pid) for p in self._processes if group != row.resource and p.within(group)]
-        return {**facts, "pids": " ".join(members[:MOST_MEMBERS])} if members else facts
+        return {**facts, "pids": " ".join(members[:MAX_MEMBERS])} if members else facts
 
     def _request_save(self, row: Transition) -> None:
         if done := self._save_requests.note(row, self._processes, self.paused):
@@ -265,7 +265,7 @@ class AlertManager:
                 row = Transition(snapshot.wall, snapshot.mono, resource, MEMORY, level, level, forecast=forecast)
                 self._post(row, compose(row), incident)
 
-    def _tell_unsaid(self) -> None:
+    def _send_deferred(self) -> None:
         """Announce changes withheld by a silence, those of memory with the current forecast."""
         for rule, number in sorted(self._unsaid):
             incident = next((i for i in self._open if i.id == number and rule in i.held), None)

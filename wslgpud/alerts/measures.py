@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Level, Number, ProcessSample, Snapshot, SourceReport, Transition
+from wslgpud.model import Event, Forecast, Level, Number, ProcessSample, Snapshot, SourceReport, Transition
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.risk.headroom import WINDOWS
+from wslgpud.risk.levels import BLIND
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.words import Fact, MessageLike
 
@@ -28,7 +29,9 @@ HARMFUL_REASONS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_s
 #: minimum change for a trend of Windows' memory, which is queried every few seconds
 TREND_SECONDS, FELL_RATIO = 120.0, 0.1
 #: sources with a rule of their own
-_OWN_RULE = frozenset({"gpu"})
+_OWN_RULE = frozenset({"gpu", "memory"})
+#: how resources begin that a source of memory tells of -> the place of alerts about that source
+READ_BY = {"ram": "source:memory", "gpu": "source:gpu", "cgroup": "source:cgroups"}
 _NO_TICK = Snapshot(0.0, 0.0, 0, ())
 
 
@@ -115,8 +118,7 @@ class MeasureContext:
     last: Snapshot = _NO_TICK
     store_error: MessageLike = ""
     store_damage: MessageLike = ""
-    #: by resource, the pids that the forecast sees growing
-    growing: Mapping[str, int] = field(default_factory=dict)
+    forecasts: Sequence[Forecast] = ()
     gpu_seen: bool = False
     silent_since: dict[str, float] = field(default_factory=dict)
     #: sources that did not answer in an earlier run either, and so have never answered in this one
@@ -300,6 +302,25 @@ def windows_space(context: MeasureContext) -> Iterator[Signal]:
 def read_only(context: MeasureContext) -> Iterator[Signal]:
     """The disk of our own data is read-only."""
     yield from (Signal(place, is_so) for place, is_so in _holder(context, disk.READ_ONLY))
+
+
+def blind_resources(context: MeasureContext) -> Iterator[Signal]:
+    """Return for how long each source of memory has told nothing, with the last figures of its fullest resource."""
+    blind = [forecast for forecast in context.forecasts if forecast.cause == BLIND]
+    for kind, place in READ_BY.items():
+        known = [forecast for forecast in blind if forecast.resource.startswith(kind)]
+        if not known:
+            yield Signal(place, 0.0)
+            continue
+        fullest = min(known, key=lambda forecast: forecast.headroom_bytes / max(1, forecast.capacity_bytes))
+        report = context.report(place.partition(":")[2])
+        facts: dict[str, Fact] = {
+            "resource": fullest.resource,
+            "age_seconds": round(fullest.age_seconds),
+            "room_bytes": (fullest.headroom_bytes, fullest.capacity_bytes),
+            "error": report.error if report else "",
+        }
+        yield Signal(place, fullest.age_seconds, facts)
 
 
 def silent_sources(context: MeasureContext) -> Iterator[Signal]:

@@ -20,7 +20,7 @@ from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, 
 from wslgpud.risk import forecast_messages as of_risk
 from wslgpud.words import (
     HEADLINE_CHARACTERS,
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     TEMPLATES,
     Fact,
     Message,
@@ -47,7 +47,7 @@ RULES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 _OVER = template("[Taken as over: {what} ({resource}), not measured for {unseen_seconds}|Over: {what} ({resource})]")
 #: lines of a digest; the rest is only counted
-MOST_LINES = 12
+MAX_LINES = 12
 
 
 def compose(row: Transition) -> Text:
@@ -209,7 +209,7 @@ def trial(wall: float, command: str) -> Payload:
 
 def body(message: Payload) -> str:
     where = ", ".join(filter(None, (message.get("host"), local_time(message.get("at", "")))))
-    return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MOST_CHARACTERS]
+    return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MAX_CHARACTERS]
 
 
 def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any]:
@@ -217,9 +217,9 @@ def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any
     if len(messages) == 1:
         return dict(messages[0])
     worst = max(messages, key=lambda m: (Level[str(m.get("level", "ok")).upper()], m.get("at", "")))
-    lines = [f"{local_time(m.get('at', ''))}  {m.get('headline', '')}" for m in messages[-MOST_LINES:]]
-    if len(messages) > MOST_LINES:
-        lines.insert(0, f"... {len(messages) - MOST_LINES}")
+    lines = [f"{local_time(m.get('at', ''))}  {m.get('headline', '')}" for m in messages[-MAX_LINES:]]
+    if len(messages) > MAX_LINES:
+        lines.insert(0, f"... {len(messages) - MAX_LINES}")
     counted = translator.t("{count} alerts: {headline}", count=len(messages), headline=str(worst.get("headline", "")))
     headline = {"headline": counted} if len(counted) <= HEADLINE_CHARACTERS else {}
     return {**worst, **headline, "evidence": "\n".join(lines), "count": len(messages)}

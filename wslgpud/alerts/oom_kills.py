@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from wslgpud.alerts.measures import GroupCount, MeasureContext, Signal, UnnamedKill
-from wslgpud.model import Event, Number, ProcessSample, Snapshot
+from wslgpud.model import Event, Level, Number, ProcessSample, Snapshot
 from wslgpud.risk.attribution import full_name, short_name
 from wslgpud.sources import cgroups, memory
 from wslgpud.words import Fact, say
@@ -17,11 +17,11 @@ from wslgpud.words import Fact, say
 #: the next process list, which shows who is gone, comes within this time; a kill is not withheld longer
 PATIENCE_SECONDS = 8.0
 #: cgroups with kills while no daemon ran that are reported one by one
-MOST_MISSED = 5
+MAX_MISSED = 5
 #: a process that held less was no OOM victim
-LEAST_BYTES = 64 << 20
+MIN_BYTES = 64 << 20
 #: share of a victim's memory that must be free again: the process list is some seconds old
-LEAST_BACK = 0.5
+MIN_BACK = 0.5
 
 
 def oom_kills(context: MeasureContext) -> Iterator[Signal]:
@@ -33,7 +33,7 @@ def oom_kills(context: MeasureContext) -> Iterator[Signal]:
     # A log that is merely late, as everything is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
     state = context.kills
-    state.growing |= context.growing
+    state.growing |= {f.resource: f.who_pid for f in context.forecasts if f.level > Level.OK and f.who_pid}
     for resource, rate in _counted(context, mute=mute and not heard):
         before = context.last.processes, _used(context.last, resource)
         seen = UnnamedKill(context.snapshot.mono, context.snapshot.wall, rate, *before, state.growing.get(resource))
@@ -69,7 +69,7 @@ def _condensed(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]
             missed.setdefault(resource, []).append(event)
         else:
             yield event, (event,)
-    if len(missed) > MOST_MISSED:
+    if len(missed) > MAX_MISSED:
         missed = {"": [event for event in heard if event.fields.get("past") and resource_of(event) != "ram"]}
     for kills in missed.values():
         yield kills[-1], kills
@@ -178,9 +178,9 @@ def victim(
         process
         for process in kill.processes
         if process.key not in alive
-        and process.held_bytes >= LEAST_BYTES
+        and process.held_bytes >= MIN_BYTES
         and (not group or not process.cgroup or process.within(group))
-        and (freed_bytes is None or freed_bytes >= LEAST_BACK * process.held_bytes)
+        and (freed_bytes is None or freed_bytes >= MIN_BACK * process.held_bytes)
     ]
     culprits = [process for process in gone if process.pid == kill.growing]
     return max(culprits or gone, key=lambda process: process.held_bytes, default=None)

@@ -22,15 +22,15 @@ from wslgpud.words import MessageLike, Translator, sentences, to_json
 BEFORE_SECONDS = (120.0, 600.0)
 AFTER_SECONDS = (20.0, 60.0)
 #: longest time shown; of a longer incident, its end
-MOST_SECONDS = 6 * 3600.0
+MAX_SECONDS = 6 * 3600.0
 #: points of a curve; more than a screen or a plot shows
-_MOST_POINTS = 300
-_MOST_GROWTHS = 5
-_MOST_EVENTS = 50
+_MAX_POINTS = 300
+_MAX_GROWTHS = 5
+_MAX_EVENTS = 50
 #: rows shown from the beginning of an incident, and as many before its end
-_MOST_ROWS = 250
+_MAX_ROWS = 250
 #: incidents whose full rows, two each, are read at once
-_MOST_AT_ONCE = 250
+_MAX_AT_ONCE = 250
 
 
 class HeadroomCurve(NamedTuple):
@@ -59,8 +59,8 @@ class Report(NamedTuple):
 
 def summaries(history: Reader, incidents: Sequence[Incident], translator: Translator) -> Iterator[dict[str, Any]]:
     """Yield summaries of incidents, which were made of brief rows, in a language, as JSON."""
-    for first in range(0, len(incidents), _MOST_AT_ONCE):
-        part = incidents[first : first + _MOST_AT_ONCE]
+    for first in range(0, len(incidents), _MAX_AT_ONCE):
+        part = incidents[first : first + _MAX_AT_ONCE]
         numbers = {n for i in part for n in (i.last_id, i.kill_id, i.resumed_id) if n is not None}
         rows = history.changes_numbered(numbers)
         for i in part:
@@ -141,11 +141,11 @@ def _in_full(history: Reader, known: Incident) -> tuple[Incident, dict[int, Tran
     """Return an incident with its full facts, and its first and last rows by number."""
     incident: Incident | None = None
     first: dict[int, Transition] = {}
-    last: deque[tuple[int, Transition]] = deque(maxlen=_MOST_ROWS)
+    last: deque[tuple[int, Transition]] = deque(maxlen=_MAX_ROWS)
     rules = [MEMORY, OOM_KILL, BRAKE] if story(known.rule) == MEMORY else [known.rule]
     for number, row in history.changes(of=(rules, known.resource, known.id, known.last_id)):
         incident = after(incident, number, row)
-        if len(first) < _MOST_ROWS:
+        if len(first) < _MAX_ROWS:
             first[number] = row
         else:
             last.append((number, row))
@@ -172,7 +172,7 @@ def _span(history: Reader, incident: Incident, box: Event | None) -> tuple[float
     before, more = (min(most, max(least, ended - opened)) for least, most in (BEFORE_SECONDS, AFTER_SECONDS))
     more = more if incident.closed_wall is not None or incident.kill is not None else 0.0
     moment = ended if story(incident.rule) == MEMORY else opened
-    return moment, max(opened - before, ended - MOST_SECONDS), ended + more
+    return moment, max(opened - before, ended - MAX_SECONDS), ended + more
 
 
 def _framed(
@@ -210,7 +210,7 @@ def _events(
         for e in reversed(history.events(start, end))
         if e.kind != blackbox.EVENT and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)
     }
-    return list(found.values())[::-1][-_MOST_EVENTS:]
+    return list(found.values())[::-1][-_MAX_EVENTS:]
 
 
 def _who_grew(
@@ -233,7 +233,7 @@ def _who_grew(
     named |= {pid: str(row.facts.get("who") or row.facts.get("likely", "")) for pid, row in killed.items()}
     return [
         {"who": named.get(g.pid) or full_name(g.name, g.pid), **g._asdict(), "seconds": round(g.seconds, 1)}
-        for g in blackbox.growths(points)[:_MOST_GROWTHS]
+        for g in blackbox.growths(points)[:_MAX_GROWTHS]
     ]
 
 
@@ -278,7 +278,7 @@ def _by_resource(history: Reader, metric: str) -> dict[str, SeriesRef]:
 
 
 def _curves(history: Reader, start: float, end: float, resource: str) -> list[HeadroomCurve]:
-    step = max(1.0, (end - start) / _MOST_POINTS)
+    step = max(1.0, (end - start) / _MAX_POINTS)
     levels, sizes = (_by_resource(history, metric) for metric in ("risk_level", "headroom_capacity_bytes"))
     curves = []
     for name, series in _by_resource(history, "headroom_bytes").items():
@@ -291,7 +291,7 @@ def _curves(history: Reader, start: float, end: float, resource: str) -> list[He
         curves.append(HeadroomCurve(name, capacity[-1].value, left))
 
     def place(curve: HeadroomCurve) -> tuple[bool, bool, bool, str]:
-        of_driver = resource == "gpu" and curve.resource.startswith("gpu")  # it concerns all cards
+        of_driver = resource in ("gpu", "source:gpu") and curve.resource.startswith("gpu")  # it concerns all cards
         return curve.resource != resource, not of_driver, curve.resource != "ram", curve.resource
 
     return sorted(curves, key=place)

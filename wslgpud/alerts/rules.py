@@ -11,12 +11,12 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 from wslgpud.alerts import measures, oom_kills, training_measures
 from wslgpud.alerts.measures import Measure, MeasureContext, Signal
-from wslgpud.model import MEMORY, Level, Snapshot, Transition
+from wslgpud.model import MEMORY, Forecast, Level, Snapshot, Transition
+from wslgpud.risk.levels import BLIND, BLIND_WARNING_SECONDS
 from wslgpud.words import Fact, MessageLike
 
 #: unclean ends of daemon or machine; opened once at the start, see ``blackbox``
@@ -26,13 +26,15 @@ VRAM_STRESS = "vram_stress"
 #: a job that is paused until a user decides, see ``wslgpud.brake``
 BRAKE = "brake"
 OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS, BRAKE)
+#: the driver has been silent for so long that its memory is no longer the news
+DRIVER_GONE = "gpu_driver_gone"
 #: the rule that the score counts and reports examine
 OOM_KILL = "oom_kill"
 #: an open alert whose resource has not been measured for this long is closed: its state is unknown
 FORGET_SECONDS = 3600.0
 #: momentary events announced per part of the machine within ``FLOOD_SECONDS``; more is a flood (such as a loop of
 #: programs that hit their own limit). The metrics count all of them.
-MOST_NEWS, FLOOD_SECONDS = 20, 600.0
+MAX_NEWS, FLOOD_SECONDS = 20, 600.0
 
 
 class Threshold(NamedTuple):
@@ -101,8 +103,8 @@ RULES: tuple[Rule, ...] = (
     _happens("sessions_blocked", measures.happened("vmbus_starved", "machine", "order"), _W, _NEWS_SECONDS),
     _happens("gpu_error", measures.xids, _W, _NEWS_SECONDS),
     Rule("gpu_lost", measures.lost_gpus, (Threshold(_C, 1, 5),), 1, 5),
-    # Longer than a driver update or a reset by Windows (TDR) takes.
-    Rule("gpu_driver_gone", measures.silent_driver, (Threshold(_W, 30), Threshold(_C, 180)), 1, 5),
+    # Longer than a driver update or a reset by Windows (TDR) takes; ``blind`` has warned long before.
+    Rule(DRIVER_GONE, measures.silent_driver, (Threshold(_C, 180),), 1, 5),
     # Share of time without progress, thrashing as in ``wslgpud_pressure_stalled_ratio``. Kernels without PSI: both
     # directions of swap at once, see ``measures``.
     Rule("swap_thrash", measures.thrashing, (Threshold(_W, 0.2, 10), Threshold(_C, 0.5, 20)), 0.1, 30),
@@ -138,6 +140,8 @@ RULES: tuple[Rule, ...] = (
         60,
     ),
     Rule("read_only_disk", measures.read_only, (Threshold(_C, 1, 5),), 1, 10),
+    # Ten seconds until it is over, so that a driver that answers every other time does not open and close it.
+    Rule(BLIND, measures.blind_resources, (Threshold(_W, BLIND_WARNING_SECONDS),), 0.1, 10),
     Rule("source_stale", measures.silent_sources, (Threshold(_W, 60),), 1, 5),
     _happens("clock_jump", measures.happened("clock_jump", "clock", "seconds"), Level.INFO, _NEWS_SECONDS),
     Rule("store_failing", measures.failing_store, (Threshold(_W, 1, 30), Threshold(_C, 1, 600)), 1, 10),
@@ -190,12 +194,12 @@ class RuleEngine:
         *,
         store_error: MessageLike = "",
         store_damage: MessageLike = "",
-        growing: Mapping[str, int] = MappingProxyType({}),
+        forecasts: Iterable[Forecast] = (),
     ) -> list[Transition]:
-        """Return the changes of level due to the next snapshot; ``growing`` are the forecasts' pids by resource."""
+        """Return the changes of level due to the next snapshot and its forecasts."""
         context = self._context
         context.advance(snapshot)
-        context.store_error, context.store_damage, context.growing = store_error, store_damage, growing
+        context.store_error, context.store_damage, context.forecasts = store_error, store_damage, tuple(forecasts)
         changes: list[Transition | None] = []
         for rule in RULES:
             states = self._states[rule.name]
@@ -220,8 +224,8 @@ class RuleEngine:
         part = "/".join(signal.resource.split("/")[:3])
         if (rule.name, part) not in self._news:  # containers come and go
             self._news = {k: t for k, t in self._news.items() if now - t[-1] < FLOOD_SECONDS}
-        times = self._news.setdefault((rule.name, part), deque(maxlen=MOST_NEWS))
-        if len(times) == MOST_NEWS and now - times[0] < FLOOD_SECONDS:
+        times = self._news.setdefault((rule.name, part), deque(maxlen=MAX_NEWS))
+        if len(times) == MAX_NEWS and now - times[0] < FLOOD_SECONDS:
             return False
         times.append(now)
         return True

@@ -44,7 +44,7 @@ def lengths(context: MeasureContext) -> Iterator[Signal]:
     """Return the memory that a batch of the longest allowed sequences will lack, judging by the longest so far."""
     lacking = (
         Signal(resource, lacks, {"program": program, "pid": int(pid), "lacking_bytes": lacks})
-        for (pid, program, resource), lacks in context.snapshot.family(metrics.LONGEST_LACKS).items()
+        for (pid, program, resource), lacks in context.snapshot.family(metrics.MAX_LACKS).items()
     )
     return _largest(lacking, context.trained)
 

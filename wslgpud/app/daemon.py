@@ -30,7 +30,7 @@ from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.security import safe_files
+from wslgpud.security import private_files, safe_files
 from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 2.0
 #: A signal that arrives just before a wait does not end it: Python runs handlers between instructions. It is seen when
 #: the wait is over.
-MOST_WAIT_SECONDS = 1.0
+MAX_WAIT_SECONDS = 1.0
 
 
 class StartError(MessageError):
@@ -123,7 +123,7 @@ class Daemon:
         while True:
             left = max(0.0, due - time.monotonic())
             with suppress(Empty):
-                return self._stop.get(timeout=min(left, MOST_WAIT_SECONDS))
+                return self._stop.get(timeout=min(left, MAX_WAIT_SECONDS))
             started = time.monotonic()
             if started >= due:
                 self.loop.tick()
@@ -132,7 +132,7 @@ class Daemon:
     def _open(self, stack: ExitStack) -> None:
         config, host = self._config, self._host
         with self._folder_in_use():
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private_files.make_folder(self._folder)
         target = config.store.path or str(self._folder / "wslgpud.db")
         self.database = shown(target)
         # With the database on a server, only our state folder can fill up.
@@ -174,8 +174,8 @@ class Daemon:
         watched = replace(config, store=replace(config.store, path=str(file))) if host.live else config
         pipeline = SamplingPipeline(watched, host)
         stack.callback(pipeline.close)
-        apart = self._environ.get(unit.VARIABLE) == "yes"
-        nightly = Nightly(config.stress, host, self._folder, store, apart=apart)
+        separate_unit = self._environ.get(unit.VARIABLE) == "yes"
+        nightly = Nightly(config.stress, host, self._folder, store, separate_unit=separate_unit)
         here = stack.enter_context(Note(host, "daemon", "wslgpud")) if host.live else None
         self.loop = Loop(
             pipeline,
@@ -255,7 +255,7 @@ class Daemon:
         note = self._folder / "daemon.json"
         with self._folder_in_use():
             safe_files.put(note, json.dumps(facts), mode=0o644)  # for 'wslgpud status' of every user
-            inbox(self._folder).mkdir(exist_ok=True)  # made by us, so that it is ours even if root writes to it first
+            private_files.make_folder(inbox(self._folder))  # made by us: it is ours even if root writes to it first
         stack.callback(note.unlink, missing_ok=True)
 
     @contextmanager

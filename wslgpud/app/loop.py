@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: how far back ``status`` looks for changes of level, and how many it lists
-RECENT_SECONDS, MOST_RECENT = 24 * 3600.0, 10
+RECENT_SECONDS, MAX_RECENT = 24 * 3600.0, 10
 
 
 class Answers:
@@ -49,7 +49,7 @@ class Answers:
         recent: list[Transition] = []
         if (latest := self.latest) is not None:
             try:
-                rows = self._store.reader.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MOST_RECENT)
+                rows = self._store.reader.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MAX_RECENT)
                 recent = [row for _, row in reversed(rows)]
             except StoreError as error:
                 # The store reports its own errors; requests must not fill the log with them.
@@ -115,7 +115,7 @@ class Loop:
         After a crash only the ceilings: a peak remembered as harmless may have caused the crash.
         """
         run = self.store.previous_run
-        forgotten = () if run is not None and run.clean else ("peaks",)
+        forgotten = () if run is not None and run.clean else ("peaks", "owned_peaks")
         for subject, lesson in self.store.learned.items():
             document = {name: value for name, value in lesson.document.items() if name not in forgotten}
             self.pipeline.recall(subject, document, max(0.0, now_wall - lesson.wall))

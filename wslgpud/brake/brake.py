@@ -17,11 +17,12 @@ from wslgpud.brake import brake_metrics as metrics
 from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy, tmpfs
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.culprit import Job
-from wslgpud.brake.growth_history import SHORTEST_SECONDS, Baseline, GrowthHistory, own_tree, shared_tree
+from wslgpud.brake.growth_history import MIN_SECONDS, Baseline, GrowthHistory, own_tree, shared_tree
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name
 from wslgpud.brake.process_scan import ProcessListing, scan
 from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
+from wslgpud.brake.reach import Reach
 from wslgpud.brake.vram_history import VramHistory
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
@@ -37,18 +38,19 @@ RESOURCE_KINDS = ("ram", "gpu", "cgroup")
 RETRY_SECONDS, RETRY_RATIO = 1.0, 0.9
 #: a watchdog that exited is replaced at most once in this time
 WATCHDOG_SECONDS = 10.0
-#: interval of checks whether paused jobs are still paused
+#: interval of checks whether paused jobs are still paused, and of signs of life to the watchdog
 CHECK_SECONDS = 1.0
 #: jobs whose repeated pauses are counted
-_MOST_REMEMBERED = 64
+_MAX_REMEMBERED = 64
 #: why no job was paused, for the log
 _REASONS = {
     "nobody": "no program accounts for the lost memory",
     "several": "no single job accounts for most of the growth",
     "protected": "the program that grew is one that is never paused",
     "user": "the program that grew belongs to a user not listed in brake.users",
-    "crowd": f"the job that grew has more than {culprit.MOST_MEMBERS} processes",
+    "crowd": f"the job that grew has more than {culprit.MAX_MEMBERS} processes",
     "unsure": "the process that fills the GPU's memory is only a guess",
+    "outside": "programs that may not be paused took more of it than the job that grows",
 }
 
 
@@ -84,6 +86,7 @@ class Brake:
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
         self._history, self._vram = GrowthHistory(), VramHistory()
+        self._reach = Reach(host, self._users)
         #: by resource, the last one
         self._spared: dict[str, _Spared] = {}
         #: time, headroom and files in RAM by cgroup, when growth of processes first did not explain the loss of RAM
@@ -100,6 +103,7 @@ class Brake:
         self._document: tuple[dict[str, Any], ...] = ()
         #: earliest time for replacing a watchdog that exited
         self._next_watchdog_t = -math.inf
+        self._sign_t = -math.inf  # when the watchdog last heard of us
         self._publish()
 
     def tick(self, snapshot: Snapshot, forecasts: Iterable[Forecast], gpus: Iterable[GpuSample]) -> list[Transition]:
@@ -123,7 +127,12 @@ class Brake:
         self._take_commands()
         rows += self._review([job for job in self._paused if job not in ending], snapshot, now)
         if self._history.is_due(snapshot.mono, now):
-            self._history.add(snapshot.mono, scan(self._host).processes, now)
+            self._remember(snapshot.mono, scan(self._host).processes, now)
+        else:
+            self._reach.watch(snapshot.mono, now.get("ram"))
+        if self._paused and snapshot.mono - self._sign_t >= CHECK_SECONDS:
+            self._sign_t = snapshot.mono
+            self._watchdog.update([job.held for job in self._paused])  # one that does not answer is replaced below
         if not self._watchdog.alive() and snapshot.mono >= self._next_watchdog_t:
             self._next_watchdog_t = snapshot.mono + WATCHDOG_SECONDS
             self._restart_watchdog()
@@ -163,7 +172,7 @@ class Brake:
     # choosing and pausing a job
 
     def _may_try(self, forecast: Forecast, t: float) -> bool:
-        if len(self._paused) >= held_jobs.MOST_HELD:
+        if len(self._paused) >= held_jobs.MAX_HELD:
             return False
         last = self._spared.get(forecast.resource)
         return last is None or t - last.t >= RETRY_SECONDS or forecast.headroom_bytes < RETRY_RATIO * last.left_bytes
@@ -172,13 +181,15 @@ class Brake:
         resource, t, left = forecast.resource, snapshot.mono, forecast.headroom_bytes
         seen = scan(self._host, cgroups=resource.startswith("cgroup:"))
         found = self._culprit(seen.processes, forecast, t)
-        self._history.add(t, seen.processes, now)
+        why: MessageLike = ""
+        self._remember(t, seen.processes, now)
         here = any(job.resource == resource for job in self._paused)
         if found == "nobody" and resource == "ram" and not here:
             found = self._filling(t, left)
         if found is None:  # too early to tell; again at the next sample
             return
-        why: MessageLike = ""
+        if resource == "ram" and (unfair := self._reach.unfair(found, seen.processes, left)):
+            found, why = ("outside" if isinstance(found, Job) else found), unfair
         if isinstance(found, Job):
             # A paused process may not have come to its stop yet, and one that was sent SIGTERM still runs.
             left_alone = self._exempt.get(resource, set()).union(*(job.keys for job in self._paused))
@@ -203,6 +214,10 @@ class Brake:
             self._spared_counts[reason] += 1
             log.warning("%s is about to run out, but no job was paused: %s", resource, why or _REASONS[reason])
         self._spared[resource] = _Spared(t, left, reason)
+
+    def _remember(self, t: float, processes: Collection[ScannedProcess], now: Mapping[str, Forecast]) -> None:
+        self._history.add(t, processes, now)
+        self._reach.watch(t, now.get("ram"), processes)
 
     def _culprit(
         self, processes: Collection[ScannedProcess], forecast: Forecast, t: float
@@ -237,7 +252,7 @@ class Brake:
                 found = culprit.growing_job(shared_tree(processes, baseline, ours), self._users, lost, among)
             return found._replace(growth_seconds=t - baseline.t) if isinstance(found, Job) else found
 
-        over_all, recent = since(before), self._history.before(t, forecast, SHORTEST_SECONDS)
+        over_all, recent = since(before), self._history.before(t, forecast, MIN_SECONDS)
         if recent is None or recent.t <= before.t:
             return over_all
         grown = shared_tree(processes, recent, ours).growth_bytes
@@ -247,7 +262,7 @@ class Brake:
     def _filling(self, t: float, left_bytes: int) -> Job | culprit.NotPaused:
         """Return the job that fills files in RAM; the first call in a row only takes the baseline."""
         processes = scan(self._host, cgroups=True).processes
-        now = tmpfs.shmem_bytes({one.cgroup for one in processes if one.uid in self._users})
+        now = self._reach.pools(processes).job_files
         if self._tmpfs is None:
             self._tmpfs = t, left_bytes, now
         t_before, left_before, before = self._tmpfs
@@ -256,7 +271,7 @@ class Brake:
             return "nobody"
         tree = ProcessTree(processes, {}, {os.getpid(), self._watchdog.pid})
         job = culprit.job_of_cgroup(tree, self._users, *found)
-        return job._replace(growth_seconds=t - t_before) if isinstance(job, Job) else job
+        return job._replace(growth_seconds=t - t_before, files_of=found[0]) if isinstance(job, Job) else job
 
     def _hold(self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing) -> MessageLike:
         """Pause a job; return why that failed, or nothing."""
@@ -334,7 +349,7 @@ class Brake:
                     self._exempt.setdefault(job.resource, set()).update(job.keys)
                 elif how == "room":
                     self._resumed[job.root] = job.state.repeats, t
-                    for oldest in list(self._resumed)[:-_MOST_REMEMBERED]:
+                    for oldest in list(self._resumed)[:-_MAX_REMEMBERED]:
                         del self._resumed[oldest]
                 self._register()
                 log.warning("job %d, %s: %s", job.number, job.who, OUTCOMES[how])

@@ -19,7 +19,8 @@ SPARED = counter(
     "brake_spared",
     "Times that memory was about to run out but no job was paused, by reason: nobody (no program accounts for it), "
     "several (no single job does), protected, user (not in brake.users), crowd (too many processes), unsure (the "
-    "process is only a guess), refused (pausing failed).",
+    "process is only a guess), outside (more of it went to users not in brake.users, files in RAM or the kernel than "
+    "to the job that grows), refused (pausing failed).",
     "reason",
     stored=False,
 )

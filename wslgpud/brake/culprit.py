@@ -27,24 +27,26 @@ GROWING_RATIO: Final = 0.1
 #: losses below this share of the resource are noise
 NOISE_RATIO: Final = 0.012
 #: processes of one job: neither a training nor a build has more
-MOST_MEMBERS: Final = 1024
+MAX_MEMBERS: Final = 1024
 #: depth limit: a scan is not atomic, so a reused pid can make its parents form a loop
 _DEEPEST: Final = 200
 
 #: why no job is paused; the ``reason`` of ``brake_spared``
-NotPaused = Literal["nobody", "several", "protected", "user", "crowd", "unsure"]
+NotPaused = Literal["nobody", "several", "protected", "user", "crowd", "unsure", "outside"]
 
 
 class Job(NamedTuple):
     """The processes to pause, parents before children, and the tops of their subtrees (``roots``).
 
-    ``growth_seconds`` is the time in which they grew by ``growth_bytes``; 0 if unknown.
+    ``growth_seconds`` is the time in which they grew by ``growth_bytes``; 0 if unknown. ``files_of`` is their cgroup if
+    they fill files in RAM.
     """
 
     members: tuple[ScannedProcess, ...]
     growth_bytes: int
     roots: tuple[ScannedProcess, ...]
     growth_seconds: float = 0.0
+    files_of: str = ""
 
 
 def growing_job(
@@ -145,7 +147,7 @@ def _job(
     tree: ProcessTree, roots: Sequence[ScannedProcess], users: Collection[int], growth: Mapping[int, int]
 ) -> Job | NotPaused:
     members = tree.members(roots, users)
-    if len(members) > MOST_MEMBERS:
+    if len(members) > MAX_MEMBERS:
         return "crowd"
     if not members:  # all were already stopped by a user, so it cannot be the one that grows
         return "nobody"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 #: bound on descendant cgroups walked; a cgroup with more is not frozen
-_MOST_GROUPS: Final = 200
+_MAX_GROUPS: Final = 200
 
 
 def mount_point() -> str:
@@ -51,7 +51,7 @@ def pids_in(folder: str) -> set[int] | None:
     found: set[int] = set()
     waiting = [folder]
     for looked, path in enumerate(waiting):
-        if looked >= _MOST_GROUPS:
+        if looked >= _MAX_GROUPS:
             return None
         try:
             text = Path(f"{path}/cgroup.procs").read_text(encoding="ascii")

@@ -13,7 +13,7 @@ from wslgpud.model import Forecast, Level
 #: time between two scans: while memory is shrinking, and once half of it is used
 GROWING_SECONDS, HALF_FULL_SECONDS = 2.0, 15.0
 #: scans kept; longest and shortest window over which growth is measured
-MOST_SCANS, LONGEST_SECONDS, SHORTEST_SECONDS = 40, 60.0, 3.0
+MAX_SCANS, MAX_SECONDS, MIN_SECONDS = 40, 60.0, 3.0
 
 
 class Baseline(NamedTuple):
@@ -29,7 +29,7 @@ class GrowthHistory:
     """The most recent scans."""
 
     def __init__(self) -> None:
-        self._scans: deque[Baseline] = deque(maxlen=MOST_SCANS)
+        self._scans: deque[Baseline] = deque(maxlen=MAX_SCANS)
 
     def is_due(self, t: float, now: Mapping[str, Forecast]) -> bool:
         """Return whether it is time for a scan."""
@@ -47,7 +47,7 @@ class GrowthHistory:
     def clear(self) -> None:
         self._scans.clear()
 
-    def before(self, t: float, forecast: Forecast, longest_seconds: float = LONGEST_SECONDS) -> Baseline | None:
+    def before(self, t: float, forecast: Forecast, longest_seconds: float = MAX_SECONDS) -> Baseline | None:
         """Return the scan to measure growth against: the last from before the forecast's window, else the oldest."""
         window = min(longest_seconds, window_seconds(forecast))
         known = [one for one in self._scans if forecast.resource in one.left_bytes]
@@ -56,7 +56,7 @@ class GrowthHistory:
 
 def window_seconds(forecast: Forecast) -> float:
     """Return the time over which growth is measured: the forecast's window, within limits."""
-    return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, forecast.window_seconds or SHORTEST_SECONDS))
+    return min(MAX_SECONDS, max(MIN_SECONDS, forecast.window_seconds or MIN_SECONDS))
 
 
 def own_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collection[int]) -> ProcessTree:

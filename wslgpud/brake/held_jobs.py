@@ -18,8 +18,8 @@ from wslgpud.security import safe_files
 from wslgpud.security.exact_signals import ExactProcess, send
 
 FILE = "held.json"
-#: processes per job: twice ``culprit.MOST_MEMBERS``, as it may fork while it is being stopped; jobs paused at once
-MOST_PROCESSES, MOST_HELD = 2048, 8
+#: processes per job: twice ``culprit.MAX_MEMBERS``, as it may fork while it is being stopped; jobs paused at once
+MAX_PROCESSES, MAX_HELD = 2048, 8
 
 
 class HeldJob(NamedTuple):
@@ -52,7 +52,7 @@ def from_json(document: object) -> HeldJob:
     processes = tuple(ExactProcess(*(int(number) for number in one)) for one in document["processes"])
     folder = document["cgroup"]
     known = isinstance(folder, str) and (folder == "" or freezer.is_folder(folder))
-    if len(processes) > MOST_PROCESSES or not known:
+    if len(processes) > MAX_PROCESSES or not known:
         raise ValueError("not a job")
     return HeldJob(processes, folder)
 
@@ -79,7 +79,7 @@ class HeldJobsFile:
             document = safe_files.parsed(safe_files.contents(self.path))
             last = min(max(0, int(document["last"])), 1 << 31)
             if document["boot_id"] == boot_id():
-                for number, one in list(document["held"].items())[:MOST_HELD]:
+                for number, one in list(document["held"].items())[:MAX_HELD]:
                     with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError):
                         held[int(number)] = from_json(one)
         return last, held

@@ -29,7 +29,7 @@ OUTCOMES: Mapping[str, Message] = {
     "restart": say("resumed because wslgpud stopped"),
 }
 #: pids listed per job in the status document
-MOST_PIDS = 32
+MAX_PIDS = 32
 #: outcomes that lose no work
 SAVING = ("room", "owner", "time", "restart")
 
@@ -71,7 +71,7 @@ class PausedJob:
             "size_bytes": self.size_bytes,
             "ran_seconds": round(self.ran_seconds),
             "processes": len(self.held.processes),
-            "pids": [one.pid for one in self.held.processes[:MOST_PIDS]],
+            "pids": [one.pid for one in self.held.processes[:MAX_PIDS]],
             "frozen": bool(self.held.cgroup),
             "ending": self.killed_t is not None,
         }

@@ -16,7 +16,7 @@ from wslgpud.security.exact_signals import ExactProcess, send, state_of
 from wslgpud.words import MessageLike, known, say
 
 #: scans for children forked meanwhile; a job that still has new ones after the last is resumed
-MOST_SCANS = 20
+MAX_SCANS = 20
 
 #: registers a job with the watchdog and on disk before it is stopped; returns why that failed, or nothing
 Register = Callable[[HeldJob], MessageLike]
@@ -78,7 +78,7 @@ def _stop(
 ) -> tuple[HeldJob | None, MessageLike]:
     """Send SIGSTOP to a job process by process, rescanning until no new child is running."""
     held, waiting = HeldJob(()), exact_processes(job.members)
-    for _ in range(MOST_SCANS):
+    for _ in range(MAX_SCANS):
         held = HeldJob((*held.processes, *waiting))
         if problem := register(held):
             held_jobs.resume(held)
@@ -94,7 +94,7 @@ def _stop(
         waiting = exact_processes([one for one in members if one.key not in stopped])
         if not waiting:
             return held, ""
-        if len(held.processes) + len(waiting) > held_jobs.MOST_PROCESSES:
+        if len(held.processes) + len(waiting) > held_jobs.MAX_PROCESSES:
             break
     held_jobs.resume(held)
     return None, say("it forks processes faster than they can be stopped")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from wslgpud.brake.process_tree import ScannedProcess
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.sources import whole
+from wslgpud.sources import parse_uint
 from wslgpud.sources.processes import memory_cgroup
 
 #: not RssFile: pages of mapped files are reclaimed under pressure
@@ -68,7 +68,7 @@ def _process(host: Host, pid: int, *, cgroups: bool) -> ScannedProcess | None:
         status = host.read(f"/proc/{pid}/status")
     except (NoData, SourceError):
         return None
-    parent, start = whole(words[1]), whole(words[19])
+    parent, start = parse_uint(words[1]), parse_uint(words[19])
     users = {*_field(status, "Uid")}
     if parent is None or start is None:
         return None
@@ -76,7 +76,7 @@ def _process(host: Host, pid: int, *, cgroups: bool) -> ScannedProcess | None:
         pid,
         start,
         parent,
-        whole(users.pop()) if len(users) == 1 else None,
+        parse_uint(users.pop()) if len(users) == 1 else None,
         head.partition("(")[2],
         sum(_bytes(status, name) for name in _OWN),
         _program(host.link(f"/proc/{pid}/exe") or ""),
@@ -102,7 +102,7 @@ def _field(status: str, name: str) -> list[str]:
 
 def _bytes(status: str, name: str) -> int:
     kib, *_ = (*_field(status, name), "")
-    return (whole(kib) or 0) * 1024
+    return (parse_uint(kib) or 0) * 1024
 
 
 def cgroup_of(pid: int, host: Host) -> str:

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from wslgpud.brake.culprit import NOISE_RATIO, Job, NotPaused, growing_job, narrowed
-from wslgpud.brake.growth_history import LONGEST_SECONDS, SHORTEST_SECONDS, window_seconds
+from wslgpud.brake.fairness import BEGINS_RATIO
+from wslgpud.brake.growth_history import MAX_SECONDS, MIN_SECONDS, window_seconds
 from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
 from wslgpud.model import Forecast, GpuProcess, GpuSample
 
 #: time between two kept samples, and their number
 EVERY_SECONDS = 1.0
-MOST_SAMPLES = int(LONGEST_SECONDS / EVERY_SECONDS) + 2
+MAX_SAMPLES = int(MAX_SECONDS / EVERY_SECONDS) + 2
 
 
 class _Held(NamedTuple):
@@ -36,6 +37,8 @@ class VramHistory:
     def __init__(self) -> None:
         self._kept: dict[str, deque[_Held]] = {}
         self._now: dict[str, _Held] = {}
+        #: by GPU, when half of it was left (see ``fairness``)
+        self._began: dict[str, _Held] = {}
 
     def add(self, t: float, gpus: Iterable[GpuSample], now: Mapping[str, Forecast]) -> None:
         """Record a sample; GPUs without a forecast are forgotten."""
@@ -44,8 +47,11 @@ class VramHistory:
             name: _Held(t, now[name].headroom_bytes, _vram(gpu.processes), _vram(gpu.told))
             for name, gpu in by_resource.items()
         }
-        self._kept = {name: self._kept.get(name, deque(maxlen=MOST_SAMPLES)) for name in self._now}
+        self._kept = {name: self._kept.get(name, deque(maxlen=MAX_SAMPLES)) for name in self._now}
+        self._began = {name: self._began.get(name, held) for name, held in self._now.items()}
         for name, held in self._now.items():
+            if held.left_bytes > BEGINS_RATIO * now[name].capacity_bytes:
+                self._began[name] = held
             kept = self._kept[name]
             if not kept or t - kept[-1].t >= EVERY_SECONDS:
                 kept.append(held)
@@ -71,9 +77,7 @@ class VramHistory:
             return None
         window, noise = window_seconds(forecast), NOISE_RATIO * forecast.capacity_bytes
         before = next((one for one in samples if now.t - one.t >= window), samples[-1])
-        lost = (
-            one for one in samples if now.t - one.t >= SHORTEST_SECONDS and one.left_bytes - now.left_bytes >= noise
-        )
+        lost = (one for one in samples if now.t - one.t >= MIN_SECONDS and one.left_bytes - now.left_bytes >= noise)
         recent = next(lost, samples[-1])
 
         # Otherwise another user's program that claims to grow could keep any job from being found.
@@ -92,9 +96,22 @@ class VramHistory:
         found = narrowed(over_all, lately, still)
         if not isinstance(found, Job):
             return found
+        if self._outside_bytes(forecast, now, believed) > self._taken_bytes(forecast, size, found):
+            return "outside"
         scanned = {one.pid: one for one in processes}
         members, roots = (tuple(scanned[one.pid] for one in ones) for ones in (found.members, found.roots))
         return found._replace(members=members, roots=roots)
+
+    def _outside_bytes(self, forecast: Forecast, now: _Held, believed: Collection[int]) -> int:
+        """Return how much of a GPU has gone to nobody whose jobs may be paused since half of it was left."""
+        began = self._began[forecast.resource]
+        held, held_now = (sum(one.by_pid(believed).get(pid, 0) for pid in believed) for one in (began, now))
+        beyond = max(0, int(BEGINS_RATIO * forecast.capacity_bytes) - began.left_bytes - held)
+        return beyond + began.left_bytes - now.left_bytes - (held_now - held)
+
+    def _taken_bytes(self, forecast: Forecast, size: Mapping[int, int], job: Job) -> int:
+        earlier = self._began[forecast.resource].by_pid([one.pid for one in job.members])
+        return sum(size.get(one.pid, 0) - earlier.get(one.pid, 0) for one in job.members)
 
 
 def _vram(processes: Iterable[GpuProcess]) -> dict[int, int]:

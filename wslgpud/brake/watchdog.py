@@ -1,7 +1,8 @@
-"""A child process that resumes all paused jobs if the daemon exits, crashes or is killed.
+"""A child process that resumes all paused jobs if the daemon exits, crashes, is killed, or gives no sign of life.
 
-The daemon sends it the list of paused jobs through a pipe; end of file means that the daemon is gone. It keeps the
-capabilities that the daemon drops after start-up, imports little, and does nothing else.
+The daemon sends it the list of paused jobs through a pipe, again each second while there are any; end of file means
+that the daemon is gone, silence that it is stopped or hangs. It keeps the capabilities that the daemon drops after
+start-up, imports little, and does nothing else.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from wslgpud.brake.resident import stay_resident
 
 #: time-outs for confirming a list, and for the first one, as the child is starting; unconfirmed, nothing is stopped
 CONFIRM_SECONDS, START_SECONDS = 0.5, 10.0
+#: Without a list for this long the jobs of the last one are resumed. Half of systemd's WatchdogSec, which ends a daemon
+#: that hangs; without systemd nobody else would notice.
+SILENCE_SECONDS = 30.0
 #: size limit of a list
-_MOST_BYTES = 1 << 22
+_MAX_BYTES = 1 << 22
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -90,9 +94,19 @@ class Watchdog:
 
 
 def watch(updates: BinaryIO, confirmed: BinaryIO) -> None:
-    """Read and confirm lists of paused jobs, one per line; at end of file resume those of the last."""
+    """Read and confirm lists of paused jobs, one per line; at end of file, or in silence, resume those of the last."""
     held: list[HeldJob] = []
-    while (line := updates.readline(_MOST_BYTES)).endswith(b"\n"):
+    while True:
+        # Each list is confirmed before the next is sent, so none waits in a buffer.
+        ready, _, _ = select.select([updates], [], [], SILENCE_SECONDS if held else None)
+        if not ready:
+            for job in held:
+                resume(job)
+            held = []
+            continue
+        line = updates.readline(_MAX_BYTES)
+        if not line.endswith(b"\n"):
+            break
         held = [from_json(one) for one in json.loads(line)]
         with contextlib.suppress(OSError):  # the daemon was killed meanwhile
             confirmed.write(b"+")

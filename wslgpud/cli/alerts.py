@@ -30,7 +30,7 @@ from wslgpud.store import Reader
 from wslgpud.words import cause, current, t
 
 #: longest comfortable line
-_MOST_COLUMNS = 100
+_MAX_COLUMNS = 100
 
 app = CommandApp(help="List open alerts, send a test message, silence rules.")
 
@@ -101,7 +101,7 @@ def explain(
     known = sections(current())
     if rule and rule not in known:
         raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
-    columns = min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+    columns = min(_MAX_COLUMNS, shutil.get_terminal_size().columns)
     print("\n\n".join(f"{name}\n{wrapped(text, columns)}" for name, text in known.items() if rule in ("", name)))
 
 

@@ -26,7 +26,7 @@ _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15)
 DAY_SECONDS = 86400
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 #: width of the labels left of a headroom plot, and its minimum width in a narrow terminal
-_ROWS, _COLUMNS, _MARGIN, _LEAST_COLUMNS = 10, 72, 11, 30
+_ROWS, _COLUMNS, _MARGIN, _MIN_COLUMNS = 10, 72, 11, 30
 LEVEL_MARKS = dict(zip(Level, " -\N{LIGHT SHADE}\N{DARK SHADE}\N{FULL BLOCK}", strict=True))
 #: samples more than this many usual steps apart have a gap between them
 _GAP_STEPS = 3.0
@@ -130,7 +130,7 @@ def headroom(
     ``marks`` are moments marked below, with their names; ``forecast`` holds the predicted (moment, bytes left), drawn
     with dots where it exceeds the outcome.
     """
-    columns, top = max(_LEAST_COLUMNS, min(_COLUMNS, width - _MARGIN)), max(curve.capacity_bytes, 1.0)
+    columns, top = max(_MIN_COLUMNS, min(_COLUMNS, width - _MARGIN)), max(curve.capacity_bytes, 1.0)
     walls, end = [wall for wall, _, _ in curve.points], max(end, start + 1.0)
     parts: list[list[tuple[float, Level]]] = [[] for _ in range(columns)]
     for wall, left, level in curve.points:

@@ -64,7 +64,7 @@ class _LateCoercion:
         return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
 
 
-class _Spoken:
+class _LocalizedMixin:
     """The common part of commands and groups of commands."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
@@ -126,11 +126,11 @@ class _Spoken:
         return rest
 
 
-class _Command(_Spoken, TyperCommand):
+class _Command(_LocalizedMixin, TyperCommand):
     pass
 
 
-class CommandGroup(_Spoken, TyperGroup):
+class CommandGroup(_LocalizedMixin, TyperGroup):
     """A group of commands."""
 
     def listed(self) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -39,6 +41,10 @@ def install(shell: str) -> None:
     """Make a shell load it from now on, and exit."""
     from typer._completion_shared import install as installed
 
+    home = Path.home()
+    with common.refused("cannot write {path}: {why}", path="~"):
+        if os.geteuid() == 0 != home.stat().st_uid:  # sudo may have kept it; there links may lead anywhere
+            raise common.Fault("{folder} is another user's: use sudo -H", folder=str(home))
     with common.refused("cannot write {path}: {why}", path="~"):
         _, path = installed(shell=shell, prog_name="wslgpud", complete_var=COMPLETES)
         path.write_text(f"{script(shell)}\n", encoding="utf-8")

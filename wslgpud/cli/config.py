@@ -19,7 +19,7 @@ from wslgpud.security.redaction import visible
 from wslgpud.words import t
 
 #: characters per line of text
-_MOST_COLUMNS = 100
+_MAX_COLUMNS = 100
 
 app = CommandApp(help="Show, check or write the configuration.")
 
@@ -40,7 +40,7 @@ def show(config: common.Config = None, as_json: common.Json = False) -> None:
         common.print_json({k.path: {"value": v, "origin": o or "default", "help": t(k.help)} for k, v, o in rows})
         return
     console = Console(soft_wrap=True)
-    columns = min(console.width, _MOST_COLUMNS) - 4
+    columns = min(console.width, _MAX_COLUMNS) - 4
     for key, value, origin in rows:
         console.print(Text.assemble((key.path, "bold green" if origin else "bold"), f" = {to_toml(value)}"))
         if origin:

@@ -34,9 +34,7 @@ def doctor(
     windows: Annotated[
         bool, flag("--windows", "try each part of the Windows side instead; shows a notification there")
     ] = False,
-    python: Annotated[
-        list[Path] | None, option("--python", "FILE", "check the torch of this Python instead of searching for one")
-    ] = None,
+    python: Annotated[list[Path] | None, common.PYTHON] = None,
     no_torch: Annotated[bool, flag("--no-torch", "do not start Python to check torch")] = False,
     state: common.State = None,
     host_root: common.HostRoot = None,

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
+import os
 import re
-from collections.abc import Iterator
-from typing import Annotated, Any, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from wslgpud.advise.fit import diffusion, measured, picture, vllm
-from wslgpud.advise.fit import estimate as estimates
-from wslgpud.advise.fit.diffusion import DiffusionPipeline
-from wslgpud.advise.fit.estimate import Mode, Optimizer, Plan, Precision, unmeasured
-from wslgpud.advise.fit.shape import Shape, of
+from wslgpud.advise.fit import vllm
+from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace
+from wslgpud.advise.fit.plan import GGUF, MODES, OPTIMIZERS, PRECISIONS, QUANTIZED, Plan
+from wslgpud.advise.fit.source import NamedModel, source_of
 from wslgpud.advise.guard import past_runs
-from wslgpud.cli import common
+from wslgpud.cli import common, fit_engines
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, state_folder
-from wslgpud.cli.fit_answer import Answer, verdict
-from wslgpud.cli.fit_room import Usable, card_of, given, usable
+from wslgpud.cli.console import Console
+from wslgpud.cli.fit_room import card_of, given, usable
 from wslgpud.config import Config
-from wslgpud.words import Message, MessageLike, current, say, t, template
+from wslgpud.stress.find_python import NoTorch, find_python
+from wslgpud.words import Message, MessageLike, current, say, t
 
-_MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
 #: Options without a meaning for the other kinds of model are rejected there, rather than ignored.
 _TRAINING, _WORDS = ("mode", "optimizer", "checkpointing", "rank", "all-linear"), ("context",)
 _PICTURES = ("resolution", "offload", "vae-tiling", "vae-slicing")
 _VLLM = ("gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "kv-cache-dtype", "enforce-eager")
+_UNPACKED = ("bf16", "fp16", "fp32", "mixed")
+_PIPELINES = (*_UNPACKED, "fp8", "int8", "int4")
 _SIDES = re.compile(r"(\d{2,5})x(\d{2,5})", re.IGNORECASE)
-_MOST_SIDE = 16384
+_SIZES = re.compile(r"\d{1,7}(?:x\d{1,7}){0,4}")
+_MAX_SIDE = 16384
+#: Operations are measured on the card while at least this share of it is free: no training runs there.
+_IDLE_SHARE, _MEASURE_SHARE = 0.6, 0.8
 
 
 def fit(
@@ -38,7 +44,7 @@ def fit(
         argument(
             "MODEL",
             "7B, or a config.json, .safetensors or .gguf file, or a folder of them; sdxl, sd15, flux-dev, flux-schnell,"
-            " or a folder of diffusers",
+            " or a folder of diffusers; torchvision:resnet50, timm:NAME, or train.py:make_model",
         ),
     ],
     mode: Annotated[str, option("--mode -m", "inference|lora|training", "use of the model")] = "inference",
@@ -73,6 +79,8 @@ def fit(
     ] = 0,
     kv_cache: Annotated[str, option("--kv-cache-dtype", "auto|fp8", "vLLM's format of keys and values")] = "auto",
     eager: Annotated[bool, flag("--enforce-eager", "vLLM without CUDA graphs")] = False,
+    python: Annotated[str, common.PYTHON] = "",
+    sides: Annotated[str, option("--input", "SIZES", "one input of a model of one's own, like 3x1280x1280")] = "",
     room: Annotated[
         str, option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; by default that of this machine")
     ] = "",
@@ -81,56 +89,104 @@ def fit(
     config: common.Config = None,
     state: common.State = None,
 ) -> None:
-    """Estimate whether a model fits on this card, part by part. Exit status 1 if it does not.
+    """Say whether a model fits on this card, part by part.
 
-    Language models in transformers (inference and training) or vLLM; image generation in diffusers.
+    The model itself is traced, without its weights, in the Python that trains here. Where there is none with torch,
+    language models are computed, with a margin. Exit status 1 if it does not fit, 3 if that is not known.
 
     Examples:
         wslgpud fit 7B --mode lora --batch 2 --context 2048
         wslgpud fit ./model --precision int4 --usable 14.5GB
         wslgpud fit flux-dev --precision fp8 --offload
         wslgpud fit ./model --engine vllm --context 32768
+        wslgpud fit torchvision:resnet50 --input 3x224x224 --batch 64 --mode training
+        wslgpud fit train.py:make_model --input 3x1280x1280 --batch 8 --mode training
     """
-    settings, database = loaded(config).config, database_of(config, state)
-
-    def usable_room() -> Usable | None:
-        return given(room) if room else usable(settings, database, gpu)
-
+    settings = loaded(config).config
+    source = source_of(model)
     _of_those("engine", engine or "transformers", ("transformers", "vllm"))
-    if drawing := diffusion.of(model):
-        _only_for(context, say("diffusion pipelines"), (*_TRAINING, *_WORDS, *_VLLM, "engine"), unfit=True)
-        width, height = _sides(resolution)
-        if _of_those("precision", precision or "bf16", picture.PRECISIONS) == "int8" and offload:
-            raise Fault("int8 weights stay on the card: --offload needs another --precision")
-        plan = picture.PicturePlan(
-            cast("picture.Precision", precision or "bf16"), batch, width, height, offload, vae_tiling, vae_slicing
-        )
-        answer = _drawn(drawing, plan, usable_room())
-    else:
+    if source.kind != "pipeline":
         _only_for(context, say("diffusion pipelines"), _PICTURES)
-        shape = of(model)
-        form = cast("Precision", _of_those("precision", precision or shape.stored or "bf16", estimates.PRECISIONS))
-        if engine == "vllm":
-            _only_for(context, say("--engine {name}", name="vllm"), (*_TRAINING, "batch"), unfit=True)
-            _of_those("kv-cache-dtype", kv_cache, vllm.KV_CACHES)
-            card = _whole(room) if room else _whole_card(settings, gpu)
-            serving = vllm.ServingPlan(
-                form, tokens, utilization, sequences, batched, cast("vllm.KvCache", kv_cache), eager
-            )
-            answer = _served(shape, serving, card)
-        else:
-            _only_for(context, say("--engine {name}", name="vllm"), _VLLM)
-            use = cast("Mode", _of_those("mode", mode, estimates.MODES))
-            how = cast("Optimizer", _of_those("optimizer", optimizer, estimates.OPTIMIZERS))
-            _trainable(use, form)
-            asked = Plan(use, form, batch, tokens, how, checkpointing, rank, "all" if all_linear else "attention")
-            known = measured.read(past_runs.load(state_folder(state)).trainings)
-            answer = _answered(shape, asked, measured.ratio(shape, asked, known), usable_room())
+    if source.kind not in ("language", "gguf"):
+        _only_for(context, say("language models"), (*_WORDS, *_VLLM, "engine"))
+    if engine != "vllm":
+        _only_for(context, say("--engine {name}", name="vllm"), _VLLM)
+    stored = source.shape.stored if source.shape else ""
+    known = {"pipeline": _PIPELINES, "named": _UNPACKED, "own": _UNPACKED}.get(source.kind, PRECISIONS)
+    form = _of_those("precision", precision or stored or "bf16", known)
+    if engine == "vllm":
+        _only_for(context, say("--engine {name}", name="vllm"), (*_TRAINING, "batch"), unfit=True)
+        _of_those("kv-cache-dtype", kv_cache, vllm.KV_CACHES)
+        if source.shape is None:
+            raise source.unknown or Fault("there is no language model in {path}", path=model)
+        serving = vllm.ServingPlan(form, tokens, utilization, sequences, batched, kv_cache, eager)
+        answer = fit_engines.served(source.shape, serving, _whole(room) if room else _whole_card(settings, gpu))
+    else:
+        width, height = _sides(resolution)
+        plan = Plan(
+            _of_those("mode", mode, MODES),
+            form,
+            batch,
+            tokens,
+            _of_those("optimizer", optimizer, OPTIMIZERS),
+            checkpointing,
+            rank,
+            "all" if all_linear else "attention",
+            _shape_of_input(sides),
+            width,
+            height,
+            offload,
+            vae_tiling,
+            vae_slicing,
+        )
+        _sensible(source, plan)
+        found = given(room) if room else usable(settings, database_of(config, state), gpu)
+        runs = past_runs.load(state_folder(state)).trainings
+        with Console(stderr=True).status(t("tracing the model …")) as status:
+
+            def tell(part: str) -> None:
+                status.update(t("tracing the model: {part} …", part=current().template(part)))
+
+            asking, why = _asking(settings, python, gpu, state_folder(state) / "fit", tell)
+            try:
+                answer = fit_engines.answered(source, plan, found, asking, why, runs)
+            except NoTrace as error:
+                raise Fault(error.said) from error
     if as_json:
         common.print_json(answer.document(), ensure_ascii=False)
     else:
         answer.show()
-    raise typer.Exit(int(answer.over))
+    raise typer.Exit(answer.status)
+
+
+def _asking(
+    settings: Config, python: str, gpu: int, kept: Path, tell: Callable[[str], object]
+) -> tuple[Asking | None, MessageLike]:
+    """Return what asks models in the Python that trains here; None and why if there is none."""
+    try:
+        found = find_python(python or settings.stress.python, os.environ)
+    except NoTorch as error:
+        if python:
+            raise Fault(error.said) from error
+        return None, error.said
+    card = card_of(settings, gpu)
+    measured = IdleCard()
+    if card is not None and card.free_bytes and card.free_bytes >= _IDLE_SHARE * (card.total_bytes or math.inf):
+        measured = IdleCard(card.uuid, round(_MEASURE_SHARE * card.free_bytes))
+    # What a program of another account said is not kept for us.
+    return Asking(found, measured, None if found.account else kept, tell), ""
+
+
+def _sensible(source: NamedModel, plan: Plan) -> None:
+    if plan.mode == "training" and plan.precision in QUANTIZED:
+        raise Fault("{precision} weights cannot be trained in full: use --mode lora", precision=plan.precision)
+    if plan.mode != "inference" and (plan.precision in GGUF or source.kind == "gguf"):
+        raise Fault(
+            "no adapters can be trained on {precision}, a format of llama.cpp: take int4, gptq or awq",
+            precision=plan.precision,
+        )
+    if source.kind == "pipeline" and plan.precision == "int8" and plan.offload:
+        raise Fault("int8 weights stay on the card: --offload needs another --precision")
 
 
 def _of_those(name: str, value: str, known: tuple[str, ...]) -> str:
@@ -153,78 +209,15 @@ def _only_for(context: typer.Context, purpose: Message, names: tuple[str, ...], 
 def _sides(text: str) -> tuple[int, int]:
     match = _SIDES.fullmatch(text)
     width, height = (int(side) for side in match.groups()) if match else (0, 0)
-    if not 64 <= min(width, height) <= max(width, height) <= _MOST_SIDE:
-        raise Fault("--resolution {text}: write it like 1024x1024, up to {count}", text=text, count=_MOST_SIDE)
+    if not 64 <= min(width, height) <= max(width, height) <= _MAX_SIDE:
+        raise Fault("--resolution {text}: write it like 1024x1024, up to {count}", text=text, count=_MAX_SIDE)
     return width, height
 
 
-def _trainable(mode: Mode, precision: Precision) -> None:
-    if mode == "training" and precision in estimates.QUANTIZED:
-        raise Fault("{precision} weights cannot be trained in full: use --mode lora", precision=precision)
-    if mode == "lora" and precision in estimates.GGUF:
-        raise Fault(
-            "no adapters can be trained on {precision}, a format of llama.cpp: take int4, gptq or awq",
-            precision=precision,
-        )
-
-
-def _answered(shape: Shape, plan: Plan, own: tuple[float, Plan] | None, room: Usable | None) -> Answer:
-    """Return the answer for a language model that transformers runs or trains."""
-    ratio = own[0] if own else 1.0
-    found = estimates.estimate(shape, plan).scaled(ratio)
-    over = room is not None and found.total_bytes > room.bytes
-    notes = []
-    if own:
-        told = template("Corrected to {by_ratio} by a training measured here (batch {batch}, context {context}).")
-        notes.append(t(told, by_ratio=ratio, batch=own[1].batch, context=own[1].context))
-    knobs = estimates.knobs(shape, plan, room.bytes, ratio) if room and over else []
-    facts = {**_facts(shape, plan), "measured_ratio": round(ratio, 3) if own else None}
-    return Answer(
-        shape.name, [*_how(shape, plan)], facts, found, room, over, verdict(found, room), knobs, unmeasured(plan), notes
-    )
-
-
-def _drawn(model: DiffusionPipeline, plan: picture.PicturePlan, room: Usable | None) -> Answer:
-    """Return the answer for images that diffusers generates."""
-    found = picture.estimate(model, plan)
-    over = room is not None and found.total_bytes > room.bytes
-    how: list[MessageLike] = [_size(model), plan.precision]
-    how += [say("batch {count}", count=plan.batch), f"{plan.width}x{plan.height}"]
-    how += ["offload"] * plan.offload + ["VAE tiling"] * plan.tiling + ["VAE slicing"] * plan.slicing
-    knobs = picture.knobs(model, plan, room.bytes) if room and over else []
-    facts = {"model": {"name": model.name, "parameters": model.size}, "plan": dataclasses.asdict(plan)}
-    only = picture.unmeasured(plan)
-    return Answer(model.name, how, facts, found, room, over, verdict(found, room), knobs, only)
-
-
-def _served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card | None) -> Answer:
-    """Return the answer for a language model that vLLM serves."""
-    if card is None:
-        raise Fault("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
-    served = vllm.serve(shape, plan, card)
-    over = served.refusal is not None
-    fits = t(
-        "It fits: the cache holds {count} tokens, {ratio} sequences of {context}.",
-        count=served.tokens,
-        ratio=f"{served.concurrency:.2f}",
-        context=plan.context,
-    )
-    how: list[MessageLike] = [_size(shape), "vLLM"]
-    how += [plan.precision, say("context {count}", count=plan.context), f"{plan.utilization:.2f}"]
-    document = {**_facts(shape, plan), "tokens": served.tokens, "concurrency": round(served.concurrency, 2)}
-    room = Usable(card.free_bytes, say("free on the card"))
-    said = current().text(served.refusal) if served.refusal else fits
-    knobs = vllm.turns(shape, plan, card) if over else []
-    only = [say("vLLM's profiling run and CUDA graphs")]
-    return Answer(shape.name, how, document, served.found, room, over, said, knobs, only, counted="tokens")
-
-
-def _size(model: Shape | DiffusionPipeline) -> Message:
-    return say("{billions} B parameters", billions=f"{model.size / 1e9:.2f}")
-
-
-def _facts(shape: Shape, plan: Plan | vllm.ServingPlan) -> dict[str, Any]:
-    return {"model": {**dataclasses.asdict(shape), "parameters": shape.size}, "plan": dataclasses.asdict(plan)}
+def _shape_of_input(text: str) -> tuple[int, ...] | None:
+    if text and not _SIZES.fullmatch(text):
+        raise Fault("--input {text}: write it like 3x224x224", text=text)
+    return tuple(map(int, text.split("x"))) if text else None
 
 
 def _whole(text: str) -> vllm.Card:
@@ -239,15 +232,3 @@ def _whole_card(settings: Config, index: int) -> vllm.Card | None:
     if card is None or card.total_bytes is None or card.free_bytes is None:
         return None
     return vllm.Card(card.total_bytes, card.free_bytes)
-
-
-def _how(shape: Shape, plan: Plan) -> Iterator[MessageLike]:
-    yield _size(shape)
-    yield Message(_MODES[plan.mode])
-    yield plan.precision
-    yield say("batch {count}", count=plan.batch)
-    yield say("context {count}", count=plan.context)
-    if plan.mode != "inference":
-        yield plan.optimizer
-    if plan.checkpointing:
-        yield say("gradient checkpointing")

@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from wslgpud.advise.fit.estimate import Estimate
+from wslgpud.advise.fit.plan import Estimate
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.fit_room import Usable
 from wslgpud.cli.rows import bar
 from wslgpud.words import Message, MessageLike, current, t
 from wslgpud.words.units import size
 
+FITS, OVER, UNKNOWN = 0, 1, 3
+
 
 class Answer(NamedTuple):
-    """A question, its estimate and the verdict; ``room`` is None if no card answers."""
+    """A question and its estimate; ``room`` is None if no card answers."""
 
     name: str
     how: Sequence[MessageLike]
@@ -24,14 +26,33 @@ class Answer(NamedTuple):
     facts: dict[str, Any]
     found: Estimate
     room: Usable | None
-    over: bool
-    #: how it fits, or why not
-    verdict: str
     #: each setting that makes it fit, and its result: total bytes, or tokens in the cache
     knobs: Sequence[tuple[Message, int]]
     unmeasured: Sequence[MessageLike] = ()
     notes: Sequence[str] = ()
     counted: str = "total_bytes"
+    #: vLLM's own verdict, and its words
+    refused: bool | None = None
+    said: str = ""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None: there is no card, or the room lies between the least and the most."""
+        if self.room is None:
+            return None
+        if self.refused is not None:
+            return not self.refused
+        if self.found.total_bytes > self.room.bytes:
+            return False
+        most = self.found.max_bytes
+        return True if most is not None and most <= self.room.bytes else None
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        if self.room is None or self.fits:
+            return FITS
+        return UNKNOWN if self.fits is None else OVER
 
     def document(self) -> dict[str, object]:
         """Return it for ``--json``."""
@@ -40,9 +61,10 @@ class Answer(NamedTuple):
             **self.facts,
             "parts_bytes": self.found.parts,
             "total_bytes": self.found.total_bytes,
+            "max_bytes": self.found.max_bytes,
             "usable_bytes": self.room.bytes if self.room else None,
             "usable_by": text(self.room.how) if self.room else None,
-            "fits": not self.over if self.room else None,
+            "fits": self.fits,
             "unmeasured": [text(only) for only in self.unmeasured],
             "knobs": [{"turn": text(turn), self.counted: count} for turn, count in self.knobs],
         }
@@ -51,25 +73,30 @@ class Answer(NamedTuple):
         """Print it."""
         console, found, room = Console(), self.found, self.room
         console.print(Text.assemble((self.name, "bold"), "  " * bool(self.name), current().listed(self.how)))
-        whole = max(found.total_bytes, room.bytes if room else 0)
+        whole = max(found.total_bytes, room.bytes if room else 0, found.max_bytes or 0)
         table = table_of("<", "<", "<", first=1)
         for part, taken in found.parts.items():
             table.add_row(current().template(part), size(taken), bar(taken / whole, 24, "cyan"))
-        peak = bar(found.total_bytes / whole, 24, "red" if self.over else "green")
-        table.add_row(Text(t("at its peak"), "bold"), Text(size(found.total_bytes), "bold"), peak)
+        colour = {True: "green", False: "red", None: "yellow" if room else "green"}[self.fits]
+        peak = t("at its peak") if found.spread_bytes == 0 else t("at least")
+        table.add_row(
+            Text(peak, "bold"), Text(size(found.total_bytes), "bold"), bar(found.total_bytes / whole, 24, colour)
+        )
+        if found.spread_bytes and found.max_bytes:
+            table.add_row(t("at most"), size(found.max_bytes), bar(found.max_bytes / whole, 24, "bright_black"))
         if room:
             table.add_row(t("usable"), size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
         console.print(table)
         if room is None:
             console.print(t("No GPU answers here: give the usable VRAM with --usable 14.5GiB."))
         else:
-            self._judge(console)
+            console.print(Text(self.verdict(room), f"bold {colour}"))
+            self._advise(console)
         for note in self.notes:
             console.print(note, style="dim")
 
-    def _judge(self, console: Console) -> None:
-        console.print(Text(self.verdict, "bold red" if self.over else "bold green"))
-        if self.over:
+    def _advise(self, console: Console) -> None:
+        if self.fits is False:
             for turn, count in self.knobs:
                 said = size(count) if self.counted == "total_bytes" else t("room for {count} tokens", count=count)
                 console.print("  → " + t("{title}: {text}", title=turn, text=said))
@@ -79,12 +106,16 @@ class Answer(NamedTuple):
             said = t("Computed only, not measured on a real card: {parts}.", parts=tuple(self.unmeasured))
             console.print(said, style="dim")
 
-
-def verdict(found: Estimate, room: Usable | None) -> str:
-    """Return the message whether it fits."""
-    if room is None:
-        return ""
-    left = room.bytes - found.total_bytes
-    if left < 0:
-        return t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
-    return t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=left, how=room.how)
+    def verdict(self, room: Usable) -> str:
+        """Return the message whether it fits."""
+        if self.said:
+            return self.said
+        left, most = room.bytes - self.found.total_bytes, self.found.max_bytes
+        if left < 0:
+            return t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
+        if most is None:
+            return t("It may not fit: it takes {min_bytes} or more ({how}).", min_bytes=room.bytes - left, how=room.how)
+        if most > room.bytes:
+            between = {"min_bytes": room.bytes - left, "max_bytes": most}
+            return t("It may not fit: it takes between {min_bytes} and {max_bytes} ({how}).", **between, how=room.how)
+        return t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=room.bytes - most, how=room.how)

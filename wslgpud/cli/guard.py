@@ -26,12 +26,12 @@ from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch, memory_l
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, seconds, state_folder
 from wslgpud.host import Host
-from wslgpud.security import safe_files
+from wslgpud.security import private_files, safe_files
 from wslgpud.security.redaction import masked
-from wslgpud.words import Fact, Message, cause, current, says, t, template
+from wslgpud.words import Fact, Message, cause, current, say, says, t, template
 from wslgpud.words.units import printable
 
-_KEPT_LOGS, _MOST_LOGS = 20, 10_000
+_KEPT_LOGS, _MAX_LOGS = 20, 10_000
 
 
 def guard(
@@ -244,10 +244,11 @@ def _own_log(folder: Path, command: list[str]) -> tuple[Path, BinaryIO]:
     name = re.sub(r"[^\w.-]+", "-", Path(command[0]).name)[:40]
     new = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}-{os.getpid()}.log"
     with refused("cannot keep a log in {path}: {why}; name one with --log", path=str(logs)):
-        logs.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(folder)
+        private_files.make_folder(logs)
         with safe_files.Folder(logs) as kept:
             # Not by name: a training started twenty builds ago still writes.
-            written = {old: _written(kept, old) for old in kept.names(_MOST_LOGS) if old.endswith(".log")}
+            written = {old: _written(kept, old) for old in kept.names(_MAX_LOGS) if old.endswith(".log")}
             for old in sorted(written, key=written.__getitem__)[: -_KEPT_LOGS + 1]:
                 kept.remove(old)
             return logs / new, kept.create(new)
@@ -262,7 +263,15 @@ def _written(folder: safe_files.Folder, name: str) -> float:
 
 def _opened(file: Path) -> BinaryIO:
     with refused("cannot write the log {path}: {why}", path=str(file)):
-        return file.open("wb", buffering=0)
+        if file.is_symlink():
+            raise Fault(
+                "cannot write the log {path}: {why}", path=str(file), why=say("it is a link; name the file itself")
+            )
+        # In a folder of another user's, root is led to no file elsewhere, and held up by no pipe.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(file, flags, 0o666)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb", buffering=0)
 
 
 def _has_nvcc() -> bool:

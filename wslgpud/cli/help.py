@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from wslgpud.words import Message, say, t
 
-_MOST_COLUMNS, _LEAST_COLUMNS = 80, 40
+_MAX_COLUMNS, _MIN_COLUMNS = 80, 40
 #: names wider than this get their own line
 _NAME_COLUMNS = 28
 _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
@@ -25,7 +25,7 @@ _PIECE = rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|."
 #: between columns of a table, and before the first
 _GAP = re.compile(r"(?:^| ) +(?=\S)")
 #: minimum width of the last column, below which it gets its own lines, and their indentation
-_LEAST_BODY, _BODY_MARGIN = 24, 8
+_MIN_BODY, _BODY_MARGIN = 24, 8
 _FIRST_SENTENCE = re.compile(r".*?(?:\.(?=\s|$)|。|$)")
 
 
@@ -85,7 +85,7 @@ def texts(command: Any) -> Iterator[str]:
 
 def full(context: Any) -> str:
     """Return the help of a context's command."""
-    columns = max(_LEAST_COLUMNS, min(_MOST_COLUMNS, shutil.get_terminal_size().columns)) - 1
+    columns = max(_MIN_COLUMNS, min(_MAX_COLUMNS, shutil.get_terminal_size().columns)) - 1
     command, doc = context.command, doc_of(context.command)
     head = t("Usage: {command}", command=context.command_path) + " "
     lines = [head + wrapped(usage(context), columns - cells(head), " " * cells(head)).lstrip()]
@@ -133,7 +133,7 @@ def hanging(line: str, columns: int) -> str:
 
 def margin_of(head: int, columns: int) -> int:
     """Return the start of the last column: after ``head``, or near the left edge where that leaves too little."""
-    return head if columns - head >= _LEAST_BODY else _BODY_MARGIN
+    return head if columns - head >= _MIN_BODY else _BODY_MARGIN
 
 
 def padded(text: str, columns: int) -> str:

@@ -25,7 +25,7 @@ from wslgpud.store import Reader
 from wslgpud.words import current, t
 
 #: panels of a plot: the resource itself, RAM, the first cards
-_MOST_PANELS = 4
+_MAX_PANELS = 4
 #: characters of a subject in the list
 _SUBJECT = 28
 
@@ -158,7 +158,7 @@ def _curves(shown: Report) -> list[str]:
         for resource, room in lowest.items()
         if not resource.startswith("cgroup:")
     ]
-    return lines + _section(t("Others meanwhile"), told[:_MOST_PANELS])
+    return lines + _section(t("Others meanwhile"), told[:_MAX_PANELS])
 
 
 def _marks(shown: Report) -> list[tuple[float, str]]:
@@ -207,4 +207,4 @@ def _draw(shown: Report, path: Path) -> None:
     title = t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])
     title += f"\n{d['outcome']}" if "outcome" in d else ""
     story = IncidentMarks(shown.start, shown.end, _marks(shown), shown.warned)
-    plot_incident(told[:_MOST_PANELS], story, path, title, _readable(shown, charts=False))
+    plot_incident(told[:_MAX_PANELS], story, path, title, _readable(shown, charts=False))

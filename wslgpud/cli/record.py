@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from wslgpud.host import Host
 from wslgpud.risk import trace
 from wslgpud.sampling import capture as captures
 from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.security import safe_files
 from wslgpud.words import cause, current, says, t
 
 
@@ -38,7 +40,9 @@ def record(
     settings, host = loaded(config).config, host_at(host_root)
     with writing(file):
         opener = gzip.open if file.suffix == ".gz" else open
-        stream: IO[str] = opener(file, "xt", encoding="utf-8")
+        descriptor = safe_files.open_plain(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        stream: IO[str] = opener(f"/proc/self/fd/{descriptor}", "wt", encoding="utf-8")
+        os.close(descriptor)
     monitor = SamplingPipeline(settings, host)
     count, end, wait = 0, time.monotonic() + span, threading.Event()
     for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not closed cannot be replayed

@@ -21,12 +21,13 @@ from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import in_one_line
 from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
+from wslgpud.risk.levels import BLIND
 from wslgpud.words import Fact, current, filled, t, template
 
 SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
 AHEAD_SECONDS = 300.0
-MOST_CGROUPS, MOST_INCIDENTS, MOST_RECENT = 3, 4, 3
+MAX_CGROUPS, MAX_INCIDENTS, MAX_RECENT = 3, 4, 3
 #: selectable lengths of sparklines
 SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 #: age from which a sample is marked as old
@@ -210,14 +211,14 @@ def incidents(view: RowContext) -> Iterator[RenderableType]:
     told = view.document["verdict"].get("incident")
     others = [i for i in view.document.get("incidents", ()) if i["id"] != told]
     table = table_of("<", "<", "~", gap=1)
-    for item in others[:MOST_INCIDENTS]:
+    for item in others[:MAX_INCIDENTS]:
         notes = current().listed([*item.get("notes", ()), t("incident {number}", number=item["id"])])
         level, since = item["level"], moment(item["since"], view.document["at"])
         told = words(item["headline"], (f"  ({notes})", "bright_black"))
         table.add_row(Text(f" {current().label('level', level)}", TERMINAL_LEVELS[level]), _dim(since), told)
     if others:
         yield table
-    if more := len(others[MOST_INCIDENTS:]):
+    if more := len(others[MAX_INCIDENTS:]):
         yield words((" " + t("and {number} more: wslgpud alerts list", number=more), "bright_black"))
 
 
@@ -229,11 +230,14 @@ def memory(view: RowContext) -> Table:
     table = table_of("<", *["<", ">"] * broad, ">", *["<"] * view.sparks, "~", gap=1)
     most = _NAME if view.width < WIDE else view.width // 5
 
-    def row(name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0) -> None:
+    def row(
+        name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0, *, blind: bool = False
+    ) -> None:
         used, ahead = (1 - (left - more) / whole if whole else 0.0 for more in (0, rate * AHEAD_SECONDS))
         taken: list[str | Text] = [bar(used, bars, colour, ahead), t("{used_ratio} used", used_ratio=used)]
         curve = [view.curve("used", key, sparks, colour)] * view.sparks
         room = t("{room_bytes} left", room_bytes=(left, whole))
+        room = t("{room_bytes} were left", room_bytes=(left, whole)) if blind else room
         table.add_row(Text(brief(name, most), "bold"), *taken * broad, room, *curve, outlook)
 
     swap = view.document.get("swap") or {"total": 0}
@@ -241,13 +245,14 @@ def memory(view: RowContext) -> Table:
         resource, end = forecast["resource"], forecast.get("eta_seconds")
         name = forecast.get("name") or current().resource(resource)  # an older daemon reports no names
         outlook = words((forecast.get("outlook", ""), "bold" if end else "bright_black"))
-        if (age := forecast.get("age_seconds", 0.0)) > OLD_SECONDS:
-            outlook = words((t("{age_seconds} old", age_seconds=age), "yellow"))
+        blind = forecast.get("cause") == BLIND
+        if blind:
+            outlook.stylize("yellow")
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}")
         rate = forecast.get("rate_bytes_per_second", 0.0) if end else 0.0
         left, whole = forecast["headroom_bytes"], forecast["capacity_bytes"]
-        row(name, resource, left, whole, ink(forecast["level"]), outlook, rate)
+        row(name, resource, left, whole, ink(forecast["level"]), outlook, rate, blind=blind)
     for card in _not_forecast(view.document):
         why = words((t("no forecast during a stress run"), "bright_black"))
         gpu, whole = f"gpu{card['index']}", card["total_bytes"]
@@ -263,7 +268,7 @@ def _worth_a_line(forecasts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
     """Return all resources, but of many inconspicuous cgroups only the fullest few."""
     cgroups = [f for f in forecasts if f["resource"].startswith("cgroup:")]
     fullest = sorted(cgroups, key=lambda f: (f["level"] == "ok", f["headroom_bytes"] / f["capacity_bytes"]))
-    return [f for f in forecasts if f not in cgroups] + fullest[:MOST_CGROUPS]
+    return [f for f in forecasts if f not in cgroups] + fullest[:MAX_CGROUPS]
 
 
 def _not_forecast(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -289,7 +294,7 @@ def below(view: RowContext) -> Iterator[RenderableType]:
             table.add_row(" !", t("{title}: {text}", title=source["name"], text=why), style="yellow")
     order, recent = list(TERMINAL_LEVELS), document.get("recent", ())
     worse = [i for i in recent if order.index(i["level"]) > order.index(i["previous_level"])]
-    for item in worse[:MOST_RECENT]:
+    for item in worse[:MAX_RECENT]:
         # No background: it is over, and the current state must stand out.
         level = (f"{current().label('level', item['level'])}  ", ink(item["level"]))
         table.add_row(_dim(moment(item["at"], document["at"])), words(level, item["headline"]))

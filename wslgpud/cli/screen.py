@@ -20,7 +20,7 @@ from wslgpud.words.units import size
 #: widest rule and bar, also where lines have no limit
 _WIDEST, _USUAL = 200, 120
 #: programs on an unlimited screen; and the fewest before other rows are omitted
-_MOST_PROGRAMS, _LEAST_PROGRAMS = 8, 3
+_MAX_PROGRAMS, _MIN_PROGRAMS = 8, 3
 #: lines of the curve of a forecast
 _CURVE_LINES = (7, 13)
 
@@ -45,12 +45,12 @@ class Screen:
             return [line for part in parts for line in console.render_lines(part, free, pad=False)]
 
         drawn, rest = lines(_above(view)), lines(rows.below(view))
-        room = self.height - len(drawn) if self.height else len(rest) + _MOST_PROGRAMS + 2
-        rest = rest[: max(0, room - _LEAST_PROGRAMS - 2)]
+        room = self.height - len(drawn) if self.height else len(rest) + _MAX_PROGRAMS + 2
+        rest = rest[: max(0, room - _MIN_PROGRAMS - 2)]
         room -= len(rest) + 2
         if room > 0:
             found, order = rows_machine.processes(view)
-            wanted = max(_LEAST_PROGRAMS, sum(map(rows_machine.worth_a_line, found)))
+            wanted = max(_MIN_PROGRAMS, sum(map(rows_machine.worth_a_line, found)))
             least, most = _CURVE_LINES
             tall = min(most, max(room - wanted, room // 2)) if self.height else 0
             tall -= (tall + 1) % 2  # an odd number has a middle line, at half the scale

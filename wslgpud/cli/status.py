@@ -18,7 +18,7 @@ from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, complain, flag, option, seconds
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.feed import DaemonFeed, Feed, NotYet, feed_of, looked
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries
+from wslgpud.cli.live.live_sample import OWN_LOOK, LiveSample, RecentSeries
 from wslgpud.cli.screen import Screen, once
 from wslgpud.client import DaemonClient, Unanswered, in_one_line
 from wslgpud.words import MessageError, current, t
@@ -26,8 +26,8 @@ from wslgpud.words import MessageError, current, t
 #: exit status of ``--check``, by level; any other means unknown
 EXITS, UNKNOWN = {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}, 3
 #: default interval; and the shortest
-WATCH_SECONDS, LEAST_SECONDS = 2.0, 0.2
-_CHECK = "print one line; exit status 0 for ok or info, 1 warning, 2 critical or worse, 3 unknown"
+WATCH_SECONDS, MIN_SECONDS = 2.0, 0.2
+_CHECK = "print one line; exit status 0 for ok or info, 1 warning, 2 critical or worse, 3 unknown or not watched"
 
 
 def status(
@@ -40,6 +40,8 @@ def status(
     host_root: common.HostRoot = None,
 ) -> None:
     """Show the state of this machine, from the running daemon, else sampled on the spot.
+
+    Without a daemon nobody warns: the exit status is 3, however calm it looks.
 
     Examples:
         wslgpud status
@@ -63,17 +65,20 @@ def status(
         raise typer.Exit(UNKNOWN) from error
     with contextlib.closing(feed), contextlib.suppress(KeyboardInterrupt):
         if watch:
-            _watch(feed, max(LEAST_SECONDS, pause), as_json=as_json)
+            _watch(feed, max(MIN_SECONDS, pause), as_json=as_json)
         seen = Seen(None, {}, "unknown", silent[0]) if silent else _seen(feed, RecentSeries())
+        watched = seen.look is None or seen.look.seen_by != OWN_LOOK
         if check:
             print(seen.line)
-            raise typer.Exit(EXITS.get(seen.level, UNKNOWN))
+            raise typer.Exit(EXITS.get(seen.level, UNKNOWN) if watched else UNKNOWN)
         if as_json:
             common.print_json(seen.document)
         elif seen.look is None:
             print(seen.headline)
         else:
             Console().print(once(seen.look))
+        if not watched:
+            raise typer.Exit(UNKNOWN)
 
 
 class Seen(NamedTuple):
@@ -146,7 +151,7 @@ def monitor(
             return
         from wslgpud.cli.live.app import LiveApp  # 0.3 s
 
-        LiveApp(feed, max(LEAST_SECONDS, seconds(interval))).run()
+        LiveApp(feed, max(MIN_SECONDS, seconds(interval))).run()
 
 
 def _print_once(feed: Feed) -> None:

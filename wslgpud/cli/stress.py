@@ -24,6 +24,7 @@ from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, optio
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
+from wslgpud.security import private_files
 from wslgpud.series.plots import plot_stress
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.stress.comparison import by_key, differences
@@ -108,7 +109,7 @@ class _ByHand:
     def run(self, gpu: int, mode: Mode) -> StressResult:
         try:
             sample = self._gpu(gpu)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_files.make_folder(self.folder)
             settings = replace(self.settings.stress, settle_seconds=self._settle)
             runner = Runner(self._host, settings, self.folder, self._recent, self._earlier, look=self._look_anew)
             _set_by_signals(runner.stop)

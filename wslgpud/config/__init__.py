@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from wslgpud.config.keys import ENVIRONMENT_PREFIX, ConfigError, ConfigKey, allowed, checked, key
+from wslgpud.security import private_files
 from wslgpud.toml import tomllib
 from wslgpud.words import Message, cause, say
 from wslgpud.words.units import nearest
@@ -22,7 +23,7 @@ from wslgpud.words.units import nearest
 __all__ = ("ConfigError", "ConfigKey", "allowed")  # re-exported
 
 SYSTEM_FILE = Path("/etc/wslgpud/wslgpud.toml")
-SYSTEM_STATE = Path("/var/lib/wslgpud")
+SYSTEM_STATE = private_files.SYSTEM_STATE
 
 
 @dataclass(frozen=True)
@@ -254,15 +255,21 @@ def find_file(environ: Mapping[str, str]) -> Path | None:
 
     The service's file holds secrets and is closed to ordinary users, for whom it does not apply. The service itself,
     recognised by its state folder from systemd, never falls back to defaults: reading reports the error.
+
+    Raises ConfigError: root would have to go by another user's file.
     """
     theirs = "STATE_DIRECTORY" not in environ and not os.access(SYSTEM_FILE, os.R_OK)
     for file in (user_file(environ),) if theirs else (SYSTEM_FILE, user_file(environ)):
         try:
-            file.stat()
+            owner = file.stat().st_uid
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:
-            pass  # in a folder closed to us: reading it reports that instead of using defaults
+            return file  # in a folder closed to us: reading it reports that instead of using defaults
+        if os.geteuid() == 0 != owner:  # it names programs and libraries; sudo may have kept that user's HOME
+            raise ConfigError(
+                "{file} belongs to user {uid}: use sudo -H, or name it with --config", file=str(file), uid=owner
+            )
         return file
     return None
 

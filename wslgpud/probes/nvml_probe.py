@@ -1,7 +1,9 @@
 """The child process that calls NVML, so that a driver's hang or crash affects nothing else.
 
 Reads one JSON request per line from standard input and answers each with one line on standard output; exits at the end
-of its input. A request is ``{}``: make the calls that are due, or ``{"everything": true}``: make all. An answer holds
+of its input. A request is ``{}``: make the calls that are due; ``{"everything": true}``: make all; or ``{"name_of":
+pid}``, answered with ``{"name": text or null}``, which that process can make hang: it is sent to a child of its own. An
+answer to the others holds
 
 - ``gpus``: a list of ``{"index", "uuid", "values": {output: number or null}}`` with the values read this time (null:
 known before, no longer), or ``{"index", "uuid", "lost": error}``;
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: A transient error delays the next try by 1, 2, 4, ... seconds, up to this many.
-LONGEST_RETRY_SECONDS = 300
+MAX_RETRY_SECONDS = 300
 #: With no successful call for this long, the driver is considered broken (seen after a GPU reset under WSL).
 SILENCE_SECONDS = 10
-#: An eager call (or a list of processes, with their names) that takes no longer is made at every sample: 1 to 5 us on
-#: native Linux with few processes; under WSL2 each call crosses to Windows.
+#: An eager call (or a list of processes) that takes no longer is made at every sample: 1 to 5 us on native Linux with
+#: few processes; under WSL2 each call crosses to Windows.
 CHEAP_SECONDS = 0.0002
 #: Where they are not cheap, lists of processes are still read once the VRAM in use has changed by this share since the
 #: last: who fills a card within seconds is known only from lists of the same seconds.
@@ -95,7 +97,6 @@ class Session:
         self.errors: dict[str, int] = {}
         self.support_changed = True
         self.count_due = now + RARELY
-        self.names_supported = True
         self.ask("nvmlInit")
         self.system = self._identity(SYSTEM_IDENTITY)
         self.gpus: list[Gpu] = []
@@ -191,7 +192,7 @@ class Session:
                 question.supported = False
                 self.support_changed = True
             question.failures += 1
-            question.due = now + max(call.every_seconds, min(2 ** (question.failures - 1), LONGEST_RETRY_SECONDS))
+            question.due = now + max(call.every_seconds, min(2 ** (question.failures - 1), MAX_RETRY_SECONDS))
             values.update(dict.fromkeys((output.metric for output in call.outputs) if call.outputs else [call.name]))
             return
         gpu.answered = now
@@ -203,9 +204,7 @@ class Session:
         for output in call.outputs:
             values[output.metric] = output.of(answer)
         if not call.outputs:
-            values[call.name] = [
-                [process.pid, process.usedGpuMemory, self._process_name(process.pid)] for process in answer
-            ]
+            values[call.name] = [[process.pid, process.usedGpuMemory] for process in answer]
         if call.eager and time.perf_counter() - began <= CHEAP_SECONDS:
             question.due = now
 
@@ -226,15 +225,11 @@ class Session:
         # A form that might work later is a reason to retry the call.
         raise next((f for f in failures if f.error not in UNSUPPORTED), failures[-1])
 
-    def _process_name(self, pid: int) -> str | None:
-        # Queried each time: pids are reused, and a cached name could be another process's.
-        if not self.names_supported:
-            return None
+    def process_name(self, pid: int) -> str | None:
+        """Return the driver's name of a process, None where it has none."""
         try:
             name = self.ask("nvmlSystemGetProcessName", pid)
-        except (CallFailed, Lost) as failed:
-            # For one process: its refusal or end says nothing about the others.
-            self.names_supported = failed.error not in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
+        except (CallFailed, Lost):
             return None
         return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
@@ -250,16 +245,20 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
     backend: NvmlLibrary | Recorded | None = None
     while request := os.read(requests, 1 << 16):  # a request is one short line, and the next is sent after our answer
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
+        reply: dict[str, Any]
         try:
+            asked, now = json.loads(request), time.monotonic()
             backend = backend or open_backend(library, recording)
-            if isinstance(backend, Recorded):
+            if isinstance(backend, Recorded) and "name_of" not in asked:
                 backend.begin_sample()
-            now = time.monotonic()
             first = session is None
             session = session or Session(backend, now)
-            reply = session.sample(now, everything=b"everything" in request)
-            if first:
-                reply["session"] = session.describe()
+            if "name_of" in asked:
+                reply = {"name": session.process_name(asked["name_of"])}
+            else:
+                reply = session.sample(now, everything="everything" in asked)
+                if first:
+                    reply["session"] = session.describe()
         except Failed as failed:
             reply = {"error": failed.error, "call": failed.call, "text": failed.text}
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from wslgpud.probes.nvml_backend import Failed, written
@@ -41,7 +42,9 @@ def capture(session: Session) -> dict[str, Any]:
         answers = {written(f, *a): _ask(session, f, gpu.handle, *a) for f, a in forms}
         gpus.append(answers)
         listed = (process for answer in answers.values() if isinstance(answer, list) for process in answer)
-        for pid in (process["pid"] for process in listed if isinstance(process, dict) and "pid" in process):
+        pids = [process["pid"] for process in listed if isinstance(process, dict) and "pid" in process]
+        # Natively names come from /proc/PID/cmdline, whose readers that process can make wait for ever.
+        for pid in pids if Path("/dev/dxg").exists() else ():
             system[f"nvmlSystemGetProcessName({pid})"] = _ask(session, "nvmlSystemGetProcessName", pid)
     return {"system": system, "gpus": gpus}
 

@@ -25,12 +25,12 @@ from wslgpud.security import safe_files
 from wslgpud.words import Message, MessageError, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
-SHORTEST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 60.0
+MIN_DELAY_SECONDS, MAX_DELAY_SECONDS = 1.0, 60.0
 #: A child that ran this long was healthy: the next restart is quick again.
 HEALTHY_SECONDS = 60.0
 _CRASHES = frozenset({-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE})
 #: Size limit of an answer: nonsense must not fill the daemon's memory.
-LARGEST_ANSWER = 4 << 20
+MAX_ANSWER = 4 << 20
 
 
 class ProbeDown(MessageError):
@@ -76,10 +76,10 @@ class Supervisor:
         self.crashed = False
         self._child: _Child | None = None
         self._born, self._not_before = float("inf"), float("-inf")
-        self._undead: list[_Child] = []
-        self._delay_seconds = SHORTEST_DELAY_SECONDS
+        self._unkillable: list[_Child] = []
+        self._delay_seconds = MIN_DELAY_SECONDS
         self._reason: MessageLike = ""
-        self._epitaph = Message("")
+        self._last_exit = Message("")
         self._closed = False
         self._lock = threading.Lock()
 
@@ -109,7 +109,7 @@ class Supervisor:
                     raise ProbeDown("{probe} is closed", probe=self.name) from gone
                 self.crashes_total += 1
                 self._end(kill=True)
-                reason = self._epitaph
+                reason = self._last_exit
                 if gone.args:
                     reason = say("{end} ({answer})", end=reason, answer=gone.args[0])
             self._failed(reason)
@@ -134,10 +134,10 @@ class Supervisor:
     def _start(self) -> _Child:
         if self.mono() < self._not_before:
             raise ProbeDown(self._reason)
-        self._undead = [child for child in self._undead if not child.reap()]
-        if self._undead:
+        self._unkillable = [child for child in self._unkillable if not child.reap()]
+        if self._unkillable:
             # It hangs in the kernel, unreachable by SIGKILL. One more each minute would fill the process table.
-            pid = self._undead[0].process.pid
+            pid = self._unkillable[0].process.pid
             raise ProbeDown("{probe} (pid {pid}) hangs in the driver and cannot be killed", probe=self.name, pid=pid)
         try:
             child = _Child(self.command, self.environment, self.cwd)
@@ -152,11 +152,11 @@ class Supervisor:
     def _failed(self, reason: MessageLike) -> None:
         now = self.mono()
         if now - self._born >= HEALTHY_SECONDS:
-            self._delay_seconds = SHORTEST_DELAY_SECONDS
+            self._delay_seconds = MIN_DELAY_SECONDS
         self._born = float("inf")
         self._end(kill=True)
         self._not_before = now + self._delay_seconds
-        self._delay_seconds = min(2 * self._delay_seconds, LONGEST_DELAY_SECONDS)
+        self._delay_seconds = min(2 * self._delay_seconds, MAX_DELAY_SECONDS)
         self._reason = reason
 
     def _end(self, *, kill: bool = False) -> None:
@@ -165,9 +165,9 @@ class Supervisor:
         if child is None:
             return
         if not child.end(kill=kill):
-            self._undead.append(child)
+            self._unkillable.append(child)
         self.crashed = child.process.returncode in _CRASHES
-        self._epitaph = epitaph(self.name, child.process.returncode, child.complaint)
+        self._last_exit = describe_exit(self.name, child.process.returncode, child.complaint)
 
 
 class _Hung(Exception):
@@ -228,8 +228,8 @@ class _Child:
             received += chunk
             if not chunk:
                 raise _Gone
-            if len(received) > LARGEST_ANSWER:
-                raise _Gone(say("it answered more than {most_bytes}", most_bytes=LARGEST_ANSWER))
+            if len(received) > MAX_ANSWER:
+                raise _Gone(say("it answered more than {most_bytes}", most_bytes=MAX_ANSWER))
         try:
             return safe_files.parsed(received)
         except ValueError as error:
@@ -256,7 +256,7 @@ class _Child:
         return self.process.poll() is not None
 
 
-def epitaph(name: MessageLike, code: int | None, complaint: str) -> Message:
+def describe_exit(name: MessageLike, code: int | None, complaint: str) -> Message:
     """Return how a process ended, with its last line on standard error."""
     if code is None:
         how = say("{probe} does not end", probe=name)

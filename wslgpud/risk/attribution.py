@@ -14,10 +14,10 @@ from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.suspects import CardSuspects, Suspect
 from wslgpud.words import Message, MessageLike, say, template
 
-MOST_SNAPSHOTS = 40
+MAX_SNAPSHOTS = 40
 NEWEST_KEPT = 10
 SNAPSHOT_SECONDS = 1.9
-LONGEST_SECONDS = 3 * 3600.0
+MAX_SECONDS = 3 * 3600.0
 CULPRIT_SHARE = 0.5
 #: From this probability, a suspect is named as the probable culprit.
 LIKELY = 0.5
@@ -103,7 +103,7 @@ SEVERAL = template("several: {parts}")
 SHORT_NAME = 20
 
 
-def _dispensable(times: list[float]) -> int:
+def dispensable(times: list[float]) -> int:
     """Return the index of the most dispensable time: its neighbours are close for its age."""
 
     def worth(i: int) -> float:
@@ -127,9 +127,9 @@ class Attribution:
             return
         held = {p.key: p.held_bytes for p in observation.processes}
         snapshots.append(_Snapshot(t, held, _pools(observation.ram), _linux(observation.ram)))
-        if len(snapshots) > MOST_SNAPSHOTS:
-            del snapshots[_dispensable([snapshot.t for snapshot in snapshots])]
-            if t - snapshots[0].t > LONGEST_SECONDS:
+        if len(snapshots) > MAX_SNAPSHOTS:
+            del snapshots[dispensable([snapshot.t for snapshot in snapshots])]
+            if t - snapshots[0].t > MAX_SECONDS:
                 del snapshots[0]
 
     def ram_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
@@ -241,8 +241,8 @@ class GpuAttribution:
             history = self._held.setdefault(holder, [])
             if not history or t - history[-1][0] >= 1.0:
                 history.append((t, used))
-                if len(history) > MOST_SNAPSHOTS:
-                    del history[_dispensable([when for when, _ in history])]
+                if len(history) > MAX_SNAPSHOTS:
+                    del history[dispensable([when for when, _ in history])]
 
     def culprit(self, now: Observation, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
         """Return the cause of this GPU's loss of memory (bytes per second) over ``window`` seconds, if known."""

@@ -1,6 +1,7 @@
 """Peaks of earlier runs: warns of a command whose usual peak will not fit before it takes the memory.
 
-Peaks are remembered by command (program and script, as the process list shows it). Arguments are not part of it, so a
+Peaks are remembered by user and command (program and script, as the process list shows it): another user's run of the
+same name proves nothing. Arguments are not part of it, so a
 run may need less than the last one: the expected peak is the lowest of all remembered runs, and two runs must agree. A
 run that ended out of memory needed at least its last use. For commands under ``wslgpud guard``, the observation
 includes their expected peak.
@@ -9,32 +10,34 @@ includes their expected peak.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from wslgpud.model import Expected, Observation, ProcessSample
+from wslgpud.risk.attribution import full_name
 from wslgpud.risk.headroom import Room, gpu_key
+from wslgpud.risk.owners import FREED, Owner, by_owner, owner_of
 
 KEPT_RUNS = 5
-KEPT_COMMANDS = 100
+#: Commands of one user, and of all: then the user with most of them loses the oldest.
+KEPT_COMMANDS = 50
+KEPT_ALTOGETHER = 200
 KEPT_SECONDS = 30 * 24 * 3600.0
 LOOK_SECONDS = 1.9
 #: Share of a resource's capacity below which peaks are ignored.
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 #: A run that takes this many times as long to reach the others' peak is not comparable.
 LATE = 2.0
 #: The distance to a peak that did no harm must be less than this share of the headroom.
 CALM_SHARE = 0.9
 
-#: Placeholder of the script in an interpreter's command line without one.
-_ANYTHING = {"", "-c", "-"}
 #: By command: its first pid, and the bytes of all its processes by resource key.
-_Holdings = dict[str, tuple[int, dict[str, int]]]
+_Holdings = dict[Owner, tuple[int, dict[str, int]]]
 
 
-class Wish(NamedTuple):
+class ExpectedPeak(NamedTuple):
     """The memory that running commands will still need; ``who`` needs most, and took ``peak_bytes`` before."""
 
     rest_bytes: int
@@ -59,15 +62,10 @@ class _Life:
     began: float
     pid: int  # of its first process
     room: dict[str, int]  # headroom at its start
+    left: dict[str, int]  # and when it was last seen
     held: dict[str, int] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     peak_t: float = 0.0
-
-
-def signature(process: ProcessSample) -> str:
-    """Return the signature of a process's runs; "" where its command line names no specific program."""
-    program, _, subject = process.command.partition(" ")
-    return "" if subject in _ANYTHING else f"{program} {subject}"
 
 
 class CommandPeaks:
@@ -75,8 +73,8 @@ class CommandPeaks:
 
     def __init__(self) -> None:
         self.document: dict[str, Any] = {}
-        self._runs: dict[str, list[_Run]] = {}
-        self._lives: dict[str, _Life] = {}
+        self._runs: dict[Owner, list[_Run]] = {}
+        self._lives: dict[Owner, _Life] = {}
         self._seen: tuple[ProcessSample, ...] = ()
         self._seen_t = -math.inf
         self._capacity: dict[str, int] = {}
@@ -91,7 +89,7 @@ class CommandPeaks:
             self._most["ram"] = ram.total + (swap.total if swap is not None else 0)
         for key in exhausted:
             for command, life in self._lives.items():
-                if life.held.get(key, 0) >= LEAST_SHARE * self._capacity.get(key, 0):
+                if life.held.get(key, 0) >= MIN_SHARE * self._capacity.get(key, 0):
                     self._keep(command, t, life, killed=True)
         # Processes are read every few seconds and unchanged in between. An empty list means unknown.
         new = observation.processes and observation.processes is not self._seen
@@ -103,23 +101,34 @@ class CommandPeaks:
     def _follow(self, t: float, held: _Holdings, left: dict[str, int]) -> None:
         """Track commands that start, grow and end."""
         for command in [command for command in self._lives if command not in held]:
-            self._keep(command, t, self._lives.pop(command))
+            life = self._lives.pop(command)
+            if self._has_ended(life, left):
+                self._keep(command, t, life)
         for command, (pid, sizes) in held.items():
-            life = self._lives.setdefault(command, _Life(t, pid, left))
-            life.held = sizes
+            life = self._lives.setdefault(command, _Life(t, pid, left, left))
+            life.held, life.left = sizes, left
             for key, size in sizes.items():
                 if size > life.peaks.get(key, 0):
                     life.peaks[key], life.peak_t = size, t
 
+    def _has_ended(self, life: _Life, left: Mapping[str, int]) -> bool:
+        """Return whether a command that is no longer listed has given its memory back.
+
+        Else others may have pushed it out of the list, which shows the biggest.
+        """
+        much = {key: size for key, size in life.held.items() if size >= MIN_SHARE * self._capacity.get(key, math.inf)}
+        return all(left.get(key, 0) - life.left.get(key, 0) >= FREED * size for key, size in much.items())
+
     @staticmethod
     def _held(observation: Observation) -> _Holdings:
         """Return, by command, its first pid and the bytes of all its processes by resource key."""
-        sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        first: dict[str, int] = {}
-        by_pid: dict[int, str] = {}
+        sums: dict[Owner, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        first: dict[Owner, int] = {}
+        by_pid: dict[int, Owner] = {}
+        users_known = any(process.uid is not None for process in observation.processes)
         for process in observation.processes:
-            command = signature(process)
-            if command:
+            command = owner_of(process.uid, process.command)
+            if command.program and (process.uid is not None or not users_known):
                 by_pid[process.pid] = command
                 first[command] = min(process.pid, first.get(command, process.pid))
                 sums[command]["ram"] += process.held_bytes
@@ -129,12 +138,12 @@ class CommandPeaks:
                     sums[by_pid[user.pid]][gpu_key(gpu)] += user.used_bytes
         return {command: (first[command], dict(sizes)) for command, sizes in sums.items()}
 
-    def _keep(self, command: str, t: float, life: _Life, *, killed: bool = False) -> None:
+    def _keep(self, command: Owner, t: float, life: _Life, *, killed: bool = False) -> None:
         """Record a run that has ended, or is about to run out of memory."""
         peaks = {
             key: size
             for key, size in life.peaks.items()
-            if size >= LEAST_SHARE * self._capacity.get(key, 0) and self._believed(key, size)
+            if size >= MIN_SHARE * self._capacity.get(key, 0) and self._believed(key, size)
         }
         if not peaks:
             return
@@ -144,17 +153,24 @@ class CommandPeaks:
         else:
             runs.append(_Run(t, life.peak_t - life.began, peaks, killed))
         self._runs[command] = [run for run in runs if t - run.ended <= KEPT_SECONDS][-KEPT_RUNS:]
-        for oldest in list(self._runs)[:-KEPT_COMMANDS]:
-            del self._runs[oldest]
+        self._make_room()
         self._write_down(t)
 
-    def wish(self, t: float, room: Room, announced: Sequence[Expected]) -> Wish | None:
+    def _make_room(self) -> None:
+        """Forget the oldest commands of users with too many."""
+        count = Counter(command.uid for command in self._runs)
+        while count.total() > KEPT_ALTOGETHER or max(count.values(), default=0) > KEPT_COMMANDS:
+            user = max(count, key=count.__getitem__)
+            del self._runs[next(command for command in self._runs if command.uid == user)]
+            count[user] -= 1
+
+    def wish(self, t: float, room: Room, announced: Sequence[Expected]) -> ExpectedPeak | None:
         """Return the memory of a resource that running commands will still take, judging by earlier runs."""
         if not announced and not self._runs:
             return None
         spoken = {pid for expected in announced for pid in expected.pids}
         rests = [
-            Wish(expected.peak_bytes - expected.used_bytes, expected.who, expected.peak_bytes)
+            ExpectedPeak(expected.peak_bytes - expected.used_bytes, expected.who, expected.peak_bytes)
             for expected in announced
             if expected.resource == room.key and self._believed(room.key, expected.peak_bytes)
         ]
@@ -163,9 +179,9 @@ class CommandPeaks:
         if not rests:
             return None
         most = max(rests)
-        return Wish(sum(wish.rest_bytes for wish in rests), most.who, most.peak_bytes)
+        return ExpectedPeak(sum(wish.rest_bytes for wish in rests), most.who, most.peak_bytes)
 
-    def _own(self, t: float, key: str) -> Iterator[tuple[int, Wish]]:
+    def _own(self, t: float, key: str) -> Iterator[tuple[int, ExpectedPeak]]:
         """Yield the memory that running commands have yet to take, by their first pid."""
         for command in self._runs.keys() & self._lives.keys():
             life, runs = self._lives[command], self._known(command, key)
@@ -176,33 +192,34 @@ class CommandPeaks:
                 continue
             peak = runs[-1].peaks[key] if killed else min(run.peaks[key] for run in runs)
             if peak > life.peaks[key]:
-                yield life.pid, Wish(peak - life.held[key], f"{command} (pid {life.pid})", peak)
+                yield life.pid, ExpectedPeak(peak - life.held[key], full_name(command.program, life.pid), peak)
 
     def _believed(self, key: str, size: int) -> bool:
         """Return whether a peak is plausible: memory shared by forked processes counts in each."""
         return size <= self._most.get(key, size)
 
-    def _known(self, command: str, key: str) -> list[_Run]:
+    def _known(self, command: Owner, key: str) -> list[_Run]:
         """Return a command's runs with a plausible peak of a resource."""
         return [run for run in self._runs[command] if key in run.peaks and self._believed(key, run.peaks[key])]
 
-    def calm(self, room: Room) -> int:
-        """Return how many runs of the command that takes this resource came this far without harm.
+    def calm(self, room: Room) -> dict[Owner, int]:
+        """Return, for each command that has taken much of this resource, how many runs came this far without harm.
 
-        The rest up to their highest peak must fit, and it must be this command that has grown.
+        The rest up to their highest peak must fit.
         """
+        found = {}
         for command in self._runs.keys() & self._lives.keys():
             life = self._lives[command]
             held, before = life.held.get(room.key, 0), life.room.get(room.key)
-            if before is None or held < 0.5 * (before - room.headroom) or held < LEAST_SHARE * room.capacity:
+            if before is None or held < 0.5 * (before - room.headroom) or held < MIN_SHARE * room.capacity:
                 continue
             runs = self._known(command, room.key)
             if not runs or runs[-1].killed:
                 continue
             highest = max(run.peaks[room.key] for run in runs)
             if held <= 1.02 * highest and highest - held < CALM_SHARE * room.headroom:
-                return len(runs)
-        return 0
+                found[command] = len(runs)
+        return found
 
     def _write_down(self, t: float) -> None:
         """Note what is remembered, with the age of each run now, as JSON can hold it.
@@ -214,14 +231,17 @@ class CommandPeaks:
             times = {"age_seconds": round(t - run.ended, 1), "seconds": round(run.seconds, 1)}
             return {**times, "peaks": run.peaks, "killed": run.killed}
 
-        self.document = {command: [row(run) for run in runs] for command, runs in self._runs.items()}
+        self.document = {str(command.uid): {} for command in self._runs}
+        for command, runs in self._runs.items():
+            self.document[str(command.uid)][command.program] = [row(run) for run in runs]
 
     def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
         """Take up what an earlier run of the daemon remembered so long ago."""
-        for command, runs in document.items():
-            known = [_read(row, t - age_seconds) for row in runs] if isinstance(runs, list) else []
+        for uid, program, rows in by_owner(document):
+            known = [_read(row, t - age_seconds) for row in rows]
             if recent := [run for run in known if run is not None and t - run.ended <= KEPT_SECONDS]:
-                self._runs.setdefault(command, recent[-KEPT_RUNS:])
+                self._runs.setdefault(Owner(uid, program), recent[-KEPT_RUNS:])
+        self._make_room()
         self._write_down(t)
 
 

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transition
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
-from wslgpud.risk.command_peaks import CommandPeaks, Wish
+from wslgpud.risk.command_peaks import CommandPeaks, ExpectedPeak
 from wslgpud.risk.forecast_messages import headline
-from wslgpud.risk.headroom import WINDOWS, Ceilings, Failure, Room, Taken, gpu_key, gpu_used, rooms
-from wslgpud.risk.levels import COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
+from wslgpud.risk.headroom import WINDOWS, BalloonedMemory, Ceilings, Failure, Room, gpu_key, gpu_used, rooms
+from wslgpud.risk.levels import BLIND, COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
+from wslgpud.risk.owners import Holders
 from wslgpud.risk.probability import probabilities
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.stalls import Pressure, PressureMeter
 from wslgpud.risk.tracker import RATE_SECONDS, Circumstances, ResourceState, Tracker
 
-MOST_RESOURCES = 256
+MAX_RESOURCES = 256
 FORGET_SECONDS = 600.0
 CULPRIT_SECONDS = 5.0
 ETAS = ("eta_early_seconds", "eta_seconds", "eta_late_seconds")
@@ -42,9 +43,9 @@ class _Last(NamedTuple):
     forecast: Forecast
 
 
-def _aged(forecast: Forecast, age: float, level: Level) -> Forecast:
-    """Return a forecast aged by the seconds since its sample, at the current level."""
-    if level > forecast.level:
+def _aged(forecast: Forecast, age: float, level: Level, *, stalled: bool) -> Forecast:
+    """Return a forecast aged by the seconds since its sample, at the level of now; has the machine just ``stalled``?"""
+    if stalled:
         forecast = replace(forecast, cause="stall", window_seconds=age, may_stop=False)
     passed = age - forecast.age_seconds
     etas: dict[str, Any] = {
@@ -53,21 +54,29 @@ def _aged(forecast: Forecast, age: float, level: Level) -> Forecast:
     return replace(forecast, level=level, age_seconds=age, **etas)
 
 
+def _unfounded(last: Forecast, cause: str, level: Level, age: float) -> Forecast:
+    """Return a forecast that knows no more than the last figures."""
+    sizes = last.headroom_bytes, last.capacity_bytes
+    return Forecast(last.resource, level, *sizes, cause=cause, age_seconds=age, capacity_learned=last.capacity_learned)
+
+
 class RiskEngine:
     """Predicts the exhaustion of memory. Pure: time comes from the observations.
 
     State is kept by resource key (a card's UUID), forecasts by name.
     """
 
-    def __init__(self, settings: RiskSettings | None = None) -> None:
+    def __init__(self, settings: RiskSettings | None = None, *, users_known: bool = False) -> None:
+        """Take the thresholds, and whether processes name their users; else that begins with the first which does."""
         self.settings = settings or RiskSettings()
+        self._holders = Holders(known=users_known)
         self._trackers: dict[str, Tracker] = {}
         self._pressure = PressureMeter()
         self._attribution = Attribution()
         self._gpu_attribution: dict[str, GpuAttribution] = {}
         self._ceilings = Ceilings(self.settings)
         self._commands = CommandPeaks()
-        self._taken = Taken()
+        self._taken = BalloonedMemory()
         self.card_ends: Mapping[str, float] = {}
         self._kills: dict[str, int] = {}
         self._last: dict[str, _Last] = {}
@@ -90,6 +99,7 @@ class RiskEngine:
         here = list(rooms(observation, self._ceilings.bytes_by_key, self._taken.total(observation)))
         if COMMANDS in self._recalled:
             self._commands.recall(t, *self._recalled.pop(COMMANDS))
+        self._holders.push(observation)
         self._commands.push(observation, here, exhausted)
         for room in here:
             tracker = self._tracker(room, t)
@@ -103,6 +113,8 @@ class RiskEngine:
                 wish.rest_bytes if wish else 0,
                 self._commands.calm(room),
                 self.card_ends.get(room.key),
+                self._holders.of(room),
+                self._holders.known,
             )
             old = tracker.hysteresis.level
             view = tracker.update(t, room, around)
@@ -119,7 +131,8 @@ class RiskEngine:
         """Yield forecasts for resources whose sample is missing: late ones, and those that are gone.
 
         A card that got another index is gone under its old name, as is an alarmed resource that no longer exists (a
-        container, a lost card). A late source proves nothing, and RAM is never gone.
+        container, a lost card). RAM is never gone. While a source is late its resources are blind: their levels stay,
+        and nothing is said of them but their last figures.
         """
         t, here = observation.t, {last.key for last in seen.values()}
         for name, last in self._last.items():
@@ -131,20 +144,22 @@ class RiskEngine:
                 name == WINDOWS and age <= self.settings.hold_seconds
             )
             if last.key not in here and late:
-                if tracker is not None and 0.0 <= age <= self.settings.hold_seconds:
-                    level = tracker.hysteresis.level
-                    if name == "ram" and not observation.gap_expected:
-                        level = tracker.miss(t, pressure)
-                    yield name, last._replace(forecast=_aged(last.forecast, age, level))
+                held = 0.0 <= age <= self.settings.hold_seconds
+                level = last.forecast.level if tracker is None else tracker.hysteresis.level
+                if name == "ram" and held and tracker is not None and not observation.gap_expected:
+                    level = tracker.miss(t, pressure)
+                stalled = level > last.forecast.level
+                if held and (stalled or last.forecast.cause == "stall" or not name.startswith(observation.late)):
+                    yield name, last._replace(forecast=_aged(last.forecast, age, level, stalled=stalled))
+                elif name.startswith(observation.late):
+                    yield name, last._replace(forecast=_unfounded(last.forecast, BLIND, level, age))
                 continue
             if last.key not in here:
                 if age <= self.settings.hold_seconds or last.forecast.level == Level.OK:
                     continue
                 if tracker is not None:  # its successor gets an alarm of its own
                     tracker.hysteresis = Hysteresis(self.settings)
-            ended = replace(last.forecast, level=Level.OK, who="", cause="gone", probabilities={})
-            ended = replace(ended, eta_early_seconds=None, eta_seconds=None, eta_late_seconds=None)
-            yield name, last._replace(forecast=ended)
+            yield name, last._replace(forecast=_unfounded(last.forecast, "gone", Level.OK, age))
 
     def _changes(self, t: float, wall: float, now: Mapping[str, _Last]) -> Iterator[Transition]:
         """Yield a transition for each level that has changed since the last forecast; keep the new forecasts."""
@@ -161,7 +176,7 @@ class RiskEngine:
     def _tracker(self, room: Room, t: float) -> Tracker:
         tracker = self._trackers.get(room.key)
         if tracker is None:
-            if len(self._trackers) >= MOST_RESOURCES:
+            if len(self._trackers) >= MAX_RESOURCES:
                 self._drop_stale(t)
             tracker = self._trackers[room.key] = Tracker(self.settings, room.capacity)
             if room.key in self._recalled:
@@ -228,7 +243,7 @@ class RiskEngine:
             failure = self._ceilings.update(t, gpu, tracker.capacity, usual=usual)
             if failure is not None:
                 if failure.program:
-                    tracker.peaks.clear()  # the last peak did harm
+                    tracker.forget_peaks()  # the last peak did harm
                 yield failure
 
     def lessons(self) -> dict[str, dict[str, Any]]:
@@ -248,7 +263,7 @@ class RiskEngine:
         room: Room,
         tracker: Tracker,
         view: ResourceState,
-        wish: Wish | None,
+        wish: ExpectedPeak | None,
         *,
         changed: bool,
     ) -> Forecast:

@@ -10,7 +10,7 @@ from typing import Final
 
 from wslgpud.model import NOTHING_SAID, Forecast, Level
 from wslgpud.risk.attribution import briefer
-from wslgpud.risk.levels import ENDINGS
+from wslgpud.risk.levels import BLIND, ENDINGS, shown_level
 from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, MessageLike, filled, say, sentences
 
 #: shares of a capacity left: an alarm is over, nearly full, full
@@ -64,8 +64,9 @@ def outlook(forecast: Forecast) -> Message:
     """Return the outlook for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
     eta, rate, cause = forecast.eta_seconds, _rate(forecast), forecast.cause
     calm = rate is None or abs(rate) * 60.0 < STEADY * forecast.capacity_bytes
-    if is_full(forecast) or cause == "full":
-        return say("full")
+    if cause == BLIND or is_full(forecast) or cause == "full":
+        age = say("no reading for {age_seconds}", age_seconds=round(forecast.age_seconds))
+        return age if cause == BLIND else say("full")
     if cause in ENDINGS and (rate is None or calm or rate < 0):
         return Message(TEMPLATES["ended"][cause], {"ago_seconds": round(forecast.window_seconds or 0.0, 1)})
     if cause in _COUNTDOWN and eta is not None and forecast.level >= Level.WARNING:
@@ -90,7 +91,7 @@ def evidence(forecast: Forecast) -> tuple[Message, ...]:
 
 def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Message:
     """Return the advice, empty once all is well; ``facts`` may include how many ``jobs`` fit."""
-    if forecast.level == Level.OK:
+    if shown_level(forecast) == Level.OK:
         return NOTHING_SAID
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]
     keys = ("spilled" if forecast.spilled_bytes else "", forecast.cause, forecast.who_kind, place, "ram")
@@ -111,7 +112,7 @@ def _first_line(forecast: Forecast) -> str:
     share, cause = _share(forecast), forecast.cause
     counted = cause in _COUNTDOWN
     lines = (
-        (cause, cause == "gone" or cause in ENDINGS),
+        (cause, cause in {"gone", BLIND} or cause in ENDINGS),
         ("fine", forecast.level == Level.OK and share >= PLENTY),
         ("over", forecast.level == Level.OK),
         ("slower", cause == "paused" and (forecast.window_seconds or 0.0) < STILL_SECONDS),
@@ -145,6 +146,7 @@ def _facts(forecast: Forecast) -> dict[str, Fact | None]:
         "resource": forecast.resource,
         "left_bytes": forecast.headroom_bytes,
         "room_bytes": (forecast.headroom_bytes, forecast.capacity_bytes),
+        "age_seconds": round(forecast.age_seconds) or None,
         "who": forecast.who,
         f"{span}_seconds": None if window is None else round(window, 1),
         "spilled_bytes": forecast.spilled_bytes or None,
@@ -167,10 +169,10 @@ def _range(forecast: Forecast, eta: float) -> str:
 
 
 def _why(forecast: Forecast) -> tuple[Message, ...]:
-    if forecast.level == Level.OK:
+    if shown_level(forecast) == Level.OK:
         return ()
     facts, cause = _facts(forecast), forecast.cause
     told = filled(_CAUSES.get(_first_line(forecast) if cause == "paused" else cause, ""), facts)
-    known = cause in {"expected", "paused"} or (cause == "growth" and "share_ratio" in told.facts)
+    known = cause in {"expected", "paused", BLIND} or (cause == "growth" and "share_ratio" in told.facts)
     more = ["holder" if cause == "full" else "who"] * (not known) + ["first"] * forecast.may_stop
     return tuple(filter(None, (told, *(filled(_CAUSES[name], facts) for name in more))))

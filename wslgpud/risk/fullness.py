@@ -36,7 +36,7 @@ FAST = 0.02
 #: Share of the way to the ceiling covered at that speed.
 FAST_PART = 0.6
 #: More than drivers move on their own, and one chunk of the stress run.
-FEWEST_BYTES = 256 << 20
+MIN_BYTES = 256 << 20
 #: This much of it in RAM is critical: speed was reported to fall to a fiftieth
 #: (https://github.com/MakazhanAlpamys/Soup/issues/649).
 MANY_BYTES = 2 << 30
@@ -184,7 +184,7 @@ class Fullness:
             return None
         s = self._settings
         grown = self._spill.update(t, float(gpu.shared_bytes), full=may_spill(gpu, end_bytes))
-        held = self._spilling.update(t, holds=grown >= (FEWEST_BYTES / 2 if self._reported else FEWEST_BYTES))
+        held = self._spilling.update(t, holds=grown >= (MIN_BYTES / 2 if self._reported else MIN_BYTES))
         much = self._spilling_much.update(t, holds=grown >= MANY_BYTES)
         dry = self._dry.update(t, holds=held < 0.0)
         self._reported = held >= patience or (self._reported and dry < s.recovery_seconds)

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-MOST_PEAKS = 24
+MAX_PEAKS = 24
 #: A jump is at least this many times the rise in the blocks before it: in a ramp, blocks rise equally.
 FLAT = 3.0
 #: Rise after a jump (share of the capacity) that shows continued growth.
@@ -121,7 +121,7 @@ BLOCKS = 8
 SCALES = 14
 #: Samples closer than this share a block, so that ten per second look like two.
 BASE_SECONDS = 0.45
-FEWEST_RISES = 4
+MIN_RISES = 4
 #: Above this share one rise fewer is enough: there is no room to wait for another.
 NEARLY_FULL = 0.88
 #: Rise (share of the capacity) that shows that a growth is alive.
@@ -177,7 +177,7 @@ class Scale:
                 total += rise
                 rises += rise > least
                 largest = max(largest, rise)
-        if rises < FEWEST_RISES - (now > NEARLY_FULL):
+        if rises < MIN_RISES - (now > NEARLY_FULL):
             return 0.0
         return min(1.0, (1.0 - largest / total) / 0.6)
 
@@ -209,7 +209,7 @@ class Envelope:
     @property
     def knows(self) -> bool:
         """Return whether there are enough samples for the finest scale."""
-        return len(self._scales[0].maxima) >= FEWEST_RISES - 1
+        return len(self._scales[0].maxima) >= MIN_RISES - 1
 
     @property
     def still_seconds(self) -> float:
@@ -290,7 +290,7 @@ class Envelope:
         every = resumed or not self._asked
         self._asked = True
         for index, scale in enumerate(self._scales):
-            if len(scale.maxima) < FEWEST_RISES - 1:
+            if len(scale.maxima) < MIN_RISES - 1:
                 self._seen[index] = None
             elif every or index < 2 or index in fresh or index - 2 in fresh:
                 self._seen[index] = scale.growth(t, used, self._noise)
@@ -310,7 +310,7 @@ class Peaks:
     def __init__(self, swing: float, memory_seconds: float) -> None:
         """Take the fall that ends an excursion and how long its peak is remembered."""
         self._swing, self._memory = swing, memory_seconds
-        self._peaks: deque[tuple[float, float]] = deque(maxlen=MOST_PEAKS)
+        self._peaks: deque[tuple[float, float]] = deque(maxlen=MAX_PEAKS)
         self._high: float | None = None
         self._low = 0.0
         self._rising = True
@@ -343,7 +343,7 @@ class Peaks:
     def recall(self, t: float, peaks: Iterable[tuple[float, float]]) -> None:
         """Take over an earlier run's peaks, and their age in seconds."""
         earlier = sorted((t - age, peak) for age, peak in peaks if age <= self._memory)
-        self._peaks = deque([*earlier, *self._peaks], maxlen=MOST_PEAKS)
+        self._peaks = deque([*earlier, *self._peaks], maxlen=MAX_PEAKS)
 
     def reached(self, share: float, before: float) -> bool:
         """Return whether a peak before a moment was this high."""
@@ -355,15 +355,18 @@ class Peaks:
         gaps = sorted(b - a for (a, _), (b, _) in pairwise([*self._peaks][-6:]))
         return gaps[len(gaps) // 2] if gaps else 0.0
 
-    def doubt(self, height: float, since: float) -> float:
+    def doubt(self, height: float, since: float, others: float = 0.0) -> float:
         """Return how many excursions reached ``height`` and went back; nearby peaks count in part.
 
-        The last peak after ``since``, the start of a growth, is its own top and does not count.
+        The last peak after ``since``, the start of a growth, is its own top and does not count. ``others`` is the share
+        that ``height`` has beyond the use followed here; a peak that does not fit on top of it counts for nothing.
         """
         peaks = [*self._peaks]
         if peaks and peaks[-1][0] >= since:
             peaks.pop()
         total = 0.0  # a loop: since Python 3.12 sum() rounds differently
-        for _, peak in peaks:  # from 1 at the peak itself down to 0 at 15 % of the way from there to the end
-            total += max(0.0, 1.0 - max(0.0, height - peak) / (0.15 * (1.0 - peak) + 1e-9))
+        for _, own in peaks:  # from 1 at the peak itself down to 0 at 15 % of the way from there to the end
+            peak = own + others
+            if peak <= 1.0:
+                total += max(0.0, 1.0 - max(0.0, height - peak) / (0.15 * (1.0 - peak) + 1e-9))
         return total

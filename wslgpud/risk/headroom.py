@@ -44,7 +44,7 @@ class Room(NamedTuple):
         return min(1.0, max(0.0, self.headroom / self.capacity))
 
 
-class Taken:
+class BalloonedMemory:
     """RAM that a host has taken back from its virtual machine (balloon): counts as in use for some minutes.
 
     Each piece shrinks the machine's RAM, and growth under one capacity says nothing under another: without this, such a
@@ -133,7 +133,7 @@ def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
 
 
 def rooms(observation: Observation, learned_ceilings: Mapping[str, int], ram_total: int = 0) -> Iterator[Room]:
-    """Every resource that the observation knows; ceilings in bytes by :func:`gpu_key`, ``ram_total`` of ``Taken``."""
+    """Every resource that is known; ceilings in bytes by :func:`gpu_key`, ``ram_total`` less ballooned memory."""
     swap_free = observation.swap.free if observation.swap else None
     found = [
         ram_room(observation, ram_total),

@@ -21,7 +21,19 @@ COUNTDOWNS: frozenset[Cause] = frozenset({"growth", "steps"})
 #: Time to exhaustion that counts as a matter of seconds.
 SECONDS_LONG = 16.0
 #: Samples that must show that an alarm is over: at one every half minute, two or three may be chance.
-FEWEST_SAMPLES = 10
+MIN_SAMPLES = 10
+
+
+#: The cause of a forecast without a current sample, and how long it must lack one to be a warning: cards fill within
+#: seconds.
+BLIND, BLIND_WARNING_SECONDS = "blind", 3.0
+
+
+def shown_level(forecast: Forecast) -> Level:
+    """Return the level to show: of a blind resource ``level`` is that of its last sample; it may be full now."""
+    if forecast.cause != BLIND:
+        return forecast.level
+    return max(forecast.level, Level.WARNING if forecast.age_seconds >= BLIND_WARNING_SECONDS else Level.INFO)
 
 
 class Danger(NamedTuple):
@@ -42,6 +54,12 @@ class Danger(NamedTuple):
     next_step: float = 0.0  # of a staircase
     last_step: float = 0.0
     spilled_bytes: int = 0  # in Windows' RAM because the card is full
+    belief: float = 1.0  # the part of the probability that earlier harmless peaks have left
+
+
+def undoubted(danger: Danger) -> Danger:
+    """Return the danger as it would be without earlier harmless peaks."""
+    return danger._replace(probability=danger.probability / danger.belief, belief=1.0)
 
 
 def headroom_for_warning(eta: float, s: RiskSettings) -> float:
@@ -138,7 +156,7 @@ class Hysteresis:
             self.better_since = t
         # No alarm outlasts free memory, not even until the next tooth of a sawtooth.
         teeth = 1.5 * period if share < s.recovered_headroom else 0.0
-        patience = min(max(s.recovery_seconds, teeth, FEWEST_SAMPLES * self.interval), s.warn_eta_seconds)
+        patience = min(max(s.recovery_seconds, teeth, MIN_SAMPLES * self.interval), s.warn_eta_seconds)
         recovered = self.better_since is not None and t - self.better_since >= patience
         still = t - self.wanted_t >= min(self.still_needed, s.warn_eta_seconds)
         if recovered or still:
@@ -164,7 +182,7 @@ class Hysteresis:
         self.still_needed = min(self.still_needed, self._least_still())
 
     def _least_still(self) -> float:
-        return max(self.settings.still_seconds, FEWEST_SAMPLES * self.interval)
+        return max(self.settings.still_seconds, MIN_SAMPLES * self.interval)
 
     def forgive(self, seconds: float) -> None:
         """Exclude time in which nothing was sampled (a suspended machine)."""

@@ -14,7 +14,7 @@ from wslgpud.words import cause, say
 
 Points = list[tuple[float, float, float | None, Level]]
 #: size limit of a truth file; a long one has a few hundred bytes
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class TruthError(ValueError):
@@ -71,7 +71,7 @@ def events_beside(path: Path) -> dict[str, float]:
     beside = path.parent / f"{trace_name(path)}.truth.json"
     try:
         with beside.open("rb") as file:
-            rows = json.loads(file.read(_MOST_BYTES))["events"]  # a longer file is cut off and fails to parse
+            rows = json.loads(file.read(_MAX_BYTES))["events"]  # a longer file is cut off and fails to parse
         times = sorted(((str(row["resource"]), float(row["t"])) for row in rows), reverse=True)
     except FileNotFoundError:
         return {}

@@ -7,6 +7,7 @@ from functools import partial
 
 from wslgpud.metrics import CULPRIT_NAMES, RESOURCE_NAMES, gauge, info
 from wslgpud.model import Forecast, Level, Reading
+from wslgpud.risk.levels import BLIND
 
 _of_resource = partial(gauge, names=(RESOURCE_NAMES,))
 
@@ -43,7 +44,7 @@ CULPRIT = info(  # stored as changes of level
 )
 AGE = _of_resource(
     "risk_forecast_age_seconds",
-    "Age of the forecast's sample; above 0 while no new one comes and the last one is held.",
+    "Age of the forecast's sample; above 0 while no new one comes: then the headroom is not known.",
     "resource",
     stored=False,  # a late source is recorded in the database anyway
 )
@@ -62,9 +63,11 @@ def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
     for f in forecasts:
         labels = (f.resource,)
         yield Reading(LEVEL, int(f.level), labels)
+        yield Reading(AGE, round(f.age_seconds, 1), labels)
+        if f.cause == BLIND:
+            continue
         yield Reading(HEADROOM, f.headroom_bytes, labels)
         yield Reading(CAPACITY, f.capacity_bytes, labels)
-        yield Reading(AGE, round(f.age_seconds, 1), labels)
         if f.capacity_learned:
             yield Reading(LEARNED, f.capacity_bytes, (f.resource, f.capacity_learned))
         if f.rate_bytes_per_second is not None:

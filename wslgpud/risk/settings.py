@@ -57,6 +57,9 @@ class RiskSettings:
     #: Weight of a harmless peak against a growth, whose certainty is divided by 1 + doubt x peaks, so that after one
     #: peak it must be almost at the end.
     doubt: float = 1.3
+    #: What would be critical without such peaks is critical once it has lasted for this part of the time that is left:
+    #: a training's spikes, which end as they did before, are shorter.
+    doubt_critical: float = 0.1
     #: How long a harmless peak counts in favour of similar ones.
     peak_memory_seconds: float = 6 * 3600.0
     #: An alarm may end when headroom is this much above that at its start.
@@ -99,7 +102,7 @@ class RiskSettings:
     ending_seconds: float = 15.0
     #: How long a forecast explains how memory came back, unless there is something else to report.
     news_seconds: float = 600.0
-    #: How long a forecast is held without samples; after 60 s a rule reports the silent source.
+    #: How long a countdown runs on where RAM's samples fail to come, or Windows' are not due.
     hold_seconds: float = 90.0
     #: With less than this share of a card left, an allocation may have failed: large ones of a training are a few per
     #: cent of the card.

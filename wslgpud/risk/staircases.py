@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from wslgpud.risk.levels import Danger
 
-MOST_STEPS = 8
-FEWEST_STEPS = 4
+MAX_STEPS = 8
+MIN_STEPS = 4
 #: A step this many times as high as the one before is no step of this staircase: batches double.
-MOST_GROWTH = 3.5
+MAX_GROWTH = 3.5
 #: Largest ratio of the longest to the shortest wait between regular steps.
 PUNCTUAL = 2.2
 #: The same with waits in proportion to the steps' sizes, where they come later and later: a starting training's do not.
@@ -43,7 +43,7 @@ class StepLedger:
     def __init__(self, least: float) -> None:
         """Take the smallest rise that counts as a step, as a share of the capacity."""
         self._least = least
-        self._steps: deque[_Step] = deque(maxlen=MOST_STEPS)
+        self._steps: deque[_Step] = deque(maxlen=MAX_STEPS)
         self._last: float | None = None
         self._run_from: float | None = None
         self._t = self._run_t = self._run_end = 0.0
@@ -100,13 +100,14 @@ class StepLedger:
         eta = max(0.0, interval * max(1.0, count) - still)
         return Danger(
             "steps",
-            likely * belief(1.0 - headroom, steps[-regular - 1].began),
+            likely * (believed := belief(1.0 - headroom, steps[-regular - 1].began)),
             eta,
             interval,
             early_seconds=max(eta, interval),
             still_seconds=2.5 * (regular + 1) * interval,
             next_step=following,
             last_step=sizes[-1],
+            belief=believed,
         )
 
     def stack(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
@@ -114,8 +115,8 @@ class StepLedger:
 
         Models, trials of a search, buffers: they are kept, and nothing shows when the next one comes.
         """
-        last = [*self._steps][-FEWEST_STEPS:]
-        if len(last) < FEWEST_STEPS or headroom >= STACK_HEADROOM or self._run_from is not None:
+        last = [*self._steps][-MIN_STEPS:]
+        if len(last) < MIN_STEPS or headroom >= STACK_HEADROOM or self._run_from is not None:
             return None
         sizes = sorted(step.size for step in last)
         following = sizes[-2]  # the largest may be a program's final pool
@@ -127,13 +128,14 @@ class StepLedger:
         eta = max(0.0, wait - still)
         return Danger(
             "steps",
-            STACK_BELIEF * belief(1.0 - headroom, last[0].began),
+            STACK_BELIEF * (believed := belief(1.0 - headroom, last[0].began)),
             eta,
             wait,
             early_seconds=max(eta, wait),
             still_seconds=2.5 * len(self._steps) * wait,
             next_step=following,
             last_step=last[-1].size,
+            belief=believed,
         )
 
     def _punctual(self) -> bool:
@@ -144,9 +146,9 @@ class StepLedger:
     def _regular(self, t: float, used: float) -> int:
         """Return how many of the last steps were regular in time and size; 0 if this is no staircase."""
         steps = self._steps
-        if len(steps) < FEWEST_STEPS or self._run_from is not None:
+        if len(steps) < MIN_STEPS or self._run_from is not None:
             return 0
-        if used - steps[-1].height > MOST_GROWTH * steps[-1].size:
+        if used - steps[-1].height > MAX_GROWTH * steps[-1].size:
             return 0  # the latest rise is no step
         gaps, sizes = [b.began - a.began for a, b in pairwise(steps)], [step.size for step in steps]
         punctual = self._punctual()
@@ -156,7 +158,7 @@ class StepLedger:
         shortest, longest = min(gaps[-3:]), max(gaps[-3:])
         still = t - steps[-1].ended
         due = 0.2 * sum(gaps[-3:]) / 3.0 <= still <= 3.0 * longest
-        alike = 0.6 <= sizes[-1] / sizes[-2] <= MOST_GROWTH
+        alike = 0.6 <= sizes[-1] / sizes[-2] <= MAX_GROWTH
         creep = steps[-1].height - steps[0].height - sum(sizes[1:])
         spread = PUNCTUAL if punctual else IN_PROPORTION
         if longest > spread * shortest or not due or not alike or creep > 0.3 * sum(sizes[1:]):

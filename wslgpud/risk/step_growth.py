@@ -15,14 +15,14 @@ from typing import NamedTuple
 #: Consecutive rises that count as growth: by chance, seven blocks are in rising order once in 5,040.
 RISES = 6
 #: below this it is noise from small tensors, and from Python's own memory on the host
-LEAST_BYTES = 16 << 20
+MIN_BYTES = 16 << 20
 #: The floors must rise by this many times their spread within a block, so that batches of varying length, whose last
 #: outputs are still held, are no growth in whatever order they come.
 SPREADS = 2.0
 #: no single step up may account for more of the growth: a second model, or averaging of weights that begins
-MOST_AT_ONCE_RATIO = 0.5
+MAX_AT_ONCE_RATIO = 0.5
 #: Where the peak rises faster than the floor, the work grows (longer sequences), not the retained memory.
-MOST_PEAK_RISES = 2.0
+MAX_PEAK_RISES = 2.0
 
 
 class StepBlock(NamedTuple):
@@ -63,8 +63,8 @@ def _of(blocks: Sequence[StepBlock], known: Sequence[StepBlock]) -> StepGrowth |
     first, last = seen[0], seen[-1]
     grown = last.least - first.least
     spread = median(block.most - block.least for block in seen)
-    even = grown >= max(LEAST_BYTES, SPREADS * spread) and max(rises) <= MOST_AT_ONCE_RATIO * grown
-    work_grows = last.peak - first.peak > MOST_PEAK_RISES * grown
+    even = grown >= max(MIN_BYTES, SPREADS * spread) and max(rises) <= MAX_AT_ONCE_RATIO * grown
+    work_grows = last.peak - first.peak > MAX_PEAK_RISES * grown
     # Use seen before without harm: an epoch's results are collected, and dropped, again and again.
     before = any(block.step < first.step and block.most >= last.least for block in known)
     if not even or work_grows or before:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from wslgpud.model import GpuSample, Observation, ProcessSample
 
-MOST_LOOKS, MOST_SUSPECTS = 40, 32
+MAX_LOOKS, MAX_SUSPECTS = 40, 32
 #: shortest window: the list of processes is read only every few seconds
-SHORTEST_SECONDS = 10.0
+MIN_WINDOW_SECONDS = 10.0
 #: length of the earlier window that a process is compared with; it must be complete
-BEFORE_SECONDS, FEWEST_SECONDS = 60.0, 3.0
+BEFORE_SECONDS, MIN_BEFORE_SECONDS = 60.0, 3.0
 #: a program that appears this shortly before the growth has only loaded its libraries
 LOADING_SECONDS = 10.0
 #: share of a processor core below which a process counts as idle
@@ -57,7 +57,7 @@ class _Look(NamedTuple):
 def _suspects(now: Observation, gpu: GpuSample) -> list[ProcessSample]:
     """Return the processes that may hold memory of the card: those with its device open, or listed by the driver."""
     listed = {process.pid for process in gpu.processes}
-    return [p for p in now.processes if "gpu" in p.roles or p.pid in listed][:MOST_SUSPECTS]
+    return [p for p in now.processes if "gpu" in p.roles or p.pid in listed][:MAX_SUSPECTS]
 
 
 class CardSuspects:
@@ -75,13 +75,13 @@ class CardSuspects:
         cpu_seconds = {process.key: process.cpu_seconds or 0.0 for process in _suspects(now, gpu)}
         if not self._looks or cpu_seconds != self._looks[-1].cpu_seconds:
             self._looks.append(_Look(now.t, cpu_seconds))
-            del self._looks[:-MOST_LOOKS]
+            del self._looks[:-MAX_LOOKS]
 
     def clues(self, now: Observation, gpu: GpuSample, window: float) -> list[tuple[ProcessSample, Clues]]:
         """Return the clues for each suspect, over the time in which the card has filled."""
         if not self._looks:
             return []
-        start = now.t - max(window, SHORTEST_SECONDS)
+        start = now.t - max(window, MIN_WINDOW_SECONDS)
         before = next((look for look in reversed(self._looks) if look.t <= start), self._looks[0])
         earlier = next((look for look in reversed(self._looks) if look.t <= before.t - LOADING_SECONDS), self._looks[0])
         noted = {pid for one in now.expected if one.resource == gpu.uuid for pid in one.pids}
@@ -97,7 +97,7 @@ class CardSuspects:
         key = process.key
         seen = (look for look in self._looks if key in look.cpu_seconds and until.t - look.t <= BEFORE_SECONDS)
         first = next(seen, until)
-        if until.t - first.t < FEWEST_SECONDS or key not in until.cpu_seconds:
+        if until.t - first.t < MIN_BEFORE_SECONDS or key not in until.cpu_seconds:
             return 0.0
         before = (until.cpu_seconds[key] - first.cpu_seconds[key]) / (until.t - first.t)
         rate = ((process.cpu_seconds or 0.0) - until.cpu_seconds[key]) / (t - until.t)

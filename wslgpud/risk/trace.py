@@ -35,9 +35,9 @@ T = TypeVar("T")
 VERSION = 1
 GZIP_MAGIC = b"\x1f\x8b"
 #: size limit of a line; a sample with a hundred processes and eight cards takes a twentieth
-MOST_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 #: size limit of an inflated trace; a sample per second for a month takes half
-MOST_BYTES = 8 << 30
+MAX_BYTES = 8 << 30
 #: fields of records with another name in a row, besides bytes, which lose their unit
 _KEYS = {
     "utilization_ratio": "util",  # ratios are percentages in a row
@@ -227,19 +227,17 @@ def _lines(path: Path) -> Iterator[bytes]:
         packed = file.read(2) == GZIP_MAGIC
         file.seek(0)
         source: BufferedIOBase = gzip.GzipFile(fileobj=file) if packed else file
-        left = MOST_BYTES
-        while line := source.readline(MOST_LINE_BYTES + 1):
+        left = MAX_BYTES
+        while line := source.readline(MAX_LINE_BYTES + 1):
             left -= len(line)
             yield line if left >= 0 else b""
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
     if not line:
-        raise ValueError(say("a trace has at most {number} bytes once it is inflated", number=f"{MOST_BYTES:,}"))
-    if len(line) > MOST_LINE_BYTES:
-        raise ValueError(
-            say("a line has at most {number} bytes, and this one is longer", number=f"{MOST_LINE_BYTES:,}")
-        )
+        raise ValueError(say("a trace has at most {number} bytes once it is inflated", number=f"{MAX_BYTES:,}"))
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(say("a line has at most {number} bytes, and this one is longer", number=f"{MAX_LINE_BYTES:,}"))
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -282,7 +280,7 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
     number, last, wsl = 0, -math.inf, False
     try:
         for number, line in enumerate(_lines(path), start=1):
-            if number > 1 and 0 < len(line) <= MOST_LINE_BYTES and not line.strip():
+            if number > 1 and 0 < len(line) <= MAX_LINE_BYTES and not line.strip():
                 continue
             try:
                 row = _parsed(line)

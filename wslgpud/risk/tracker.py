@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.model import Level
@@ -12,7 +12,8 @@ from wslgpud.risk.attribution import NOBODY, Grower
 from wslgpud.risk.fullness import Full, Fullness
 from wslgpud.risk.growth import Envelope, Peaks
 from wslgpud.risk.headroom import Room
-from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, level_for
+from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, level_for, undoubted
+from wslgpud.risk.owners import OwnedPeaks, Owner
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import LEDGER_SCALES, StepLedger
 from wslgpud.risk.stalls import Pressure
@@ -23,6 +24,9 @@ HITS_SECONDS = 10.0
 QUIET_HEADROOM = 0.5
 #: Assumed time until a command reaches its earlier peak, which is unknown.
 EXPECTED_SECONDS = 900.0
+
+
+NO_RUNS: Mapping[Owner, int] = {}
 
 
 class ResourceState(NamedTuple):
@@ -43,8 +47,10 @@ class Circumstances(NamedTuple):
     ended: Literal["", "freed", "refused"] = ""  # the culprit has ended, or has probably failed
     gap_expected: bool = False  # the time since the last sample is no stall
     wanted_bytes: int = 0  # expected by running commands, judging by earlier runs
-    calm: int = 0  # how many such runs took at least as much as now, without harm
+    calm: Mapping[Owner, int] = NO_RUNS  # how many runs of a command took at least as much as now, without harm
     end_bytes: float | None = None  # use at which a stress run saw the card's memory spill into RAM
+    held: Mapping[Owner, int] | None = None  # bytes by owner, if they have been read afresh
+    owners_known: bool = False  # else everything counts as one owner's
 
 
 class Tracker:
@@ -63,7 +69,7 @@ class Tracker:
         self.culprit, self.suspect = NOBODY, Grower()
         self._interval = 0.0
         self._quiet, self._alarmed, self._counting = True, False, False
-        self._ending_t = -math.inf
+        self._ending_t, self._urgent_t = -math.inf, math.inf
         self._ending: Cause = "freed"
         self._fullness = Fullness(settings)
         self._hits: deque[tuple[float, int]] = deque()
@@ -74,6 +80,7 @@ class Tracker:
         self.envelope = Envelope(s.noise, s.jump)
         self._ledgers = {scale: StepLedger(s.step) for scale in LEDGER_SCALES}
         self.peaks = Peaks(s.swing, s.peak_memory_seconds)
+        self.owned = OwnedPeaks(s.swing, s.peak_memory_seconds)
         self._recent: deque[tuple[float, int]] = deque(maxlen=14)
 
     def rebase(self, capacity: int) -> None:
@@ -110,8 +117,8 @@ class Tracker:
 
     def document(self) -> dict[str, Any]:
         """Return the state kept across restarts: harmless peaks, and the capacity."""
-        peaks = self.peaks.document(self.t)
-        found = ({"peaks": peaks} if peaks else {}) | self._fullness.document()
+        peaks = {"peaks": self.peaks.document(self.t), "owned_peaks": self.owned.document(self.t)}
+        found = {name: rows for name, rows in peaks.items() if rows} | self._fullness.document()
         return {"capacity_bytes": self.capacity, **found} if found else {}
 
     def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
@@ -119,6 +126,7 @@ class Tracker:
         capacity = document.get("capacity_bytes")
         if isinstance(capacity, int) and abs(capacity - self.capacity) <= 0.01 * self.capacity:
             self.peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
+            self.owned.recall(t, document.get("owned_peaks"), age_seconds)
             self._fullness.recall(document)
 
     def update(self, t: float, room: Room, around: Circumstances) -> ResourceState:
@@ -135,7 +143,9 @@ class Tracker:
             self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
         self._note_ending(t, around)
         self._remember(t, room, 1.0 - share)
-        dangers = [] if share >= QUIET_HEADROOM else self._growing(t, share, around.calm)
+        if around.held is not None:
+            self.owned.push(t, 1.0 - share, {owner: size / room.capacity for owner, size in around.held.items()})
+        dangers = [] if share >= QUIET_HEADROOM else self._growing(t, share, around)
         self._quiet = share >= QUIET_HEADROOM
         alarmed = self.hysteresis.level >= Level.WARNING
         dangers += self._stalling(share, around.pressure, 0.0 if around.gap_expected else gap, alarmed=alarmed)
@@ -161,9 +171,9 @@ class Tracker:
         if not self._recent or t - self._recent[-1][0] >= RATE_SECONDS / 12:
             self._recent.append((t, room.headroom))
 
-    def _growing(self, t: float, share: float, calm: int) -> list[Danger]:
+    def _growing(self, t: float, share: float, around: Circumstances) -> list[Danger]:
         def belief(height: float, since: float) -> float:
-            return 1.0 / (1.0 + self.settings.doubt * (self.peaks.doubt(height, since) + calm))
+            return 1.0 / (1.0 + self.settings.doubt * self._harmless(height, since, around))
 
         growths = [g for g in self.envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
         likely = 0.3 * max((g.probability for g in growths), default=0.0)
@@ -172,9 +182,10 @@ class Tracker:
         dangers = [
             Danger(
                 "growth",
-                g.probability * belief(g.height, t - g.window_seconds),
+                g.probability * (believed := belief(g.height, t - g.window_seconds)),
                 g.eta_seconds,
                 g.window_seconds,
+                belief=believed,
                 early_seconds=min(early, g.eta_seconds),
                 rate=g.rate,
                 pace=g.pace,
@@ -186,6 +197,13 @@ class Tracker:
             if stairs is not None:
                 dangers.append(stairs)
         return dangers
+
+    def _harmless(self, height: float, since: float, around: Circumstances) -> float:
+        """Return how often whoever has grown since then came to this height without harm."""
+        if not around.owners_known:
+            return self.peaks.doubt(height, since) + max(around.calm.values(), default=0)
+        owner = self.owned.grower(since)
+        return 0.0 if owner is None else self.owned.doubt(owner, height, since) + around.calm.get(owner, 0)
 
     def _stalling(self, share: float, pressure: Pressure, gap: float, *, alarmed: bool) -> list[Danger]:
         s = self.settings
@@ -210,13 +228,26 @@ class Tracker:
         start, first = self._hits[0]
         return (hits - first) / (t - start) if t - start >= HITS_SECONDS / 2 else 0.0
 
+    def _undoubted(self, t: float, dangers: list[Danger], level_of: Callable[[Danger], Level]) -> Iterator[Danger]:
+        """Yield what is critical if earlier peaks count for nothing, as they do once that has lasted."""
+        raws = (undoubted(danger) for danger in dangers if danger.belief < 1.0)
+        urgent = [raw for raw in raws if level_of(raw) >= Level.CRITICAL]
+        self._urgent_t = min(self._urgent_t, t) if urgent else math.inf
+        yield from (raw for raw in urgent if t - self._urgent_t >= self.settings.doubt_critical * raw.eta_seconds)
+
     def _judge(self, t: float, share: float, dangers: list[Danger], full: Full | None, *, swap: bool) -> ResourceState:
-        best, want = None, Level.OK
+        best: Danger | None = None
+        want = Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
         overdue *= self.settings.look_ahead if swap else 1.0
         margin = 0.0 if swap else self.settings.no_swap_margin
+
+        def level_of(danger: Danger) -> Level:
+            return level_for(danger, share, overdue, self.settings, margin=margin)
+
+        dangers = [*dangers, *self._undoubted(t, dangers, level_of)]
         for danger in dangers:
-            level = level_for(danger, share, overdue, self.settings, margin=margin)
+            level = level_of(danger)
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
         reported, passed = best, False
@@ -256,6 +287,11 @@ class Tracker:
             late = max(1.6 * best.eta_seconds, *times)
         return ResourceState(level, best, early, late, reported)
 
+    def forget_peaks(self) -> None:
+        """Forget all peaks: the last one did harm."""
+        self.peaks.clear()
+        self.owned.clear()
+
     def _note_ending(self, t: float, around: Circumstances) -> None:
         # A killed process ends too, but is seen to be gone only later.
         known = t - self._ending_t <= self.settings.ending_seconds
@@ -264,6 +300,6 @@ class Tracker:
             self._fullness.failed()
             self._ending_t, self._ending = t, around.exhausted
         elif known and self._ending != "freed":
-            self.peaks.clear()  # this peak did harm: a kill is counted before its memory is back
+            self.forget_peaks()  # this peak did harm: a kill is counted before its memory is back
         elif around.ended and not known and self.hysteresis.level >= Level.WARNING:
             self._ending_t, self._ending = t, around.ended

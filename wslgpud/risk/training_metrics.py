@@ -45,12 +45,12 @@ GROWN = _gauge(
     "training_growth_bytes", "Total growth of retained memory since its start, as far back as known.", *_OF_MEMORY
 )
 STEPS_LEFT = _gauge("training_steps_to_full", "Steps until the memory is full at this rate.", *_OF_MEMORY)
-LARGEST_BATCH = _gauge(
+MAX_BATCH = _gauge(
     "training_largest_batch",
     "Samples that fit in a batch, given the peak per sample; only with Hugging Face's Trainer.",
     *_OF_MEMORY,
 )
-LONGEST_LACKS = _gauge(
+MAX_LACKS = _gauge(
     "training_longest_lacks_bytes",
     "Memory missing for a batch of the longest allowed sequences; 0 if it fits.",
     *_OF_MEMORY,
@@ -59,5 +59,5 @@ TIME_LEFT = _gauge("training_time_to_full_seconds", "Time until then, at the pac
 
 METRICS = (
     *(STEPS, STEP_TIME, USUAL_STEP_TIME, TOKENS, PINNED, KEPT, PEAK, RESERVED, PIECES),
-    *(RETRIES, FAILURES, PER_STEP, GROWN, STEPS_LEFT, TIME_LEFT, LARGEST_BATCH, LONGEST_LACKS),
+    *(RETRIES, FAILURES, PER_STEP, GROWN, STEPS_LEFT, TIME_LEFT, MAX_BATCH, MAX_LACKS),
 )

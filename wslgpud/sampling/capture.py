@@ -21,11 +21,13 @@ from wslgpud.host import DiskSpace, Host, NoData, SourceError, output
 from wslgpud.model import Sample
 from wslgpud.probes.interop import BINFMT
 from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.security import private_files
 from wslgpud.security.redaction import masked
+from wslgpud.security.safe_files import Folder
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
 from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, parse_line
-from wslgpud.sources.processes import FRAMEWORK, GPU_DEVICE, short_command
+from wslgpud.sources.processes import FRAMEWORK, GPU_DEVICE, title
 from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.windows import WindowsSource
 
@@ -65,6 +67,10 @@ class Recorder(Host):
             self.files[path] = "".join(_kernel_log(self._host))
         else:
             self.files[path] = self._host.read(path)
+        return self.files[path]
+
+    def head(self, path: str, most_bytes: int) -> str:
+        self.files[path] = self._host.head(path, most_bytes)
         return self.files[path]
 
     def exists(self, path: str) -> bool:
@@ -135,10 +141,12 @@ def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]
         contents["nvml.json"] = mask.words(recording)
     with contextlib.closing(WindowsSource(host, config)) as source, contextlib.suppress(NoData, SourceError):
         contents["windows.json"] = mask.words(json.dumps(source.ask(), indent=1)) + "\n"
+    private_files.make_folder(folder)
     for name, text in contents.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        # Whoever owns the folder that it lies in may exchange it for a link meanwhile.
+        path = PurePosixPath(name)
+        with Folder(folder, str(path.parent), make=True) as inner:
+            inner.put(path.name, text)
     return sorted(contents)
 
 
@@ -186,7 +194,7 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
             files[path] = _mounts(text, set(recorder.disks))
         elif process is not None:
             if int(process[1]) in pids:
-                files[path] = _process_file(recorder, int(process[1]), process[2], text)
+                files[path] = _process_file(process[2], text)
                 # The GPU source needs this to distinguish processes with the same pid.
                 name = text.partition("(")[2].rpartition(")")[0]
                 if process[2] == "stat":
@@ -204,9 +212,9 @@ def _tells(record: str) -> bool:
     return line is not None and any(p.search(line.text) for p in (_TELLING, *PRECEDES_THE_END.values()))
 
 
-def _process_file(host: Host, pid: int, kind: str, text: str) -> str:
+def _process_file(kind: str, text: str) -> str:
     if kind == "cmdline":
-        return short_command(host, pid).replace(" ", "\0") + "\0"
+        return title(text.rstrip("\0").split("\0")).replace(" ", "\0") + "\0"
     if kind == "maps":
         libraries = sorted({match[0] for match in FRAMEWORK.finditer(text)})
         return "".join(f"0-1 r-xp 0 00:00 0 {name}\n" for name in libraries)

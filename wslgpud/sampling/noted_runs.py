@@ -10,7 +10,7 @@ from wslgpud.model import Expected, ProcessSample
 from wslgpud.sources.identity import Trust
 
 #: limit of a note's memory: more than any machine has
-_MOST_MEMORY_BYTES = 1 << 50
+_MAX_MEMORY_BYTES = 1 << 50
 #: fields of a note that ``status`` shows unchanged; metrics show more of a training
 _SHOWN = ("kind", "what", "phase", "pid", "done_ratio", "verified_bytes", "peak_bytes", "waiting")
 _SHOWN_OF_TRAININGS = ("steps", "step_seconds", "batch")
@@ -55,6 +55,6 @@ def expected(notes: Iterable[Noted], processes: Iterable[ProcessSample]) -> tupl
         found += [
             Expected(str(name), who, peak, taken, pids)
             for name, peak in note.document.get("peaks", {}).items()
-            if 0 < peak < _MOST_MEMORY_BYTES and 0 <= (taken := used.get(name, 0)) < _MOST_MEMORY_BYTES
+            if 0 < peak < _MAX_MEMORY_BYTES and 0 <= (taken := used.get(name, 0)) < _MAX_MEMORY_BYTES
         ]
     return tuple(found)

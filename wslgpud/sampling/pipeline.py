@@ -58,7 +58,7 @@ class SamplingPipeline:
             config.sampling.interval_seconds,
             patient=host.recorded,
         )
-        self._engine = RiskEngine()
+        self._engine = RiskEngine(users_known=True)
         self._notes = RunNotes(host)
         self._tests = CardsUnderTest(host, config.stress, self._notes)
         self._limiter = CardinalityLimiter()
@@ -109,7 +109,7 @@ class SamplingPipeline:
             error = f"internal error: {type(bug).__name__}: {bug}"
             if error != self._engine_error:
                 log.exception("the risk engine failed and is restarted; please report this")
-            assessment, self._engine = Assessment((), ()), RiskEngine()
+            assessment, self._engine = Assessment((), ()), RiskEngine(users_known=True)
             self._engine.card_ends = self._card_ends
             self._engine_failures += 1
         self._engine_error = error

@@ -71,10 +71,10 @@ def _of(
     work = memory["peak"] - memory["used"]
     if room is not None and work > 0:
         if batch := run.get("batch"):
-            yield Reading(metrics.LARGEST_BATCH, batch + room * batch // work, labels)
+            yield Reading(metrics.MAX_BATCH, batch + room * batch // work, labels)
         if (length := run.get("length")) and (longest := run.get("longest", 0)) >= length:
             # Activations, logits, and attention that does not keep its scores all grow in proportion.
-            yield Reading(metrics.LONGEST_LACKS, max(0, work * (longest - length) // length - room), labels)
+            yield Reading(metrics.MAX_LACKS, max(0, work * (longest - length) // length - room), labels)
     scales = [[StepBlock(*block) for block in blocks] for blocks in memory["scales"]]
     if (growth := step_growth(scales)) is None:
         return
@@ -104,5 +104,5 @@ _SHOWN = {
     "kept_bytes": metrics.KEPT,
     "peak_bytes": metrics.PEAK,
     "step_growth_bytes": metrics.PER_STEP,
-    "largest_batch": metrics.LARGEST_BATCH,
+    "largest_batch": metrics.MAX_BATCH,
 }

@@ -123,11 +123,11 @@ def unreachable(chain: Iterable[Component], account: Account) -> str:
 
 
 #: the kernel's limit (MAXSYMLINKS)
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 #: depth of nested environments: venv records the original base, other tools go up to two levels
-_MOST_BASES = 4
+_MAX_BASES = 4
 #: limits on the names of a folder, and on the bytes of pyvenv.cfg, which has five lines
-_MOST_NAMES, _MOST_BYTES = 10_000, 1 << 16
+_MAX_NAMES, _MAX_BYTES = 10_000, 1 << 16
 _LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
 _PACKAGES = ("site-packages", "dist-packages")
 
@@ -188,7 +188,7 @@ class _Surveyor:
                 )
             if stat.S_ISLNK(self._note(here).mode):
                 links += 1
-                if links > _MOST_LINKS:
+                if links > _MAX_LINKS:
                     raise UntrustedProgram("{path}: its links form a loop", path=str(path))
                 rest = [*here.readlink().parts, *rest]
                 here = here.parent
@@ -214,7 +214,7 @@ class _Surveyor:
         """
         self.walk(python)
         names = [python]
-        for _ in range(_MOST_LINKS):
+        for _ in range(_MAX_LINKS):
             folder = self.walk(names[-1].parent)
             names.append(folder / names[-1].name)
             if not stat.S_ISLNK(self._note(names[-1]).mode):
@@ -224,7 +224,7 @@ class _Surveyor:
 
     def environments(self, roots: list[Path], programs: list[Path]) -> None:
         """Collect environments, their packages, and the interpreters that they were made from."""
-        for _ in range(_MOST_BASES):
+        for _ in range(_MAX_BASES):
             folders = [folder for folder in dict.fromkeys([*programs, *roots]) if self._searched(folder) is not None]
             homes = [home for folder in folders if (home := self._home(folder / "pyvenv.cfg"))]
             for root in dict.fromkeys(roots):
@@ -247,7 +247,7 @@ class _Surveyor:
         try:
             self.walk(file)
             with os.fdopen(safe_files.open_plain(file, follow=True), "rb") as opened:
-                text = opened.read(_MOST_BYTES).decode("utf-8", "replace")
+                text = opened.read(_MAX_BYTES).decode("utf-8", "replace")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except PermissionError:
@@ -278,7 +278,7 @@ def listed(folder: Path) -> list[str]:
     """Return the names in a folder in order, up to a limit; none where it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in itertools.islice(entries, _MOST_NAMES))
+            return sorted(entry.name for entry in itertools.islice(entries, _MAX_NAMES))
     except OSError:
         return []
 

@@ -143,7 +143,7 @@ def program(name: str, path: str | None = None) -> str | None:
 
 
 #: output kept, bytes per read, and seconds that a killed program may take to end
-_MOST_BYTES, _KILL_SECONDS = 1 << 16, 3.0
+_MAX_BYTES, _KILL_SECONDS = 1 << 16, 3.0
 #: prctl(2)
 _PR_SET_NO_NEW_PRIVS = 38
 #: memfd_create(2): neither content nor seals can be changed afterwards
@@ -250,8 +250,8 @@ def listen(pid: int, streams: Iterable[int], until_mono: float) -> tuple[bool, l
         while (left := until_mono - time.monotonic()) > 0:
             ready = {descriptor for descriptor, _ in poll.poll(1000 * left + 1)}
             for stream in ready & said.keys():
-                data = os.read(stream, _MOST_BYTES)  # the capacity of a pipe
-                said[stream] = (said[stream] + data)[-_MOST_BYTES:]
+                data = os.read(stream, _MAX_BYTES)  # the capacity of a pipe
+                said[stream] = (said[stream] + data)[-_MAX_BYTES:]
                 if not data:
                     poll.unregister(stream)
             if end in ready:

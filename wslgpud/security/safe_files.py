@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 #: larger than any document of ours
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"}
 _KINDS |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
 
@@ -58,7 +58,7 @@ def open_plain(
 
 
 def contents(
-    path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, folder: int | None = None, follow: bool = False
+    path: str | os.PathLike[str], most_bytes: int = MAX_BYTES, *, folder: int | None = None, follow: bool = False
 ) -> bytes:
     """Return the content of a small file. Raises OSError: as ``open_plain``, or it is larger than ``most_bytes``."""
     with os.fdopen(open_plain(path, folder=folder, follow=follow), "rb") as file:
@@ -75,14 +75,20 @@ class Folder:
     at any moment. All names here are single components in this folder.
     """
 
-    def __init__(self, path: str | os.PathLike[str], below: str = "") -> None:
-        """Open it, or a folder ``below`` it. Raises OSError: it or one in between is missing, a link or a file."""
+    def __init__(self, path: str | os.PathLike[str], below: str = "", *, make: bool = False) -> None:
+        """Open it, or a folder ``below`` it, with ``make`` created where missing.
+
+        Raises OSError: it or one in between is missing, a link or a file.
+        """
         self.path = Path(path, below)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(path, flags)
         for name in Path(below).parts:
             outer = self._descriptor
             try:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=outer)
                 self._descriptor = os.open(name, flags, dir_fd=outer)
             finally:
                 os.close(outer)
@@ -138,7 +144,7 @@ class Folder:
     def create(self, name: str) -> BinaryIO:
         """Create a new file for unbuffered writing. Raises OSError: it exists already, or cannot be created."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        return os.fdopen(open_plain(name, flags, folder=self._descriptor, mode=0o666), "wb", buffering=0)
+        return os.fdopen(open_plain(name, flags, folder=self._descriptor), "wb", buffering=0)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists. Raises OSError: it cannot be removed."""
@@ -175,14 +181,14 @@ class Folder:
 
 @contextlib.contextmanager
 def draft(target: Path) -> Iterator[Path]:
-    """Yield a path for writing a file, which is renamed to the target if complete, and removed otherwise.
+    """Yield a path for writing a private file, which is renamed to the target if complete, and removed otherwise.
 
     Safe in any user's folder: the path refers to an open file, whose temporary name is unpredictable. A link with the
     target's name is replaced, not followed.
 
     Raises OSError: it cannot be created or renamed; an existing file is then unchanged.
     """
-    with Folder(target.parent.resolve()) as folder, folder.replacing(target.name, 0o666) as descriptor:
+    with Folder(target.parent.resolve()) as folder, folder.replacing(target.name) as descriptor:
         yield Path(f"/proc/self/fd/{descriptor}")
 
 

@@ -16,8 +16,8 @@ Shape = Callable[[Any], bool]
 #: larger than any size in bytes and any time, and exact as a 64-bit integer
 _MOST = 1 << 62
 #: A time of zero would give an infinite speed; the resolution of a device's clock is coarser.
-_SHORTEST_SECONDS = 1e-9
-_LONGEST_TEXT = 4000
+_MIN_SECONDS = 1e-9
+_MAX_TEXT = 4000
 #: nesting depth of messages
 _DEEPEST = 16
 #: the year 9999, the last that calendars know
@@ -36,9 +36,9 @@ def of(kind: type | tuple[type, ...], holds: Callable[[Any], object] = lambda _:
 #: a finite number of sane size, a count, and a time usable as a divisor
 number = of((int, float), lambda value: -_MOST < value < _MOST)
 whole = of(int, lambda value: 0 <= value < _MOST)
-seconds = of((int, float), lambda value: _SHORTEST_SECONDS <= value < _MOST)
+seconds = of((int, float), lambda value: _MIN_SECONDS <= value < _MOST)
 #: a text of sane length
-text = of(str, lambda value: len(value) <= _LONGEST_TEXT)
+text = of(str, lambda value: len(value) <= _MAX_TEXT)
 flag = of(bool)
 #: a 64-bit word as the worker writes it
 hexadecimal = of(str, re.compile("[0-9a-f]{1,16}").fullmatch)

@@ -13,6 +13,7 @@ import io
 import logging
 import math
 import os
+import pwd
 import re
 import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -211,6 +212,8 @@ def _without_settings() -> Iterator[None]:
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.environ["MATPLOTLIBRC"] = os.devnull  # nor from the home folder, which sudo may have kept
+        if os.geteuid() == 0:  # there it would read and write its list of fonts, whatever links lie in its place
+            os.environ["MPLCONFIGDIR"] = f"{pwd.getpwuid(0).pw_dir}/.cache/matplotlib"
         os.chdir("/")
         yield
     finally:

@@ -28,7 +28,7 @@ from wslgpud.words.units import nearest
 
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
 #: more parameters than any request needs
-_MOST_PARAMETERS = 100
+_MAX_PARAMETERS = 100
 #: longer than any metric name with a label or two
 PATTERN_MAX = 256
 #: seconds since the epoch up to the year 5138: larger numbers are milliseconds by mistake
@@ -49,7 +49,7 @@ class Query:
     def __init__(self, text: str, known: Sequence[str]) -> None:
         """Parse a query. Raises Problem: it is malformed, or has a parameter that is not ``known``."""
         try:
-            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
+            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS, errors="strict")
         except ValueError as error:
             raise Problem(400, f"the query cannot be read: {error}") from error
         self._values: dict[str, list[str]] = {}

@@ -26,19 +26,19 @@ from wslgpud.words.units import nearest
 LEVELS = ("info", "warning", "critical", "emergency")
 #: entries per answer: default and maximum
 PAGE, MOST = 50, 500
-MOST_SERIES_LISTED = 2000
+MAX_SERIES_LISTED = 2000
 #: longest span of processes: they are read in full, a week takes about a second
 PROCESSES_SECONDS = 7 * 86400.0
 #: series of the most similar metric that a wrong name is compared with, up to a millisecond each
-MOST_COMPARED = 50
+MAX_COMPARED = 50
 #: default time span of a request
 HOUR = 3600.0
 #: points per series, and per answer; a screen has fewer columns
-MOST_POINTS = 4000
-MOST_POINTS_IN_ALL = 40_000
-MOST_SERIES = 20
+MAX_POINTS = 4000
+MAX_POINTS_IN_ALL = 40_000
+MAX_SERIES = 20
 #: samples (or minutes) per point on average: a coarser step must be a multiple of minutes (or hours)
-MOST_PIECES_PER_POINT = 60
+MAX_PIECES_PER_POINT = 60
 #: longest span of raw samples (up to ten per second)
 RAW_SECONDS = 300.0
 _TIER_SECONDS = {"samples": 1.0, "minutes": 60.0, "hours": math.inf}
@@ -70,7 +70,7 @@ class _History:
 
     def series(self, request: Request) -> Response:
         query = Query(request.query, ("match", "limit", "after", "host"))
-        limit = query.whole("limit", 1, MOST_SERIES_LISTED) or MOST_SERIES_LISTED
+        limit = query.whole("limit", 1, MAX_SERIES_LISTED) or MAX_SERIES_LISTED
         matches, after = query.pattern("match"), query.text("after") or ""
         named = self._named(query.text("host"))
         known = {name: ref for name, ref in named if name > after and matches(name)}
@@ -86,12 +86,12 @@ class _History:
         query = Query(request.query, ("series", "start", "end", "step", "points", "host"))
         start, end = self._span(query)
         asked = list(dict.fromkeys(query.all("series")))
-        if not 1 <= len(asked) <= MOST_SERIES:
-            raise Problem(400, f"series must be given 1 to {MOST_SERIES} times")
-        points = query.whole("points", 10, MOST_POINTS) or 600
+        if not 1 <= len(asked) <= MAX_SERIES:
+            raise Problem(400, f"series must be given 1 to {MAX_SERIES} times")
+        points = query.whole("points", 10, MAX_POINTS) or 600
         step = query.whole("step", 0, 30 * 86400)
         if step is None:
-            step = step_for(end - start, min(points, MOST_POINTS_IN_ALL // len(asked)))
+            step = step_for(end - start, min(points, MAX_POINTS_IN_ALL // len(asked)))
         check_size(end - start, step, len(asked))
         host = query.text("host")
         known = {name: ref for name, ref in self._named(host) if name in asked}
@@ -187,7 +187,7 @@ class _History:
         samples = [spec.exposed_name for spec in self.catalogue.values()]
         metric = nearest(name[:PATTERN_MAX].partition("{")[0], samples)
         its_own = (known for known, _ in self._named(host) if known.partition("{")[0] == metric)
-        return nearest(name[:PATTERN_MAX], islice(its_own, MOST_COMPARED), cutoff=0)
+        return nearest(name[:PATTERN_MAX], islice(its_own, MAX_COMPARED), cutoff=0)
 
     def _span(self, query: Query) -> tuple[float, float]:
         start, end = query.moment("start"), query.moment("end")
@@ -231,12 +231,12 @@ def check_size(span_seconds: float, step: int, series: int) -> None:
     if step == 0 and span_seconds > RAW_SECONDS:
         raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")
     points = span_seconds / step if step else RAW_SECONDS * 10
-    most, tier = min(MOST_POINTS, MOST_POINTS_IN_ALL // series), tier_of(step)
+    most, tier = min(MAX_POINTS, MAX_POINTS_IN_ALL // series), tier_of(step)
     wrong = ""
     if points > most:
-        wrong = f"{points:.0f} points each of {series} series are too many: at most {MOST_POINTS} of one and "
-        wrong += f"{MOST_POINTS_IN_ALL} of all"
-    elif span_seconds > most * MOST_PIECES_PER_POINT * _TIER_SECONDS[tier]:
+        wrong = f"{points:.0f} points each of {series} series are too many: at most {MAX_POINTS} of one and "
+        wrong += f"{MAX_POINTS_IN_ALL} of all"
+    elif span_seconds > most * MAX_PIECES_PER_POINT * _TIER_SECONDS[tier]:
         wrong = f"steps of {step} s are made of {tier}, too many in so long a time"
     if wrong:
         fitting = step_for(span_seconds, most)

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 #: time limit of a push; a failed one is not repeated, as the next carries newer values
 TIMEOUT_SECONDS = 10.0
 #: limit of an answer: a collector sends a status and at most a few counts
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 #: UCUM units, as OpenTelemetry requires: https://ucum.org/ucum
 _UNITS = {"": "", "bytes": "By", "seconds": "s", "ratio": "1", "celsius": "Cel", "watts": "W", "joules": "J"}
 _UNITS |= {"hertz": "Hz", "bytes_per_second": "By/s"}
@@ -78,7 +78,7 @@ class Push:
     def send(self) -> None:
         """Push once. Raises ``http_client.ErrorStatus`` or ``http_client.Unreachable``."""
         body = self._encode(message(self._readings(), self._clock.wall())).SerializeToString()
-        http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
+        http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MAX_BYTES)
 
     def readings(self) -> list[Reading]:
         return [Reading(PUSHES, count, (outcome,)) for outcome, count in self.outcomes.items()]

@@ -51,7 +51,7 @@ def page(title: str, language: str, *body: Html) -> Response:
 
 
 #: a machine may have hundreds of cgroups; its own resources come first
-_MOST_MEMORIES = 12
+_MAX_MEMORIES = 12
 
 
 def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Translator) -> Response:
@@ -79,7 +79,7 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
         *[h("p", translator.text(trouble), class_="bad", role="alert")] * bool(trouble),
         _verdict(document["verdict"], translator),
         *_table(t("Open incidents"), (_incident(item, translator) for item in document.get("incidents", ()))),
-        *_table(t("Memory"), (_memory(one, t) for one in document.get("forecasts", ())[:_MOST_MEMORIES])),
+        *_table(t("Memory"), (_memory(one, t) for one in document.get("forecasts", ())[:_MAX_MEMORIES])),
         h("section", h("h2", t("More")), h("ul", *where, class_="plain-list"), class_="card"),
         *_table(t("Sources"), (_source(source, translator) for source in document.get("sources", ()))),
     )

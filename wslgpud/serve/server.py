@@ -12,12 +12,14 @@ from pathlib import Path
 
 from wslgpud import config
 from wslgpud.config import ConfigError
+from wslgpud.host import Host
 from wslgpud.model import Reading
 from wslgpud.serve.access import HostRule, is_loopback, is_unspecified
 from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.publisher import HTTP_CONNECTIONS, Publisher
 from wslgpud.serve.router import Route, Router
 from wslgpud.serve.webconfig import WebConfigFile
+from wslgpud.sources.identity import identity
 from wslgpud.words import Message, MessageError, cause, say
 
 #: paths for commands, on the Unix socket
@@ -135,10 +137,8 @@ def _by_whom(port: int) -> Message:
         for connection in psutil.net_connections("tcp"):
             at, pid = connection.laddr.port if connection.laddr else None, connection.pid
             if at == port and connection.status == psutil.CONN_LISTEN and pid is not None:
-                process = psutil.Process(pid)
-                if any(Path(part).name == "wslgpud" for part in process.cmdline()):
-                    return say("by another wslgpud (pid {pid})", pid=pid)
-                return say("by {name} (pid {pid})", name=process.name(), pid=pid)
+                # psutil's name() reads the arguments: whoever holds the port can make readers of those wait for ever.
+                return say("by {name} (pid {pid})", name=who.name if (who := identity(Host(), pid)) else "?", pid=pid)
     return say("(is wslgpud already running?)")
 
 

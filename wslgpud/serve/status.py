@@ -13,6 +13,7 @@ from wslgpud.alerts.messages import forecast_facts, iso, row_facts, text_now
 from wslgpud.client import in_one_line
 from wslgpud.model import MEMORY, Forecast, GpuSample, Snapshot, SourceReport, StressResult, Transition
 from wslgpud.risk.forecast_messages import outlook
+from wslgpud.risk.levels import shown_level
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
 from wslgpud.stress import comparison
@@ -82,7 +83,8 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
                 {
                     "resource": forecast.resource,
                     "name": names.get(forecast.resource) or translator.resource(forecast.resource),
-                    "level": forecast.level.label,
+                    "level": shown_level(forecast).label,
+                    "cause": forecast.cause or None,
                     "outlook": say("paused") if forecast.resource in paused else outlook(forecast),
                     "pid": forecast.who_pid,
                     **forecast_facts(forecast),

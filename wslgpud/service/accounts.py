@@ -32,7 +32,8 @@ def make(changes: Changes) -> None:
 
 def remove(changes: Changes) -> None:
     if exists(ACCOUNT):
-        changes.run("groupdel", "-f", ACCOUNT)  # including the user who installed it
+        if _members(ACCOUNT) is not None:  # else a process of the account has kept an earlier removal from its end
+            changes.run("groupdel", "-f", ACCOUNT)  # including the user who installed it
         changes.run("userdel", ACCOUNT)
     if exists(STRESS_ACCOUNT):
         changes.run("userdel", STRESS_ACCOUNT)
@@ -45,11 +46,14 @@ def exists(account: str) -> bool:
 
 
 def _join(changes: Changes, account: str, group: str) -> None:
-    try:
-        members = grp.getgrnam(group).gr_mem
-    except KeyError:  # a missing system group, or ours in a dry run
-        if group != ACCOUNT:
-            return
-        members = []
-    if account not in members:
+    members = _members(group)
+    if members is None and group != ACCOUNT:  # a missing system group; ours is missing in a dry run
+        return
+    if account not in (members or ()):
         changes.run("usermod", "--append", "--groups", group, account)
+
+
+def _members(group: str) -> list[str] | None:
+    with suppress(KeyError):
+        return grp.getgrnam(group).gr_mem
+    return None

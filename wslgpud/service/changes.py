@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from wslgpud.words.units import one_line
 Tell = Callable[[MessageLike], None]
 
 #: a unit may take its TimeoutStartSec=300 to start, a download longer
-_LONGEST_SECONDS = 3600.0
+_MAX_SECONDS = 3600.0
 #: lines of a failed program that are kept
 _LAST_LINES = 5
 #: root runs no program from a user's PATH
@@ -32,7 +33,7 @@ class ServiceError(MessageError):
 
 def output(*command: str | Path) -> str:
     """Run a system program and return its output. Raises NoData, SourceError: as ``host.output``."""
-    return host.output([str(word) for word in command], _LONGEST_SECONDS)
+    return host.output([str(word) for word in command], _MAX_SECONDS)
 
 
 def followed(command: Sequence[str], heard: Callable[[str], bool]) -> None:
@@ -81,9 +82,9 @@ def succeeds(*command: str | Path) -> bool:
 
 
 def use_the_systems_programs() -> None:
-    """From now on, as root, find programs only in folders that only root can write."""
+    """From now on, as root, find programs only in folders that only root can write, and settings in root's own home."""
     if os.geteuid() == 0:
-        os.environ["PATH"] = _PATH
+        os.environ |= {"PATH": _PATH, "HOME": pwd.getpwuid(0).pw_dir}
 
 
 class Changes:

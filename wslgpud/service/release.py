@@ -35,7 +35,7 @@ from wslgpud.words import cause, say
 OURS: Final = "wslgpud"
 EXTRAS_FOLDER = ROOT / "deploy/extras"
 #: size limit of a package's file; NumPy's largest has 40 MB
-_MOST_BYTES = 512 << 20
+_MAX_BYTES = 512 << 20
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[([\w,\s.-]*)\])?")
 _FOR_EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
 #: pip's output about large downloads
@@ -120,7 +120,7 @@ def copy(package: Distribution, target: Path) -> None:
         if path.is_absolute() or ".." in path.parts or path.suffix == ".pyc":
             continue
         try:
-            content = safe_files.contents(str(package.locate_file(name)), _MOST_BYTES, follow=True)
+            content = safe_files.contents(str(package.locate_file(name)), _MAX_BYTES, follow=True)
         except OSError as error:
             raise _damaged(package, name) from error
         kind, _, expected = checksum.partition("=")

@@ -64,7 +64,7 @@ class Source(ABC):
         """Release the source's resources (a child process, a file handle)."""
 
 
-def whole(word: str | None) -> int | None:
+def parse_uint(word: str | None) -> int | None:
     """Return ``word`` as a count, or None when it is anything but a few decimal digits."""
     # int() would also take "-1", "1_000" and digits of other scripts.
     if word is None or len(word) > _LONGEST or not word.isascii() or not word.isdigit():
@@ -86,7 +86,7 @@ def decimal(word: str | None) -> float | None:
 def table(text: str) -> dict[str, str]:
     """Return a file of ``name value`` lines as a dictionary (colons and kB of /proc/meminfo fall away)."""
     # 12 us for the 190 lines of /proc/vmstat, against 45 us line by line. A broken line shifts names into the place of
-    # values, where ``whole`` refuses them.
+    # values, where ``parse_uint`` refuses them.
     words = text.replace(" kB", "").replace(":", "").split()
     return dict(zip(words[::2], words[1::2], strict=False))
 

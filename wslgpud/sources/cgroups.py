@@ -16,7 +16,7 @@ from typing import NamedTuple
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import CGROUP_NAMES, counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source, readings, table, whole
+from wslgpud.sources import Source, parse_uint, readings, table
 from wslgpud.words import say
 
 #: A limit set on a cgroup that had none is found within this time; new cgroups as soon as their number changes, and a
@@ -26,8 +26,8 @@ _RESCAN_SECONDS = 30.0
 _SETTLE_SECONDS = 2.0
 #: share of one core that scans may take, however often cgroups are created
 _SCAN_SHARE = 0.005
-_MOST_CGROUPS = 20
-_MOST_FOLDERS = 1000
+_MAX_CGROUPS = 20
+_MAX_FOLDERS = 1000
 #: Limits on everything visible are never omitted: a container's own (its root), and WSL's on all user processes
 #: (https://github.com/microsoft/WSL/pull/40519).
 _ALWAYS = frozenset({"/", "/wsl-user"})
@@ -158,11 +158,11 @@ def scan(host: Host, tree: CgroupTree) -> list[Limited]:
     first folder on the path that is not root's: realms are scanned in turn and get slots of the list in turn, root's
     first, so no user's cgroups displace another's.
     """
-    memory = whole(table(host.read_optional("/proc/meminfo")).get("MemTotal"))
+    memory = parse_uint(table(host.read_optional("/proc/meminfo")).get("MemTotal"))
     found: dict[str, list[Limited]] = {}
     waiting = {"": deque([""])}
     looked = 0
-    while waiting and looked < _MOST_FOLDERS:
+    while waiting and looked < _MAX_FOLDERS:
         for realm in list(waiting):
             path = waiting[realm].popleft()
             looked += 1
@@ -189,7 +189,7 @@ def _look(host: Host, tree: CgroupTree, path: str) -> tuple[Limited | None, list
         if path and tree.version == 2:
             return None, []  # v2 passes controllers down: none here means none below
     with suppress(NoData, SourceError):
-        return limited, [f"{path}/{name}" for name in host.folders(tree.root + path, _MOST_FOLDERS)]
+        return limited, [f"{path}/{name}" for name in host.folders(tree.root + path, _MAX_FOLDERS)]
     return limited, []
 
 
@@ -203,16 +203,16 @@ def _chosen(found: Mapping[str, list[Limited]]) -> list[Limited]:
     own = found.get("", [])
     turns = zip_longest(*(realm for name, realm in sorted(found.items()) if name))
     others = [cgroup for turn in turns for cgroup in turn if cgroup is not None]
-    places = max(_MOST_CGROUPS - len(others), _MOST_CGROUPS - _MOST_CGROUPS // 4)
+    places = max(_MAX_CGROUPS - len(others), _MAX_CGROUPS - _MAX_CGROUPS // 4)
     kept = own[:places]
-    return kept + others[: _MOST_CGROUPS - len(kept)]
+    return kept + others[: _MAX_CGROUPS - len(kept)]
 
 
 def _limited(host: Host, tree: CgroupTree, path: str) -> Limited | None:
     """Return the cgroup if it has a limit; NoData where it has no memory controller."""
     folder, files = tree.root + path, _FILES[tree.version]
-    # v1 writes "unlimited" as 2^63 minus a page, longer than ``whole`` accepts.
-    limit = whole(host.read(f"{folder}/{files.limit}").strip())
+    # v1 writes "unlimited" as 2^63 minus a page, longer than ``parse_uint`` accepts.
+    limit = parse_uint(host.read(f"{folder}/{files.limit}").strip())
     if not limit:
         return None
     swap = _number(host, f"{folder}/{files.swap_limit}")
@@ -247,7 +247,7 @@ def state(host: Host, tree: CgroupTree, path: str) -> list[Reading]:
         stat = table(host.read(f"{folder}/memory.stat"))
         swap = _number(host, f"{folder}/{files.swap_current}")
         events = table(host.read(f"{folder}/{files.events}"))
-        hits = whole(events.get("max")) if tree.version == 2 else _number(host, f"{folder}/memory.failcnt")
+        hits = parse_uint(events.get("max")) if tree.version == 2 else _number(host, f"{folder}/memory.failcnt")
     except (NoData, SourceError):  # the latter when it is removed meanwhile: ENODEV
         return []
     if swap is not None and tree.version == 1:
@@ -257,12 +257,12 @@ def state(host: Host, tree: CgroupTree, path: str) -> list[Reading]:
         (LIMIT, cgroup.limit),
         (SWAP_LIMIT, cgroup.swap_limit),
         (CURRENT, cgroup.current),
-        (INACTIVE_FILE, whole(stat.get(f"{files.stat}inactive_file"))),
-        (ACTIVE_FILE, whole(stat.get(f"{files.stat}active_file"))),
-        (SLAB_RECLAIMABLE, whole(stat.get(f"{files.stat}slab_reclaimable"))),
+        (INACTIVE_FILE, parse_uint(stat.get(f"{files.stat}inactive_file"))),
+        (ACTIVE_FILE, parse_uint(stat.get(f"{files.stat}active_file"))),
+        (SLAB_RECLAIMABLE, parse_uint(stat.get(f"{files.stat}slab_reclaimable"))),
         (SWAP_CURRENT, swap),
         (LIMIT_HITS, hits),
-        (OOM_KILLS, whole(events.get("oom_kill"))),
+        (OOM_KILLS, parse_uint(events.get("oom_kill"))),
     )
     # Folder names may be any bytes, and invalid UTF-8 would stop the database; /proc is read the same way.
     return readings(known, os.fsencode(path).decode("utf-8", "replace"))
@@ -271,6 +271,6 @@ def state(host: Host, tree: CgroupTree, path: str) -> list[Reading]:
 def _number(host: Host, path: str) -> int | None:
     """Return the number in a file; None where the kernel does not have it."""
     try:
-        return whole(host.read(path).strip())
+        return parse_uint(host.read(path).strip())
     except NoData:
         return None

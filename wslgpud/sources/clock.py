@@ -8,7 +8,7 @@ from wslgpud.sources import Source, readings
 from wslgpud.words import template
 
 #: Smaller jumps are harmless corrections by a time server.
-_LEAST_SECONDS = 1.0
+_MIN_SECONDS = 1.0
 _FORWARD = template("the clock jumped forward by {seconds}")
 _BACK = template("the clock jumped back by {seconds}")
 
@@ -42,7 +42,7 @@ class ClockSource(Source):
         before, self._offset = self._offset, wall - mono
         jump = 0.0 if before is None else self._offset - before
         events: tuple[Event, ...] = ()
-        if abs(jump) > max(2 * self.config.sampling.interval_seconds, _LEAST_SECONDS):
+        if abs(jump) > max(2 * self.config.sampling.interval_seconds, _MIN_SECONDS):
             self._jumps += 1
             self._last = round(jump, 3)
             events = (Event("clock_jump", wall, _FORWARD if jump > 0 else _BACK, {"seconds": self._last}),)

@@ -7,12 +7,12 @@ import os
 from wslgpud.host import SourceError
 from wslgpud.metrics import counter, gauge, info
 from wslgpud.model import Number, Reading, Sample
-from wslgpud.sources import Source, decimal, readings, whole
+from wslgpud.sources import Source, decimal, parse_uint, readings
 from wslgpud.words import say
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 #: A larger decrease is real (/proc/stat of a recreated container); node_exporter uses the same figure.
-_MOST_BACK_SECONDS = 3.0
+_MAX_BACK_SECONDS = 3.0
 #: Order of the columns of /proc/stat. Guest time is omitted: the kernel includes it in user and nice.
 _MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
@@ -68,7 +68,7 @@ class CpuSource(Source):
         if reading.spec is not CPU_SECONDS:
             return reading
         before = self._spent.get(reading.labels, reading.value)
-        if before - _MOST_BACK_SECONDS < reading.value < before:
+        if before - _MAX_BACK_SECONDS < reading.value < before:
             return reading._replace(value=before)
         self._spent[reading.labels] = reading.value
         return reading
@@ -83,13 +83,13 @@ def stat(text: str) -> list[Reading]:
             continue
         name, _, rest = line.partition(" ")
         if name == "cpu":
-            times = zip(_MODES, map(whole, rest.split()), strict=False)
+            times = zip(_MODES, map(parse_uint, rest.split()), strict=False)
             found += [
                 Reading(CPU_SECONDS, ticks / _TICKS_PER_SECOND, (mode,)) for mode, ticks in times if ticks is not None
             ]
         elif name.startswith("cpu"):
             processors += 1
-        elif name in _SINGLE and (value := whole(rest.strip())) is not None:
+        elif name in _SINGLE and (value := parse_uint(rest.strip())) is not None:
             found.append(Reading(_SINGLE[name], value))
     if not found or found[0].spec is not CPU_SECONDS:
         raise SourceError(say("/proc/stat does not begin with the processors' times"))

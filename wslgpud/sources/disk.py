@@ -16,18 +16,18 @@ from wslgpud.config import state_folder
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source, readings, whole
+from wslgpud.sources import Source, parse_uint, readings
 from wslgpud.words import say
 
-_MOST_DEVICES = 8
-_MOST_VOLUMES = 4
+_MAX_DEVICES = 8
+_MAX_VOLUMES = 4
 #: Whole disks; partitions, loop and RAM devices would count the same bytes again.
 _DISK = re.compile(r"(sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|nvme\d+n\d+|mmcblk\d+|pmem\d+|zram\d+)")
 _DRIVE = re.compile(r"[A-Za-z]:\\?")
 WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
 #: Roles of processes that read data sets; Windows drives are many times slower, and the GPU waits.
 READERS = frozenset({"training", "gpu"})
-_MOST_FILES = 2000
+_MAX_FILES = 2000
 
 
 #: Column of /proc/diskstats after the name -> metric; the factor follows from the unit.
@@ -128,7 +128,7 @@ class WindowsDriveSource(Source):
         drives = [m for m in _mounts(self.host) if m.windows]
         if not drives:
             raise NoData(say("no Windows drive is mounted"))
-        return Sample(tuple(space(self.host, sorted(drives, key=lambda m: m.point)[:_MOST_VOLUMES])))
+        return Sample(tuple(space(self.host, sorted(drives, key=lambda m: m.point)[:_MAX_VOLUMES])))
 
 
 def _mounts(host: Host) -> list[Mount]:
@@ -143,9 +143,9 @@ def diskstats(text: str) -> list[Reading]:
     seen: set[str] = set()
     for line in text.splitlines():
         words = line.split()
-        if len(words) < 13 or len(seen) == _MOST_DEVICES or words[2] in seen or not _DISK.fullmatch(words[2]):
+        if len(words) < 13 or len(seen) == _MAX_DEVICES or words[2] in seen or not _DISK.fullmatch(words[2]):
             continue
-        values = [(spec, whole(words[3 + column])) for column, spec in _COLUMNS.items()]
+        values = [(spec, parse_uint(words[3 + column])) for column, spec in _COLUMNS.items()]
         if not any(value for _, value in values):
             continue
         seen.add(words[2])
@@ -209,5 +209,5 @@ def open_there(host: Host, pids: Iterable[int], points: Sequence[str]) -> Iterat
         # A working directory on a drive counts for the files read below it.
         paths = [f"{host.link(f'/proc/{pid}/cwd') or ''}/"]
         with contextlib.suppress(NoData, SourceError):
-            paths += (host.link(f"/proc/{pid}/fd/{name}") or "" for name in host.names(f"/proc/{pid}/fd", _MOST_FILES))
+            paths += (host.link(f"/proc/{pid}/fd/{name}") or "" for name in host.names(f"/proc/{pid}/fd", _MAX_FILES))
         yield from ((pid, path) for path in paths if path.startswith(inside))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
@@ -19,6 +20,8 @@ from wslgpud.probes.nvml_remedies import explain, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source
+from wslgpud.sources.driver_names import DriverNames
+from wslgpud.sources.process_turns import parse_stat
 from wslgpud.words import MessageLike, say
 
 LIBRARY_FOLDERS = (
@@ -186,14 +189,8 @@ class GpuSource(Source):
         arguments = ["--library", settings.nvml_library] if settings.nvml_library else []
         if isinstance(self.host, RecordedHost):
             arguments = ["--recording", str(self.host.recording("nvml.json"))]
-        self._probe = Supervisor(
-            say("NVML probe"),
-            python_command("wslgpud.probes.nvml_probe", *arguments),
-            timeout_seconds=settings.gpu_timeout_seconds,
-            # Loading the library and waking a sleeping card takes seconds.
-            start_timeout_seconds=max(4 * settings.gpu_timeout_seconds, 10),
-            mono=self.host.clock.mono,
-        )
+        self._probe = self._supervisor(arguments)
+        self._names = DriverNames(partial(self._supervisor, arguments), patient=self.host.recorded)
         self._gpus: dict[str, _Gpu] = {}
         self._session: Mapping[str, Any] = {}
         self._errors: Counter[str] = Counter()
@@ -203,6 +200,17 @@ class GpuSource(Source):
         self._renew_at: float | None = None
         self._renew_after = RENEW_SECONDS
         self._request: dict[str, bool] = {}
+
+    def _supervisor(self, arguments: Sequence[str]) -> Supervisor:
+        limit = self.config.sampling.gpu_timeout_seconds
+        return Supervisor(
+            say("NVML probe"),
+            python_command("wslgpud.probes.nvml_probe", *arguments),
+            timeout_seconds=limit,
+            # Loading the library and waking a sleeping card takes seconds.
+            start_timeout_seconds=max(4 * limit, 10),
+            mono=self.host.clock.mono,
+        )
 
     def ask_everything(self) -> None:
         """Have the next reading make all calls, including the infrequent ones."""
@@ -253,6 +261,7 @@ class GpuSource(Source):
 
     def close(self) -> None:
         self._probe.close()
+        self._names.close()
 
     def _expect_gpu(self) -> None:
         """Check whether to start a probe; cheap, and not repeated for a minute if not."""
@@ -327,32 +336,37 @@ class GpuSource(Source):
     def _processes(self, values: Mapping[str, Any]) -> tuple[GpuProcess, ...]:
         """Return the processes on a GPU, biggest first, each once.
 
-        The pid of a process in another namespace (``/Xwayland`` of WSLg, a container) may belong to an unrelated
-        process here (XuehaiPan/nvitop#49), so it becomes 0, and no innocent process is blamed.
+        The pid of a process in another namespace (``/Xwayland`` of WSLg, another distribution) may belong to an
+        unrelated process here (XuehaiPan/nvitop#49), so it becomes 0, and no innocent process is blamed.
         """
         most = values.get("gpu_memory_total_bytes") or 2**63
         merged: dict[int, GpuProcess] = {}
         for kind in PROCESS_LISTS:
-            for pid, used, path in values.get(kind) or ():
+            for pid, used in values.get(kind) or ():
                 # WDDM does not report memory per process: the value is a sentinel, sometimes garbage.
                 used_bytes = used if used is not None and used <= most else None
                 known = merged.get(pid)
                 if known is None or (known.used_bytes or 0) < (used_bytes or 0):
-                    ours, name = self._who(pid, (path or "").rpartition("/")[2])
+                    ours, name = self._who(pid)
                     merged[pid] = GpuProcess(pid if ours else 0, named(name), used_bytes)
         return tuple(sorted(merged.values(), key=lambda process: -(process.used_bytes or 0)))
 
-    def _who(self, pid: int, name: str) -> tuple[bool, str]:
-        """Return whether ``pid`` in our namespace is the process that NVML calls ``name``, and its best name."""
+    def _who(self, pid: int) -> tuple[bool, str]:
+        """Return whether ``pid`` in our namespace is the process that the driver means, and its best name.
+
+        Nothing is read that the process could keep us waiting for.
+        """
         comm = self.host.read_optional(f"/proc/{pid}/comm").strip()
-        invoked = self.host.read_optional(f"/proc/{pid}/cmdline").partition("\0")[0]
-        if not comm:
-            return False, name
-        if not name or comm == name[:15]:
-            return True, name or comm
-        # PyTorch names its main thread pt_main_thread, and a script's comm is the script's name: check further.
-        program = self.host.link(f"/proc/{pid}/exe") or ""
-        return name in (program.rpartition("/")[2], invoked.rpartition("/")[2]), name
+        # PyTorch names its main thread pt_main_thread, and a script's comm is the script's name.
+        program = (self.host.link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)").rpartition("/")[2]
+        if not self.host.exists("/dev/dxg"):
+            return bool(comm), program or comm
+        row = parse_stat(self.host.read_optional(f"/proc/{pid}/stat"))
+        path = self._names.of((pid, row.start_ticks if row else None))
+        name = (path or "").rpartition("/")[2]
+        if path == "":  # a driver that tells no names
+            return bool(comm), program or comm
+        return bool(name) and (comm == name[:15] or program == name), name
 
 
 def visible(host: Host, library: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wslgpud.host import Host
-from wslgpud.sources import whole
+from wslgpud.sources import parse_uint
 from wslgpud.words.units import printable
 
 #: the service's account and group, see wslgpud/service/accounts.py
@@ -41,8 +41,8 @@ def identity(host: Host, pid: int) -> Identity | None:
     head, _, rest = host.read_optional(f"/proc/{pid}/stat").rpartition(")")
     status = host.read_optional(f"/proc/{pid}/status")
     words, facts = rest.split(), dict(line.partition(":")[::2] for line in status.splitlines())
-    parent, start = (whole(words[column]) if len(words) > 19 else None for column in (1, 19))
-    uids, groups = ({whole(word) for word in facts.get(name, "").split()} for name in ("Uid", "Groups"))
+    parent, start = (parse_uint(words[column]) if len(words) > 19 else None for column in (1, 19))
+    uids, groups = ({parse_uint(word) for word in facts.get(name, "").split()} for name in ("Uid", "Groups"))
     if parent is None or start is None or not uids or None in uids | groups:
         return None
     known, members = (frozenset(n for n in found if n is not None) for found in (uids, groups))

@@ -210,8 +210,8 @@ log = logging.getLogger(__name__)
 
 _PATH = "/dev/kmsg"
 _RECORD_BYTES = 8192  # the kernel does not return partial records
-_MOST_RECORDS = 2000  # per tick; the rest waits in the kernel's ring buffer
-_MOST_LABELS = 32
+_MAX_RECORDS = 2000  # per tick; the rest waits in the kernel's ring buffer
+_MAX_LABELS = 32
 
 OOM_KILLS = counter(
     "kernel_oom_kills",
@@ -287,7 +287,7 @@ class KernelLogSource(Source):
             return
         if self._descriptor is None:
             self._descriptor = self._open()
-        for number in range(_MOST_RECORDS):
+        for number in range(_MAX_RECORDS):
             try:
                 yield os.read(self._descriptor, _RECORD_BYTES).decode("utf-8", "replace")
             except BlockingIOError:  # end of the log for now
@@ -331,7 +331,7 @@ class KernelLogSource(Source):
             self._notices += found is not None
             return None
         counts = self._counts[found.kind]
-        bounded = found.labels in counts or len(counts) < _MOST_LABELS
+        bounded = found.labels in counts or len(counts) < _MAX_LABELS
         counts[found.labels if bounded else ("other",) * len(found.labels)] += 1
         wall = self.host.clock.wall()
         if not self.caught_up:

@@ -7,7 +7,7 @@ import os
 from wslgpud.host import SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source, table, whole
+from wslgpud.sources import Source, parse_uint, table
 from wslgpud.words import say
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -94,10 +94,12 @@ class MemorySource(Source):
 def meminfo(text: str) -> list[Reading]:
     """Return the levels in /proc/meminfo, in bytes; SourceError where MemTotal is missing."""
     found = table(text)
-    if not whole(found.get("MemTotal")):
+    if not parse_uint(found.get("MemTotal")):
         raise SourceError(say("/proc/meminfo does not say how much memory there is (no MemTotal)"))
     return [
-        Reading(spec, value * 1024) for line, spec in MEMINFO.items() if (value := whole(found.get(line))) is not None
+        Reading(spec, value * 1024)
+        for line, spec in MEMINFO.items()
+        if (value := parse_uint(found.get(line))) is not None
     ]
 
 
@@ -109,7 +111,7 @@ def vmstat(text: str) -> list[Reading]:
     counters = []
     for spec, labels, lines, worth in _VMSTAT:
         names = stalls if spec is ALLOC_STALLS else lines
-        values = [value for name in names if (value := whole(found.get(name))) is not None]
+        values = [value for name in names if (value := parse_uint(found.get(name))) is not None]
         if values:
             counters.append(Reading(spec, sum(values) * worth, labels))
     return counters

@@ -20,14 +20,14 @@ from wslgpud.words import say
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS, ANSWER_SECONDS = 5.0, 1.0
-MOST_BYTES, MOST_SERVERS, MOST_MODELS = 4 << 20, 8, 32
-_LONGEST_LINE = 4000
+MAX_BYTES, MAX_SERVERS, MAX_MODELS = 4 << 20, 8, 32
+_MAX_LINE = 4000
 #: of a model, in characters; each becomes two series that are kept for years
-_LONGEST_NAME = 200
+_MAX_NAME = 200
 #: more than any machine has
-_MOST_MEMORY_BYTES = 1 << 50
+_MAX_MEMORY_BYTES = 1 << 50
 _SAMPLE = re.compile(r"((?:vllm|llamacpp):\w{1,80})(?:\{.*\})? (\S{1,40})(?: \d+)?")
-_MODELS = NameLimit("model", "model", MOST_MODELS)
+_MODELS = NameLimit("model", "model", MAX_MODELS)
 
 UP = gauge("model_server_up", "1 if the page of a model server could be read.", "server", decimals=0)
 RUNNING = gauge("model_server_requests_running", "Requests that a model server is processing.", "server")
@@ -66,7 +66,7 @@ class ModelServerSource(Source):
     name = "model_servers"
     lane = "model_servers"
     period_seconds = EVERY_SECONDS
-    deadline_seconds = MOST_SERVERS * ANSWER_SECONDS + 2.0
+    deadline_seconds = MAX_SERVERS * ANSWER_SECONDS + 2.0
     metrics = (UP, RUNNING, WAITING, CACHE, PREEMPTIONS, VRAM, RAM)
 
     def _prepare(self) -> None:
@@ -81,7 +81,7 @@ class ModelServerSource(Source):
 
     def _of(self, server: ModelServer) -> Iterator[Reading]:
         try:
-            page = http_client.exchange(server.address, deadline_seconds=ANSWER_SECONDS, most_bytes=MOST_BYTES)
+            page = http_client.exchange(server.address, deadline_seconds=ANSWER_SECONDS, most_bytes=MAX_BYTES)
         except (http_client.Unreachable, http_client.ErrorStatus) as error:
             if server.name not in self._down:
                 self._down.add(server.name)
@@ -96,7 +96,7 @@ class ModelServerSource(Source):
 def servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
     """Return the pages to read; an invalid URL is omitted, with one line in the log."""
     found = []
-    for url in urls[:MOST_SERVERS]:
+    for url in urls[:MAX_SERVERS]:
         try:
             address = http_client.parsed(url)
         except ValueError as error:
@@ -110,13 +110,13 @@ def counted(server: str, page: bytes) -> Iterator[Reading]:
     """Yield the readings of a vLLM or llama.cpp page; models and engines of a server are summed up."""
     values: dict[str, list[float]] = {}
     for line in page.decode("utf-8", "replace").splitlines():
-        match = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
+        match = _SAMPLE.fullmatch(line) if len(line) <= _MAX_LINE else None
         if match and (known := decimal(match[2])) is not None:
             values.setdefault(match[1], []).append(known)
     for spec, names in _NAMES.items():
         if found := next((values[name] for name in names if name in values), None):
             # Of several caches, the fullest one delays requests.
-            value: Number = min(1.0, max(found)) if spec is CACHE else int(min(sum(found), _MOST_MEMORY_BYTES))
+            value: Number = min(1.0, max(found)) if spec is CACHE else int(min(sum(found), _MAX_MEMORY_BYTES))
             yield Reading(spec, value, (server,))
 
 
@@ -130,7 +130,7 @@ def loaded(server: str, page: bytes) -> Iterator[Reading]:
     for row in rows if isinstance(rows, list) else ():
         facts: Mapping[str, Any] = row if isinstance(row, dict) else {}
         name, size, vram = facts.get("name"), facts.get("size"), facts.get("size_vram")
-        if isinstance(name, str) and _bytes(size) and _bytes(vram) and len(held) < MOST_MODELS:
+        if isinstance(name, str) and _bytes(size) and _bytes(vram) and len(held) < MAX_MODELS:
             held[_short(name)] = vram, max(0, size - vram)
     for name, (vram, ram) in held.items():
         yield Reading(VRAM, vram, (server, name))
@@ -139,8 +139,8 @@ def loaded(server: str, page: bytes) -> Iterator[Reading]:
 
 def _short(name: str) -> str:
     """Return a model's name for a label; what is cut off is first searched for the end of a secret."""
-    return redaction.named(name[: 2 * _LONGEST_NAME])[:_LONGEST_NAME]
+    return redaction.named(name[: 2 * _MAX_NAME])[:_MAX_NAME]
 
 
 def _bytes(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value <= _MOST_MEMORY_BYTES
+    return type(value) is int and 0 <= value <= _MAX_MEMORY_BYTES

@@ -7,7 +7,7 @@ import re
 from wslgpud.host import SourceError
 from wslgpud.metrics import DEVICE_NAMES, counter
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source, readings, whole
+from wslgpud.sources import Source, parse_uint, readings
 from wslgpud.words import say
 
 _MOST = 8
@@ -60,5 +60,5 @@ def parse(text: str) -> list[Reading]:
             break
         seen.add(device)
         words = dict(enumerate(rest.split()))
-        found += readings(((spec, whole(words.get(column))) for column, spec in COLUMNS.items()), device)
+        found += readings(((spec, parse_uint(words.get(column))) for column, spec in COLUMNS.items()), device)
     return found

@@ -24,8 +24,8 @@ from wslgpud.words.units import one_line
 #: how often to look for a daemon, and to restart a child that ended
 LOOK_AGAIN_SECONDS = 60.0
 #: lines per tick; the rest waits in the pipe
-_MOST_BYTES = 64 << 10
-_LONGEST_LINE = 16 << 10
+_MAX_BYTES = 64 << 10
+_MAX_LINE = 16 << 10
 _UNITS = "/sys/fs/cgroup/system.slice"
 _KILLED = template("{daemon} killed {victim}: {reason}")
 #: per daemon, the pattern of victim and reason: systemd 249 and newer, which since 260 logs the victim when marking it
@@ -98,14 +98,14 @@ class OomDaemonSource(Source):
 
     def _lines(self, child: subprocess.Popen[bytes]) -> list[bytes]:
         try:
-            data = os.read(cast("IO[bytes]", child.stdout).fileno(), _MOST_BYTES)
+            data = os.read(cast("IO[bytes]", child.stdout).fileno(), _MAX_BYTES)
         except BlockingIOError:
             return []
         if not data:
             self.close()
             raise SourceError(say("journalctl ended: may this user read the journal?"))
         *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[:_LONGEST_LINE]
+        self._rest = self._rest[:_MAX_LINE]
         return lines
 
     def _event(self, line: bytes) -> Event | None:

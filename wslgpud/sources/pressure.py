@@ -7,7 +7,7 @@ import errno
 from wslgpud.host import NoData, SourceError
 from wslgpud.metrics import counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source, decimal, whole
+from wslgpud.sources import Source, decimal, parse_uint
 from wslgpud.words import say
 
 RESOURCES = ("memory", "cpu", "io")
@@ -71,7 +71,7 @@ def parse(resource: str, text: str) -> list[Reading]:
         for field in fields:
             name, _, word = field.partition("=")
             if name == "total":
-                if (total := whole(word)) is not None:
+                if (total := parse_uint(word)) is not None:
                     readings.append(Reading(seconds, total / 1e6, (resource,)))
             elif name in _WINDOWS and (percent := decimal(word)) is not None:
                 # The kernel's running averages overshoot 100 by a rounding error.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security.redaction import named
-from wslgpud.sources import whole
+from wslgpud.sources import parse_uint
 
 #: a new process is read at every scan for this long, as it may exec or load a framework; later at least this often
 _NEW_SECONDS = 60.0
@@ -53,10 +53,10 @@ def parse_stat(text: str) -> ProcessStat | None:
     words = rest.split()
     if len(words) < 22:
         return None
-    number, start, virtual, pages = map(whole, (pid, *words[19:22]))
+    number, start, virtual, pages = map(parse_uint, (pid, *words[19:22]))
     if number is None or start is None or virtual is None or pages is None:
         return None
-    faults, major, user, system = map(whole, (words[7], words[9], *words[11:13]))
+    faults, major, user, system = map(parse_uint, (words[7], words[9], *words[11:13]))
     cpu = None if user is None or system is None else (user + system) / _TICKS_PER_SECOND
     return ProcessStat(number, start, named(name), virtual, pages * _PAGE_BYTES, cpu, faults, major)
 
@@ -67,7 +67,7 @@ def programs_bytes(meminfo: Mapping[str, str]) -> int | None:
     Mapped files count once here, but in each process that maps them.
     """
     names = ("AnonPages", "Mapped", "SwapTotal", "SwapFree")
-    anon, mapped, swap, swap_free = (whole(meminfo.get(name)) for name in names)
+    anon, mapped, swap, swap_free = (parse_uint(meminfo.get(name)) for name in names)
     if anon is None or mapped is None:
         return None
     return (anon + mapped + (swap or 0) - (swap_free or 0)) * 1024

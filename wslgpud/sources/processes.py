@@ -17,14 +17,15 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import PROGRAM_NAMES, gauge
 from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.security.redaction import named
-from wslgpud.sources import Source, table, whole
+from wslgpud.sources import Source, parse_uint, table
+from wslgpud.sources.owned_files import Hangs, OwnedFiles
 from wslgpud.sources.process_turns import ProcessScan, ProcessStat, parse_stat
 
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
 
 #: inspected open files per process; a process with more hides only its own use of a GPU
-MOST_FILES = 2048
+MAX_FILES = 2048
 _COMMAND_LENGTH = 80
 
 #: The kernel cuts names at 15 characters, hence "x86_64-linux-gn" for a compiler with a long name.
@@ -53,39 +54,39 @@ def build_tool(name: str) -> bool:
     return bool(_BUILD_TOOL.fullmatch(name))
 
 
-def inspect(host: Host, pid: int, name: str, command: str, before: frozenset[Role]) -> frozenset[Role]:
+def inspect(files: OwnedFiles, pid: int, name: str, command: str, before: frozenset[Role]) -> frozenset[Role]:
     """Return the roles that the process's files and libraries show; only root can see those of other users."""
     roles: set[Role] = set()
     if "build" in before or build_tool(name) or _BUILD_SCRIPT.fullmatch(command):
         roles.add("build")
-    if holds_gpu(host, pid):
+    if holds_gpu(files, pid):
         roles.add("gpu")
     # Frameworks rename their processes (pt_main_thread, ray::...); the executable stays Python's.
-    program = PurePosixPath(host.link(f"/proc/{pid}/exe") or name).name
+    program = PurePosixPath(files.host.link(f"/proc/{pid}/exe") or name).name
     # A loaded library stays; reading the maps of a big process takes a millisecond, so once is enough.
-    if "training" in before or (("gpu" in roles or _PYTHON.fullmatch(program)) and _maps(host, pid, FRAMEWORK)):
+    if "training" in before or (("gpu" in roles or _PYTHON.fullmatch(program)) and _maps(files, pid, FRAMEWORK)):
         roles.add("training")
     return frozenset(roles)
 
 
-def holds_gpu(host: Host, pid: int) -> bool:
+def holds_gpu(files: OwnedFiles, pid: int) -> bool:
     """Return whether the process has a GPU's device file open.
 
     Names of other users' open files need CAP_DAC_READ_SEARCH, which is too much to ask for; without it, the process's
     maps (CAP_SYS_PTRACE) show whether it has loaded CUDA's driver.
     """
-    folder = f"/proc/{pid}/fd"
+    host, folder = files.host, f"/proc/{pid}/fd"
     try:
-        return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in host.names(folder, MOST_FILES))
+        return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in host.names(folder, MAX_FILES))
     except NoData:
         return False
     except SourceError:
-        return _maps(host, pid, DRIVER)
+        return _maps(files, pid, DRIVER)
 
 
-def short_command(host: Host, pid: int) -> str:
+def short_command(files: OwnedFiles, pid: int) -> str:
     """Return the ``title`` of a process; empty where it has ended or hides it."""
-    return title(host.read_optional(f"/proc/{pid}/cmdline").rstrip("\0").split("\0"))
+    return title(files.optional(pid, "cmdline").rstrip("\0").split("\0"))
 
 
 def title(words: Sequence[str]) -> str:
@@ -115,15 +116,15 @@ def _subject(program: str, arguments: Sequence[str]) -> str:
     return ""
 
 
-def _maps(host: Host, pid: int, pattern: re.Pattern[str]) -> bool:
-    return bool(pattern.search(host.read_optional(f"/proc/{pid}/maps")))
+def _maps(files: OwnedFiles, pid: int, pattern: re.Pattern[str]) -> bool:
+    return bool(pattern.search(files.optional(pid, "maps")))
 
 
 #: A process that has grown this much since the last inspection may have loaded a framework or opened a GPU: importing
 #: torch takes 150 MB, a CUDA context 100 MB.
 _GROWN_BYTES = 48 << 20
 _LOOK_AGAIN_SECONDS = 60.0
-_MOST_LOOKS = 8
+_MAX_LOOKS = 8
 
 #: lines of /proc/<pid>/status: the owner of a process and its swapped memory
 _UID, _SWAP = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE), re.compile(r"^VmSwap:\s+(\d+) kB", re.MULTILINE)
@@ -161,13 +162,14 @@ class ProcessSource(Source):
     """Scans /proc: one small file for each process that may have changed, more only for those that are listed."""
 
     name = "processes"
-    lane = "processes"  # reading a process that is being swapped may block on its lock
+    lane = "processes"  # a process that holds its own lock costs it half a second, once
     deadline_seconds = 2.0
     metrics = (PROCESSES, ROLE_PROCESSES, RESIDENT, SWAPPED)
 
     def _prepare(self) -> None:
         self.period_seconds = self.config.sampling.processes_seconds
         self._scan = ProcessScan(self.host, self.period_seconds)
+        self._files = OwnedFiles(self.host)
         self._known: dict[int, _Known] = {}
         self._listed: tuple[int, ...] = ()
 
@@ -206,22 +208,28 @@ class ProcessSource(Source):
             growth = row.rss_bytes - known.looked_rss_bytes
             if growth >= _GROWN_BYTES or now - known.looked_mono >= _LOOK_AGAIN_SECONDS:
                 grown.append((growth, row, known))
-        for _, row, known in heapq.nlargest(_MOST_LOOKS, grown, key=lambda item: item[0]):
+        for _, row, known in heapq.nlargest(_MAX_LOOKS, grown, key=lambda item: item[0]):
             known.looked_rss_bytes, known.looked_mono = row.rss_bytes, now
             command = self._command(row.pid)
             # The NVML probe has the GPU's device open, but is not a program to wait for.
             ours = "-m wslgpud.probes." in command
-            known.roles = frozenset() if ours else inspect(self.host, row.pid, row.name, command, known.roles)
+            before = known.roles
+            known.roles = frozenset() if ours else inspect(self._files, row.pid, row.name, command, before)
 
     def _command(self, pid: int) -> str:
         known = self._known[pid]
         if known.command is None:
-            known.command = short_command(self.host, pid)
+            try:
+                known.command = title(self._files.text(pid, "cmdline").rstrip("\0").split("\0"))
+            except Hangs:
+                return ""  # until it answers, its name will do
+            except (NoData, SourceError):
+                known.command = ""
         return known.command
 
     def _swap(self, rows: list[ProcessStat], meminfo: Mapping[str, str]) -> dict[int, int]:
         """Return the swapped bytes of processes that these may make one of the biggest."""
-        if whole(meminfo.get("SwapTotal")) == whole(meminfo.get("SwapFree")):
+        if parse_uint(meminfo.get("SwapTotal")) == parse_uint(meminfo.get("SwapFree")):
             return {}
         found: dict[int, int] = {}
         most = self.config.sampling.processes_max
@@ -232,7 +240,7 @@ class ProcessSource(Source):
             if len(biggest) == most and row.virtual_bytes <= biggest[0]:
                 break
             match = _SWAP.search(self.host.read_optional(f"/proc/{row.pid}/status"))
-            found[row.pid] = ((whole(match[1]) if match else None) or 0) * 1024
+            found[row.pid] = ((parse_uint(match[1]) if match else None) or 0) * 1024
             heapq.heappush(biggest, row.rss_bytes + found[row.pid])
             if len(biggest) > most:
                 heapq.heappop(biggest)
@@ -247,21 +255,22 @@ def sampled(host: Host, pid: int) -> ProcessSample | None:
     row = parse_stat(host.read_optional(f"/proc/{pid}/stat"))
     if row is None:
         return None
-    command = short_command(host, pid)
-    return _sample(host, row, 0, inspect(host, pid, row.name, command, frozenset()), command)
+    files = OwnedFiles(host)
+    command = short_command(files, pid)
+    return _sample(host, row, 0, inspect(files, pid, row.name, command, frozenset()), command)
 
 
 def _sample(host: Host, row: ProcessStat, swap_bytes: int, roles: frozenset[str], command: str) -> ProcessSample:
     cgroup = memory_cgroup(host.read_optional(f"/proc/{row.pid}/cgroup"))
     status = host.read_optional(f"/proc/{row.pid}/status")
-    uid, pinned = _UID.search(status), [whole(size) for size in _PINNED.findall(status)]
+    uid, pinned = _UID.search(status), [parse_uint(size) for size in _PINNED.findall(status)]
     return ProcessSample(
         row.pid,
         row.start_ticks,
         row.name,
         row.rss_bytes,
         swap_bytes,
-        whole(uid[1]) if uid else None,
+        parse_uint(uid[1]) if uid else None,
         roles,
         command,
         cgroup,

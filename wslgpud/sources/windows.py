@@ -19,7 +19,7 @@ from wslgpud.probes import interop, windows_probe
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
-from wslgpud.sources import Source, table, whole
+from wslgpud.sources import Source, parse_uint, table
 from wslgpud.sources import readings as known
 from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
@@ -34,7 +34,7 @@ EXPORTER_SECONDS = 4.0
 #: where its memory shrinks, Windows is queried more often, to get this many answers before exhaustion
 FASTEST_SECONDS, ANSWERS_BEFORE_END = 2.0, 8
 #: a page with all collectors of a busy server has about 2 MB
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 
 
 TOTAL = gauge("windows_memory_total_bytes", "RAM of Windows, which is the host.")
@@ -90,9 +90,9 @@ _SAMPLE = re.compile(r"(?P<name>windows_\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S
 # thread runs.
 _LABEL = re.compile(r'(?<!\w)(\w{1,60})="((?:[^"\\]|\\.)*)"')
 #: limit of a line; names in Windows have at most 255 characters
-_LONGEST_LINE = 4000
+_MAX_LINE = 4000
 #: limit of cards with a name or a use; each becomes five series that are kept for years
-_MOST_ADAPTERS = 16
+_MAX_ADAPTERS = 16
 _NAME_CHARACTERS = 80
 
 _Luid = tuple[int, int]
@@ -200,7 +200,7 @@ class WindowsSource(Source):
             )
         shown = address(url)
         try:
-            page = http_client.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
+            page = http_client.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MAX_BYTES)
         except (http_client.Unreachable, http_client.ErrorStatus) as error:
             # An error may repeat the URL, with a secret in it.
             hidden = without(str(error), parts(url))
@@ -216,7 +216,7 @@ class WindowsSource(Source):
     def _linux_used(self) -> int | None:
         """Return the RAM that this virtual machine has touched and not returned, page cache included."""
         levels = table(self.host.read_optional("/proc/meminfo"))
-        total, free = whole(levels.get("MemTotal")), whole(levels.get("MemFree"))
+        total, free = parse_uint(levels.get("MemTotal")), parse_uint(levels.get("MemFree"))
         return None if total is None or free is None else (total - free) * 1024
 
 
@@ -282,7 +282,7 @@ def from_exporter(text: str) -> Facts:
     cards: dict[_Luid, dict[str, int]] = {}
     held: dict[tuple[str, str], int] = {}
     for line in text.splitlines():
-        match = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
+        match = _SAMPLE.fullmatch(line) if len(line) <= _MAX_LINE else None
         try:
             value = _whole(float(match["value"])) if match else None
         except ValueError:
@@ -313,7 +313,7 @@ def labelled(adapters: Iterable[Adapter]) -> list[tuple[str, Adapter]]:
     seen = Counter[str]()
     found: list[tuple[str, Adapter]] = []
     real = (a for a in adapters if a.name or a.sizes.get(GPU_DEDICATED) or a.sizes.get(GPU_SHARED))
-    for adapter in sorted(real, key=lambda a: a.luid)[:_MOST_ADAPTERS]:
+    for adapter in sorted(real, key=lambda a: a.luid)[:_MAX_ADAPTERS]:
         name = one_line(adapter.name, _NAME_CHARACTERS) or f"luid 0x{adapter.luid[0]:x}_0x{adapter.luid[1]:x}"
         seen[name] += 1
         found.append((name if seen[name] == 1 else f"{name} #{seen[name]}", adapter))
@@ -356,5 +356,5 @@ def _whole(value: object) -> int | None:
     With a point or a comma the text depends on the language (9.663 may be nine thousand): unknown.
     """
     if isinstance(value, str):
-        value = whole(value)
+        value = parse_uint(value)
     return int(value) if isinstance(value, (int, float)) and 0 <= value < 1 << 62 else None

@@ -13,7 +13,7 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import inflate, unpack_text
 from wslgpud.store.errors import gap
-from wslgpud.store.schema import MOST_INFLATED_BYTES, PERIOD_MS
+from wslgpud.store.schema import MAX_INFLATED_BYTES, PERIOD_MS
 from wslgpud.store.series_reader import blocks_of, mask_of, times_of
 
 #: time and batches that ``last_values`` looks back, for series read less often than every tick
@@ -22,7 +22,7 @@ LATEST_BATCHES = 75
 #: the name of a series in a batch; quotes within a text are escaped
 _NAME = re.compile(r'"(\d+)":')
 #: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
-_MOST_ROWS = 250_000
+_MAX_ROWS = 250_000
 
 
 _chunk, _batch = schema.chunk.c, schema.batch.c
@@ -74,9 +74,9 @@ def _newest_values(connection: Connection, host: int) -> dict[int, tuple[int, Nu
 
 def _parsed(data: bytes) -> list[Any]:
     # each row would take a hundred times its two bytes
-    text = inflate(data, MOST_INFLATED_BYTES)
-    if text.count(b"[") + text.count(b"{") > _MOST_ROWS:
-        raise ValueError(f"more than {_MOST_ROWS} rows of processes")
+    text = inflate(data, MAX_INFLATED_BYTES)
+    if text.count(b"[") + text.count(b"{") > _MAX_ROWS:
+        raise ValueError(f"more than {_MAX_ROWS} rows of processes")
     found: list[Any] = json.loads(text)
     return found
 

@@ -26,7 +26,7 @@ from operator import sub
 from typing import Any, NamedTuple, TypeVar
 
 from wslgpud.model import Number
-from wslgpud.store.schema import MOST_BATCH_BYTES, MOST_TICKS
+from wslgpud.store.schema import MAX_BATCH_BYTES, MAX_READ_TICKS
 from wslgpud.words import cause, say
 
 _A = TypeVar("_A", "array[int]", "array[float]")
@@ -66,9 +66,9 @@ def decode(block: bytes, count: int, last: int, divisor: int = 1) -> list[Any]:
 
     Each is divided as it is decoded, which is faster than a second pass. ValueError: the block is damaged.
     """
-    if not 0 <= count <= MOST_TICKS:
+    if not 0 <= count <= MAX_READ_TICKS:
         raise ValueError(
-            say("damaged block: {count} values, at most {most} are possible", count=count, most=MOST_TICKS)
+            say("damaged block: {count} values, at most {most} are possible", count=count, most=MAX_READ_TICKS)
         )
     wanted = last / divisor if divisor > 1 else last
     if not block:
@@ -203,7 +203,7 @@ def pack_text(text: str) -> bytes:
 
 def unpack_text(data: bytes | str) -> str:
     """Undo ``pack_text``, ignoring trailing data; a server stores plain text. Raises ValueError, or zlib.error."""
-    return data if isinstance(data, str) else inflate(data, MOST_BATCH_BYTES).decode()
+    return data if isinstance(data, str) else inflate(data, MAX_BATCH_BYTES).decode()
 
 
 class SeriesBlock(NamedTuple):

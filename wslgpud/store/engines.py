@@ -8,10 +8,13 @@ exactly the definition made by ``database`` are read.
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import sqlite3
 import stat
 import sys
+import time
+from collections.abc import Generator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -26,6 +29,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
 from wslgpud import optional_packages
+from wslgpud.security import private_files
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
 from wslgpud.store import errors, schema
@@ -47,14 +51,15 @@ _REMOTE = {
     "nfs4": say("a network share (nfs)"),
 }
 #: limit on steps of SQLite's virtual machine per statement: about a minute; ours take up to a hundredth
-MOST_STEPS = 3_000_000_000
+MAX_STEPS = 3_000_000_000
 _STEPS_A_LOOK = 1_000_000
 _CACHE_KIB = 512
 
 _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
 _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"
-#: time limit of a statement on a server
+#: time limit of a statement on a server, and until its answer must be here, whatever the server does
 STATEMENT_SECONDS = 300
+ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
 
 
 def sqlite_path(target: str) -> Path | None:
@@ -97,10 +102,13 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
 
 
 def prepare_folder(path: Path) -> None:
-    """Create the folder of the database and make sure it can be written, or raise UnwritableError."""
+    """Create the folder of the database and make sure it can be written, or raise UnwritableError.
+
+    The database, and all that is named after it, is closed to other users, whoever may have opened it.
+    """
     folder = path.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(folder)
     except OSError as error:
         raise errors.UnwritableError(
             "{folder}: cannot be created ({reason}); name another folder in store.path",
@@ -117,6 +125,7 @@ def prepare_folder(path: Path) -> None:
     if path.is_dir():
         raise errors.NotADatabaseError("{path}: is a folder; name a file in store.path", path=str(path))
     refuse_odd_files(path)
+    private_files.narrow_files(sorted(folder.glob(f"{glob.escape(path.name)}*")))
 
 
 def existing_file(path: Path) -> Path:
@@ -187,6 +196,14 @@ def writer_engine(target: str) -> Engine:
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
     manual_transactions(engine, "BEGIN IMMEDIATE")
     event.listen(engine, "connect", _writer_pragmas)
+
+    @event.listens_for(engine, "do_connect")
+    def connects(*_: object) -> None:
+        try:
+            private_files.make_file(path)  # SQLite gives its log the same mode
+        except OSError as error:
+            raise sqlite3.OperationalError(f"unable to open database file: {error}") from error
+
     return engine
 
 
@@ -201,8 +218,38 @@ def server_engine(target: str, **options: Any) -> Engine:
             error=cause(error),
             remedy=optional_packages.remedy("postgresql"),
         ) from error
+    if engine.driver == "psycopg":
+        event.listen(engine, "do_connect", _connect)
     event.listen(engine, "connect", _pin_schema)
     return engine
+
+
+def _connect(_dialect: object, _record: object, positional: list[Any], named: dict[str, Any]) -> Any:
+    """Connect to PostgreSQL such that no answer is awaited for ever: libpq has a limit for connecting alone."""
+    import psycopg
+
+    class Bounded(psycopg.Connection):
+        def wait(self, gen: Generator[Any, Any, Any], *more: Any, **options: Any) -> Any:
+            try:
+                return super().wait(_in_time(gen), *more, **options)
+            except TimeoutError as error:
+                self.pgconn.finish()  # else it would be asked to roll back, and that awaited
+                late = f"the server did not answer within {ANSWER_SECONDS:g} s"
+                raise psycopg.OperationalError(late) from error
+
+    return Bounded.connect(*positional, **named)
+
+
+def _in_time(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Pass on what psycopg waits for; TimeoutError: too long. It looks every tenth of a second, also in silence."""
+    until_mono = time.monotonic() + ANSWER_SECONDS
+    try:
+        wanted = next(steps)
+        while time.monotonic() < until_mono:
+            wanted = steps.send((yield wanted))
+    except StopIteration as end:
+        return end.value
+    raise TimeoutError
 
 
 def _pin_schema(connection: Any, _: object) -> None:
@@ -242,11 +289,11 @@ def reader_engine(target: str) -> Engine:
         for pragma in (*pragmas, "cell_size_check = ON", "mmap_size = 0"):
             connection.execute(f"PRAGMA {pragma}")
         if sys.version_info >= (3, 11):
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.MOST_ROW_BYTES)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.MAX_ROW_BYTES)
 
         def looked() -> bool:
             record.info["looks"] += 1
-            return bool(record.info["looks"] > MOST_STEPS // _STEPS_A_LOOK)
+            return bool(record.info["looks"] > MAX_STEPS // _STEPS_A_LOOK)
 
         record.info["looks"] = 0
         connection.set_progress_handler(looked, _STEPS_A_LOOK)

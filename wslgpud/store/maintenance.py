@@ -184,7 +184,7 @@ TIERS = {
     template("events and alerts"): ("event", "transition", "outbox"),
 }
 #: a rate over less than this is meaningless
-_LEAST_SPAN_SECONDS = 3600.0
+_MIN_SPAN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Info:
             return None
         span = self.newest_wall - self.oldest.raw_wall
         raw = self.tiers["samples, sealed"] + self.tiers["samples, newest"]
-        return raw / span * DAY if span >= _LEAST_SPAN_SECONDS else None
+        return raw / span * DAY if span >= _MIN_SPAN_SECONDS else None
 
 
 def info(reader: Reader) -> Info:

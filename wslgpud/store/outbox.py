@@ -17,7 +17,7 @@ from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.words import MessageLike, to_text
 
 #: deliveries taken over from an earlier run, the newest: those queued for ten channels that are down
-MOST_LOADED = 5000
+MAX_LOADED = 5000
 
 
 class Outbox:
@@ -42,7 +42,7 @@ class Outbox:
             return
         box = schema.outbox
         query = select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id))
-        query = query.order_by(box.c.id.desc()).limit(MOST_LOADED)
+        query = query.order_by(box.c.id.desc()).limit(MAX_LOADED)
         earlier: dict[int, Delivery] = {}
         for row in connection.execute(query).all()[::-1]:
             with gap("delivery %d", row.id):

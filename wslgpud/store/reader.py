@@ -12,7 +12,7 @@ from typing import Any, TypeVar, final
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, false, func, null, or_, select, true
 from sqlalchemy.exc import DBAPIError
 
-from wslgpud.metrics import MOST_SERIES_OF_NAMES
+from wslgpud.metrics import MAX_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import all_series, database, engines, records, schema, series_reader
@@ -22,12 +22,12 @@ from wslgpud.store.rollup import Steps
 from wslgpud.store.series_reader import Asked, unscaled
 
 #: limits of ``series`` per metric and machine, and in total; an intact history has fewer
-MOST_LISTED_OF_A_METRIC = MOST_SERIES_OF_NAMES
-MOST_LISTED = 20_000
+MAX_LISTED_OF_A_METRIC = MAX_SERIES_OF_NAMES
+MAX_LISTED = 20_000
 #: limit of changes of level in a list; more are available one at a time
-MOST_TRANSITIONS = 1000
+MAX_TRANSITIONS = 1000
 #: limit of events; a program that is killed repeatedly causes thousands per hour
-MOST_EVENTS = 5000
+MAX_EVENTS = 5000
 
 _T = TypeVar("_T", Point, Bucket)
 
@@ -98,18 +98,18 @@ class Reader(AbstractContextManager["Reader"]):
     def kinds(self, pattern: str = "*", host: str = "") -> dict[SeriesRef, str]:
         """Return such series with the kinds (gauge, counter) of their metrics.
 
-        At most ``MOST_LISTED_OF_A_METRIC`` of each metric and machine, and ``MOST_LISTED`` in total; unlisted ones can
+        At most ``MAX_LISTED_OF_A_METRIC`` of each metric and machine, and ``MAX_LISTED`` in total; unlisted ones can
         still be read.
         """
         wanted = records.matcher(pattern)
         found: dict[SeriesRef, str] = {}
         with self.connected() as connection:
             # for a pattern, the first matches may be anywhere
-            most = MOST_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
+            most = MAX_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
             matching = (row for row in series_reader.listed(connection, host, most) if wanted(row[0]))
             for _, of_metric in groupby(matching, key=lambda row: (row[0].host, row[0].metric)):
-                found.update(islice(of_metric, min(MOST_LISTED_OF_A_METRIC, MOST_LISTED - len(found))))
-                if len(found) == MOST_LISTED:
+                found.update(islice(of_metric, min(MAX_LISTED_OF_A_METRIC, MAX_LISTED - len(found))))
+                if len(found) == MAX_LISTED:
                     break
         return found
 
@@ -222,7 +222,7 @@ class Reader(AbstractContextManager["Reader"]):
         if kind:
             query = query.where(of.kind == kind)
         found = []
-        for row in self._rows(query.order_by(of.ms.desc(), of.id.desc()).limit(MOST_EVENTS), schema.event):
+        for row in self._rows(query.order_by(of.ms.desc(), of.id.desc()).limit(MAX_EVENTS), schema.event):
             with gap("event %d", row.id):
                 found.append(Event(row.kind, row.ms / 1000, row.text, safe_files.parsed(row.fields)))
         return found[::-1]
@@ -235,7 +235,7 @@ class Reader(AbstractContextManager["Reader"]):
             with gap("delivery %d", row.id):
                 yield records.delivery_of(row)
 
-    def transitions(self, since_wall: float = 0.0, *, newest: int = MOST_TRANSITIONS) -> list[tuple[int, Transition]]:
+    def transitions(self, since_wall: float = 0.0, *, newest: int = MAX_TRANSITIONS) -> list[tuple[int, Transition]]:
         """Return the ``newest`` changes of level since a moment with their ids, by time."""
         of = schema.transition.c
         query = select(schema.transition).where(of.ms >= round(since_wall * 1000))

@@ -208,11 +208,11 @@ def _forecast_from(payload: Mapping[str, Any]) -> Forecast:
     return Forecast(**known | converted)
 
 
-_MOST_GPUS = 1 << 16
+_MAX_GPUS = 1 << 16
 _NEEDED: dict[str, Shape] = {
     "wall": lambda wall: number(wall) and 0 <= wall < LATEST_WALL,
     "uuid": text,
-    "gpu": lambda gpu: shapes.whole(gpu) and gpu < _MOST_GPUS,
+    "gpu": lambda gpu: shapes.whole(gpu) and gpu < _MAX_GPUS,
     "name": text,
     "verdict": lambda verdict: verdict in get_args(StressVerdict),
 }

@@ -26,7 +26,7 @@ from wslgpud.store.write_buffer import Waiting
 #: rows of a table copied per transaction
 _AT_ONCE = 500
 #: open rows followed after a start: as many as the upkeep leaves of any table here
-_MOST_OPEN = 100_000
+_MAX_OPEN = 100_000
 #: tables copied besides batches, in the order of their references
 _TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run, schema.learned, schema.daemon_run)
 #: for rows that change once after creation: the column that is null until then
@@ -103,9 +103,7 @@ class ReplicationSource:
             )
         for table, end in _ENDS.items():
             unended = select(table.c.id).where(schema.of_host(table, host_id), end.is_(None))
-            self._open[table] = {
-                number - self._source.shift for number in connection.scalars(unended.limit(_MOST_OPEN))
-            }
+            self._open[table] = {number - self._source.shift for number in connection.scalars(unended.limit(_MAX_OPEN))}
 
     def look_up(self, connection: Connection) -> bool:
         """Read new rows from the file and look up their series' numbers; return whether new ones were assigned."""

@@ -40,17 +40,17 @@ MAX_TICKS = 3000
 #: limit of ticks in a batch; a batch also ends with its period, and where time does not increase
 MAX_BATCH = 60
 #: readers' limit of ticks in a chunk, which is closed at MAX_TICKS, after the batch that reaches it
-MOST_TICKS = 16 * MAX_TICKS
+MAX_READ_TICKS = 16 * MAX_TICKS
 #: limit of the inflated masks, or processes, of a chunk; a busy machine's are below a tenth
-MOST_INFLATED_BYTES = 16 << 20
+MAX_INFLATED_BYTES = 16 << 20
 #: limit of an inflated batch: 60 ticks of 600 series and 100 processes take a third
-MOST_BATCH_BYTES = 2 << 20
+MAX_BATCH_BYTES = 2 << 20
 #: limit of values per read: four months of a series at 1 s
-MOST_VALUES = 10_000_000
+MAX_VALUES = 10_000_000
 #: identities per statement; SQLite limits their number
-MOST_IDENTITIES = 200
+MAX_IDENTITIES = 200
 #: readers' limit of bytes in a row of an SQLite file
-MOST_ROW_BYTES = 64 << 20
+MAX_ROW_BYTES = 64 << 20
 
 
 #: JSON encoding in columns

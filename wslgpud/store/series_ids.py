@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select, tuple_
 
-from wslgpud.metrics import MOST_SERIES_OF_NAMES, OTHER, MetricSpec
+from wslgpud.metrics import MAX_SERIES_OF_NAMES, OTHER, MetricSpec
 from wslgpud.store import schema
 
 #: a series no longer read is dropped after one to two times this
@@ -56,9 +56,9 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Know
     rows: dict[Any, tuple[int, str]] = {}
     identities = sorted({key.identity for key in keys})
     columns = tuple_(_series.metric, _series.labels, _series.divisor)
-    for at in range(0, len(identities), schema.MOST_IDENTITIES):
+    for at in range(0, len(identities), schema.MAX_IDENTITIES):
         query = select(_series.id, _series.kind, _series.metric, _series.labels, _series.divisor)
-        query = query.where(_series.host == host, columns.in_(identities[at : at + schema.MOST_IDENTITIES]))
+        query = query.where(_series.host == host, columns.in_(identities[at : at + schema.MAX_IDENTITIES]))
         for number, kind, *identity in connection.execute(query):
             # a row that another program has put under our name is not ours
             if first <= number <= last:
@@ -67,7 +67,7 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Know
     room = {}
     for metric in {key.metric for key in unknown}:
         count = select(func.count()).select_from(schema.series).where(_series.host == host, _series.metric == metric)
-        room[metric] = MOST_SERIES_OF_NAMES - connection.execute(count).scalar_one()
+        room[metric] = MAX_SERIES_OF_NAMES - connection.execute(count).scalar_one()
     free: Sequence[int] = ()
     if newest + len(unknown) > last:
         taken = {*connection.scalars(select(_series.id).where(mine))}

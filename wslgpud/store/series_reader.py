@@ -20,7 +20,7 @@ from wslgpud.store.codec import SeriesBlock, decode, find_block, inflate, unpack
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.records import SeriesRef
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
-from wslgpud.store.schema import MOST_IDENTITIES, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
+from wslgpud.store.schema import MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, PERIOD_MS
 
 #: the data after it: one value, or a list
 _VALUES = re.compile(r"\[([^]]*)\]|([^],}]*)")
@@ -106,8 +106,8 @@ def listed(connection: Connection, host: str, most: int) -> Iterator[tuple[Serie
 
 
 def refs(connection: Connection, wanted: Sequence[int]) -> Iterator[tuple[int, SeriesRef, int]]:
-    for at in range(0, len(wanted), MOST_IDENTITIES):
-        words = {"numbers": wanted[at : at + MOST_IDENTITIES]}
+    for at in range(0, len(wanted), MAX_IDENTITIES):
+        words = {"numbers": wanted[at : at + MAX_IDENTITIES]}
         for number, divisor, metric, labels, host in connection.execute(_REFS, words):
             with gap("labels of series %d", number):
                 yield number, SeriesRef(metric, tuple(json.loads(labels).items()), host), divisor
@@ -119,8 +119,8 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
     for more_times, more_values in pieces:
         times += more_times
         values += more_values
-        if len(times) > MOST_VALUES:
-            count = f"{MOST_VALUES:,}"
+        if len(times) > MAX_VALUES:
+            count = f"{MAX_VALUES:,}"
             raise StoreError("more than {count} values; request a shorter time, or steps", count=count)
     if not all(map(le, times, islice(times, 1, None))):
         # the clock went back; ticks of the same millisecond stay in order of arrival
@@ -247,7 +247,7 @@ def blocks_of(connection: Connection, chunk: int) -> dict[int, SeriesBlock]:
 
 def mask_of(masks: bytes, ticks: int, mask: int) -> bytes:
     """Return one byte (0 or 1) for each of a chunk's ticks, from mask number ``mask`` (from 1)."""
-    return inflate(masks, MOST_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
+    return inflate(masks, MAX_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
 
 
 def _newest(connection: Connection, asked: Asked) -> tuple[list[int], list[Number]]:

@@ -20,7 +20,7 @@ from wslgpud.store.codec import pack_text
 _SIZES = (470, 980, 2000, 4030)
 _PAGE = 4096
 #: free slots to keep; a machine that syncs every second for a quarter of an hour needs 900 for a while
-_MOST_FREE = 300
+_MAX_FREE = 300
 
 _batch = schema.batch
 
@@ -59,9 +59,9 @@ class Slots:
         for number in [number for number in self._taken if number <= sealed]:
             insort(self._free, self._taken.pop(number))
         # larger ones fit any batch
-        surplus = [slot for _, slot in self._free[:-_MOST_FREE]]
+        surplus = [slot for _, slot in self._free[:-_MAX_FREE]]
         if surplus:
-            del self._free[:-_MOST_FREE]
+            del self._free[:-_MAX_FREE]
             connection.execute(delete(_batch).where(_batch.c.slot.in_(surplus)))
 
     def _placed(self, row: dict[str, Any], data: bytes | str) -> dict[str, Any]:

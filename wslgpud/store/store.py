@@ -37,7 +37,7 @@ CENTRAL_CLOSE_SECONDS = 0.4
 #: window in which the watched time of this machine is counted
 WATCHED_SECONDS = 30 * 86400.0
 #: limit of subjects (cards, RAM, cgroups) with lessons from earlier runs; the last to teach any stay
-MOST_LESSONS = 200
+MAX_LESSONS = 200
 
 
 @final
@@ -202,7 +202,7 @@ class Store(AbstractContextManager["Store"]):
         if self._run_id is None:
             lessons = schema.learned
             query = select(lessons).where(lessons.c.id.between(low, high)).order_by(lessons.c.id.desc())
-            for row in reversed(connection.execute(query.limit(MOST_LESSONS)).all()):
+            for row in reversed(connection.execute(query.limit(MAX_LESSONS)).all()):
                 with gap("what was learned of %s", row.subject):
                     self.learned[row.subject] = Learned(row.ms / 1000, safe_files.parsed(row.document))
             last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
@@ -260,10 +260,10 @@ class _Central:
         *,
         once: bool,
     ) -> None:
-        """Start copying, ``once`` or as long as rows come; raise StoreError where retrying would not help."""
+        """Start copying, ``once`` or as long as rows come; nobody waits for the server. Raises MissingDriverError."""
         self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
         self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach, once=once)
-        self.writer.start(ours=False)
+        self.writer.begin()
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
         _ = last_row, same_file  # a server's commits are durable

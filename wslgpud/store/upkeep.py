@@ -17,7 +17,7 @@ from itertools import takewhile
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, text, true
 
 from wslgpud.config import StoreSettings
-from wslgpud.metrics import MOST_SERIES_OF_NAMES
+from wslgpud.metrics import MAX_SERIES_OF_NAMES
 from wslgpud.store import all_series, engines, schema, seal
 from wslgpud.store.errors import StoreError
 from wslgpud.store.reader import Reader
@@ -34,7 +34,7 @@ INTERVAL_SECONDS = 60.0
 #: target time of a slice of single rows; the limit is 50 ms
 SLICE_SECONDS = 0.02
 #: fewest rows in a slice, so that work completes even on the slowest disk
-LEAST_ROWS = 10
+MIN_ROWS = 10
 #: nothing is deleted for its age before the clock has run steadily for this long: a machine that starts with a clock
 #: years ahead, before it is set over the network, would lose everything
 SETTLE_SECONDS = 600.0
@@ -45,7 +45,7 @@ FREE_SHARE = 0.1
 #: limit of pages returned per slice
 VACUUM_PAGES = 256
 #: limit of rows in tables kept for years: a rule that flaps all day must not fill the disk either
-MOST_ROWS = {schema.event: 500_000, schema.transition: 100_000, schema.outbox: 100_000, schema.daemon_run: 20_000}
+MAX_ROWS = {schema.event: 500_000, schema.transition: 100_000, schema.outbox: 100_000, schema.daemon_run: 20_000}
 #: PostgreSQL's tables do not shrink when rows are deleted, so the rows themselves are measured, this often
 MEASURE_SECONDS = 6 * 3600.0
 #: overhead of a row in PostgreSQL: header, line pointer, entry of the primary key
@@ -59,7 +59,7 @@ PASS_SECONDS = 6 * 3600.0
 #: series read at a time
 _AT_ONCE = 200
 #: series left in a metric that reached its limit of names, to make room for new ones
-ROOMY = MOST_SERIES_OF_NAMES * 7 // 8
+ROOMY = MAX_SERIES_OF_NAMES * 7 // 8
 #: the first check of the file comes this long after the start, for machines that never run at night
 FIRST_CHECK_SECONDS = 900.0
 #: local hour of later checks
@@ -176,7 +176,7 @@ class Upkeep:
 
     def _purge_excess(self, connection: Connection) -> int:
         kept = self._stats.rows
-        for table, most in MOST_ROWS.items():
+        for table, most in MAX_ROWS.items():
             if (excess := kept.get(table.name, 0) - most) > 0:
                 rows = self._delete_rows(connection, table, None, min(excess, self._rows))
                 kept[table.name] -= rows
@@ -253,7 +253,7 @@ class Upkeep:
     def _count(self, connection: Connection) -> None:
         """Refresh the figures of ``Store.stats``, so that a scrape never waits for the file."""
         with connection.begin():
-            for table in (schema.series, schema.batch, schema.chunk, *MOST_ROWS):
+            for table in (schema.series, schema.batch, schema.chunk, *MAX_ROWS):
                 count = select(func.count()).select_from(table)
                 ours = count if table is schema.series else count.where(self._ours(connection, table))
                 ours = ours.where(schema.unsealed) if table is schema.batch else ours
@@ -270,7 +270,7 @@ def _delete_batches(host: int, connection: Connection, last: int) -> None:
 
 def _adapted(size: int, seconds: float, most: int) -> int:
     factor = min(1.5, SLICE_SECONDS / max(seconds, 0.001))
-    return max(LEAST_ROWS, min(most, int(size * factor)))
+    return max(MIN_ROWS, min(most, int(size * factor)))
 
 
 class Forgetter:
@@ -323,7 +323,7 @@ class Forgetter:
 def _excess(connection: Connection, low: int, high: int) -> dict[tuple[int, str], int]:
     count = func.count()
     query = select(_series.host, _series.metric, count).where(_series.id.between(low, high))
-    query = query.group_by(_series.host, _series.metric).having(count >= MOST_SERIES_OF_NAMES)
+    query = query.group_by(_series.host, _series.metric).having(count >= MAX_SERIES_OF_NAMES)
     return {(host, metric): found - ROOMY for host, metric, found in connection.execute(query)}
 
 

@@ -91,6 +91,14 @@ class Writer:
                 raise
             # full, locked, damaged: samples wait in memory, and alerts must go out meanwhile
             self._failed(error)
+        self.begin()
+
+    def begin(self) -> None:
+        """Write from now on; the thread opens the database, which may take as long as it likes.
+
+        Raises MissingDriverError.
+        """
+        self._engine = self._engine or engines.writer_engine(self._target)
         self._thread.start()
 
     def wake(self) -> None:

@@ -12,10 +12,10 @@ from wslgpud.words import TEMPLATES, Fact, Message, MessageLike, clauses, say, t
 
 MIB = 1 << 20
 #: nights of the baseline, and the fewest for one
-BASELINE_RUNS, LEAST_RUNS = 14, 5
+BASELINE_RUNS, MIN_RUNS = 14, 5
 #: A run must deviate from the median by four usual deviations, and by a relevant share. One bad night alone may be
 #: anything; two in a row are a regression, and so is a very bad one.
-DEVIATIONS, LEAST_SPREAD_RATIO = 4.0, 0.005
+DEVIATIONS, MIN_SPREAD_RATIO = 4.0, 0.005
 SEVERE_RATIO = 0.10
 #: factor that makes the median absolute deviation of a normal distribution its standard deviation
 MAD_SCALE = 1.4826
@@ -44,12 +44,12 @@ def undisturbed(result: StressResult) -> bool:
 
 def drop(value: float | None, usual: Sequence[float], least_ratio: float, least: float) -> float | None:
     """Return the share by which ``value`` lies below the usual; None where negligible or unknown."""
-    if value is None or len(usual) < LEAST_RUNS:
+    if value is None or len(usual) < MIN_RUNS:
         return None
     middle = median(usual)
     spread = MAD_SCALE * median(abs(x - middle) for x in usual)
     lost = middle - value
-    limit = max(DEVIATIONS * max(spread, LEAST_SPREAD_RATIO * middle), least_ratio * middle, least)
+    limit = max(DEVIATIONS * max(spread, MIN_SPREAD_RATIO * middle), least_ratio * middle, least)
     return lost / middle if lost > limit else None
 
 

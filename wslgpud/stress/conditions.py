@@ -15,24 +15,25 @@ from wslgpud.model import Event, GpuSample, Number, Reading
 from wslgpud.security import safe_files
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.identity import identity
-from wslgpud.sources.processes import FRAMEWORK, MOST_FILES, short_command
+from wslgpud.sources.owned_files import Hangs, OwnedFiles
+from wslgpud.sources.processes import FRAMEWORK, MAX_FILES, short_command
 from wslgpud.stress.telemetry import Course, followed
 
 log = logging.getLogger(__name__)
 
 #: samples kept: more than the longest settle time is useless
-MOST_SAMPLES = 4000
+MAX_SAMPLES = 4000
 #: Programs that have the device open without computing on it.
 BYSTANDERS = {
     *("nvidia-smi", "nvtop", "nvitop", "gpustat", "nvidia-persiste", "nvidia-settings", "dcgm-exporter"),
     *("nv-hostengine", "Xwayland", "Xorg", "weston", "gnome-shell", "kwin_wayland", "kwin_x11", "plasmashell"),
 }
 #: Open files inspected per process, and in total for all processes of a user that have more.
-MANY_FILES, MOST_FILES_A_USER = 64, 1 << 14
+MANY_FILES, MAX_FILES_A_USER = 64, 1 << 14
 #: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all of them.
 CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
 #: file in the state folder that records a hung worker and its boot
-_HUNG, _MOST_NOTE_BYTES, _BOOT_ID = "stress-hung.json", 4096, "/proc/sys/kernel/random/boot_id"
+_HUNG, _MAX_NOTE_BYTES, _BOOT_ID = "stress-hung.json", 4096, "/proc/sys/kernel/random/boot_id"
 #: under WSL2 a daemon's probe has the device open as well
 OUR_PROBE = "wslgpud.probes"
 #: Monitors such as nvidia-smi, under any name, load the first only for its version.
@@ -58,7 +59,7 @@ class Recent:
     ) -> None:
         with self._lock:
             for sample in gpus:
-                self._samples.setdefault(sample.uuid, deque(maxlen=MOST_SAMPLES)).append((mono, sample))
+                self._samples.setdefault(sample.uuid, deque(maxlen=MAX_SAMPLES)).append((mono, sample))
             if gpus:
                 self._unread = readings
             if self._courses:
@@ -116,11 +117,12 @@ class Recent:
             return sorted((known[-1][1] for known in self._samples.values()), key=lambda s: s.index)
 
 
-def users(host: Host, own_pid: int) -> list[str]:
+def users(files: OwnedFiles, own_pid: int) -> list[str]:
     """Return the programs that compute on a GPU, except our own children, as "name (pid 42)".
 
     An unprivileged daemon cannot see other users' open files; their memory and load still show.
     """
+    host = files.host
     device = WSL_DEVICE if host.exists(WSL_DEVICE) else CUDA_DEVICE
     found, looked = [], Counter[frozenset[int]]()
     for pid in filter(str.isdecimal, host.names("/proc")):
@@ -129,17 +131,17 @@ def users(host: Host, own_pid: int) -> list[str]:
                 continue
             descriptors = _open_files(host, int(pid), looked)
             if any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
-                name, parent, shown = _described(host, pid)
+                name, parent, shown = _described(files, pid)
                 if parent != own_pid and OUR_PROBE not in shown and name not in BYSTANDERS:
                     found.append(shown)
     return sorted(found)
 
 
-def _described(host: Host, pid: str) -> tuple[str, int, str]:
+def _described(files: OwnedFiles, pid: str) -> tuple[str, int, str]:
     """Return a process's kernel name, its parent, and its display name."""
-    head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
+    head, _, rest = files.host.read(f"/proc/{pid}/stat").rpartition(")")
     name = head.partition("(")[2]
-    return name, int(rest.split()[1]), f"{short_command(host, int(pid)) or name} (pid {pid})"
+    return name, int(rest.split()[1]), f"{short_command(files, int(pid)) or name} (pid {pid})"
 
 
 def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[str]:
@@ -150,28 +152,33 @@ def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[s
     """
     folder, first = f"/proc/{pid}/fd", [str(number) for number in range(MANY_FILES)]
     who = identity(host, pid) if looked else None
-    if who is not None and looked[who.uids] >= MOST_FILES_A_USER:
+    if who is not None and looked[who.uids] >= MAX_FILES_A_USER:
         return first
-    found = host.names(folder, MOST_FILES)
+    found = host.names(folder, MAX_FILES)
     if len(found) <= MANY_FILES or (who := who or identity(host, pid)) is None:
         return found[:MANY_FILES]
     looked[who.uids] += len(found)
     return found
 
 
-def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
+def newcomers(files: OwnedFiles, known: Container[str], own_pid: int) -> list[str]:
     """Return the programs started since ``known`` was listed that have loaded CUDA or a framework for it.
 
     Loading torch takes at least a second before it allocates on the GPU: enough time for us to leave, whereas its first
-    allocation would otherwise fail.
+    allocation would otherwise fail. One that does not let us see what it has loaded counts as well.
     """
     found = []
-    for pid in filter(str.isdecimal, host.names("/proc")):
+    for pid in filter(str.isdecimal, files.host.names("/proc")):
         with contextlib.suppress(NoData, SourceError):
             if pid in known:
                 continue
-            name, parent, shown = _described(host, pid)
-            maps = "" if parent == own_pid or name in BYSTANDERS else host.read(f"/proc/{pid}/maps")
+            name, parent, shown = _described(files, pid)
+            if parent == own_pid or name in BYSTANDERS:
+                continue
+            try:
+                maps = files.text(int(pid), "maps")
+            except Hangs:
+                maps = CUDA_LIBRARY
             if FRAMEWORK.search(maps) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps):
                 found.append(shown)
     return sorted(found)
@@ -201,7 +208,7 @@ def still_hung(state_folder: Path, host: Host) -> bool:
     """Return whether a recorded worker still hangs; a record of an earlier boot or an ended process is dropped."""
     file = state_folder / _HUNG
     with contextlib.suppress(OSError, ValueError, KeyError):
-        note = safe_files.parsed(safe_files.contents(file, _MOST_NOTE_BYTES))
+        note = safe_files.parsed(safe_files.contents(file, _MAX_NOTE_BYTES))
         if note["boot"] == host.read(_BOOT_ID).strip() and host.exists(f"/proc/{note['pid']}"):
             return True
         file.unlink()

@@ -24,7 +24,7 @@ BELOW_HOME = (
     *(f"{conda}/envs/*" for conda in ("miniconda3", "anaconda3", "miniforge3", ".conda", "micromamba")),
 )
 #: limits on inspected folder entries per home, and on homes
-MOST_FOLDERS, MOST_HOMES = 2000, 50
+MAX_FOLDERS, MAX_HOMES = 2000, 50
 FOR_ALL = ("/opt/*/.venv", "/opt/*", "/opt/*/envs/*", "/usr/local", "/usr")
 
 
@@ -56,7 +56,7 @@ def candidates(environ: Mapping[str, str], homes: Collection[Path]) -> Iterator[
         yield Path(folder or ".") / "python3"
     avoided = users_mounts() if os.geteuid() == 0 else {}
     for base, patterns in ((Path("/"), FOR_ALL), *((home, BELOW_HOME) for home in homes)):
-        budget = iter(range(MOST_FOLDERS))
+        budget = iter(range(MAX_FOLDERS))
         for pattern in patterns:
             found = [base]
             for part in PurePath(pattern).parts:
@@ -83,7 +83,7 @@ def home_folders() -> list[Path]:
         return [Path.home()]
     people = [entry for entry in pwd.getpwall() if entry.pw_uid == 0 or 1000 <= entry.pw_uid < 60000]
     homes = dict.fromkeys(Path(entry.pw_dir) for entry in people if entry.pw_dir.startswith("/"))
-    return [home for home in homes if home != Path("/")][:MOST_HOMES]
+    return [home for home in homes if home != Path("/")][:MAX_HOMES]
 
 
 @dataclass(frozen=True)

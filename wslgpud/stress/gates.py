@@ -15,7 +15,7 @@ IDLE_MEDIAN, IDLE_P95 = 0.05, 0.20
 #: allowed variation of used memory meanwhile: a desktop's varies by some tens of MiB
 STEADY_BYTES = 128 * MIB
 #: with less free than this share, a run would reveal little about the card
-LEAST_FREE_RATIO = 0.60
+MIN_FREE_RATIO = 0.60
 #: drivers and desktops need a while to recover after the host slept
 AFTER_JUMP_SECONDS = 600.0
 
@@ -61,7 +61,7 @@ def _of_card(samples: Sequence[GpuSample], settings: Stress) -> Iterator[Message
         yield say("memory in use varies by {varied_bytes}", varied_bytes=varied)
     if last.free_bytes is not None and last.total_bytes:
         free = last.free_bytes / last.total_bytes
-        if free < LEAST_FREE_RATIO:
+        if free < MIN_FREE_RATIO:
             yield say("only {free_ratio} of the memory is free", free_ratio=free)
     celsius = last.temperature_celsius
     if celsius is not None and celsius > settings.max_celsius:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security import safe_files
-from wslgpud.sources import whole
+from wslgpud.sources import parse_uint
 from wslgpud.sources.identity import identity
 from wslgpud.words import Message, MessageError, MessageLike, cause, say
 
 #: Folders for locks: the first writable one. Another user may use the first where we use the second.
 PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
 #: read limit of /proc/locks, some 20,000 locks; any user can create more, and an unseen lock proves nothing
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class LockError(MessageError):
@@ -46,7 +46,7 @@ def lock_entries(text: str, device: int, inode: int) -> list[LockEntry]:
         waits = "->" in words
         # The last line may be cut off at our limit: within its inode it would name another file.
         if len(words) >= 7 + waits and words[5 + waits] == place and words[1 + waits] == "FLOCK":
-            found.append(LockEntry(whole(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
+            found.append(LockEntry(parse_uint(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
     return found
 
 
@@ -118,7 +118,7 @@ class GpuLock:
 
 def locks(host: Host) -> str:
     with contextlib.suppress(NoData, SourceError):
-        return host.head("/proc/locks", _MOST_BYTES)
+        return host.head("/proc/locks", _MAX_BYTES)
     return ""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wslgpud.probes.supervisor import epitaph
+from wslgpud.probes.supervisor import describe_exit
 from wslgpud.security import safe_files, shapes
 from wslgpud.security.run_as import Command, start
 from wslgpud.stress.result import WorkerOutput
@@ -31,7 +31,7 @@ START_SECONDS = 30.0
 WATCH_SECONDS = 0.1
 #: Limits on a worker's output: bytes per line, lines, bytes of kept lines (four times that of the largest card with
 #: errors everywhere), and bytes in total (heartbeats for hours).
-LONGEST_LINE, MOST_LINES, MOST_KEPT_BYTES, MOST_BYTES = 1 << 18, 50_000, 2 << 20, 64 << 20
+MAX_LINE, MAX_LINES, MAX_KEPT_BYTES, MAX_BYTES = 1 << 18, 50_000, 2 << 20, 64 << 20
 #: It sends twenty heartbeats per second. More are not passed on, and up to five times as many, after a backlog,
 #: tolerated.
 BEAT_SECONDS, BEATS_A_SECOND, BACKLOG = 0.04, 100.0, 2000
@@ -89,7 +89,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         if outcome.lines and outcome.lines[-1]["event"] == "end":
             outcome.left = reason
         else:
-            outcome.failure = epitaph(say("the worker"), process.returncode, conversation.last_words())
+            outcome.failure = describe_exit(say("the worker"), process.returncode, conversation.last_words())
     return outcome
 
 
@@ -117,8 +117,13 @@ class _Conversation:
             self._pipes[0].flush()
 
     def listen(self, seconds: float) -> bool:
-        """Take output for ``seconds``; False when no more can come."""
-        for stream, _ in self._poll.poll(seconds * 1000):
+        """Take output for ``seconds``; False when no more can come from the worker itself.
+
+        What it has left behind may hold its pipes for as long as it likes.
+        """
+        over = self._process.poll() is not None  # then all that it wrote is in the pipes already
+        ready = self._poll.poll(seconds * 1000)
+        for stream, _ in ready:
             data = os.read(stream, 1 << 16)
             if not data:
                 self._poll.unregister(stream)
@@ -127,7 +132,7 @@ class _Conversation:
                 self._take(data)
             else:
                 self._complaints = (self._complaints + data)[-4096:]
-        return self._out in self._streams
+        return self._out in self._streams and (bool(ready) or not over)
 
     def _take(self, data: bytes) -> None:
         """Take the worker's lines, up to the first that no worker of ours would send."""
@@ -154,10 +159,10 @@ class _Conversation:
                 self._outcome.lines.append(line)
             self._progress(line)
         if (
-            max(map(len, (self._rest, *lines))) > LONGEST_LINE
-            or len(self._outcome.lines) > MOST_LINES
-            or self._kept_bytes > MOST_KEPT_BYTES
-            or self._bytes > MOST_BYTES
+            max(map(len, (self._rest, *lines))) > MAX_LINE
+            or len(self._outcome.lines) > MAX_LINES
+            or self._kept_bytes > MAX_KEPT_BYTES
+            or self._bytes > MAX_BYTES
             or self._beats > BACKLOG + BEATS_A_SECOND * (self.heard - self._began)
         ):
             self._distrust(say("the worker wrote far too much"))
@@ -175,8 +180,7 @@ class _Conversation:
         loading = not self._outcome.lines and not self._outcome.failure
         end = time.monotonic() + (START_SECONDS if loading else OWN_SECONDS)
         while self._streams and time.monotonic() < end:
-            self.listen(0.05)
-            if self._process.poll() is not None and self._out not in self._streams:
+            if not self.listen(0.05) and self._process.poll() is not None:
                 return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, end - time.monotonic()))

@@ -30,7 +30,7 @@ from wslgpud.stress import stress_metrics, telemetry
 from wslgpud.stress.comparison import level_of
 from wslgpud.stress.conditions import Recent
 from wslgpud.stress.stress_run import Runner
-from wslgpud.stress.unit import AROUND_SECONDS, MOST_ANSWER_BYTES, Asker
+from wslgpud.stress.unit import AROUND_SECONDS, MAX_ANSWER_BYTES, Asker
 from wslgpud.words import cause
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ CATCH_UP_SECONDS = 900.0
 #: how often to check for manually started runs
 INBOX_SECONDS = 10.0
 #: how many of these at a time
-_MOST_WAITING = 1000
+_MAX_WAITING = 1000
 #: a numeric part of a crontab's fifth field
 _DAYS = re.compile(r"(?<![^,])(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?(?![^,])")
 _NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -113,15 +113,15 @@ class Nightly:
     """The daemon's stress runs. ``observe`` and ``news`` are called in its tick; a run has its own thread."""
 
     def __init__(
-        self, settings: Stress, host: Host, state_folder: Path, history: Store, *, apart: bool = False
+        self, settings: Stress, host: Host, state_folder: Path, history: Store, *, separate_unit: bool = False
     ) -> None:
-        """Start nothing yet; with ``apart``, ``unit.py`` does the runs. Raises ConfigError: the schedule is invalid."""
+        """Start nothing yet. With ``separate_unit``, ``unit.py`` does it. Raises ConfigError: invalid schedule."""
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
         self._runs = tuple(self._kept(full=True).values())  # replaced as a whole: other threads read it
         self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
         self._runner: Runner | Asker = Runner(host, settings, state_folder, self._recent, self.runs)
-        if apart:
+        if separate_unit:
             longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
             self._runner = Asker(host.clock, state_folder, longest)
         self._scheduler: Any = None
@@ -260,7 +260,7 @@ class Nightly:
         """
         try:
             with safe_files.Folder(inbox(self._folder)) as folder:
-                if names := sorted(name for name in folder.names(_MOST_WAITING) if name.endswith(".json")):
+                if names := sorted(name for name in folder.names(_MAX_WAITING) if name.endswith(".json")):
                     self._take(folder, names)
         except OSError as error:
             log.debug("no earlier results are imported: %s", error)
@@ -269,7 +269,7 @@ class Nightly:
         taken, kept = ({(run.wall, run.uuid) for run in runs} for runs in (self.runs(), self._kept().values()))
         for name in names:
             try:
-                run = stress_from_json(safe_files.parsed(folder.contents(name, MOST_ANSWER_BYTES)))
+                run = stress_from_json(safe_files.parsed(folder.contents(name, MAX_ANSWER_BYTES)))
             except (OSError, ValueError) as error:
                 log.warning("%s is no stress run: %s", folder.path / name, error)
             else:

@@ -14,6 +14,7 @@ from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.probes.nvml_calls import RARELY
+from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.stress import conditions, worker_job
 from wslgpud.stress.comparison import judged
 from wslgpud.stress.find_python import NoTorch, command, find_python
@@ -51,6 +52,9 @@ class Runner:
     stop: threading.Event = field(default_factory=threading.Event)  # ends a run under way
     # takes a sample now, including error counters, which are read once per minute
     look: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        self.files = OwnedFiles(self.host)
 
     def run(
         self, sample: GpuSample, mode: worker_job.Mode, progress: Callable[[Line], None] = lambda _: None
@@ -95,7 +99,7 @@ class Runner:
         now, jump, error = self.host.clock.mono(), self.recent.last_jump_mono, self.recent.last_error_mono
         return Surroundings(
             samples=self.recent.since(sample.uuid, now - self.settings.settle_seconds),
-            holders=conditions.users(self.host, os.getpid()),
+            holders=conditions.users(self.files, os.getpid()),
             on_battery=conditions.on_battery(self.host),
             jump_age_seconds=None if jump is None else now - jump,
             hung_since_boot=conditions.still_hung(self.state_folder, self.host),
@@ -136,7 +140,7 @@ class Runner:
                 return say("wslgpud is shutting down")
             last, error = self.recent.last(sample.uuid), self.recent.last_error_mono
             return reason_to_leave(
-                [*conditions.users(self.host, own), *conditions.newcomers(self.host, known, own)],
+                [*conditions.users(self.files, own), *conditions.newcomers(self.files, known, own)],
                 waiting=lock.wanted(self.host),
                 gpu_errors=error is not None and error >= started,
                 silent_seconds=0.0 if last is None else clock.mono() - last[0],

@@ -26,7 +26,7 @@ from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_j
 VARIABLE = "WSLGPUD_STRESS_UNIT"
 REQUEST, ANSWER = "stress-request.json", "stress-answer.json"
 #: The other side is another user, not trusted with links, pipes or endless files.
-MOST_REQUEST_BYTES, MOST_ANSWER_BYTES = 4096, 16 << 20
+MAX_REQUEST_BYTES, MAX_ANSWER_BYTES = 4096, 16 << 20
 #: time for systemd to start the unit, Python and NVML, and to stop them
 AROUND_SECONDS = 120.0
 LOOK_SECONDS = 0.5
@@ -73,7 +73,7 @@ class Asker:
     def _answer(self) -> StressResult | None:
         file = self.folder / ANSWER
         try:
-            document = safe_files.parsed(safe_files.contents(file, MOST_ANSWER_BYTES))
+            document = safe_files.parsed(safe_files.contents(file, MAX_ANSWER_BYTES))
         except FileNotFoundError:
             return None
         file.unlink()
@@ -88,7 +88,7 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
     """The unit's side: do the requested run, and leave the answer. Raises NoRequestError: there is no request."""
     file = folder / REQUEST
     try:
-        document = safe_files.parsed(safe_files.contents(file, MOST_REQUEST_BYTES))
+        document = safe_files.parsed(safe_files.contents(file, MAX_REQUEST_BYTES))
         gpu, mode = int(document["gpu"]), document["mode"]
         file.unlink()  # while it exists, systemd starts us again
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:

@@ -45,10 +45,10 @@ PACES = 60
 #: fifty steps; the coarsest scale covers 49,000 readings, more than an hour.
 READINGS, BLOCKS, MERGED, SCALES = 6, 8, 4, 6
 #: kinds of memory, RAM included, that the daemon reads of one training
-MOST_CARDS, MOST_WORKERS, MOST_THREADS = 4, 64, 64
+MAX_CARDS, MAX_WORKERS, MAX_THREADS = 4, 64, 64
 #: where the daemon reads notes, see ``wslgpud.active_runs.notes.PLACES``
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
-_DAEMON, _MOST_BYTES = "wslgpud-running-daemon-", 1 << 14
+_DAEMON, _MAX_BYTES = "wslgpud-running-daemon-", 1 << 14
 _SERVICE = "wslgpud"
 
 
@@ -148,7 +148,7 @@ class Companion:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if cuda is None or not cuda.is_initialized():
             return
-        for card in range(min(cuda.device_count(), MOST_CARDS)):
+        for card in range(min(cuda.device_count(), MAX_CARDS)):
             stats = cuda.memory_stats_as_nested_dict(card)
             used = stats.get("allocated_bytes", {}).get("all", {})
             if not used.get("peak"):
@@ -292,7 +292,7 @@ def _name(pid: int) -> str:
 
 def _contents(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
-        return file.read(_MOST_BYTES)
+        return file.read(_MAX_BYTES)
 
 
 def _pages(pid: Any) -> tuple[int, int]:
@@ -309,9 +309,9 @@ def _children() -> list[int]:
     """Return our children, mainly loader workers; none where the kernel does not list them."""
     found: list[int] = []
     with suppress(OSError):
-        for thread in os.listdir("/proc/self/task")[:MOST_THREADS]:
+        for thread in os.listdir("/proc/self/task")[:MAX_THREADS]:
             found += map(int, _contents(f"/proc/self/task/{thread}/children").split())
-    return found[:MOST_WORKERS]
+    return found[:MAX_WORKERS]
 
 
 def _proportional_bytes(pid: int) -> int:
@@ -344,7 +344,7 @@ def _trusted_contents(path: str) -> bytes:
     try:
         facts = os.fstat(descriptor)
         trusted = stat.S_ISREG(facts.st_mode) and facts.st_uid in _trusted()
-        return os.read(descriptor, _MOST_BYTES) if trusted else b""
+        return os.read(descriptor, _MAX_BYTES) if trusted else b""
     finally:
         os.close(descriptor)
 

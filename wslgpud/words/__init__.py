@@ -152,7 +152,7 @@ def _fact(value: Any) -> Fact:
 _LARGEST = 1e18
 #: in the year 5138: the C library cannot name every later moment
 _LAST_WALL = 1e11
-_MOST_CHARACTERS = 500
+_MAX_CHARACTERS = 500
 #: the most frequent errors of the C library, of SQLite, and of ``wslgpud.security.safe_files``, which cannot import
 #: this module
 FAILURES = frozenset(TEMPLATES["failures"])
@@ -166,10 +166,10 @@ class MessageError(Exception):  # mostly a condition, not a bug
             said = Message(said, facts)
         super().__init__(said)
         # A part of the text may come from a foreign server or program.
-        self.said = one_line(said, _MOST_CHARACTERS) if isinstance(said, str) else said
+        self.said = one_line(said, _MAX_CHARACTERS) if isinstance(said, str) else said
 
     def __str__(self) -> str:
-        return one_line(str(self.said), _MOST_CHARACTERS)
+        return one_line(str(self.said), _MAX_CHARACTERS)
 
 
 def known(text: str) -> MessageLike:
@@ -192,7 +192,7 @@ LANGUAGES = ("en", *TRANSLATIONS)
 #: length that a lock screen, a toast's first line and a mail's subject show untruncated
 HEADLINE_CHARACTERS = 100
 #: no channel shows more, and nobody reads a mail of a megabyte
-MOST_CHARACTERS = 3000
+MAX_CHARACTERS = 3000
 
 _WIDE = r"[\u3000-\u9fff\uff00-\uffef]"
 _GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
@@ -280,7 +280,7 @@ class Translator:
 
     def _worded(self, name: str, value: Any) -> Any:
         if isinstance(value, Message):
-            return one_line(self.text(value), HEADLINE_CHARACTERS if name == "headline" else MOST_CHARACTERS)
+            return one_line(self.text(value), HEADLINE_CHARACTERS if name == "headline" else MAX_CHARACTERS)
         if isinstance(value, Mapping):
             return self.document(value)
         return [self._worded("", one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 #: a cgroup is identified by the end of its path
-LONGEST_PATH = 24
+MAX_PATH = 24
 
 
 def size(count: float) -> str:
@@ -50,4 +50,4 @@ def resource_path(path: str) -> str:
     """Return a cgroup's path; of a long one only the last component, which identifies it and leaves room."""
     path = printable(path)
     name = path[path.rstrip("/").rfind("/") :]
-    return path if len(path) <= LONGEST_PATH else f"…{name[1 - LONGEST_PATH :]}"
+    return path if len(path) <= MAX_PATH else f"…{name[1 - MAX_PATH :]}"

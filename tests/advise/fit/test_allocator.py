@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.advise.fit.allocator import MIB, Allocator, Block
-from wslgpud.advise.fit.operations import scratch_bytes
 
 RECORDED = json.loads(Path(__file__).with_name("allocations.json").read_text())
 
@@ -83,24 +82,17 @@ def test_nothing_is_lost_and_nothing_lies_upon_another(wishes):
     assert allocator.allocated_bytes == 0
 
 
-def test_sums_over_tokens_take_the_scratch_that_was_recorded():
-    """Bytes of each token, by columns and tokens: GPT-2, Pythia, Phi-2, Llama on an H200."""
-    seen = {
-        (2048, 8192): 16384,
-        (1280, 8192): 10240,
-        (5120, 8192): 16960,
-        (8192, 4096): 33792,
-        (10240, 2048): 69120,
-        (51200, 2048): 76800,
-    }
+def test_an_emptied_cache_gives_whole_segments_back_and_the_most_ever_held_counts():
+    allocator = Allocator()
+    first, second = allocator.take(30 * MIB), allocator.take(50 * MIB)
+    small = allocator.take(512)
+    allocator.give(first)
+    allocator.empty_cache()
+    allocator.take(20 * MIB)
 
-    assert {of: scratch_bytes(*of) / of[1] for of in seen} == seen
-    assert scratch_bytes(0, 8) == scratch_bytes(2048, 8) == 0
-
-
-def test_sums_are_divided_among_blocks_only_where_a_thread_has_256_rows_and_processors_are_left():
-    """As ``setReduceConfig`` decides for the 132 processors of an H200; columns and rows."""
-    assert (scratch_bytes(1280, 4 * 255), scratch_bytes(1280, 4 * 255 + 1)) == (0, 4 * 1280 * 16 * 128)
-    assert [scratch_bytes(columns, 1024) for columns in (256_000, 270_336, 540_544)] == [4 * 256_000 * 2 * 128, 0, 0]
-    assert scratch_bytes(1, 1 << 17) == 4 * 16
-    assert scratch_bytes(130, 1 << 20) == 4 * 130 * 256 * 64 * 2
+    # 30 + 50 + 2 MiB; the first segment was given back, so 20 more do not exceed that.
+    assert allocator.reserved_bytes == 82 * MIB
+    allocator.give(second)
+    allocator.take(60 * MIB)
+    assert allocator.reserved_bytes == (50 + 2 + 20 + 60) * MIB
+    assert not small.free

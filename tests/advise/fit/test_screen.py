@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from wslgpud.advise.fit.estimate import Estimate
+from wslgpud.advise.fit.plan import Estimate
 from wslgpud.cli import app
 from wslgpud.cli.common import Fault
-from wslgpud.cli.fit_answer import Answer, verdict
+from wslgpud.cli.fit_answer import Answer
 from wslgpud.cli.fit_room import Usable, given
 from wslgpud.words import say
 
@@ -16,25 +16,12 @@ GIB = 1 << 30
 PARTS = {"weights": 12 * GIB, "gradients": 6 * GIB, "CUDA itself": GIB // 2}
 
 
-def answer(usable: int | None, knobs: int = 1, counted: str = "total_bytes") -> Answer:
-    found = Estimate(PARTS)
+def answer(usable: int | None, knobs: int = 1, counted: str = "total_bytes", spread: int | None = 0) -> Answer:
     room = None if usable is None else Usable(usable, say("as given"))
-    over = usable is not None and found.total_bytes > usable
     turned = [(say("batch {count}", count=n), 3000 * n) for n in range(1, knobs + 1)]
     only = [say("gradient checkpointing")]
-    return Answer(
-        "model",
-        ["bf16", say("batch 8")],
-        {"plan": 1},
-        found,
-        room,
-        over,
-        verdict(found, room),
-        turned,
-        only,
-        ["noted"],
-        counted,
-    )
+    how = ["bf16", say("batch 8")]
+    return Answer("model", how, {"plan": 1}, Estimate(PARTS, spread), room, turned, only, ["noted"], counted)
 
 
 def shown(answer: Answer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -111,15 +98,40 @@ def test_without_a_card_it_is_said_how_to_tell_its_size(
     ]
 
 
+def said(usable: int, spread: int | None = 0) -> str:
+    asked = answer(usable, spread=spread)
+    assert asked.room is not None
+    return asked.verdict(asked.room)
+
+
 def test_what_takes_all_that_is_usable_fits() -> None:
     whole = sum(PARTS.values())
 
-    assert verdict(Estimate(PARTS), Usable(whole, say("as given"))) == "It fits, with 0 KiB to spare (as given)."
-    assert (
-        verdict(Estimate(PARTS), Usable(whole - 1024, say("as given"))) == "It does not fit: 1 KiB too much (as given)."
-    )
+    assert said(whole) == "It fits, with 0 KiB to spare (as given)."
+    assert said(whole - 1024) == "It does not fit: 1 KiB too much (as given)."
     assert answer(whole).document()["fits"] is True
     assert answer(None).document()["fits"] is None
+
+
+def test_nothing_is_said_to_fit_that_may_take_more() -> None:
+    whole = sum(PARTS.values())
+    between, open_end = answer(whole + GIB, spread=2 * GIB), answer(80 * GIB, spread=None)
+
+    assert said(whole + GIB, 2 * GIB) == "It may not fit: it takes between 18 GiB and 20 GiB (as given)."
+    assert said(80 * GIB, None) == "It may not fit: it takes 18 GiB or more (as given)."
+    assert said(whole + 2 * GIB, 2 * GIB) == "It fits, with 0 KiB to spare (as given)."
+    assert [a.status for a in (between, open_end, answer(whole), answer(GIB), answer(None))] == [3, 3, 0, 1, 0]
+    assert (between.document()["fits"], open_end.document()["max_bytes"]) == (None, None)
+
+
+def test_a_margin_is_shown_as_two_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(answer(24 * GIB, spread=2 * GIB), monkeypatch, capsys)
+
+    assert lines[4:7] == [
+        " at least      18 GiB    ━━━━━━━━━━━━━━━━━━──────",
+        " at most       20 GiB    ━━━━━━━━━━━━━━━━━━━━────",
+        " usable        24 GiB    ━━━━━━━━━━━━━━━━━━━━━━━━",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,14 +171,6 @@ def asked(*arguments: str) -> tuple[int, list[str]]:
             "7B  7.00 B parameters, LoRA, bf16, batch 2, context 512, adamw, gradient checkpointing",
         ),
         (["7B", "--engine", "vllm"], "7B  7.00 B parameters, vLLM, bf16, context 4096, 0.92"),
-        (
-            ["flux-dev", "--precision", "fp8", "--offload", "--vae-tiling"],
-            "flux-dev  16.87 B parameters, fp8, batch 1, 1024x1024, offload, VAE tiling",
-        ),
-        (
-            ["sdxl", "--resolution", "64x16384", "--vae-slicing"],
-            "sdxl  3.47 B parameters, bf16, batch 1, 64x16384, VAE slicing",
-        ),
     ],
 )
 def test_the_question_is_repeated_with_its_plan(arguments: list[str], head: str) -> None:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from tests.advise.fit.test_shape import BLOCKS, COUNT, LLAMA, TENSORS, TINY, a_gguf, safetensors, text
-from wslgpud.advise.fit import gguf, shape
-from wslgpud.advise.fit.shape import ShapeError, header, of, of_config, of_tensors, typical
+from wslgpud.advise.fit import gguf, model_files
+from wslgpud.advise.fit.model_files import header, of
+from wslgpud.advise.fit.quantization import ShapeError
+from wslgpud.advise.fit.shape import of_config, of_tensors, typical
 
 MIB = 1 << 20
 
@@ -197,7 +199,7 @@ def test_heads_follow_from_the_rows_of_queries_and_keys(rows, head_dim, kv_heads
 def test_the_header_of_a_safetensors_file_is_read_up_to_its_limit(tmp_path, monkeypatch):
     file = tmp_path / "a.safetensors"
     file.write_bytes(struct.pack("<Q", 2) + b"{}more")
-    monkeypatch.setattr(shape, "MOST_HEADER_BYTES", 2)
+    monkeypatch.setattr(model_files, "MAX_HEADER_BYTES", 2)
     assert header(file) == {}
     for length in (0, 3):
         file.write_bytes(struct.pack("<Q", length) + b"{} ")

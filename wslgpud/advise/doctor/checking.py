@@ -24,7 +24,7 @@ from wslgpud.probes.wsl_config import Parsed, parse
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import flag, record, rows, text
 from wslgpud.sources import gpu as gpu_source
-from wslgpud.sources import table, whole, windows
+from wslgpud.sources import parse_uint, table, windows
 from wslgpud.sources.disk import Mount, mounts
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message, MessageLike, cause, say
@@ -76,7 +76,7 @@ class Evidence:
 
     def number(self, path: str) -> int | None:
         """Return the number in a file, or None if it is missing or holds none."""
-        return whole((self.read(path) or "").strip())
+        return parse_uint((self.read(path) or "").strip())
 
     @cached_property
     def daemon_sources(self) -> dict[str, str]:
@@ -103,9 +103,12 @@ class Evidence:
 
     @cached_property
     def memory(self) -> dict[str, int]:
-        """/proc/meminfo in bytes."""
+        """/proc/meminfo in bytes, MemTotal at least."""
         levels = table(self.host.read("/proc/meminfo"))
-        return {name: kilobytes << 10 for name, word in levels.items() if (kilobytes := whole(word)) is not None}
+        found = {name: kilobytes << 10 for name, word in levels.items() if (kilobytes := parse_uint(word)) is not None}
+        if "MemTotal" not in found:
+            raise SourceError(say("/proc/meminfo does not say how much memory there is (no MemTotal)"))
+        return found
 
     @cached_property
     def mounts(self) -> list[Mount]:

@@ -27,8 +27,9 @@ from wslgpud.advise.doctor.checking import (
 from wslgpud.config import find_file, secret_files
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
-from wslgpud.sources import table, whole
+from wslgpud.sources import parse_uint, table
 from wslgpud.sources.disk import READERS, holder, open_there
+from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.sources.processes import ProcessSource
 from wslgpud.words import Message, all_of, cause, say, says, template
 from wslgpud.words.units import size
@@ -37,7 +38,7 @@ GIB = 1 << 30
 #: A build of a CUDA extension takes 10 to 15 GB, and a 7B model is loaded through RAM.
 SMALL_BYTES = 15 * GIB
 #: WSL's own choice of swap is a quarter of the memory; half of that is too little to outlast a peak.
-LEAST_SWAP_RATIO = 0.125
+MIN_SWAP_RATIO = 0.125
 #: Share of time stalled on memory: see the risk engine's own limits.
 THRASHING_RATIO = 0.1
 #: Elasticsearch's requirement; big models are mapped in many pieces as well.
@@ -75,7 +76,7 @@ def swap(machine: Evidence) -> Outcome:
     total, ram = machine.memory.get("SwapTotal"), machine.memory["MemTotal"]
     if total is None:
         return unknown(say("{path} does not say", path="/proc/meminfo"))
-    if total >= LEAST_SWAP_RATIO * ram:
+    if total >= MIN_SWAP_RATIO * ram:
         return good(size(total))
     # The last line makes it permanent; it starts with a newline, as the file may lack a final one.
     make = (
@@ -110,7 +111,7 @@ def thrashing(machine: Evidence) -> Outcome:
 @check("memory.killed", "OOM kills")
 def killed(machine: Evidence) -> Outcome:
     """A program killed by the kernel often ends without any message."""
-    kills = whole(table(machine.read("/proc/vmstat") or "").get("oom_kill"))
+    kills = parse_uint(table(machine.read("/proc/vmstat") or "").get("oom_kill"))
     if kills is None:
         return unknown(say("{path} does not say", path="/proc/vmstat"))
     if not kills:
@@ -362,7 +363,8 @@ def service(machine: Evidence) -> Outcome:
         except ValueError:
             continue
         # After a crash the note is still there, and its pid may have been reused.
-        if "wslgpud" in (machine.read(f"/proc/{document.get('pid')}/cmdline") or ""):
+        pid = document.get("pid")
+        if isinstance(pid, int) and "wslgpud" in OwnedFiles(machine.host).optional(pid, "cmdline"):
             return good(say("running at {url}", url=str(document.get("url"))))
     return note(say("not running"), say("{command}   # or: wslgpud run", command="sudo systemctl enable --now wslgpud"))
 
@@ -372,7 +374,7 @@ def _sysctl(
 ) -> Outcome:
     """Compare a kernel setting with its valid values; ``meanings`` explains some."""
     path = f"/proc/sys/{name.replace('.', '/')}"
-    value = whole(machine.host.read(path).strip())
+    value = parse_uint(machine.host.read(path).strip())
     if value is None:
         return unknown(say("{path} does not hold a number", path=path))
     if value in accepted:

@@ -86,6 +86,8 @@ def virtual_machine(machine: Evidence) -> Outcome:
     held = sizes.get(windows.VM)
     if held is None:
         return note(_missing(machine.windows_answer, "vm"))
+    if "MemFree" not in levels:
+        return unknown(say("{path} does not say", path="/proc/meminfo"))
     used = levels["MemTotal"] - levels["MemFree"]
     if (windows.unreturned_bytes(held, used) or 0) >= _KEPT_BYTES:
         return note(

@@ -24,7 +24,7 @@ from wslgpud.probes.interop import BINFMT
 from wslgpud.words import Message, say, says
 
 #: CUDA under WSL: https://docs.nvidia.com/cuda/wsl-user-guide/
-LEAST_KERNEL = (5, 10, 43)
+MIN_KERNEL = (5, 10, 43)
 #: The first with gradual memory reclaim, mirrored networking and wslinfo.
 GOOD_WSL = (2, 0, 0)
 _UPDATE = in_windows("wsl --update")
@@ -39,7 +39,7 @@ def kernel(machine: Evidence) -> Outcome:
         return problem(say("this is WSL 1, which has no GPU"), in_windows("wsl --set-version DISTRO 2"))
     if not machine.release:
         return unknown(say("the kernel's release cannot be read"))
-    if machine.wsl and version(machine.release) < LEAST_KERNEL:
+    if machine.wsl and version(machine.release) < MIN_KERNEL:
         return problem(machine.release, _UPDATE)
     return good(machine.release)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-PIECE_BYTES, MOST_BYTES = 128 << 20, 4 << 30
+PIECE_BYTES, MAX_BYTES = 128 << 20, 4 << 30
 facts = {
     "version": torch.__version__,
     "cuda": torch.version.cuda,
@@ -30,7 +30,7 @@ def pinned() -> tuple[int, bool]:
     """
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    wanted, kept, taken = min(MOST_BYTES, free // 4), [], 0
+    wanted, kept, taken = min(MAX_BYTES, free // 4), [], 0
     while taken < wanted:
         try:
             kept.append(torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True))

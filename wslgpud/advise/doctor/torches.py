@@ -18,7 +18,7 @@ from wslgpud.words.units import one_line
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver forever
 ASK_SECONDS = 60.0
-_MOST_ASKED = 4
+_MAX_ASKED = 4
 #: output limit: a user's Python may print anything instead
 _FACTS = record(
     {
@@ -119,4 +119,4 @@ def pythons_with_torch(candidates: Iterable[Path], has_torch: Mapping[Path, bool
     for python in candidates:
         if has_torch.get(python):
             found.setdefault(os.path.realpath(python.parent.parent), python)
-    return list(found.values())[:_MOST_ASKED]
+    return list(found.values())[:_MAX_ASKED]

@@ -10,8 +10,6 @@ reserved there.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 MIB = 1 << 20
 #: Sizes are multiples of this.
@@ -41,7 +39,8 @@ class Allocator:
     """Allocates blocks as torch does; segments are kept until the end, as long as the card has room."""
 
     def __init__(self) -> None:
-        self.reserved_bytes = 0
+        #: at most, until now
+        self.reserved_bytes = self._held_bytes = 0
         self.allocated_bytes = 0
         #: the purpose of further blocks, and the bytes in use for each purpose at the peak
         self.purpose = ""
@@ -90,6 +89,13 @@ class Allocator:
                 block.after.before = block
         insort(pool, (block.size, block.address, block))
 
+    def empty_cache(self) -> None:
+        """Give segments back that are free as a whole, as ``torch.cuda.empty_cache`` does."""
+        for pool in self._pools.values():
+            for entry in [entry for entry in pool if entry[2].before is None and entry[2].after is None]:
+                pool.remove(entry)
+                self._held_bytes -= entry[0]
+
     def _segment(self, size: int, *, small: bool) -> Block:
         if small:
             taken = SMALL_SEGMENT_BYTES
@@ -99,7 +105,8 @@ class Allocator:
             taken = -(-size // ROUND_BYTES) * ROUND_BYTES
         block = Block(self._next_address, taken, small=small)
         self._next_address += taken
-        self.reserved_bytes += taken
+        self._held_bytes += taken
+        self.reserved_bytes = max(self.reserved_bytes, self._held_bytes)
         return block
 
     def _split(self, block: Block, size: int) -> None:
@@ -109,15 +116,6 @@ class Allocator:
             rest.after.before = rest
         block.after, block.size = rest, size
         insort(self._pools[block.small], (rest.size, rest.address, rest))
-
-    @contextmanager
-    def taking(self, purpose: str) -> Iterator[None]:
-        """Allocate blocks for this purpose."""
-        before, self.purpose = self.purpose, purpose
-        try:
-            yield
-        finally:
-            self.purpose = before
 
     @staticmethod
     def _drop(pool: list[tuple[int, int, Block]], block: Block) -> None:

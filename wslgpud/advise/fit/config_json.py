@@ -11,7 +11,7 @@ from wslgpud.advise.fit.quantization import ShapeError
 from wslgpud.security import safe_files
 from wslgpud.words import cause
 
-MOST_HEADER_BYTES = 100 << 20  # safetensors' own limit
+MAX_HEADER_BYTES = 100 << 20  # safetensors' own limit
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def document(file: Path) -> dict[str, Any]:
         OSError: it cannot be read.
         ValueError: it is not a JSON object.
     """
-    return safe_files.parsed(safe_files.contents(file, MOST_HEADER_BYTES, follow=True))
+    return safe_files.parsed(safe_files.contents(file, MAX_HEADER_BYTES, follow=True))
 
 
 def whole_of(document: Mapping[str, Any], *names: str, default: int | None = None) -> int:

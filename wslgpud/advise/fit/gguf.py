@@ -17,10 +17,10 @@ from wslgpud.words import say
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_LONGEST_TEXT, _LONGEST_LIST, _MOST_NUMBERS, _MOST_DIMENSIONS = 16 << 20, 1 << 32, 1 << 16, 8
+_MAX_TEXT, _MAX_LIST, _MAX_NUMBERS, _MAX_DIMENSIONS = 16 << 20, 1 << 32, 1 << 16, 8
 #: The largest headers, with a vocabulary of 262,144 words and its merges, take about 15 MiB. Without a limit, a sparse
 #: file of terabytes would be read to its end as a list of empty words.
-MOST_HEADER_BYTES = 64 << 20
+MAX_HEADER_BYTES = 64 << 20
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
@@ -58,7 +58,7 @@ def header(file: Path) -> Header:
         for _ in range(tensor_count):
             name = _text(stream)
             (dimensions,) = _take(stream, "I")
-            if dimensions > _MOST_DIMENSIONS:
+            if dimensions > _MAX_DIMENSIONS:
                 raise ValueError(say("a tensor has {count} dimensions", count=dimensions))
             tensors[name] = _take(stream, f"{dimensions}Q")
             _take(stream, "IQ")  # quantization type and offset
@@ -71,9 +71,9 @@ def _array(stream: BinaryIO, key: str, values: dict[str, Value]) -> None:
         for _ in range(length):
             _text(stream)
         values[f"{key}.length"] = length
-    elif length <= _MOST_NUMBERS:
+    elif length <= _MAX_NUMBERS:
         values[key] = _take(stream, f"{length}{_form(kind)}")
-    elif length <= _LONGEST_LIST:  # such as scores of words
+    elif length <= _MAX_LIST:  # such as scores of words
         stream.seek(length * struct.calcsize(_form(kind)), 1)
     else:
         raise ValueError(say("a list has {count} values", count=length))
@@ -87,7 +87,7 @@ def _form(kind: int) -> str:
 
 def _text(stream: BinaryIO) -> str:
     (length,) = _take(stream, "Q")
-    if length > _LONGEST_TEXT:
+    if length > _MAX_TEXT:
         raise ValueError(say("a text is {size_bytes} long", size_bytes=length))
     return bytes(_take(stream, f"{length}s")[0]).decode("utf-8", "replace")
 
@@ -98,8 +98,8 @@ def _take(stream: BinaryIO, form: str) -> tuple[Any, ...]:
     Raises:
         ValueError: the file ends early, or the header exceeds its limit.
     """
-    if stream.tell() > MOST_HEADER_BYTES:
-        raise ValueError(say("its header is longer than {most_bytes}", most_bytes=MOST_HEADER_BYTES))
+    if stream.tell() > MAX_HEADER_BYTES:
+        raise ValueError(say("its header is longer than {most_bytes}", most_bytes=MAX_HEADER_BYTES))
     data = stream.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)

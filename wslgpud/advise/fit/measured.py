@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from wslgpud.advise.fit.estimate import CONTEXT_BYTES, Mode, Optimizer, Plan, Precision, estimate
-from wslgpud.advise.fit.shape import Shape
+from wslgpud.advise.fit.plan import CONTEXT_BYTES, MODES, OPTIMIZERS, PRECISIONS, Plan
 
 #: tolerance for the number of parameters of one model, which varies with its adapter's
 SAME_RATIO, ADAPTERS_RATIO = 0.001, 0.05
 #: A training further off was different: packed sequences, a frozen tower, another attention.
-LEAST_RATIO, MOST_RATIO = 0.75, 1.35
+MIN_RATIO, MAX_RATIO = 0.75, 1.35
 
 
 class Measured(NamedTuple):
@@ -32,10 +31,10 @@ def read(rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
         plan = row.get("plan")
         if not isinstance(plan, dict):
             continue
-        choices = {"mode": Mode, "precision": Precision, "optimizer": Optimizer}
+        choices = {"mode": MODES, "precision": PRECISIONS, "optimizer": OPTIMIZERS}
         counts = (row.get("bytes"), *(plan.get(name) for name in _COUNTS))
         known = all(type(count) is int and count > 0 for count in counts)
-        if known and all(plan.get(name) in get_args(kind) for name, kind in choices.items()):
+        if known and all(plan.get(name) in kinds for name, kinds in choices.items()):
             known_of = {name: plan[name] for name in (*choices, "batch", "context")}
             own = Plan(**known_of, checkpointing=plan.get("checkpointing") is True)
             found.append(Measured(plan["parameters"], own, int(row["bytes"])))
@@ -45,17 +44,18 @@ def read(rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
 _COUNTS = ("parameters", "batch", "context")
 
 
-def ratio(shape: Shape, plan: Plan, known: Iterable[Measured]) -> tuple[float, Plan] | None:
+def ratio(
+    parameters: int, plan: Plan, known: Iterable[Measured], total_bytes: Callable[[Plan], int]
+) -> tuple[float, Plan] | None:
     """Return the ratio of measured to computed memory of a similar training, and its plan; None without one.
 
-    Among several, the one with the most similar number of tokens per batch counts.
+    Among several, the one with the most similar number of tokens per batch counts. ``parameters`` are the model's own
+    or, for adapters, those and the adapters'.
     """
     most = ADAPTERS_RATIO if plan.mode == "lora" else SAME_RATIO
-    near = [
-        one for one in known if one.plan.mode == plan.mode and -SAME_RATIO <= one.parameters / shape.size - 1 <= most
-    ]
+    near = [one for one in known if one.plan.mode == plan.mode and -most <= one.parameters / parameters - 1 <= most]
     if not near:
         return None
     one = min(near, key=lambda one: abs(one.plan.batch * one.plan.context - plan.batch * plan.context))
-    found = one.bytes / (estimate(shape, one.plan).total_bytes - CONTEXT_BYTES)
-    return (found, one.plan) if LEAST_RATIO <= found <= MOST_RATIO else None
+    found = one.bytes / (total_bytes(one.plan) - CONTEXT_BYTES)
+    return (found, one.plan) if MIN_RATIO <= found <= MAX_RATIO else None

@@ -1,22 +1,16 @@
-"""The shape of a language model: from "7B", a Hugging Face config.json, a safetensors or GGUF header."""
+"""The shape of a language model: by its config.json, the shapes of its tensors, or a typical one of its size. Pure."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from wslgpud.advise.fit import gguf
-from wslgpud.advise.fit.config_json import MOST_HEADER_BYTES, document, reading, whole_of
-from wslgpud.advise.fit.family import LLAMA, TIED, Family, family_of
+from wslgpud.advise.fit.config_json import whole_of
 from wslgpud.advise.fit.quantization import ShapeError, stored
-from wslgpud.security import safe_files
-from wslgpud.security.shapes import record, rows, whole
-from wslgpud.words import say
+from wslgpud.words import Message, say
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
 _WIDTH_TO_DEPTH = 128
@@ -27,24 +21,115 @@ _UNGATED = re.compile(
     "gpt2|gpt_neox?|gptj|gpt_bigcode|opt|bloom|falcon|phi|mpt|bert|roberta|t5"
     "|starcoder2|codegen|nemotron|xglm|arcee|persimmon|biogpt"
 )
-#: Required keys of a GGUF header, by config.json's names: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-_GGUF_NEEDS = {
-    "hidden_size": "embedding_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "vocab_size": "vocab_size",
-}
-#: Names by general.file_type (LLAMA_FTYPE_... in llama.h of llama.cpp); other kinds get the name of the next bigger
-#: one, by bits per weight.
-_GGUF_TYPES = {0: "fp32", 1: "fp16", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
-_GGUF_BITS = ((4.9, "q4_k_m"), (5.8, "q5_k_m"), (6.7, "q6_k"), (9.0, "q8_0"), (20.0, "bf16"))
-_PIECE = re.compile(r"(.+-)\d{5}(-of-(\d{5})\.gguf)")
-#: the index of a model in several .safetensors files
-_INDEX = "model.safetensors.index.json"
-_TENSOR = record({"shape": rows(whole)})
-_NUMBER = re.compile(r"(\d{1,9}\.?\d*|\.\d+)\s*([KMBT])", re.IGNORECASE)
+#: families whose parameters these keys describe in full
+_COUNTED = frozenset(
+    [
+        "apertus",
+        "aquila",
+        "arcee",
+        "baichuan",
+        "biogpt",
+        "bloom",
+        "codegen",
+        "cohere",
+        "cohere2",
+        "deepseek",
+        "deepseek_v2",
+        "deepseek_v3",
+        "dots1",
+        "ernie4_5",
+        "ernie4_5_moe",
+        "exaone",
+        "exaone4",
+        "falcon",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neo",
+        "gpt_neox",
+        "gpt_oss",
+        "gptj",
+        "granite",
+        "granitemoe",
+        "helium",
+        "hunyuan_v1_dense",
+        "internlm2",
+        "internlm3",
+        "internvl",
+        "internvl_chat",
+        "kimi_k2",
+        "llama",
+        "llava",
+        "llava_next",
+        "minicpm",
+        "minicpm3",
+        "minimax_m2",
+        "ministral",
+        "ministral3",
+        "mistral",
+        "mistral3",
+        "mixtral",
+        "mpt",
+        "nemotron",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "opt",
+        "orion",
+        "persimmon",
+        "phi",
+        "phi3",
+        "phimoe",
+        "pixtral",
+        "qwen2",
+        "qwen2_5_vl",
+        "qwen2_moe",
+        "qwen2_vl",
+        "qwen3",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_moe",
+        "qwen3_next",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+        "seed_oss",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+        "xglm",
+        "xverse",
+    ]
+)
+#: keys of layers that are unlike each other, or that no rule here counts
+_STRANGE = (
+    *("attn_config", "ffn_config", "inner_hidden_size", "multi_query_group_num", "interleave_moe_layer_step"),
+    *("hybrid_override_pattern", "attn_layer_period", "expert_layer_period", "ssm_state_size", "state_size"),
+    *("mamba_d_state", "mamba_num_heads", "num_decoder_layers", "encoder_layers", "kv_channels"),
+)
 
 
+class UnknownModelError(ShapeError):
+    """A configuration that no rule here describes; ``weights_bytes`` is the size of its files, if there are any."""
+
+    def __init__(self, said: Message | str, weights_bytes: int = 0, **facts: str) -> None:
+        """Say which key was not understood."""
+        super().__init__(said, **facts)
+        self.weights_bytes = weights_bytes
+
+
+#: families for whose attention torch has no kernel that keeps no scores
+_EAGER = frozenset(["bloom", "codegen", "falcon", "gpt_neo", "gpt_oss", "gptj", "mpt", "xglm"])
+#: families whose configurations do not say that embeddings and head are tied
+_TIED = re.compile(
+    "gpt2|gpt_neo|gpt_bigcode|opt|bloom|falcon|mpt|xglm|starcoder2|smollm3|gemma.*|cohere.*|ernie4_5|biogpt"
+)
 #: one in how many layers sees all tokens, where the configuration relies on the family
 _EVERY = {"gemma2": 2, "gemma3_text": 6, "gemma3": 6}
 
@@ -82,9 +167,10 @@ class Shape:
     windowed_layers: int = 0
     linear_layers: int = 0
     attention_parameters: int = 0
+    #: attention materialises its scores
+    eager: bool = False
     #: size of a token's latent in a layer, for engines that cache it instead of keys and values
     latent: int = 0
-    family: Family = LLAMA
 
     def count(self) -> int:
         """Return the number of parameters: attention, feed-forward, norms, embeddings."""
@@ -117,26 +203,14 @@ class Shape:
         return self.intermediate * self.active_experts + self.shared
 
     @property
+    def wide(self) -> int:
+        """Width of the widest feed-forward block that a token passes."""
+        return max(self.active_width, self.dense_width)
+
+    @property
     def size(self) -> int:
         """Number of parameters: known, else counted."""
         return self.parameters or self.count()
-
-
-def of(text: str) -> Shape:
-    """Return the shape named by the user: a number like 7B, or a file or folder.
-
-    Raises:
-        ShapeError: it is none of these, or incomplete.
-    """
-    with reading(text):
-        path = Path(text).expanduser()
-        if path.exists():
-            return of_path(path)
-    match = _NUMBER.fullmatch(text.strip())
-    parameters = float(match[1]) * {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()] if match else 0
-    if not 0 < parameters < math.inf:
-        raise ShapeError("{text} is neither a size like 7B nor a config.json, .safetensors or .gguf file", text=text)
-    return typical(round(parameters), text.strip().upper())
 
 
 def typical(parameters: int, name: str = "") -> Shape:
@@ -159,84 +233,6 @@ def typical(parameters: int, name: str = "") -> Shape:
     )
 
 
-def of_path(path: Path) -> Shape:
-    """Return the shape in a config.json, a .safetensors or .gguf file, or a folder with them.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it has none of these formats.
-        ShapeError: it is incomplete.
-    """
-    if path.suffix == ".gguf":
-        return of_gguf(path)
-    folder = path if path.is_dir() else path.parent
-    config = path if path.suffix == ".json" else folder / "config.json"
-    weights, complete = ([path], False) if path.suffix == ".safetensors" else _weights(folder)
-    tensors = {name: entry for file in weights for name, entry in header(file).items()}
-    if config.exists():
-        shape = of_config(document(config), folder.name or str(folder))
-    elif tensors:
-        shape = of_tensors(tensors, path.stem)
-    else:
-        if len(models := sorted(folder.glob("*.gguf"))) == 1:
-            return of_gguf(models[0])
-        raise ShapeError(
-            say("{path} holds {count} .gguf files: name one", path=str(path), count=len(models))
-            if models
-            else say("{path} holds neither config.json nor .safetensors", path=str(path))
-        )
-    count = sum(math.prod(entry["shape"]) for entry in tensors.values())
-    complete |= not (folder / _INDEX).exists()
-    # Several quantized weights are packed into one number.
-    return replace(shape, parameters=count) if tensors and complete and not shape.stored else shape
-
-
-def _weights(folder: Path) -> tuple[list[Path], bool]:
-    """Return the .safetensors files of the model in a folder, and whether they are complete.
-
-    Next to them there may be a second copy of the weights in one file for other programs.
-    """
-    files = sorted(folder.glob("*.safetensors"))
-    if not (folder / _INDEX).exists():
-        return files, True
-    names = document(folder / _INDEX).get("weight_map")
-    if not isinstance(names, dict):
-        raise ValueError(say("{file} names no files", file=_INDEX))
-    pieces = {str(name) for name in names.values()}
-    return [file for file in files if file.name in pieces], pieces <= {file.name for file in files}
-
-
-def of_gguf(file: Path) -> Shape:
-    """Return the shape in the header of a GGUF file; all parts of a split model are read.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is none of this format.
-        ShapeError: it is incomplete.
-    """
-    names = [file.name]
-    if piece := _PIECE.fullmatch(file.name):
-        names = [f"{piece[1]}{n:05}{piece[2]}" for n in range(1, int(piece[3]) + 1)] or names
-    headers = [gguf.header(file.with_name(name)) for name in names]
-    values = headers[0].values
-    tensors = {name: dims for found in headers for name, dims in found.tensors.items()}
-    kind, kind_of_file = values.get("general.architecture"), values.get("general.file_type")
-    words: dict[str, Any] = {"vocab_size": values.get("tokenizer.ggml.tokens.length")}
-    for key, value in values.items():
-        if key.startswith(f"{kind}."):
-            words[key.removeprefix(f"{kind}.")] = max(value) if isinstance(value, tuple) and value else value
-    count = sum(math.prod(dims) for dims in tensors.values())
-    lacks = [name for name, key in _GGUF_NEEDS.items() if not words.get(key)] or ["tensors"] * (not count)
-    if lacks:
-        raise ShapeError("{path} lacks the {name} of a language model", path=str(file), name=lacks[0])
-    stored_bytes = sum(found.data_bytes for found in headers)
-    alike = next((name for most, name in _GGUF_BITS if 8 * stored_bytes / count <= most), "fp32")
-    stored = _GGUF_TYPES.get(kind_of_file, alike) if isinstance(kind_of_file, int) else alike
-    shape = of_config({**words, "tie_word_embeddings": "output.weight" not in tensors}, file.stem)
-    gated = any("ffn_gate" in name for name in tensors)
-    return replace(shape, gated=gated, parameters=count, stored=stored, stored_bytes=stored_bytes)
-
-
 def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     """Return the shape in a Hugging Face config.json.
 
@@ -246,6 +242,7 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     inner = document.get("text_config") or document.get("llm_config") or document
     if not isinstance(inner, Mapping):
         raise ShapeError(say("config.json is not a model's"))
+    _refuse_strange(document, inner)
     # Some models, and all GGUF headers, use other names.
     hidden = whole_of(inner, "hidden_size", "n_embd", "d_model", "dim", "embedding_length")
     layers = whole_of(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count")
@@ -273,7 +270,7 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         wide,
         whole_of(inner, "vocab_size"),
         gated,
-        bool(document.get("tie_word_embeddings", inner.get("tie_word_embeddings", TIED.fullmatch(kind) is not None))),
+        bool(document.get("tie_word_embeddings", inner.get("tie_word_embeddings", _TIED.fullmatch(kind) is not None))),
         experts,
         whole_of(inner, "num_experts_per_tok", "num_experts_per_token", "expert_used_count", default=1),
         str(document.get("_name_or_path") or name or kind),
@@ -283,8 +280,17 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         stored=stored(document.get("quantization_config") or inner.get("quantization_config")),
         **_attention(inner, layers),
         **_latent(inner, hidden, heads),
-        family=family_of(str(inner.get("model_type", kind)), inner),
+        eager=kind in _EAGER,
     )
+
+
+def _refuse_strange(document: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
+    """Refuse what no rule describes, by the name of the key, rather than take it for a Llama."""
+    key = next((key for key in _STRANGE if inner.get(key)), "")
+    kind = str(inner.get("model_type", document.get("model_type", "")))
+    if not key and (not kind or kind in _COUNTED):
+        return
+    raise UnknownModelError("config.json: no rule here understands its {key}", key=key or f"model_type {kind}")
 
 
 def _kv_heads(inner: Mapping[str, Any], heads: int) -> int:
@@ -336,24 +342,6 @@ def _attention(inner: Mapping[str, Any], layers: int) -> dict[str, int]:
     every = whole_of(inner, "sliding_window_pattern", default=0) or _EVERY.get(str(inner.get("model_type")), 0)
     windowed = layers - layers // every if every else layers
     return {"window": window, "windowed_layers": windowed if window else 0, "linear_layers": layers - full}
-
-
-def header(file: Path) -> dict[str, Any]:
-    """Return the header of a safetensors file: names, shapes and types; no tensor is read.
-
-    Format: https://github.com/huggingface/safetensors#format.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is none of this format.
-    """
-    with os.fdopen(safe_files.open_plain(file, follow=True), "rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        document = safe_files.parsed(stream.read(length)) if 0 < length <= MOST_HEADER_BYTES else None
-    tensors = {name: entry for name, entry in (document or {}).items() if name != "__metadata__"}
-    if document is None or not all(map(_TENSOR, tensors.values())):
-        raise ValueError(say("{file} is no safetensors file", file=file.name))
-    return tensors
 
 
 def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:

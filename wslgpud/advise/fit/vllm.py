@@ -14,14 +14,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
-from wslgpud.advise.fit.estimate import WEIGHT_BYTES, Estimate, Precision, weights
+from wslgpud.advise.fit.estimate import weights
+from wslgpud.advise.fit.plan import WEIGHT_BYTES, Estimate
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.words import Message, say, template
 
-KvCache = Literal["auto", "fp8"]
-KV_CACHES = get_args(KvCache)
+KV_CACHES = ("auto", "fp8")
 GIB = 1 << 30
 #: vLLM's default share of the card, and tokens in a block of its cache
 UTILIZATION, BLOCK_TOKENS = 0.92, 16
@@ -42,12 +42,12 @@ _FEW = 16
 class ServingPlan:
     """vLLM's settings, by its names: ``context`` is max_model_len; 0 leaves a number to vLLM."""
 
-    precision: Precision = "bf16"
+    precision: str = "bf16"
     context: int = 4096
     utilization: float = UTILIZATION
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
-    kv_cache: KvCache = "auto"
+    kv_cache: str = "auto"
     eager: bool = False
 
 
@@ -131,8 +131,7 @@ def _profiling_bytes(shape: Shape, plan: ServingPlan, card: Card) -> int:
     """
     tokens, sequences = _batched(plan, card)
     element = 4 if plan.precision == "fp32" else 2
-    wide = max(shape.active_width, shape.dense_width)
-    block = tokens * (2 * shape.hidden + shape.matrices * wide) * element
+    block = tokens * (2 * shape.hidden + shape.matrices * shape.wide) * element
     choice = tokens * shape.hidden * element + min(sequences, tokens) * shape.vocabulary * _SCORE_BYTES
     return max(block, choice)
 

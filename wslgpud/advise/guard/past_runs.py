@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wslgpud.security import safe_files
+from wslgpud.security import private_files, safe_files
 
 NAME = "guard.json"
 #: limits; the oldest entries are dropped
-MOST_COMMANDS = 200
-MOST_TRAININGS = 50
+MAX_COMMANDS = 200
+MAX_TRAININGS = 50
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class PastRuns:
         """Take over a run that succeeded; the last one counts, as sources and flags change."""
         self.commands.pop(command, None)
         self.commands[command] = facts
-        for old in list(self.commands)[:-MOST_COMMANDS]:
+        for old in list(self.commands)[:-MAX_COMMANDS]:
             del self.commands[old]
         for name, size in compilers.items():
             # Decays at each run, so that one huge file does not slow down every later build.
@@ -65,7 +65,7 @@ class PastRuns:
         """Take over measured trainings, replacing earlier ones with the same plan."""
         for one in trainings:
             self.trainings = [*(old for old in self.trainings if old.get("plan") != one["plan"]), one]
-        del self.trainings[:-MOST_TRAININGS]
+        del self.trainings[:-MAX_TRAININGS]
 
 
 def load(folder: Path) -> PastRuns:
@@ -85,5 +85,5 @@ def save(folder: Path, known: PastRuns) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    private_files.make_folder(folder)
     safe_files.put(folder / NAME, json.dumps(dataclasses.asdict(known), indent=1))

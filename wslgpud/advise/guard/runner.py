@@ -189,7 +189,7 @@ class GuardedRun:
 
     def _tree(self) -> list[Process]:
         ours = {pid for pid in (self._vram.pid, self._rescue.pid) if pid}
-        tree.bury_orphans({*ours, self._child.pid})
+        tree.reap_orphans({*ours, self._child.pid})
         return tree.descendants(self.host, os.getpid(), without=ours)
 
     def _pause(self, processes: Sequence[Process], left: MemoryLeft, now: float) -> None:

@@ -12,7 +12,7 @@ from wslgpud.host import Host
 
 LOOK_SECONDS = 5.0
 #: The optimizer's states are allocated in the first step; the second is the first to coexist with them.
-FEWEST_STEPS = 3
+MIN_STEPS = 3
 
 
 class TrainingPeaks:
@@ -37,7 +37,7 @@ class TrainingPeaks:
     def note(self, notes: Iterable[Noted]) -> None:
         for note in notes:
             plan = note.document.get("plan")
-            if not plan or note.document["steps"] < FEWEST_STEPS or note.who.uids != {os.geteuid()}:
+            if not plan or note.document["steps"] < MIN_STEPS or note.who.uids != {os.geteuid()}:
                 continue
             for memory in note.document["memory"]:
                 if memory.get("reserved") and not memory.get("failures") and not memory.get("retries"):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wslgpud.advise.guard.capacity import Process
 from wslgpud.host import Host
-from wslgpud.sources import whole
+from wslgpud.sources import parse_uint
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: At the end of its input, and so whenever we end, it resumes every process that was ever stopped; on running ones this
@@ -53,7 +53,7 @@ def descendants(host: Host, root: int, without: Container[int] = ()) -> list[Pro
     return found
 
 
-def bury_orphans(others: Container[int]) -> None:
+def reap_orphans(others: Container[int]) -> None:
     """Reap adopted processes; a build that leaves thousands behind must not run out of pids.
 
     Our own children, ``others``, are reaped by the code that started them.
@@ -133,4 +133,4 @@ def _status(host: Host, pid: int | str) -> dict[str, str]:
 
 def _sizes(host: Host, pid: int | str, *names: str) -> list[int]:
     facts = _status(host, pid)
-    return [(whole(facts.get(name, "").removesuffix(" kB")) or 0) << 10 for name in names]
+    return [(parse_uint(facts.get(name, "").removesuffix(" kB")) or 0) << 10 for name in names]

@@ -15,8 +15,9 @@ from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
 from wslgpud.risk.headroom import gpu_key
-from wslgpud.sources import cgroups, table, whole
+from wslgpud.sources import cgroups, parse_uint, table
 from wslgpud.sources.gpu import GpuSource
+from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.words import Message, say
 
 #: far smaller sizes do not matter for a build or a training
@@ -36,7 +37,7 @@ _SHELL_BYTES = 1 << 20
 def most_bytes(host: Host) -> int | None:
     """Return RAM plus swap of the machine: no program can hold more."""
     levels = table(host.read_optional("/proc/meminfo"))
-    ram, swap = (whole(levels.get(name)) for name in ("MemTotal", "SwapTotal"))
+    ram, swap = (parse_uint(levels.get(name)) for name in ("MemTotal", "SwapTotal"))
     return None if ram is None else (ram + (swap or 0)) << 10
 
 
@@ -57,12 +58,12 @@ def memory_left(host: Host) -> MemoryLeft:
         SourceError: it cannot be read.
     """
     levels = table(host.read("/proc/meminfo"))
-    total, available = (whole(levels.get(n)) for n in ("MemTotal", "MemAvailable"))
+    total, available = (parse_uint(levels.get(n)) for n in ("MemTotal", "MemAvailable"))
     if total is None or available is None:
         raise NoData(say("/proc/meminfo does not show the available memory"))
-    kills = whole(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
+    kills = parse_uint(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
     # Only the machine's swap counts: a group's swap limit is ignored.
-    machine = MemoryLeft(available << 10, total << 10, kills, (whole(levels.get("SwapFree")) or 0) << 10)
+    machine = MemoryLeft(available << 10, total << 10, kills, (parse_uint(levels.get("SwapFree")) or 0) << 10)
     return min((machine, *_within_limits(host)), key=lambda r: r.available_bytes)
 
 
@@ -86,7 +87,7 @@ class TreeMemory:
     """
 
     def __init__(self, host: Host) -> None:
-        self._host = host
+        self._host, self._files = host, OwnedFiles(host)
         self._ask_at = float("-inf")
 
     def now_bytes(self, processes: Sequence[Process]) -> int | None:
@@ -99,9 +100,9 @@ class TreeMemory:
         if sharing:
             if self._host.clock.mono() < self._ask_at:
                 return None
-            began = time.thread_time()  # CPU time: waiting for a busy processor costs nothing
+            began = time.process_time()  # CPU time: waiting for a busy processor costs nothing
             held += sum(map(self._share, sharing.values()))
-            self._ask_at = self._host.clock.mono() + _REST * (time.thread_time() - began)
+            self._ask_at = self._host.clock.mono() + _REST * (time.process_time() - began)
         most = most_bytes(self._host)
         return None if most is not None and held > most else held
 
@@ -120,8 +121,8 @@ class TreeMemory:
 
         The parts of Pss exist since Linux 5.4: https://docs.kernel.org/filesystems/proc.html
         """
-        parts = table(self._host.read_optional(f"/proc/{process.pid}/smaps_rollup"))
-        kilobytes = [whole(parts.get(name)) for name in ("Pss_Anon", "Pss_Shmem", "SwapPss")]
+        parts = table(self._files.optional(process.pid, "smaps_rollup"))
+        kilobytes = [parse_uint(parts.get(name)) for name in ("Pss_Anon", "Pss_Shmem", "SwapPss")]
         if None in kilobytes:  # ended meanwhile, or another user's
             return process.bytes + process.shared_bytes
         return sum(k or 0 for k in kilobytes) << 10

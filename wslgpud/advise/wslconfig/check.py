@@ -18,11 +18,11 @@ from wslgpud.words import Message, MessageLike, say, template
 Advice = tuple[MessageLike, MessageLike]
 
 #: number of settings listed that a bad line keeps from taking effect
-_MOST_NAMES = 6
+_MAX_NAMES = 6
 #: a smaller size is a forgotten unit: nobody means kilobytes
 _NO_UNIT_BYTES = 1 << 24
 #: too little for any training
-_LEAST_BYTES = 2 * GIB
+_MIN_BYTES = 2 * GIB
 
 _BLIND = template("neither Windows' memory nor VRAM spill can be seen, and no toast can be shown")
 #: key and value -> why it is wrong, and the fix
@@ -109,7 +109,7 @@ def _warned(entry: Entry, parsed: Parsed) -> Advice:
 
 
 def _stops(lost: Sequence[Entry]) -> MessageLike:
-    settings = tuple(entry.written for entry in lost if entry.written)[:_MOST_NAMES]
+    settings = tuple(entry.written for entry in lost if entry.written)[:_MAX_NAMES]
     if not settings:
         return say("WSL reads nothing below this line")
     return say("WSL reads nothing below this line; not in force: {settings}", settings=settings)
@@ -194,7 +194,7 @@ def _silent(entry: Entry, key: WslKey, host_memory_bytes: int | None) -> Iterato
 
 
 def _odd_size(entry: Entry, key: WslKey, result: int, host_memory_bytes: int | None) -> Iterator[Advice]:
-    most_bytes = max((host_memory_bytes or 0) - WINDOWS_BYTES, _LEAST_BYTES)
+    most_bytes = max((host_memory_bytes or 0) - WINDOWS_BYTES, _MIN_BYTES)
     if 0 < result < _NO_UNIT_BYTES:
         why = say("a size without a unit is in bytes")
         if key.name == "memory":
@@ -203,7 +203,7 @@ def _odd_size(entry: Entry, key: WslKey, result: int, host_memory_bytes: int | N
                 "(microsoft/WSL#11144)"
             )
         yield why, _write(key, f"{entry.value}{'MB' if result >= 512 else 'GB'}")
-    elif key.name == "memory" and result < _LEAST_BYTES:
+    elif key.name == "memory" and result < _MIN_BYTES:
         yield say("{value} is too little for training", value=entry.value), say("write memory=8GB or more")
     elif key.name == "memory" and host_memory_bytes and result > most_bytes:
         why = say(

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes.wsl_config import Parsed, Value
 from wslgpud.probes.wsl_keys import WSLCONFIG, WslKey
-from wslgpud.sources import table, whole
+from wslgpud.sources import parse_uint, table
 from wslgpud.words.units import size
 
 #: The kernel keeps page tables, its own code and a bit per page: measured 0.7 to 3 % of memory=44GB to 50GB
@@ -67,7 +67,7 @@ def facts(host: Host) -> dict[str, Fact]:
     found: dict[str, Fact] = {}
     memory = table(host.read_optional("/proc/meminfo"))
     for path, name in (("wsl2.memory", "MemTotal"), ("wsl2.swap", "SwapTotal")):
-        if (kilobytes := whole(memory.get(name))) is not None:
+        if (kilobytes := parse_uint(memory.get(name))) is not None:
             found[path] = kilobytes << 10
     if cpus := len(re.findall(r"^cpu\d+ ", host.read_optional("/proc/stat"), re.MULTILINE)):
         found["wsl2.processors"] = cpus

@@ -18,7 +18,7 @@ from wslgpud.sources.disk import windows_points
 from wslgpud.words import MessageError, say
 
 #: size limit; a file with every key and a comment on each has 10 kB
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 #: byte order marks that WSL's C runtime checks before it assumes UTF-8
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"))
 _NOT_PEOPLE = frozenset({"Public", "Default", "Default User", "All Users", "WsiAccount", "defaultuser0"})
@@ -108,7 +108,7 @@ def read(path: str | os.PathLike[str]) -> ConfigText:
     Raises:
         OSError: it cannot be read, is not a regular file, or far larger than any .wslconfig.
     """
-    return decoded(safe_files.contents(path, MOST_BYTES, follow=True))
+    return decoded(safe_files.contents(path, MAX_BYTES, follow=True))
 
 
 def replace(path: Path, document: ConfigText, now: datetime) -> Path | None:
@@ -123,7 +123,7 @@ def replace(path: Path, document: ConfigText, now: datetime) -> Path | None:
     backup = None
     mode = 0o644  # required for wsl.conf, which services read
     if path.exists():
-        backup, mode = _kept(path, safe_files.contents(path, MOST_BYTES, follow=True), now), path.stat().st_mode & 0o777
+        backup, mode = _kept(path, safe_files.contents(path, MAX_BYTES, follow=True), now), path.stat().st_mode & 0o777
     target = path.resolve()
     # Held open, so that it cannot be swapped for another folder after the owner check.
     with safe_files.Folder(target.parent) as folder:

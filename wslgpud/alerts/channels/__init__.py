@@ -9,7 +9,7 @@ from wslgpud.security.redaction import MaskedError
 from wslgpud.words import MessageLike
 from wslgpud.words.units import one_line
 
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 
 
 class DeliveryError(MaskedError):
@@ -19,7 +19,7 @@ class DeliveryError(MaskedError):
     """
 
     def __init__(self, said: MessageLike, *, permanent: bool = False) -> None:
-        super().__init__(one_line(said, _MOST_CHARACTERS) if isinstance(said, str) else said)
+        super().__init__(one_line(said, _MAX_CHARACTERS) if isinstance(said, str) else said)
         self.permanent = permanent
 
 

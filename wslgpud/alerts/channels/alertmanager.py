@@ -18,7 +18,7 @@ from wslgpud.words import cause, say
 
 TIMEOUT_SECONDS = 10.0
 #: limit of an answer, which is empty or a sentence
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 #: the interval at which Prometheus itself repeats a firing alert
 REFRESH_SECONDS = 60.0
 #: an alert that is not renewed ends after this many intervals: the daemon died
@@ -83,7 +83,7 @@ class AlertmanagerChannel(Channel):
     def _post(self, alerts: list[dict[str, Any]]) -> None:
         data, headers = json.dumps(alerts).encode(), {"Content-Type": "application/json"}
         try:
-            http_client.exchange(self._address, data, headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
+            http_client.exchange(self._address, data, headers, deadline_seconds=self._timeout, most_bytes=_MAX_BYTES)
         except http_client.ErrorStatus as refused:
             # 400 concerns this message; anything else may be fixed at the other end
             raise DeliveryError(cause(refused), permanent=refused.status == 400) from refused

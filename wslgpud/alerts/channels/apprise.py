@@ -31,7 +31,7 @@ from wslgpud.host import unprotected
 from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command, start
-from wslgpud.words import MOST_CHARACTERS, cause, say
+from wslgpud.words import MAX_CHARACTERS, cause, say
 from wslgpud.words.units import one_line
 
 #: time limit for a message, including the start of Python (half a second) and a slow mail server
@@ -202,7 +202,7 @@ def inert(text: str) -> str:
 
     Program names are foreign text: ``<!channel>``, ``@everyone``, ``[update](http://...)``.
     """
-    lines = (one_line(line, MOST_CHARACTERS) for line in text.split("\n"))
+    lines = (one_line(line, MAX_CHARACTERS) for line in text.split("\n"))
     return "\n".join(lines).translate(_INERT).replace("](", "] (")
 
 

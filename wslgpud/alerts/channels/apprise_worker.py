@@ -17,7 +17,7 @@ import socket
 from typing import Any, NoReturn
 
 #: Apprise with all services takes 46 MB; memory for an answer must fit into the unit's MemoryMax=
-_MOST_BYTES = 112 << 20
+_MAX_BYTES = 112 << 20
 
 TAKEN, REFUSED, UNKNOWN_URL, REDIRECTED, TOO_LARGE = range(5)
 
@@ -29,7 +29,7 @@ def limited(seconds: float) -> None:
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds + 1.0)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

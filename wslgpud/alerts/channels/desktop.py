@@ -17,7 +17,7 @@ from wslgpud.words import say
 TIMEOUT_SECONDS = 10.0
 RUNTIME_FOLDERS = Path("/run/user")
 #: sessions notified in parallel
-_MOST_AT_ONCE = 16
+_MAX_AT_ONCE = 16
 #: Variables that a user's session gets: /proc shows them to the user, and ours may hold secrets.
 _PASSED = ("PATH", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
 _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
@@ -49,7 +49,7 @@ class DesktopChannel(Channel):
         text = body(message).replace("&", "&amp;").replace("<", "&lt;")
         words = [f"--urgency={urgency}", "--app-name=wslgpud", "--", str(message.get("headline", "")), text]
         # In parallel: the bus is a program of that user, which need not answer.
-        with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_AT_ONCE) as pool:
             failures = [*pool.map(self._failure, self._commands(["notify-send", *words]))]
         if None not in failures:
             raise next(filter(None, failures), DeliveryError(say("there is no desktop session now")))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 from wslgpud.app.process import host_at
 from wslgpud.cli.common import complain, daemon_folders, loaded
 from wslgpud.cli.live.drive_watch import DriveWatch
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries, Values
+from wslgpud.cli.live.live_sample import OWN_LOOK, LiveSample, RecentSeries, Values
 from wslgpud.client import DaemonClient, Unanswered, answering
 from wslgpud.host import Host
 from wslgpud.words import say
@@ -90,7 +90,7 @@ def looked(feed: Feed, trail: RecentSeries) -> LiveSample:
     """Take a sample through a daemon; without one take two, as rates need two. It may raise ``Unanswered``."""
     first, look = not trail.known(), feed.look()
     trail.add(look)
-    if first and look.seen_by == "own look":
+    if first and look.seen_by == OWN_LOOK:
         time.sleep(SETTLE_SECONDS)
         look = feed.look()
         trail.add(look)

@@ -13,6 +13,8 @@ from wslgpud.metrics import PREFIX, SUFFIXES
 
 #: without a sample for this long, or for this many intervals, the state is unknown; as in /-/healthy
 STALE_SECONDS, STALE_INTERVALS = 10.0, 5
+#: who took a sample that no daemon took
+OWN_LOOK = "own look"
 #: Prometheus' sample name -> (labels, value) of each series
 Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
@@ -21,7 +23,7 @@ Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 class LiveSample:
     """One sample, taken at ``mono``: the document of ``wslgpud.serve.status`` and every metric.
 
-    ``seen_by`` is "daemon", "own look" or "recording"; ``where`` the daemon's address.
+    ``seen_by`` is "daemon", ``OWN_LOOK`` or "recording"; ``where`` the daemon's address.
     """
 
     mono: float
@@ -54,8 +56,8 @@ class LiveSample:
 
 
 #: an hour at one sample per second
-MOST_POINTS = 3600
-GROWTH_WINDOW_SECONDS, GROWTH_LEAST_SECONDS = 60.0, 10.0
+MAX_POINTS = 3600
+GROWTH_WINDOW_SECONDS, MIN_GROWTH_SECONDS = 60.0, 10.0
 
 
 class CurveKey(NamedTuple):
@@ -77,7 +79,7 @@ class RecentSeries:
         if self._last is not None and look.document["at"] == self._last.document["at"]:
             return
         for key, value in (*_levels(look), *_rates(self._last, look)):
-            self._curves.setdefault(key, deque(maxlen=MOST_POINTS)).append((look.mono, value))
+            self._curves.setdefault(key, deque(maxlen=MAX_POINTS)).append((look.mono, value))
         alive = {str(p["pid"]) for p in look.document["processes"]}
         for key in [k for k in self._curves if k.what in ("rss", "vram") and k.which not in alive]:
             del self._curves[key]
@@ -85,7 +87,7 @@ class RecentSeries:
 
     def seed(self, key: CurveKey, points: Iterable[tuple[float, float]]) -> None:
         """Prepend (monotonic time, value) from before the first sample to a curve."""
-        self._curves[key] = deque(sorted([*points, *self._curves.get(key, ())]), maxlen=MOST_POINTS)
+        self._curves[key] = deque(sorted([*points, *self._curves.get(key, ())]), maxlen=MAX_POINTS)
 
     def known(self) -> list[CurveKey]:
         return list(self._curves)
@@ -110,7 +112,7 @@ class RecentSeries:
     def growth(self, key: CurveKey) -> float | None:
         """Return the rise of a curve per second over the last minute; None before ten seconds."""
         curve = self.points(key, GROWTH_WINDOW_SECONDS)
-        if not curve or (seconds := curve[-1][0] - curve[0][0]) < GROWTH_LEAST_SECONDS:
+        if not curve or (seconds := curve[-1][0] - curve[0][0]) < MIN_GROWTH_SECONDS:
             return None
         return (curve[-1][1] - curve[0][1]) / seconds
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wslgpud.cli.live.drive_watch import DriveWatch
-from wslgpud.cli.live.live_sample import LiveSample, RecentSeries
+from wslgpud.cli.live.live_sample import OWN_LOOK, LiveSample, RecentSeries
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.serve import status as summary
-from wslgpud.verdict import blindness, decide
+from wslgpud.verdict import blindness, decide, unwatched
 from wslgpud.words import current
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class OwnFeed:
     """Samples the machine itself: needs no daemon, but stores nothing and sends no warnings."""
 
-    def __init__(self, config: Config, host: Host, seen_by: str = "own look", database: Path | None = None) -> None:
+    def __init__(self, config: Config, host: Host, seen_by: str = OWN_LOOK, database: Path | None = None) -> None:
         """Prepare the sources; nothing is read yet. ``database`` is that of a daemon, if there is one."""
         self._monitor = SamplingPipeline(config, host)
         self._seen_by, self._database = seen_by, database
@@ -35,6 +35,8 @@ class OwnFeed:
             series = values.setdefault(spec.exposed_name, [])
             series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
         verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
+        if self._seen_by == OWN_LOOK:
+            verdict = unwatched(verdict)
         document = {"seen_by": self._seen_by} | summary.status(summary.TickState(state, verdict), current())
         return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document))
 

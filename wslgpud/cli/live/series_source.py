@@ -17,12 +17,12 @@ from wslgpud.cli.series import WORDS, find, unit_of
 from wslgpud.client import DaemonClient
 from wslgpud.security.shapes import MalformedError, Shape, number, record, rows, table, text
 from wslgpud.series.curves import Curve, curve, rates, step_for
-from wslgpud.serve.api_history import MOST_SERIES
+from wslgpud.serve.api_history import MAX_SERIES
 from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
 from wslgpud.words import t
 
 #: limit of points per answer: a plot needs a few per column
-MOST_POINTS = 1200
+MAX_POINTS = 1200
 #: history loaded for sparklines, in steps that leave no column blank
 SEED_SECONDS = 600.0
 SEED_POINTS = 300
@@ -79,7 +79,7 @@ def database_past(database: Path) -> Past:
         return [word for word, metrics in WORDS.items() if known.intersection(metrics)]
 
     def drawn(word: str, start: float, end: float, points: int) -> Drawn:
-        step, found = step_for(end - start, points), list(find(reader, [word]).items())[:MOST_SERIES]
+        step, found = step_for(end - start, points), list(find(reader, [word]).items())[:MAX_SERIES]
         curves = [
             curve(reader, ref, (start, end), step, unit_of(ref.metric), rate=kind == "counter") for ref, kind in found
         ]
@@ -105,10 +105,10 @@ def api_past(daemon: DaemonClient) -> Past:
 
     def drawn(word: str, start: float, end: float, points: int) -> Drawn:
         samples = _samples(word)
-        names = [one["name"] for one in known if one["metric"] in samples][:MOST_SERIES]
+        names = [one["name"] for one in known if one["metric"] in samples][:MAX_SERIES]
         if not names:
             return Drawn([], 1.0)
-        points = max(10, min(points, MOST_POINTS))
+        points = max(10, min(points, MAX_POINTS))
         found = answer("/api/v1/range", _RANGE, series=names, start=start, end=end, points=points)
         try:
             step = float(found["step"] or 0)

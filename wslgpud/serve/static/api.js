@@ -28,7 +28,7 @@ export async function get(path, params = {}, options = {}) {
   return { answer, document };
 }
 
-const LEAST_MS = 1000, MOST_MS = 10_000, PATIENCE_MS = 15_000;
+const MIN_MS = 1000, MAX_MS = 10_000, PATIENCE_MS = 15_000;
 
 /**
  * Calls `onSample({document, age})` with each new sample and `onTrouble(error)` when there is none. `document`
@@ -69,15 +69,15 @@ export class Live {
       if (found?.interval_seconds) this.interval = found.interval_seconds;
       this.onSample({ document: found, age });
       // Ask a moment after the next sample is due, so that the values shown are never older than necessary.
-      wait = Math.max(LEAST_MS, 1000 * (this.every * this.interval - (age % this.interval)) + 60);
+      wait = Math.max(MIN_MS, 1000 * (this.every * this.interval - (age % this.interval)) + 60);
     } catch (error) {
       if (abort.signal.aborted && abort.signal.reason !== "late") return;
       this.failures += 1;
       this.onTrouble(error instanceof ApiError ? error : new ApiError(0, "no answer"));
-      wait = LEAST_MS * 2 ** Math.min(4, this.failures - 1);
+      wait = MIN_MS * 2 ** Math.min(4, this.failures - 1);
     } finally {
       clearTimeout(late);
     }
-    this.timer = setTimeout(() => this.poll(), Math.min(wait, MOST_MS));
+    this.timer = setTimeout(() => this.poll(), Math.min(wait, MAX_MS));
   }
 }

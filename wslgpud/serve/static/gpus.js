@@ -8,7 +8,7 @@ import { label, t, template } from "./i18n.js";
 import { absent, vramBar } from "./overview.js";
 import { chip, empty, fact, named } from "./parts.js";
 
-const PAST = 600, MOST_CARDS = 20;
+const PAST = 600, MAX_CARDS = 20;
 const CURVES = [[template("utilization"), "gpu_utilization_ratio", "ratio", 1], [template("temperature"), "gpu_temperature_celsius", "celsius", 100],
   [template("power"), "gpu_power_watts", "watts", 0]];
 
@@ -36,7 +36,7 @@ export const gpus = {
 /** Ask once for the minutes before the page was opened. */
 function seed(ctx, metric) {
   const { recent, sample } = ctx;
-  const names = sample.all(metric).map((one) => one.name).slice(0, MOST_CARDS);
+  const names = sample.all(metric).map((one) => one.name).slice(0, MAX_CARDS);
   if (!names.length || seeded.has(metric)) return;
   seeded.add(metric);
   get("range", { series: names, start: sample.wall - PAST, end: sample.wall, step: 5 }).then(({ document }) => {

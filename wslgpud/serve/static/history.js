@@ -21,8 +21,8 @@ const BOARDS = {
   programs: ["program_resident_bytes", "program_swap_bytes"],
 };
 const SPANS = [[900, 15, 60], [3600, 1, 3600], [21600, 6, 3600], [86400, 24, 3600], [604800, 7, 86400], [2592000, 30, 86400], [31536000, 365, 86400]];
-const TEN_YEARS = 3652 * 86400, LEAST_SPAN = 5;
-const MOST_PER_CHART = LINES, MOST_CHARTS = 8, MOST_FOUND = 60;
+const TEN_YEARS = 3652 * 86400, MIN_SPAN = 5;
+const MAX_PER_CHART = LINES, MAX_CHARTS = 8, MAX_FOUND = 60;
 
 const state = { board: "headroom", chosen: [], from: 0, to: 0, last: 3600, series: null, panels: [], needle: "", picking: false, generation: 0, back: [], host: undefined, hosts: [] };
 let touched = 0, hurry = 0;
@@ -114,7 +114,7 @@ function wanted() {
   };
   if (state.board) for (const metric of BOARDS[state.board]) state.series.filter((s) => s.metric === `wslgpud_${metric}`).forEach(add);
   else for (const name of state.chosen) state.series.filter((s) => s.name === name).forEach(add);
-  return [...metrics.values()].slice(0, MOST_CHARTS);
+  return [...metrics.values()].slice(0, MAX_CHARTS);
 }
 
 /** Fetch the visible range; the old drawing stays, stretched, until it arrives. */
@@ -133,7 +133,7 @@ async function load(ctx, quietly = false) {
   ctx.render();
   const points = Math.max(200, Math.min(1200, Math.round(innerWidth / (groups.length > 1 && innerWidth > 1280 ? 2 : 1))));
   const answers = await Promise.all(groups.map(async (group) => {
-    const series = group.slice(0, MOST_PER_CHART).map((s) => s.name);
+    const series = group.slice(0, MAX_PER_CHART).map((s) => s.name);
     try {
       const { document } = await get("range", { series, start: from, end: to, points, host: state.host });
       return panelOf(document, group, to);
@@ -166,7 +166,7 @@ function panelOf(answer, group, until) {
       mean: known.reduce((a, b) => a + b, 0) / known.length,
       least: Math.min(...(one.min ?? known)), most: Math.max(...(one.max ?? known)) };
   });
-  return { metric, unit, help, rate, step: answer.step, tier: answer.tier, series, data: joined(tables), cut: Math.max(0, group.length - MOST_PER_CHART) };
+  return { metric, unit, help, rate, step: answer.step, tier: answer.tier, series, data: joined(tables), cut: Math.max(0, group.length - MAX_PER_CHART) };
 }
 
 /** Labels equal in all series distinguish nothing; the uuid is dropped where the index is present. */
@@ -197,7 +197,7 @@ function chartCard(panel) {
     has ? table(name, [column(t("Series")), [t("Min"), t("Mean"), t("Max"), t("Latest")].map((text) => column(text, "num"))],
       panel.series.map((s, n) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `swatch l${(n % LINES) + 1}` }), named(s.name)),
         [s.least, s.mean, s.most, s.last].map((value) => h("td", { class: "num" }, s.known ? amount(value, panel.unit, panel.rate) : "–"))))) : null,
-    panel.cut ? h("p", { class: "dim small" }, t("Only the first {n} series are drawn.", { n: MOST_PER_CHART })) : null);
+    panel.cut ? h("p", { class: "dim small" }, t("Only the first {n} series are drawn.", { n: MAX_PER_CHART })) : null);
 }
 
 function draw(ctx, panel) {
@@ -250,7 +250,7 @@ function extent(low, high, unit) {
 
 function zoom(ctx, from, to, keep = true) {
   const now = nowOf(ctx);
-  const span = Math.min(TEN_YEARS, Math.max(LEAST_SPAN, to - from));
+  const span = Math.min(TEN_YEARS, Math.max(MIN_SPAN, to - from));
   const middle = (from + to) / 2;
   if (keep) state.back.push({ from: state.from, to: state.to, last: state.last });
   Object.assign(state, { from: middle - span / 2, to: middle + span / 2, last: 0 });
@@ -272,7 +272,7 @@ const zoomBy = (ctx, factor) => {
   const half = (factor * (state.to - state.from)) / 2;
   // A range ending now keeps following the present.
   const [from, to] = state.last ? [state.to - 2 * half, state.to] : [(state.from + state.to) / 2 - half, (state.from + state.to) / 2 + half];
-  if (state.last) lastSpan(ctx, Math.max(LEAST_SPAN, to - from));
+  if (state.last) lastSpan(ctx, Math.max(MIN_SPAN, to - from));
   else zoom(ctx, from, to);
 };
 
@@ -343,7 +343,7 @@ function picker(ctx) {
     h("summary", {}, t("Choose series"), h("span", { class: "dim small" }, ` ${current.size}`)),
     state.picking ? [h("input", { type: "search", id: "series-filter", "aria-label": t("Search all series"), placeholder: t("Search all series"), value: state.needle,
       oninput: (event) => { state.needle = event.target.value; ctx.render(); } }),
-    all.length ? h("div", { class: "picker", tabindex: 0, role: "group", "aria-label": t("Series") }, all.slice(0, MOST_FOUND).map((s) => h("label", { "data-key": s.name, title: s.help, translate: "no" },
+    all.length ? h("div", { class: "picker", tabindex: 0, role: "group", "aria-label": t("Series") }, all.slice(0, MAX_FOUND).map((s) => h("label", { "data-key": s.name, title: s.help, translate: "no" },
       h("input", { type: "checkbox", checked: current.has(s.name), onchange: () => toggle(s.name) }), seriesWords(s.name)))) : empty(t("No match."))] : null);
 }
 

@@ -12,7 +12,7 @@ import { NIGHT } from "./stress.js";
 
 const PAST = 900, VITALS = 600;
 /** Further cgroups are only in the history: a machine may have hundreds. */
-const MOST_RESOURCES = 12;
+const MAX_RESOURCES = 12;
 
 const seeded = new Set();
 
@@ -99,7 +99,7 @@ function nights({ stress }) {
 /** The verdict's subject comes first, then the worst: neither may be among those left out. */
 function shownForecasts({ forecasts = [], verdict }) {
   const rank = (f) => (f.resource === verdict?.subject ? LEVELS.length : LEVELS.indexOf(f.level));
-  return [...forecasts].sort((a, b) => rank(b) - rank(a)).slice(0, MOST_RESOURCES);
+  return [...forecasts].sort((a, b) => rank(b) - rank(a)).slice(0, MAX_RESOURCES);
 }
 
 /** An outdated verdict only says how things stood. */
@@ -138,8 +138,9 @@ function resource(ctx, f) {
   const jobs = (status.held ?? []).filter((job) => job.resource === f.resource).map((job) => job.job);
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
     h("div", { class: "head" }, h("h2", { title: f.resource.startsWith("cgroup:") ? f.resource.slice(7) : null }, f.name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null),
-      held(f) ? chip("unknown", t("{time} old", { time: duration(f.age_seconds) })) : chip(f.level)),
-    h("p", { class: "big" }, h("strong", {}, left), h("span", { class: "dim" }, t("left of {all}", { all })), held(f) ? null : h("span", { class: "outlook" }, f.outlook)),
+      chip(f.level)),
+    h("p", { class: ["big", blind(f) ? "dim" : ""] }, h("strong", {}, left), h("span", { class: "dim" }, blind(f) ? t("were left of {all}", { all }) : t("left of {all}", { all })),
+      h("span", { class: "outlook" }, f.outlook)),
     f.who ? h("p", { class: "small", translate: "no" }, f.who) : null,
     bar(f, status, gpu),
     h("p", { class: "dim small axis" }, t("left, over time")),
@@ -150,12 +151,11 @@ function resource(ctx, f) {
       Math.abs(rate) >= 2 ** 20 / 60 && !full && !jobs.length && !/[+−]/.test(f.outlook) ? fact(t("change of use"), speed(rate)) : null,
       full || jobs.length ? null : chance(f),
       f.capacity_learned ? fact(t("actual limit"), label("learned", f.capacity_learned)) : null),
-    jobs.map((job) => h("p", { class: "small" }, ["resume", "stop"].map((what) => [command(`sudo wslgpud brake ${what} ${job}`), " "]))),
-    held(f) ? h("p", { class: "dim small" }, t("No new sample of this memory for {time}.", { time: duration(f.age_seconds) })) : null);
+    jobs.map((job) => h("p", { class: "small" }, ["resume", "stop"].map((what) => [command(`sudo wslgpud brake ${what} ${job}`), " "]))));
 }
 
-/** No new value for this memory for more than a tick or two: the one shown is old. */
-const held = (f) => f.age_seconds > 5;
+/** The source of this memory is late: the figures are the last known ones. */
+const blind = (f) => f.cause === "blind";
 
 function bar(f, status, gpu) {
   const { ram, swap } = status;
@@ -241,7 +241,7 @@ const seriesOf = (sample, vital) => sample.all(vital.metric)
 
 /** Add a sample to the curves; `before` is the previous one. */
 export function remember(recent, sample, before) {
-  for (const f of shownForecasts(sample.status)) if (!held(f)) recent.add(`headroom ${f.resource}`, sample.wall, f.headroom_bytes);
+  for (const f of shownForecasts(sample.status)) if (!blind(f)) recent.add(`headroom ${f.resource}`, sample.wall, f.headroom_bytes);
   for (const vital of VITAL) {
     const now = seriesOf(sample, vital);
     const seconds = before ? sample.wall - before.wall : 0;
@@ -253,6 +253,14 @@ export function remember(recent, sample, before) {
   }
 }
 
+/** The names of these resources' curves. One that is blind has none in the sample, but what was recorded before. */
+async function recorded(sample, resources) {
+  const now = sample.all("headroom_bytes");
+  const all = resources.every((r) => now.some(({ labels }) => labels.resource === r));
+  const known = all ? now : (await get("series", { match: "wslgpud_headroom_bytes*" })).document.series;
+  return known.filter(({ labels }) => resources.includes(labels.resource)).map(({ name }) => name);
+}
+
 /** Ask once for the minutes before the page was opened. */
 function seed(ctx) {
   const { sample, recent } = ctx;
@@ -260,13 +268,10 @@ function seed(ctx) {
   const wanted = shownForecasts(sample.status).map((f) => f.resource).filter((r) => !seeded.has(r));
   if (wanted.length) {
     wanted.forEach((r) => seeded.add(r));
-    const names = wanted.flatMap((r) => sample.all("headroom_bytes").filter((one) => one.labels.resource === r).map((one) => one.name));
-    if (names.length) {
-      get("range", { series: names, start: end - PAST, end, step: 5 }).then(({ document }) => {
-        for (const { labels, time, value } of document.series) recent.seed(`headroom ${labels.resource}`, time.map((wall, n) => [wall, value[n]]));
-        ctx.render();
-      }, () => {}); // a database that cannot be read just now: the live points come all the same
-    }
+    recorded(sample, wanted).then((series) => series.length ? get("range", { series, start: end - PAST, end, step: 5 }) : null).then((answer) => {
+      for (const { labels, time, value } of answer?.document.series ?? []) recent.seed(`headroom ${labels.resource}`, time.map((wall, n) => [wall, value[n]]));
+      ctx.render();
+    }, () => {}); // a database that cannot be read just now: the live points come all the same
   }
   for (const vital of VITAL) {
     const names = seriesOf(sample, vital).map((one) => one.name);

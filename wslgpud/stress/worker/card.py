@@ -23,7 +23,7 @@ MIB = 1 << 20
 #: work between two checks for others: at most 8 x 20 ms on memory behind PCIe
 GROUP_BYTES = 2048 * MIB
 #: bad chunks examined, and words reported of each
-MOST_ERRORS = 32
+MAX_ERRORS = 32
 #: Ways to find a chunk's minimum and maximum in one read: the type and the number of rows, all equally exact. Which is
 #: fastest depends on the card and on torch.
 FORMS = ((torch.int64, 1), (torch.int64, 1024), (torch.int32, 1), (torch.int32, 1024))
@@ -159,7 +159,7 @@ class CardMemory:
                 phase=self.phase,
                 free=self.free_bytes(),
                 stats={name: stats.get(name, 0) for name in (*sizes, "num_alloc_retries", "num_ooms")},
-                segments=sorted(segments.items(), reverse=True)[:MOST_ERRORS],
+                segments=sorted(segments.items(), reverse=True)[:MAX_ERRORS],
             )
         return first_line(error)
 

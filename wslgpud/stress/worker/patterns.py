@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .card import MOST_ERRORS, CardMemory, Work, filled, inverted, signed
+from .card import MAX_ERRORS, CardMemory, Work, filled, inverted, signed
 
 #: 8-byte words in one row of a chunk; varying patterns vary by row and column
 ROW_WORDS = 1 << 17
 #: how often a bad chunk is diagnosed, and how many of its wrong words are examined
-MOST_LOOKS, MOST_PLACES = 4, 4096
+MAX_LOOKS, MAX_PLACES = 4, 4096
 #: how much of a bad chunk is examined at a time: temporaries fit into the scratch
 PART_WORDS = 1 << 18
 #: passes of each pattern over all memory, for the progress (modulo: per offset)
@@ -210,12 +210,12 @@ class Patterns:
         count = 0
         for number, part in enumerate(x.split(PART_WORDS)):
             wrong = (part != word).nonzero().flatten()
-            if count < MOST_PLACES:
-                places.append(wrong[:MOST_PLACES] + number * PART_WORDS)
+            if count < MAX_PLACES:
+                places.append(wrong[:MAX_PLACES] + number * PART_WORDS)
             count += wrong.numel()
             worker.look()
-        place = torch.cat(places)[:MOST_PLACES]
-        told = worker.reports[index] >= MOST_LOOKS or worker.reports.total() >= MOST_ERRORS
+        place = torch.cat(places)[:MAX_PLACES]
+        told = worker.reports[index] >= MAX_LOOKS or worker.reports.total() >= MAX_ERRORS
         if not count or told:  # a transient read error, or reported often enough
             x.fill_(word)
             nothing: dict[str, Any] = {"samples": [], "bits": {}, "flips": {}}
@@ -233,10 +233,10 @@ class Patterns:
             stuck |= self._read_again(x, place) ^ value
         x[place] = word
         names = ("expected", "got", "again", "stuck")
-        rows = zip(*(found[:MOST_ERRORS].tolist() for found in (expected, seen, again, stuck)), strict=True)
+        rows = zip(*(found[:MAX_ERRORS].tolist() for found in (expected, seen, again, stuck)), strict=True)
         samples = [
             {"word": at} | {name: f"{word & ((1 << 64) - 1):016x}" for name, word in zip(names, row, strict=True)}
-            for at, row in zip(place[:MOST_ERRORS].tolist(), rows, strict=True)
+            for at, row in zip(place[:MAX_ERRORS].tolist(), rows, strict=True)
         ]
         for sample in samples[:4] if self.name == "address" else ():
             sample["belongs"] = self._home(int(sample["got"], 16))

@@ -1,0 +1,59 @@
+"""Of a GGUF file llama.cpp itself is asked, where it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wslgpud.advise.fit import llama
+from wslgpud.advise.fit.plan import CONTEXT_BYTES, Plan
+
+#: as in https://github.com/ggml-org/llama.cpp/pull/22171
+PRINTED = "CUDA0 7401 814 517 \nhost 1280 0 154 \n"
+
+
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int = 0) -> Path:
+    program = folder / llama.PROGRAM
+    program.write_text(f"#!/bin/sh\necho \"$@\" >'{folder}/words'\ncat <<'END'\n{text}\nEND\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(llama, "program", lambda _: str(program))
+    return folder / "words"
+
+
+def test_its_own_arithmetic_counts_for_all_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = installed(tmp_path, monkeypatch, PRINTED)
+    found = llama.asked(Path("/models/some.gguf"), Plan(batch=4, context=8192))
+
+    assert found.parts == {
+        "weights": 7401 << 20,
+        "keys and values": 814 << 20,
+        "activations": 517 << 20,
+        "CUDA itself": CONTEXT_BYTES,
+    }
+    assert words.read_text().split() == ["--model", "/models/some.gguf", "--ctx-size", "32768", "--fit-print", "on"]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "why"),
+    [
+        ("", 0, "exit status 0"),
+        ("host 1 2 3", 0, "exit status 0"),
+        (PRINTED, 1, "exit status 1"),
+        ("CUDA0 lots", 0, "0"),
+    ],
+)
+def test_an_answer_that_is_none_is_not_believed_and_says_why(
+    text: str, status: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch, text, status)
+
+    with pytest.raises(llama.NoAnswer, match=f"{llama.PROGRAM}: .*{why}"):
+        llama.asked(Path("x.gguf"), Plan())
+
+
+def test_where_it_is_not_installed_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "program", lambda _: None)
+
+    with pytest.raises(llama.NoAnswer, match="is not installed"):
+        llama.asked(Path("x.gguf"), Plan())

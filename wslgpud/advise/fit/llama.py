@@ -1,0 +1,47 @@
+"""Asks llama.cpp how much memory a GGUF file takes: ``llama-fit-params`` prints its own arithmetic.
+
+https://github.com/ggml-org/llama.cpp/pull/22171: a line per device, of MiB of the model, the context and the compute
+buffers; the last line is the host's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from wslgpud.advise.fit.plan import CONTEXT_BYTES, Estimate, Plan
+from wslgpud.security.run_as import Command, program, run
+from wslgpud.words import MessageError, cause, say, template
+
+PROGRAM = "llama-fit-params"
+_SECONDS = 60.0
+_ROW = re.compile(r"^(\S{1,40}) (\d{1,9}) (\d{1,9}) (\d{1,9}) *$", re.MULTILINE)
+
+
+class NoAnswer(MessageError):
+    """llama.cpp did not say; the message says why."""
+
+
+def asked(file: Path, plan: Plan) -> Estimate:
+    """Return what llama.cpp says. Raises NoAnswer: it is not installed, or did not say."""
+    if (path := program(PROGRAM)) is None:
+        raise NoAnswer("{program} is not installed", program=PROGRAM)
+    words = [path, "--model", str(file), "--ctx-size", str(plan.batch * plan.context), "--fit-print", "on"]
+    try:
+        status, output, complaints = run(Command(words, dict(os.environ), None), _SECONDS)
+    except OSError as error:  # a TimeoutError, too
+        raise NoAnswer("{program}: {why}", program=PROGRAM, why=cause(error)) from error
+    rows = [row for row in _ROW.findall(output) if row[0].lower() != "host"]
+    if status or not rows:
+        why = next(reversed(complaints.strip().splitlines()), "") or say("exit status {status}", status=status)
+        raise NoAnswer("{program}: {why}", program=PROGRAM, why=why)
+    model, context, compute = (sum(int(row[column]) for row in rows) << 20 for column in (1, 2, 3))
+    return Estimate(
+        {
+            template("weights"): model,
+            template("keys and values"): context,
+            template("activations"): compute,
+            template("CUDA itself"): CONTEXT_BYTES,
+        }
+    )

@@ -1,0 +1,212 @@
+"""Builds the model that a job names, and a batch for it: with the user's torch, transformers, torchvision, timm."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Job = dict[str, Any]
+
+#: Where a configuration names no class: the first of these that knows its type.
+_AUTO = (
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForImageTextToText",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForImageClassification",
+    "AutoModelForSemanticSegmentation",
+    "AutoModelForAudioClassification",
+    "AutoModel",
+)
+#: ten seconds at 16 kHz
+_SAMPLES, _CLASSES = 160_000, 1000
+
+
+class Refused(Exception):
+    """A job that cannot be traced; the text says why."""
+
+
+class Built(NamedTuple):
+    """A model on the device and the arguments of a call of it."""
+
+    model: Any
+    batch: dict[str, Any] | tuple[Any, ...]
+    #: a model of transformers that continues a text
+    generates: bool = False
+    pipeline: Any = None
+
+
+def dtype_of(torch: Any, precision: str) -> Any:
+    """Return the format of the weights."""
+    if precision == "fp16":
+        return torch.float16
+    return torch.float32 if precision in ("fp32", "mixed") else torch.bfloat16
+
+
+def built(torch: Any, job: Job, device: str) -> Built:
+    """Return the model of a job, with weights of its precision. Raises Refused."""
+    source, _, name = job["model"].partition(":")
+    if source in ("config", "pipeline"):
+        usual, dtype = torch.get_default_dtype(), dtype_of(torch, job["precision"])
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.device(device):
+                if source == "config":
+                    return _of_transformers(torch, job, json.loads(name), device)
+                from .pipelines import Pipeline
+
+                pipeline = Pipeline(torch, json.loads(name), job, dtype)
+                return Built(pipeline.model, (), pipeline=pipeline)
+        finally:
+            torch.set_default_dtype(usual)
+    made = _named(source, name, job)
+    model, batch = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(model, torch.nn.Module):
+        raise Refused(f"{job['model']} returned a {type(model).__name__}, no torch.nn.Module")
+    dtype = dtype_of(torch, job["precision"])
+    model = model.to(device=device, dtype=dtype)
+    if batch is None:
+        if not job["input"]:
+            raise Refused("a model of one's own needs --input, or a function that returns model and batch")
+        batch = torch.randn(job["batch"], *job["input"], device=device)
+    if not isinstance(batch, dict):
+        batch = dict(enumerate(batch if isinstance(batch, (list, tuple)) else (batch,)))
+
+    def there(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(device, dtype if value.is_floating_point() else None)
+
+    placed = {key: there(value) for key, value in batch.items()}
+    return Built(model, tuple(placed.values()) if 0 in placed else placed)
+
+
+def _named(source: str, name: str, job: Job) -> Any:
+    if source == "torchvision":
+        import torchvision
+
+        builder = torchvision.models.get_model_builder(name)
+        more = {"weights_backbone": None} if "weights_backbone" in inspect.signature(builder).parameters else {}
+        return builder(weights=None, **more)
+    if source == "timm":
+        import timm
+
+        return timm.create_model(name, pretrained=False)
+    path = Path(source).resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise Refused(f"{source} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    make = getattr(module, name, None)
+    if not callable(make):
+        raise Refused(f"{source} has no function {name}")
+    return make(batch=job["batch"]) if "batch" in inspect.signature(make).parameters else make()
+
+
+def _of_transformers(torch: Any, job: Job, document: Job, device: str) -> Built:
+    import transformers
+
+    document = {k: v for k, v in document.items() if k not in ("dtype", "torch_dtype", "quantization_config")}
+    kind, known = document.pop("model_type", ""), transformers.CONFIG_MAPPING
+    if kind not in known:
+        raise Refused(f"transformers {transformers.__version__} does not know the model_type {kind or '(none)'}")
+    config = known[kind](**document)
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and longest < job["context"]:
+        raise Refused(f"the model has {longest} positions, fewer than a context of {job['context']}")
+    model = _class_of(transformers, config, document)(config)
+    model.tie_weights()  # which comes with initial values
+    if job["checkpointing"]:
+        model.config.use_cache = False
+        model.gradient_checkpointing_enable()
+    if job["mode"] == "lora":
+        if job["precision"] in ("int4", "int8"):
+            _widen(torch, model)
+        model = _with_adapters(model, job)
+    return Built(model, _batch(torch, model, config, job, device), model.can_generate())
+
+
+def _class_of(transformers: Any, config: Any, document: Job) -> Any:
+    for name in document.get("architectures") or ():
+        if isinstance(name, str) and hasattr(transformers, name):
+            return getattr(transformers, name)._from_config
+    for name in _AUTO:
+        auto = getattr(transformers, name, None)
+        seq2seq = "Seq2Seq" in name
+        if auto is not None and type(config) in auto._model_mapping and (not seq2seq or config.is_encoder_decoder):
+            return auto.from_config
+    raise Refused(f"transformers has no model of the type {config.model_type}")
+
+
+def _widen(torch: Any, model: Any) -> None:
+    """Leave only matrices in 16 bits, as ``prepare_model_for_kbit_training`` of peft does (peft#816).
+
+    What lies between them then has 32 bits, and each packed matrix converts what it gets and gives.
+    """
+    head, wide = model.get_output_embeddings(), dict[int, Any]()
+    for module in model.modules():
+        if not isinstance(module, torch.nn.Linear) or module is head:
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                made = wide.setdefault(id(parameter), torch.nn.Parameter(parameter.detach().float()))
+                wide[id(made)] = made  # the head may be the embeddings
+                setattr(module, name, made)
+        else:
+            module.register_forward_pre_hook(lambda own, given: (given[0].to(own.weight.dtype), *given[1:]))
+            module.register_forward_hook(lambda _, __, out: out.float())
+
+
+def _with_adapters(model: Any, job: Job) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    if job["checkpointing"]:
+        model.enable_input_require_grads()
+    targets: Any = "all-linear" if job["targets"] == "all" else None
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if targets is None and {"q_proj", "v_proj"} <= names:
+        targets = ["q_proj", "v_proj"]
+    return get_peft_model(model, LoraConfig(r=job["rank"], target_modules=targets))
+
+
+def _batch(torch: Any, model: Any, config: Any, job: Job, device: str) -> dict[str, Any]:
+    count, learns = job["batch"], job["mode"] != "inference"
+    accepted = inspect.signature(model.get_base_model().forward if hasattr(model, "get_base_model") else model.forward)
+    words = {"device": device, "dtype": torch.int64}
+    name = model.main_input_name
+    if name == "input_ids":
+        ids = torch.ones(count, job["context"], **words)
+        batch = {name: ids}
+        labels = ids
+        if config.is_encoder_decoder:
+            batch["decoder_input_ids"] = torch.ones(count, job["context"] if learns else 1, **words)
+    elif name == "pixel_values":
+        inner = getattr(config, "vision_config", config)
+        side = getattr(inner, "image_size", None) or 224
+        height, width = side if isinstance(side, (list, tuple)) else (side, side)
+        channels, height, width = job["input"] or (getattr(inner, "num_channels", 3), height, width)
+        batch = {name: torch.randn(count, channels, height, width, device=device)}
+        labels = torch.ones(count, **words)
+        if "Segmentation" in type(model).__name__:
+            labels = torch.ones(count, height, width, **words)
+    elif name == "input_features":
+        batch = {name: torch.randn(count, getattr(config, "num_mel_bins", 80), 3000, device=device)}
+        labels = torch.ones(count, min(job["context"], 448), **words)
+        if config.is_encoder_decoder:
+            batch["decoder_input_ids"] = torch.ones(count, labels.shape[1] if learns else 1, **words)
+    elif name == "input_values":
+        bands = (config.max_length, config.num_mel_bins) if hasattr(config, "max_length") else (_SAMPLES,)
+        batch = {name: torch.randn(count, *bands, device=device)}
+        labels = torch.ones(count, **words)
+    else:
+        raise Refused(f"the model takes {name}, which is not known here")
+    if learns and "labels" in accepted.parameters:
+        batch["labels"] = labels
+    own = next(model.parameters()).dtype
+    return {k: v.to(own) if v.is_floating_point() else v for k, v in batch.items()}

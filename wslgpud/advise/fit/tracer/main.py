@@ -1,0 +1,278 @@
+"""Prints how storages of tensors come and go while a model trains or answers; its weights are never there.
+
+The job comes as one line of JSON on standard input. Each line of output is a JSON value: a text names what the
+following memory is for, a number above 0 is a storage of so many bytes that appears, a number up to 0 the end of the
+storage with that place (-2: the third one). The last line is an object: ``parameters``, ``torch``, or ``error``.
+
+FakeTensorMode runs each operation on shapes alone, a TorchDispatchMode above it sees what each returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from .build import Built, Job, Refused, built
+from .quantized import Packed
+from .steps import Stage, run
+from .workspaces import Extra, Workspaces
+
+CUDA = "CUDA itself"
+_MULTIPLY = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv")
+#: cuBLAS's workspace where it is not measured: 4 x 8 MiB, as on Hopper; other cards take less
+_CUBLAS_BYTES = 32 << 20
+
+
+class Printer:
+    """Numbers storages as they appear."""
+
+    def __init__(self, write: Any) -> None:
+        self._write, self._places, self._count, self.purpose = write, dict[int, int](), 0, ""
+
+    def phase(self, name: str) -> None:
+        if name != self.purpose:
+            self._write(f'"{name}"\n')
+            self.purpose = name
+
+    def saw(self, storage: Any, size: int) -> None:
+        key = storage._cdata
+        if size and key not in self._places:
+            self._places[key] = self._take(size)
+            weakref.finalize(storage, self.gone, storage._cdata).atexit = False
+
+    def repeat(self, extra: Extra, results: list[Any]) -> None:
+        """The blocks of an operation; those that stay are its results."""
+        places = dict[int, int]()
+        for block, size in extra.steps:
+            if not size:
+                self._write(f"{-places[block]}\n")
+            elif block in extra.results and (storage := results[extra.results[block]]) is not None:
+                self.saw(storage, size)
+            else:
+                places[block] = self._take(size)
+
+    def gone(self, key: int) -> None:
+        if key in self._places:
+            self._write(f"{-self._places.pop(key)}\n")
+
+    def unload(self, keys: list[int]) -> None:
+        """These storages move to RAM, and the cache is emptied."""
+        for key in keys:
+            self.gone(key)
+        if keys:
+            self.phase("emptied")
+
+    def passing(self, size: int) -> None:
+        """A block that is there for a moment."""
+        if size:
+            self._write(f"{-self._take(size)}\n")
+
+    def staying(self, size: int) -> None:
+        if size:
+            self._take(size)
+
+    def _take(self, size: int) -> int:
+        self._write(f"{size}\n")
+        self._count += 1
+        return self._count - 1
+
+
+def _mover(torch: Any) -> Any:
+    """Return a Module._apply() that does not swap parameters, as FakeTensorMode still refers to them."""
+
+    def moved(self: Any, change: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - as torch has it
+        new: dict[int, Any] = {}
+        for module in self.modules() if recurse else [self]:
+            for held in (module._parameters, module._buffers):
+                for name, tensor in held.items():
+                    if tensor is None:
+                        continue
+                    if id(tensor) not in new:
+                        there = change(tensor.detach())
+                        learns = tensor.requires_grad
+                        parameter = isinstance(tensor, torch.nn.Parameter)
+                        new[id(tensor)] = torch.nn.Parameter(there, requires_grad=learns) if parameter else there
+                    held[name] = new[id(tensor)]
+        return self
+
+    return moved
+
+
+@contextlib.contextmanager
+def _without_values(torch: Any) -> Iterator[None]:
+    """Skip initial values: they would take long, and memory."""
+    kept = {name: getattr(torch.nn.init, name) for name in dir(torch.nn.init) if name.endswith("_")}
+    kept = {name: value for name, value in kept.items() if not name.startswith("_") and callable(value)}
+
+    def same(tensor: Any, *_: Any, **__: Any) -> Any:
+        return tensor
+
+    # Before a module of theirs can keep the original.
+    for name in kept:
+        setattr(torch.nn.init, name, same)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, AttributeError):
+            from transformers.initialization import no_init_weights
+
+            stack.enter_context(no_init_weights())
+        try:
+            yield
+        finally:
+            for name, value in kept.items():
+                setattr(torch.nn.init, name, value)
+
+
+def run_by_data(torch: Any, func: Any, args: Any, purpose: str) -> Any:
+    """Return the result of an operation whose size depends on data, at its largest; None: it does not."""
+    name = func.name().partition(".")[0]
+    if name == "aten::_local_scalar_dense" and purpose == "optimizer" and args[0].is_floating_point():
+        return 1.0  # a norm that scales a step
+    if name == "aten::nonzero":
+        return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
+    masks = [
+        each
+        for each in (args[1] if name in ("aten::index", "aten::index_put", "aten::index_put_") else ())
+        if each is not None and each.dtype in (torch.bool, torch.uint8)
+    ]
+    if not masks:
+        return None
+    if name == "aten::index":
+        whole = len(masks) == len(args[1])
+        return args[0].new_empty((masks[0].numel(), *args[0].shape[masks[0].dim() :])) if whole else None
+    return args[0] if name == "aten::index_put_" else args[0].clone()
+
+
+def built_on_shapes(torch: Any, job: Job, device: str, mode: Any) -> Built:
+    """Return a job's model without memory. Small sums on the processor, such as the widths of layers, are real."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    class OffCard(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by mypy
+        """What a model's own code puts on the card is not there either."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            on_card = torch.device(kwargs.get("device") or "cpu").type == "cuda"
+            with mode if on_card else contextlib.nullcontext():
+                return func(*args, **kwargs)
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+
+    with _without_values(torch), OffCard():
+        made = built(torch, job, "meta")
+    with mode:
+        made.model._apply(placed)
+        return made._replace(batch=tree_map(placed, made.batch))
+
+
+def _drop_as_on_a_card(torch: Any) -> None:
+    """Have the processor keep a byte for each number that may be dropped, and no scores of attention, as cards do."""
+    functional, attention = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
+
+    def attended(query: Any, key: Any, value: Any, attn_mask: Any = None, _: float = 0.0, **more: Any) -> Any:
+        more.pop("dropout_p", None)
+        return attention(query, key, value, attn_mask, **more)
+
+    def dropped(value: Any, p: float = 0.5, training: Any = True, inplace: Any = False) -> Any:  # noqa: FBT002 - as torch
+        return torch.native_dropout(value, p, True)[0] if training and p and not inplace else value
+
+    functional.scaled_dot_product_attention, functional.dropout = attended, dropped
+
+
+def _watch(torch: Any, device: str, printer: Printer, workspaces: Workspaces, packed: Packed) -> Any:
+    """Return the mode that sees what each operation returns."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    measured, waiting = workspaces.cublas_bytes(), {"activations", "gradients"}
+    cublas = _CUBLAS_BYTES if measured is None else measured
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by mypy
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = run_by_data(torch, func, args, printer.purpose)
+            out = func(*args, **(kwargs or {})) if out is None else out
+            printer.passing(packed.unpacked_bytes(torch, func, args))
+            results = [
+                each.untyped_storage() if isinstance(each, FakeTensor) and each.device.type == device else None
+                for each in tree_leaves(out)
+            ]
+            if extra := workspaces.of(func, args, kwargs or {}):
+                printer.repeat(extra, results)
+            for storage in results:
+                if storage is not None:
+                    printer.saw(storage, storage.nbytes())
+            # cuBLAS makes a workspace for each thread that multiplies: ours, and that of the backward pass.
+            if (purpose := printer.purpose) in waiting and func.name().partition(".")[0] in _MULTIPLY:
+                waiting.remove(purpose)
+                printer.phase(CUDA)
+                printer.staying(cublas)
+                printer.phase(purpose)
+            return out
+
+    return Watch()
+
+
+def traced(torch: Any, job: Job, device: str, printer: Printer) -> tuple[Built, Workspaces]:
+    """Run a job on shapes alone; return its model. Raises Refused, and whatever torch and the model raise."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    torch.nn.Module._apply = _mover(torch)
+    # It compares values. A square mask is a causal one nearly always.
+    torch.nn.modules.transformer._detect_is_causal_mask = lambda mask, *_: mask is not None and mask.dim() == 2
+    if device == "cpu":
+        _drop_as_on_a_card(torch)
+    workspaces = Workspaces(torch, job.get("measure_bytes") or 0)
+    # A kernel without a rule of its sizes would run for real.
+    mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+    # Loading is not watched: weights are as they are when it is done.
+    made = built_on_shapes(torch, job, device, mode)
+    packed = Packed(torch, made.pipeline.packed() if made.pipeline else [made.model], job)
+
+    def load(tensors: Any) -> list[int]:
+        storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type == device]
+        for storage in storages:
+            printer.saw(storage, storage.nbytes() if (size := packed.size(storage)) is None else size)
+        return [storage._cdata for storage in storages]
+
+    # Layers are left out at random (layerdrop): here, none is.
+    random = torch.rand
+    torch.rand = lambda *size, **more: torch.tensor(0.5) if size in ((), ([],), ((),)) else random(*size, **more)
+    with mode, _watch(torch, device, printer, workspaces, packed):
+        run(made, Stage(torch, job, device, printer.phase, load, printer.unload))
+    return made, workspaces
+
+
+def main() -> None:
+    """Trace the job on standard input."""
+    job = json.loads(sys.stdin.readline())
+    if job.get("memory_bytes"):
+        resource.setrlimit(resource.RLIMIT_DATA, (job["memory_bytes"],) * 2)
+    # What a user's code prints must not look like a line of ours.
+    write, sys.stdout, output = sys.stdout.write, sys.stderr, sys.stdout
+    os.environ["PYTORCH_JIT"] = "0"  # a compiled function would run on memory that is not there
+    try:
+        import torch
+
+        # Without leave to measure, the card is not touched: a backward pass on its device would open it.
+        made, workspaces = traced(torch, job, "cuda" if job.get("measure_bytes") else "cpu", Printer(write))
+        count = sum(p.numel() for p in made.model.parameters())
+        last = {"parameters": count, "torch": torch.__version__, "unmeasured": workspaces.unmeasured}
+    except BaseException as error:  # noqa: BLE001 - a user's code may raise anything, and the parent must hear of it
+        lines = str(error).strip().splitlines()
+        last = {"error": type(error).__name__, "why": "" if not lines else lines[0][:500]}
+        if isinstance(error, Refused):
+            last["error"] = "Refused"
+    write(json.dumps(last) + "\n")
+    output.flush()
+    # Storages end with the interpreter, which is of no interest.
+    os._exit(0)

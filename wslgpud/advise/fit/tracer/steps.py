@@ -1,0 +1,156 @@
+"""Two training steps, or a prompt and some answers, as a program would run them."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from .build import Built, Job, Refused
+
+#: answers after which the cache's gaps have stopped growing
+_ANSWERS = 8
+
+
+class Stage(NamedTuple):
+    """What a job runs on.
+
+    ``phase`` hears what the memory is now taken for, ``load`` and ``unload`` which tensors are on the card.
+    """
+
+    torch: Any
+    job: Job
+    device: str
+    phase: Callable[[str], object]
+    load: Callable[[Any], list[int]]
+    unload: Callable[[list[int]], object]
+
+
+def run(built: Built, stage: Stage) -> None:
+    """Run the job on a model. Raises Refused."""
+    if built.pipeline:
+        built.pipeline.run(stage)
+        return
+    stage.phase("weights")
+    stage.load(held(built.model))
+    stage.phase("activations")
+    stage.load(_tensors(stage.torch, built.batch))
+    if stage.job["mode"] == "inference":
+        with stage.torch.no_grad():
+            _answer(built, stage)
+    else:
+        train(built.model, lambda: _loss(stage.torch, _called(built.model, built.batch)), stage)
+
+
+def held(model: Any) -> list[Any]:
+    """Return a model's tensors."""
+    return [*model.parameters(), *model.buffers()]
+
+
+def train(model: Any, loss_of: Callable[[], Any], stage: Stage) -> None:
+    """Run two training steps."""
+    torch, job, _, phase, *_ = stage
+    model.train()
+    optimizer = _optimizer(torch, job["optimizer"], [p for p in model.parameters() if p.requires_grad])
+    mixed = torch.autocast(stage.device, torch.bfloat16) if job["precision"] == "mixed" else contextlib.nullcontext()
+    for _ in range(2):  # the optimizer's states are there from the second step on
+        phase("activations")
+        with mixed:
+            loss = loss_of()
+        phase("gradients")
+        loss.backward()
+        phase("optimizer")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        del loss
+
+
+def _optimizer(torch: Any, name: str, learning: list[Any]) -> Any:
+    # torch chooses foreach only for plain tensors, which those without memory are not.
+    foreach: dict[str, Any] = {"foreach": True}
+    if name == "adamw":
+        return torch.optim.AdamW(learning, lr=1e-5, **foreach)
+    if name == "adamw-fused":
+        return torch.optim.AdamW(learning, lr=1e-5, fused=True)
+    if name == "adamw8bit":
+        return _InBytes(torch, learning)
+    if name == "adafactor":
+        return torch.optim.Adafactor(learning, lr=1e-5)
+    return torch.optim.SGD(learning, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, **foreach)
+
+
+class _InBytes:
+    """8-bit AdamW: a byte per moment, and 4 for each block of 256 (arXiv:2110.02861); bitsandbytes needs a card."""
+
+    def __init__(self, torch: Any, learning: list[Any]) -> None:
+        self._torch, self._learning, self._moments = torch, learning, list[Any]()
+
+    def step(self) -> None:
+        """Make the moments with the first step."""
+        for parameter in self._learning if not self._moments else ():
+            count = parameter.numel()
+            sizes = (count, count, 4 * -(-count // 256), 4 * -(-count // 256))
+            new = (self._torch.empty(size, dtype=self._torch.uint8, device=parameter.device) for size in sizes)
+            self._moments += new
+
+    def zero_grad(self, *, set_to_none: bool) -> None:
+        """Free the gradients."""
+        for parameter in self._learning if set_to_none else ():
+            parameter.grad = None
+
+
+def _called(model: Any, batch: dict[str, Any] | tuple[Any, ...]) -> Any:
+    return model(**batch) if isinstance(batch, dict) else model(*batch)
+
+
+def _loss(torch: Any, out: Any) -> Any:
+    """Return the loss of a model's output: its own, else cross entropy of logits, else a mean."""
+    for name in ("loss", "logits"):
+        value = getattr(out, name, None) if not isinstance(out, torch.Tensor) else None
+        if isinstance(value, torch.Tensor):
+            if name == "loss":
+                return value
+            out = value
+    if isinstance(out, torch.Tensor) and out.dim() == 0:
+        return out
+    if isinstance(out, torch.Tensor) and out.dim() == 2:
+        labels = torch.ones(out.shape[0], dtype=torch.int64, device=out.device)
+        return torch.nn.functional.cross_entropy(out, labels)
+    parts = [t.float().mean() for t in _tensors(torch, out) if t.requires_grad and t.is_floating_point()]
+    if not parts:
+        raise Refused("the model returns nothing that can be trained")
+    return sum(parts)
+
+
+def _tensors(torch: Any, value: Any) -> Iterable[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors(torch, each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(torch, each)
+
+
+def _answer(built: Built, stage: Stage) -> None:
+    """Answer a prompt, or call the model twice."""
+    model, batch, job = built.model.eval(), built.batch, stage.job
+    if not built.generates or not isinstance(batch, dict) or "decoder_input_ids" in batch:
+        for _ in range(2):
+            out = _called(model, batch)
+            del out
+        return
+    answers = min(_ANSWERS, job["context"] - 1)
+    accepted = inspect.signature(model.forward).parameters
+    # transformers renames it now and then
+    name = next((n for n in ("past_key_values", "cache_params") if n in accepted), "cache")
+    few = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+    given = {**batch, "input_ids": batch["input_ids"][:, : job["context"] - answers]}
+    cache = None
+    for _ in range(answers):
+        out = model(**given, **{name: cache}, **few, use_cache=True)
+        cache = getattr(out, name, None)
+        given = {"input_ids": stage.torch.ones(job["batch"], 1, dtype=stage.torch.int64, device=stage.device)}
+        del out

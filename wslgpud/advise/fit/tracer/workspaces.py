@@ -1,0 +1,116 @@
+"""Measures the memory that libraries take inside an operation (cuDNN, cuBLAS), which no shapes tell.
+
+Each kind of operation runs once on the card, alone. Its arguments and results are smaller than the model's own, and the
+process never takes more than its limit; without a limit nothing is measured, and the card is not touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+#: operations of cuDNN, which chooses its algorithms by card, version and sizes: often more than their results
+_LIBRARY = ("aten::convolution", "aten::convolution_backward")
+_ATTENTION = "aten::_scaled_dot_product_"
+#: below this size of its arguments, an operation's own memory does not matter
+_SMALL_BYTES = 8 << 20
+_MATRIX = 512
+
+
+class Extra(NamedTuple):
+    """Blocks that an operation takes and frees, in their order.
+
+    ``steps``: the number of a block and its bytes, or 0 when it is freed. ``results``: the number of a result by its
+    block, for those blocks that stay.
+    """
+
+    steps: tuple[tuple[int, int], ...]
+    results: dict[int, int]
+
+
+class Workspaces:
+    """The extras of the operations of a model; ``unmeasured`` counts those kinds that could not be measured."""
+
+    def __init__(self, torch: Any, limit_bytes: int) -> None:
+        self._torch, self._known = torch, dict[Any, "Extra | None"]()
+        self.limit_bytes, self.unmeasured = limit_bytes, 0
+        if limit_bytes:
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / torch.cuda.mem_get_info()[1]))
+
+    def cublas_bytes(self) -> int | None:
+        """Return the size of cuBLAS's workspace on this card, which stays; None if it is not measured."""
+        if not self.limit_bytes:
+            return None
+        torch = self._torch
+        matrix = torch.empty(_MATRIX, _MATRIX, device="cuda")
+        before = torch.cuda.memory_allocated()
+        product = matrix @ matrix
+        kept: int = torch.cuda.memory_allocated() - before - product.untyped_storage().nbytes()
+        return kept
+
+    def of(self, func: Any, args: Any, kwargs: Any) -> Extra | None:
+        """Return the blocks of an operation on tensors without memory; None: it is no library's, or is not measured."""
+        library = func.name().partition(".")[0] in _LIBRARY
+        if not library and not (self.limit_bytes and self._may_hide(func, args)):
+            return None
+        key = (func.name(), repr(self._signature([*args, *kwargs.values()])))
+        if key not in self._known:
+            self._known[key] = self._measured(func, args, kwargs) if self.limit_bytes else None
+            if library and self._known[key] is None:
+                self.unmeasured += 1
+        return self._known[key]
+
+    def _may_hide(self, func: Any, args: Any) -> bool:
+        """Return whether an operation may take memory of its own; indices without values must not be followed."""
+        from torch.utils._pytree import tree_leaves
+
+        tensors = [each for each in tree_leaves(args) if isinstance(each, self._torch.Tensor)]
+        if any(result.alias_info for result in func._schema.returns) or func.name().startswith("aten::_foreach"):
+            return False
+        if sum(each.numel() * each.element_size() for each in tensors) < _SMALL_BYTES:
+            return False
+        return func.name().startswith(_ATTENTION) or all(each.is_floating_point() for each in tensors)
+
+    def _signature(self, value: Any) -> Any:
+        if isinstance(value, self._torch.Tensor):
+            return tuple(value.shape), value.stride(), str(value.dtype)
+        return [self._signature(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    def _real(self, value: Any) -> Any:
+        if isinstance(value, self._torch.Tensor):
+            return self._torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        return [self._real(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    def _measured(self, func: Any, args: Any, kwargs: Any) -> Extra | None:
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+        from torch.utils._pytree import tree_leaves
+
+        torch = self._torch
+        with unset_fake_temporarily():
+            try:
+                real = [self._real(each) for each in args]
+                named = {name: self._real(each) for name, each in kwargs.items()}
+                torch.cuda.memory._record_memory_history(max_entries=1000, context=None)
+                made = tree_leaves(func(*real, **named))
+                history = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+            except RuntimeError:  # no room for it, or no such algorithm
+                return None
+            finally:
+                torch.cuda.memory._record_memory_history(enabled=None)
+                torch.cuda.empty_cache()
+        return _extra(history, [each if isinstance(each, torch.Tensor) else None for each in made])
+
+
+def _extra(history: Any, results: list[Any]) -> Extra:
+    """Return the blocks in an allocator's history; libraries' workspaces, which stay, are not the operation's."""
+    steps, blocks = list[tuple[int, int]](), dict[int, int]()
+    for event in history:
+        if event["action"] == "alloc":
+            blocks[event["addr"]] = len(steps)
+            steps.append((len(steps), event["size"]))
+        elif event["action"] == "free_completed" and event["addr"] in blocks:
+            steps.append((blocks.pop(event["addr"]), 0))
+    places = {each.untyped_storage().data_ptr(): n for n, each in enumerate(results) if each is not None}
+    kept = {block: places[address] for address, block in blocks.items() if address in places}
+    others = set(blocks.values()) - set(kept)
+    steps = [step for step in steps if step[0] not in others]
+    return Extra(tuple(steps), kept) if len(steps) > len(kept) else Extra((), {})

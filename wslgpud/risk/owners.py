@@ -1,0 +1,235 @@
+"""Whose memory it is: peaks that did no harm make a growth doubtful only where its owner made them. Pure.
+
+An owner is a user's program, or all programs of a user together where no single one accounts for a growth. Owners are
+known by uid, which the kernel tells; a name alone proves nothing. Each owner's own memory is followed, not the
+resource's: another user's runs can only leave less of it, which makes a growth more credible. Memory without an owner
+(tmpfs, slab, unmapped files), and processes whose user is unknown, earn nothing.
+
+Recordings name no users. Until an observation names one, everything is taken for one user's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+from wslgpud.model import GpuSample, Observation, ProcessSample
+from wslgpud.risk.attribution import MAX_SNAPSHOTS, SNAPSHOT_SECONDS, dispensable
+from wslgpud.risk.growth import Peaks
+from wslgpud.risk.headroom import WINDOWS, Room
+
+#: Share of a growth that its owner accounts for; the rest is what the list of processes does not show.
+MADE = 0.75
+#: A fall of an owner's memory counts if the resource's use falls by at least this share of it: a process may also
+#: vanish from the list of the biggest, or its file pages be reclaimed.
+FREED = 0.5
+#: Programs of one user, and owners altogether, whose peaks are remembered.
+MAX_PROGRAMS, MAX_OWNERS = 8, 64
+#: Accounts of people begin here; below are those of services. The other is nobody's.
+_FIRST_PERSON, _NOBODY = 1000, 65534
+
+#: Placeholder of the script in an interpreter's command line without one.
+_ANYTHING = {"", "-c", "-"}
+
+
+class Owner(NamedTuple):
+    """A user's program; ``program`` is empty for all of the user's together."""
+
+    uid: int | None
+    program: str
+
+
+@lru_cache(maxsize=1024)
+def owner_of(uid: int | None, command: str) -> Owner:
+    """Return the user and the program with its script; the latter is "" where the command line names no specific one.
+
+    Remembered, as each list of processes asks for the same ones again.
+    """
+    program, _, subject = command.partition(" ")
+    return Owner(uid, "" if subject in _ANYTHING else f"{program} {subject}")
+
+
+class Holders:
+    """Who holds how much of each resource, by the newest list of processes.
+
+    ``known`` says that processes name their users. ``fresh`` says that the list has just been read.
+    """
+
+    def __init__(self, *, known: bool) -> None:
+        self.known, self.fresh = known, False
+        self._processes: tuple[ProcessSample, ...] = ()
+        self._by_pid: dict[int, Owner] = {}
+        self._now = Observation(0.0)
+
+    def push(self, now: Observation) -> None:
+        """Take the next sample; an empty list of processes means unknown."""
+        self._now = now
+        self.fresh = bool(now.processes) and now.processes is not self._processes
+        if not self.fresh:
+            return
+        self._processes = now.processes
+        self.known = self.known or any(process.uid is not None for process in now.processes)
+        # The list shows the biggest; a program on a card stays known while the driver lists it.
+        on_cards = {program.pid for gpu in now.gpus for program in gpu.processes}
+        known = {pid: owner for pid, owner in self._by_pid.items() if pid in on_cards}
+        for process in now.processes:
+            if process.uid is not None:
+                owner = owner_of(process.uid, process.command)
+                known[process.pid] = owner if owner.program else Owner(process.uid, process.name)
+        self._by_pid = known
+
+    def of(self, room: Room) -> Mapping[Owner, int] | None:
+        """Return the bytes of a resource by owner; None where nothing new is known."""
+        if not self.known:
+            return None
+        if room.key == WINDOWS or (room.gpu is not None and self._now.wsl):
+            owner = self._only_person() if self.fresh else None
+            return None if owner is None else {owner: room.capacity - room.headroom}
+        if room.gpu is not None:
+            return self._summed(self._on_card(room.gpu))
+        if not self.fresh:
+            return None
+        group = room.key.removeprefix("cgroup:")
+        inside = (p for p in self._processes if room.key == "ram" or p.within(group))
+        return self._summed((self._by_pid.get(process.pid), process.held_bytes) for process in inside)
+
+    def _on_card(self, gpu: GpuSample) -> Iterator[tuple[Owner | None, int]]:
+        return ((self._by_pid.get(program.pid), program.used_bytes or 0) for program in gpu.processes)
+
+    @staticmethod
+    def _summed(parts: Iterable[tuple[Owner | None, int]]) -> Mapping[Owner, int]:
+        sums: dict[Owner, int] = defaultdict(int)
+        for owner, size in parts:
+            if owner is not None:
+                sums[owner] += size
+        for owner, size in [*sums.items()]:
+            sums[Owner(owner.uid, "")] += size
+        return sums
+
+    def _only_person(self) -> Owner | None:
+        """Return the one person who uses this machine; None where there are several.
+
+        Under WSL2 the driver does not tell whose VRAM it is, and Windows not whose RAM. Root counts for anybody.
+        """
+        people = {p.uid for p in self._processes if "gpu" in p.roles or _is_person(p.uid)} - {0}
+        return Owner(next(iter(people), 0), "") if len(people) <= 1 and None not in people else None
+
+
+def _is_person(uid: int | None) -> bool:
+    return uid is not None and uid >= _FIRST_PERSON and uid != _NOBODY
+
+
+class _Shares(NamedTuple):
+    t: float
+    used: float
+    held: Mapping[Owner, float]
+
+
+@dataclass(slots=True)
+class _Own:
+    """An owner's peaks; their memory and the resource's use when it was last at its highest."""
+
+    peaks: Peaks
+    high: float = 0.0
+    used: float = 0.0
+
+
+class OwnedPeaks:
+    """The harmless peaks of each owner's part of one resource. Shares are of its capacity."""
+
+    def __init__(self, swing: float, memory_seconds: float) -> None:
+        """Take the fall that ends an excursion and how long its peak is remembered."""
+        self._swing, self._memory = swing, memory_seconds
+        self._own: dict[Owner, _Own] = {}
+        self._looks: list[_Shares] = []
+        self._growers: dict[float, Owner | None] = {}  # by the time of the earlier look
+
+    def push(self, t: float, used: float, held: Mapping[Owner, float]) -> None:
+        """Record who holds which share now, at most every other second."""
+        if self._looks and t - self._looks[-1].t < SNAPSHOT_SECONDS:
+            return
+        self._looks.append(_Shares(t, used, held))
+        self._growers.clear()
+        if len(self._looks) > MAX_SNAPSHOTS:
+            del self._looks[dispensable([look.t for look in self._looks])]
+        for owner, share in held.items():
+            if share >= self._swing:
+                self._follow(owner)
+        for owner, own in self._own.items():
+            share = held.get(owner, 0.0)
+            if share >= own.high or used <= own.used - FREED * (own.high - share):
+                own.peaks.push(t, share)
+                own.high, own.used = share, used
+
+    def _follow(self, owner: Owner) -> None:
+        """Keep an owner as the newest; forget the oldest of a user with too many programs, or of all."""
+        if own := self._own.pop(owner, None):
+            self._own[owner] = own
+            return
+        self._own[owner] = _Own(Peaks(self._swing, self._memory))
+        same = [one for one in self._own if one.uid == owner.uid]
+        if len(same) > MAX_PROGRAMS:
+            del self._own[same[0]]
+        elif len(self._own) > MAX_OWNERS:
+            del self._own[next(iter(self._own))]
+
+    def grower(self, since: float) -> Owner | None:
+        """Return the owner that accounts for the growth since then; None where nobody does."""
+        if len(self._looks) < 2:
+            return None
+        earlier = islice(reversed(self._looks), 1, None)
+        before = next((look for look in earlier if look.t <= since), self._looks[0])
+        if before.t not in self._growers:
+            self._growers[before.t] = self._grower(self._looks[-1], before)
+        return self._growers[before.t]
+
+    @staticmethod
+    def _grower(now: _Shares, before: _Shares) -> Owner | None:
+        grown = {owner: share - before.held.get(owner, 0.0) for owner, share in now.held.items()}
+        least = max(MADE * (now.used - before.used), 1e-9)
+        made = [owner for owner, gain in grown.items() if gain >= least]
+        return max(made, key=lambda owner: (bool(owner.program), grown[owner]), default=None)
+
+    def doubt(self, owner: Owner, height: float, since: float) -> float:
+        """Return how many peaks of an owner reached its part of ``height``; see ``Peaks.doubt``."""
+        own, now = self._own.get(owner), self._looks[-1]
+        return 0.0 if own is None else own.peaks.doubt(height, since, now.used - now.held.get(owner, 0.0))
+
+    def clear(self) -> None:
+        """Forget all peaks: the last one did harm."""
+        self._own.clear()
+
+    def document(self, t: float) -> dict[str, dict[str, list[list[float]]]]:
+        """Return [age in seconds, share] of each peak by uid and program, to be kept across restarts."""
+        found: dict[str, dict[str, list[list[float]]]] = defaultdict(dict)
+        for owner, own in self._own.items():
+            if peaks := own.peaks.document(t):
+                found[str(owner.uid)][owner.program] = peaks
+        return dict(found)
+
+    def recall(self, t: float, document: Any, age_seconds: float) -> None:
+        """Take over an earlier run's peaks; ignore anything malformed."""
+        for uid, program, peaks in by_owner(document):
+            owner = Owner(uid, program)
+            rows = [(age_seconds + row[0], row[1]) for row in peaks if _is_peak(row)]
+            if rows:
+                self._follow(owner)
+                self._own[owner].peaks.recall(t, rows)
+
+
+def by_owner(document: Any) -> Iterator[tuple[int | None, str, list[Any]]]:
+    """Yield user, program and rows of a document ``{uid: {program: rows}}``; leave out what is not of this form."""
+    for uid, programs in document.items() if isinstance(document, Mapping) else ():
+        if isinstance(programs, Mapping) and (uid.isdecimal() or uid == "None"):
+            user = int(uid) if uid.isdecimal() else None
+            yield from ((user, program, rows) for program, rows in programs.items() if isinstance(rows, list))
+
+
+def _is_peak(row: Any) -> bool:
+    numbers = isinstance(row, list) and len(row) == 2 and all(isinstance(x, (int, float)) for x in row)
+    return numbers and all(math.isfinite(x) for x in row)
