@@ -269,3 +269,122 @@ class _Edsr(nn.Module):
 def edsr(batch: int) -> Any:
     """Return a network that enlarges pictures of 96 x 96 twice."""
     return _Edsr(), (torch.randn(batch, 3, 96, 96), torch.randn(batch, 3, 192, 192))
+
+
+class _Vae(nn.Module):
+    """As autoencoders of small pictures: four convolutions down and up, a normal distribution between."""
+
+    def __init__(self, width: int = 64, latent: int = 256) -> None:
+        super().__init__()
+        widths = [3, width, 2 * width, 4 * width, 8 * width]
+        down = [[nn.Conv2d(a, b, 4, 2, 1), nn.BatchNorm2d(b), nn.SiLU()] for a, b in pairwise(widths)]
+        up = [[nn.ConvTranspose2d(b, a, 4, 2, 1), nn.SiLU()] for a, b in reversed(list(pairwise(widths)))]
+        self.encoder = nn.Sequential(*(part for parts in down for part in parts), nn.Flatten())
+        self.mean, self.spread = nn.Linear(8 * width * 64, latent), nn.Linear(8 * width * 64, latent)
+        self.start = nn.Sequential(nn.Linear(latent, 8 * width * 64), nn.Unflatten(1, (8 * width, 8, 8)))
+        self.decoder = nn.Sequential(*[part for parts in up for part in parts][:-1])
+
+    def forward(self, pictures: Any) -> Any:
+        coded = self.encoder(pictures)
+        mean, spread = self.mean(coded), self.spread(coded)
+        again = self.decoder(self.start(mean + torch.randn_like(spread) * torch.exp(0.5 * spread)))
+        apart = -0.5 * (1 + spread - mean.pow(2) - spread.exp()).mean()
+        return F.mse_loss(again, pictures) + apart
+
+
+def vae(batch: int) -> Any:
+    """Return an autoencoder of pictures of 128 x 128."""
+    return _Vae(), torch.rand(batch, 3, 128, 128)
+
+
+class _Temporal(nn.Module):
+    """As temporal convolutional networks: dilated convolutions with residuals over a long series."""
+
+    def __init__(self, width: int = 256, levels: int = 8) -> None:
+        super().__init__()
+        self.start, self.end = nn.Conv1d(16, width, 1), nn.Conv1d(width, 16, 1)
+        self.levels = nn.ModuleList(nn.Conv1d(width, width, 3, dilation=1 << n, padding=1 << n) for n in range(levels))
+
+    def forward(self, series: Any, following: Any) -> Any:
+        x = self.start(series)
+        for level in self.levels:
+            x = x + F.dropout(F.relu(level(x)), 0.2)
+        return F.mse_loss(self.end(x), following)
+
+
+def temporal(batch: int) -> Any:
+    """Return a forecaster of series of 4,096 steps."""
+    return _Temporal(), (torch.randn(batch, 16, 4096), torch.randn(batch, 16, 4096))
+
+
+class _Nerf(nn.Module):
+    """As NeRF: eight layers for each sample of a ray, and colours weighted along it."""
+
+    def __init__(self, width: int = 256, octaves: int = 10) -> None:
+        super().__init__()
+        self.octaves, coded = octaves, 3 + 6 * octaves
+        sizes = [coded, *[width] * 8]
+        self.layers = nn.ModuleList(nn.Linear(a + coded * (n == 5), b) for n, (a, b) in enumerate(pairwise(sizes)))
+        self.end = nn.Linear(width, 4)
+
+    def forward(self, points: Any, colours: Any) -> Any:
+        waves = [f(2.0**n * points) for n in range(self.octaves) for f in (torch.sin, torch.cos)]
+        x = coded = torch.cat([points, *waves], dim=-1)
+        for number, layer in enumerate(self.layers):
+            x = F.relu(layer(torch.cat([x, coded], dim=-1) if number == 5 else x))
+        out = self.end(x)
+        opacity = 1 - torch.exp(-F.relu(out[..., 3]))
+        passed = torch.cumprod(1 - opacity + 1e-10, dim=-1)
+        seen = ((opacity * passed)[..., None] * torch.sigmoid(out[..., :3])).sum(dim=1)
+        return F.mse_loss(seen, colours)
+
+
+def nerf(batch: int) -> Any:
+    """Return a field of colours, 192 samples on each of 16 rays per element of the batch."""
+    return _Nerf(), (torch.rand(16 * batch, 192, 3), torch.rand(16 * batch, 3))
+
+
+class _Clicks(nn.Module):
+    """As DLRM: a table of each category, dot products of all pairs, and two towers."""
+
+    def __init__(self, tables: int = 26, rows: int = 40000, width: int = 64) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
+        self.dense = nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, width), nn.ReLU())
+        pairs = (tables + 1) * tables // 2
+        self.top = nn.Sequential(nn.Linear(pairs + width, 1024), nn.ReLU(), nn.Linear(1024, 1))
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1), persistent=False)
+
+    def forward(self, numbers: Any, kinds: Any, clicked: Any) -> Any:
+        dense = self.dense(numbers)
+        parts = torch.stack([dense, *(table(kinds[:, n]) for n, table in enumerate(self.tables))], dim=1)
+        products = torch.bmm(parts, parts.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return F.binary_cross_entropy_with_logits(self.top(torch.cat([dense, products], dim=1))[:, 0], clicked)
+
+
+def clicks(batch: int) -> Any:
+    """Return a model that foresees clicks."""
+    kinds = torch.ones(batch, 26, dtype=torch.int64)
+    return _Clicks(), (torch.randn(batch, 13), kinds, torch.ones(batch))
+
+
+class _Contrast(nn.Module):
+    """As SimCLR: two views of each picture, all pairs compared."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        widths = [3, width, 2 * width, 4 * width, 8 * width]
+        self.body = nn.Sequential(*(part for a, b in pairwise(widths) for part in (_twice(a, b), nn.MaxPool2d(2))))
+        self.head = nn.Sequential(nn.Linear(8 * width, 512), nn.ReLU(), nn.Linear(512, 128))
+
+    def forward(self, first: Any, second: Any) -> Any:
+        views = self.head(self.body(torch.cat([first, second])).mean(dim=(2, 3)))
+        views = F.normalize(views, dim=1)
+        alike = views @ views.T / 0.1
+        alike = alike.masked_fill(torch.eye(len(alike), dtype=torch.bool, device=alike.device), -1e4)
+        return F.cross_entropy(alike, torch.arange(len(alike), device=alike.device).roll(len(first)))
+
+
+def contrast(batch: int) -> Any:
+    """Return an encoder of pictures of 96 x 96."""
+    return _Contrast(), (torch.randn(batch, 3, 96, 96), torch.randn(batch, 3, 96, 96))

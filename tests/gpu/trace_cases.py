@@ -86,6 +86,7 @@ _WHISPER = _config(
     decoder_ffn_dim=4096,
 )
 _WAV2VEC = _config("wav2vec2", architectures=["Wav2Vec2ForSequenceClassification"])
+_SIZES = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "intermediate_size": 8192}
 _MIXTRAL = _decoder("mixtral", 4096, 2, 32, 8, 14336, 32000)
 _GEMMA = _decoder("gemma3_text", 1152, 26, 4, 1, 6912, 262144, head_dim=256)
 _FALCON = _config("falcon_mamba", hidden_size=2048, num_hidden_layers=8, vocab_size=65024)
@@ -250,4 +251,58 @@ THIRD: tuple[dict[str, Any], ...] = (
     _picture("timm:tf_efficientnetv2_b0", 96, mode="inference"),
     _picture(_config("regnet", num_labels=1000), 64),
     _picture(_config("poolformer", num_labels=1000), 48),
+)
+#: chosen before any of them was traced on a card or run, and after the last change of the tracer
+FOURTH: tuple[dict[str, Any], ...] = (
+    _case(_config("nemotron", **_SIZES, num_key_value_heads=8), batch=2, context=2048),
+    _case(_decoder("arcee", 2048, 16, 16, 4, 8192, 128004), batch=2, context=1024, optimizer="adamw-fused"),
+    _case(_decoder("helium", 2560, 24, 20, 20, 7040, 48000, head_dim=128), mode="inference", batch=4, context=4000),
+    _case(_decoder("glm", 4096, 12, 32, 2, 13696, 151552, head_dim=128, pad_token_id=0), mode="lora", batch=2),
+    _case(_decoder("qwen2", 1536, 28, 12, 2, 8960, 151936, tie_word_embeddings=True), batch=2, checkpointing=True),
+    _case(_decoder("apertus", 4096, 10, 32, 8, 21504, 131072), mode="inference", batch=2, context=4096),
+    _case(_decoder("olmo3", 2048, 16, 16, 16, 8192, 100278), batch=1, context=4096),
+    _case(_config("gptj", n_embd=4096, n_layer=12, n_head=16), mode="inference", batch=2, context=2000),
+    _case(
+        _config("gpt_neo", hidden_size=2048, num_heads=16, num_layers=16, attention_types=[[["global", "local"], 8]]),
+        precision="mixed",
+    ),
+    _case(_decoder("granitemoe", 1536, 16, 24, 8, 512, 49152, num_local_experts=40, num_experts_per_tok=8), batch=2),
+    _case(_decoder("qwen3_moe", 2048, 6, 32, 4, 6144, 151936, num_experts=64, moe_intermediate_size=768), batch=2),
+    _case(_decoder("ministral", 4096, 6, 32, 8, 12288, 131072), batch=1, context=2048, optimizer="sgd"),
+    _case(_config("camembert", max_position_embeddings=514), batch=32, context=256, precision="mixed"),
+    _case(_config("megatron-bert", max_position_embeddings=512), batch=8, context=512),
+    _case(_config("convbert"), batch=16, context=256, precision="fp32"),
+    _case(_config("rembert", num_hidden_layers=12), batch=4, context=512),
+    _case(_config("squeezebert"), batch=32, context=256, precision="fp32"),
+    _case(_config("deberta", relative_attention=True, pos_att_type=["c2p", "p2c"]), batch=8, context=512),
+    _case(_config("marian", d_model=512, encoder_layers=6, decoder_layers=6, vocab_size=58101), batch=32, context=128),
+    _case(_config("m2m_100", d_model=1024, vocab_size=128112), batch=4, context=256, precision="mixed"),
+    _case(
+        _config("umt5", d_model=768, d_ff=2048, num_layers=12, num_heads=12, vocab_size=256384), batch=4, context=512
+    ),
+    _case(_config("hubert", architectures=["HubertForSequenceClassification"]), batch=8, precision="fp32"),
+    _case(_config("wavlm", architectures=["WavLMForSequenceClassification"]), batch=4, precision="fp32"),
+    _case(_config("data2vec-audio", architectures=["Data2VecAudioForSequenceClassification"]), batch=8),
+    _picture(_config("deit", num_labels=1000, architectures=["DeiTForImageClassification"]), 64, precision="mixed"),
+    _picture(_config("hiera", num_labels=1000), 32),
+    _picture(_config("focalnet", num_labels=1000), 48),
+    _picture(_config("resnet", num_labels=1000), 64, precision="bf16"),
+    _picture("torchvision:resnet101", 64, precision="mixed"),
+    _picture("torchvision:inception_v3", 64, 299),
+    _picture("torchvision:squeezenet1_1", 256),
+    _picture("torchvision:convnext_small", 32),
+    _picture("torchvision:lraspp_mobilenet_v3_large", 16, 512),
+    _case("torchvision:r2plus1d_18", batch=8, precision="fp32", input=[3, 16, 112, 112]),
+    _picture("timm:coatnet_0_rw_224", 32),
+    _picture("timm:edgenext_small", 64),
+    _picture("timm:deit3_base_patch16_224", 64, precision="bf16"),
+    _picture("timm:regnety_032", 128, mode="inference"),
+    _case(_OWN + "vae", batch=256, precision="fp32"),
+    _case(_OWN + "temporal", batch=64, precision="mixed"),
+    _case(_OWN + "nerf", batch=256, precision="fp32"),
+    _case(_OWN + "clicks", batch=8192, precision="fp32"),
+    _case(_OWN + "contrast", batch=128, precision="mixed"),
+    _pipeline("sd15", width=640, height=640, batch=4),
+    _pipeline("sdxl", width=1024, height=1024, mode="lora", batch=1),
+    _pipeline("sd15", mode="training", precision="mixed", batch=4),
 )

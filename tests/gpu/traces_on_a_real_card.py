@@ -1,6 +1,6 @@
 """Runs models on a real card and compares the memory that they take with what their traces say.
 
-    python -m tests.gpu.traces_on_a_real_card OUT [--lists SECOND THIRD] [--seconds 500]
+    python -m tests.gpu.traces_on_a_real_card OUT [--lists FOURTH] [--seconds 500]
     python -m tests.gpu.traces_on_a_real_card --unmeasured
 
 The second compares traces for the processor, as of a busy card, with what ``traced.json`` says that the card had
@@ -60,7 +60,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
-    if "name" in case:
+    if "name" in case and case["mode"] == "inference":
         torch.cuda.reset_peak_memory_stats()
         draw(torch, case)
     else:
@@ -176,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--unmeasured", action="store_true")
-    parser.add_argument("--lists", nargs="+", default=["FIRST"], choices=["FIRST", "SECOND", "THIRD"])
+    parser.add_argument("--lists", nargs="+", default=["FIRST"], choices=["FIRST", "SECOND", "THIRD", "FOURTH"])
     parser.add_argument("--seconds", type=float, default=500.0)
     arguments = parser.parse_args()
     if arguments.unmeasured:

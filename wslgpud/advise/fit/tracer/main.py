@@ -25,8 +25,6 @@ from .workspaces import Extra, Workspaces
 
 CUDA = "CUDA itself"
 _MULTIPLY = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv")
-#: cuBLAS's workspace where it is not measured: 4 x 8 MiB, as on Hopper; other cards take less
-_CUBLAS_BYTES = 32 << 20
 
 
 class Printer:
@@ -194,8 +192,7 @@ def _watch(torch: Any, device: str, printer: Printer, workspaces: Workspaces, pa
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    measured, waiting = workspaces.cublas_bytes(), {"activations", "gradients"}
-    cublas = _CUBLAS_BYTES if measured is None else measured
+    waiting = {"activations", "gradients"}
 
     class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by mypy
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -215,7 +212,7 @@ def _watch(torch: Any, device: str, printer: Printer, workspaces: Workspaces, pa
             if (purpose := printer.purpose) in waiting and func.name().partition(".")[0] in _MULTIPLY:
                 waiting.remove(purpose)
                 printer.phase(CUDA)
-                printer.staying(cublas)
+                printer.staying(workspaces.cublas_bytes)
                 printer.phase(purpose)
             return out
 

@@ -14,6 +14,8 @@ _ATTENTION = "aten::_scaled_dot_product_"
 #: below this size of its arguments, an operation's own memory does not matter
 _SMALL_BYTES = 8 << 20
 _MATRIX = 512
+#: cuBLAS's workspace where it is not measured: 4 x 8 MiB, as on Hopper; other cards take less
+_CUBLAS_BYTES = 32 << 20
 
 
 class Extra(NamedTuple):
@@ -33,19 +35,14 @@ class Workspaces:
     def __init__(self, torch: Any, limit_bytes: int) -> None:
         self._torch, self._known = torch, dict[Any, "Extra | None"]()
         self.limit_bytes, self.unmeasured = limit_bytes, 0
+        #: size of cuBLAS's workspace, which stays
+        self.cublas_bytes = _CUBLAS_BYTES
         if limit_bytes:
             torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / torch.cuda.mem_get_info()[1]))
-
-    def cublas_bytes(self) -> int | None:
-        """Return the size of cuBLAS's workspace on this card, which stays; None if it is not measured."""
-        if not self.limit_bytes:
-            return None
-        torch = self._torch
-        matrix = torch.empty(_MATRIX, _MATRIX, device="cuda")
-        before = torch.cuda.memory_allocated()
-        product = matrix @ matrix
-        kept: int = torch.cuda.memory_allocated() - before - product.untyped_storage().nbytes()
-        return kept
+            matrix = torch.empty(_MATRIX, _MATRIX, device="cuda")
+            before = torch.cuda.memory_allocated()
+            product = matrix @ matrix
+            self.cublas_bytes = torch.cuda.memory_allocated() - before - product.untyped_storage().nbytes()
 
     def of(self, func: Any, args: Any, kwargs: Any) -> Extra | None:
         """Return the blocks of an operation on tensors without memory; None: it is no library's, or is not measured."""
