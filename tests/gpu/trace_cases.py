@@ -260,7 +260,7 @@ FOURTH: tuple[dict[str, Any], ...] = (
     _case(_decoder("glm", 4096, 12, 32, 2, 13696, 151552, head_dim=128, pad_token_id=0), mode="lora", batch=2),
     _case(_decoder("qwen2", 1536, 28, 12, 2, 8960, 151936, tie_word_embeddings=True), batch=2, checkpointing=True),
     _case(_decoder("apertus", 4096, 10, 32, 8, 21504, 131072), mode="inference", batch=2, context=4096),
-    _case(_decoder("olmo3", 2048, 16, 16, 16, 8192, 100278), batch=1, context=4096),
+    _case(_decoder("olmo3", 2048, 16, 16, 16, 8192, 100278), batch=2, context=2048),
     _case(_config("gptj", n_embd=4096, n_layer=12, n_head=16), mode="inference", batch=2, context=2000),
     _case(
         _config("gpt_neo", hidden_size=2048, num_heads=16, num_layers=16, attention_types=[[["global", "local"], 8]]),
@@ -268,7 +268,7 @@ FOURTH: tuple[dict[str, Any], ...] = (
     ),
     _case(_decoder("granitemoe", 1536, 16, 24, 8, 512, 49152, num_local_experts=40, num_experts_per_tok=8), batch=2),
     _case(_decoder("qwen3_moe", 2048, 6, 32, 4, 6144, 151936, num_experts=64, moe_intermediate_size=768), batch=2),
-    _case(_decoder("ministral", 4096, 6, 32, 8, 12288, 131072), batch=1, context=2048, optimizer="sgd"),
+    _case(_decoder("ministral", 4096, 6, 32, 8, 12288, 131072, head_dim=128), batch=1, context=2048, optimizer="sgd"),
     _case(_config("camembert", max_position_embeddings=514), batch=32, context=256, precision="mixed"),
     _case(_config("megatron-bert", max_position_embeddings=512), batch=8, context=512),
     _case(_config("convbert"), batch=16, context=256, precision="fp32"),

@@ -111,9 +111,11 @@ def test_a_stranger_who_makes_readers_of_its_process_wait_silences_no_warning(se
     # Not through the journal: journald reads the arguments of whoever writes to it, and would wait as well.
     output = f"--property=StandardOutput=file:{HELD}"
     machine.run("systemd-run", "--unit=hold", f"--uid={STRANGER}", output, HOLD, "/dev/fuse", "900")
-    said = eventually(
-        lambda: machine.run("cat", HELD, check=False).stdout.strip(), "the held lock", lambda: str(service.journal())
-    )
+
+    def printed() -> str:
+        return machine.run("cat", HELD, check=False).stdout.strip()
+
+    said = eventually(printed, "the held lock", lambda: str(service.journal()))
     ps = machine.run("timeout", "-s", "KILL", "5", "cat", f"/proc/{said}/cmdline", check=False)
     assert ps.returncode != 0, "the control: whoever reads its arguments waits"
 

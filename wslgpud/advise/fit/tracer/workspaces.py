@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 #: operations of cuDNN, which chooses its algorithms by card, version and sizes: often more than their results
 _LIBRARY = ("aten::convolution", "aten::convolution_backward")
 _ATTENTION = "aten::_scaled_dot_product_"
+#: lists of tensors, and what takes as much as its mask has values
+_NEVER = ("aten::_foreach", "aten::index", "aten::nonzero", "aten::masked_select")
 #: below this size of its arguments, an operation's own memory does not matter
-_SMALL_BYTES = 8 << 20
+_SMALL_BYTES = 1 << 20
 _MATRIX = 512
 #: cuBLAS's workspace where it is not measured: 4 x 8 MiB, as on Hopper; other cards take less
 _CUBLAS_BYTES = 32 << 20
@@ -57,15 +59,20 @@ class Workspaces:
         return self._known[key]
 
     def _may_hide(self, func: Any, args: Any) -> bool:
-        """Return whether an operation may take memory of its own; indices without values must not be followed."""
+        """Return whether an operation may take memory of its own; indices without values must not be followed.
+
+        Masks may: a sum of one copies it in 64 bits.
+        """
         from torch.utils._pytree import tree_leaves
 
         tensors = [each for each in tree_leaves(args) if isinstance(each, self._torch.Tensor)]
-        if any(result.alias_info for result in func._schema.returns) or func.name().startswith("aten::_foreach"):
+        if any(result.alias_info for result in func._schema.returns) or func.name().startswith(_NEVER):
             return False
         if sum(each.numel() * each.element_size() for each in tensors) < _SMALL_BYTES:
             return False
-        return func.name().startswith(_ATTENTION) or all(each.is_floating_point() for each in tensors)
+        return func.name().startswith(_ATTENTION) or all(
+            each.is_floating_point() or each.dtype == self._torch.bool for each in tensors
+        )
 
     def _signature(self, value: Any) -> Any:
         if isinstance(value, self._torch.Tensor):
