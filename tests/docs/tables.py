@@ -48,6 +48,10 @@ def commands_table(language: str = "en") -> str:
     return "\n".join(lines) + "\n"
 
 
+#: lists of ``tests/gpu/trace_cases.py`` that were compared
+_LISTS = ("SECOND", "THIRD", "FOURTH")
+
+
 def h200_table() -> str:
     """Return what was measured by hand beside a training on a real card."""
     rows = json.loads((ROOT / "tests/gpu/measured.json").read_text())["rows"]
@@ -55,33 +59,48 @@ def h200_table() -> str:
     return "\n".join([*lines, *(f"| {row['what']} | {row['measured']} | {row['goal']} |" for row in rows)]) + "\n"
 
 
-def _traced(name: str) -> list[dict[str, Any]]:
+def _traced(*names: str) -> list[dict[str, Any]]:
     cases = json.loads((ROOT / "tests/gpu/traced.json").read_text())["cases"]
-    return [case for case in cases if case["list"] == name]
+    return [case for case in cases if case["list"] in names]
 
 
 def _off_by(case: dict[str, Any]) -> float:
     return float(case["traced_bytes"] / case["reserved_bytes"] - 1)
 
 
-def fit_table(name: str) -> str:
+def _compared(*names: str) -> list[dict[str, Any]]:
+    return [case for case in _traced(*names) if "traced_bytes" in case and "reserved_bytes" in case]
+
+
+def fit_table(cases: list[dict[str, Any]]) -> str:
     """Return what models took on a real card beside what their traces said."""
     lines = ["| model | task | traced | measured |", "|---|---|---|---|"]
-    for case in _traced(name):
-        measured = f"{case['reserved_bytes'] / GIB:.2f} GiB"
-        told = f"{case['traced_bytes'] / GIB:.2f} GiB ({_off_by(case):+.1%})" if case["traced_bytes"] else "refused"
-        lines.append(f"| {case['model']} | {case['task']} | {told} | {measured} |")
+    for case in cases:
+        traced, measured = (
+            f"{case[key] / GIB:.2f} GiB" if key in case else case.get(why, "refused")
+            for key, why in (("traced_bytes", "refused"), ("reserved_bytes", "failed"))
+        )
+        off = f" ({_off_by(case):+.1%})" if case in _compared(case["list"]) else ""
+        lines.append(f"| {case['model']} | {case['task']} | {traced}{off} | {measured} |")
     return "\n".join(lines) + "\n"
+
+
+def fit_far() -> str:
+    """Return the models that were off by more than 3 %, and those that could not be compared."""
+    every = _traced(*_LISTS)
+    near = [case for case in _compared(*_LISTS) if abs(_off_by(case)) <= 0.03]
+    return fit_table([case for case in every if case not in near])
 
 
 def fit_summary() -> str:
     """Return how many traces were how far off."""
-    lines = ["| list | traced | within 3 % | within 8 % | more than 5 % too low |", "|---|---|---|---|---|"]
-    for name in ("SECOND", "THIRD"):
-        off = [_off_by(case) for case in _traced(name) if case["traced_bytes"]]
+    lines = ["| list | compared | within 3 % | within 8 % | more than 5 % too low |", "|---|---|---|---|---|"]
+    for label, names in (*((name.lower(), (name,)) for name in _LISTS), ("all", _LISTS)):
+        off = [_off_by(case) for case in _compared(*names)]
         near = [sum(abs(one) <= most for one in off) for most in (0.03, 0.08)]
-        traced = f"{len(off)} of {len(_traced(name))}"
-        lines.append(f"| {name.lower()} | {traced} | {near[0]} | {near[1]} | {sum(one < -0.05 for one in off)} |")
+        compared = f"{len(off)} of {len(_traced(*names))}"
+        share = f"{near[0]} ({near[0] / len(off):.0%})"
+        lines.append(f"| {label} | {compared} | {share} | {near[1]} | {sum(one < -0.05 for one in off)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -101,8 +120,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "cost_h100": partial(peers.cost_on_a_card_table, "h100"),
     "cost_h200": partial(peers.cost_on_a_card_table, "h200"),
     "fit_summary": fit_summary,
-    "fit_second": partial(fit_table, "SECOND"),
-    "fit_third": partial(fit_table, "THIRD"),
+    "fit_fourth": lambda: fit_table(_traced("FOURTH")),
+    "fit_far": fit_far,
     "fleet": lambda: bench_fleet.table(json.loads((ROOT / "tests/bench/fleet.json").read_text())),
     "goals": goals.table,
     "h200": h200_table,

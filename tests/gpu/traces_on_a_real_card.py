@@ -19,7 +19,8 @@ import gzip
 import json
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ _SHOWN = ("traced_bytes", "reserved_bytes", "error_ratio", "unmeasured", "second
 
 
 def trace(case: dict[str, Any]) -> dict[str, Any]:
-    """Return a case with its trace, in a process of its own."""
+    """Return a case with its trace."""
     os.environ["PYTORCH_JIT"] = "0"  # as tracer/main.py does
     import torch
 
@@ -53,6 +54,15 @@ def trace(case: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "unmeasured": workspaces.unmeasured, "events": events}
 
 
+def trace_apart(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a case with its trace, or that the tracer died."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(trace, case).result()
+        except BrokenProcessPool as error:
+            return {"case": case, "error": str(error)}
+
+
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Run a case on the card, as its trace was run; a pipeline by diffusers' own class."""
     import torch
@@ -65,6 +75,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         draw(torch, case)
     else:
         made = built(torch, case, "cuda")
+        made.model.to("cuda")  # torch.Tensor(...) in a model's code takes no device from its surroundings
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -151,8 +162,12 @@ def trace_on_the_processor(case: dict[str, Any]) -> tuple[int, int, bool]:
 def compare_unmeasured() -> None:
     """Print what a card had reserved, relative to what such a trace has in use and reserves, without convolutions."""
     measured = json.loads(Path(__file__).with_name("traced.json").read_text())["cases"]
-    cases = [case for name in ("SECOND", "THIRD") for case in getattr(trace_cases, name)]
-    rows = [(case, row) for case, row in zip(cases, measured, strict=True) if case["model"].startswith("config:")]
+    cases = [case for name in ("SECOND", "THIRD", "FOURTH") for case in getattr(trace_cases, name)]
+    rows = [
+        (case, row)
+        for case, row in zip(cases, measured, strict=True)
+        if case["model"].startswith("config:") and "reserved_bytes" in row
+    ]
     most = 0.0
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         answers = pool.map(trace_on_the_processor, [case for case, _ in rows])
@@ -185,8 +200,8 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     cases = [{**case, "list": name} for name in arguments.lists for case in getattr(trace_cases, name)]
-    with ProcessPoolExecutor(_AT_ONCE, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        rows = list(pool.map(trace, cases))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        rows = list(pool.map(trace_apart, cases))
     with gzip.open(arguments.out / "traces.json.gz", "wt") as file:
         json.dump([{**row["case"], "events": row.pop("events", None)} for row in rows], file)
     for row in rows:

@@ -45,6 +45,10 @@ class NoTrace(MessageError):
     """The model could not be traced; the message says why."""
 
 
+class Died(NoTrace):
+    """The tracer ended without a last line."""
+
+
 class Traced(NamedTuple):
     """A traced model: its parts in bytes, its parameters, and the version of torch that ran it."""
 
@@ -87,7 +91,12 @@ class Asking:
         kept = self._folder / f"{self._key(job)}.json" if self._folder and source.kind != "own" else None
         if kept is not None and (known := _read(kept)) is not None:
             return known
-        traced = self._traced(job)
+        try:
+            traced = self._traced(job)
+        except Died:  # in a library, on the card: the same question without measuring it
+            if not job["measure_bytes"]:
+                raise
+            traced = self._traced({**job, "measure_bytes": 0})
         # Without an upper end there was no room on the card just now, which may be there the next time.
         if kept is not None and not (traced.found.spread_bytes is None and self.card.measure_bytes):
             _write(kept, traced)
@@ -115,7 +124,7 @@ class Asking:
             raise _refusal(str(last["error"]), str(last.get("why", "")))
         count, version, unmeasured = last.get("parameters"), last.get("torch"), last.get("unmeasured")
         if not isinstance(count, int) or not isinstance(version, str) or not isinstance(unmeasured, int):
-            raise NoTrace(say("the tracer ended without an answer: it ran out of memory, or was ended"))
+            raise Died(say("the tracer ended without an answer: it ran out of memory, or was ended"))
         found = _parts(taken)
         if unmeasured or not job["measure_bytes"]:
             found = _bounded(found, known=not unmeasured)

@@ -22,91 +22,16 @@ _UNGATED = re.compile(
     "|starcoder2|codegen|nemotron|xglm|arcee|persimmon|biogpt"
 )
 #: families whose parameters these keys describe in full
-_COUNTED = frozenset(
-    [
-        "apertus",
-        "aquila",
-        "arcee",
-        "baichuan",
-        "biogpt",
-        "bloom",
-        "codegen",
-        "cohere",
-        "cohere2",
-        "deepseek",
-        "deepseek_v2",
-        "deepseek_v3",
-        "dots1",
-        "ernie4_5",
-        "ernie4_5_moe",
-        "exaone",
-        "exaone4",
-        "falcon",
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "glm",
-        "glm4",
-        "glm4_moe",
-        "gpt2",
-        "gpt_bigcode",
-        "gpt_neo",
-        "gpt_neox",
-        "gpt_oss",
-        "gptj",
-        "granite",
-        "granitemoe",
-        "helium",
-        "hunyuan_v1_dense",
-        "internlm2",
-        "internlm3",
-        "internvl",
-        "internvl_chat",
-        "kimi_k2",
-        "llama",
-        "llava",
-        "llava_next",
-        "minicpm",
-        "minicpm3",
-        "minimax_m2",
-        "ministral",
-        "ministral3",
-        "mistral",
-        "mistral3",
-        "mixtral",
-        "mpt",
-        "nemotron",
-        "olmo",
-        "olmo2",
-        "olmo3",
-        "olmoe",
-        "opt",
-        "orion",
-        "persimmon",
-        "phi",
-        "phi3",
-        "phimoe",
-        "pixtral",
-        "qwen2",
-        "qwen2_5_vl",
-        "qwen2_moe",
-        "qwen2_vl",
-        "qwen3",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_vl",
-        "qwen3_vl_moe",
-        "seed_oss",
-        "smollm3",
-        "stablelm",
-        "starcoder2",
-        "xglm",
-        "xverse",
-    ]
-)
+_FAMILIES = """
+    apertus aquila arcee baichuan biogpt bloom codegen cohere cohere2 deepseek deepseek_v2 deepseek_v3 dots1
+    ernie4_5 ernie4_5_moe exaone exaone4 falcon gemma gemma2 gemma3 gemma3_text glm glm4 glm4_moe gpt2 gpt_bigcode
+    gpt_neo gpt_neox gpt_oss gptj granite granitemoe helium hunyuan_v1_dense internlm2 internlm3 internvl
+    internvl_chat kimi_k2 llama llava llava_next minicpm minicpm3 minimax_m2 ministral ministral3 mistral mistral3
+    mixtral mpt nemotron olmo olmo2 olmo3 olmoe opt orion persimmon phi phi3 phimoe pixtral qwen2 qwen2_5_vl
+    qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe seed_oss smollm3
+    stablelm starcoder2 xglm xverse
+"""
+_COUNTED = frozenset(_FAMILIES.split())
 #: keys of layers that are unlike each other, or that no rule here counts
 _STRANGE = (
     *("attn_config", "ffn_config", "inner_hidden_size", "multi_query_group_num", "interleave_moe_layer_step"),
