@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import sqlite3
+import struct
 import subprocess
 import sys
 import zlib
@@ -31,10 +32,9 @@ MIB = 1 << 20
 
 def deflated(kind: int, mebibytes: int) -> bytes:
     """Return a block whose body inflates to so many MiB of zeros, a thousandth of that long."""
-    engine = zlib.compressobj(9, zlib.DEFLATED, -15)
+    engine = zlib.compressobj(9, zlib.DEFLATED)
     body = b"".join(engine.compress(bytes(MIB)) for _ in range(mebibytes)) + engine.flush()
-    head = b"" if kind >= 16 else b"\x01\x00\x01\x01\x01\x00"
-    return bytes([kind]) + head + body
+    return struct.pack("<BQ", kind, 1) + body
 
 
 def peak_mib(code: str) -> int:
@@ -43,7 +43,7 @@ def peak_mib(code: str) -> int:
     return int(done.stdout.splitlines()[-1]) // 1024
 
 
-@pytest.mark.parametrize("kind", [1, 2, 4, 8, 17])
+@pytest.mark.parametrize("kind", [0, 1, 2, 4, 8])
 def test_a_block_inflates_to_what_its_ticks_need_and_no_further(kind: int) -> None:
     block = deflated(kind, 64)
     assert len(block) < MIB // 8
