@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from tests.store.made import BYTES, T0, snapshot, until
 from tests.support.hostile import Peer, rude
-from wslgpud.store import Reader, Store, StoreError, engines
+from wslgpud.store import Reader, Store, StoreError, postgresql
 from wslgpud.store.engines import APPLICATION_ID
 
 pytestmark = pytest.mark.servers
@@ -233,7 +233,7 @@ def test_a_server_that_never_answers_a_statement_is_told_and_holds_up_nobody(
         _welcome(peer)
         never(peer)
 
-    monkeypatch.setattr(engines, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(postgresql, "ANSWER_SECONDS", 0.5)
     with rude(behave) as server:
         target = f"postgresql+psycopg://me:word@{server.place}/db"
         with Store(target, host_name="pc", own_file=tmp_path / "wslgpud.db") as store:

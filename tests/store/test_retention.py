@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from wslgpud.model import Level, Transition
-from wslgpud.store import Store, upkeep
+from wslgpud.store import Store, postgresql, upkeep
 from wslgpud.words import Message
 
 DAY = 86400
@@ -155,7 +155,7 @@ def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, m
 @pytest.mark.servers
 def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, settings, made, monkeypatch):
     """PostgreSQL's tables do not shrink when rows are deleted, so the size of the rows themselves counts."""
-    monkeypatch.setattr(upkeep, "MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(postgresql, "MEASURE_SECONDS", 0.0)
     limit = 300_000
     noise = random.Random(1)
     stores = []

@@ -1,20 +1,17 @@
-"""Parts of a database besides the tables of ``schema``: views, version, hypertables, machines."""
+"""Parts of a database besides the tables of ``schema``: views, version, machines."""
 
 from __future__ import annotations
 
-import logging
 import time
 
-from sqlalchemy import ColumnElement, Connection, Integer, func, inspect, literal_column, select, text
+from sqlalchemy import Connection, func, inspect, select
 
-from wslgpud.store import engines, schema
+from wslgpud.store import engines, postgresql, schema
 from wslgpud.store.errors import ForeignDatabaseError, LockedError, NewerSchemaError
 from wslgpud.store.rollup import COLUMNS, DAY
 
-log = logging.getLogger(__name__)
-
-#: each schema of a server's database is a separate history
-_OUR_SCHEMA: ColumnElement[int] = literal_column("CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer)
+#: time range of a chunk in seconds, by table, where TimescaleDB holds it: a month and five years
+CHUNK_SECONDS = {schema.rollup_minute: 30 * DAY, schema.rollup_hour: 3650 * DAY // 2}
 #: views for users, by name; words in braces differ by engine
 _VIEWS = {
     "minute": """
@@ -45,18 +42,6 @@ _VIEWS = {
             FROM rollup_hour r JOIN series s ON s.id = r.series
         ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
 }
-#: views of a server, which can read unsealed data
-_RECENT = """
-        SELECT r.time, h.name AS host, s.metric, s.labels, {value}
-        FROM (
-            SELECT (b.ms + o.value::bigint) / 1000.0 AS time, j.key::bigint AS series,
-                CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
-                    ELSE j.value #>> '{{}}' END AS NUMERIC) AS value
-            FROM batch b JOIN host a ON a.id = b.slot >> {bits} AND a.sealed < b.id,
-                json_array_elements(b.data::json -> 'ticks') g,
-                json_array_elements_text(g.value -> 0) WITH ORDINALITY AS o (value, key),
-                json_each(g.value -> 1) j
-        ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host"""
 _VALUE = "CASE WHEN s.divisor > 1 THEN CAST(r.{0} AS DOUBLE PRECISION) / s.divisor ELSE r.{0} END AS {1}"
 
 
@@ -92,7 +77,7 @@ def views(dialect: str) -> dict[str, str]:
         "pieces": ", ".join(f"{_piece(name)} AS {name}" for name in COLUMNS),
         "numbers": ", ".join(f"{_number(name, dialect)} AS {name}" for name in COLUMNS),
     }
-    queries = _VIEWS | ({"recent": _RECENT} if dialect == "postgresql" else {})
+    queries = _VIEWS | ({"recent": postgresql.RECENT} if dialect == "postgresql" else {})
     return {name: query.format_map(words) for name, query in queries.items()}
 
 
@@ -114,8 +99,7 @@ def version_of(connection: Connection, target: str) -> int:
 
 def create(connection: Connection, target: str) -> None:
     """Create the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
-    if connection.dialect.name == "postgresql":  # only one daemon at a time, until the transaction ends
-        connection.execute(select(func.pg_advisory_xact_lock(engines.APPLICATION_ID, _OUR_SCHEMA)))
+    postgresql.lock_schema(connection, engines.APPLICATION_ID)
     if version_of(connection, target):
         return
     schema.metadata.create_all(connection)
@@ -123,40 +107,6 @@ def create(connection: Connection, target: str) -> None:
         connection.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
     first = {"version": schema.VERSION, "name": "first tables", "applied_ms": int(time.time() * 1000)}
     connection.execute(schema.schema_migration.insert(), first)
-
-
-# TimescaleDB, if the administrator of a PostgreSQL database has installed it: summaries are hypertables. Minutes and
-# hours are rows by time, so a query reads only the chunks of its time range, and the administrator's policies
-# (columnstore, tiering) apply. Samples stay in blocks, which are periods already and smaller than in a column store.
-#: time range of a chunk in seconds, by table: a month and five years
-CHUNK_SECONDS = {schema.rollup_minute: 30 * DAY, schema.rollup_hour: 3650 * DAY // 2}
-
-#: the schema of the extension
-_THERE = text(
-    "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
-    " WHERE e.extname = 'timescaledb'"
-)
-_MADE = text(
-    "SELECT hypertable_name FROM timescaledb_information.hypertables WHERE hypertable_schema = current_schema()"
-)
-_MAKE = (
-    "SELECT {}.create_hypertable(CAST(:name AS regclass), 'part',"
-    " chunk_time_interval => CAST(:seconds AS bigint),"
-    " create_default_indexes => FALSE, if_not_exists => TRUE, migrate_data => TRUE)"
-)
-
-
-def make_hypertables(connection: Connection) -> None:
-    """Turn tables of summaries into hypertables if the extension is installed, even later; rows stay."""
-    lies_in = connection.scalar(_THERE) if connection.dialect.name == "postgresql" else None
-    if lies_in is None:
-        return
-    make = text(_MAKE.format(lies_in))
-    made = set(connection.scalars(_MADE))
-    for table, seconds in CHUNK_SECONDS.items():
-        if table.name not in made:
-            connection.execute(make, {"name": table.name, "seconds": seconds})
-            log.info("%s is a hypertable of TimescaleDB now", table.name)
 
 
 def prepare(connection: Connection, target: str, host_name: str) -> int:
@@ -168,22 +118,20 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
         LockedError: another daemon writes for this machine.
     """
     name, host = engines.shown(target), schema.host
-    if connection.dialect.name == "sqlite":
+    if not postgresql.is_server(connection):
         mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
         if mark != engines.APPLICATION_ID and connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
             raise ForeignDatabaseError("{name}: belongs to another program; name another file in store.path", name=name)
     create(connection, name)
-    make_hypertables(connection)
+    postgresql.make_hypertables(connection, CHUNK_SECONDS)
     number: int | None = connection.scalar(select(host.c.id).where(host.c.name == host_name))
     if number is None:
         number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
         connection.execute(host.insert(), {"id": number, "name": host_name, "sealed": schema.row_range(number)[0]})
-    if connection.dialect.name == "postgresql":
-        lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(engines.APPLICATION_ID), number)
-        if not connection.scalar(select(lock)):
-            raise LockedError(
-                "{database}: another wslgpud writes for the host {host_name}; give each its own name",
-                database=name,
-                host_name=host_name,
-            )
+    if not postgresql.lock_host(connection, engines.APPLICATION_ID, number):
+        raise LockedError(
+            "{database}: another wslgpud writes for the host {host_name}; give each its own name",
+            database=name,
+            host_name=host_name,
+        )
     return number

@@ -13,8 +13,6 @@ import os
 import sqlite3
 import stat
 import sys
-import time
-from collections.abc import Generator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,15 +22,13 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
-from wslgpud import optional_packages
 from wslgpud.security import private_files
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
-from wslgpud.store import errors, schema
+from wslgpud.store import errors, postgresql, schema
 from wslgpud.words import cause, say
 
 #: marks the file as ours (shown by ``file`` and ``PRAGMA application_id``): "WGPU"
@@ -57,9 +53,6 @@ _CACHE_KIB = 512
 
 _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
 _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"
-#: time limit of a statement on a server, and until its answer must be here, whatever the server does
-STATEMENT_SECONDS = 300
-ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
 
 
 def sqlite_path(target: str) -> Path | None:
@@ -191,7 +184,7 @@ def writer_engine(target: str) -> Engine:
     """Return the engine whose one connection writes; transactions begin as writers at once."""
     path = sqlite_path(target)
     if path is None:
-        return server_engine(target, poolclass=NullPool)
+        return postgresql.engine(target, poolclass=NullPool)
     url = URL.create("sqlite", database=os.fspath(path))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
     manual_transactions(engine, "BEGIN IMMEDIATE")
@@ -207,73 +200,13 @@ def writer_engine(target: str) -> Engine:
     return engine
 
 
-def server_engine(target: str, **options: Any) -> Engine:
-    """Return an engine of a database server, or raise MissingDriverError."""
-    try:
-        engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
-    except (ModuleNotFoundError, SQLAlchemyError) as error:
-        raise errors.MissingDriverError(
-            "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
-            database=shown(target),
-            error=cause(error),
-            remedy=optional_packages.remedy("postgresql"),
-        ) from error
-    if engine.driver == "psycopg":
-        event.listen(engine, "do_connect", _connect)
-    event.listen(engine, "connect", _pin_schema)
-    return engine
-
-
-def _connect(_dialect: object, _record: object, positional: list[Any], named: dict[str, Any]) -> Any:
-    """Connect to PostgreSQL such that no answer is awaited for ever: libpq has a limit for connecting alone."""
-    import psycopg
-
-    class Bounded(psycopg.Connection):
-        def wait(self, gen: Generator[Any, Any, Any], *more: Any, **options: Any) -> Any:
-            try:
-                return super().wait(_in_time(gen), *more, **options)
-            except TimeoutError as error:
-                self.pgconn.finish()  # else it would be asked to roll back, and that awaited
-                late = f"the server did not answer within {ANSWER_SECONDS:g} s"
-                raise psycopg.OperationalError(late) from error
-
-    return Bounded.connect(*positional, **named)
-
-
-def _in_time(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Pass on what psycopg waits for; TimeoutError: too long. It looks every tenth of a second, also in silence."""
-    until_mono = time.monotonic() + ANSWER_SECONDS
-    try:
-        wanted = next(steps)
-        while time.monotonic() < until_mono:
-            wanted = steps.send((yield wanted))
-    except StopIteration as end:
-        return end.value
-    raise TimeoutError
-
-
-def _pin_schema(connection: Any, _: object) -> None:
-    """Resolve names only in our schema and PostgreSQL's own, and limit the time of statements.
-
-    A user who can create a function in another schema of the path could have it run with our rights:
-    https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS
-    """
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
-        (ours,) = cursor.fetchone()
-        if ours is None:
-            raise errors.StoreError(say("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role"))
-        cursor.execute(f"SET search_path = {ours}, pg_temp")
-        cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
-    connection.commit()
-
-
 def reader_engine(target: str) -> Engine:
     """Return an engine that trusts no file, runs no code of it, neither writes nor waits; StoreError: there is none."""
     path = sqlite_path(target)
     if path is None:
         # each statement would have its own snapshot: data sealed between two of them would be in neither
-        return server_engine(target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ")
+        pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 8}
+        return postgresql.engine(target, **pool, isolation_level="REPEATABLE READ")
     # Another user's file whose writer has exited cleanly has no log, and SQLite may be unable to create one in that
     # folder; it does not change and can be read as it is.
     at_rest = not os.access(existing_file(path).parent, os.W_OK) and not log_path(path).exists()

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, and_, func, select
 
 from wslgpud.security.safe_files import Folder
-from wslgpud.store import engines, schema
+from wslgpud.store import engines, postgresql, schema
 from wslgpud.store.codec import decode, unpack_text
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
 from wslgpud.store.reader import Reader
@@ -267,15 +267,14 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
     total = free_bytes = 0
     # not every SQLite is built with dbstat
     with suppress(StoreError), reader.connected() as connection:
-        if connection.dialect.name == "sqlite":
+        if not postgresql.is_server(connection):
             pages, free, page = engines.page_counts(connection)
             total, free_bytes = pages * page, free * page
             query = "SELECT coalesce(m.tbl_name, s.name), sum(s.pgsize) FROM dbstat s"
             query += " LEFT JOIN sqlite_master m ON m.name = s.name GROUP BY 1"
             size = {str(name): int(taken) for name, taken in connection.exec_driver_sql(query)}
         else:
-            tables = schema.metadata.tables
-            size = {name: connection.scalar(select(func.pg_total_relation_size(name))) or 0 for name in tables}
+            size = postgresql.table_bytes(connection, schema.metadata.tables)
             total = sum(size.values())
     if not size:
         return {}, total, free_bytes

@@ -311,7 +311,7 @@ class Reader(AbstractContextManager["Reader"]):
     def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
         hosts = {row.name: row.id for row in connection.execute(select(schema.host))}
         # Without other machines, the condition would only mislead the query planner.
-        alone = connection.dialect.name == "sqlite" and hosts.keys() <= {self.host}
+        alone = self.path is not None and hosts.keys() <= {self.host}
         if not self.host or alone:
             return true()
         if self.host not in hosts:

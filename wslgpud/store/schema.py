@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine, UserDefinedType
+
+from wslgpud.store import postgresql
 
 #: version of the tables and views; a change needs a new one, and code to migrate older databases
 VERSION = 1
@@ -217,14 +218,7 @@ outbox = _table(
 # The dispatcher queries unsent messages, a tiny part of the table.
 _waiting = outbox.c.done_ms.is_(None)
 _outbox_waiting = sa.Index("outbox_waiting", outbox.c.channel, sqlite_where=_waiting)
-
-
-@sa.event.listens_for(metadata, "before_create")
-def _for_postgresql(_metadata: sa.MetaData, connection: sa.Connection, **_: Any) -> None:
-    """The same for PostgreSQL; as an argument of the index it would load 2 MiB of that dialect for every user."""
-    if connection.dialect.name == "postgresql":
-        _outbox_waiting.dialect_options["postgresql"]["where"] = _waiting
-
+postgresql.make_index_partial(metadata, _outbox_waiting, _waiting)
 
 # One row per stress run of a GPU, by UUID; there is one per night, kept forever.
 stress_run = _table("stress_run", {"ms": _Int, "gpu": _Text, "verdict": _Text, "document": _Text})
@@ -262,20 +256,10 @@ def of_host(table: sa.Table, host_id: int) -> sa.ColumnElement[bool]:
     return table.primary_key.columns.values()[0].between(*row_range(host_id))
 
 
-def insertion(connection: sa.Connection, table: sa.Table) -> Any:
-    """Return the engine's own INSERT, which has ON CONFLICT."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table)
-    # Imported late: 2 MiB, needed only with PostgreSQL.
-    from sqlalchemy.dialects import postgresql
-
-    return postgresql.insert(table)
-
-
 def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows, skipping existing keys.
 
     A failed commit may have happened nevertheless, so a batch is rewritten as a whole.
     """
     if rows:
-        connection.execute(insertion(connection, table).on_conflict_do_nothing(), rows)
+        connection.execute(postgresql.insertion(connection, table).on_conflict_do_nothing(), rows)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import compress, islice, repeat
 from operator import add, itemgetter, le, mul, sub, truediv
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, Table, bindparam, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Table, bindparam, func, literal, select
 from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
-from wslgpud.store import schema
+from wslgpud.store import postgresql, schema
 from wslgpud.store.codec import SeriesBlock, decode, find_block, inflate, unpack_sheet, unpack_text
 from wslgpud.store.errors import StoreError, gap
+from wslgpud.store.postgresql import tuples
 from wslgpud.store.records import SeriesRef
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
 from wslgpud.store.schema import MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, PERIOD_MS
@@ -136,10 +137,8 @@ def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, i
 
 
 def _first_part(connection: Connection, table: Table, host: int) -> int | None:
-    query = select(func.min(table.c.part))
-    if connection.dialect.name != "sqlite":  # in a file all hosts are one machine, and this is a single seek
-        query = query.where(schema.of_host(table, host))
-    part: int | None = connection.scalar(query)
+    ours = postgresql.only_ours(connection, schema.of_host(table, host))  # in a file, this is a single seek
+    part: int | None = connection.scalar(select(func.min(table.c.part)).where(ours))
     return part and part * 1000
 
 
@@ -199,7 +198,7 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
     own, (low, high) = asked.number & schema.OWN_SERIES, asked.rows
     words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
     start, end = asked.start_ms / per_time, asked.end_ms / per_time
-    for number, ticks, low_ms, high_ms, last_ms, when, masks, sheet in _tuples(connection, _SEALED, words):
+    for number, ticks, low_ms, high_ms, last_ms, when, masks, sheet in tuples(connection, _SEALED, words):
         with gap("chunk %d of series %d", number, asked.number):
             found = find_block(sheet, own)
             if found is None:
@@ -218,20 +217,6 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
 def _sealed_times(block: bytes, ticks: int, last_ms: int, per_time: int) -> array[Any]:
     """Return the times of a chunk, shared by all its series; cached, as plots read several."""
     return array("d" if per_time > 1 else "q", decode(block, ticks, last_ms, per_time))
-
-
-def _tuples(
-    connection: Connection, query: Select[Any], words: Mapping[str, Any] | None = None
-) -> Iterable[Sequence[Any]]:
-    """Return the result of a query, row by row: a month of sheets is a hundred megabytes.
-
-    From SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as everything else. A server
-    would send everything at once unless told otherwise.
-    """
-    if connection.dialect.name == "sqlite":
-        return cast("Iterable[Sequence[Any]]", connection.execute(query, words).cursor)
-    options = {"stream_results": True, "max_row_buffer": 16}
-    return connection.execute(query, words, execution_options=options)
 
 
 def times_of(chunk: Any) -> list[Any]:
@@ -258,7 +243,7 @@ def _newest(connection: Connection, asked: Asked) -> tuple[list[int], list[Numbe
     needle, (low, high) = f'"{asked.number}":', asked.rows
     words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
     points: list[tuple[int, int]] = []
-    for first, data in _tuples(connection, _UNSEALED, words):
+    for first, data in tuples(connection, _UNSEALED, words):
         with gap("ticks from %d on, series %d", first, asked.number):
             text = unpack_text(data)
             place = text.find(needle)
@@ -334,7 +319,5 @@ def _by_part(
     part_ = part_.union_all(select(part_.c.part + width).where(part_.c.part + width <= last))
     query = select(*columns).select_from(part_).join(table, part_.c.part == table.c.part)
     query = query.where(table.c.series == asked.number)
-    if connection.dialect.name != "sqlite":
-        return connection.execute(query.order_by(*table.primary_key.columns)).all()
-    # Rows within a part come in key order; SQLite would sort all, as it does not know that parts do, too.
-    return sorted(_tuples(connection, query), key=itemgetter(0))
+    # SQLite would sort all, as it does not know that parts come in order.
+    return sorted(tuples(connection, query), key=itemgetter(0))

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
 
-from wslgpud.store import schema
+from wslgpud.store import postgresql, schema
 from wslgpud.store.codec import pack_text
 
 #: sizes of ``batch.data``: eight, four, two or one fill a page of 4096 bytes with SQLite's overhead
@@ -47,9 +47,9 @@ class Slots:
         """Write batches, again after a failed commit that may have happened; return their bytes."""
         if not rows:
             return 0
-        sqlite_ = connection.dialect.name == "sqlite"
-        placed = [self._placed(row, pack_text(row["data"]) if sqlite_ else row["data"]) for row in rows]
-        write = schema.insertion(connection, _batch)
+        deflated = not postgresql.is_server(connection)
+        placed = [self._placed(row, pack_text(row["data"]) if deflated else row["data"]) for row in rows]
+        write = postgresql.insertion(connection, _batch)
         others = {column.name: write.excluded[column.name] for column in _batch.c if not column.primary_key}
         connection.execute(write.on_conflict_do_update(index_elements=[_batch.c.slot], set_=others), placed)
         return sum(len(row["data"]) for row in placed)

@@ -20,7 +20,7 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult
 from wslgpud.security import safe_files
-from wslgpud.store import database, engines, schema
+from wslgpud.store import database, engines, postgresql, schema
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
@@ -193,7 +193,7 @@ class Store(AbstractContextManager["Store"]):
             last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
             self._buffer.attach(host_id, last_row, same_file=same_file)
             # the whole file is ours, including a backlog from before this machine was renamed
-            self.outbox.load(connection, *((0, PROVISIONAL) if connection.dialect.name == "sqlite" else (low, high)))
+            self.outbox.load(connection, *((low, high) if postgresql.is_server(connection) else (0, PROVISIONAL)))
             self._begin_run(connection, low, high)
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import takewhile
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, text, true
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, text
 
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MAX_SERIES_OF_NAMES
-from wslgpud.store import all_series, engines, schema, seal
+from wslgpud.store import all_series, engines, postgresql, schema, seal
 from wslgpud.store.errors import StoreError
 from wslgpud.store.reader import Reader
 from wslgpud.store.replication import ReplicationSource
@@ -46,16 +46,14 @@ FREE_SHARE = 0.1
 VACUUM_PAGES = 256
 #: limit of rows in tables kept for years: a rule that flaps all day must not fill the disk either
 MAX_ROWS = {schema.event: 500_000, schema.transition: 100_000, schema.outbox: 100_000, schema.daemon_run: 20_000}
-#: PostgreSQL's tables do not shrink when rows are deleted, so the rows themselves are measured, this often
-MEASURE_SECONDS = 6 * 3600.0
-#: overhead of a row in PostgreSQL: header, line pointer, entry of the primary key
-_ROW_BYTES = 56
 _MEASURED = (schema.block, schema.chunk, schema.batch, schema.event, schema.rollup_minute, schema.rollup_hour)
 #: deletion order beyond the size limit
 _LEAST_VALUABLE = (schema.chunk, schema.rollup_minute, schema.batch, schema.rollup_hour, schema.event)
 
 #: time between two passes over all series
 PASS_SECONDS = 6 * 3600.0
+#: beyond the series of all machines
+_FAR = 1 << 60
 #: series read at a time
 _AT_ONCE = 200
 #: series left in a metric that reached its limit of names, to make room for new ones
@@ -95,7 +93,7 @@ class Upkeep:
     ) -> None:
         self._settings, self._wall, self._buffer, self._slots, self._stats = settings, wall, buffer, slots, stats
         self._rows, self._pages = 50, VACUUM_PAGES
-        self._due_mono = self._measure_due_mono = self._used_bytes = self._bytes_a_row = 0.0
+        self._due_mono, self._on_server = 0.0, postgresql.UsedBytes(_MEASURED)
         self._forget = Forgetter(settings, buffer, stats)
         self._offset: float | None = None
         self._even_since = 0.0
@@ -126,7 +124,7 @@ class Upkeep:
 
     def _earlier_names(self, connection: Connection) -> list[tuple[int, int]]:
         """Return (host, last id) of the batches in a file that may be sealed under earlier names of the machine."""
-        if connection.dialect.name != "sqlite":
+        if postgresql.is_server(connection):
             return []
         others = connection.scalars(select(schema.host.c.id).where(schema.host.c.id != self._buffer.host_id)).all()
         found = ((h, seal.due(connection, h, self._buffer.sealable_row(h), ended=True)) for h in others)
@@ -156,23 +154,15 @@ class Upkeep:
         if rows:
             self._rows = _adapted(self._rows, time.monotonic() - started, 5000)
         self._stats.purged_rows_total += rows
-        self._used_bytes -= rows * self._bytes_a_row
+        self._on_server.deleted(rows)
         return rows > 0
 
     def _used(self, connection: Connection) -> float:
         """Return bytes in use, without free space: of an SQLite file, or of our machine's rows in PostgreSQL."""
-        if connection.dialect.name == "sqlite":
-            pages, free, size = engines.page_counts(connection)
-            return (pages - free) * size
-        if time.monotonic() >= self._measure_due_mono:
-            self._measure_due_mono = time.monotonic() + MEASURE_SECONDS
-            rows = taken = 0
-            for table in _MEASURED:
-                sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
-                count, data = connection.execute(sizes.select_from(table).where(self._ours(connection, table))).one()
-                rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
-            self._used_bytes, self._bytes_a_row = taken, taken / max(rows, 1)
-        return self._used_bytes
+        if postgresql.is_server(connection):
+            return self._on_server(connection, partial(self._ours, connection))
+        pages, free, size = engines.page_counts(connection)
+        return (pages - free) * size
 
     def _purge_excess(self, connection: Connection) -> int:
         kept = self._stats.rows
@@ -184,8 +174,7 @@ class Upkeep:
         return 0
 
     def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
-        """Return the condition for our rows: all in a file, as those of a renamed machine are ours, too."""
-        return true() if connection.dialect.name == "sqlite" else schema.of_host(table, self._buffer.host_id)
+        return postgresql.only_ours(connection, schema.of_host(table, self._buffer.host_id))
 
     def _clock_settled(self) -> bool:
         mono = time.monotonic()
@@ -239,7 +228,7 @@ class Upkeep:
         return len(ids)
 
     def _shrink(self, connection: Connection) -> bool:
-        if connection.dialect.name != "sqlite":
+        if postgresql.is_server(connection):
             return False
         with connection.begin():
             pages, free, _ = engines.page_counts(connection)
@@ -258,7 +247,7 @@ class Upkeep:
                 ours = count if table is schema.series else count.where(self._ours(connection, table))
                 ours = ours.where(schema.unsealed) if table is schema.batch else ours
                 self._stats.rows[table.name] = connection.scalar(ours) or 0
-            if connection.dialect.name == "sqlite":
+            if not postgresql.is_server(connection):
                 _, free, size = engines.page_counts(connection)
                 self._stats.free_bytes = free * size
 
@@ -295,26 +284,24 @@ class Forgetter:
         return more
 
     def _look(self, connection: Connection, now_wall: float) -> bool:
-        low, high = 0, schema.series_range(1 << 32)[1]
-        mine: ColumnElement[bool] = true()
-        if connection.dialect.name != "sqlite":  # a file is all ours, including rows of a renamed machine
-            low, high = schema.series_range(self._buffer.host_id)
-            mine = schema.of_host(schema.batch, self._buffer.host_id)
+        host = self._buffer.host_id
+        low, high = schema.series_range(host) if postgresql.is_server(connection) else (0, _FAR)
+        mine = postgresql.only_ours(connection, schema.of_host(schema.batch, host))
         if self._place is None:
             self._place, self._excess = low - 1, _excess(connection, low, high)
         query = select(_series.id, _series.host, _series.metric).where(_series.id.between(self._place + 1, high))
         some = connection.execute(query.order_by(_series.id).limit(_AT_ONCE)).all()
         in_use = self._buffer.in_use() | all_series.unsealed_series(connection, mine)
         started = time.monotonic()
-        for number, host, metric in some:
+        for number, of_host, metric in some:
             self._place = number
-            crowded = self._excess.get((host, metric), 0) > 0
+            crowded = self._excess.get((of_host, metric), 0) > 0
             since = now_wall - (self._raw_seconds if crowded else self._all_seconds)
             if number not in in_use and not _kept(connection, number, since):
                 _delete(connection, number)
                 self._stats.purged_rows_total += 1
                 if crowded:
-                    self._excess[host, metric] -= 1
+                    self._excess[of_host, metric] -= 1
             if time.monotonic() - started > SLICE_SECONDS:
                 return True
         return len(some) == _AT_ONCE

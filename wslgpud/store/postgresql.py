@@ -1,0 +1,224 @@
+"""All that a history on a PostgreSQL server needs otherwise than one in an SQLite file.
+
+A server is a target of replication and can be read; a daemon never waits for one. For a connection to a file, the
+functions that take one return what is right there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from wslgpud import optional_packages
+from wslgpud.security.redaction import address
+from wslgpud.store import errors
+from wslgpud.words import cause, say
+
+log = logging.getLogger(__name__)
+
+#: time limit of a statement on a server, and until its answer must be here, whatever the server does
+STATEMENT_SECONDS = 300
+ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
+#: tables do not shrink when rows are deleted, so the rows themselves are measured, this often
+MEASURE_SECONDS = 6 * 3600.0
+#: overhead of a row: header, line pointer, entry of the primary key
+_ROW_BYTES = 56
+
+#: each schema of a server's database is a separate history
+_OUR_SCHEMA: sa.ColumnElement[int] = sa.literal_column(
+    "CAST(CAST(current_schema() AS regnamespace) AS oid)::int", sa.Integer
+)
+#: view of unsealed data, whose text a server can read
+RECENT = """
+        SELECT r.time, h.name AS host, s.metric, s.labels, {value}
+        FROM (
+            SELECT (b.ms + o.value::bigint) / 1000.0 AS time, j.key::bigint AS series,
+                CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
+                    ELSE j.value #>> '{{}}' END AS NUMERIC) AS value
+            FROM batch b JOIN host a ON a.id = b.slot >> {bits} AND a.sealed < b.id,
+                json_array_elements(b.data::json -> 'ticks') g,
+                json_array_elements_text(g.value -> 0) WITH ORDINALITY AS o (value, key),
+                json_each(g.value -> 1) j
+        ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host"""
+
+
+def is_server(connection: sa.Connection) -> bool:
+    return connection.dialect.name != "sqlite"
+
+
+def only_ours(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Return the condition for rows of one machine: in a file all are its own, also from before it was renamed."""
+    return condition if is_server(connection) else sa.true()
+
+
+def insertion(connection: sa.Connection, table: sa.Table) -> Any:
+    """Return the engine's own INSERT, which has ON CONFLICT."""
+    if not is_server(connection):
+        return sqlite.insert(table)
+    # Imported late: 2 MiB, needed only with PostgreSQL.
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)
+
+
+def make_index_partial(metadata: sa.MetaData, index: sa.Index, where: sa.ColumnElement[bool]) -> None:
+    """Have an index made with a condition; as its argument this would load 2 MiB of that dialect for every user."""
+
+    @sa.event.listens_for(metadata, "before_create")
+    def before(_metadata: sa.MetaData, connection: sa.Connection, **_: Any) -> None:
+        if is_server(connection):
+            index.dialect_options["postgresql"]["where"] = where
+
+
+def tuples(
+    connection: sa.Connection, query: sa.Select[Any], words: Mapping[str, Any] | None = None
+) -> Iterable[Sequence[Any]]:
+    """Return the result of a query, row by row: a month of sheets is a hundred megabytes.
+
+    From SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as everything else. A server
+    would send everything at once unless told otherwise.
+    """
+    if not is_server(connection):
+        return cast("Iterable[Sequence[Any]]", connection.execute(query, words).cursor)
+    options = {"stream_results": True, "max_row_buffer": 16}
+    return connection.execute(query, words, execution_options=options)
+
+
+def engine(target: str, **options: Any) -> sa.Engine:
+    """Return an engine of a database server, or raise MissingDriverError."""
+    try:
+        made = sa.create_engine(target, connect_args={"connect_timeout": 10}, **options)
+    except (ModuleNotFoundError, SQLAlchemyError) as error:
+        raise errors.MissingDriverError(
+            "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
+            database=address(target, path=True),
+            error=cause(error),
+            remedy=optional_packages.remedy("postgresql"),
+        ) from error
+    if made.driver == "psycopg":
+        sa.event.listen(made, "do_connect", _connect)
+    sa.event.listen(made, "connect", _pin_schema)
+    return made
+
+
+def _connect(_dialect: object, _record: object, positional: list[Any], named: dict[str, Any]) -> Any:
+    """Connect to PostgreSQL such that no answer is awaited for ever: libpq has a limit for connecting alone."""
+    import psycopg
+
+    class Bounded(psycopg.Connection):
+        def wait(self, gen: Generator[Any, Any, Any], *more: Any, **options: Any) -> Any:
+            try:
+                return super().wait(_in_time(gen), *more, **options)
+            except TimeoutError as error:
+                self.pgconn.finish()  # else it would be asked to roll back, and that awaited
+                late = f"the server did not answer within {ANSWER_SECONDS:g} s"
+                raise psycopg.OperationalError(late) from error
+
+    return Bounded.connect(*positional, **named)
+
+
+def _in_time(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Pass on what psycopg waits for; TimeoutError: too long. It looks every tenth of a second, also in silence."""
+    until_mono = time.monotonic() + ANSWER_SECONDS
+    try:
+        wanted = next(steps)
+        while time.monotonic() < until_mono:
+            wanted = steps.send((yield wanted))
+    except StopIteration as end:
+        return end.value
+    raise TimeoutError
+
+
+def _pin_schema(connection: Any, _: object) -> None:
+    """Resolve names only in our schema and PostgreSQL's own, and limit the time of statements.
+
+    A user who can create a function in another schema of the path could have it run with our rights:
+    https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
+        (ours,) = cursor.fetchone()
+        if ours is None:
+            raise errors.StoreError(say("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role"))
+        cursor.execute(f"SET search_path = {ours}, pg_temp")
+        cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
+    connection.commit()
+
+
+def lock_schema(connection: sa.Connection, application: int) -> None:
+    """Let only one daemon at a time create tables, until the transaction ends."""
+    if is_server(connection):
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(application, _OUR_SCHEMA)))
+
+
+def lock_host(connection: sa.Connection, application: int, number: int) -> bool:
+    """Lock a machine's rows against other daemons while the connection is open; return whether none had."""
+    lock = sa.func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(application), number)
+    return not is_server(connection) or bool(connection.scalar(sa.select(lock)))
+
+
+# TimescaleDB, if the administrator of a PostgreSQL database has installed it: summaries are hypertables. Minutes and
+# hours are rows by time, so a query reads only the chunks of its time range, and the administrator's policies
+# (columnstore, tiering) apply. Samples stay in blocks, which are periods already and smaller than in a column store.
+#: the schema of the extension
+_THERE = sa.text(
+    "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+    " WHERE e.extname = 'timescaledb'"
+)
+_MADE = sa.text(
+    "SELECT hypertable_name FROM timescaledb_information.hypertables WHERE hypertable_schema = current_schema()"
+)
+_MAKE = (
+    "SELECT {}.create_hypertable(CAST(:name AS regclass), 'part',"
+    " chunk_time_interval => CAST(:seconds AS bigint),"
+    " create_default_indexes => FALSE, if_not_exists => TRUE, migrate_data => TRUE)"
+)
+
+
+def make_hypertables(connection: sa.Connection, chunk_seconds: Mapping[sa.Table, int]) -> None:
+    """Turn tables of summaries into hypertables if the extension is installed, even later; rows stay.
+
+    ``chunk_seconds`` is the time range of a chunk of each.
+    """
+    lies_in = connection.scalar(_THERE) if is_server(connection) else None
+    if lies_in is None:
+        return
+    make = sa.text(_MAKE.format(lies_in))
+    made = set(connection.scalars(_MADE))
+    for table, seconds in chunk_seconds.items():
+        if table.name not in made:
+            connection.execute(make, {"name": table.name, "seconds": seconds})
+            log.info("%s is a hypertable of TimescaleDB now", table.name)
+
+
+def table_bytes(connection: sa.Connection, names: Iterable[str]) -> dict[str, int]:
+    """Return the size of each table with its indexes, of all machines."""
+    return {name: connection.scalar(sa.select(sa.func.pg_total_relation_size(name))) or 0 for name in names}
+
+
+class UsedBytes:
+    """The size of a machine's rows, measured now and then, estimated between."""
+
+    def __init__(self, tables: Sequence[sa.Table]) -> None:
+        self._tables = tables
+        self._due_mono = self._used_bytes = self._bytes_a_row = 0.0
+
+    def __call__(self, connection: sa.Connection, ours: Callable[[sa.Table], sa.ColumnElement[bool]]) -> float:
+        if time.monotonic() >= self._due_mono:
+            self._due_mono = time.monotonic() + MEASURE_SECONDS
+            rows = taken = 0
+            for table in self._tables:
+                sizes = sa.select(sa.func.count(), sa.func.sum(sa.func.pg_column_size(sa.text(f"{table.name}.*"))))
+                count, data = connection.execute(sizes.select_from(table).where(ours(table))).one()
+                rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
+            self._used_bytes, self._bytes_a_row = taken, taken / max(rows, 1)
+        return self._used_bytes
+
+    def deleted(self, rows: int) -> None:
+        self._used_bytes -= rows * self._bytes_a_row
