@@ -99,6 +99,18 @@ def test_whatever_a_tracer_says_that_is_no_trace_is_refused(lines: list[str], wh
         ask(saying(tmp_path, *lines))
 
 
+def test_a_tracer_that_dies_on_the_card_is_asked_again_without_it(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    answer = f"cat <<'END'\n\"weights\"\n{GIB}\n{LAST}\nEND\n"
+    program.write_text(f"#!/bin/sh\ngrep -q '\"measure_bytes\": 0' || exit 139\n{answer}")
+    program.chmod(0o755)
+
+    found = ask(Python(program, None), measure_bytes=GIB).found
+
+    assert found.parts["weights"] == GIB
+    assert found.spread_bytes == round(asking.UNMEASURED_SHARE * found.total_bytes)
+
+
 def test_the_second_time_the_answer_is_there_at_once(tmp_path: Path) -> None:
     python, kept = saying(tmp_path, '"weights"', str(GIB), LAST), tmp_path / "kept"
     first, second = (ask(python, folder=kept) for _ in range(2))
