@@ -17,7 +17,6 @@ from wslgpud import training
 from wslgpud.advise.guard import capacity, tree
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.runner import GuardedCommand
-from wslgpud.advise.guard.training_peaks import TrainingPeaks
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
 from wslgpud.cli import app
 from wslgpud.cli.common import Fault
@@ -89,7 +88,7 @@ def test_a_command_that_once_took_more_than_is_free_comes_with_a_warning(
 ) -> None:
     command = GuardedCommand(["true"], dict(os.environ))
     known = PastRuns({capacity.key_of(command.command): {"peak_bytes": ram, "vram_bytes": {CARD: vram}}})
-    stats = _run(command, Host(), io.BytesIO(), cards, known, TrainingPeaks(Host()))
+    stats = _run(command, Host(), io.BytesIO(), cards, known)
     told = said(capfd)
 
     assert stats.code == 0

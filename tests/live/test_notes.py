@@ -71,7 +71,6 @@ TRAINING = NOTE | {"kind": "training", "steps": 3, "memory": [MEMORY] * 5}
         (TRAINING, {"memory": [MEMORY] * 6}),
         (TRAINING, {"memory": [MEMORY | {"scales": [[[1, 2, 3, 4, 5]]]}]}),
         (TRAINING, {"memory": [MEMORY | {"scales": [[[1, 2, 3]]]}]}),
-        (TRAINING | {"plan": {"a": "x", "b": 1, "c": True}}, {"plan": {"a": 1.5}}),
     ],
 )
 def test_a_note_with_more_than_a_run_has_is_not_believed(good, more):

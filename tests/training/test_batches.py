@@ -11,7 +11,7 @@ import pytest
 
 from wslgpud import training
 from wslgpud.training.companion import Companion
-from wslgpud.training.frameworks import Batches, attach, plan_of, split
+from wslgpud.training.frameworks import Batches, attach, split
 
 
 class Tokens:
@@ -27,50 +27,9 @@ class Tokens:
         return Tokens(len(range(*rows.indices(self.shape[0]))), *self.shape[1:])
 
 
-class Parameter:
-    """As much of a parameter as a plan needs."""
-
-    def __init__(self, count: int, dtype: str = "torch.float32", *, trained: bool = True) -> None:
-        self._count, self.dtype, self.requires_grad = count, dtype, trained
-
-    def numel(self) -> int:
-        return self._count
-
-    def is_floating_point(self) -> bool:
-        return "float" in self.dtype
-
-
-def trainer(*parameters: Parameter, **arguments: Any) -> SimpleNamespace:
-    known = {"optim": "sgd", "bf16": False, "fp16": False, "gradient_checkpointing": False}
-    known |= {"per_device_train_batch_size": 4, **arguments}
-    model = SimpleNamespace(parameters=lambda: iter(parameters))
-    return SimpleNamespace(args=SimpleNamespace(**known), model=model, current_gradient_accumulation_steps=3)
-
-
-PLAN = {"parameters": 12, "mode": "training", "precision": "fp32", "optimizer": "sgd", "checkpointing": False}
-WHOLE = (Parameter(10), Parameter(2))
-
-
-@pytest.mark.parametrize(
-    ("one", "plan"),
-    [
-        (trainer(*WHOLE), PLAN),
-        (trainer(*WHOLE, bf16=True), PLAN | {"precision": "mixed"}),
-        (trainer(*WHOLE, fp16=True), PLAN | {"precision": "mixed"}),
-        (trainer(Parameter(12, "torch.bfloat16"), bf16=True), PLAN | {"precision": "bf16"}),
-        (trainer(Parameter(12, "torch.float16")), PLAN | {"precision": "fp16"}),
-        (trainer(Parameter(10, trained=False), Parameter(2)), PLAN | {"mode": "lora"}),
-        (trainer(*WHOLE, gradient_checkpointing=True), PLAN | {"checkpointing": True}),
-        (trainer(*WHOLE, optim=SimpleNamespace(value="adamw_torch_fused")), PLAN | {"optimizer": "adamw-fused"}),
-        (trainer(*WHOLE, optim="paged_adamw_8bit"), PLAN | {"optimizer": "adamw8bit"}),
-        (trainer(*WHOLE, optim="lomo"), {}),
-        (trainer(Parameter(10, "torch.float64")), {}),
-        (trainer(Parameter(10), Parameter(2, "torch.uint8", trained=False)), {}),  # quantized
-        (trainer(), {}),
-    ],
-)
-def test_a_training_is_told_as_a_plan_that_fit_knows_or_not_at_all(one: SimpleNamespace, plan: dict[str, Any]) -> None:
-    assert plan_of(one) == plan
+def trainer(**arguments: Any) -> SimpleNamespace:
+    known = {"per_device_train_batch_size": 4, **arguments}
+    return SimpleNamespace(args=SimpleNamespace(**known), current_gradient_accumulation_steps=3)
 
 
 class Trained:
@@ -94,15 +53,15 @@ class Trained:
 
 
 def test_batches_are_told_by_their_tokens_and_the_longest_sequence_so_far() -> None:
-    training = Trained(trainer(*WHOLE, max_seq_length=512))
+    training = Trained(trainer(max_seq_length=512))
     assert [training.step({"input_ids": Tokens(*shape)}) for shape in ((4, 8), (4, 6), (2, 9))] == [2.0] * 3
 
     told = {"batch": 4, "tokens": 4 * 8 + 4 * 6 + 2 * 9, "length": 9, "longest": 512}
-    assert training.companion.facts == told | {"plan": PLAN | {"batch": 4, "context": 9}}
+    assert training.companion.facts == told
 
 
 def test_a_batch_without_tokens_in_rows_is_told_by_its_size_alone() -> None:
-    training = Trained(trainer(*WHOLE))
+    training = Trained(trainer())
     for inputs in ({"input_ids": Tokens(4)}, {"input_ids": Tokens(4, 8, 2)}, {}, [Tokens(4, 8)]):
         training.step(inputs)
 
@@ -110,7 +69,7 @@ def test_a_batch_without_tokens_in_rows_is_told_by_its_size_alone() -> None:
 
 
 def test_the_newer_name_of_the_longest_sequence_counts_and_none_is_no_length() -> None:
-    both, neither = Trained(trainer(*WHOLE, max_length=1024, max_seq_length=512)), Trained(trainer(*WHOLE))
+    both, neither = Trained(trainer(max_length=1024, max_seq_length=512)), Trained(trainer())
     neither.one.args.max_length = None
     for one in (both, neither):
         one.step({"input_ids": Tokens(4, 8)})
@@ -119,8 +78,8 @@ def test_the_newer_name_of_the_longest_sequence_counts_and_none_is_no_length() -
     assert "longest" not in neither.companion.facts
 
 
-def test_from_a_warning_on_the_batch_is_processed_in_halves_that_count_as_one_and_is_no_plan_any_more() -> None:
-    training = Trained(trainer(*WHOLE))
+def test_from_a_warning_on_the_batch_is_processed_in_halves_that_count_as_one() -> None:
+    training = Trained(trainer())
     training.step({"input_ids": Tokens(4, 8)})
     training.batches.halve("warning", 40.0)
     assert training.step({"input_ids": Tokens(4, 8)}) == 2.0 + 2.0
@@ -213,7 +172,7 @@ def test_on_a_warning_only_what_was_asked_for_is_done(
     attach(companion, actions)
     warn(companion)
     one = transformers.Trainer()
-    vars(one).update(vars(trainer(*WHOLE)))
+    vars(one).update(vars(trainer()))
     one.training_step(None, {"labels": Tokens(4, 8)})
 
     assert (len(sys.modules["torch"].emptied), worked) == (emptied, rows)
@@ -222,10 +181,10 @@ def test_on_a_warning_only_what_was_asked_for_is_done(
 
 def test_callbacks_can_be_added_by_hand_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "watch", Companion)
-    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=Parameter))
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=Trained))
     monkeypatch.setitem(sys.modules, "lightning.pytorch", SimpleNamespace(Callback=Tokens))
 
-    assert issubclass(training.TrainerCallback, Parameter)
+    assert issubclass(training.TrainerCallback, Trained)
     assert issubclass(training.LightningCallback, Tokens)
     with pytest.raises(AttributeError, match="KerasCallback"):
         training.__getattr__("KerasCallback")

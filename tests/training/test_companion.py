@@ -247,7 +247,6 @@ def test_the_largest_note_is_one_that_the_daemon_believes(watching: Companion, h
             watching._note(name, 1 << 40, 1 << 41, {})
             watching.steps = step
         watching._memory[name] |= {"reserved": 1 << 41, "pieces": 1 << 40, "retries": 1 << 20, "failures": 1 << 20}
-    watching.facts |= {"plan": {"parameters": 1 << 40, "mode": "training", "precision": "mixed", "checkpointing": True}}
     watching.facts |= {"batch": 1 << 20, "tokens": 1 << 50, "length": 1 << 20, "longest": 1 << 20, "pinned": 1 << 40}
     companion._put(companion._name(os.getpid()), watching._document(0.0, [(0.0, 0), (60.0, 100)]))
 

@@ -66,10 +66,7 @@ _TRAINING = shapes.record(
         "memory": shapes.of(list, lambda found: len(found) <= MAX_MEMORIES and all(map(_MEMORY, found))),
     },
     dict.fromkeys(("step_seconds", "usual_step_seconds"), shapes.seconds)
-    | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.whole)
-    | {
-        "plan": shapes.table(shapes.text, lambda value: shapes.text(value) or shapes.whole(value) or shapes.flag(value))
-    },
+    | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.whole),
 )
 #: minimum interval between writes of a note, except when the phase changes
 WRITE_SECONDS = 0.5

@@ -15,7 +15,6 @@ from wslgpud.advise.fit import vllm
 from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace
 from wslgpud.advise.fit.plan import GGUF, MODES, OPTIMIZERS, PRECISIONS, QUANTIZED, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
-from wslgpud.advise.guard import past_runs
 from wslgpud.cli import common, fit_engines
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, state_folder
 from wslgpud.cli.console import Console
@@ -141,7 +140,6 @@ def fit(
         )
         _sensible(source, plan)
         found = given(room) if room else usable(settings, database_of(config, state), gpu)
-        runs = past_runs.load(state_folder(state)).trainings
         with Console(stderr=True).status(t("tracing the model …")) as status:
 
             def tell(part: str) -> None:
@@ -149,7 +147,7 @@ def fit(
 
             asking, why = _asking(settings, python, gpu, state_folder(state) / "fit", tell)
             try:
-                answer = fit_engines.answered(source, plan, found, asking, why, runs)
+                answer = fit_engines.answered(source, plan, found, asking, why)
             except NoTrace as error:
                 raise Fault(error.said) from error
     if as_json:

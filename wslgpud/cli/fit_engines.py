@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from wslgpud.advise.fit import llama, measured, vllm
+from wslgpud.advise.fit import llama, vllm
 from wslgpud.advise.fit.asking import Asking, NoTrace
 from wslgpud.advise.fit.estimate import between
 from wslgpud.advise.fit.knobs import fitting, turns
@@ -23,14 +23,7 @@ from wslgpud.words import Message, MessageLike, current, say, t, template
 _MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
 
 
-def answered(
-    source: NamedModel,
-    plan: Plan,
-    room: Usable | None,
-    asking: Asking | None,
-    why: MessageLike,
-    known: Iterable[Mapping[str, Any]],
-) -> Answer:
+def answered(source: NamedModel, plan: Plan, room: Usable | None, asking: Asking | None, why: MessageLike) -> Answer:
     """Return the answer of the model itself, else of arithmetic; ``why`` nothing can be asked.
 
     Raises:
@@ -41,7 +34,7 @@ def answered(
         return _of_llama(source, source.shape, plan, room)
     if asking is not None and source.asked:
         try:
-            return _asked(source, plan, room, asking, known)
+            return _asked(source, plan, room, asking)
         except NoTrace as error:
             if source.shape is None and source.unknown is None:
                 raise
@@ -68,9 +61,7 @@ def _refused(source: NamedModel, why: MessageLike) -> Fault:
     return Fault("{unknown}. A trace of the model would tell: {why}", unknown=source.unknown.said, why=why)
 
 
-def _asked(
-    source: NamedModel, plan: Plan, room: Usable | None, asking: Asking, known: Iterable[Mapping[str, Any]]
-) -> Answer:
+def _asked(source: NamedModel, plan: Plan, room: Usable | None, asking: Asking) -> Answer:
     traced = asking.ask(source, plan)
 
     def asked(changed: Plan) -> Estimate:
@@ -82,15 +73,9 @@ def _asked(
 
     def most(changed: Plan) -> int:
         found = asked(changed).max_bytes
-        return sys.maxsize if found is None else round(ratio * found)
+        return sys.maxsize if found is None else found
 
-    notes = []
-    own = measured.ratio(traced.parameters, plan, measured.read(known), lambda other: asked(other).total_bytes)
-    if own:
-        told = template("Corrected to {by_ratio} by a training measured here (batch {batch}, context {context}).")
-        notes.append(t(told, by_ratio=own[0], batch=own[1].batch, context=own[1].context))
-    ratio = own[0] if own else 1.0
-    found = traced.found.scaled(ratio)
+    found = traced.found
     knobs = []
     if room and found.total_bytes > room.bytes:
         kinds = turns(plan, language=source.kind == "language", pipeline=source.kind == "pipeline")
@@ -99,10 +84,9 @@ def _asked(
         "model": {"name": source.name, "parameters": traced.parameters},
         "plan": dataclasses.asdict(plan),
         "torch": traced.torch,
-        "measured_ratio": round(ratio, 3) if own else None,
     }
     how = [*_how(traced.parameters, source, plan), f"torch {traced.torch}"]
-    return Answer(source.name, how, facts, found, room, knobs, _unmeasured(plan, found), notes)
+    return Answer(source.name, how, facts, found, room, knobs, _unmeasured(plan, found))
 
 
 def _of_llama(source: NamedModel, shape: Shape, plan: Plan, room: Usable | None) -> Answer:

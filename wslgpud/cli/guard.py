@@ -21,7 +21,6 @@ from wslgpud.advise.guard import capacity, past_runs, tree
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.advise.guard.training_peaks import TrainingPeaks
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, seconds, state_folder
@@ -70,20 +69,20 @@ def guard(
         environment = training.environment(environment) if inside else environment
         return GuardedCommand(command, environment, limit, pause, number, expected)
 
-    guarded, trainings = ordered(command), TrainingPeaks(host)
+    guarded = ordered(command)
     vram = VramWatch(host, loaded(config).config)
     file, opened = (log, _opened(log)) if log else _own_log(folder, command)
     vram.start()
     try:
         with opened as stream:
-            stats = _run(guarded, host, stream, vram, known, trainings)
+            stats = _run(guarded, host, stream, vram, known)
             _sum_up(stats, guarded, file)
             if not stats.interrupted:  # the peaks of an interrupted run are incomplete
-                known = _remember(folder, guarded, stats, trainings)
+                known = _remember(folder, guarded, stats)
             if stats.code and not stats.interrupted and fallback:
                 _say("it failed with status {code}; trying once: {command}", code=stats.code, command=fallback)
                 second = ordered(["/bin/sh", "-c", fallback])
-                stats = _run(second, host, stream, vram, known, trainings)
+                stats = _run(second, host, stream, vram, known)
                 _sum_up(stats, second, file)
     finally:
         vram.stop()
@@ -109,9 +108,7 @@ def _jobs_for(command: list[str], host: Host, jobs: str, known: PastRuns) -> tup
     return expected, {**os.environ, **capacity.limits(chosen, os.environ)}
 
 
-def _run(
-    guarded: GuardedCommand, host: Host, log: BinaryIO, vram: VramWatch, known: PastRuns, trainings: TrainingPeaks
-) -> RunStats:
+def _run(guarded: GuardedCommand, host: Host, log: BinaryIO, vram: VramWatch, known: PastRuns) -> RunStats:
     peaks, left = _peaks(guarded, host, vram, known), memory_left(host)
     free = {"ram": left.available_bytes + left.swap_bytes}
     if peaks.keys() - free.keys():
@@ -127,7 +124,6 @@ def _run(
         def show(stats: RunStats, left: MemoryLeft, run: GuardedRun) -> None:
             relay.show(_line(stats, left, run, vram))
             pids = [p.pid for p in sorted(run.processes, key=lambda p: -p.bytes)]
-            trainings.look(pids, stats.seconds)
             used, limit = {"ram": stats.held_bytes, **vram.taken_bytes(vram.now_bytes)}, guarded.timeout_seconds
             note.tell(
                 "waits" if run.stopped else "runs",
@@ -212,7 +208,7 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
     _say("log: {path}", path=str(file))
 
 
-def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats, trainings: TrainingPeaks) -> PastRuns:
+def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats) -> PastRuns:
     known = past_runs.load(folder)  # reloaded: others may have ended while this one ran
     key = capacity.key_of(guarded.command)
     before = known.commands.get(key, {})
@@ -230,7 +226,6 @@ def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats, trainings:
         facts |= {"killed": True, "peak_bytes": peak, "compiler_bytes": before.get("compiler_bytes")}
         compilers = {}
     known.learn(key, facts, compilers)
-    known.measure(trainings.seen)
     try:
         past_runs.save(folder, known)
     except OSError as error:

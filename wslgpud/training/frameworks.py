@@ -23,15 +23,6 @@ _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 #: settings of the longest sequence: TRL's, by its new and its old name
 _LONGEST = ("max_length", "max_seq_length")
-#: PyTorch's and Transformers' terms that ``wslgpud fit`` knows, too
-_FORMS = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw_torch", "adamw_hf"), "adamw"),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"), "adamw8bit"),
-    "adamw_torch_fused": "adamw-fused",
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-}
 
 
 class _Wanted:
@@ -74,8 +65,6 @@ class Batches:
 
     def __init__(self, companion: Any) -> None:
         self._companion, self.parts = companion, 1
-        self._plan: dict[str, Any] | None = None
-        self._most_rows = 0
 
     def halve(self, *_: Any) -> None:
         """Halve the parts from the next batch on."""
@@ -108,8 +97,6 @@ class Batches:
 
     def _note(self, trainer: Any, inputs: Any) -> None:
         facts = self._companion.facts
-        if self._plan is None:
-            self._plan = plan_of(trainer)
         facts["batch"] = int(trainer.args.per_device_train_batch_size)
         tokens: Any = inputs.get("input_ids") if hasattr(inputs, "get") else None
         if getattr(tokens, "ndim", 0) == 2:
@@ -118,28 +105,6 @@ class Batches:
             longest = next((value for name in _LONGEST if (value := getattr(trainer.args, name, None))), None)
             if longest:
                 facts["longest"] = int(longest)
-            self._most_rows = max(int(tokens.shape[0]), self._most_rows)
-            if self._plan and self.parts == 1:  # the peak of whole batches hides that of halves
-                facts["plan"] = {**self._plan, "batch": self._most_rows, "context": facts["length"]}
-            else:
-                facts.pop("plan", None)
-
-
-def plan_of(trainer: Any) -> dict[str, Any]:
-    """Return this training as a plan of ``wslgpud fit``; empty where that cannot express it."""
-    arguments, parameters = trainer.args, list(trainer.model.parameters())
-    form = _FORMS.get(str(parameters[0].dtype)) if parameters else None
-    optimizer = _OPTIMIZERS.get(str(getattr(arguments.optim, "value", arguments.optim)))
-    if form is None or optimizer is None or not all(one.is_floating_point() for one in parameters):
-        return {}  # mainly quantized weights
-    trained = [one for one in parameters if one.requires_grad]
-    return {
-        "parameters": sum(one.numel() for one in parameters),
-        "mode": "training" if len(trained) == len(parameters) else "lora",
-        "precision": "mixed" if form == "fp32" and (arguments.bf16 or arguments.fp16) else form,
-        "optimizer": optimizer,
-        "checkpointing": bool(arguments.gradient_checkpointing),
-    }
 
 
 def split(inputs: Any, parts: int) -> list[Any]:

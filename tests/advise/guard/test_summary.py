@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from wslgpud.advise.guard.runner import GuardedCommand
-from wslgpud.advise.guard.training_peaks import TrainingPeaks
 from wslgpud.advise.guard.usage import RunStats
 from wslgpud.cli.common import Fault
 from wslgpud.cli.guard import _clock, _remember, _signal, _sum_up
-from wslgpud.host import Host
 from wslgpud.words import Message
 
 GIB = 1 << 30
@@ -100,10 +98,10 @@ def test_a_signal_has_its_name_with_or_without_sig_in_any_case() -> None:
 
 
 def test_a_killed_run_leaves_the_greater_peak_and_the_compilers_of_before(tmp_path: Path) -> None:
-    command, trainings = GuardedCommand(["make"], {"MAX_JOBS": "4"}), TrainingPeaks(Host())
+    command = GuardedCommand(["make"], {"MAX_JOBS": "4"})
 
     def remembered(stats: RunStats) -> dict[str, Any]:
-        (facts,) = _remember(tmp_path, command, stats, trainings).commands.values()
+        (facts,) = _remember(tmp_path, command, stats).commands.values()
         return dict(facts)
 
     first = remembered(RunStats(seconds=9.96, peak_bytes=5 * GIB, compilers={"cc1plus": GIB}, compilers_ended=9))

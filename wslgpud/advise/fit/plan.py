@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wslgpud.words import template
-
 MODES = ("inference", "lora", "training")
 OPTIMIZERS = ("adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd")
 
@@ -91,9 +89,3 @@ class Estimate(NamedTuple):
     def max_bytes(self) -> int | None:
         """Return the peak on the card, at most."""
         return None if self.spread_bytes is None else self.total_bytes + self.spread_bytes
-
-    def scaled(self, ratio: float) -> Estimate:
-        """Return it with all parts except CUDA's own multiplied by a factor."""
-        own = template("CUDA itself")
-        parts = {part: taken if part == own else round(taken * ratio) for part, taken in self.parts.items()}
-        return Estimate(parts, None if self.spread_bytes is None else round(self.spread_bytes * ratio))

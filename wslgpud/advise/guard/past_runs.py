@@ -2,15 +2,14 @@
 
 ``commands`` holds for each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond the use before,
 ``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` after an OOM kill (it needs at least its peak
-then), seconds and exit status. ``trainings`` holds ``plan`` and ``bytes`` of VRAM of those that reported it, for
-``wslgpud fit``.
+then), seconds and exit status.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from typing import Any
 from wslgpud.security import private_files, safe_files
 
 NAME = "guard.json"
-#: limits; the oldest entries are dropped
+#: limit; the oldest entries are dropped
 MAX_COMMANDS = 200
-MAX_TRAININGS = 50
 
 
 @dataclass(slots=True)
@@ -29,7 +27,6 @@ class PastRuns:
 
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
     compilers: dict[str, int] = field(default_factory=dict)
-    trainings: list[dict[str, Any]] = field(default_factory=list)
 
     def compiler_bytes(self, command: str) -> int | None:
         """Return the highest memory of one compiler in earlier runs of a command."""
@@ -61,20 +58,13 @@ class PastRuns:
             # Decays at each run, so that one huge file does not slow down every later build.
             self.compilers[name] = max(size, (self.compilers.get(name, 0) + size) // 2)
 
-    def measure(self, trainings: Iterable[dict[str, Any]]) -> None:
-        """Take over measured trainings, replacing earlier ones with the same plan."""
-        for one in trainings:
-            self.trainings = [*(old for old in self.trainings if old.get("plan") != one["plan"]), one]
-        del self.trainings[:-MAX_TRAININGS]
-
 
 def load(folder: Path) -> PastRuns:
     """Return the stored runs; none where the file is missing or invalid."""
     try:
         document = safe_files.parsed(safe_files.contents(folder / NAME))
         commands = {str(k): dict(v) for k, v in document["commands"].items()}
-        trainings = [dict(row) for row in document["trainings"]]
-        return PastRuns(commands, {str(k): int(v) for k, v in document["compilers"].items()}, trainings)
+        return PastRuns(commands, {str(k): int(v) for k, v in document["compilers"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return PastRuns()
 
