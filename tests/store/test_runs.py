@@ -115,6 +115,6 @@ def test_a_quarter_of_an_hour_has_so_many_rows_of_processes_and_no_more():
     def packed(rows: int) -> bytes:
         return zlib.compress(f"[{','.join(['{}'] * (rows - 1))}]".encode())
 
-    assert len(all_series._parsed(packed(250_000))) == 249_999
+    assert len(all_series._of_chunk(packed(250_000))) == 249_999
     with pytest.raises(ValueError, match="more than 250000 rows"):
-        all_series._parsed(packed(250_001))
+        all_series._of_chunk(packed(250_001))

@@ -10,9 +10,10 @@ from sqlalchemy.pool import NullPool
 
 from wslgpud.model import Event
 from wslgpud.store import schema, seal
+from wslgpud.store.batches import Batch, OpenBatch
 from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
 from wslgpud.store.slots import Slots
-from wslgpud.store.write_buffer import Backlog, Batch, OpenBatch, WriteBuffer
+from wslgpud.store.write_buffer import Backlog, WriteBuffer
 
 
 @pytest.fixture
@@ -69,9 +70,9 @@ def test_committed_items_wait_for_the_disk_and_go_before_any_other_is_lost():
 def test_while_the_disk_is_away_eight_megabytes_of_ticks_wait_2000_events_and_20000_other_rows(made):
     buffer = WriteBuffer()
     for text in ("x" * ((8 << 20) - 1600), ""):
-        buffer.pending.put(Batch(1, 0, 60, (), text, urgent=False))
+        buffer.pending.put(Batch(1, 0, 60, text, urgent=False))
     assert (buffer.queue, buffer.pending.dropped) == ((120, 8 << 20), 0)
-    buffer.pending.put(Batch(2, 0, 1, (), "", urgent=False))
+    buffer.pending.put(Batch(2, 0, 1, "", urgent=False))
     assert (buffer.queue, buffer.pending.dropped) == ((61, 1600), 60)
 
     event = Event("odd", made.T0, "event", {})
@@ -101,8 +102,9 @@ def test_series_of_a_batch_share_the_times_of_their_values_and_the_fullest_come_
     closed = batch.closed(9)
 
     assert (closed.id, closed.ms, closed.ticks, closed.urgent) == (9, 1000, 3, False)
-    assert closed.groups == (("[0,500,1500]", '{"1":7}'), ("[0,1500]", '{"2":[1,2]}'), ("[500]", '{"3":4}'))
-    assert closed.processes == '[[500,[["p"]]]]'
+    assert closed.data == (
+        '{"ticks":[[[0,500,1500],{"1":7}],[[0,1500],{"2":[1,2]}],[[500],{"3":4}]],"processes":[[500,[["p"]]]]}'
+    )
     assert closed.row({"1": 65, "3": 66})["data"] == (
         '{"ticks":[[[0,500,1500],{"65":7}],[[0,1500],{}],[[500],{"66":4}]],"processes":[[500,[["p"]]]]}'
     )
@@ -113,7 +115,7 @@ def test_processes_alone_have_the_times_of_all_their_ticks():
     batch.add(1000, {"1": 7}, None)
     batch.add(1500, {}, [["p"]])
 
-    assert batch.closed(9).groups == (("[0,500]", "{}"), ("[0]", '{"1":7}'))
+    assert batch.closed(9).data == '{"ticks":[[[0,500],{}],[[0],{"1":7}]],"processes":[[500,[["p"]]]]}'
 
 
 @pytest.mark.parametrize(

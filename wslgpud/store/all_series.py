@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ from sqlalchemy import ColumnElement, Connection, select
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import inflate, unpack_text
+from wslgpud.store.batches import parsed
+from wslgpud.store.codec import inflate
 from wslgpud.store.errors import gap
 from wslgpud.store.schema import MAX_INFLATED_BYTES, PERIOD_MS
 from wslgpud.store.series_reader import blocks_of, mask_of, times_of
@@ -19,8 +19,6 @@ from wslgpud.store.series_reader import blocks_of, mask_of, times_of
 #: time and batches that ``last_values`` looks back, for series read less often than every tick
 LATEST_MS = 65_000
 LATEST_BATCHES = 75
-#: the name of a series in a batch; quotes within a text are escaped
-_NAME = re.compile(r'"(\d+)":')
 #: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
 _MAX_ROWS = 250_000
 
@@ -31,9 +29,9 @@ _chunk, _batch = schema.chunk.c, schema.batch.c
 def unsealed_series(connection: Connection, mine: ColumnElement[bool]) -> set[int]:
     """Return the ids of the series in those batches that are not sealed yet."""
     found: set[int] = set()
-    for number, data in connection.execute(select(_batch.id, _batch.data).where(mine, schema.unsealed)):
-        with gap("ticks %d", number):
-            found.update(map(int, _NAME.findall(unpack_text(data))))
+    for ms, data in connection.execute(select(_batch.ms, _batch.data).where(mine, schema.unsealed)):
+        with gap("ticks from %d on", ms):
+            found.update(*(values for _, values in parsed(ms, data).groups))
     return found
 
 
@@ -65,14 +63,12 @@ def _newest_values(connection: Connection, host: int) -> dict[int, tuple[int, Nu
     found: dict[int, tuple[int, Number]] = {}
     for ms, data in connection.execute(rows.order_by(_batch.id.desc()).limit(LATEST_BATCHES)).all()[::-1]:
         with gap("ticks from %d on", ms):
-            for offsets, readings in json.loads(unpack_text(data))["ticks"]:
-                last = ms + offsets[-1]
-                for key, given in readings.items():
-                    found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
+            for times, values in parsed(ms, data).groups:
+                found.update({series: (times[-1], of_series[-1]) for series, of_series in values.items()})
     return found
 
 
-def _parsed(data: bytes) -> list[Any]:
+def _of_chunk(data: bytes) -> list[Any]:
     # each row would take a hundred times its two bytes
     text = inflate(data, MAX_INFLATED_BYTES)
     if text.count(b"[") + text.count(b"{") > _MAX_ROWS:
@@ -92,6 +88,5 @@ def processes(
         kept = query.where(ours(connection, table)).order_by(table.c.id)
         for which, given in connection.execute(kept):
             with gap("processes of %s %d", table.name, which):
-                whole = table is schema.chunk
-                begin, seen = (0, _parsed(given)) if whole else (which, json.loads(unpack_text(given))["processes"])
-                yield from [(begin + at, rows) for at, rows in seen if start_ms <= begin + at <= end_ms]
+                seen = _of_chunk(given) if table is schema.chunk else parsed(which, given).processes
+                yield from [(ms, rows) for ms, rows in seen if start_ms <= ms <= end_ms]

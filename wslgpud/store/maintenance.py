@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
@@ -19,7 +18,8 @@ from sqlalchemy import Connection, and_, func, select
 
 from wslgpud.security.safe_files import Folder
 from wslgpud.store import engines, postgresql, schema
-from wslgpud.store.codec import decode, unpack_text
+from wslgpud.store.batches import parsed
+from wslgpud.store.codec import decode
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
@@ -227,8 +227,8 @@ def info(reader: Reader) -> Info:
         batch = schema.batch.c
         last = connection.execute(select(batch.ms, batch.data).order_by(batch.ms.desc()).limit(1)).first()
         with gap("the newest ticks"):
-            groups = [] if last is None else json.loads(unpack_text(last.data))["ticks"]
-            newest = max((last.ms + offsets[-1] for offsets, _ in groups), default=newest) if last else newest
+            groups = [] if last is None else parsed(last.ms, last.data).groups
+            newest = max((times[-1] for times, _ in groups), default=newest)
         samples = _samples(connection)
     tiers, total, free = _sizes(reader)
     path = reader.path
@@ -255,9 +255,9 @@ def _samples(connection: Connection) -> int:
             blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
             for mask, count in blocks.items():
                 total += count * (mask_of(row.masks, row.ticks, mask).count(1) if mask else row.ticks)
-    for number, data in connection.execute(select(batch.c.id, batch.c.data).where(schema.unsealed)):
-        with gap("ticks %d", number):
-            total += sum(len(offsets) * len(readings) for offsets, readings in json.loads(unpack_text(data))["ticks"])
+    for ms, data in connection.execute(select(batch.c.ms, batch.c.data).where(schema.unsealed)):
+        with gap("ticks from %d on", ms):
+            total += sum(len(times) * len(values) for times, values in parsed(ms, data).groups)
     return total
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
 
 from wslgpud.store import schema, series_ids
+from wslgpud.store.batches import renumbered
 from wslgpud.store.codec import unpack_text
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
@@ -74,8 +75,8 @@ class ReplicationSource:
         #: id of the machine in the server
         self.host_id = 0
         self._sealable_row = 0
-        #: id of a series in the file -> in the server
-        self._numbers: dict[int, int] = {}
+        #: id of a series in the file, as in its batches -> in the server
+        self._numbers: dict[str, int] = {}
         #: ids in the file of the copied rows that have not ended there
         self._open: dict[Table, set[int]] = {table: set() for table in _ENDS}
         self._new: list[tuple[int, SeriesKey]] = []
@@ -110,8 +111,8 @@ class ReplicationSource:
         with self._local() as local:
             self._follow(connection, local)
             self._read(local)
-            names = {int(name) for row in self._batches for _, of in row["data"]["ticks"] for name in of}
-            wanted = [*names - self._numbers.keys()]
+            names = {name for row in self._batches for _, of in row["data"]["ticks"] for name in of}
+            wanted = [int(name) for name in names - self._numbers.keys()]
             rows = [] if not wanted else local.execute(select(schema.series).where(_series.id.in_(wanted))).all()
         keys = {row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor) for row in rows}
         if keys:
@@ -125,7 +126,7 @@ class ReplicationSource:
                     newest += 1
                     theirs = newest if newest <= last else next(free, None)
                 if theirs is not None:
-                    self._numbers[number] = theirs
+                    self._numbers[str(number)] = theirs
                     if kind != key.kind:
                         self._new.append((theirs, key))
         return bool(self._new)
@@ -243,13 +244,12 @@ class ReplicationSource:
         return rows
 
     def _renumbered(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        numbers = self._numbers
-        ticks = [
-            [offsets, {str(numbers[int(name)]): values for name, values in of.items() if int(name) in numbers}]
-            for offsets, of in row["data"]["ticks"]
-        ]
-        data = schema.dumps({**row["data"], "ticks": ticks})
-        return {"id": row["id"] + self._source.shift, "ms": row["ms"], "ticks": row["ticks"], "data": data}
+        return {
+            "id": row["id"] + self._source.shift,
+            "ms": row["ms"],
+            "ticks": row["ticks"],
+            "data": renumbered(row["data"], self._numbers),
+        }
 
     def _reached(self) -> _Source:
         read = {**self._rows, schema.batch: self._batches}

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, select, update
 
 from wslgpud.store import schema
-from wslgpud.store.codec import SeriesBlock, encode, pack_sheet, unpack_text
+from wslgpud.store.batches import parsed
+from wslgpud.store.codec import SeriesBlock, encode, pack_sheet
 from wslgpud.store.errors import gap
 from wslgpud.store.rollup import MINUTE, summarise, write_summaries
 from wslgpud.store.schema import MAX_TICKS, PERIOD_MS
@@ -106,7 +107,7 @@ def _columns(connection: Connection, host: int, last: int) -> tuple[list[int], d
     batches = []
     for number, ms, data in connection.execute(query.order_by(of.id)):
         with gap("ticks %d", number):
-            batches.append(_parsed(ms, data))
+            batches.append(parsed(ms, data))
     times: list[int] = []
     groups, processes = [], []
     for of_batch, seen in batches:
@@ -122,17 +123,3 @@ def _columns(connection: Connection, host: int, last: int) -> tuple[list[int], d
             for i in where:
                 column.mask[i] = 1
     return times, found, processes
-
-
-def _parsed(start_ms: int, data: bytes | str) -> tuple[list[tuple[list[int], dict[int, array[int]]]], list[Any]]:
-    """Return (times in ms, readings by series) of each group, and processes, or raise one of ``errors.DAMAGE``."""
-    known, groups = json.loads(unpack_text(data)), []
-    for offsets, readings in known["ticks"]:
-        columns: dict[int, array[int]] = {}
-        for key, given in readings.items():
-            values = given if isinstance(given, list) else [given] * len(offsets)
-            if len(values) != len(offsets) or {*map(type, values)} != {int}:
-                raise ValueError(f"values of series {key}")
-            columns[int(key)] = array("q", values)
-        groups.append(([start_ms + offset for offset in offsets], columns))
-    return groups, [[start_ms + offset, seen] for offset, seen in known["processes"]]

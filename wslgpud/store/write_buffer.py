@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table
 
 from wslgpud.model import Number, Reading, Snapshot
-from wslgpud.store.schema import MAX_BATCH, PERIOD_MS, dumps, insert_new, row_range
+from wslgpud.store.batches import Batch, OpenBatch
+from wslgpud.store.schema import insert_new, row_range
 from wslgpud.store.series_ids import SeriesInUse, SeriesKey, find
 
 #: limit of the queue while the disk is full or gone: three quarters of an hour of 250 series
@@ -26,10 +25,6 @@ BUFFER_WRITES = 20_000
 #: row ids from here on are placeholders until the database is opened for the first time
 PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
-#: memory of a batch besides its text
-_BATCH_OVERHEAD = 800
-#: a series in a group: its name, and a number or a list of them
-_READING = re.compile(r'"(\d+)":(\[[^]]*\]|[^,}]+)')
 _T = TypeVar("_T")
 
 Write = Callable[[Connection], object]
@@ -101,67 +96,6 @@ class Backlog(Generic[_T]):
         del self._items[index]
 
 
-class Batch(NamedTuple):
-    """Some ticks as JSON, see ``schema.batch``, with readings by the names of ``SeriesInUse``."""
-
-    id: int
-    ms: int
-    ticks: int
-    #: (offsets, readings) of the series that have values at exactly the same ticks
-    groups: tuple[tuple[str, str], ...]
-    processes: str
-    urgent: bool
-
-    @property
-    def size(self) -> int:
-        return sum(len(text) for group in self.groups for text in group) + len(self.processes) + _BATCH_OVERHEAD
-
-    def row(self, numbers: Mapping[str, int]) -> dict[str, Any]:
-        groups = ",".join(f"[{offsets},{_numbered(readings, numbers)}]" for offsets, readings in self.groups)
-        data = f'{{"ticks":[{groups}],"processes":{self.processes}}}'
-        return {"id": self.id, "ms": self.ms, "ticks": self.ticks, "data": data}
-
-
-@dataclass(slots=True)
-class OpenBatch:
-    """Ticks of a batch under construction; time increases within one period."""
-
-    times: list[int] = field(default_factory=list)
-    #: name of a series -> [values, bits of the ticks they belong to]
-    columns: dict[str, list[Any]] = field(default_factory=dict)
-    processes: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
-    urgent: bool = False
-
-    def takes(self, ms: int) -> bool:
-        times = self.times
-        return not times or (ms // PERIOD_MS == times[0] // PERIOD_MS and ms > times[-1] and len(times) < MAX_BATCH)
-
-    def add(self, ms: int, readings: dict[str, Number], processes: list[list[Any]] | None) -> None:
-        bit = 1 << len(self.times)
-        self.times.append(ms)
-        for name, value in readings.items():
-            column = self.columns.setdefault(name, [[], 0])
-            column[0].append(value)
-            column[1] |= bit
-        if processes:
-            self.processes.append((ms - self.times[0], processes))
-
-    def closed(self, number: int) -> Batch:
-        """Return the series in groups with values at exactly the same ticks, fullest group first."""
-        groups: dict[int, dict[str, Any]] = {}
-        if self.processes:
-            # with all ticks, so that the offsets of the first group cover them
-            groups[(1 << len(self.times)) - 1] = {}
-        for name, (values, bits) in self.columns.items():
-            first = values[0]
-            groups.setdefault(bits, {})[name] = first if values.count(first) == len(values) else values
-        start, found = self.times[0], []
-        for bits, readings in sorted(groups.items(), key=lambda g: -g[0].bit_count()):
-            offsets = [ms - start for i, ms in enumerate(self.times) if bits >> i & 1]
-            found.append((dumps(offsets), dumps(readings)))
-        return Batch(number, start, len(self.times), tuple(found), dumps(self.processes), self.urgent)
-
-
 class Waiting(NamedTuple):
     series: list[tuple[int, SeriesKey]]
     batches: list[Batch]
@@ -191,7 +125,7 @@ class WriteBuffer:
         self._open = OpenBatch()
         # the seconds before an exhaustion of memory are the purpose of the history
         self.pending: Backlog[Batch] = Backlog(
-            buffer_bytes, lambda batch: batch.size, lambda batch: batch.ticks, lambda batch: not batch.urgent
+            buffer_bytes, lambda batch: batch.bytes, lambda batch: batch.ticks, lambda batch: not batch.urgent
         )
         self.events: Backlog[dict[str, Any]] = Backlog(BUFFER_EVENTS)
         #: must never be lost
@@ -385,10 +319,3 @@ def _scaled(value: float, divisor: int) -> int | None:
 
 def _kib(*sizes: int | None) -> list[int | None]:
     return [size and size // 1024 for size in sizes]
-
-
-def _numbered(readings: str, numbers: Mapping[str, int]) -> str:
-    """Replace names of series by numbers and omit those without one."""
-    # the text is not parsed: a commit would take several times as long
-    kept = (f'"{numbers[name]}":{values}' for name, values in _READING.findall(readings) if name in numbers)
-    return f"{{{','.join(kept)}}}"
