@@ -1,7 +1,8 @@
-"""The only door to the machine: files, commands, disks and time.
+"""The door to all that is measured: files, commands, disks and time.
 
-Everything that reads the machine goes through a ``Host``, so that tests (and ``--host-root``) can put a
-recorded machine behind it, as node_exporter does with ``--path.procfs``.
+Everything that measures the machine goes through a ``Host``, so that tests (and ``--host-root``) can put a
+recorded machine behind it, as node_exporter does with ``--path.procfs``. The brake opens what it writes, the files of
+cgroups, by itself.
 """
 
 from __future__ import annotations

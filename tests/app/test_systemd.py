@@ -25,7 +25,7 @@ def test_a_watchdog_that_would_not_wait_for_five_samples_is_told_to(
         notifier = Notifier(environ, interval_seconds=1.0)
         notifier.ready()
 
-        assert notifier.heard
+        assert notifier.enabled
         assert manager.recv(1000).decode() == told
 
 
@@ -33,7 +33,7 @@ def test_without_a_service_manager_nothing_is_told() -> None:
     notifier = Notifier({}, interval_seconds=1.0)
     notifier.ready()
 
-    assert not notifier.heard
+    assert not notifier.enabled
 
 
 @pytest.mark.parametrize(

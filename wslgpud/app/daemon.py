@@ -155,10 +155,10 @@ class Daemon:
         for readings in (alerts.readings, systemd.readings, verdicts.readings, *([brake.readings] if brake else [])):
             publisher.add_collector(readings)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
-        rounds = Checkups(self._checkup, host.clock)
+        doctor_runner = Checkups(self._checkup, host.clock)
         table = [
             *routes(publisher, answers.status, answers.now),
-            *api.routes(publisher, answers.now, store.stats, rounds.last),
+            *api.routes(publisher, answers.now, store.stats, doctor_runner.last),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
         ]
         server = HttpServer(config.server, publisher, table)
@@ -194,9 +194,9 @@ class Daemon:
         self.loop.recall_lessons(host.clock.wall())
         stack.callback(nightly.close)
         publisher.add_collector(nightly.readings)
-        publisher.add_collector(rounds.readings)
-        rounds.start()
-        stack.callback(rounds.close)
+        publisher.add_collector(doctor_runner.readings)
+        doctor_runner.start()
+        stack.callback(doctor_runner.close)
         alerts.dispatcher.start()
         self._leave_note(stack, table, guarded=server.guarded)
 

@@ -153,7 +153,7 @@ class Loop:
             self._bugs[told] = repr(bug)
 
     def _notify(self, state: PipelineState, verdict: Verdict, *, first: bool) -> None:
-        if not self.service.heard:
+        if not self.service.enabled:
             return
         if first:
             self.service.ready()

@@ -34,7 +34,7 @@ class Notifier:
         self._needed_usec = round(_MISSED_TICKS * interval_seconds * 1e6)
 
     @property
-    def heard(self) -> bool:
+    def enabled(self) -> bool:
         """Whether there is a service manager."""
         return bool(self._address)
 
