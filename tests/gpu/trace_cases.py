@@ -252,7 +252,7 @@ THIRD: tuple[dict[str, Any], ...] = (
     _picture(_config("regnet", num_labels=1000), 64),
     _picture(_config("poolformer", num_labels=1000), 48),
 )
-#: chosen before any of them was traced on a card or run, and after the last change of the tracer
+#: chosen before any of them was traced on a card or run; of the tracer, only what HuBERT died of changed afterwards
 FOURTH: tuple[dict[str, Any], ...] = (
     _case(_config("nemotron", **_SIZES, num_key_value_heads=8), batch=2, context=2048),
     _case(_decoder("arcee", 2048, 16, 16, 4, 8192, 128004), batch=2, context=1024, optimizer="adamw-fused"),
