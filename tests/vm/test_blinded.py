@@ -79,7 +79,8 @@ def service(module_machine: BootMachine, tmp_path_factory: pytest.TempPathFactor
 
 def on_card(machine: Any, **settings: object) -> None:
     lines = {"total": 80 * GIB, **settings}
-    machine.write(f"{LIBRARY}.settings", "".join(f"{name} {value}\n" for name, value in lines.items()))
+    machine.write(f"{LIBRARY}.settings.new", "".join(f"{name} {value}\n" for name, value in lines.items()))
+    machine.run("mv", f"{LIBRARY}.settings.new", f"{LIBRARY}.settings")  # it is read at every call, never in part
 
 
 def warned(service: Service) -> list[dict[str, Any]]:
