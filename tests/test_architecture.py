@@ -49,7 +49,7 @@ HOMES = {
     "psutil": {"serve", "advise", "alerts", "security"},
     "rich": {"cli"},
     "textual": {"cli"},
-    "typer": {"cli"},
+    "click": {"cli"},
     "matplotlib": {"series"},
     "apprise": {"alerts"},
     "pyarrow": {"series"},

@@ -31,7 +31,7 @@ pytestmark = needs_root
 PROGRAM = Path(sys.executable).with_name("wslgpud")
 MODULES = (
     *("wslgpud", "sitecustomize", "usercustomize", "json", "typing", "pathlib", "tomllib", "tarfile"),
-    *("typer", "rich", "sqlalchemy", "psutil", "pynvml", "yaml", "matplotlib", "torch", "polib"),
+    *("click", "rich", "sqlalchemy", "psutil", "pynvml", "yaml", "matplotlib", "torch", "polib"),
 )
 PROGRAMS = ("python3", "sh", "nvidia-smi", "powershell.exe", "wslpath", "systemctl", "lsmod", "ps", "make", "nvcc")
 SETTINGS = ("wslgpud.toml", "wsl.conf", "matplotlibrc", "pyvenv.cfg", "setup.cfg", ".env")

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from tests.stress.support import gpu, night
 from tests.support.accounts import ALICE, needs_root

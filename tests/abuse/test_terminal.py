@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from rich.table import Table
 
@@ -172,6 +173,13 @@ def test_a_usage_error_cannot_hide_in_a_stream_that_click_opens_anew() -> None:
 
     assert not hasattr(stream, "buffer")
     assert not stream.isatty()
+
+
+def test_nor_in_the_bytes_that_click_writes_for_a_shell() -> None:
+    beneath = io.StringIO()
+    click.echo("plain,a\x1b[8mb\xff".encode("latin-1"), file=terminal.Boundary(beneath))
+
+    assert beneath.getvalue() == "plain,a\ufffd[8mb\ufffd\n"
 
 
 def test_a_name_with_a_line_feed_forges_no_line_of_the_log(

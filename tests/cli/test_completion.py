@@ -20,12 +20,12 @@ SHARE = Path(__file__).parents[2] / "deploy/share"
 
 
 def completed(line: str, home: Path) -> list[str]:
-    """Return what bash would offer at the end of a line."""
+    """Return what bash would offer at the end of a line, and for which words it would list files."""
     words = line.split(" ")
-    asked = {"_WSLGPUD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    asked = {"_WSLGPUD_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     environment = {**clean_environment(home), **asked, "STATE_DIRECTORY": str(home)}
     done = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    return [line.removeprefix("plain,") for line in done.stdout.split()]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,11 @@ def completed(line: str, home: Path) -> list[str]:
         ),
         ("wslgpud history gpu_memory_us", ["gpu_memory_used_bytes"]),
         ("wslgpud incidents ", []),  # no daemon answers
+        ("wslgpud history --across m", ["mean", "max", "min"]),
+        ("wslgpud service install --extra app", ["apprise"]),
+        ("wslgpud status --config /et", ["file,/et"]),
+        ("wslgpud fit ./mod", ["file,./mod"]),
+        ("wslgpud guard ma", ["file,ma"]),
     ],
 )
 def test_what_is_offered_begins_with_what_was_typed(line: str, found: list[str], tmp_path: Path) -> None:
@@ -101,7 +106,7 @@ def test_fish_itself_completes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("zsh") and shutil.which("tmux")), reason="there is no zsh or tmux here")
 def test_zsh_itself_completes_at_the_first_tab(tmp_path: Path) -> None:
-    """The file is what zsh calls then: Typer's own only declares who completes, and that Tab does nothing."""
+    """The file is what zsh calls then: if it only declared who completes, that Tab would do nothing."""
     setup = (
         f"fpath+={shlex.quote(str(SHARE / 'zsh/site-functions'))}; autoload -Uz compinit; compinit -u; PS1='ready> '"
     )

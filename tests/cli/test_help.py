@@ -9,8 +9,7 @@ from collections import defaultdict
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import pytest
-import typer.main
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.words.catalogue import commands
 from tests.words.latin import latin_words
@@ -18,7 +17,6 @@ from wslgpud import words
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 
-ROOT = typer.main.get_command(app)
 COLUMNS = 80
 #: names of ours and of others in help, beside those that every Chinese text may have
 NAMES = (
@@ -78,7 +76,7 @@ NAMES = (
 )
 
 
-def paths(command=ROOT, words_=()):
+def paths(command=app, words_=()):
     """Return each command with the words that call it."""
     found = {words_: command}
     for name, below in getattr(command, "commands", {}).items():
@@ -99,10 +97,10 @@ def _english_again(monkeypatch):
 
 def shown(path, language):
     words.use(language)
-    context = ROOT.context_class(ROOT, info_name="wslgpud", **ROOT.context_settings)
+    context = app.context_class(app, info_name="wslgpud", **app.context_settings)
     for number, name in enumerate(path, 1):
         command = PATHS[path[:number]]
-        context = ROOT.context_class(command, info_name=name, parent=context, **command.context_settings)
+        context = app.context_class(command, info_name=name, parent=context, **command.context_settings)
     return context.get_help()
 
 
@@ -152,7 +150,7 @@ def test_every_example_is_a_line_that_the_command_takes(path):
             typed = shlex.split(part.strip().removeprefix("sudo "))
             if typed[:1] != ["wslgpud"]:
                 continue
-            command, rest = ROOT, typed[1:]
+            command, rest = app, typed[1:]
             while hasattr(command, "commands") and rest and rest[0] in command.commands:
                 command, rest = command.commands[rest[0]], rest[1:]
             command.make_context("wslgpud", rest)
@@ -182,7 +180,7 @@ DIFFERENT = {
 
 
 def test_the_list_of_commands_says_what_each_says_itself():
-    assert [helps.short(one) for one in ROOT.listed()] == [helps.short(ROOT.commands[name]) for name in ROOT.commands]
+    assert [helps.short(one) for one in app.listed()] == [helps.short(app.commands[name]) for name in app.commands]
 
 
 def test_an_option_of_several_commands_is_declared_once():

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import argument, flag, option
 from wslgpud.cli.help import _examples, brief, flush, hanging, margin_of, padded, texts, wrapped
 
-app = CommandApp()
+app = CommandGroup()
 
 
 @app.command()
@@ -198,7 +197,7 @@ def test_purposes_stand_below_each_other_beside_their_examples_or_above_them(
 
 
 def test_all_of_a_commands_help_is_translated_but_names_of_choices() -> None:
-    (draw, _) = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
+    (draw, _) = app.commands.values()
 
     assert list(texts(draw)) == [
         "Draw a file. All of it is drawn at once, however large it is, and nothing is left out.",

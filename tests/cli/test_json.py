@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.page.stage import TRACES, Stage, nights, trace
 from wslgpud.cli import app
@@ -80,7 +79,7 @@ def commands_with_json(command: click.Command, path: tuple[str, ...] = ()) -> It
 def test_every_command_that_knows_json_is_listed_here() -> None:
     begins_a_run = {"stress"}  # tests/stress/test_end_to_end.py
 
-    assert set(commands_with_json(typer.main.get_command(app))) - begins_a_run == set(COMMANDS)
+    assert set(commands_with_json(app)) - begins_a_run == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.page.stage import TRACES, Stage, nights, past_incidents, trace
 from wslgpud.cli import app

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from deploy.prometheus import generate
 from wslgpud.cli import app

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from wslgpud.cli import service
 from wslgpud.cli.common import Fault
@@ -76,10 +75,10 @@ def test_the_exit_status_says_whether_it_runs(
 ) -> None:
     monkeypatch.setattr(service, "state_of", lambda _: replace(STATE, state=runs, version=version))
     monkeypatch.setattr(service, "use_the_systems_programs", lambda: None)
-    with pytest.raises(typer.Exit) as end:
+    with pytest.raises(SystemExit) as end:
         service.status(user=True)
 
-    assert end.value.exit_code == status
+    assert end.value.code == status
     assert ("no service is installed here" in capsys.readouterr().out) == (not version)
 
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import typer
-
 from wslgpud import __version__, config, words
 from wslgpud.cli import app, completion
 from wslgpud.cli import help as helps
@@ -76,7 +74,7 @@ def pages() -> dict[str, str]:
 
 
 def _in_this_language() -> Iterator[tuple[str, int, str]]:
-    root = _context(typer.main.get_command(app))
+    root = _context(app)
     yield "wslgpud", 1, _page("wslgpud", 1, helps.short(root.command), _of_all(root))
     for command in root.command.commands.values():
         context = _context(command, root)

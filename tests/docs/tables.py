@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from tests.bench import bench_fleet
 from tests.docs import goals, out_of_memory, peers
 from wslgpud import words
 from wslgpud.app import catalogue
 from wslgpud.cli import app
+from wslgpud.cli import help as helps
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
@@ -38,10 +37,9 @@ def commands_table(language: str = "en") -> str:
     before = words.current()
     words.use(language)
     try:
-        group = typer.main.get_command(app)
-        for name, command in group.commands.items():  # type: ignore[attr-defined] - a group, as the app has several
+        for name, command in app.commands.items():
             more = ", ".join(f"`{part}`" for part in getattr(command, "commands", {}))
-            says = command.get_short_help_str(200)
+            says = helps.short(command)
             lines.append(f"| `{name}` | {says}{f' ({more})' * bool(more)} |")
     finally:
         words.use(before.code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.page.stage import TRACES, Stage, nights, trace
 from wslgpud import colors

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.page.stage import Stage
 from tests.page.stories import CACHE, LOAD, TRAIN, three_groups

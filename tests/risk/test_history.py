@@ -4,9 +4,9 @@ import json
 import time
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CliCommand
 from wslgpud.cli.common import Fault, moment
 from wslgpud.cli.replay import replay_command
 from wslgpud.config import StoreSettings
@@ -19,8 +19,7 @@ from wslgpud.store.reader import Reader
 GIB = 1 << 30
 CARD = ("0", "GPU-1")
 FED = {spec.name: spec for spec in gpu.FED}
-app = CommandApp(no_args_is_help=False)
-app.command()(replay_command)
+app = CliCommand("replay", replay_command)
 
 
 def tick(wall, used, vram=None):

@@ -5,15 +5,14 @@ import json
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CliCommand
 from wslgpud.cli.replay import replay_command
 from wslgpud.model import Level, Observation, RamState
 from wslgpud.risk.replay import TruthError, events_beside, replay, trace_name
 
-app = CommandApp(no_args_is_help=False)
-app.command()(replay_command)
+app = CliCommand("replay", replay_command)
 
 
 def run(*arguments):

@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import typer.main
 from click.testing import CliRunner, Result
 from prometheus_client.parser import text_string_to_metric_families
 from textual.widgets import Static
@@ -22,7 +21,6 @@ from wslgpud.cli.live.feed import DaemonFeed
 from wslgpud.client import DaemonClient as Client
 from wslgpud.words import TEMPLATES, translator, use
 
-ROOT = typer.main.get_command(app)
 LOCALES = {"en": "C.UTF-8", "zh": "zh_CN.UTF-8"}
 #: wide enough for the whole verdict on one line
 COLUMNS = 240
@@ -51,7 +49,7 @@ def command(played: Played, code: str, *words: str, columns: int = COLUMNS) -> R
     """Run a command of the daemon's user in this process."""
     environment = {"LC_ALL": LOCALES[code], "COLUMNS": str(columns), "HOME": str(played.folder), "TZ": "UTC"}
     try:
-        return CliRunner().invoke(ROOT, list(words), env=environment)
+        return CliRunner().invoke(app, list(words), env=environment)
     finally:
         use("en")
 

@@ -8,7 +8,7 @@ import signal
 import threading
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.stress.support import night
 from wslgpud.cli import app, stress

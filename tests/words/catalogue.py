@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import polib
-import typer.main
 from babel.messages.extract import extract_from_dir, extract_from_file
 
 from wslgpud.advise.doctor.checking import CHECKS
@@ -117,7 +116,7 @@ def sentences(table: Mapping[str, Any]) -> Iterator[str]:
 
 def commands(command: Any = None) -> Iterator[Any]:
     """Yield all commands and groups of them, the whole first."""
-    command = command or typer.main.get_command(app)
+    command = command or app
     yield command
     for below in getattr(command, "commands", {}).values():
         yield from commands(below)

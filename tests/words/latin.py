@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-import typer.main
-
 from wslgpud.advise.wslconfig.presets import PRESETS
 from wslgpud.cli import app
 from wslgpud.probes.wsl_keys import FILES
@@ -110,6 +108,6 @@ def _own_commands() -> re.Pattern[str]:
         for name, below in getattr(command, "commands", {}).items():
             walk(below, f"{words} {name}")
 
-    walk(typer.main.get_command(app), "wslgpud")
+    walk(app, "wslgpud")
     longest_first = sorted(found, key=len, reverse=True)
     return re.compile(rf"(?<![\w/-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w])(?: -- [A-Z ]+)?")

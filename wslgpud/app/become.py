@@ -18,7 +18,7 @@ PLAIN = "{}"
 def become(order: str) -> NoReturn:
     """Replace this process by the daemon's, with the same command line and process id.
 
-    Typer and its dependencies take 13 MiB, which a program that runs for months need not keep.
+    The command line and its library take memory that a program which runs for months need not keep.
     """
     # Of glibc's heaps each thread would fill one of its own, and only one thread at a time runs Python.
     environment = {"MALLOC_ARENA_MAX": "1", **os.environ, ORDER: order}

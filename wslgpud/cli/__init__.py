@@ -2,111 +2,105 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
 
 from wslgpud import __version__
-from wslgpud.cli.commands import CommandApp, CommandGroup
+from wslgpud.cli.commands import CliCommand, CommandGroup
 
-#: in the order of the help; each names its module, which has an ``app`` (a group) or a function of that name
-NAMES = (
-    *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents"),
-    *("guard", "inside", "fit", "sweep", "history", "export", "config", "alerts", "brake", "stress", "wslconfig"),
-    *("db", "dashboards", "rules", "service"),
-)
+#: In the order of the help: what each is for, in the words of its own help, so that a list of them needs no import.
+#: Each names its module, which has an ``app`` (a group) or a function of that name.
+COMMANDS = {
+    "run": "Run the daemon: sample this machine, answer Prometheus, warn before memory runs out.",
+    "status": "Show the state of this machine, from the running daemon, else sampled on the spot.",
+    "monitor": "Watch the machine live in this terminal, through the running daemon, else sampled on the spot.",
+    "doctor": "Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.",
+    "record": "Record the risk engine's input, sample by sample, until Ctrl-C.",
+    "replay": "Run the risk engine over recordings, or with --since over your own history, faster than real time.",
+    "capture": "Copy the files that wslgpud reads here, with names, serials and addresses masked, for a bug report.",
+    "incidents": "List incidents, or show one: its subject over time, who grew, how it ended.",
+    "guard": "Run a build or a training under supervision:"
+    " as many jobs as fit, a time limit, a log, the peaks at the end.",
+    "inside": "Run a PyTorch training so that the daemon sees the memory that it retains with each step.",
+    "fit": "Say whether a model fits on this card, part by part.",
+    "sweep": "Run a command with each value; measure RAM, VRAM and time; stop before a value that would not fit.",
+    "history": "Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.",
+    "export": "Export the history as OpenMetrics (for promtool), CSV or Parquet.",
+    "config": "Show, check or write the configuration.",
+    "alerts": "List open alerts, send a test message, silence rules.",
+    "brake": "Pause the job that is about to use up memory, instead of losing it.",
+    "stress": "Test the GPU's memory now if it is idle: sizes, speed, spill, data.",
+    "wslconfig": "Check .wslconfig and wsl.conf, compare with the running VM, switch between presets.",
+    "db": "Inspect, check, back up or compact the history's database.",
+    "dashboards": "Write this version's dashboards for Grafana.",
+    "rules": "Write this version's alert rules for Prometheus.",
+    "service": "Install, upgrade, inspect or remove the daemon as a service that starts with the machine.",
+}
 #: commands in the module of another
 _BESIDE = {"monitor": "status", "capture": "record", "export": "history"}
 
 
-def _module(name: str) -> str:
-    return f"wslgpud.cli.{_BESIDE.get(name, name)}"
-
-
 @cache
-def _command(name: str) -> Any:
-    module = importlib.import_module(_module(name))
-    if (found := getattr(module, "app", None)) is None:
-        found = CommandApp(no_args_is_help=False)
+def _command(name: str) -> click.Command:
+    module = importlib.import_module(f"wslgpud.cli.{_BESIDE.get(name, name)}")
+    if not hasattr(module, "app"):
+        command = CliCommand(name, getattr(module, f"{name}_command", None) or getattr(module, name))
         # Arguments after another program's name belong to that program.
-        settings = {"allow_interspersed_args": False} if name in ("guard", "inside") else {}
-        function = getattr(module, f"{name}_command", None) or getattr(module, name)
-        found.command(name, context_settings=settings)(function)
-    command = typer.main.get_command(found)
-    command.name = name
-    return command
+        command.allow_interspersed_args = name not in ("guard", "inside")
+        return command
+    group: CommandGroup = module.app
+    group.name, group.help = name, group.help or COMMANDS[name]
+    return group
 
 
-class Listed(NamedTuple):
-    """A command in a list of commands."""
-
-    name: str
-    help: str
-
-
-#: location of a command's help: the help of a group, or the docstring of its function
-_GROUP = re.compile(r'CommandApp\(\s*help=(".+?")\s*[,)]', re.DOTALL)
-_DOCSTRING = re.compile(r'^    (""".+?""")', re.DOTALL | re.MULTILINE)
-_HEADS = ("\ndef {}(", "\ndef {}_command(", "\n@app.callback(")
-
-
-def _listed(name: str) -> Listed:
-    """Return a command's entry without importing it: importing all of them takes a second."""
-    source = find_spec(_module(name))
-    text = Path(source.origin).read_text(encoding="utf-8") if source and source.origin else ""
-    found = _GROUP.search(text)
-    if found is None:
-        start = next(place for head in _HEADS if (place := text.find(head.format(name))) >= 0)
-        found = _DOCSTRING.search(text, start)
-    if found is None:
-        raise LookupError(name)
-    return Listed(name, inspect.cleandoc(ast.literal_eval(found[1])))
-
-
-class _Late(Mapping[str, Any]):
+class _Late(Mapping[str, click.Command]):
     """The commands by name, each imported on access: 'wslgpud guard' needs no database."""
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in NAMES:
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in COMMANDS:
             raise KeyError(name)
         return _command(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        return iter(COMMANDS)
 
     def __len__(self) -> int:
-        return len(NAMES)
+        return len(COMMANDS)
 
 
 class _Root(CommandGroup):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.commands = _Late()  # type: ignore[assignment]  # nothing is added to it
-
-    def listed(self) -> list[Any]:
-        """Return the commands for their list."""
-        return [_listed(name) for name in NAMES]
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return the names of commands with this prefix, without importing them; else options."""
-        from typer._click.shell_completion import CompletionItem
-
-        names = [name for name in NAMES if name.startswith(incomplete)]
-        return [CompletionItem(name) for name in names] or super(TyperGroup, self).shell_complete(ctx, incomplete)
+    def listed(self) -> list[click.Command]:
+        """Return the commands for their list, without importing them, which takes a second."""
+        return [click.Command(name, help=purpose) for name, purpose in COMMANDS.items()]
 
 
-app = CommandApp(
-    cls=_Root,
-    name="wslgpud",
+def _version(context: click.Context, _param: click.Parameter, asked: bool) -> None:
+    if asked:
+        print(f"wslgpud {__version__}")
+        context.exit()
+
+
+def _complete(context: click.Context, param: click.Parameter, shell: Any) -> None:
+    if shell is not None and not context.resilient_parsing:
+        from wslgpud.cli import completion
+
+        (completion.install if param.name == "install_completion" else completion.show)(shell)
+        context.exit()
+
+
+def _eager(name: str, callback: Any, meaning: str, **facts: Any) -> click.Option:
+    """Declare an option that does something else instead."""
+    return click.Option([name], callback=callback, help=meaning, is_eager=True, expose_value=False, **facts)
+
+
+_SHELL = {"type": click.Choice(("bash", "zsh", "fish")), "metavar": "bash|zsh|fish"}
+
+app = _Root(
+    "wslgpud",
     help="""Watches GPU, RAM and swap under WSL2 and warns before memory runs out.
 
     Examples:
@@ -115,36 +109,10 @@ app = CommandApp(
     wslgpud incidents  # incidents of the last 30 days
     wslgpud doctor  # mistakes in the setup of this machine, with their fixes
     """,
+    commands=_Late(),
+    params=[
+        _eager("--version", _version, "print the version and exit", is_flag=True),
+        _eager("--install-completion", _complete, "let Tab complete commands and values", **_SHELL),
+        _eager("--show-completion", _complete, "print the completion script", **_SHELL),
+    ],
 )
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"wslgpud {__version__}")
-        raise typer.Exit
-
-
-Shell = Literal["bash", "zsh", "fish"]
-
-
-def _complete(context: typer.Context, parameter: typer.CallbackParam, shell: Shell | None) -> None:
-    if shell is not None and not context.resilient_parsing:
-        from wslgpud.cli import completion
-
-        (completion.install if parameter.name == "install" else completion.show)(shell)
-
-
-def _shell(name: str, meaning: str) -> Any:
-    """Declare an option about completion."""
-    return typer.Option(name, metavar="bash|zsh|fish", callback=_complete, is_eager=True, help=meaning)
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
-    ] = False,
-    install: Annotated[Shell | None, _shell("--install-completion", "let Tab complete commands and values")] = None,
-    show: Annotated[Shell | None, _shell("--show-completion", "print the completion script")] = None,
-) -> None:
-    pass

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
@@ -20,7 +18,7 @@ from wslgpud.alerts.report import summaries
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.cli import common, completion
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
 from wslgpud.cli.help import padded, wrapped
 from wslgpud.cli.incidents import incidents, recent
@@ -32,7 +30,7 @@ from wslgpud.words import cause, current, t
 #: longest comfortable line
 _MAX_COLUMNS = 100
 
-app = CommandApp(help="List open alerts, send a test message, silence rules.")
+app = CommandGroup()
 
 
 @app.command("list")
@@ -126,7 +124,7 @@ def try_channels(config: common.Config = None) -> None:
         except DeliveryError as error:
             status, told = 1, t("failed: {reason}", reason=cause(error))
         print(f"{channel.name:<28}  {told}")
-    raise typer.Exit(status)
+    raise SystemExit(status)
 
 
 @app.command()

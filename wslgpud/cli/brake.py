@@ -15,13 +15,13 @@ from wslgpud.brake.brake import RESOURCE_KINDS, allowed_users
 from wslgpud.brake.commands import Command, CommandFile
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.cli import common
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
 from wslgpud.client import answering
 from wslgpud.config import change_keys
 from wslgpud.words import current, t, template
 
-app = CommandApp(help="Pause the job that is about to use up memory, instead of losing it.")
+app = CommandGroup()
 
 _PAUSED = template("{who}, paused at {time} after {ran_seconds} of work")
 _HOLDS = template(

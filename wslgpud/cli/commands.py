@@ -1,27 +1,20 @@
-"""The base of all commands: rendering of help and usage errors in the reader's language."""
+"""The base of all commands: parameters from annotations, help and usage errors in the reader's language."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-import typer
-from typer._click.exceptions import (
-    BadOptionUsage,
-    BadParameter,
-    MissingParameter,
-    NoArgsIsHelpError,
-    NoSuchOption,
-    UsageError,
-)
-from typer.core import TyperCommand, TyperGroup
+import click
+from click.exceptions import NoArgsIsHelpError
 
 from wslgpud import config as configuration
 from wslgpud import words
@@ -29,13 +22,16 @@ from wslgpud.cli import help as helps
 from wslgpud.config import ConfigError
 from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
 
-#: environment variable that a shell's completion script sets when it asks
-COMPLETES = "_WSLGPUD_COMPLETE"
 #: value of ``--plot`` without a name: this terminal
 TERMINAL = "-"
 #: unknown suffixes are reported by the plot itself
 _PICTURES = (".png", ".svg", ".html", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
-_KINDS = {int: say("a whole number"), float: say("a number"), Path: say("a path")}
+_RANGES: dict[Any, Any] = {int: click.IntRange, float: click.FloatRange}
+_KINDS = {click.IntRange: say("a whole number"), click.FloatRange: say("a number")}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+#: makes a parameter; its keywords ``min`` and ``max`` are bounds of its value
+Declared = partial[Any]
 
 
 def language(file: Path | None = None) -> str:
@@ -45,45 +41,32 @@ def language(file: Path | None = None) -> str:
     return words.chosen("", os.environ)
 
 
-class _LateCoercion:
-    """Typer's coercion of a value, for which Pydantic is imported (80 ms): only where there is one to coerce.
+class CliCommand(click.Command):
+    """A command that calls a function, whose annotations declare its parameters and whose docstring is its help."""
 
-    Typer asks ``RuntimeParam.coerce`` of ``typer._coercion``, and makes one itself where a parameter has none.
-    """
+    allow_extra_args = True  # reported in the reader's language
 
-    @staticmethod
-    def coerce(value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value that a command gets."""
-        several = param.multiple or param.nargs == -1
-        if value is None:
-            return () if several else None
-        if isinstance(value, str) and param.type_descriptor.annotation is str and not several:
-            return value
-        from typer._coercion import build_runtime_param
-
-        return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
-
-
-class _LocalizedMixin:
-    """The common part of commands and groups of commands."""
+    def __init__(self, name: str | None = None, function: Callable[..., Any] | None = None, **options: Any) -> None:
+        if function is not None:
+            taken = inspect.signature(function, eval_str=True).parameters.values()
+            params = [_parameter(one) for one in taken if get_origin(one.annotation) is Annotated]
+            called = function if len(params) == len(taken) else click.pass_context(function)
+            options |= {"callback": called, "params": params, "help": inspect.getdoc(function)}
+        super().__init__(name, context_settings={"help_option_names": ["-h", "--help"]}, **options)
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run in the reader's language; errors that the user can fix (``MessageError``) end in a line and status 2."""
         words.use(language())
-        if COMPLETES in os.environ:  # a shell asks for completion: Typer's classes for it are imported late
-            from typer._completion_classes import completion_init
-
-            completion_init()
         said: MessageLike
         try:
-            status = super().main(*args, standalone_mode=False, **options)  # type: ignore[misc]  # a mixin
+            status = super().main(*args, standalone_mode=False, **options)  # type: ignore[call-overload]
         except NoArgsIsHelpError as error:
-            typer.echo(error.format_message(), err=True)
+            click.echo(error.format_message(), err=True)
             sys.exit(error.exit_code)
-        except UsageError as error:
+        except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else "wslgpud"
             said, status = say("{what} (see '{command} --help')", what=_worded(error), command=where), error.exit_code
-        except typer.Abort:
+        except click.Abort:
             said, status = say("given up"), 1
         except MessageError as error:
             said, status = cause(error), 2
@@ -93,107 +76,121 @@ class _LocalizedMixin:
             sys.exit(status if isinstance(status, int) else 0)
         from wslgpud.app.log import journal_prefix
 
-        typer.echo(f"{journal_prefix(logging.ERROR)}wslgpud: {words.current().text(said)}", err=True)
+        click.echo(f"{journal_prefix(logging.ERROR)}wslgpud: {words.current().text(said)}", err=True)
         sys.exit(status)
 
-    def get_help(self, ctx: Any) -> str:
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the function; Ctrl-C ends it silently, with the status that shells expect."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    def get_help(self, ctx: click.Context) -> str:
         """Return the help."""
         return helps.full(ctx)
 
-    def get_short_help_str(self, _: int = 0) -> str:
-        """Return the first sentence of the help, all of it."""
-        return helps.short(self)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept ``--plot`` without a file, and report surplus arguments."""
-        for param in ctx.command.get_params(ctx):
-            param._runtime_param = _LateCoercion  # noqa: SLF001 - where it is not looked at, nothing is lost but time
         for number, text in enumerate(args):
             follows = "".join(args[number + 1 : number + 2])
             if text == "--":
                 break
             if text == "--plot" and not follows.lower().endswith(_PICTURES):
                 args[number] = f"--plot={TERMINAL}"
-        extra, ctx.allow_extra_args = ctx.allow_extra_args, True
         try:
-            rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
-        except UsageError as error:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
-        ctx.allow_extra_args = extra
-        if rest and not extra and not ctx.resilient_parsing:
+        if rest and not ctx.resilient_parsing and not isinstance(self, click.Group):
             ctx.fail(t("unexpected argument: {words}", words=words.current().listed(map(repr, rest))))
         return rest
 
 
-class _Command(_LocalizedMixin, TyperCommand):
-    pass
-
-
-class CommandGroup(_LocalizedMixin, TyperGroup):
+class CommandGroup(CliCommand, click.Group):
     """A group of commands."""
 
-    def listed(self) -> list[Any]:
+    def command(self, name: str = "", **options: Any) -> Callable[[Function], Function]:  # type: ignore[override]
+        """Add a function as a command; it remains a function."""
+
+        def added(function: Function) -> Function:
+            self.add_command(CliCommand(name or function.__name__, function, **options))
+            return function
+
+        return added
+
+    def listed(self) -> list[click.Command]:
         """Return the commands for their list: each has a name and a help."""
         return [command for command in self.commands.values() if not command.hidden]
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command, or list the existing ones."""
-        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(args[0], list(self.commands))
-            ctx.fail(words.current().text(_with_hint(say("there is no command {name}", name=args[0]), near)))
-        return super().resolve_command(ctx, args)
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Return the commands with this prefix, else options."""
+        from click.shell_completion import CompletionItem
+
+        found = (one for one in self.listed() if str(one.name).startswith(incomplete))
+        items = [CompletionItem(one.name, help=helps.short(one)) for one in found]
+        return items or click.Command.shell_complete(self, ctx, incomplete)
 
 
-class CommandApp(typer.Typer):
-    """A group of commands, in the reader's language."""
+def _parameter(one: inspect.Parameter) -> click.Parameter:
+    """Return the parameter that an annotation declares: ``Annotated[list[int] | None, option(...)]``."""
+    hint, declared = get_args(one.annotation)
+    if NoneType in get_args(hint):
+        (hint,) = {*get_args(hint)} - {NoneType}
+    several = get_origin(hint) is list
+    kind = get_args(hint)[0] if several else hint
+    is_option, given = declared.func is click.Option, one.default is not inspect.Parameter.empty
+    facts = {**declared.keywords, "required": not given}
+    bounds = {name: facts.pop(name) for name in ("min", "max") if name in facts}
+    if get_origin(kind) is Literal:
+        facts["type"] = click.Choice(get_args(kind))
+    else:
+        facts["type"] = _RANGES[kind](**bounds) if kind in _RANGES else kind
+        facts["shell_complete"] = facts.get("shell_complete") or _files
+    if several:
+        facts |= {"callback": lambda *found: [*found[-1]], **({"multiple": True} if is_option else {"nargs": -1})}
+    if kind is bool:
+        facts["is_flag"] = True
+    if given:
+        facts["default"] = one.default
+    made: click.Parameter = declared.func([one.name, *declared.args[0]], **facts)
+    return made
 
-    def __init__(self, *, cls: type[CommandGroup] = CommandGroup, no_args_is_help: bool = True, **options: Any) -> None:
-        super().__init__(
-            cls=cls,
-            no_args_is_help=no_args_is_help,
-            add_completion=False,
-            # A traceback with local variables could print a secret.
-            pretty_exceptions_enable=False,
-            rich_markup_mode=None,  # Typer's own Rich console would bypass wslgpud.cli.console
-            context_settings={"help_option_names": ["-h", "--help"]},
-            **options,
-        )
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
-        """Add a command."""
-        return super().command(name, cls=_Command, **options)
+def _files(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
 
 
-def _worded(error: UsageError) -> Message:
+def _worded(error: click.UsageError) -> Message:
     """Return the message for a usage error; Click's own is English only."""
-    if isinstance(error, NoSuchOption):
-        return _with_hint(say("there is no option {name}", name=error.option_name), error.possibilities or ())
-    if isinstance(error, BadOptionUsage) and error.ctx is not None:
+    if isinstance(error, (click.NoSuchCommand, click.NoSuchOption)):
+        what = (
+            say("there is no command {name}", name=error.command_name)
+            if isinstance(error, click.NoSuchCommand)
+            else say("there is no option {name}", name=error.option_name)
+        )
+        near = tuple(sorted(error.possibilities or ()))
+        return say("{what}; did you mean {names}?", what=what, names=near) if near else what
+    if isinstance(error, click.BadOptionUsage) and error.ctx is not None:
         option = next((p for p in error.ctx.command.params if error.option_name in p.opts), None)
         if option is None or getattr(option, "is_flag", False):
             return say("{name} takes no value", name=error.option_name)
         return say("{name} needs a value", name=error.option_name)
-    if isinstance(error, BadParameter) and (param := error.param) is not None:
-        name = max(param.opts, key=len) if param.param_type_name == "option" else helps.placeholder(param)
-        if isinstance(error, MissingParameter):
+    if isinstance(error, click.BadParameter) and (param := error.param) is not None:
+        name = max(param.opts, key=len) if isinstance(param, click.Option) else helps.placeholder(param)
+        if isinstance(error, click.MissingParameter):
             return say("{name} is missing", name=t(name))
-        if (form := _form(param, error.ctx)) is not None:
+        if (form := _form(param)) is not None:
             return say("{name} must be {form}", name=t(name), form=form)
     return Message(error.format_message())
 
 
-def _with_hint(what: Message, near: Any) -> Message:
-    return say("{what}; did you mean {names}?", what=what, names=tuple(sorted(near))) if near else what
-
-
-def _form(param: Any, context: Any) -> Message | None:
+def _form(param: click.Parameter) -> Message | None:
     """Return the valid values of a parameter; None where only the parser knows."""
-    choices = helps.placeholder(param).split("|")
-    if len(choices) > 1:
-        return say("one of {names}", names=tuple(choices))
-    hints = get_type_hints(inspect.unwrap(context.command.callback))
-    hint = hints.get(param.name)
-    kind = next((said for one, said in _KINDS.items() if one in (hint, *getattr(hint, "__args__", ()))), None)
-    least = getattr(param, "min", None)
+    if isinstance(param.type, click.Choice):
+        return say("one of {names}", names=tuple(param.type.choices))
+    kind, least = _KINDS.get(type(param.type)), getattr(param.type, "min", None)
     return say("{kind}, at least {least}", kind=kind, least=least) if kind and least is not None else kind

@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
+import click
 
 from wslgpud import config as configuration
-from wslgpud.cli.commands import TERMINAL, language
+from wslgpud.cli.commands import TERMINAL, Declared, language
 from wslgpud.words import Fact, Message, MessageError, MessageLike, cause, current, use
 
 
@@ -51,7 +52,7 @@ def warn(template: MessageLike, /, **facts: Fact) -> None:
 
 def complain(text: str) -> None:
     """Print a text on standard error unchanged."""
-    typer.echo(f"wslgpud: {text}", err=True)
+    click.echo(f"wslgpud: {text}", err=True)
 
 
 def print_json(document: Any, *, ensure_ascii: bool = True) -> None:
@@ -101,26 +102,26 @@ def own_database(config: Path | None, state: Path | None) -> str:
     return path if path and sqlite_path(path) is not None else str(data_folder(state) / "wslgpud.db")
 
 
-def _heard(file: Path | None) -> Path | None:
+def _heard(_context: click.Context, _param: click.Parameter, file: Path | None) -> Path | None:
     """Take the language from the configuration named by ``--config``, for all further output."""
     if file is not None:
         use(language(file))
     return file
 
 
-def option(names: str, metavar: str, meaning: str, **more: Any) -> Any:
+def option(names: str, metavar: str, meaning: str, **more: Any) -> Declared:
     """Declare an option that takes a value."""
-    return typer.Option(*names.split(), metavar=metavar, help=meaning, **more)
+    return partial(click.Option, names.split(), metavar=metavar, help=meaning, **more)
 
 
-def flag(names: str, meaning: str, **more: Any) -> Any:
+def flag(names: str, meaning: str) -> Declared:
     """Declare an option that takes none."""
-    return typer.Option(*names.split(), help=meaning, **more)
+    return partial(click.Option, names.split(), help=meaning)
 
 
-def argument(metavar: str, meaning: str, completes: Callable[[str], list[str]] | None = None) -> Any:
-    """Declare an argument, and its shell completion."""
-    return typer.Argument(metavar=metavar, help=meaning, autocompletion=completes)
+def argument(metavar: str, meaning: str, completes: Callable[..., list[str]] | None = None) -> Declared:
+    """Declare an argument, and its shell completion; files by default."""
+    return partial(click.Argument, [], metavar=metavar, help=meaning, shell_complete=completes)
 
 
 _CONFIG = option("--config -c", "FILE", "configuration instead of the usual one", is_eager=True, callback=_heard)

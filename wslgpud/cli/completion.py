@@ -1,4 +1,4 @@
-"""Completion of commands in bash, zsh and fish: Typer's, with values of this machine."""
+"""Completion of commands in bash, zsh and fish: Click's, with values of this machine."""
 
 from __future__ import annotations
 
@@ -6,55 +6,57 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import typer
+import click
 
 from wslgpud.cli import common
-from wslgpud.cli.commands import COMPLETES
 from wslgpud.words import t
 
-#: completes one value: its prefix -> all matching values
-Completer = Callable[[str], list[str]]
+Shell = Literal["bash", "zsh", "fish"]
+#: completes one value: context, parameter and prefix -> all matching values
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+#: below the home folder: a shell's script, and the file that loads it by which line, where the shell does not by itself
+_PLACES = {
+    "bash": (".bash_completions/wslgpud.sh", ".bashrc", "source '{path}'"),
+    "zsh": (".zfunc/_wslgpud", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
+    "fish": (".config/fish/completions/wslgpud.fish", "", ""),
+}
 
 
-def script(shell: str) -> str:
+def script(shell: Shell) -> str:
     """Return the script for a shell to load."""
-    from typer._completion_shared import get_completion_script
+    from click.shell_completion import get_completion_class
 
-    text = get_completion_script(prog_name="wslgpud", complete_var=COMPLETES, shell=shell)
-    if shell == "zsh":
-        # zsh runs the file itself at the first Tab: if it only registered the completion, that Tab would do nothing.
-        declares = "compdef _wslgpud_completion wslgpud"
-        called = f"if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _wslgpud_completion; else {declares}; fi"
-        text = text.replace(f"\n{declares}", f"\n{called}")
-    return text
+    asking = get_completion_class(shell)(click.Command("wslgpud"), {}, "wslgpud", "_WSLGPUD_COMPLETE")
+    return (asking.source_template % asking.source_vars()).rstrip()
 
 
-def show(shell: str) -> None:
-    """Print the script for a shell to load, and exit."""
-    typer.echo(script(shell))
-    raise typer.Exit
+def show(shell: Shell) -> None:
+    """Print the script for a shell to load."""
+    click.echo(script(shell))
 
 
-def install(shell: str) -> None:
-    """Make a shell load it from now on, and exit."""
-    from typer._completion_shared import install as installed
-
-    home = Path.home()
+def install(shell: Shell) -> None:
+    """Make a shell load it from now on."""
+    home, (name, start, line) = Path.home(), _PLACES[shell]
+    path, loads = home / name, line.format(path=home / name)
     with common.refused("cannot write {path}: {why}", path="~"):
         if os.geteuid() == 0 != home.stat().st_uid:  # sudo may have kept it; there links may lead anywhere
             raise common.Fault("{folder} is another user's: use sudo -H", folder=str(home))
-    with common.refused("cannot write {path}: {why}", path="~"):
-        _, path = installed(shell=shell, prog_name="wslgpud", complete_var=COMPLETES)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{script(shell)}\n", encoding="utf-8")
-    typer.echo(t("completion is in {path}; new terminals have it", path=str(path)))
-    raise typer.Exit
+        if start:
+            with (home / start).open("a+", encoding="utf-8") as file:
+                file.seek(0)
+                if loads not in file.read():
+                    file.write(f"\n{loads}\n")
+    click.echo(t("completion is in {path}; new terminals have it", path=str(path)))
 
 
 def of(names: Callable[[], Any]) -> Completer:
     """Return a completer for names, which are determined on demand."""
-    return lambda incomplete: [name for name in map(str, names()) if name.startswith(incomplete)]
+    return lambda _context, _param, incomplete: [name for name in map(str, names()) if name.startswith(incomplete)]
 
 
 def _rules() -> list[str]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from wslgpud import config as configuration
 from wslgpud.cli import common
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import argument, loaded, warn, writing
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import wrapped
@@ -21,7 +21,7 @@ from wslgpud.words import t
 #: characters per line of text
 _MAX_COLUMNS = 100
 
-app = CommandApp(help="Show, check or write the configuration.")
+app = CommandGroup()
 
 
 @app.command()

@@ -7,18 +7,13 @@ from typing import Annotated
 
 from wslgpud import shipped_files
 from wslgpud.cli import common, shipped
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import argument
 from wslgpud.words import t
 
-app = CommandApp()
+app = CommandGroup()
 
 FolderArgument = Annotated[Path, argument("DIR", "folder to write to; created if missing")]
-
-
-@app.callback()
-def dashboards() -> None:
-    """Write this version's dashboards for Grafana."""
 
 
 @app.command()

@@ -9,10 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from wslgpud.cli import common
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, database_of, loaded
 from wslgpud.cli.console import bar
 from wslgpud.cli.help import padded
@@ -22,7 +20,7 @@ from wslgpud.store.maintenance import info as look
 from wslgpud.words import current, t
 from wslgpud.words.units import size
 
-app = CommandApp(help="Inspect, check, back up or compact the history's database.")
+app = CommandGroup()
 
 
 @app.command()
@@ -103,7 +101,7 @@ def check(config: common.Config = None, as_json: common.Json = False, state: com
         told = map(current().text, findings)
         print("\n".join(told) if findings else t("{database}: nothing wrong", database=shown(target)))
     if findings:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 from rich.table import Table
 from rich.text import Text
 
@@ -70,10 +70,10 @@ def doctor(
         with refused("cannot write {path}: {why}", path=str(bundle)):
             count, path = len(write(bundle, host, settings, findings)), str(bundle)
         told = template("wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.")
-        typer.echo(t(told, path=path, count=count), err=as_json)
+        click.echo(t(told, path=path, count=count), err=as_json)
     # With an archive, the exit status says whether it was written: problems are the reason for making one.
     if bundle is None and any(finding.state == "problem" for finding in findings):
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _pythons() -> list[Path]:

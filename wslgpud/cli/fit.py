@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 
 from wslgpud.advise.fit import vllm
 from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace
@@ -37,7 +37,7 @@ _IDLE_SHARE, _MEASURE_SHARE = 0.6, 0.8
 
 
 def fit(
-    context: typer.Context,
+    context: click.Context,
     model: Annotated[
         str,
         argument(
@@ -154,7 +154,7 @@ def fit(
         common.print_json(answer.document(), ensure_ascii=False)
     else:
         answer.show()
-    raise typer.Exit(answer.status)
+    raise SystemExit(answer.status)
 
 
 def _asking(
@@ -193,7 +193,7 @@ def _of_those(name: str, value: str, known: tuple[str, ...]) -> str:
     return value
 
 
-def _only_for(context: typer.Context, purpose: Message, names: tuple[str, ...], *, unfit: bool = False) -> None:
+def _only_for(context: click.Context, purpose: Message, names: tuple[str, ...], *, unfit: bool = False) -> None:
     """Reject given options that have no meaning here."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")

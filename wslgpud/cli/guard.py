@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
-import typer
 from rich.cells import chop_cells
 
 from wslgpud import training
@@ -86,7 +85,7 @@ def guard(
                 _sum_up(stats, second, file)
     finally:
         vram.stop()
-    raise typer.Exit(stats.code)
+    raise SystemExit(stats.code)
 
 
 def _jobs_for(command: list[str], host: Host, jobs: str, known: PastRuns) -> tuple[int, dict[str, str]]:

@@ -202,10 +202,10 @@ def _parameter(param: Any) -> Parameter:
 
 
 def _meaning(param: Any) -> str:
-    if param.name == "help":
+    if "--help" in param.opts:
         return t("show this and exit")
     text, default = param.help or "", param.default
-    if isinstance(default, bool) or default in (None, "", (), []) or callable(default):
+    if isinstance(default, bool) or default == "" or not isinstance(default, (str, int, float)):
         return t(text)
     return t("{meaning} [{default}]", meaning=Message(text), default=say("default: {value}", value=str(default)))
 

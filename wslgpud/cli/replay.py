@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
-import typer
-
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, database_of, flag, picture, span, warn
 from wslgpud.cli.help import cells, flush, padded
@@ -66,7 +64,7 @@ def replay_command(
             plot_replays([(result.name, result.points()) for result in results], events, file)
             warn("{file} is drawn", file=str(file))
     if broken:
-        raise typer.Exit(2)
+        raise SystemExit(2)
 
 
 @contextmanager

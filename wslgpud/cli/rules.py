@@ -6,22 +6,17 @@ from typing import Annotated
 
 from wslgpud import shipped_files
 from wslgpud.cli import common, shipped
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import option
 from wslgpud.cli.dashboards import FolderArgument
 from wslgpud.words import t
 
-app = CommandApp()
+app = CommandGroup()
 
 _FOLDER = "deploy/prometheus"
 _RULES = f"{_FOLDER}/wslgpud.rules.yml"
 #: base URL of the links in the committed rules, see deploy/prometheus/generate.py
 GRAFANA, DAEMON = "http://localhost:3000", "http://{{ $labels.instance }}"
-
-
-@app.callback()
-def rules() -> None:
-    """Write this version's alert rules for Prometheus."""
 
 
 @app.command()

@@ -10,12 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from wslgpud import client
 from wslgpud.advise import doctor as doctors
 from wslgpud.cli import common, completion
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, complain, flag, option
 from wslgpud.cli.doctor import print_brief
 from wslgpud.cli.help import padded
@@ -30,19 +28,19 @@ from wslgpud.service.state import ServiceState, state_of
 from wslgpud.sources.wsl import generation
 from wslgpud.words import current, t
 
-app = CommandApp(help="Install, upgrade, inspect or remove the daemon as a service that starts with the machine.")
+app = CommandGroup()
 
 
 User = Annotated[bool, flag("--user", "a service of your own, without root; less protected")]
 KeepAlive = Annotated[bool, flag("--keep-alive", "have a scheduled task of Windows keep this WSL distribution running")]
 _EXTRA = option(
-    "--extra", "NAME", "install an optional part, such as apprise", autocompletion=completion.of(release.offered_extras)
+    "--extra", "NAME", "install an optional part, such as apprise", shell_complete=completion.of(release.offered_extras)
 )
 _ALLOW = option(
     "--allow",
     "NAME",
     "relax the sandbox, see deploy/README.md",
-    autocompletion=completion.of(installing.offered_permissions),
+    shell_complete=completion.of(installing.offered_permissions),
 )
 Extra = Annotated[list[str] | None, _EXTRA]
 Allow = Annotated[list[str] | None, _ALLOW]
@@ -147,7 +145,7 @@ def status(user: User = False, as_json: common.Json = False) -> None:
         print(t("no service is installed here: {command} does that", command=_typed("install", user=user)))
     else:
         print("\n".join(_rows(found, user=user)))
-    raise typer.Exit(0 if found.runs else 1)
+    raise SystemExit(0 if found.runs else 1)
 
 
 def _rows(found: ServiceState, *, user: bool) -> list[str]:

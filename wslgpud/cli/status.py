@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, NoReturn
 
-import typer
 from rich.live import Live
 from rich.text import Text
 
@@ -62,7 +61,7 @@ def status(
             raise
         # Scripts would take the usual exit status of a fault for a critical level.
         print(Seen(None, {}, "unknown", current().text(error.said)).line)
-        raise typer.Exit(UNKNOWN) from error
+        raise SystemExit(UNKNOWN) from error
     with contextlib.closing(feed), contextlib.suppress(KeyboardInterrupt):
         if watch:
             _watch(feed, max(MIN_SECONDS, pause), as_json=as_json)
@@ -70,7 +69,7 @@ def status(
         watched = seen.look is None or seen.look.seen_by != OWN_LOOK
         if check:
             print(seen.line)
-            raise typer.Exit(EXITS.get(seen.level, UNKNOWN) if watched else UNKNOWN)
+            raise SystemExit(EXITS.get(seen.level, UNKNOWN) if watched else UNKNOWN)
         if as_json:
             common.print_json(seen.document)
         elif seen.look is None:
@@ -78,7 +77,7 @@ def status(
         else:
             Console().print(once(seen.look))
         if not watched:
-            raise typer.Exit(UNKNOWN)
+            raise SystemExit(UNKNOWN)
 
 
 class Seen(NamedTuple):

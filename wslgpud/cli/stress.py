@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+import click
 
 from wslgpud import config as configuration
 from wslgpud.cli import common, completion
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, own_database, picture, warn
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
 from wslgpud.host import Host, NoData, SourceError
@@ -33,8 +33,6 @@ from wslgpud.stress.stress_run import Runner
 from wslgpud.stress.worker_job import Mode
 from wslgpud.words import cause, current, t
 
-app = CommandApp(no_args_is_help=False)
-
 #: Users who start a run have freed the GPU, and torch takes about this long to load; a nightly run waits longer
 #: (stress.settle_seconds).
 SETTLE_SECONDS = 3.0
@@ -42,9 +40,8 @@ SETTLE_SECONDS = 3.0
 STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
 
 
-@app.callback(invoke_without_command=True)
 def stress(
-    context: typer.Context,
+    context: click.Context,
     gpu: common.Gpu = 0,
     quick: Annotated[bool, flag("--quick", "sizes, speed and addresses only")] = False,
     full: Annotated[bool, flag("--full", "more patterns, a longer pause, a soak")] = False,
@@ -72,7 +69,10 @@ def stress(
         common.print_json(_document(result), ensure_ascii=False)
     else:
         print_run(result)
-    raise typer.Exit(STATUS[result.verdict])
+    raise SystemExit(STATUS[result.verdict])
+
+
+app = CommandGroup(function=stress, invoke_without_command=True)
 
 
 @app.command(hidden=True)
@@ -211,7 +211,7 @@ def history(
     runs = [(n, run) for n, run in _runs(database_of(config, state)) if start <= run.wall <= end][-limit:]
     if (file := picture(plot)) is not None:
         plot_stress([run for _, run in runs], file)
-        typer.echo(t("drawn: {path}", path=str(file)), err=True)
+        click.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
         told = [{"id": number, **_document(run)} for number, run in runs]
         for one in told:

@@ -9,7 +9,6 @@ import sys
 import tempfile
 from typing import Annotated, BinaryIO
 
-import typer
 from rich.text import Text
 
 from wslgpud.advise.guard import capacity, tree
@@ -80,7 +79,7 @@ def sweep(
         _print(steps, end)
     if (file := picture(plot)) is not None:
         plot_sweep(command[:90], documents, file)
-    raise typer.Exit(int(not any(s.code == 0 for s in steps)))
+    raise SystemExit(int(not any(s.code == 0 for s in steps)))
 
 
 def _step(

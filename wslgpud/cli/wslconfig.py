@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 from rich.text import Text
 
 from wslgpud.advise.wslconfig import check as checks
@@ -21,7 +21,7 @@ from wslgpud.advise.wslconfig.files import ConfigText
 from wslgpud.advise.wslconfig.presets import GIB
 from wslgpud.app.process import host_at
 from wslgpud.cli import common
-from wslgpud.cli.commands import CommandApp
+from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, flag, option, refused
 from wslgpud.cli.console import Console, table_of
 from wslgpud.host import Host
@@ -30,7 +30,7 @@ from wslgpud.probes.interop import WSL_CONF_PATH
 from wslgpud.probes.wsl_keys import FILES, KINDS, WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.words import Message, MessageError, current, says, t, template
 
-app = CommandApp(help="Check .wslconfig and wsl.conf, compare with the running VM, switch between presets.")
+app = CommandGroup()
 
 FileOption = Annotated[Path | None, option("--file", "FILE", "this .wslconfig instead of the Windows user's own")]
 PresetArgument = Annotated[str, argument("|".join(presets.PRESETS), "use of the machine")]
@@ -72,7 +72,7 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
     if as_json:
         print(json.dumps(told, default=str, indent=2))
     if told or not sound:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _print_remarks(place: str, document: ConfigText, parsed: wsl_config.Parsed, found: list[checks.Remark]) -> None:
@@ -278,9 +278,9 @@ def _write(target: Path, old: ConfigText, new: ConfigText | str, yes: bool) -> N
         print(t("{path} has these settings already; nothing to do", path=str(target)))
         return
     _print_difference(old.text, new.text, target)
-    if not yes and not typer.confirm(t("Write it?"), default=False):
+    if not yes and not click.confirm(t("Write it?"), default=False):
         print(t("nothing was written"))
-        raise typer.Exit(1)
+        raise SystemExit(1)
     if target.exists() and files.read(target).data != old.data:
         raise Fault("{path} was changed by another program meanwhile; nothing was written, try again", path=str(target))
     with refused("cannot write {path}: {why}; it is unchanged", path=str(target)):

@@ -1,7 +1,7 @@
 """The only way to standard output and standard error: control characters do not get through.
 
 Names of cgroups, programs and files, kernel lines, answers of workers and rows of a foreign database are foreign text.
-``install`` puts a ``Boundary`` in front of both streams, so that ``print``, Typer, warnings, tracebacks and log lines
+``install`` puts a ``Boundary`` in front of both streams, so that ``print``, Click, warnings, tracebacks and log lines
 all pass it. Only ``wslgpud.cli.console.Console`` writes beneath it, because colours are escape sequences, too; it
 cleans the text between them.
 """
@@ -28,8 +28,10 @@ class Boundary(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, text: str) -> int:
+    def write(self, text: str | bytes) -> int:
         """Pass the text on; line feeds and tabs are layout and stay."""
+        if isinstance(text, bytes):  # Click's, for want of a ``buffer``: the values that a shell completes
+            text = text.decode(errors="replace")
         self.beneath.write(printable(text, layout="\n\t"))
         return len(text)
 

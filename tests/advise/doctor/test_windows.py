@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tests.hosts.machines import HERE
 from tests.probes.windows_pc import ANSWER, WINDOWS, Pc

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from wslgpud.advise.fit import asking
 from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace, job_of

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from tests.store.made import T0, FakeClock
 from wslgpud.advise.fit.estimate import adapters, between, cached_bytes, weights

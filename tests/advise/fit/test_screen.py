@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from wslgpud.advise.fit.plan import Estimate
 from wslgpud.cli import app

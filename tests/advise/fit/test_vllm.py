@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from wslgpud.advise.fit.shape import Shape, of_config
 from wslgpud.advise.fit.vllm import GIB, KV_CACHES, Card, ServingPlan, sequence_bytes, serve, turns

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tests.words.latin import latin_words
 from wslgpud import words
@@ -272,7 +272,7 @@ def test_what_somebody_else_writes_meanwhile_is_not_undone(tmp_path, monkeypatch
         file.write_text("[wsl2]\nswap=0\n")  # in Notepad, while we wait for an answer
         return True
 
-    monkeypatch.setattr("typer.confirm", think)
+    monkeypatch.setattr("click.confirm", think)
     done = run("apply", "desktop", "--memory", "64GB", "--processors", "32", "--file", file)
 
     assert (done.exit_code, file.read_text()) == (2, "[wsl2]\nswap=0\n")

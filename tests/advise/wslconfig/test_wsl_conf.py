@@ -8,9 +8,9 @@ import stat
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.edit import CannotSet, changed
