@@ -16,6 +16,7 @@ from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
+from wslgpud.cli.commands import CliCommand
 
 COLUMNS = 80
 #: names of ours and of others in help, beside those that every Chinese text may have
@@ -179,7 +180,10 @@ DIFFERENT = {
 }
 
 
-def test_the_list_of_commands_says_what_each_says_itself():
+@pytest.mark.parametrize("language", words.LANGUAGES)
+def test_the_list_of_commands_says_what_each_says_itself(language):
+    words.use(language)
+
     assert [helps.short(one) for one in app.listed()] == [helps.short(app.commands[name]) for name in app.commands]
 
 
@@ -287,3 +291,16 @@ def test_a_row_of_a_table_is_folded_in_its_last_column_and_no_word_is_cut(column
     (*_, indent) = (len(line) - len(line.lstrip()) for line in lines)
     assert indent in ({8} if columns <= 60 else {52} if columns < 100 else {5, 52})
     assert helps.hanging("   short", 60) == "   short"
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "told"), [(KeyboardInterrupt, 130, ""), (EOFError, 1, "\nwslgpud: given up\n")]
+)
+def test_ctrl_c_ends_a_command_silently_and_the_end_of_its_input_with_a_line(ends, status, told):
+    def asks() -> None:
+        """Ask."""
+        raise ends
+
+    done = CliRunner().invoke(CliCommand("asks", asks), env={"LC_ALL": "C.UTF-8"})
+
+    assert (done.exit_code, done.stdout, done.stderr) == (status, "", told)

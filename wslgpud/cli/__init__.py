@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections import UserDict
 from functools import cache
 from typing import Any
 
@@ -57,19 +57,11 @@ def _command(name: str) -> click.Command:
     return group
 
 
-class _Late(Mapping[str, click.Command]):
+class _Late(UserDict[str, Any]):
     """The commands by name, each imported on access: 'wslgpud guard' needs no database."""
 
     def __getitem__(self, name: str) -> click.Command:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        return _command(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
+        return _command(name) if name in self.data else super().__getitem__(name)
 
 
 class _Root(CommandGroup):
@@ -109,7 +101,7 @@ app = _Root(
     wslgpud incidents  # incidents of the last 30 days
     wslgpud doctor  # mistakes in the setup of this machine, with their fixes
     """,
-    commands=_Late(),
+    commands=_Late(COMMANDS),
     params=[
         _eager("--version", _version, "print the version and exit", is_flag=True),
         _eager("--install-completion", _complete, "let Tab complete commands and values", **_SHELL),

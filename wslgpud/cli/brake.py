@@ -46,9 +46,8 @@ def on(
     names = users or [os.environ.get("SUDO_USER") or pwd.getpwuid(os.geteuid()).pw_name]
     kinds = resources.split(",") if resources else list(RESOURCE_KINDS)
     allowed_users(configuration.BrakeSettings(users=tuple(names), resources=tuple(kinds)))
-    file = _changed(config, {"on": True, "users": names, "resources": kinds})
-    print(t("the brake is on for {names}: {kinds}", names=tuple(names), kinds=tuple(kinds)))
-    print(t("written to {file}; takes effect when the daemon restarts", file=str(file)))
+    on_for = t("the brake is on for {names}: {kinds}", names=tuple(names), kinds=tuple(kinds))
+    file = _changed(config, {"on": True, "users": names, "resources": kinds}, on_for)
     if file == configuration.SYSTEM_FILE:
         print(t("to allow it in the service's sandbox and restart: 'sudo wslgpud service install --allow brake'"))
 
@@ -60,15 +59,15 @@ def off(config: common.Config = None) -> None:
     Examples:
         sudo wslgpud brake off
     """
-    file = _changed(config, {"on": False})
-    print(t("the brake is off"))
-    print(t("written to {file}; takes effect when the daemon restarts", file=str(file)))
+    _changed(config, {"on": False}, t("the brake is off"))
 
 
-def _changed(config: Path | None, values: dict[str, Any]) -> Path:
+def _changed(config: Path | None, values: dict[str, Any], told: str) -> Path:
+    """Change the configuration, say so, and return its file."""
     usual = configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ)
     file = config or configuration.find_file(os.environ) or usual
     change_keys.change(file, "brake", values)
+    print(told, t("written to {file}; takes effect when the daemon restarts", file=str(file)), sep="\n")
     return file
 
 

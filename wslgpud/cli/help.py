@@ -190,15 +190,13 @@ def usage(context: Any) -> str:
 
 def parameters(context: Any, kind: Literal["argument", "option"]) -> list[Parameter]:
     """Return the arguments or options of a context's command."""
-    found = (p for p in context.command.get_params(context) if not getattr(p, "hidden", False))
-    return [_parameter(param) for param in found if param.param_type_name == kind]
+    return [_parameter(param) for param in context.command.get_params(context) if param.param_type_name == kind]
 
 
 def _parameter(param: Any) -> Parameter:
-    if param.param_type_name == "argument":
-        return Parameter("", t(placeholder(param)), t(param.help or ""))
-    names = ", ".join([*sorted(param.opts, key=len), *param.secondary_opts])
-    return Parameter(names, "" if getattr(param, "is_flag", False) else t(placeholder(param)), _meaning(param))
+    names = [*sorted(param.opts, key=len), *param.secondary_opts] if param.param_type_name == "option" else []
+    takes = "" if getattr(param, "is_flag", False) else t(placeholder(param))
+    return Parameter(", ".join(names), takes, _meaning(param))
 
 
 def _meaning(param: Any) -> str:

@@ -160,7 +160,7 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
                 text = current().text(change.message) if change.new >= Level.WARNING else ""
                 when = flush(t("{number} s", number=f"{change.mono:.1f}"), 11)
                 if result.start_wall is not None:
-                    when = _clock(result.start_wall + change.mono)
+                    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(result.start_wall + change.mono))
                 print(f"    {when}  {padded(t(change.new.label), 9)}  {text}".rstrip())
                 if change.new >= Level.WARNING and change.new > change.old:
                     why = current().text(forecast_messages.reason(cast("Forecast", change.forecast)))
@@ -168,10 +168,6 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
     if key := key_of(change.new for change in result.changes):
         print("  " + "  ".join(key))
     print()
-
-
-def _clock(wall: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall))
 
 
 def _strips(points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float) -> tuple[str, str]:
