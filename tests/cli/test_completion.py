@@ -118,6 +118,24 @@ def test_zsh_itself_completes_at_the_first_tab(tmp_path: Path) -> None:
         terminal.until("training_leak")
 
 
+@pytest.mark.parametrize(
+    ("shell", "start", "line"),
+    [
+        ("bash", ".bashrc", "source '{home}/.bash_completions/wslgpud.sh'"),
+        ("zsh", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
+    ],
+)
+def test_what_a_shell_reads_at_its_start_stays_and_loads_the_script_once(
+    shell: str, start: str, line: str, tmp_path: Path
+) -> None:
+    mine = b"alias ll='ls -l'  # caf\xe9"
+    (tmp_path / start).write_bytes(mine)
+    for _ in range(2):
+        assert wslgpud("--install-completion", shell, home=tmp_path).returncode == 0
+
+    assert (tmp_path / start).read_bytes() == mine + f"\n{line.format(home=tmp_path)}\n".encode()
+
+
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / ".bash_completions").write_text("no folder")
     done = wslgpud("--install-completion", "bash", home=tmp_path)

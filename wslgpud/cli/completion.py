@@ -47,7 +47,7 @@ def install(shell: Shell) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{script(shell)}\n", encoding="utf-8")
         if start:
-            with (home / start).open("a+", encoding="utf-8") as file:
+            with (home / start).open("a+", encoding="utf-8", errors="surrogateescape") as file:
                 file.seek(0)
                 if loads not in file.read():
                     file.write(f"\n{loads}\n")
