@@ -51,9 +51,9 @@ class Reading(NamedTuple):
 class ProcessSample:
     """A process that matters; its identity is (pid, start_ticks).
 
-    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known. ``cpu_seconds``,
-    ``faults_total`` (page faults) and ``major_faults_total`` (those that read from a disk) count from its start;
-    ``pinned_bytes`` cannot be swapped out: locked by the program, or pinned for a device.
+    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known; ``torch`` its
+    interpreter and the torch that it has imported. ``cpu_seconds``, ``faults_total`` (page faults) and
+    ``major_faults_total`` (those that read from a disk) count from its start; ``pinned_bytes`` cannot be swapped out.
     """
 
     pid: int
@@ -69,6 +69,7 @@ class ProcessSample:
     faults_total: int | None = None
     major_faults_total: int | None = None
     pinned_bytes: int | None = None
+    torch: tuple[str, str] | None = None
 
     def within(self, group: str) -> bool:
         """Return whether it is known to be in a cgroup or below it."""
@@ -81,7 +82,6 @@ class ProcessSample:
 
     @property
     def held_bytes(self) -> int:
-        """RAM and swap held."""
         return self.rss_bytes + self.swap_bytes
 
 

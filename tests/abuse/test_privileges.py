@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wslgpud.security.provenance import NOBODY, Account, Component, UntrustedProgram, owner, unreachable
 
 from tests.gpu.conftest import FAKE
 from tests.stress.support import gpu
@@ -30,7 +31,6 @@ from tests.support.daemons import wslgpud
 from wslgpud.advise.doctor import torches
 from wslgpud.config import Stress
 from wslgpud.security import provenance, run_as
-from wslgpud.security.provenance import NOBODY, Account, Component, UntrustedProgram, owner, unreachable
 from wslgpud.security.run_as import Command, account_for, account_of, start
 from wslgpud.stress import find_python
 from wslgpud.stress.find_python import candidates, has_torch

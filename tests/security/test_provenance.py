@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 
 import pytest
-
 from wslgpud.security.provenance import Account, Component, UntrustedProgram, owner, survey, unreachable, way
 
 FOLDER, FILE, LINK = stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK

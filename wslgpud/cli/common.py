@@ -136,7 +136,7 @@ Json = Annotated[bool, flag("--json", "print one JSON document")]
 State = Annotated[Path | None, _STATE]
 HostRoot = Annotated[Path | None, _HOST_ROOT]
 #: of one value or several
-PYTHON = option("--python", "FILE", "use the torch of this Python instead of searching for one")
+PYTHON = option("--python", "FILE", "use the torch of this Python instead of the one that trains here")
 HostName = Annotated[str, option("--host", "NAME", "only this machine, in a database of many")]
 Since = Annotated[str, option("--since", "WHEN", _WHENS)]
 Until = Annotated[str, option("--until", "WHEN", "end, written likewise")]

@@ -19,7 +19,6 @@ from wslgpud.app.process import called, host_at
 from wslgpud.cli import common
 from wslgpud.cli.common import flag, loaded, option, refused
 from wslgpud.cli.console import Console, table_of
-from wslgpud.stress.find_python import candidates, has_torch, home_folders
 from wslgpud.words import Message, current, say, says, sentences, t, template
 
 
@@ -56,7 +55,10 @@ def doctor(
     tried = doctors.run(host, settings, windows=True) if windows else []
     findings = list(tried)
     if bundle is not None or not windows:
-        facts = torches.ask(python or _pythons(), os.environ) if host.live and not no_torch else None
+        facts = None
+        if host.live and not no_torch:
+            named = [str(file) for file in python or ()] or [settings.stress.python]
+            facts = torches.ask(named, os.environ, common.data_folder(state))
         findings += doctors.run(host, settings, facts, str(state) if state else None)
     if as_json:  # for programs: the same in every locale
         english = [{name: str(said) for name, said in finding._asdict().items()} for finding in findings]
@@ -74,11 +76,6 @@ def doctor(
     # With an archive, the exit status says whether it was written: problems are the reason for making one.
     if bundle is None and any(finding.state == "problem" for finding in findings):
         raise SystemExit(1)
-
-
-def _pythons() -> list[Path]:
-    found = [p for p in candidates(os.environ, home_folders()) if os.access(p, os.X_OK)]
-    return torches.pythons_with_torch(found, {p: has_torch(p) for p in found})
 
 
 #: mark and colour of each state; the last ones are shown only on request

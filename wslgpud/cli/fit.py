@@ -16,7 +16,7 @@ from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace
 from wslgpud.advise.fit.plan import GGUF, MODES, OPTIMIZERS, PRECISIONS, QUANTIZED, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
 from wslgpud.cli import common, fit_engines
-from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, state_folder
+from wslgpud.cli.common import Fault, argument, data_folder, database_of, flag, loaded, option, state_folder
 from wslgpud.cli.console import Console
 from wslgpud.cli.fit_room import card_of, given, usable
 from wslgpud.config import Config
@@ -145,7 +145,7 @@ def fit(
             def tell(part: str) -> None:
                 status.update(t("tracing the model: {part} …", part=current().template(part)))
 
-            asking, why = _asking(settings, python, gpu, state_folder(state) / "fit", tell)
+            asking, why = _asking(settings, python, gpu, state, tell)
             try:
                 answer = fit_engines.answered(source, plan, found, asking, why)
             except NoTrace as error:
@@ -158,11 +158,11 @@ def fit(
 
 
 def _asking(
-    settings: Config, python: str, gpu: int, kept: Path, tell: Callable[[str], object]
+    settings: Config, python: str, gpu: int, state: Path | None, tell: Callable[[str], object]
 ) -> tuple[Asking | None, MessageLike]:
     """Return what asks models in the Python that trains here; None and why if there is none."""
     try:
-        found = find_python(python or settings.stress.python, os.environ)
+        found = find_python(python or settings.stress.python, os.environ, data_folder(state))
     except NoTorch as error:
         if python:
             raise Fault(error.said) from error
@@ -172,7 +172,7 @@ def _asking(
     if card is not None and card.free_bytes and card.free_bytes >= _IDLE_SHARE * (card.total_bytes or math.inf):
         measured = IdleCard(card.uuid, round(_MEASURE_SHARE * card.free_bytes))
     # What a program of another account said is not kept for us.
-    return Asking(found, measured, None if found.account else kept, tell), ""
+    return Asking(found, measured, None if found.account else state_folder(state) / "fit", tell), ""
 
 
 def _sensible(source: NamedModel, plan: Plan) -> None:

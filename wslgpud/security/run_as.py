@@ -1,17 +1,24 @@
 """The one place that starts programs that a user may control; as root, never with root's rights.
 
-The stress worker and the doctor's check of torch both run in a Python found in a user's home folder. ``provenance.py``
-determines its owner.
+Root starts a Python for the stress test, the doctor and ``fit``, which runs whatever its owner likes: as that user, who
+could have started it anyway, or, if it is root's own, as an account without any rights. What still others can change is
+refused. It never runs as root, so a mistake in gathering the facts costs a wrong account at worst.
+
+Checking first and starting later is safe here. The first component of a path that a user can alter lies in a folder
+that only root can alter: it is found, with that user's uid, whatever they do meanwhile. So they can add components,
+which is refused, but cannot hide their own uid; and anything they replace after the check runs with their own rights.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import grp
 import itertools
 import os
 import pwd
+import re
 import select
 import shutil
 import signal
@@ -24,32 +31,67 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from wslgpud.security.provenance import NOBODY, Account, Component, UntrustedProgram, owner, survey, unreachable, way
-from wslgpud.words import MessageLike, cause, say
+from wslgpud.words import MessageError, MessageLike, cause, say
 
+#: gid without rights, by convention of every distribution (nogroup, nobody)
+NOBODY = 65534
 #: accounts for programs without a single owner; the first existing one is used
 WITHOUT_RIGHTS = ("wslgpud-stress", "nobody")
 #: root's PATH in a systemd unit; a shell's may include users' folders
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: the kernel's limit (MAXSYMLINKS)
+_MAX_LINKS = 40
 _DEVICES = ("nvidia*", "nvidia-caps/*", "dri/render*", "dxg")
 
 
-def account_for(python: Path) -> Account | None:
+#: Asks the kernel as the account itself, whose modes, groups and access control lists decide.
+_REACHES = 'for path; do test -x "$path" || { printf %s "$path"; exit 1; }; done'
+_REACH_SECONDS = 20.0
+
+
+class UntrustedProgram(MessageError):
+    """Root does not start this program; the message names the path and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The account to switch to; ``groups`` are the supplementary ones. ValueError: it is root, or in root's group."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    home: str = "/"
+
+    def __post_init__(self) -> None:
+        if 0 in (self.uid, self.gid, *self.groups):
+            raise ValueError(f"{self.name} has the rights of root")
+
+
+def account_for(python: Path, *parts: Path, uid: int | None = None) -> Account | None:
     """Return the account to run a Python as; None for our own, which is not root.
 
+    ``uid`` is the user who was seen running it, and None whoever owns it; root's runs without any rights. ``parts``
+    decide what runs, too: nobody else may be able to change them either.
+
     Raises:
-        OSError: it does not exist.
+        OSError: it does not exist, or a user's file system does not answer.
         UntrustedProgram: root must not start it, or the account to run it as cannot read it.
     """
     if os.geteuid() != 0:
         return None
-    chain = survey(python).chain
-    account = account_of(owner(chain, known_members(chain)))
-    if path := unreachable(chain, account):
+    if uid is None:  # of several owners one, so that the others' parts are refused
+        uid = max(facts.st_uid for _, facts in way(python))
+    needed = (python, python.parent, python.parent.parent, *parts)
+    for path in needed:
+        refuse_others(path, uid)
+    account = account_of(uid or None)
+    status, closed, _ = run(Command(["/bin/sh", "-c", _REACHES, "sh", *map(str, needed)], {}, account), _REACH_SECONDS)
+    if status:
         raise UntrustedProgram(
             "{account}, the account that root runs it as, cannot read {path}: make an environment elsewhere,"
             " such as /opt/torch, and name its Python as stress.python",
-            path=path,
+            path=closed,
             account=account.name,
         )
     return account
@@ -85,25 +127,6 @@ def gpu_groups() -> set[int]:
     return found
 
 
-def known_members(chain: Iterable[Component]) -> dict[int, frozenset[int]]:
-    """Return the uids in each group that may write to a part of a chain, if known."""
-    writing = {component.gid for component in chain if component.mode & stat.S_IWGRP}
-    return {gid: known for gid in writing if (known := members(gid)) is not None}
-
-
-def members(gid: int) -> frozenset[int] | None:
-    """Return the uids in a group by this machine's own files; None for an unknown group."""
-    try:
-        names = grp.getgrgid(gid).gr_mem
-    except KeyError:
-        return None
-    users = pwd.getpwall()
-    named = {entry.pw_uid for entry in users if entry.pw_name in names}
-    if len(named) < len({*names}):
-        return None  # from a network directory: members may change
-    return frozenset(named | {entry.pw_uid for entry in users if entry.pw_gid == gid})
-
-
 def environment(account: Account | None, environ: Mapping[str, str]) -> dict[str, str]:
     """Return a program's environment: ours if it runs as ourselves, else nothing of root's."""
     if account is None:
@@ -111,23 +134,99 @@ def environment(account: Account | None, environ: Mapping[str, str]) -> dict[str
     return {"PATH": _PATH, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
 
 
-def replaceable(path: Path) -> MessageLike:
-    """Return who else could replace a file (``/home/bob belongs to uid 1001``); empty when no one could.
-
-    Only root and we ourselves may own, or be able to write, the file and each folder and link on its path. A folder
-    with the sticky bit (/tmp) keeps others from replacing files that are not theirs.
-    """
+def replaceable(path: Path, uid: int | None = None) -> MessageLike:
+    """Return who besides root and a user (None: ourselves) could replace a file; empty when no one could."""
     try:
-        chain = way(path)
-        for component in chain:
-            if component.uid not in (0, os.geteuid()):
-                return say("{path} belongs to uid {uid}", path=str(component.path), uid=component.uid)
-        owner(chain, known_members(chain))
+        refuse_others(path, os.geteuid() if uid is None else uid)
     except OSError as error:
         return say("{path}: {why}", path=str(error.filename), why=cause(error))
     except UntrustedProgram as refused:
         return cause(refused)
     return ""
+
+
+def refuse_others(path: Path, uid: int) -> None:
+    """Check that only root and one user can change what lies at a path: each folder and link on it, and its end.
+
+    A folder on the path with the sticky bit (/tmp) keeps others from replacing what is not theirs. The last one must be
+    closed to them: a new file in it may change what runs.
+
+    Raises:
+        OSError: it does not exist, or may not be inspected.
+        UntrustedProgram: others could; the message names them.
+    """
+    chain = [*way(path)]
+    for part, facts in chain:
+        if facts.st_uid not in (0, uid):
+            raise UntrustedProgram("{path} belongs to uid {uid}", path=str(part), uid=facts.st_uid)
+        passed = facts.st_mode & stat.S_ISVTX and part != chain[-1][0]
+        if not stat.S_ISLNK(facts.st_mode) and not passed and (writers := _writers(part, facts, uid)):
+            raise UntrustedProgram(
+                "{path} can be written by {writers}: only root and its one owner may (chmod {bits}),"
+                " or anybody could change what runs",
+                path=str(part),
+                writers=writers,
+                bits="o-w" if facts.st_mode & stat.S_IWOTH else "g-w",
+            )
+
+
+def _writers(path: Path, facts: os.stat_result, uid: int) -> MessageLike:
+    """Return who besides root and a user may write to a file or folder; empty when no one may."""
+    if facts.st_mode & stat.S_IWOTH:
+        return say("everybody")
+    if not facts.st_mode & stat.S_IWGRP:
+        return ""
+    with contextlib.suppress(OSError):  # a file system without access control lists
+        if "system.posix_acl_access" in os.listxattr(path, follow_symlinks=False):
+            return say("users in its access control list")
+    with contextlib.suppress(KeyError):  # a group or a member that this machine's own files do not know
+        users = pwd.getpwall()
+        uids = {entry.pw_name: entry.pw_uid for entry in users}
+        members = {uids[name] for name in grp.getgrgid(facts.st_gid).gr_mem}
+        members |= {entry.pw_uid for entry in users if entry.pw_gid == facts.st_gid}
+        if members <= {0, uid}:
+            return ""
+    return say("its group ({gid})", gid=facts.st_gid)
+
+
+def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield each folder, link and file on the path to a file, starting at the root, with its lstat.
+
+    Raises:
+        OSError: a part does not exist or may not be inspected, or links form a loop.
+        UntrustedProgram: it lies on a user's own file system, whose word counts for nothing, and which may never answer.
+    """
+    here, rest, links, mounts = Path("/"), list(path.absolute().parts), 0, users_mounts()
+    while rest:
+        name = rest.pop(0)
+        here = here.parent if name == ".." else here / name
+        if (user := mounts.get(str(here))) is not None:
+            raise UntrustedProgram(
+                "{path} is a file system of user {user}: use a Python elsewhere", path=str(here), user=user
+            )
+        facts = here.lstat()
+        yield here, facts
+        if stat.S_ISLNK(facts.st_mode):
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            rest = [*here.readlink().parts, *rest]
+            here = here.parent
+
+
+def users_mounts() -> dict[str, int]:
+    """Return the file systems that ordinary users have mounted (FUSE), and by whom."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        for line in text.splitlines():
+            # 36 35 0:50 / /home/me/far rw,nosuid - fuse.sshfs me@far: rw,user_id=1000,group_id=1000
+            place, _, kind = line.partition(" - ")
+            match = re.search(r"\buser_id=(\d+)", kind)
+            if kind.startswith("fuse") and match and int(match[1]):
+                name = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place.split(" ")[4])
+                found[name] = int(match[1])
+    return found
 
 
 def program(name: str, path: str | None = None) -> str | None:

@@ -16,7 +16,6 @@ import io
 import os
 import re
 import shutil
-import stat
 import sys
 from collections.abc import Collection
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -26,7 +25,7 @@ from typing import Final
 import wslgpud
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
-from wslgpud.security.provenance import UntrustedProgram, way
+from wslgpud.security.run_as import replaceable
 from wslgpud.service.changes import ServiceError, Tell, followed, output, succeeds
 from wslgpud.service.places import Places
 from wslgpud.shipped_files import ROOT
@@ -172,13 +171,7 @@ def own_interpreter() -> Path:
 
 
 def _will_do(python: Path) -> bool:
-    if any(python.is_relative_to(home) for home in _HOMES):
-        return False
-    try:
-        components = [component for component in way(python) if not stat.S_ISLNK(component.mode)]
-    except (OSError, UntrustedProgram):
-        return False
-    return all(component.uid == 0 and not component.mode & stat.S_IWOTH for component in components)
+    return not any(python.is_relative_to(home) for home in _HOMES) and not replaceable(python, 0)
 
 
 def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> None:

@@ -9,7 +9,7 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -36,7 +36,7 @@ _BUILD_TOOL = re.compile(
     r"|ninja|make|gmake|cmake|meson|bazel|bazel-real|cargo|rustc|rust-lld|go|compile|link|javac|swiftc"
     r"|pip3?(\.\d+)?|uv|pip-build"
 )
-_PYTHON = re.compile(r"(python|pypy|ipython)[\d.]*")
+PYTHON = re.compile(r"(python|pypy|ipython)[\d.]*")
 _BUILD_SCRIPT = re.compile(r"\S+ (-m )?(pip3?|setup\.py|build|_in_process\.py|conda-build)(\s.*)?")
 _SOURCE_FILE = re.compile(r".*\.(cu|c|cc|cpp|cxx|rs|ii|i|ptx)")
 GPU_DEVICE = re.compile(r"/dev/(dxg|nvidia\d+|nvidiactl|nvidia-uvm)")
@@ -47,6 +47,9 @@ FRAMEWORK = re.compile(
     r"/libtorch_|/libtorch\.so|/jaxlib/|/libtensorflow|/tensorflow/|/libpaddle|/libonnxruntime|/libggml"
     r"|/libllama|/cupy/|/libmxnet|/libnvinfer|/tensorrt"
 )
+#: the folder of torch, and the mapping that only an import of it makes: of its extension, to be executed
+TORCH = r"/[^\n]*/lib(?:64)?/python3[^/\n]*/(?:site|dist)-packages/torch"
+_IMPORTED = re.compile(rf"^\S+ r-xp \S+ \S+ \d+ +({TORCH})/_C\.", re.MULTILINE)
 
 
 def build_tool(name: str) -> bool:
@@ -64,9 +67,18 @@ def inspect(files: OwnedFiles, pid: int, name: str, command: str, before: frozen
     # Frameworks rename their processes (pt_main_thread, ray::...); the executable stays Python's.
     program = PurePosixPath(files.host.link(f"/proc/{pid}/exe") or name).name
     # A loaded library stays; reading the maps of a big process takes a millisecond, so once is enough.
-    if "training" in before or (("gpu" in roles or _PYTHON.fullmatch(program)) and _maps(files, pid, FRAMEWORK)):
+    if "training" in before or (("gpu" in roles or PYTHON.fullmatch(program)) and _maps(files, pid, FRAMEWORK)):
         roles.add("training")
     return frozenset(roles)
+
+
+def imported_torch(files: OwnedFiles, pid: int) -> tuple[str, str] | None:
+    """Return the interpreter of a process and the torch that it has imported, both as paths; None if it is no such one.
+
+    ``exe`` is what a virtual environment was made from: the environment is known by its torch.
+    """
+    python, torch = files.host.link(f"/proc/{pid}/exe") or "", _IMPORTED.search(files.optional(pid, "maps"))
+    return (python, torch[1]) if torch and PYTHON.fullmatch(PurePosixPath(python).name) else None
 
 
 def holds_gpu(files: OwnedFiles, pid: int) -> bool:
@@ -100,7 +112,7 @@ def title(words: Sequence[str]) -> str:
 
 
 def _subject(program: str, arguments: Sequence[str]) -> str:
-    if not _PYTHON.fullmatch(program):
+    if not PYTHON.fullmatch(program):
         sources = [a for a in arguments if _SOURCE_FILE.fullmatch(a) and not a.startswith("-")]
         return PurePosixPath(sources[-1]).name if sources and build_tool(program[:15]) else ""
     rest = iter(arguments)
@@ -153,6 +165,7 @@ class _Known:
     start_ticks: int
     name: str
     roles: frozenset[Role] = frozenset()
+    torch: tuple[str, str] | None = None
     looked_rss_bytes: int = 0
     looked_mono: float = float("-inf")
     command: str | None = None
@@ -215,6 +228,8 @@ class ProcessSource(Source):
             ours = "-m wslgpud.probes." in command
             before = known.roles
             known.roles = frozenset() if ours else inspect(self._files, row.pid, row.name, command, before)
+            if "training" in known.roles and known.torch is None:
+                known.torch = imported_torch(self._files, row.pid)
 
     def _command(self, pid: int) -> str:
         known = self._known[pid]
@@ -247,7 +262,9 @@ class ProcessSource(Source):
         return found
 
     def _sample(self, row: ProcessStat, swap_bytes: int) -> ProcessSample:
-        return _sample(self.host, row, swap_bytes, self._known[row.pid].roles, self._command(row.pid))
+        sample = _sample(self.host, row, swap_bytes, self._known[row.pid].roles, self._command(row.pid))
+        torch = self._known[row.pid].torch
+        return replace(sample, torch=torch) if torch else sample
 
 
 def sampled(host: Host, pid: int) -> ProcessSample | None:

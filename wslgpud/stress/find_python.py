@@ -1,89 +1,50 @@
-"""Finds a Python with torch, without starting any: importing torch takes seconds."""
+"""The Python that trains here.
+
+The daemon sees trainings: the last one's user, interpreter and torch are remembered in its state folder, and the nightly
+test, the doctor and ``fit`` run that interpreter again, as that same user. To run as a user what that user was seen
+running gives nobody a new right. What the record says is checked all the same, as the service's account writes it and
+root reads it: root starts nothing but a Python, and only one that nobody but root and that user can change; root's own
+runs without any rights. So whoever forges the record only chooses among a user's own Pythons.
+
+What is named (``--python``, ``stress.python``) comes first: any user can have a training seen, and so be the one whose
+torch tests the card; whoever administers the machine must be able to say which one does.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
-import pwd
-import sys
-from collections.abc import Collection, Iterator, Mapping
+import re
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
+from typing import NamedTuple
 
 from wslgpud import optional_packages
-from wslgpud.security.provenance import Account, UntrustedProgram, survey, users_mounts
-from wslgpud.security.run_as import Command, account_for, environment
-from wslgpud.words import MessageError, say
+from wslgpud.security import private_files, safe_files
+from wslgpud.security.run_as import Account, Command, UntrustedProgram, account_for, environment
+from wslgpud.security.shapes import record, text, whole
+from wslgpud.sources.processes import PYTHON, TORCH
+from wslgpud.words import MessageError, cause, say
 
 #: made by 'wslgpud service install --extra stress'; a user's own lies below ~/.local/share
 MADE_FOR_US = Path("/opt/wslgpud.stress/bin/python3")
-#: usual places of environments, below a home folder and for all users
-BELOW_HOME = (
-    *(f"{folder}{name}" for folder in ("", "*/", "*/*/") for name in (".venv", "venv")),
-    *(".virtualenvs/*", ".pyenv/versions/*", "miniconda3", "anaconda3", "miniforge3"),
-    *(f"{conda}/envs/*" for conda in ("miniconda3", "anaconda3", "miniforge3", ".conda", "micromamba")),
+#: the last training, in the state folder
+FILE, _MAX_BYTES = "last-training.json", 1 << 14
+_RECORD = record(
+    {
+        "uid": lambda uid: whole(uid) and uid >= 0,
+        "python": lambda path: text(path) and path.startswith("/") and PYTHON.fullmatch(path.rpartition("/")[2]),
+        "torch": lambda path: text(path) and re.fullmatch(TORCH, path) and ".." not in Path(path).parts,
+    }
 )
-#: limits on inspected folder entries per home, and on homes
-MAX_FOLDERS, MAX_HOMES = 2000, 50
-FOR_ALL = ("/opt/*/.venv", "/opt/*", "/opt/*/envs/*", "/usr/local", "/usr")
 
 
 class NoTorch(MessageError):
     """No Python with torch was found; the message names the remedy."""
-
-
-def has_torch(python: Path) -> bool:
-    try:
-        return survey(python).torch
-    except (OSError, UntrustedProgram):
-        return False
-
-
-def candidates(environ: Mapping[str, str], homes: Collection[Path]) -> Iterator[Path]:
-    """Yield candidate Pythons, the likeliest first, whether they exist or not.
-
-    Root must not be led anywhere by a user: for root, a star matches only real folders, not mounted by a user. A link
-    may lead anywhere, and a user's file system may hang.
-    """
-    yield MADE_FOR_US
-    if os.geteuid() != 0:
-        yield from (home / ".local/share" / MADE_FOR_US.relative_to("/opt") for home in homes)
-    yield Path(sys.executable)
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if environ.get(variable):
-            yield Path(environ[variable]) / "bin" / "python"
-    for folder in environ.get("PATH", "").split(os.pathsep):
-        yield Path(folder or ".") / "python3"
-    avoided = users_mounts() if os.geteuid() == 0 else {}
-    for base, patterns in ((Path("/"), FOR_ALL), *((home, BELOW_HOME) for home in homes)):
-        budget = iter(range(MAX_FOLDERS))
-        for pattern in patterns:
-            found = [base]
-            for part in PurePath(pattern).parts:
-                below = (
-                    folder / name for folder in found for name in (_folders(folder, budget) if part == "*" else [part])
-                )
-                found = [folder for folder in below if str(folder) not in avoided]
-            yield from (folder / "bin" / "python3" for folder in found)
-
-
-def _folders(folder: Path, budget: Iterator[int]) -> list[str]:
-    names = []
-    # Missing, or not readable for us.
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for _, entry in zip(budget, entries, strict=False):
-            with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=os.geteuid() != 0):
-                    names.append(entry.name)
-    return sorted(names)
-
-
-def home_folders() -> list[Path]:
-    if os.geteuid() != 0:
-        return [Path.home()]
-    people = [entry for entry in pwd.getpwall() if entry.pw_uid == 0 or 1000 <= entry.pw_uid < 60000]
-    homes = dict.fromkeys(Path(entry.pw_dir) for entry in people if entry.pw_dir.startswith("/"))
-    return [home for home in homes if home != Path("/")][:MAX_HOMES]
 
 
 @dataclass(frozen=True)
@@ -94,31 +55,84 @@ class Python:
     account: Account | None
 
 
-def find_python(setting: str, environ: Mapping[str, str]) -> Python:
-    """Return the Python to run the worker with. Raises NoTorch: there is none, or none that root may start."""
-    if setting:
-        named = Path(os.path.expanduser(setting)).absolute()  # noqa: PTH111 - Path's own fails for a user who is not there
-        with contextlib.suppress(OSError):  # it does not exist
-            try:
-                account = account_for(named)
-            except UntrustedProgram as refused:
-                raise NoTorch("stress.python: {why}", why=refused.said) from refused
-            if os.access(named, os.X_OK):
-                return Python(named, account)
-        raise NoTorch("stress.python: {path} is not a program", path=str(named))
+class Training(NamedTuple):
+    """Who trained, with which interpreter (of a virtual environment the one it was made from) and which torch."""
+
+    uid: int
+    python: str
+    torch: str
+
+
+def remember(state_folder: Path, training: Training) -> None:
+    """Keep the last training. Raises OSError: it cannot be written."""
+    safe_files.put(state_folder / FILE, json.dumps(training._asdict()), mode=private_files.file_mode())
+
+
+def last_training(state_folder: Path) -> Training | None:
+    with contextlib.suppress(OSError, ValueError):
+        found = safe_files.parsed(safe_files.contents(state_folder / FILE, _MAX_BYTES))
+        if _RECORD(found):
+            return Training(found["uid"], found["python"], found["torch"])
+    return None
+
+
+def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> Python:
+    """Return the one that is named, else that of the last training, the caller's shell, or ``--extra stress``.
+
+    Raises NoTorch: there is none, or none that root may start.
+    """
+    if named:
+        python = Path(os.path.expanduser(named)).absolute()  # noqa: PTH111 - Path's own fails for a user who is not there
+        try:
+            return _usable(python)
+        except UntrustedProgram as refused:
+            raise NoTorch("stress.python: {why}", why=refused.said) from refused
+        except OSError as error:
+            raise NoTorch("stress.python: {path} is not a program", path=str(python)) from error
     why = say(
         "no Python with torch was found: {command} brings one, or name yours as stress.python in the configuration",
         command=optional_packages.remedy("stress"),
     )
-    for python in candidates(environ, home_folders()):
-        if has_torch(python) and os.access(python, os.X_OK):
-            try:
-                return Python(python, account_for(python))
-            except OSError:
-                continue
-            except UntrustedProgram as refused:  # another may be usable
-                why = say("no Python with torch can be used: {why}", why=refused.said)
+    for python, torch, uid in _candidates(environ, state_folder):
+        try:
+            return _usable(python, *torch, uid=uid)
+        except FileNotFoundError as error:
+            why = say("the Python of the last training is gone: there is no {path}", path=str(error.filename))
+        except (OSError, UntrustedProgram) as error:
+            why = say("no Python with torch can be used: {why}", why=cause(error))
     raise NoTorch(why)
+
+
+def _candidates(environ: Mapping[str, str], state_folder: Path) -> Iterator[tuple[Path, tuple[Path, ...], int | None]]:
+    """Yield Pythons, what else decides what they run, and who was seen running them."""
+    seen, own = last_training(state_folder), os.geteuid()
+    if seen is not None and own in (0, seen.uid):
+        # An environment is named by its own link to the interpreter, else by none.
+        python, torch = Path(seen.python), Path(seen.torch)
+        for folder in (torch.parents[3] / "bin", python.parent):
+            yield folder / python.name, (torch.parent, torch), seen.uid
+    shell = (
+        Path(environ.get("VIRTUAL_ENV") or "/", "bin/python"),
+        Path(shutil.which("python3", path=environ.get("PATH", "")) or "/"),
+    )
+    theirs = Path.home() / ".local/share" / MADE_FOR_US.relative_to("/opt")
+    for python in (*(one for one in shell if own and _has_torch(one)), MADE_FOR_US, *([theirs] if own else [])):
+        if python.exists():
+            yield python, (), None
+
+
+def _has_torch(python: Path) -> bool:
+    """Look without starting it: importing torch takes seconds."""
+    libraries = (python.parent.parent / name for name in ("lib", "lib64", "local/lib"))
+    return any(any(library.glob("python3*/*-packages/torch/version.py")) for library in libraries)
+
+
+def _usable(python: Path, *torch: Path, uid: int | None = None) -> Python:
+    account = account_for(python, *torch, uid=uid)
+    for path in (python, *torch):
+        if not os.access(path, os.X_OK):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return Python(python, account)
 
 
 def command(python: Python, uuid: str, environ: Mapping[str, str]) -> Command:

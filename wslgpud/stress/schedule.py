@@ -23,12 +23,14 @@ from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
+from wslgpud.security.run_as import account_of
 from wslgpud.sources import gpu, windows
 from wslgpud.store import Store, StoreError
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import stress_metrics, telemetry
 from wslgpud.stress.comparison import level_of
 from wslgpud.stress.conditions import Recent
+from wslgpud.stress.find_python import Training, remember
 from wslgpud.stress.stress_run import Runner
 from wslgpud.stress.unit import AROUND_SECONDS, MAX_ANSWER_BYTES, Asker
 from wslgpud.words import cause
@@ -126,6 +128,8 @@ class Nightly:
             self._runner = Asker(host.clock, state_folder, longest)
         self._scheduler: Any = None
         self._looked = 0.0
+        self._last_training: Training | None = None
+        self._nobody = account_of(None).uid
         if settings.schedule not in (OFF, Stress.schedule):
             trigger(settings)
 
@@ -160,9 +164,23 @@ class Nightly:
             self._start()
         if self._scheduler is not None and any(event.kind == "clock_jump" for event in snapshot.events):
             self._scheduler.wakeup()  # it sleeps by the monotonic clock, which was stopped meanwhile
+        if self._host.live:
+            self._remember(snapshot)
         if snapshot.mono - self._looked >= INBOX_SECONDS:
             self._looked = snapshot.mono
             self._take_inbox()
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        """Remember the newest training, see ``find_python``; our own worker may look like one."""
+        seen = [(p.start_ticks, p.uid, *p.torch) for p in snapshot.processes if p.torch and p.uid is not None]
+        seen = [one for one in seen if one[1] != self._nobody]
+        if not seen or (training := Training(*max(seen)[1:])) == self._last_training:
+            return
+        self._last_training = training
+        try:
+            remember(self._folder, training)
+        except OSError as error:
+            log.warning("the Python of the last training is not remembered: %s", error)
 
     def news(self) -> list[Transition]:
         """Store the runs that have ended since, and return the resulting changes of level."""

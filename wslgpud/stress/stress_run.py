@@ -120,7 +120,7 @@ class Runner:
     def _locked(
         self, sample: GpuSample, mode: worker_job.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
     ) -> tuple[WorkerOutput, Frame, Sequence[StressResult]]:
-        python, before = find_python(self.settings.python, self.environ), sample
+        python, before = find_python(self.settings.python, self.environ, self.state_folder), sample
         earlier: Sequence[StressResult] = ()
         clock, own, known = self.host.clock, os.getpid(), frozenset(self.host.names("/proc"))
         wall, started = clock.wall(), clock.mono()

@@ -61,7 +61,7 @@ class Evidence:
 
     def __init__(self, host: Host, config: Config, torch: Sequence[TorchFacts] | None, state_folder: str) -> None:
         self.host, self.config, self.torch, self.state_folder = host, config, torch, state_folder
-        self.torches = tuple(torch or ())
+        self.torches = tuple(facts for facts in torch or () if facts.python)
 
     def read(self, path: str) -> str | None:
         """Return the text of a file, or None if it is missing.

@@ -221,9 +221,9 @@ def nightly(machine: Evidence) -> Outcome:
         return skipped(say("the nightly test is off"))
     if machine.torch is None:
         return unknown(say("torch was not checked"))
-    if machine.torches or machine.config.stress.python:
-        return good(machine.config.stress.python or machine.torches[0].python)
-    return note(say("no Python with torch was found"), optional_packages.remedy("stress"))
+    if machine.torches:
+        return good(machine.torches[0].python)
+    return note(machine.torch[0].failure, optional_packages.remedy("stress"))
 
 
 @check("cuda.toolkit", "CUDA toolkit")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from wslgpud.security import safe_files
-from wslgpud.security.provenance import UntrustedProgram
-from wslgpud.security.run_as import Command, account_for, environment, run
+from wslgpud.security.run_as import Command, environment, run
 from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, whole
+from wslgpud.stress.find_python import NoTorch, find_python
 from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver forever
 ASK_SECONDS = 60.0
-_MAX_ASKED = 4
 #: output limit: a user's Python may print anything instead
 _FACTS = record(
     {
@@ -39,6 +37,8 @@ _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 class TorchFacts:
     """One Python's answer about its torch; ``failure`` is why there is none, ``kernel`` why no kernel ran.
 
+    ``python`` is empty where none was found.
+
     ``pinned`` is the host memory that could be pinned, in bytes, and whether the limit was the probe's own.
     """
 
@@ -55,24 +55,28 @@ class TorchFacts:
     failure: MessageLike = ""
 
 
-def ask(pythons: Iterable[Path], environment: Mapping[str, str], seconds: float = ASK_SECONDS) -> list[TorchFacts]:
-    """Query each Python in turn; one that hangs is killed and reported."""
-    return [_ask(python, environment, seconds) for python in pythons]
+def ask(
+    named: Iterable[str], environ: Mapping[str, str], state_folder: Path, seconds: float = ASK_SECONDS
+) -> list[TorchFacts]:
+    """Query each Python in turn, "" being the one that trains here; one that hangs is killed and reported."""
+    return [_ask(name, environ, state_folder, seconds) for name in named]
 
 
-def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts:
+def _ask(named: str, environ: Mapping[str, str], state_folder: Path, seconds: float) -> TorchFacts:
     try:
-        account = account_for(python)
+        found = find_python(named, environ, state_folder)
+    except NoTorch as error:
+        return TorchFacts(named, failure=error.said)
+    python = str(found.path)
+    try:
         kept = {k: v for k, v in environ.items() if not k.startswith("PYTHON")}
-        variables = {**environment(account, kept), "PYTHONDONTWRITEBYTECODE": "1"}
-        code, output, complaints = run(Command([str(python)], variables, account), seconds, script=PROBE)
+        variables = {**environment(found.account, kept), "PYTHONDONTWRITEBYTECODE": "1"}
+        code, output, complaints = run(Command([python], variables, found.account), seconds, script=PROBE)
     except TimeoutError:
-        return TorchFacts(str(python), failure=say("did not answer within {limit_seconds}", limit_seconds=seconds))
-    except UntrustedProgram as refused:
-        return TorchFacts(str(python), failure=say("was not started: {why}", why=refused.said))
+        return TorchFacts(python, failure=say("did not answer within {limit_seconds}", limit_seconds=seconds))
     except OSError as error:
-        return TorchFacts(str(python), failure=say("cannot be started: {why}", why=cause(error)))
-    return _facts(str(python), output, complaints, code)
+        return TorchFacts(python, failure=say("cannot be started: {why}", why=cause(error)))
+    return _facts(python, output, complaints, code)
 
 
 def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
@@ -107,16 +111,3 @@ def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
 def version(said: str) -> tuple[int, ...]:
     """Return the numbers of a version: ``12.8`` and ``2.7.1+cu128`` compare as people expect."""
     return tuple(int(n) for n in re.findall(r"\d+", said.partition("+")[0])[:3])
-
-
-def pythons_with_torch(candidates: Iterable[Path], has_torch: Mapping[Path, bool]) -> list[Path]:
-    """Return the environments to query, without duplicates, the likeliest first.
-
-    Duplicates are recognised by their package folder, not by their interpreter, which all environments of a user may
-    share.
-    """
-    found: dict[str, Path] = {}
-    for python in candidates:
-        if has_torch.get(python):
-            found.setdefault(os.path.realpath(python.parent.parent), python)
-    return list(found.values())[:_MAX_ASKED]
