@@ -94,9 +94,9 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     from wslgpud.stress.find_python import NoTorch, find_python
     from wslgpud.words import say
 
-    def found(setting: str, environ: object) -> object:
+    def found(setting: str, _: object, folder: Path) -> object:
         if setting:
-            return find_python(setting, {})
+            return find_python(setting, {}, folder)
         raise NoTorch(say("stress.python: {path} is not a program", path="/none"))
 
     monkeypatch.setattr(fit, "find_python", found)

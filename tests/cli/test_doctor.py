@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests.page.stage import TRACES
 from wslgpud.advise import doctor as doctors
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.doctor.checking import CheckResult, State
-from wslgpud.cli import app, doctor
+from wslgpud.cli import app
 from wslgpud.host import Host
 
 RECORDED = ("--host-root", str(TRACES.parent / "hosts" / "no-gpu"))
@@ -27,11 +26,11 @@ class Checks:
     """In place of the checks: what they were given, and what they find."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *states: State) -> None:
-        self.pythons: list[Sequence[Path]] = []
+        self.pythons: list[Sequence[str]] = []
         self.states: list[str | None] = []
         self.found = checked(*states)
         monkeypatch.setattr(doctors, "run", self.run)
-        monkeypatch.setattr(torches, "ask", lambda pythons, _: self.pythons.append(pythons))
+        monkeypatch.setattr(torches, "ask", lambda pythons, *_: self.pythons.append(pythons))
 
     def run(self, _: Host, __: Any, ___: Any = None, state: str | None = None, **____: Any) -> list[CheckResult]:
         self.states.append(state)
@@ -48,19 +47,10 @@ def test_torch_is_asked_on_this_machine_alone_and_not_if_nobody_wants_it(monkeyp
     checks.typed("--python", "/a/python", "--no-torch")
     checks.typed("--python", "/a/python", *RECORDED)
 
-    assert checks.pythons == [[Path("/a/python")]]
-    assert checks.states == ["/s", None, None]
+    checks.typed("--state", "/s")
 
-
-def test_of_pythons_only_those_are_tried_that_may_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [tmp_path / name for name in ("runs", "does-not")]
-    for file, mode in zip(found, (0o755, 0o644), strict=True):
-        file.touch(mode=mode)
-    monkeypatch.setattr(doctor, "candidates", lambda *_: found)
-    monkeypatch.setattr(doctor, "has_torch", lambda _: True)
-    monkeypatch.setattr(torches, "pythons_with_torch", lambda pythons, known: [*pythons, *known])
-
-    assert doctor._pythons() == [found[0]] * 2
+    assert checks.pythons == [["/a/python"], [""]]
+    assert checks.states == ["/s", None, None, "/s"]
 
 
 def test_problems_and_notes_are_shown_in_full_and_the_rest_by_title(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,6 +293,28 @@ def test_a_real_python_with_a_framework_loaded_trains(tmp_path: Path):
         assert found[child.pid].roles == {"training"}
 
 
+def test_the_torch_that_a_real_python_has_imported_is_seen(tmp_path: Path):
+    """Read as text or written beside it, the same file would be no sign of that."""
+    torch = tmp_path / "my env/lib/python3.12/site-packages/torch"
+    (torch / "lib").mkdir(parents=True)
+    for library in (torch / "_C.cpython-312.so", torch / "lib/libtorch_cpu.so"):
+        library.write_bytes(bytes(4096))
+    mapped = (
+        "import mmap; maps = [mmap.mmap(open(f, 'rb').fileno(), 0, flags=mmap.MAP_PRIVATE, prot=p)"
+        f" for f, p in (({str(torch / 'lib/libtorch_cpu.so')!r}, 1), ({str(torch / '_C.cpython-312.so')!r}, PROT))]; "
+    )
+    exe = str(Path(f"/proc/{os.getpid()}/exe").readlink())
+    for protection, seen in ((1, None), (5, (exe, str(torch)))):
+        with running(sys.executable, "-c", mapped.replace("PROT", str(protection)) + HOG) as child:
+            child.stdout.readline()
+            source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
+            for _ in range(50):
+                found = {p.pid: p for p in source.read().processes}
+                if found[child.pid].roles:
+                    break
+            assert (found[child.pid].roles, found[child.pid].torch) == ({"training"}, seen)
+
+
 def test_a_real_build_tool_builds(tmp_path: Path):
     tool = tmp_path / "cc1plus"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", tool)

@@ -251,7 +251,8 @@ def test_torch_has_an_environment_of_its_own_that_upgrades_keep_and_uninstalling
     found = user.types(
         "/opt/wslgpud/bin/python",
         "-c",
-        "from wslgpud.stress.find_python import find_python as f; x = f('', {}); print(x.path, x.account.name)",
+        "from pathlib import Path; from wslgpud.stress.find_python import find_python;"
+        " x = find_python('', {}, Path('/var/lib/wslgpud')); print(x.path, x.account.name)",
     )
 
     assert without.returncode == 2, "the service runs, and torch could not be had"

@@ -194,7 +194,7 @@ def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
     Raises:
         OSError: a part does not exist or may not be inspected, or links form a loop.
-        UntrustedProgram: it lies on a user's own file system, whose word counts for nothing, and which may never answer.
+        UntrustedProgram: it lies on a user's own file system, which may say anything, or never answer.
     """
     here, rest, links, mounts = Path("/"), list(path.absolute().parts), 0, users_mounts()
     while rest:

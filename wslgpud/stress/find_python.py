@@ -1,13 +1,14 @@
 """The Python that trains here.
 
-The daemon sees trainings: the last one's user, interpreter and torch are remembered in its state folder, and the nightly
-test, the doctor and ``fit`` run that interpreter again, as that same user. To run as a user what that user was seen
-running gives nobody a new right. What the record says is checked all the same, as the service's account writes it and
-root reads it: root starts nothing but a Python, and only one that nobody but root and that user can change; root's own
-runs without any rights. So whoever forges the record only chooses among a user's own Pythons.
+The daemon sees trainings: user, interpreter and torch of the last one are remembered in its state folder, and the
+nightly test, the doctor and ``fit`` start that interpreter again, as that same user. Running as a user what that user
+was seen running gives nobody a new right. The record is checked all the same, as root reads what the service's account
+writes: root starts nothing but a Python, only one that nobody but root and that user can change, and never as the
+record's writer, who would leave its sandbox; root's own runs without any rights. So whoever forges the record only
+chooses among a user's own Pythons.
 
-What is named (``--python``, ``stress.python``) comes first: any user can have a training seen, and so be the one whose
-torch tests the card; whoever administers the machine must be able to say which one does.
+What is named (``--python``, ``stress.python``) comes first: any user can have a training seen, and with it decide whose
+torch tests the card. Whoever administers the machine must be able to rule that out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +28,19 @@ from typing import NamedTuple
 from wslgpud import optional_packages
 from wslgpud.security import private_files, safe_files
 from wslgpud.security.run_as import Account, Command, UntrustedProgram, account_for, environment
-from wslgpud.security.shapes import record, text, whole
+from wslgpud.security.shapes import of, record, whole
 from wslgpud.sources.processes import PYTHON, TORCH
 from wslgpud.words import MessageError, cause, say
 
-#: made by 'wslgpud service install --extra stress'; a user's own lies below ~/.local/share
-MADE_FOR_US = Path("/opt/wslgpud.stress/bin/python3")
+#: where 'wslgpud service install --extra stress' makes one; a user's own lies below the home folder
+MADE_FOR_US, _BELOW_HOME = Path("/opt/wslgpud.stress"), ".local/share/wslgpud.stress"
 #: the last training, in the state folder
 FILE, _MAX_BYTES = "last-training.json", 1 << 14
 _RECORD = record(
     {
-        "uid": lambda uid: whole(uid) and uid >= 0,
-        "python": lambda path: text(path) and path.startswith("/") and PYTHON.fullmatch(path.rpartition("/")[2]),
-        "torch": lambda path: text(path) and re.fullmatch(TORCH, path) and ".." not in Path(path).parts,
+        "uid": whole,
+        "python": of(str, lambda path: path.startswith("/") and PYTHON.fullmatch(path.rpartition("/")[2])),
+        "torch": of(str, lambda path: ".." not in path and re.fullmatch(TORCH, path)),
     }
 )
 
@@ -96,7 +98,7 @@ def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> P
     for python, torch, uid in _candidates(environ, state_folder):
         try:
             return _usable(python, *torch, uid=uid)
-        except FileNotFoundError as error:
+        except FileNotFoundError as error:  # torch lies beside the others
             why = say("the Python of the last training is gone: there is no {path}", path=str(error.filename))
         except (OSError, UntrustedProgram) as error:
             why = say("no Python with torch can be used: {why}", why=cause(error))
@@ -105,20 +107,18 @@ def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> P
 
 def _candidates(environ: Mapping[str, str], state_folder: Path) -> Iterator[tuple[Path, tuple[Path, ...], int | None]]:
     """Yield Pythons, what else decides what they run, and who was seen running them."""
-    seen, own = last_training(state_folder), os.geteuid()
-    if seen is not None and own in (0, seen.uid):
-        # An environment is named by its own link to the interpreter, else by none.
+    own, seen = os.geteuid(), last_training(state_folder)
+    if seen is not None and (own == seen.uid or (not own and seen.uid != state_folder.stat().st_uid)):
+        # An environment has a link to the interpreter, which was seen without it; torch may also lie elsewhere.
         python, torch = Path(seen.python), Path(seen.torch)
         for folder in (torch.parents[3] / "bin", python.parent):
             yield folder / python.name, (torch.parent, torch), seen.uid
-    shell = (
-        Path(environ.get("VIRTUAL_ENV") or "/", "bin/python"),
-        Path(shutil.which("python3", path=environ.get("PATH", "")) or "/"),
-    )
-    theirs = Path.home() / ".local/share" / MADE_FOR_US.relative_to("/opt")
-    for python in (*(one for one in shell if own and _has_torch(one)), MADE_FOR_US, *([theirs] if own else [])):
-        if python.exists():
-            yield python, (), None
+    found = [MADE_FOR_US / "bin/python3", Path(sys.executable)]
+    if own:
+        activated, on_path = environ.get("VIRTUAL_ENV"), shutil.which("python3", path=environ.get("PATH", ""))
+        shell = [Path(activated, "bin/python")] if activated else []
+        found = [*shell, *([Path(on_path)] if on_path else []), Path.home() / _BELOW_HOME / "bin/python3", *found]
+    yield from ((python, (), None) for python in found if _has_torch(python))
 
 
 def _has_torch(python: Path) -> bool:

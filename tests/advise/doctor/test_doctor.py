@@ -289,9 +289,8 @@ def test_what_was_not_asked_or_is_not_there_is_said_and_not_guessed():
     ("settings", "torch", "state"),
     [
         (Stress(), [TORCH], "good"),
-        (Stress(python="/opt/mine/bin/python"), [], "good"),
-        (Stress(), [], "note"),
-        (Stress(schedule="off"), [], "not applicable"),
+        (Stress(), [TorchFacts("", failure="it is gone")], "note"),
+        (Stress(schedule="off"), [TORCH], "not applicable"),
     ],
 )
 def test_without_torch_the_nightly_test_is_skipped_and_the_remedy_brings_it(settings, torch, state):
@@ -300,6 +299,7 @@ def test_without_torch_the_nightly_test_is_skipped_and_the_remedy_brings_it(sett
 
     assert check.state == state
     assert (check.remedy == remedy("stress")) == (state == "note")
+    assert (check.found == "it is gone") == (state == "note")
 
 
 def copied(tmp_path: Path, name: str, **files: str) -> RecordedHost:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.doctor.torches import PROBE, _facts, ask, pythons_with_torch, runs_on, version
+from wslgpud.advise.doctor.torches import PROBE, _facts, ask, runs_on, version
 
 FAKE_TORCH = """
 import types
@@ -105,7 +105,7 @@ def test_a_python_that_answers_is_heard(public):
         }
     )
 
-    (facts,) = ask([python(public, f"echo hello; echo '{line}'")], os.environ)
+    (facts,) = ask([str(python(public, f"echo hello; echo '{line}'"))], os.environ, public)
 
     assert (facts.version, facts.cuda, facts.kernel, facts.failure) == ("2.7", "", "none", "")
     assert facts.pinned == (1 << 30, False)
@@ -125,7 +125,7 @@ def test_a_python_that_answers_is_heard(public):
 def test_a_python_that_hangs_crashes_or_babbles_says_so(public, script, failure):
     seconds = 0.3 if "sleep" in script else 60
 
-    (facts,) = ask([python(public, script)], os.environ, seconds)
+    (facts,) = ask([str(python(public, script))], os.environ, public, seconds)
 
     assert str(facts.failure) == failure
 
@@ -154,17 +154,13 @@ def test_an_answer_of_another_form_is_none(spoilt):
     assert str(_facts("/p", "", "", 3).failure) == "ended with status 3"
 
 
-def test_four_environments_are_asked_at_most_and_only_those_with_torch(tmp_path):
-    found = [tmp_path / str(number) / "bin" / "python" for number in range(6)]
-
-    assert pythons_with_torch(found, dict.fromkeys(found, True)) == found[:4]
-    assert pythons_with_torch(found, {found[5]: True, found[0]: False}) == [found[5]]
-
-
 def test_a_program_that_cannot_be_started_says_so(tmp_path):
-    (facts,) = ask([tmp_path / "none"], os.environ)
+    (facts,) = ask([f"{tmp_path}/none"], os.environ, tmp_path)
 
-    assert str(facts.failure) == "cannot be started: No such file or directory"
+    assert (facts.python, str(facts.failure)) == (
+        f"{tmp_path}/none",
+        f"stress.python: {tmp_path}/none is not a program",
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,11 +192,3 @@ def test_versions_compare_as_numbers():
     assert version("2.10.0+cu128") > version("2.9.1")
     assert version("6.6.87.2-microsoft-standard-WSL2") == (6, 6, 87)
     assert version("2.7.1+cu128") == (2, 7, 1)
-
-
-def test_an_environment_with_two_names_is_asked_once(tmp_path):
-    (tmp_path / "env/bin").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "env")
-    first, second = tmp_path / "env/bin/python", tmp_path / "link/bin/python3"
-
-    assert pythons_with_torch([first, second], {first: True, second: True}) == [first]

@@ -196,7 +196,7 @@ def test_a_model_that_no_rule_describes_is_refused_by_the_key_that_was_not_under
 
 def test_a_model_by_name_is_traced_in_the_python_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # root's own folder of tests is closed to the account that it would be run as
-    monkeypatch.setattr(find_python, "account_for", lambda _: None)
+    monkeypatch.setattr(find_python, "account_for", lambda *_, **__: None)
     last = '{"parameters": 25600000, "torch": "2.13.0", "unmeasured": 0}'
     python = saying(tmp_path, '"weights"', str(GIB), last)
     words = ["fit", "torchvision:resnet50", "--python", str(python.path), "--batch", "4", "--json"]
@@ -219,7 +219,7 @@ def test_a_file_that_is_not_there_and_an_input_that_is_none_are_refused(tmp_path
 
 def test_no_setting_is_named_whose_memory_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one that cannot be traced nor one whose upper end is open brings a model in."""
-    monkeypatch.setattr(find_python, "account_for", lambda _: None)
+    monkeypatch.setattr(find_python, "account_for", lambda *_, **__: None)
     unknown = LAST.replace('"unmeasured": 0', '"unmeasured": 3')
     python = tmp_path / "python"
     answer = f'"weights"\\n%s\\n{unknown}\\n'.replace('"', r"\"")
@@ -255,7 +255,7 @@ def test_a_trace_without_the_card_says_what_is_in_use_at_least(tmp_path: Path) -
 def test_a_model_that_is_neither_traced_nor_described_says_its_key_and_the_size_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find_python, "account_for", lambda _: None)
+    monkeypatch.setattr(find_python, "account_for", lambda *_, **__: None)
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "dbrx", **CASES["dbrx"]}))
