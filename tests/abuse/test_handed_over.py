@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from wslgpud.security.provenance import Account
 
 from tests.support.accounts import ALICE, give, needs_root, shared_python
 from wslgpud.security import safe_files
-from wslgpud.security.run_as import Command, run
+from wslgpud.security.run_as import Account, Command, run
 from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import supervise
 

@@ -79,6 +79,7 @@ class Trap:
         """Make it as venv does."""
         self.bin.mkdir()
         self.python.symlink_to(self.base.resolve())
+        (self.bin / self.base.resolve().name).symlink_to("python3")
 
     def of_the_issue(self) -> None:
         """Make ``bin`` a link to root's own, so that the last component on the way is root's."""
@@ -261,8 +262,7 @@ class TestTheStressTest:
 
         def swapped(python: Path, *parts: Path, uid: int | None = None) -> Account | None:
             account = decided(python, *parts, uid=uid)
-            trap.python.unlink()
-            trap.bin.rmdir()
+            shutil.rmtree(trap.bin)
             trap.of_the_issue()
             return account
 

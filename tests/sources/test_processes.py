@@ -300,7 +300,7 @@ def test_the_torch_that_a_real_python_has_imported_is_seen(tmp_path: Path):
     for library in (torch / "_C.cpython-312.so", torch / "lib/libtorch_cpu.so"):
         library.write_bytes(bytes(4096))
     mapped = (
-        "import mmap; maps = [mmap.mmap(open(f, 'rb').fileno(), 0, flags=mmap.MAP_PRIVATE, prot=p)"
+        "import mmap, os; maps = [mmap.mmap(os.open(f, 0), 0, flags=mmap.MAP_PRIVATE, prot=p)"
         f" for f, p in (({str(torch / 'lib/libtorch_cpu.so')!r}, 1), ({str(torch / '_C.cpython-312.so')!r}, PROT))]; "
     )
     exe = str(Path(f"/proc/{os.getpid()}/exe").readlink())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -165,10 +166,10 @@ def test_without_a_training_a_users_own_shell_counts(
 
 def test_torch_outside_of_an_environment_belongs_to_its_interpreter(tmp_path: Path, public: Path) -> None:
     """As ``pip install --user`` leaves it."""
-    (training := environment(public / "env"), *map(Path.unlink, (public / "env/bin").iterdir()))
-    remember(tmp_path, training[0])
+    remember(tmp_path, training := environment(public / "env"))
+    shutil.rmtree(public / "env/bin")
 
-    assert found(tmp_path).path == Path(training[0].python)
+    assert found(tmp_path).path == Path(training.python)
 
 
 def test_a_remembered_python_that_is_gone_is_said_plainly(tmp_path: Path, public: Path) -> None:

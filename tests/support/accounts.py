@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from wslgpud.security.provenance import UntrustedProgram
 
-from wslgpud.security.run_as import account_for
+from wslgpud.security.run_as import UntrustedProgram, account_for
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 #: no entry of /etc/passwd says who they are, and none has to

@@ -30,7 +30,7 @@ from wslgpud.security import private_files, safe_files
 from wslgpud.security.run_as import Account, Command, UntrustedProgram, account_for, environment
 from wslgpud.security.shapes import of, record, whole
 from wslgpud.sources.processes import PYTHON, TORCH
-from wslgpud.words import MessageError, cause, say
+from wslgpud.words import MessageError, MessageLike, cause, say
 
 #: where 'wslgpud service install --extra stress' makes one; a user's own lies below the home folder
 MADE_FOR_US, _BELOW_HOME = Path("/opt/wslgpud.stress"), ".local/share/wslgpud.stress"
@@ -91,34 +91,49 @@ def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> P
             raise NoTorch("stress.python: {why}", why=refused.said) from refused
         except OSError as error:
             raise NoTorch("stress.python: {path} is not a program", path=str(python)) from error
-    why = say(
-        "no Python with torch was found: {command} brings one, or name yours as stress.python in the configuration",
-        command=optional_packages.remedy("stress"),
-    )
-    for python, torch, uid in _candidates(environ, state_folder):
-        try:
-            return _usable(python, *torch, uid=uid)
-        except FileNotFoundError as error:  # torch lies beside the others
-            why = say("the Python of the last training is gone: there is no {path}", path=str(error.filename))
-        except (OSError, UntrustedProgram) as error:
-            why = say("no Python with torch can be used: {why}", why=cause(error))
-    raise NoTorch(why)
-
-
-def _candidates(environ: Mapping[str, str], state_folder: Path) -> Iterator[tuple[Path, tuple[Path, ...], int | None]]:
-    """Yield Pythons, what else decides what they run, and who was seen running them."""
+    why: list[MessageLike] = []
     own, seen = os.geteuid(), last_training(state_folder)
     if seen is not None and (own == seen.uid or (not own and seen.uid != state_folder.stat().st_uid)):
-        # An environment has a link to the interpreter, which was seen without it; torch may also lie elsewhere.
-        python, torch = Path(seen.python), Path(seen.torch)
-        for folder in (torch.parents[3] / "bin", python.parent):
-            yield folder / python.name, (torch.parent, torch), seen.uid
-    found = [MADE_FOR_US / "bin/python3", Path(sys.executable)]
-    if own:
-        activated, on_path = environ.get("VIRTUAL_ENV"), shutil.which("python3", path=environ.get("PATH", ""))
-        shell = [Path(activated, "bin/python")] if activated else []
-        found = [*shell, *([Path(on_path)] if on_path else []), Path.home() / _BELOW_HOME / "bin/python3", *found]
-    yield from ((python, (), None) for python in found if _has_torch(python))
+        try:
+            return _of(seen)
+        except FileNotFoundError as error:
+            why.append(say("the Python of the last training is gone: there is no {path}", path=str(error.filename)))
+        except (OSError, UntrustedProgram) as error:
+            why.append(say("no Python with torch can be used: {why}", why=cause(error)))
+    for python in filter(_has_torch, _others(environ)):
+        try:
+            return _usable(python)
+        except (OSError, UntrustedProgram) as error:
+            why.append(say("no Python with torch can be used: {why}", why=cause(error)))
+    remedy = optional_packages.remedy("stress")
+    why.append(
+        say(
+            "no Python with torch was found: {command} brings one, or name yours as stress.python in the configuration",
+            command=optional_packages.remedy("stress"),
+        )
+    )
+    raise NoTorch(why[0])
+
+
+def _of(training: Training) -> Python:
+    """Return the Python of a training; its environment is known by torch, and has a link to the interpreter."""
+    python, torch = Path(training.python), Path(training.torch)
+    try:
+        return _usable(torch.parents[3] / "bin" / python.name, torch.parent, torch, uid=training.uid)
+    except FileNotFoundError:  # torch lies in no environment (pip install --user), or is gone
+        return _usable(python, torch.parent, torch, uid=training.uid)
+
+
+def _others(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the Python of a user's shell, that of ``--extra stress``, and our own; root's shell may be a user's."""
+    if os.geteuid() != 0:
+        if activated := environ.get("VIRTUAL_ENV"):
+            yield Path(activated, "bin/python")
+        if on_path := shutil.which("python3", path=environ.get("PATH", "")):
+            yield Path(on_path)
+        yield Path.home() / _BELOW_HOME / "bin/python3"
+    yield MADE_FOR_US / "bin/python3"
+    yield Path(sys.executable)
 
 
 def _has_torch(python: Path) -> bool:
