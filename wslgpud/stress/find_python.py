@@ -105,7 +105,6 @@ def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> P
             return _usable(python)
         except (OSError, UntrustedProgram) as error:
             why.append(say("no Python with torch can be used: {why}", why=cause(error)))
-    remedy = optional_packages.remedy("stress")
     why.append(
         say(
             "no Python with torch was found: {command} brings one, or name yours as stress.python in the configuration",

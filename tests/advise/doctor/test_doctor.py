@@ -280,7 +280,7 @@ def test_a_clock_that_stood_still_while_windows_slept_is_found(tmp_path):
 
 def test_what_was_not_asked_or_is_not_there_is_said_and_not_guessed():
     assert states("wsl2-idle")["torch.kernel"] == "could not tell"
-    assert states("wsl2-idle", torch=[])["torch.kernel"] == "not applicable"
+    assert states("wsl2-idle", torch=[TorchFacts("", failure="none")])["torch.kernel"] == "not applicable"
     assert states("wsl2-idle")["torch.nightly"] == "could not tell"
     assert states("bare-linux")["wsl.stays"] == states("no-gpu")["gpu.desktop"] == "not applicable"
 

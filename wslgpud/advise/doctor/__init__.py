@@ -57,6 +57,6 @@ def _lacking(check: Check, evidence: Evidence) -> Outcome | None:
         return skipped(say("no GPU answers"))
     if check.needs == "torch" and evidence.torch is None:
         return unknown(say("torch was not checked"))
-    if check.needs == "torch" and not evidence.torches:
+    if check.needs == "torch" and not any(facts.python for facts in evidence.torch or ()):
         return skipped(say("no Python with torch was found"))
     return None
