@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.stress.test_jobs import Shelf
 from tests.support.accounts import ALICE, BOB, give, needs_root, shared_python
+from tests.support.daemons import daemon, eventually
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample, Sample, Snapshot, SourceReport
@@ -75,6 +77,26 @@ def test_the_newest_training_is_remembered_and_found_again(tmp_path: Path, publi
     assert last_training(tmp_path) == newer
     assert found(tmp_path).path == named(newer)
     assert (tmp_path / FILE).stat().st_mode & 0o007 == 0, "paths in homes are nobody's business"
+
+
+def test_a_running_daemon_sees_a_training_and_remembers_it(tmp_path: Path, public: Path) -> None:
+    training = environment(public / "env")
+    libraries = [Path(training.torch) / name for name in ("_C.cpython-312.so", "libtorch_cpu.so")]
+    for library in libraries:
+        library.write_bytes(bytes(4096))
+    trains = (
+        "import mmap, os, sys; block = b'x' * (64 << 20); "
+        f"maps = [mmap.mmap(os.open(f, 0), 0, flags=mmap.MAP_PRIVATE, prot=5) for f in {[*map(str, libraries)]}]; "
+        "sys.stdin.read()"
+    )
+    child = subprocess.Popen([named(training), "-c", trains], stdin=subprocess.PIPE)
+    with daemon(tmp_path, settings={"WSLGPUD_SAMPLING__PROCESSES_SECONDS": "1"}) as running, child:
+        eventually(lambda: last_training(running.state) == training, "the training")
+        running.end()
+        assert child.stdin is not None
+        child.stdin.close()
+
+    assert found(tmp_path / "state").path == named(training)
 
 
 @needs_root

@@ -185,7 +185,7 @@ class Stress:
     retries: int = key(3, "number of retries in the same night when the GPU was busy", low=0, high=20)
     retry_minutes: float = key(30.0, "time between these tries", low=1, high=720)
     python: str = key(
-        "", "Python with torch; empty: that of the last training, else of 'wslgpud service install --extra stress'"
+        "", "Python with torch; empty: that of the last training, else the one that wslgpud has installed"
     )
     reserve_bytes: int = key(
         0, "VRAM that stays free; 0 means 64 MiB, under WSL2 512 MiB or a sixteenth of the card", low=0
