@@ -186,7 +186,7 @@ def test_without_a_training_a_users_own_shell_counts(
     assert found(tmp_path, VIRTUAL_ENV=str(public / "none")).path == public / "extra/bin/python3"
 
 
-def test_torch_outside_of_an_environment_belongs_to_its_interpreter(tmp_path: Path, public: Path) -> None:
+def test_torch_outside_of_an_environment_is_its_interpreters(tmp_path: Path, public: Path) -> None:
     """As ``pip install --user`` leaves it."""
     remember(tmp_path, training := environment(public / "env"))
     shutil.rmtree(public / "env/bin")
@@ -232,6 +232,15 @@ def test_a_record_that_says_anything_else_is_none(tmp_path: Path, spoilt: dict[s
     (tmp_path / FILE).write_text(json.dumps(training._asdict() | spoilt))
 
     assert last_training(tmp_path) is None
+
+
+@needs_root
+@pytest.mark.parametrize("odd", ["\0", "\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path, odd: str) -> None:
+    remember(tmp_path, Training(ALICE, "/usr/bin/python3", f"/home/{odd}/lib/python3.12/site-packages/torch"))
+
+    with pytest.raises(NoTorch, match="no Python with torch can be used"):
+        found(tmp_path)
 
 
 def test_a_link_or_a_pipe_in_its_place_is_none(tmp_path: Path) -> None:

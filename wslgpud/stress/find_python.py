@@ -98,7 +98,7 @@ def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> P
             return _of(seen)
         except FileNotFoundError as error:
             why.append(say("the Python of the last training is gone: there is no {path}", path=str(error.filename)))
-        except (OSError, UntrustedProgram) as error:
+        except (OSError, ValueError, UntrustedProgram) as error:  # ValueError: a name that no file can have
             why.append(say("no Python with torch can be used: {why}", why=cause(error)))
     for python in filter(_has_torch, _others(environ)):
         try:
