@@ -97,6 +97,6 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(setting: str, _: object, folder: Path) -> object:
         if setting:
             return find_python(setting, {}, folder)
-        raise NoTorch(say("stress.python: {path} is not a program", path="/none"))
+        raise NoTorch(say("the Python that is named, {path}, is not a program", path="/none"))
 
     monkeypatch.setattr(fit, "find_python", found)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from wslgpud import client
 from wslgpud.advise.doctor import torches
-from wslgpud.advise.fit import model_files
+from wslgpud.advise.fit import source
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.wslconfig import files
 from wslgpud.advise.wslconfig.check import remarks
@@ -299,19 +299,13 @@ class TestWhatPeopleType:
 
 
 @relaxed
-@given(
-    st.binary()
-    | documents("model.embed_tokens.weight", "layers.0.q_proj.weight", "__metadata__").map(
-        lambda text: len(text.encode()).to_bytes(8, "little") + text.encode()
-    )
-)
-@example(len(DEEP).to_bytes(8, "little") + DEEP.encode())
-@example((2**63).to_bytes(8, "little"))
-def test_weights_of_a_model(data: bytes) -> None:
+@given(st.binary() | documents("model_type", "hidden_size", "text_config", "quantization_config", "layer_types"))
+@example(DEEP.encode())
+def test_configurations_of_models(data: bytes | str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.safetensors"
-        file.write_bytes(data)
+        file = Path(folder) / "config.json"
+        file.write_bytes(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
         try:
-            model_files.of(str(file))
-        except model_files.ShapeError as refusal:
+            source.source_of(str(file)).stored  # noqa: B018 - raises where it is not known
+        except source.ShapeError as refusal:
             assert str(refusal)

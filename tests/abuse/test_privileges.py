@@ -385,7 +385,9 @@ class TestTheDoctor:
 
         (facts,) = torches.ask([str(trap.python)], os.environ, tmp_path)
 
-        assert str(facts.failure).startswith(f"stress.python: {trap.bin} can be written by everybody")
+        assert str(facts.failure).startswith(
+            f"the Python that is named cannot be used: {trap.bin} can be written by everybody"
+        )
         assert trap.said() == []
 
 

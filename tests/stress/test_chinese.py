@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from tests.stress.support import MIB, gpu, night
 from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.active_runs.run_messages import PHASES, headline
-from wslgpud.advise.fit.plan import MODES, OPTIMIZERS, PRECISIONS
+from wslgpud.advise.fit.plan import PRECISIONS, Mode, Optimizer
 from wslgpud.advise.guard.capacity import SweepStep, too_much
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch
@@ -245,7 +246,7 @@ class TestFitAndSweep:
         done = CliRunner().invoke(app, ["fit", *arguments, *usable], env=env)
 
         assert done.output
-        words_of_options = (*arguments, *MODES, *OPTIMIZERS, *PRECISIONS)
+        words_of_options = (*arguments, *get_args(Mode), *get_args(Optimizer), *PRECISIONS)
         assert latin_words(done.output, (*NAMES, *words_of_options)) == []
 
     def test_which_value_still_fits(self, capsys) -> None:

@@ -229,7 +229,7 @@ def test_without_torch_nothing_runs_and_the_reason_is_named(runner):
     nobodys = Stress(python="~nobody-of-this-name/python", settle_seconds=1.0)
 
     assert result.verdict == "skipped"
-    assert str(result.reason) == "stress.python: /no/such/python is not a program"
+    assert str(result.reason) == "the Python that is named, /no/such/python, is not a program"
     assert "is not a program" in str(runner(settings=nobodys).run(gpu(), "nightly").reason)
 
 

@@ -6,14 +6,15 @@ import math
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 
 from wslgpud.advise.fit import vllm
-from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace
-from wslgpud.advise.fit.plan import GGUF, MODES, OPTIMIZERS, PRECISIONS, QUANTIZED, Plan
+from wslgpud.advise.fit.asking import Asking, IdleCard
+from wslgpud.advise.fit.plan import GGUF, PRECISIONS, QUANTIZED, Mode, Optimizer, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
 from wslgpud.cli import common, fit_engines
 from wslgpud.cli.common import Fault, argument, data_folder, database_of, flag, loaded, option, state_folder
@@ -21,17 +22,12 @@ from wslgpud.cli.console import Console
 from wslgpud.cli.fit_room import card_of, given, usable
 from wslgpud.config import Config
 from wslgpud.stress.find_python import NoTorch, find_python
-from wslgpud.words import Message, MessageLike, current, say, t
+from wslgpud.words import MessageLike, current, say, t
 
-#: Options without a meaning for the other kinds of model are rejected there, rather than ignored.
-_TRAINING, _WORDS = ("mode", "optimizer", "checkpointing", "rank", "all-linear"), ("context",)
-_PICTURES = ("resolution", "offload", "vae-tiling", "vae-slicing")
-_VLLM = ("gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "kv-cache-dtype", "enforce-eager")
 _UNPACKED = ("bf16", "fp16", "fp32", "mixed")
 _PIPELINES = (*_UNPACKED, "fp8", "int8", "int4")
-_SIDES = re.compile(r"(\d{2,5})x(\d{2,5})", re.IGNORECASE)
-_SIZES = re.compile(r"\d{1,7}(?:x\d{1,7}){0,4}")
-_MAX_SIDE = 16384
+_SIZES = re.compile(r"\d{1,7}(?:x\d{1,7}){0,4}", re.IGNORECASE)
+_MIN_SIDE, _MAX_SIDE = 64, 16384
 #: Operations are measured on the card while at least this share of it is free: no training runs there.
 _IDLE_SHARE, _MEASURE_SHARE = 0.6, 0.8
 
@@ -42,11 +38,11 @@ def fit(
         str,
         argument(
             "MODEL",
-            "7B, or a config.json, .safetensors or .gguf file, or a folder of them; sdxl, sd15, flux-dev, flux-schnell,"
+            "7B, or a config.json or .gguf file, or a folder of them; sdxl, sd15, flux-dev, flux-schnell,"
             " or a folder of diffusers; torchvision:resnet50, timm:NAME, or train.py:make_model",
         ),
     ],
-    mode: Annotated[str, option("--mode -m", "inference|lora|training", "use of the model")] = "inference",
+    mode: Annotated[Mode, option("--mode -m", "inference|lora|training", "use of the model")] = "inference",
     precision: Annotated[
         str,
         option(
@@ -59,7 +55,7 @@ def fit(
     batch: Annotated[int, option("--batch -b", "N", "sequences or images at once", min=1)] = 1,
     tokens: Annotated[int, option("--context", "N", "tokens of each sequence", min=1)] = 4096,
     optimizer: Annotated[
-        str, option("--optimizer", "NAME", "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd")
+        Optimizer, option("--optimizer", "NAME", "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd")
     ] = "adamw",
     checkpointing: Annotated[bool, flag("--checkpointing", "gradient checkpointing")] = False,
     rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
@@ -68,7 +64,9 @@ def fit(
     offload: Annotated[bool, flag("--offload", "keep a pipeline's models in RAM until needed")] = False,
     vae_tiling: Annotated[bool, flag("--vae-tiling", "decode images in tiles")] = False,
     vae_slicing: Annotated[bool, flag("--vae-slicing", "decode one image after the other")] = False,
-    engine: Annotated[str, option("--engine", "transformers|vllm", "program that runs a language model")] = "",
+    engine: Annotated[
+        Literal["transformers", "vllm"], option("--engine", "transformers|vllm", "program that runs a language model")
+    ] = "transformers",
     utilization: Annotated[
         float, option("--gpu-memory-utilization", "RATIO", "vLLM's share of the card", min=0.01, max=1.0)
     ] = vllm.UTILIZATION,
@@ -76,7 +74,9 @@ def fit(
     batched: Annotated[
         int, option("--max-num-batched-tokens", "N", "vLLM's tokens of a step; 0: its own choice", min=0)
     ] = 0,
-    kv_cache: Annotated[str, option("--kv-cache-dtype", "auto|fp8", "vLLM's format of keys and values")] = "auto",
+    kv_cache: Annotated[
+        Literal["auto", "fp8"], option("--kv-cache-dtype", "auto|fp8", "vLLM's format of keys and values")
+    ] = "auto",
     eager: Annotated[bool, flag("--enforce-eager", "vLLM without CUDA graphs")] = False,
     python: Annotated[str, common.PYTHON] = "",
     sides: Annotated[str, option("--input", "SIZES", "one input of a model of one's own, like 3x1280x1280")] = "",
@@ -103,42 +103,24 @@ def fit(
     """
     settings = loaded(config).config
     source = source_of(model)
-    _of_those("engine", engine or "transformers", ("transformers", "vllm"))
-    if source.kind != "pipeline":
-        _only_for(context, say("diffusion pipelines"), _PICTURES)
-    if source.kind not in ("language", "gguf"):
-        _only_for(context, say("language models"), (*_WORDS, *_VLLM, "engine"))
-    if engine != "vllm":
-        _only_for(context, say("--engine {name}", name="vllm"), _VLLM)
-    stored = source.shape.stored if source.shape else ""
+    _reject_unfit(context, source, engine)
+    form = precision or source.stored or "bf16"
     known = {"pipeline": _PIPELINES, "named": _UNPACKED, "own": _UNPACKED}.get(source.kind, PRECISIONS)
-    form = _of_those("precision", precision or stored or "bf16", known)
+    if form not in known:
+        raise Fault("--precision {value}: there are {known}", value=form, known=known)
     if engine == "vllm":
-        _only_for(context, say("--engine {name}", name="vllm"), (*_TRAINING, "batch"), unfit=True)
-        _of_those("kv-cache-dtype", kv_cache, vllm.KV_CACHES)
         if source.shape is None:
-            raise source.unknown or Fault("there is no language model in {path}", path=model)
+            raise Fault(source.unknown or say("there is no language model in {path}", path=model))
         serving = vllm.ServingPlan(form, tokens, utilization, sequences, batched, kv_cache, eager)
-        answer = fit_engines.served(source.shape, serving, _whole(room) if room else _whole_card(settings, gpu))
+        answer = fit_engines.served(source.shape, serving, _whole_card(room, settings, gpu))
     else:
-        width, height = _sides(resolution)
-        plan = Plan(
-            _of_those("mode", mode, MODES),
-            form,
-            batch,
-            tokens,
-            _of_those("optimizer", optimizer, OPTIMIZERS),
-            checkpointing,
-            rank,
-            "all" if all_linear else "attention",
-            _shape_of_input(sides),
-            width,
-            height,
-            offload,
-            vae_tiling,
-            vae_slicing,
-        )
-        _sensible(source, plan)
+        width, height = (_sizes("resolution", resolution) * 2)[:2]
+        if not _MIN_SIDE <= min(width, height) <= max(width, height) <= _MAX_SIDE:
+            raise Fault("--resolution {text}: write it like 1024x1024, up to {count}", text=resolution, count=_MAX_SIDE)
+        targets, shape = "all" if all_linear else "attention", _sizes("input", sides) if sides else None
+        plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, width, height)
+        plan = replace(plan, offload=offload, tiling=vae_tiling, slicing=vae_slicing)
+        _reject_senseless(source, plan)
         found = given(room) if room else usable(settings, database_of(config, state), gpu)
         with Console(stderr=True).status(t("tracing the model …")) as status:
 
@@ -146,10 +128,7 @@ def fit(
                 status.update(t("tracing the model: {part} …", part=current().template(part)))
 
             asking, why = _asking(settings, python, gpu, state, tell)
-            try:
-                answer = fit_engines.answered(source, plan, found, asking, why)
-            except NoTrace as error:
-                raise Fault(error.said) from error
+            answer = fit_engines.answered(source, plan, found, asking, why)
     if as_json:
         common.print_json(answer.document(), ensure_ascii=False)
     else:
@@ -175,58 +154,46 @@ def _asking(
     return Asking(found, measured, None if found.account else state_folder(state) / "fit", tell), ""
 
 
-def _sensible(source: NamedModel, plan: Plan) -> None:
+def _reject_unfit(context: click.Context, source: NamedModel, engine: str) -> None:
+    """Reject given options that have no meaning here, rather than ignore them."""
+    by_transformers = ["mode", "batch", "optimizer", "checkpointing", "rank", "all-linear"]
+    by_vllm = ["gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "kv-cache-dtype", "enforce-eager"]
+    language, pipeline, gguf = (source.kind == kind for kind in ("language", "pipeline", "gguf"))
+    for names, fits, purpose in (
+        (["resolution", "offload", "vae-tiling", "vae-slicing"], pipeline, say("diffusion pipelines")),
+        (["context"], language or gguf, say("language models")),
+        (["engine", *by_vllm], language, say("language models")),
+        (["precision"], not gguf, say("models that are not in a .gguf file")),
+        (by_vllm, engine == "vllm", say("--engine {name}", name="vllm")),
+        (by_transformers, engine != "vllm", say("--engine {name}", name="transformers")),
+    ):
+        for parameter in context.command.params if not fits else ():
+            given = context.get_parameter_source(parameter.name or "")
+            name = max(parameter.opts, key=len)
+            if given is not None and given.name == "COMMANDLINE" and name.removeprefix("--") in names:
+                raise Fault("{option} is for {purpose}", option=name, purpose=purpose)
+
+
+def _reject_senseless(source: NamedModel, plan: Plan) -> None:
     if plan.mode == "training" and plan.precision in QUANTIZED:
         raise Fault("{precision} weights cannot be trained in full: use --mode lora", precision=plan.precision)
     if plan.mode != "inference" and (plan.precision in GGUF or source.kind == "gguf"):
-        raise Fault(
-            "no adapters can be trained on {precision}, a format of llama.cpp: take int4, gptq or awq",
-            precision=plan.precision,
-        )
+        raise Fault("no adapters can be trained on llama.cpp's formats: take int4, gptq or awq")
     if source.kind == "pipeline" and plan.precision == "int8" and plan.offload:
         raise Fault("int8 weights stay on the card: --offload needs another --precision")
 
 
-def _of_those(name: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise Fault("--{option} {value}: there are {known}", option=name, value=value, known=known)
-    return value
+def _sizes(option: str, text: str) -> tuple[int, ...]:
+    if not _SIZES.fullmatch(text):
+        raise Fault("--{option} {text}: write it like 3x224x224", option=option, text=text)
+    return tuple(map(int, text.lower().split("x")))
 
 
-def _only_for(context: click.Context, purpose: Message, names: tuple[str, ...], *, unfit: bool = False) -> None:
-    """Reject given options that have no meaning here."""
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        for name in names:
-            if f"--{name}" in parameter.opts and source is not None and source.name == "COMMANDLINE":
-                if unfit:
-                    raise Fault("--{option} is not for {purpose}", option=name, purpose=purpose)
-                raise Fault("--{option} is for {purpose}", option=name, purpose=purpose)
-
-
-def _sides(text: str) -> tuple[int, int]:
-    match = _SIDES.fullmatch(text)
-    width, height = (int(side) for side in match.groups()) if match else (0, 0)
-    if not 64 <= min(width, height) <= max(width, height) <= _MAX_SIDE:
-        raise Fault("--resolution {text}: write it like 1024x1024, up to {count}", text=text, count=_MAX_SIDE)
-    return width, height
-
-
-def _shape_of_input(text: str) -> tuple[int, ...] | None:
-    if text and not _SIZES.fullmatch(text):
-        raise Fault("--input {text}: write it like 3x224x224", text=text)
-    return tuple(map(int, text.split("x"))) if text else None
-
-
-def _whole(text: str) -> vllm.Card:
-    size = given(text).bytes
-    if size < 1:
-        raise Fault("--usable {text}: write it like 14.5GiB", text=text)
-    return vllm.Card(size, size)
-
-
-def _whole_card(settings: Config, index: int) -> vllm.Card | None:
+def _whole_card(text: str, settings: Config, index: int) -> vllm.Card:
+    if text:
+        size = given(text).bytes
+        return vllm.Card(size, size)
     card = card_of(settings, index)
     if card is None or card.total_bytes is None or card.free_bytes is None:
-        return None
+        raise Fault("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
     return vllm.Card(card.total_bytes, card.free_bytes)

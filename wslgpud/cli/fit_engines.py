@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from wslgpud.advise.fit import llama, vllm
 from wslgpud.advise.fit.asking import Asking, NoTrace
 from wslgpud.advise.fit.estimate import between
 from wslgpud.advise.fit.knobs import fitting, turns
-from wslgpud.advise.fit.plan import QUANTIZED, Estimate, Plan
+from wslgpud.advise.fit.plan import CONTEXT_BYTES, QUANTIZED, Estimate, Plan
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.advise.fit.source import NamedModel
 from wslgpud.cli.common import Fault
@@ -30,85 +30,93 @@ def answered(source: NamedModel, plan: Plan, room: Usable | None, asking: Asking
         NoTrace: it could not be traced, and is no language model.
         Fault: likewise, and no rule describes its configuration; or nothing can be traced here.
     """
-    if source.kind == "gguf" and source.shape:
-        return _of_llama(source, source.shape, plan, room)
-    if asking is not None and source.asked:
+    if source.kind == "gguf":
+        return _of_llama(source, plan, room)
+    if asking is not None:
         try:
-            return _asked(source, plan, room, asking)
+            return _traced(source, plan, room, asking)
         except NoTrace as error:
-            if source.shape is None and source.unknown is None:
+            if source.kind != "language":
                 raise
             why = error.said
-    if source.shape is None:
+    if (shape := source.shape) is None:
         raise _refused(source, why)
-    note = t("By published arithmetic, with a margin. A trace of the model itself would be exact: {why}", why=why)
-    if source.kind == "language" and not source.asked:
-        note = t("By published arithmetic, with a margin. With its config.json, the model could be traced.")
-    return _computed(source.shape, plan, room, between(source.shape, plan), [note])
+
+    def computed(changed: Plan) -> Estimate:
+        return between(shape, changed)
+
+    note = t("By published arithmetic, with a margin; a trace would be exact: {why}", why=why)
+    return _answer(source, plan, room, computed, computed(plan), shape.size, notes=[note])
+
+
+def _of_llama(source: NamedModel, plan: Plan, room: Usable | None) -> Answer:
+    """Return llama.cpp's answer, else what the file takes at least."""
+
+    def asked(changed: Plan) -> Estimate:
+        return llama.asked(Path(source.asked), changed)
+
+    try:
+        return _answer(source, plan, room, asked, asked(plan), 0, notes=[t("By llama.cpp itself.")])
+    except llama.NoAnswer as error:
+        found = Estimate({template("weights"): source.weights_bytes, template("CUDA itself"): CONTEXT_BYTES}, None)
+        note = t("Without keys and values, which only llama.cpp tells: {why}", why=error.said)
+        return _answer(source, plan, room, lambda _: found, found, 0, notes=[note])
 
 
 def _refused(source: NamedModel, why: MessageLike) -> Fault:
     """Return why nothing can be said of a model, and what can be said for sure."""
-    if source.unknown is None:
+    if source.kind != "language":
         return Fault("{name} can only be traced, in a Python with torch: {why}", name=source.name, why=why)
-    if source.unknown.weights_bytes:
+    if source.weights_bytes:
         return Fault(
             "{unknown}. Its weight files have {size_bytes}, which it takes at least; a trace would tell: {why}",
-            unknown=source.unknown.said,
-            size_bytes=source.unknown.weights_bytes,
+            unknown=source.unknown,
+            size_bytes=source.weights_bytes,
             why=why,
         )
-    return Fault("{unknown}. A trace of the model would tell: {why}", unknown=source.unknown.said, why=why)
+    return Fault("{unknown}. A trace of the model would tell: {why}", unknown=source.unknown, why=why)
 
 
-def _asked(source: NamedModel, plan: Plan, room: Usable | None, asking: Asking) -> Answer:
+def _traced(source: NamedModel, plan: Plan, room: Usable | None, asking: Asking) -> Answer:
     traced = asking.ask(source, plan)
 
-    def asked(changed: Plan) -> Estimate:
+    def again(changed: Plan) -> Estimate:
         """Return the answer for another plan; one that cannot be traced fits nowhere."""
         try:
             return asking.ask(source, changed).found
         except NoTrace:
             return Estimate({"": sys.maxsize})
 
+    return _answer(source, plan, room, again, traced.found, traced.parameters, torch=traced.torch)
+
+
+def _answer(
+    source: NamedModel,
+    plan: Plan,
+    room: Usable | None,
+    again: Callable[[Plan], Estimate],
+    found: Estimate,
+    parameters: int,
+    *,
+    torch: str = "",
+    notes: Sequence[str] = (),
+) -> Answer:
     def most(changed: Plan) -> int:
-        found = asked(changed).max_bytes
-        return sys.maxsize if found is None else found
+        bytes_at_most = again(changed).max_bytes
+        return sys.maxsize if bytes_at_most is None else bytes_at_most
 
-    found = traced.found
     knobs = []
     if room and found.total_bytes > room.bytes:
-        kinds = turns(plan, language=source.kind == "language", pipeline=source.kind == "pipeline")
-        knobs = fitting(kinds, plan, room.bytes, most)
-    facts = {
-        "model": {"name": source.name, "parameters": traced.parameters},
-        "plan": dataclasses.asdict(plan),
-        "torch": traced.torch,
-    }
-    how = [*_how(traced.parameters, source, plan), f"torch {traced.torch}"]
-    return Answer(source.name, how, facts, found, room, knobs, _unmeasured(plan, found))
-
-
-def _of_llama(source: NamedModel, shape: Shape, plan: Plan, room: Usable | None) -> Answer:
-    try:
-        found, note = llama.asked(Path(source.asked), plan), t("By llama.cpp itself.")
-    except llama.NoAnswer as error:
-        found = between(shape, plan)
-        note = t("By published arithmetic, with a margin. llama.cpp itself would be exact: {why}", why=error.said)
-    return _computed(shape, plan, room, found, [note])
-
-
-def _computed(shape: Shape, plan: Plan, room: Usable | None, found: Estimate, notes: Sequence[str]) -> Answer:
-    source = NamedModel(shape.name, "language", "", shape)
-    knobs = []
-    if room and found.total_bytes > room.bytes:
-
-        def total(changed: Plan) -> int:
-            found = between(shape, changed).max_bytes
-            return sys.maxsize if found is None else found
-
-        knobs = fitting(turns(plan, language=True), plan, room.bytes, total)
-    return Answer(shape.name, [*_how(shape.size, source, plan)], _facts(shape, plan), found, room, knobs, notes=notes)
+        known = turns(plan, language=source.kind in ("language", "gguf"), pipeline=source.kind == "pipeline")
+        if source.kind == "gguf":  # whose weights are as they are
+            known = [turn for turn in known if "context" in turn[1]]
+        knobs = fitting(known, plan, room.bytes, most)
+    facts: dict[str, Any] = {"model": {"name": source.name, "parameters": parameters}, "plan": dataclasses.asdict(plan)}
+    how = [*_how(parameters, source, plan)]
+    if torch:
+        facts["torch"] = torch
+        how.append(f"torch {torch}")
+    return Answer(source.name, how, facts, found, room, knobs, _unmeasured(plan, found) if torch else (), notes)
 
 
 def _unmeasured(plan: Plan, found: Estimate) -> list[MessageLike]:
@@ -124,11 +132,12 @@ def _unmeasured(plan: Plan, found: Estimate) -> list[MessageLike]:
 
 
 def _how(parameters: int, source: NamedModel, plan: Plan) -> Iterator[MessageLike]:
-    yield say("{billions} B parameters", billions=f"{parameters / 1e9:.2f}")
+    if parameters:
+        yield say("{billions} B parameters", billions=f"{parameters / 1e9:.2f}")
     yield Message(_MODES[plan.mode])
-    yield plan.precision
+    yield plan.precision if source.kind != "gguf" else "GGUF"
     yield say("batch {count}", count=plan.batch)
-    if source.kind == "language":
+    if source.kind in ("language", "gguf"):
         yield say("context {count}", count=plan.context)
     if source.kind == "pipeline":
         yield f"{plan.width}x{plan.height}"
@@ -141,12 +150,10 @@ def _how(parameters: int, source: NamedModel, plan: Plan) -> Iterator[MessageLik
             yield name
 
 
-def served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card | None) -> Answer:
+def served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card) -> Answer:
     """Return the answer for a language model that vLLM serves."""
-    if card is None:
-        raise Fault("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
-    found = vllm.serve(shape, plan, card)
-    fits = t(
+    found, text = vllm.serve(shape, plan, card), current().text
+    fits = say(
         "It fits: the cache holds {count} tokens, {ratio} sequences of {context}.",
         count=found.tokens,
         ratio=f"{found.concurrency:.2f}",
@@ -154,14 +161,18 @@ def served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card | None) -> Answ
     )
     how: list[MessageLike] = [say("{billions} B parameters", billions=f"{shape.size / 1e9:.2f}"), "vLLM"]
     how += [plan.precision, say("context {count}", count=plan.context), f"{plan.utilization:.2f}"]
-    document = {**_facts(shape, plan), "tokens": found.tokens, "concurrency": round(found.concurrency, 2)}
-    room = Usable(card.free_bytes, say("free on the card"))
+    facts: dict[str, Any] = {"model": {"name": shape.name, "parameters": shape.size}, "plan": dataclasses.asdict(plan)}
+    facts |= {"tokens": found.tokens, "concurrency": round(found.concurrency, 2)}
     over = found.refusal is not None
-    said = current().text(found.refusal) if found.refusal else fits
-    knobs = vllm.turns(shape, plan, card) if over else []
-    only = [say("vLLM's profiling run and CUDA graphs")]
-    return Answer(shape.name, how, document, found.found, room, knobs, only, counted="tokens", refused=over, said=said)
-
-
-def _facts(shape: Shape, plan: Plan | vllm.ServingPlan) -> dict[str, Any]:
-    return {"model": {**dataclasses.asdict(shape), "parameters": shape.size}, "plan": dataclasses.asdict(plan)}
+    return Answer(
+        shape.name,
+        how,
+        facts,
+        found.found,
+        Usable(card.free_bytes, say("free on the card")),
+        vllm.turns(shape, plan, card) if over else [],
+        [say("vLLM's profiling run and CUDA graphs")],
+        counted="tokens",
+        refused=over,
+        said=text(found.refusal or fits),
+    )

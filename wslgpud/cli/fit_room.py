@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from wslgpud.sources.wsl import generation
 from wslgpud.store import Reader, StoreError
 from wslgpud.words import Message, say
 
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([MGT]?)(?:i?B)?", re.IGNORECASE)
+_MIN_BYTES = 1 << 20
 _USED = "gpu_memory_used_bytes"
 _DAY_SECONDS, _HISTORY_SECONDS = 86400.0, 90 * 86400.0
 
@@ -30,12 +33,11 @@ class Usable(NamedTuple):
 
 def given(text: str) -> Usable:
     """Return the size given by ``--usable``."""
-    number = text.upper().removesuffix("IB").removesuffix("B")
-    scale = {"G": 1 << 30, "M": 1 << 20, "T": 1 << 40}.get(number[-1:], 0)
-    try:
-        return Usable(int(float(number[:-1]) * scale) if scale else int(number), say("as given"))
-    except (ValueError, OverflowError) as error:
-        raise Fault("--usable {text}: write it like 14.5GiB", text=text) from error
+    match = _SIZE.fullmatch(text)
+    size = int(float(match[1]) * {"": 1, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[match[2].upper()]) if match else 0
+    if size < _MIN_BYTES:
+        raise Fault("--usable {text}: write it like 14.5GiB", text=text)
+    return Usable(size, say("as given"))
 
 
 def card_of(settings: Config, index: int) -> GpuSample | None:

@@ -88,9 +88,9 @@ def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> P
         try:
             return _usable(python)
         except UntrustedProgram as refused:
-            raise NoTorch("stress.python: {why}", why=refused.said) from refused
+            raise NoTorch("the Python that is named cannot be used: {why}", why=refused.said) from refused
         except OSError as error:
-            raise NoTorch("stress.python: {path} is not a program", path=str(python)) from error
+            raise NoTorch("the Python that is named, {path}, is not a program", path=str(python)) from error
     why: list[MessageLike] = []
     own, seen = os.geteuid(), last_training(state_folder)
     if seen is not None and (own == seen.uid or (not own and seen.uid != state_folder.stat().st_uid)):

@@ -159,7 +159,7 @@ def test_a_program_that_cannot_be_started_says_so(tmp_path):
 
     assert (facts.python, str(facts.failure)) == (
         f"{tmp_path}/none",
-        f"stress.python: {tmp_path}/none is not a program",
+        f"the Python that is named, {tmp_path}/none, is not a program",
     )
 
 

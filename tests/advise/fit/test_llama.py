@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from wslgpud.advise.fit import llama
 from wslgpud.advise.fit.plan import CONTEXT_BYTES, Plan
+from wslgpud.cli import app
 
 #: as in https://github.com/ggml-org/llama.cpp/pull/22171
 PRINTED = "CUDA0 7401 814 517 \nhost 1280 0 154 \n"
@@ -38,7 +41,7 @@ def test_its_own_arithmetic_counts_for_all_sequences(tmp_path: Path, monkeypatch
     ("text", "status", "why"),
     [
         ("", 0, "exit status 0"),
-        ("host 1 2 3", 0, "exit status 0"),
+        ("host 1 2 3", 0, "is built without CUDA"),
         (PRINTED, 1, "exit status 1"),
         ("CUDA0 lots", 0, "0"),
     ],
@@ -48,7 +51,7 @@ def test_an_answer_that_is_none_is_not_believed_and_says_why(
 ) -> None:
     installed(tmp_path, monkeypatch, text, status)
 
-    with pytest.raises(llama.NoAnswer, match=f"{llama.PROGRAM}: .*{why}"):
+    with pytest.raises(llama.NoAnswer, match=f"{llama.PROGRAM}.*{why}"):
         llama.asked(Path("x.gguf"), Plan())
 
 
@@ -57,3 +60,31 @@ def test_where_it_is_not_installed_nothing_is_asked(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(llama.NoAnswer, match="is not installed"):
         llama.asked(Path("x.gguf"), Plan())
+
+
+def fit(folder: Path, *words: str) -> tuple[int, str]:
+    (folder / "some.gguf").write_bytes(b"")
+    os.truncate(folder / "some.gguf", 4 << 30)
+    done = CliRunner().invoke(app, ["fit", str(folder / "some.gguf"), *words], env={"COLUMNS": "200"})
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_the_command_gives_its_answer_and_tries_shorter_contexts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch, PRINTED)
+
+    assert fit(tmp_path, "--usable", "12GiB")[0] == 0
+    code, said = fit(tmp_path, "--usable", "9GiB")
+    assert (code, "It does not fit" in said, "By llama.cpp itself." in said) == (1, True, True)
+    assert "int4 weights" not in said
+
+
+def test_without_it_a_file_takes_its_size_at_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "program", lambda _: None)
+    small, large = (fit(tmp_path, "--usable", size) for size in ("80GiB", "4GiB"))
+
+    assert (small[0], large[0]) == (3, 1)
+    assert "It may not fit: it takes 4.8 GiB or more" in small[1]
+    assert "Without keys and values, which only llama.cpp tells: llama-fit-params is not installed" in small[1]
+    assert "--precision is for models that are not in a .gguf file" in fit(tmp_path, "--precision", "int4")[1]

@@ -137,7 +137,7 @@ def test_a_margin_is_shown_as_two_lines(monkeypatch: pytest.MonkeyPatch, capsys:
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("1000", 1000),
+        ("1073741824", GIB),
         ("1.5G", 3 * GIB // 2),
         ("14.5GiB", 29 * GIB // 2),
         ("2gb", 2 * GIB),
@@ -151,7 +151,7 @@ def test_the_usable_vram_may_be_written_with_any_unit(text: str, size: int) -> N
     assert given(text).bytes == size
 
 
-@pytest.mark.parametrize("text", ["", "G", "big", "1.5", "1e999G"])
+@pytest.mark.parametrize("text", ["", "G", "big", "1.5", "0GB", "1e999G"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(Fault, match=r"write it like 14\.5GiB"):
         given(text)

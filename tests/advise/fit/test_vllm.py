@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.advise.fit.shape import Shape, of_config
-from wslgpud.advise.fit.vllm import GIB, KV_CACHES, Card, ServingPlan, sequence_bytes, serve, turns
+from wslgpud.advise.fit.vllm import GIB, Card, ServingPlan, sequence_bytes, serve, turns
 from wslgpud.cli import app
 
 LLAMA_8B = Shape(32, 4096, 32, 8, 128, 14336, 128256)
@@ -205,7 +205,7 @@ def test_the_longest_sequence_that_fits_is_named():
     assert said["--kv-cache-dtype fp8"] == pytest.approx(2 * said[longest], rel=0.01)
 
 
-def test_windows_and_latents_take_less_of_the_cache():
+def test_layers_with_a_window_take_less_of_the_cache():
     base = {
         "model_type": "llama",
         "hidden_size": 4096,
@@ -230,13 +230,6 @@ def test_windows_and_latents_take_less_of_the_cache():
     linear = of_config(base | {"layer_types": ["linear_attention"] * 32})
     assert sequence_bytes(linear, ServingPlan(), card(24), 4096) == 16 * 2 * 8 * 128 * 2  # one block
     assert serve(linear, ServingPlan(), card(24)).refusal is None
-    # DeepSeek V2 Lite keeps 512 + 64 numbers of a token: arXiv:2405.04434, 2.1.2
-    latent = of_config(
-        base
-        | {"model_type": "deepseek_v2", "num_attention_heads": 16, "kv_lora_rank": 512, "qk_nope_head_dim": 128}
-        | {"qk_rope_head_dim": 64, "v_head_dim": 128}
-    )
-    assert sequence_bytes(latent, ServingPlan(), card(24), 4096) == 4096 * 32 * 576 * 2
 
 
 @given(
@@ -247,7 +240,7 @@ def test_windows_and_latents_take_less_of_the_cache():
         st.floats(0.1, 1.0),
         st.integers(0, 1024),
         st.integers(0, 16384),
-        st.sampled_from(KV_CACHES),
+        st.sampled_from(["auto", "fp8"]),
         st.booleans(),
     ),
     st.floats(1, 160),
@@ -287,9 +280,9 @@ def test_the_command_says_how_many_tokens_fit():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--mode", "training"], "--mode is not for --engine vllm"),
-        (["--batch", "4"], "--batch is not for --engine vllm"),
-        (["--kv-cache-dtype", "int2"], "there are auto, fp8"),
+        (["--mode", "training"], "--mode is for --engine transformers"),
+        (["--batch", "4"], "--batch is for --engine transformers"),
+        (["--kv-cache-dtype", "int2"], "must be one of auto, fp8"),
         (["--offload"], "--offload is for diffusion pipelines"),
         (["--usable", "0GB"], "write it like 14.5GiB"),
     ],

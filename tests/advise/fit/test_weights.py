@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from wslgpud.advise.fit.estimate import weights
-from wslgpud.advise.fit.model_files import of
-from wslgpud.advise.fit.shape import Shape
+from wslgpud.advise.fit.shape import Shape, typical
 
 #: a billion parameters, of which 2 x 1000 x 1000 are embeddings and the head
 BILLION = Shape(2, 1000, 10, 10, 100, 4000, 1000, parameters=10**9)
@@ -48,14 +47,6 @@ def test_embeddings_stay_in_16_bits_where_only_matrices_are_quantized(
         assert 8 * found == pytest.approx((10**9 - embedded) * bits + embedded * embedded_bits, rel=1e-9)
 
 
-def test_files_take_what_they_take_in_the_precision_that_they_are_in() -> None:
-    known = replace(BILLION, stored="gptq", stored_bytes=123)
-
-    assert weights(known, "gptq") == 123
-    assert weights(known, "awq") == weights(BILLION, "awq")
-    assert weights(known, "bf16") == 2 * 10**9
-
-
 def test_of_gpt_oss_only_the_experts_are_in_4_bits() -> None:
     experts = 2 * 3 * 1000 * 400 * 2
 
@@ -64,4 +55,4 @@ def test_of_gpt_oss_only_the_experts_are_in_4_bits() -> None:
 
 
 def test_a_model_that_is_said_to_be_smaller_than_its_words_takes_what_they_do() -> None:
-    assert weights(of("1K"), "int8") == 2 * 2 * 32_000 * 64
+    assert weights(typical(1000), "int8") == 2 * 2 * 32_000 * 64

@@ -10,6 +10,7 @@ reserved there.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 
 MIB = 1 << 20
 #: Sizes are multiples of this.
@@ -20,19 +21,17 @@ SMALL_BYTES, SMALL_SEGMENT_BYTES = MIB, 2 * MIB
 LARGE_BYTES, LARGE_SEGMENT_BYTES, ROUND_BYTES = 10 * MIB, 20 * MIB, 2 * MIB
 
 
+@dataclass(eq=False, slots=True)
 class Block:
     """A piece of a segment; its neighbours are those before and after it in the same one."""
 
-    __slots__ = ("address", "after", "before", "free", "purpose", "size", "small")
-
-    def __init__(self, address: int, size: int, *, small: bool) -> None:
-        self.address = address
-        self.size = size
-        self.small = small
-        self.free = True
-        self.before: Block | None = None
-        self.after: Block | None = None
-        self.purpose = ""
+    address: int
+    size: int
+    small: bool
+    before: Block | None = None
+    after: Block | None = None
+    free: bool = True
+    purpose: str = ""
 
 
 class Allocator:
@@ -74,19 +73,13 @@ class Allocator:
         self._used[block.purpose] -= block.size
         block.free = True
         pool = self._pools[block.small]
-        before, after = block.before, block.after
-        if before is not None and before.free:
-            self._drop(pool, before)
-            block.address, block.size = before.address, before.size + block.size
-            block.before = before.before
-            if block.before is not None:
-                block.before.after = block
-        if after is not None and after.free:
-            self._drop(pool, after)
-            block.size += after.size
-            block.after = after.after
-            if block.after is not None:
-                block.after.before = block
+        for other in (block.before, block.after):
+            if other is not None and other.free:
+                del pool[bisect_left(pool, (other.size, other.address))]
+                block, rest = (other, block) if other is block.before else (block, other)
+                block.size, block.after = block.size + rest.size, rest.after
+                if block.after is not None:
+                    block.after.before = block
         insort(pool, (block.size, block.address, block))
 
     def empty_cache(self) -> None:
@@ -97,26 +90,17 @@ class Allocator:
                 self._held_bytes -= entry[0]
 
     def _segment(self, size: int, *, small: bool) -> Block:
-        if small:
-            taken = SMALL_SEGMENT_BYTES
-        elif size < LARGE_BYTES:
-            taken = LARGE_SEGMENT_BYTES
-        else:
-            taken = -(-size // ROUND_BYTES) * ROUND_BYTES
-        block = Block(self._next_address, taken, small=small)
+        large = LARGE_SEGMENT_BYTES if size < LARGE_BYTES else -(-size // ROUND_BYTES) * ROUND_BYTES
+        taken = SMALL_SEGMENT_BYTES if small else large
+        block = Block(self._next_address, taken, small)
         self._next_address += taken
         self._held_bytes += taken
         self.reserved_bytes = max(self.reserved_bytes, self._held_bytes)
         return block
 
     def _split(self, block: Block, size: int) -> None:
-        rest = Block(block.address + size, block.size - size, small=block.small)
-        rest.before, rest.after = block, block.after
+        rest = Block(block.address + size, block.size - size, block.small, block, block.after)
         if rest.after is not None:
             rest.after.before = rest
         block.after, block.size = rest, size
         insort(self._pools[block.small], (rest.size, rest.address, rest))
-
-    @staticmethod
-    def _drop(pool: list[tuple[int, int, Block]], block: Block) -> None:
-        del pool[bisect_left(pool, (block.size, block.address))]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import select
 import signal
 import subprocess
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -167,24 +166,18 @@ def _refusal(kind: str, why: str) -> NoTrace:
 
 def _read(file: Path) -> Traced | None:
     with suppress(OSError, ValueError, TypeError, KeyError):
-        found = safe_files.parsed(safe_files.contents(file, MAX_LINE_BYTES))
-        parts = {part: int(size) for part, size in found["parts"].items() if part in (*_PURPOSES, _UNUSED)}
-        spread = found["spread_bytes"]
-        return Traced(
-            Estimate(parts, None if spread is None else int(spread)), int(found["parameters"]), str(found["torch"])
-        )
+        parts, spread, parameters, version = safe_files.parsed(safe_files.contents(file, MAX_LINE_BYTES))["traced"]
+        return Traced(Estimate(parts, spread), parameters, version)
     return None
 
 
 def _write(file: Path, traced: Traced) -> None:
-    document = {"parts": traced.found.parts, "spread_bytes": traced.found.spread_bytes}
     with suppress(OSError):  # the next time is as slow
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         older = sorted(file.parent.glob("*.json"), key=lambda kept: kept.stat().st_mtime)
         for old in older[: max(0, len(older) - MAX_KEPT + 1)]:
             old.unlink()
-        text = json.dumps({**document, "parameters": traced.parameters, "torch": traced.torch})
-        safe_files.put(file, text)
+        safe_files.put(file, json.dumps({"traced": [*traced.found, traced.parameters, traced.torch]}))
 
 
 def _lines(job: Mapping[str, Any], python: Python, uuid: str) -> Iterator[bytes]:
@@ -198,27 +191,20 @@ def _lines(job: Mapping[str, Any], python: Python, uuid: str) -> Iterator[bytes]
         text.seek(0)
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
         process = start(command, stdin=text.fileno(), stdout=pipe, stderr=null, script=TRACER)
+        assert process.stdout  # noqa: S101 - for mypy; asked for above
+        stack.enter_context(process.stdout)
         stack.callback(_end, process)
-        rest, size = b"", 0
-        for data in _pieces(process):
-            size += len(data)
-            *lines, rest = (rest + data).split(b"\n")
-            if size > MAX_OUTPUT_BYTES or len(rest) > MAX_LINE_BYTES:
+        timer = threading.Timer(MAX_SECONDS, _end, [process])
+        stack.callback(timer.cancel)
+        timer.start()
+        size = 0
+        while line := process.stdout.readline(MAX_LINE_BYTES):
+            size += len(line)
+            if size > MAX_OUTPUT_BYTES or len(line) == MAX_LINE_BYTES:
                 raise NoTrace(say("the tracer wrote far too much"))
-            yield from lines
-
-
-def _pieces(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    assert process.stdout  # noqa: S101 - for mypy; asked for above
-    poll, descriptor = select.poll(), process.stdout.fileno()
-    poll.register(descriptor, select.POLLIN | select.POLLHUP)
-    until = time.monotonic() + MAX_SECONDS
-    while (left := until - time.monotonic()) > 0:
-        if poll.poll(1000 * left + 1):
-            if not (data := os.read(descriptor, 1 << 16)):
-                return
-            yield data
-    raise NoTrace("the model was not traced within {limit_seconds}", limit_seconds=MAX_SECONDS)
+            yield line.rstrip(b"\n")
+        if not timer.is_alive():
+            raise NoTrace("the model was not traced within {limit_seconds}", limit_seconds=MAX_SECONDS)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -226,5 +212,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(3.0)
-    if process.stdout:
-        process.stdout.close()

@@ -55,27 +55,22 @@ def adapters(shape: Shape, plan: Plan) -> int:
     """Return the number of LoRA's parameters: two thin matrices beside each of those that are adapted."""
     matrices = [(shape.hidden, shape.query_width), (shape.hidden, shape.kv_width)]
     if plan.targets == "all":
-        matrices += [*matrices, *[(shape.hidden, shape.wide)] * shape.matrices]
+        matrices += [*matrices, *[(shape.hidden, shape.wide)] * 3]
     return shape.layers * plan.rank * sum(a + b for a, b in matrices)
 
 
 def cached_bytes(shape: Shape, tokens: int, element: int) -> int:
     """Return the keys and values of a sequence; layers with a window keep no more than that."""
-    whole = max(0, shape.layers - shape.linear_layers - shape.windowed_layers)
-    kept = whole * tokens + shape.windowed_layers * min(tokens, shape.window or tokens)
+    kept = shape.full_layers * tokens + shape.windowed_layers * min(tokens, shape.window or tokens)
     return 2 * shape.kv_width * element * kept
 
 
 def weights(shape: Shape, precision: str) -> float:
     """Return the bytes of the weights; embeddings stay in 16 bits where the rest is quantized."""
-    if shape.stored_bytes and precision == shape.stored:
-        return shape.stored_bytes
     if precision not in QUANTIZED - GGUF:
         return shape.size * WEIGHT_BYTES[precision]
     if precision == "mxfp4" and shape.experts > 1:  # gpt-oss: everything but the experts stays in 16 bits
-        experts = (
-            (shape.layers - shape.dense_layers) * shape.matrices * shape.hidden * shape.intermediate * shape.experts
-        )
+        experts = (shape.layers - shape.dense_layers) * 3 * shape.hidden * shape.intermediate * shape.experts
         return experts * WEIGHT_BYTES[precision] + max(shape.size - experts, 0) * 2
     embeddings = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
     return max(shape.size - embeddings, 0) * WEIGHT_BYTES[precision] + embeddings * 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 from wslgpud.advise.fit.plan import QUANTIZED, WEIGHT_BYTES, Plan
@@ -17,79 +18,67 @@ _MAX_KNOBS, _MAX_QUESTIONS = 4, 16
 _SHORTEST, _MIN_SIDE = 512, 768
 
 
-def turns(plan: Plan, *, language: bool = False, pipeline: bool = False) -> Iterator[Turn]:
-    """Yield the changes that save memory: at the cost of speed, of what is trained, of precision."""
-    training = plan.mode != "inference"
-    if training and not plan.checkpointing and (language or pipeline):
-        yield say("gradient checkpointing (a third slower)"), {"checkpointing": True}
-    if pipeline and not training:
-        yield from _drawing(plan)
-    if language and plan.context > (shorter := max(_SHORTEST, plan.context // 4)):
-        yield say("a context of {count}", count=shorter), {"context": shorter}
-    if plan.mode == "training" and plan.optimizer != "adamw8bit":
-        yield say("8-bit AdamW"), {"optimizer": "adamw8bit"}
-    for precision in _precisions(plan, language=language, pipeline=pipeline):
-        yield say("{precision} weights", precision=precision), {"precision": precision}
-    if pipeline and min(plan.width, plan.height) > _MIN_SIDE:
-        half = {"width": plan.width // 2, "height": plan.height // 2}
-        yield say("{width}x{height} pixels", **half), half
-    if language and plan.mode == "training":
-        yield say("LoRA instead of all weights"), {"mode": "lora", "precision": "bf16"}
-        yield say("LoRA on 4-bit weights (QLoRA)"), {"mode": "lora", "precision": "int4"}
+def turns(plan: Plan, *, language: bool = False, pipeline: bool = False) -> list[Turn]:
+    """Return the changes that save memory: at the cost of speed, of what is trained, of precision."""
+    training, full = plan.mode != "inference", plan.mode == "training"
+    drawing, tuned = pipeline and not training, language and full
+    shorter, half = max(_SHORTEST, plan.context // 4), {"width": plan.width // 2, "height": plan.height // 2}
+    deep = training and not plan.checkpointing and (language or pipeline)
+    sliced = drawing and plan.batch > 1 and not plan.slicing
+    every: list[tuple[bool, Message, dict[str, Any]]] = [
+        (deep, say("gradient checkpointing (a third slower)"), {"checkpointing": True}),
+        (sliced, say("--vae-slicing (decodes one image after the other)"), {"slicing": True}),
+        (drawing and not plan.tiling, say("--vae-tiling (decodes images in tiles)"), {"tiling": True}),
+        (drawing and not plan.offload, say("--offload (models stay in RAM until needed)"), {"offload": True}),
+        (language and plan.context > shorter, say("a context of {count}", count=shorter), {"context": shorter}),
+        (full and plan.optimizer != "adamw8bit", say("8-bit AdamW"), {"optimizer": "adamw8bit"}),
+    ]
+    for name in _precisions(plan, language=language, pipeline=pipeline):
+        every += [(True, say("{precision} weights", precision=name), {"precision": name})]
+    every += [
+        (pipeline and min(plan.width, plan.height) > _MIN_SIDE, say("{width}x{height} pixels", **half), half),
+        (tuned, say("LoRA instead of all weights"), {"mode": "lora", "precision": "bf16"}),
+        (tuned, say("LoRA on 4-bit weights (QLoRA)"), {"mode": "lora", "precision": "int4"}),
+    ]
+    return [(said, changes) for sensible, said, changes in every if sensible]
 
 
-def _drawing(plan: Plan) -> Iterator[Turn]:
-    if plan.batch > 1 and not plan.slicing:
-        yield say("--vae-slicing (decodes one image after the other)"), {"slicing": True}
-    if not plan.tiling:
-        yield say("--vae-tiling (decodes images in tiles)"), {"tiling": True}
-    if not plan.offload:
-        yield say("--offload (models stay in RAM until needed)"), {"offload": True}
-
-
-def _precisions(plan: Plan, *, language: bool, pipeline: bool) -> Iterator[str]:
+def _precisions(plan: Plan, *, language: bool, pipeline: bool) -> list[str]:
     if plan.precision in QUANTIZED:
-        return
+        return []
     usual = WEIGHT_BYTES[plan.precision] + (pipeline and plan.precision == "fp16")  # in which SDXL decodes in 32 bits
     packed = ("fp8", "int4") if pipeline else ("int8", "int4") if language else ()
-    for precision in ("bf16", *packed) if plan.mode != "training" else ("bf16",):
-        if WEIGHT_BYTES[precision] < usual:
-            yield precision
+    known = ("bf16", *packed) if plan.mode != "training" else ("bf16",)
+    return [name for name in known if WEIGHT_BYTES[name] < usual]
 
 
 def fitting(
-    known: Iterator[Turn], plan: Plan, usable_bytes: int, total_bytes: Callable[[Plan], int]
+    known: list[Turn], plan: Plan, usable_bytes: int, total_bytes: Callable[[Plan], int]
 ) -> list[tuple[Message, int]]:
     """Return the changes that make a plan fit, and its bytes then.
 
     Each single change that is enough; else all of them together, as far as needed, the least harmful first. Before
     them the largest batch that fits.
     """
-    asked = 0
+    asked = count()
 
-    def total(changed: Plan) -> int:
-        nonlocal asked
-        asked += 1
-        return total_bytes(changed)
+    def total(**changes: Any) -> int:
+        return total_bytes(replace(plan, **changes)) if next(asked) < _MAX_QUESTIONS else sys.maxsize
 
     found = []
-    if best := largest_batch(lambda batch: total(replace(plan, batch=batch)), plan.batch, usable_bytes):
-        accumulating = say("a batch of {count}, the largest that fits", count=best[0])
-        found.append((accumulating, best[1]))
-    every = list(known)
-    for said, changes in every:
-        if asked < _MAX_QUESTIONS and (taken := total(replace(plan, **changes))) <= usable_bytes:
-            found.append((said, taken))
+    if best := largest_batch(lambda batch: total(batch=batch), plan.batch, usable_bytes):
+        found.append((say("a batch of {count}, the largest that fits", count=best[0]), best[1]))
+    found += [(said, taken) for said, changes in known if (taken := total(**changes)) <= usable_bytes]
     if not found:
-        smallest = replace(plan, batch=1)
-        together = accumulate(every, lambda before, turn: (_both(before[0], turn[0]), before[1] | turn[1]))
+        together = accumulate(known, lambda before, turn: (both(before[0], turn[0]), before[1] | turn[1]))
         for said, changes in together:
-            if asked < _MAX_QUESTIONS and (taken := total(replace(smallest, **changes))) <= usable_bytes:
-                return [(said if plan.batch == 1 else _both(say("a batch of 1"), said), taken)]
+            if (taken := total(**changes, batch=1)) <= usable_bytes:
+                return [(said if plan.batch == 1 else both(say("a batch of 1"), said), taken)]
     return found[:_MAX_KNOBS]
 
 
-def _both(first: Message, second: Message) -> Message:
+def both(first: Message, second: Message) -> Message:
+    """Return the message that both changes are needed."""
     return say("{first} and {second}", first=first, second=second)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-MODES = ("inference", "lora", "training")
-OPTIMIZERS = ("adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd")
+Mode = Literal["inference", "lora", "training"]
+Optimizer = Literal["adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd"]
 
 #: Bytes of a weight.
 #: - bitsandbytes: int8 with a scale for each row (arXiv:2208.07339); int4 is NF4 with double quantization:
@@ -17,28 +17,15 @@ OPTIMIZERS = ("adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd
 #: - MXFP4: 4 bits and 8 for each 32 weights (OCP Microscaling Formats 1.0, 5.1); NVFP4: 4 bits and 8 for each 16.
 #: - GGUF: bits a weight of the whole model, as llama.cpp lists them for Llama 3.1 8B, embeddings included:
 #:   https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md.
-WEIGHT_BYTES: Mapping[str, float] = {
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp32": 4.0,
-    "mixed": 4.0,
-    "int8": 1.01,
-    "int4": 4.127 / 8,
-    "fp8": 1.0,
-    "mxfp4": (4 + 8 / 32) / 8,
-    "nvfp4": (4 + 8 / 16) / 8,
-    "gptq": (4 + (16 + 4) / 128) / 8,
-    "awq": (4 + (16 + 4) / 128) / 8,
-    "gptq8": (8 + (16 + 8) / 128) / 8,
-    "q4_k_m": 4.8944 / 8,
-    "q5_k_m": 5.7036 / 8,
-    "q6_k": 6.5633 / 8,
-    "q8_0": 8.5008 / 8,
-}
+_PLAIN = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "mixed": 4.0}
+_GROUPED = {"gptq": (4 + 20 / 128) / 8, "awq": (4 + 20 / 128) / 8, "gptq8": (8 + 24 / 128) / 8}
+_BLOCKS = {"fp8": 1.0, "mxfp4": (4 + 8 / 32) / 8, "nvfp4": (4 + 8 / 16) / 8, "int8": 1.01, "int4": 4.127 / 8}
+_LLAMA_CPP = {"q4_k_m": 4.8944 / 8, "q5_k_m": 5.7036 / 8, "q6_k": 6.5633 / 8, "q8_0": 8.5008 / 8}
+WEIGHT_BYTES: Mapping[str, float] = {**_PLAIN, **_BLOCKS, **_GROUPED, **_LLAMA_CPP}
 PRECISIONS = tuple(WEIGHT_BYTES)
-GGUF: frozenset[str] = frozenset({"q4_k_m", "q5_k_m", "q6_k", "q8_0"})
+GGUF = frozenset(_LLAMA_CPP)
 #: Precisions of weights that are not trained; all but llama.cpp's allow adapters.
-QUANTIZED: frozenset[str] = frozenset({"int8", "int4", "fp8", "mxfp4", "nvfp4", "gptq", "gptq8", "awq"}) | GGUF
+QUANTIZED = frozenset(WEIGHT_BYTES) - frozenset(_PLAIN)
 #: One matrix at a time is dequantized to 16 bits for long inputs: bitsandbytes' dequantize_4bit, and GPTQ's and AWQ's
 #: kernels beyond a few tokens.
 UNPACKED: frozenset[str] = frozenset({"int4", "gptq", "gptq8", "awq"})
@@ -55,11 +42,11 @@ class Plan:
     ``tiling`` and ``slicing`` are the autoencoder's.
     """
 
-    mode: str = "inference"
+    mode: Mode = "inference"
     precision: str = "bf16"
     batch: int = 1
     context: int = 4096
-    optimizer: str = "adamw"
+    optimizer: Optimizer = "adamw"
     checkpointing: bool = False
     rank: int = 16
     targets: str = "attention"

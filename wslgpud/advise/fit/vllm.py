@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wslgpud.advise.fit.estimate import weights
+from wslgpud.advise.fit.knobs import both
 from wslgpud.advise.fit.plan import WEIGHT_BYTES, Estimate
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.words import Message, say, template
 
-KV_CACHES = ("auto", "fp8")
 GIB = 1 << 30
 #: vLLM's default share of the card, and tokens in a block of its cache
 UTILIZATION, BLOCK_TOKENS = 0.92, 16
@@ -111,10 +110,9 @@ def _refusal(share: int, cache: int, each: int, plan: ServingPlan, card: Card) -
 def sequence_bytes(shape: Shape, plan: ServingPlan, card: Card, tokens: int) -> int:
     """Return the KV cache of a sequence; layers with a window keep the window and the tokens of one step."""
     element = 1 if plan.kv_cache == "fp8" else 4 if plan.precision == "fp32" else 2
-    page = BLOCK_TOKENS * (shape.latent or 2 * shape.kv_width) * element
+    page = BLOCK_TOKENS * 2 * shape.kv_width * element
     seen = min(tokens, shape.window - 1 + _batched(plan, card)[0]) if shape.window else tokens
-    whole = max(0, shape.layers - shape.linear_layers - shape.windowed_layers)
-    blocks = whole * -(-tokens // BLOCK_TOKENS) + shape.windowed_layers * (-(-seen // BLOCK_TOKENS) + 1)
+    blocks = shape.full_layers * -(-tokens // BLOCK_TOKENS) + shape.windowed_layers * (-(-seen // BLOCK_TOKENS) + 1)
     return page * max(1, blocks)  # one block with only linear layers
 
 
@@ -131,52 +129,43 @@ def _profiling_bytes(shape: Shape, plan: ServingPlan, card: Card) -> int:
     """
     tokens, sequences = _batched(plan, card)
     element = 4 if plan.precision == "fp32" else 2
-    block = tokens * (2 * shape.hidden + shape.matrices * shape.wide) * element
+    block = tokens * (2 * shape.hidden + 3 * shape.wide) * element
     choice = tokens * shape.hidden * element + min(sequences, tokens) * shape.vocabulary * _SCORE_BYTES
     return max(block, choice)
 
 
 def turns(shape: Shape, plan: ServingPlan, card: Card) -> list[tuple[Message, int]]:
-    """Return the single settings that let vLLM start, and how many tokens its cache holds then."""
+    """Return the single settings that let vLLM start, and how many tokens its cache holds then.
+
+    Each goes with a share of the card that is free.
+    """
+    free = math.floor(100 * card.free_bytes / card.total_bytes) / 100
+    within = replace(plan, utilization=min(plan.utilization, free))
+    longest, precision = _longest(shape, within, card), WEIGHT_BYTES[plan.precision]
+    lacking = sequence_bytes(shape, plan, card, plan.context) - serve(shape, within, card).cache_bytes
+    needed = math.ceil(100 * (within.utilization + max(0, lacking) / card.total_bytes)) / 100
+    share = say("--gpu-memory-utilization {ratio}", ratio=f"{min(needed, free):.2f}")
+    settings: list[tuple[bool, dict[str, Any], Message]] = [
+        (min(needed, free) != plan.utilization, {"utilization": min(needed, free)}, share),
+        (0 < longest < plan.context, {"context": longest}, say("--max-model-len {count}", count=longest)),
+        (plan.kv_cache == "auto", {"kv_cache": "fp8"}, say("--kv-cache-dtype fp8")),
+        (not plan.eager, {"eager": True}, say("--enforce-eager (slower)")),
+        (_batched(plan, card)[1] > _FEW, {"max_num_seqs": _FEW}, say("--max-num-seqs {count}", count=_FEW)),
+    ]
+    for name in ("fp8", "awq"):
+        said = say("{precision} weights", precision=name)
+        settings.append((WEIGHT_BYTES[name] < precision, {"precision": name}, said))
     found = []
-    for changed, said in _turns(shape, plan, card):
-        if (served := serve(shape, changed, card)).refusal is None:
-            found.append((said, served.tokens))
+    for sensible, changes, said in settings:
+        served = serve(shape, replace(within, **changes), card)
+        if sensible and served.refusal is None:
+            lowered = within.utilization < plan.utilization and said is not share
+            found.append((both(share, said) if lowered else said, served.tokens))
     return found
 
 
-def _turns(shape: Shape, plan: ServingPlan, card: Card) -> Iterator[tuple[ServingPlan, Message]]:
-    free = math.floor(100 * card.free_bytes / card.total_bytes) / 100
-    within = replace(plan, utilization=min(plan.utilization, free))
-    lowered = None
-    if within.utilization < plan.utilization:
-        lowered = say("--gpu-memory-utilization {ratio}", ratio=f"{free:.2f}")
-        yield within, lowered
-    cache = serve(shape, within, card).cache_bytes
-    lacking = sequence_bytes(shape, plan, card, plan.context) - cache
-    ratio = math.ceil(100 * (within.utilization + lacking / card.total_bytes)) / 100
-    if within.utilization < ratio <= free:
-        yield replace(plan, utilization=ratio), say("--gpu-memory-utilization {ratio}", ratio=f"{ratio:.2f}")
-    if lacking > 0 and (fitting := _longest(shape, within, card, cache)):
-        yield replace(within, context=fitting), _both(lowered, say("--max-model-len {count}", count=fitting))
-    if plan.kv_cache == "auto":
-        yield replace(within, kv_cache="fp8"), _both(lowered, say("--kv-cache-dtype fp8"))
-    if not plan.eager:
-        yield replace(within, eager=True), _both(lowered, say("--enforce-eager (slower)"))
-    if _batched(plan, card)[1] > _FEW:
-        yield replace(within, max_num_seqs=_FEW), _both(lowered, say("--max-num-seqs {count}", count=_FEW))
-    for precision in ("fp8", "awq"):
-        if WEIGHT_BYTES[precision] < WEIGHT_BYTES[plan.precision]:
-            said = say("{precision} weights", precision=precision)
-            yield replace(within, precision=precision), _both(lowered, said)
-
-
-def _both(lowered: Message | None, said: Message) -> Message:
-    return said if lowered is None else say("{first} and {second}", first=lowered, second=said)
-
-
-def _longest(shape: Shape, plan: ServingPlan, card: Card, cache: int) -> int:
+def _longest(shape: Shape, plan: ServingPlan, card: Card) -> int:
     """Return how many tokens of a sequence fit into the cache, in whole blocks."""
-    blocks = range(1, plan.context // BLOCK_TOKENS + 1)
+    cache, blocks = serve(shape, plan, card).cache_bytes, range(1, plan.context // BLOCK_TOKENS + 1)
     fitting = bisect_right(blocks, cache, key=lambda n: sequence_bytes(shape, plan, card, n * BLOCK_TOKENS))
     return fitting * BLOCK_TOKENS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import json
 import sys
@@ -13,15 +13,9 @@ Job = dict[str, Any]
 
 #: Where a configuration names no class: the first of these that knows its type.
 _AUTO = (
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForMaskedLM",
-    "AutoModelForCausalLM",
-    "AutoModelForImageTextToText",
-    "AutoModelForSpeechSeq2Seq",
-    "AutoModelForImageClassification",
-    "AutoModelForSemanticSegmentation",
-    "AutoModelForAudioClassification",
-    "AutoModel",
+    *("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForImageTextToText"),
+    *("AutoModelForSpeechSeq2Seq", "AutoModelForImageClassification", "AutoModelForSemanticSegmentation"),
+    *("AutoModelForAudioClassification", "AutoModel"),
 )
 #: ten seconds at 16 kHz
 _SAMPLES, _CLASSES = 160_000, 1000
@@ -98,13 +92,8 @@ def _named(source: str, name: str, job: Job) -> Any:
 
         return timm.create_model(name, pretrained=False)
     path = Path(source).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise Refused(f"{source} is no Python file")
-    module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = importlib.import_module(path.stem)
     make = getattr(module, name, None)
     if not callable(make):
         raise Refused(f"{source} has no function {name}")
@@ -123,7 +112,6 @@ def _of_transformers(torch: Any, job: Job, document: Job, device: str) -> Built:
     if isinstance(longest, int) and longest < job["context"]:
         raise Refused(f"the model has {longest} positions, fewer than a context of {job['context']}")
     model = _class_of(transformers, config, document)(config)
-    model.tie_weights()  # which comes with initial values
     if job["checkpointing"]:
         model.config.use_cache = False
         model.gradient_checkpointing_enable()
@@ -176,36 +164,33 @@ def _with_adapters(model: Any, job: Job) -> Any:
 
 
 def _batch(torch: Any, model: Any, config: Any, job: Job, device: str) -> dict[str, Any]:
-    count, learns = job["batch"], job["mode"] != "inference"
+    count, learns, name = job["batch"], job["mode"] != "inference", model.main_input_name
     accepted = inspect.signature(model.get_base_model().forward if hasattr(model, "get_base_model") else model.forward)
-    words = {"device": device, "dtype": torch.int64}
-    name = model.main_input_name
+
+    def words(*sizes: int) -> Any:
+        return torch.ones(count, *sizes, dtype=torch.int64, device=device)
+
+    labels, answers = words(), 0
+    sizes: tuple[Any, ...] = ()
     if name == "input_ids":
-        ids = torch.ones(count, job["context"], **words)
-        batch = {name: ids}
-        labels = ids
-        if config.is_encoder_decoder:
-            batch["decoder_input_ids"] = torch.ones(count, job["context"] if learns else 1, **words)
+        labels = words(job["context"])
+        answers = job["context"]
     elif name == "pixel_values":
         inner = getattr(config, "vision_config", config)
         side = getattr(inner, "image_size", None) or 224
         height, width = side if isinstance(side, (list, tuple)) else (side, side)
-        channels, height, width = job["input"] or (getattr(inner, "num_channels", 3), height, width)
-        batch = {name: torch.randn(count, channels, height, width, device=device)}
-        labels = torch.ones(count, **words)
-        if "Segmentation" in type(model).__name__:
-            labels = torch.ones(count, height, width, **words)
+        sizes = job["input"] or (getattr(inner, "num_channels", 3), height, width)
+        labels = words(*sizes[1:]) if "Segmentation" in type(model).__name__ else labels
     elif name == "input_features":
-        batch = {name: torch.randn(count, getattr(config, "num_mel_bins", 80), 3000, device=device)}
-        labels = torch.ones(count, min(job["context"], 448), **words)
-        if config.is_encoder_decoder:
-            batch["decoder_input_ids"] = torch.ones(count, labels.shape[1] if learns else 1, **words)
+        sizes, answers = (getattr(config, "num_mel_bins", 80), 3000), min(job["context"], 448)
+        labels = words(answers)
     elif name == "input_values":
-        bands = (config.max_length, config.num_mel_bins) if hasattr(config, "max_length") else (_SAMPLES,)
-        batch = {name: torch.randn(count, *bands, device=device)}
-        labels = torch.ones(count, **words)
+        sizes = (config.max_length, config.num_mel_bins) if hasattr(config, "max_length") else (_SAMPLES,)
     else:
         raise Refused(f"the model takes {name}, which is not known here")
+    batch = {name: labels if name == "input_ids" else torch.randn(count, *sizes, device=device)}
+    if answers and config.is_encoder_decoder:
+        batch["decoder_input_ids"] = words(answers if learns else 1)
     if learns and "labels" in accepted.parameters:
         batch["labels"] = labels
     own = next(model.parameters()).dtype

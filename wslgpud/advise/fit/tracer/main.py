@@ -15,15 +15,16 @@ import os
 import resource
 import sys
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
-from .build import Built, Job, Refused, built
+from .build import Built, Job, built
 from .quantized import Packed
 from .steps import Stage, run
 from .workspaces import Extra, Workspaces
 
 CUDA = "CUDA itself"
+#: more values are a weight's, which nothing looks at
+_FEW_VALUES = 1 << 14
 _MULTIPLY = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv")
 
 
@@ -41,7 +42,7 @@ class Printer:
     def saw(self, storage: Any, size: int) -> None:
         key = storage._cdata
         if size and key not in self._places:
-            self._places[key] = self._take(size)
+            self._places[key] = self.take(size)
             weakref.finalize(storage, self.gone, storage._cdata).atexit = False
 
     def repeat(self, extra: Extra, results: list[Any]) -> None:
@@ -53,7 +54,7 @@ class Printer:
             elif block in extra.results and (storage := results[extra.results[block]]) is not None:
                 self.saw(storage, size)
             else:
-                places[block] = self._take(size)
+                places[block] = self.take(size)
 
     def gone(self, key: int) -> None:
         if key in self._places:
@@ -69,13 +70,10 @@ class Printer:
     def passing(self, size: int) -> None:
         """A block that is there for a moment."""
         if size:
-            self._write(f"{-self._take(size)}\n")
+            self._write(f"{-self.take(size)}\n")
 
-    def staying(self, size: int) -> None:
-        if size:
-            self._take(size)
-
-    def _take(self, size: int) -> int:
+    def take(self, size: int) -> int:
+        """A block that stays; return its place."""
         self._write(f"{size}\n")
         self._count += 1
         return self._count - 1
@@ -89,41 +87,15 @@ def _mover(torch: Any) -> Any:
         for module in self.modules() if recurse else [self]:
             for held in (module._parameters, module._buffers):
                 for name, tensor in held.items():
-                    if tensor is None:
-                        continue
-                    if id(tensor) not in new:
+                    if tensor is not None and id(tensor) not in new:
                         there = change(tensor.detach())
-                        learns = tensor.requires_grad
-                        parameter = isinstance(tensor, torch.nn.Parameter)
-                        new[id(tensor)] = torch.nn.Parameter(there, requires_grad=learns) if parameter else there
-                    held[name] = new[id(tensor)]
+                        if isinstance(tensor, torch.nn.Parameter):
+                            there = torch.nn.Parameter(there, requires_grad=tensor.requires_grad)
+                        new[id(tensor)] = there
+                    held[name] = new.get(id(tensor))
         return self
 
     return moved
-
-
-@contextlib.contextmanager
-def _without_values(torch: Any) -> Iterator[None]:
-    """Skip initial values: they would take long, and memory."""
-    kept = {name: getattr(torch.nn.init, name) for name in dir(torch.nn.init) if name.endswith("_")}
-    kept = {name: value for name, value in kept.items() if not name.startswith("_") and callable(value)}
-
-    def same(tensor: Any, *_: Any, **__: Any) -> Any:
-        return tensor
-
-    # Before a module of theirs can keep the original.
-    for name in kept:
-        setattr(torch.nn.init, name, same)
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, AttributeError):
-            from transformers.initialization import no_init_weights
-
-            stack.enter_context(no_init_weights())
-        try:
-            yield
-        finally:
-            for name, value in kept.items():
-                setattr(torch.nn.init, name, value)
 
 
 def run_by_data(torch: Any, func: Any, args: Any, purpose: str) -> Any:
@@ -133,15 +105,12 @@ def run_by_data(torch: Any, func: Any, args: Any, purpose: str) -> Any:
         return 1.0  # a norm that scales a step
     if name == "aten::nonzero":
         return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
-    masks = [
-        each
-        for each in (args[1] if name in ("aten::index", "aten::index_put", "aten::index_put_") else ())
-        if each is not None and each.dtype in (torch.bool, torch.uint8)
-    ]
+    indices = args[1] if name in ("aten::index", "aten::index_put", "aten::index_put_") else ()
+    masks = [each for each in indices if each is not None and each.dtype in (torch.bool, torch.uint8)]
     if not masks:
         return None
     if name == "aten::index":
-        whole = len(masks) == len(args[1])
+        whole = len(masks) == len(indices)
         return args[0].new_empty((masks[0].numel(), *args[0].shape[masks[0].dim() :])) if whole else None
     return args[0] if name == "aten::index_put_" else args[0].clone()
 
@@ -152,10 +121,12 @@ def built_on_shapes(torch: Any, job: Job, device: str, mode: Any) -> Built:
     from torch.utils._pytree import tree_map
 
     class OffCard(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by mypy
-        """What a model's own code puts on the card is not there either."""
+        """Skips initial values, which take long, and memory; what is put on the card is not there either."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
+            kwargs, inplace = kwargs or {}, func._schema.name.endswith("_")
+            if inplace and torch.Tag.inplace_view not in func.tags and args[0].numel() > _FEW_VALUES:
+                return args[0]
             on_card = torch.device(kwargs.get("device") or "cpu").type == "cuda"
             with mode if on_card else contextlib.nullcontext():
                 return func(*args, **kwargs)
@@ -165,7 +136,7 @@ def built_on_shapes(torch: Any, job: Job, device: str, mode: Any) -> Built:
             return value
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
-    with _without_values(torch), OffCard():
+    with OffCard():
         made = built(torch, job, "meta")
     with mode:
         made.model._apply(placed)
@@ -212,7 +183,7 @@ def _watch(torch: Any, device: str, printer: Printer, workspaces: Workspaces, pa
             if (purpose := printer.purpose) in waiting and func.name().partition(".")[0] in _MULTIPLY:
                 waiting.remove(purpose)
                 printer.phase(CUDA)
-                printer.staying(workspaces.cublas_bytes)
+                printer.take(workspaces.cublas_bytes)
                 printer.phase(purpose)
             return out
 
@@ -267,8 +238,6 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - a user's code may raise anything, and the parent must hear of it
         lines = str(error).strip().splitlines()
         last = {"error": type(error).__name__, "why": "" if not lines else lines[0][:500]}
-        if isinstance(error, Refused):
-            last["error"] = "Refused"
     write(json.dumps(last) + "\n")
     output.flush()
     # Storages end with the interpreter, which is of no interest.

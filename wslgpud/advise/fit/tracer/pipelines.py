@@ -56,7 +56,7 @@ class Pipeline:
         with torch.no_grad():
             for text in self.texts:
                 with self._on_card(text, stage):
-                    text(torch.ones(job["batch"], _words(text), dtype=torch.int64, device=self._device))
+                    self._read(text, job)
             with self._on_card(self.denoiser, stage):
                 latents = self._latents(job)
                 for _ in range(_STEPS):
@@ -78,6 +78,10 @@ class Pipeline:
         """Return the models whose matrices bitsandbytes packs."""
         return [self.denoiser, *(text for text in self.texts if "T5" in type(text).__name__)]
 
+    def _read(self, text: Any, job: Job) -> None:
+        words = _T5_WORDS if "T5" in type(text).__name__ else _CLIP_WORDS
+        text(self._torch.ones(job["batch"], words, dtype=self._torch.int64, device=self._device))
+
     def _random(self, *size: int, dtype: Any = None) -> Any:
         return self._torch.randn(*size, device=self._device, dtype=dtype or self._dtype)
 
@@ -91,17 +95,11 @@ class Pipeline:
         torch, config = self._torch, self.denoiser.config
         if self.kind == "FluxTransformer2DModel":
             count = latents.shape[0]
-            time = self._random(count)
-            return self.denoiser(
-                hidden_states=latents,
-                timestep=time,
-                guidance=time if config.guidance_embeds else None,
-                pooled_projections=self._random(count, config.pooled_projection_dim),
-                encoder_hidden_states=self._random(count, _T5_WORDS, config.joint_attention_dim),
-                txt_ids=self._random(_T5_WORDS, 3),
-                img_ids=self._random(latents.shape[1], 3),
-                return_dict=False,
-            )[0]
+            time, pooled = self._random(count), self._random(count, config.pooled_projection_dim)
+            words = self._random(count, _T5_WORDS, config.joint_attention_dim)
+            ids = {"txt_ids": self._random(_T5_WORDS, 3), "img_ids": self._random(latents.shape[1], 3)}
+            ids |= {"guidance": time} if config.guidance_embeds else {}
+            return self.denoiser(latents, words, pooled, time, **ids, return_dict=False)[0]
         both = torch.cat([latents] * 2) if guided else latents  # with and without the prompt
         count = both.shape[0]
         more = {}
@@ -123,17 +121,12 @@ class Pipeline:
         torch = self._torch
         with torch.no_grad():
             for text in self.texts:
-                text(torch.ones(job["batch"], _words(text), dtype=torch.int64, device=self._device))
+                self._read(text, job)
             own = next(self.decoder.parameters()).dtype
-            pictures = self._random(job["batch"], 3, job["height"], job["width"], dtype=own)
-            self.decoder.encode(pictures)
+            self.decoder.encode(self._random(job["batch"], 3, job["height"], job["width"], dtype=own))
         latents = self._latents(job)
         noise = self._denoised(latents, guided=False)
         return torch.nn.functional.mse_loss(noise.float(), latents.float())
-
-
-def _words(text: Any) -> int:
-    return _T5_WORDS if "T5" in type(text).__name__ else _CLIP_WORDS
 
 
 def _made(config: Job) -> Any:

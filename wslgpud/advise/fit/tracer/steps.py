@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .build import Built, Job, Refused
@@ -68,36 +68,23 @@ def train(model: Any, loss_of: Callable[[], Any], stage: Stage) -> None:
 
 def _optimizer(torch: Any, name: str, learning: list[Any]) -> Any:
     # torch chooses foreach only for plain tensors, which those without memory are not.
-    foreach: dict[str, Any] = {"foreach": True}
-    if name == "adamw":
-        return torch.optim.AdamW(learning, lr=1e-5, **foreach)
-    if name == "adamw-fused":
-        return torch.optim.AdamW(learning, lr=1e-5, fused=True)
-    if name == "adamw8bit":
-        return _InBytes(torch, learning)
+    if name in ("adamw", "adamw-fused"):
+        return torch.optim.AdamW(learning, lr=1e-5, **{"fused" if name == "adamw-fused" else "foreach": True})
     if name == "adafactor":
         return torch.optim.Adafactor(learning, lr=1e-5)
-    return torch.optim.SGD(learning, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, **foreach)
+    optimizer = torch.optim.SGD(learning, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, foreach=True)
+    if name == "adamw8bit":
+        optimizer.register_step_pre_hook(lambda *_: _take_moments_of_bytes(torch, optimizer, learning))
+    return optimizer
 
 
-class _InBytes:
+def _take_moments_of_bytes(torch: Any, optimizer: Any, learning: list[Any]) -> None:
     """8-bit AdamW: a byte per moment, and 4 for each block of 256 (arXiv:2110.02861); bitsandbytes needs a card."""
-
-    def __init__(self, torch: Any, learning: list[Any]) -> None:
-        self._torch, self._learning, self._moments = torch, learning, list[Any]()
-
-    def step(self) -> None:
-        """Make the moments with the first step."""
-        for parameter in self._learning if not self._moments else ():
-            count = parameter.numel()
-            sizes = (count, count, 4 * -(-count // 256), 4 * -(-count // 256))
-            new = (self._torch.empty(size, dtype=self._torch.uint8, device=parameter.device) for size in sizes)
-            self._moments += new
-
-    def zero_grad(self, *, set_to_none: bool) -> None:
-        """Free the gradients."""
-        for parameter in self._learning if set_to_none else ():
-            parameter.grad = None
+    for parameter in learning if not optimizer.state else ():
+        count = parameter.numel()
+        sizes = (count, count, 4 * -(-count // 256), 4 * -(-count // 256))
+        moments = [torch.empty(size, dtype=torch.uint8, device=parameter.device) for size in sizes]
+        optimizer.state[parameter]["moments"] = moments
 
 
 def _called(model: Any, batch: dict[str, Any] | tuple[Any, ...]) -> Any:
@@ -107,11 +94,8 @@ def _called(model: Any, batch: dict[str, Any] | tuple[Any, ...]) -> Any:
 def _loss(torch: Any, out: Any) -> Any:
     """Return the loss of a model's output: its own, else cross entropy of logits, else a mean."""
     for name in ("loss", "logits"):
-        value = getattr(out, name, None) if not isinstance(out, torch.Tensor) else None
-        if isinstance(value, torch.Tensor):
-            if name == "loss":
-                return value
-            out = value
+        value = getattr(out, name, None)
+        out = value if isinstance(value, torch.Tensor) else out
     if isinstance(out, torch.Tensor) and out.dim() == 0:
         return out
     if isinstance(out, torch.Tensor) and out.dim() == 2:
@@ -123,15 +107,10 @@ def _loss(torch: Any, out: Any) -> Any:
     return sum(parts)
 
 
-def _tensors(torch: Any, value: Any) -> Iterable[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(torch, each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(torch, each)
+def _tensors(torch: Any, value: Any) -> list[Any]:
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _answer(built: Built, stage: Stage) -> None:
