@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from wslgpud import __version__, config, words
 from wslgpud.cli import app, completion
 from wslgpud.cli import help as helps
-from wslgpud.config.sample import to_toml
+from wslgpud.cli.config import to_toml
 from wslgpud.words import t
 
 #: folder below ``share`` for the pages of a language

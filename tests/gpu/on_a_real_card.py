@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.support.pictures import monitor_svg, saved_monitor, status_svg
 from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live.live_sample import RecentSeries
+from wslgpud.cli.live_sample import RecentSeries
 from wslgpud.client import DaemonClient
 
 PORT = 9655

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import trace_cases
-from wslgpud.advise.fit import trace_replay
+from wslgpud.advise.fit import allocator
 from wslgpud.advise.fit.tracer.build import built
 from wslgpud.advise.fit.tracer.main import Printer, traced
 from wslgpud.advise.fit.tracer.steps import Stage, run
@@ -48,7 +48,7 @@ def trace(case: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         return {"case": case, "error": f"{type(error).__name__}: {str(error)[:300]}"}
     events = [json.loads(line) for line in lines]
-    held = trace_replay.held(events)
+    held = allocator.held(events)
     seconds = round(time.monotonic() - began, 1)
     facts = {"case": case, "traced_bytes": held.reserved_bytes, "used": held.used, "seconds": seconds}
     return {**facts, "unmeasured": workspaces.unmeasured, "events": events}
@@ -155,7 +155,7 @@ def trace_on_the_processor(case: dict[str, Any]) -> tuple[int, int, bool]:
 
     lines: list[str] = []
     _, workspaces = traced(torch, case, "cpu", Printer(lines.append))
-    held = trace_replay.held(map(json.loads, lines))
+    held = allocator.held(map(json.loads, lines))
     return sum(held.used.values()), held.reserved_bytes, bool(workspaces.unmeasured)
 
 

@@ -24,9 +24,9 @@ from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, 
 from tests.support.servers import free_port
 from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live.own_feed import OwnFeed
 from wslgpud.cli.live.series_source import Drawn, Past
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost

@@ -23,10 +23,10 @@ from wslgpud.cli.live import feed as feeds
 from wslgpud.cli.live.app import terminal_gone
 from wslgpud.cli.live.drive_watch import DriveWatch
 from wslgpud.cli.live.feed import DaemonFeed, feed_of, looked
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live.own_feed import OwnFeed
 from wslgpud.cli.live.series_source import Drawn, Past, api_past, trail_past
 from wslgpud.cli.live.series_view import History, SeriesWindow, history
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import DaemonClient
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost

@@ -19,14 +19,14 @@ from tests.live.test_app import Feed, comes_about, sample_of, shows, text_of
 from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.console import Console
+from wslgpud.cli.hints import hints
 from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.drive_watch import DriveWatch
 from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live.own_feed import OwnFeed
 from wslgpud.cli.live.series_source import Drawn, Past, api_past, before, database_past, trail_past
 from wslgpud.cli.live.series_view import SPANS, History, SeriesWindow, history
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import DaemonClient, noted
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost

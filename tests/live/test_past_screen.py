@@ -13,9 +13,9 @@ from rich.text import Text
 from tests.live.test_rows import looked, printed
 from tests.support.documents import GIB, calm
 from wslgpud.cli.history import _last, _say_tiers, legend
-from wslgpud.cli.live.live_sample import CurveKey, RecentSeries
 from wslgpud.cli.live.series_source import Drawn, Past, before, trail_past
 from wslgpud.cli.live.series_view import SPANS, SeriesWindow, history
+from wslgpud.cli.live_sample import CurveKey, RecentSeries
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.series.curves import Curve
 from wslgpud.store import SeriesRef

@@ -9,9 +9,9 @@ import pytest
 
 from tests.live.test_rows import looked, training
 from tests.support.documents import GIB, calm
+from wslgpud.cli.hints import hints
 from wslgpud.cli.live.feed import read_values
-from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, Values, busy_share, vram
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries, Values, busy_share, vram
 
 MIB = 1 << 20
 #: metric -> curve

@@ -23,11 +23,11 @@ from tests.support.documents import GIB, WHO, WORDS, calm, leak
 from tests.support.screens import print_status
 from wslgpud import words
 from wslgpud.cli.console import Console
+from wslgpud.cli.hints import hints
 from wslgpud.cli.live.app import help_text
 from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live.own_feed import OwnFeed
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen
 from wslgpud.client import DaemonClient

@@ -14,8 +14,8 @@ import pytest
 from tests.live.test_rows import drawn, looked, printed
 from tests.support.documents import GIB, calm, leak
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.hints import Hint
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, Values
+from wslgpud.cli.hints import Hint
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries, Values
 from wslgpud.cli.rows import SPANS_SECONDS, RowContext, Shown, bar, rule, spark
 from wslgpud.cli.rows_machine import process_table, processes
 from wslgpud.cli.screen import once

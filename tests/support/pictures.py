@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.screens import print_status
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.screen import Screen
 
 WIDTH = 100

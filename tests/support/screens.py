@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.live_sample import LiveSample
+from wslgpud.cli.live_sample import LiveSample
 from wslgpud.cli.screen import once
 
 

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief
-from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.hints import hints
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import in_one_line
 from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.risk.levels import BLIND

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wslgpud.cli.console import table_of
-from wslgpud.cli.live.live_sample import CurveKey, vram
+from wslgpud.cli.live_sample import CurveKey, vram
 from wslgpud.cli.rows import BARS, SORTS, RowContext, ink, known, words
 from wslgpud.words import TEMPLATES, current, say, says, t, template
 from wslgpud.words.units import size

@@ -12,7 +12,7 @@ from rich.segment import Segment
 
 from wslgpud.cli import rows, rows_machine
 from wslgpud.cli.console import ENDLESS, RichConsole
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.rows import RowContext, Shown
 from wslgpud.words import t
 from wslgpud.words.units import size

@@ -17,7 +17,7 @@ from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, complain, flag, option, seconds
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.feed import DaemonFeed, Feed, NotYet, feed_of, looked
-from wslgpud.cli.live.live_sample import OWN_LOOK, LiveSample, RecentSeries
+from wslgpud.cli.live_sample import OWN_LOOK, LiveSample, RecentSeries
 from wslgpud.cli.screen import Screen, once
 from wslgpud.client import DaemonClient, Unanswered, in_one_line
 from wslgpud.words import MessageError, current, t

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from wslgpud.advise.fit import asking
+from wslgpud.advise.fit.allocator import held
 from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace, job_of
 from wslgpud.advise.fit.plan import Plan
 from wslgpud.advise.fit.source import source_of
-from wslgpud.advise.fit.trace_replay import held
 from wslgpud.cli import app
 from wslgpud.stress import find_python
 from wslgpud.stress.find_python import Python

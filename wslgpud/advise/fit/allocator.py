@@ -10,8 +10,12 @@ reserved there.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+#: the event of ``torch.cuda.empty_cache``
+EMPTIED = "emptied"
 MIB = 1 << 20
 #: Sizes are multiples of this.
 GRAIN_BYTES = 512
@@ -104,3 +108,33 @@ class Allocator:
             rest.after.before = rest
         block.after, block.size = rest, size
         insort(self._pools[block.small], (rest.size, rest.address, rest))
+
+
+class Reserved(NamedTuple):
+    """Memory reserved by the allocator, and the peak in use, by purpose."""
+
+    reserved_bytes: int
+    used: dict[str, int]
+
+
+def held(events: Iterable[str | int]) -> Reserved:
+    """Return the memory held at the end of a trace, as ``tracer/main.py`` prints it.
+
+    Raises ValueError: a storage ends that is not there.
+    """
+    allocator = Allocator()
+    blocks: dict[int, Block] = {}
+    count = 0
+    for event in events:
+        if event == EMPTIED:
+            allocator.empty_cache()
+        elif isinstance(event, str):
+            allocator.purpose = event
+        elif event > 0:
+            blocks[count] = allocator.take(event)
+            count += 1
+        elif (block := blocks.pop(-event, None)) is None:
+            raise ValueError(f"storage {-event} ends, but is not there")
+        else:
+            allocator.give(block)
+    return Reserved(allocator.reserved_bytes, dict(allocator.peak))

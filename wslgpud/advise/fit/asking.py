@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wslgpud.advise.fit.allocator import EMPTIED, Reserved, held
 from wslgpud.advise.fit.plan import CONTEXT_BYTES, QUANTIZED, UNPACKED, WEIGHT_BYTES, Estimate, Plan
 from wslgpud.advise.fit.source import NamedModel
-from wslgpud.advise.fit.trace_replay import EMPTIED, Reserved, held
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command, environment, start
 from wslgpud.stress.find_python import Python

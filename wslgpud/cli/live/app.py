@@ -24,9 +24,9 @@ from textual.widgets import Footer, Input, Static
 
 from wslgpud.cli.console import harmless
 from wslgpud.cli.live.feed import Feed
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live.series_source import Past, before
 from wslgpud.cli.live.series_view import History
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.rows import Shown
 from wslgpud.cli.screen import Screen as View
 from wslgpud.client import Unanswered

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 from wslgpud.app.process import host_at
 from wslgpud.cli.common import complain, daemon_folders, loaded
 from wslgpud.cli.live.drive_watch import DriveWatch
-from wslgpud.cli.live.live_sample import OWN_LOOK, LiveSample, RecentSeries, Values
+from wslgpud.cli.live_sample import OWN_LOOK, LiveSample, RecentSeries, Values
 from wslgpud.client import DaemonClient, Unanswered, answering
 from wslgpud.host import Host
 from wslgpud.words import say

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wslgpud.cli.live.drive_watch import DriveWatch
-from wslgpud.cli.live.live_sample import OWN_LOOK, LiveSample, RecentSeries
+from wslgpud.cli.live_sample import OWN_LOOK, LiveSample, RecentSeries
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.sampling.pipeline import SamplingPipeline

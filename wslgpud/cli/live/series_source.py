@@ -12,7 +12,7 @@ from statistics import median_high
 from typing import Any, NamedTuple
 
 from wslgpud.app.catalogue import catalogue
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries, busy_share
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries, busy_share
 from wslgpud.cli.series import WORDS, find, unit_of
 from wslgpud.client import DaemonClient
 from wslgpud.security.shapes import MalformedError, Shape, number, record, rows, table, text

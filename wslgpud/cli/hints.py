@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wslgpud.cli.live.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.words import MessageLike, all_of, say
 
 WINDOW_SECONDS = 30.0
