@@ -259,7 +259,10 @@ MEMORY = "memory_exhaustion"
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of level of one resource under one rule; the only record of it, from the engine to the store."""
+    """A change of level of one resource under one rule; the only record of it, from the engine to the store.
+
+    ``message`` is its headline once the alert manager has worded it (``wslgpud.alerts.messages.compose``).
+    """
 
     wall: float
     mono: float

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.scoring import Score, read_truth
+from tests.risk.wording import headline_of
 from wslgpud.model import Level, Observation, RamState
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.headroom import BalloonedMemory
@@ -71,8 +72,8 @@ def test_windows_is_warned_of_though_linux_has_plenty_and_says_when_and_who():
     result = replay("leak", leaking())
     warning = next(c for c in result.changes if c.new == Level.WARNING)
     assert warning.resource == "windows"
-    assert str(warning.message).startswith("Windows' memory full in about ")
-    assert "programs of Windows" in str(warning.message)
+    assert headline_of(warning).startswith("Windows' memory full in about ")
+    assert "programs of Windows" in headline_of(warning)
     assert not any(c.resource == "ram" for c in result.changes)
 
 

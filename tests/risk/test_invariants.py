@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.risk.wording import headline_of
 from wslgpud.model import (
     CgroupState,
     GpuProcess,
@@ -214,7 +215,7 @@ def test_any_input_survives_and_every_number_that_comes_out_is_sane(stream):
         assessment = engine.observe(dataclasses.replace(observation, t=t))
         for change in assessment.changes:
             assert levels.get(change.resource, Level.OK) == change.old != change.new
-            assert len(str(change.message)) <= HEADLINE_CHARACTERS
+            assert len(headline_of(change)) <= HEADLINE_CHARACTERS
             levels[change.resource] = change.new
         for forecast in assessment.forecasts:
             assert levels.get(forecast.resource, Level.OK) == forecast.level

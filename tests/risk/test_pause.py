@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.risk.wording import headline_of
 from wslgpud.model import GpuProcess, GpuSample, Level, Observation
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.forecast_messages import headline, reason
@@ -45,4 +46,4 @@ def test_a_warning_never_lacks_a_reason():
 def test_the_message_of_its_end_tells_no_rate_of_what_grew_then():
     changes = [change for t, _, change in filled_and_left(600) if t > 0 and change is not None]
     assert [change.new for change in changes] == [Level.OK]
-    assert str(changes[0].message) == "GPU 0 is no longer running out: 1.4 of 16 GiB left"
+    assert headline_of(changes[0]) == "GPU 0 is no longer running out: 1.4 of 16 GiB left"

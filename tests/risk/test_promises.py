@@ -6,6 +6,7 @@ import pytest
 
 from tests.bench.bench_perturbed import stuttering
 from tests.bench.scoring import Truth, score_all, score_engine, truth_beside, without_psi
+from tests.risk.wording import headline_of
 from wslgpud.model import (
     CgroupState,
     GpuProcess,
@@ -178,9 +179,9 @@ def test_a_leak_of_hours_is_told_a_quarter_of_an_hour_ahead_with_a_range_and_who
     forecast = warning.forecast
     assert forecast.eta_early_seconds <= end - warning.mono <= forecast.eta_late_seconds
     assert forecast.who == "python train.py (pid 4121)"
-    assert str(warning.message).startswith("RAM full in about ")
-    assert "python train.py (pid 4121) +5" in str(warning.message)
-    assert len(str(warning.message)) <= HEADLINE_CHARACTERS
+    assert headline_of(warning).startswith("RAM full in about ")
+    assert "python train.py (pid 4121) +5" in headline_of(warning)
+    assert len(headline_of(warning)) <= HEADLINE_CHARACTERS
     assert "stop or restart" in str(reason(forecast))
 
 

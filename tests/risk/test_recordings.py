@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.risk.wording import headline_of
 from wslgpud.model import Forecast
 from wslgpud.risk.probability import HORIZONS
 from wslgpud.risk.replay import replay
@@ -74,7 +75,7 @@ def said(name: str) -> dict[str, Any]:
                 one.resource,
                 one.old.name,
                 one.new.name,
-                str(one.message),
+                headline_of(one),
                 one.forecast and forecast(one.forecast),
             ]
             for one in found.changes

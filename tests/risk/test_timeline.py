@@ -10,6 +10,7 @@ import pytest
 from tests.alerts.ticks import transition
 from wslgpud.cli.replay import _print_timeline, change_row
 from wslgpud.model import Forecast, Level, Transition
+from wslgpud.risk import forecast_messages
 from wslgpud.risk.replay import Replay
 
 GIB = 1 << 30
@@ -27,7 +28,11 @@ def forecast(second: int) -> Forecast:
 
 
 def change(second: int, old: Level, new: Level) -> Transition:
-    return replace(transition(second, old, new, headline=f"{new.label} at {second}"), forecast=forecast(second))
+    return replace(transition(second, old, new), forecast=forecast(second))
+
+
+def told(second: int) -> str:
+    return str(forecast_messages.headline(forecast(second)))
 
 
 def replayed(**more: float) -> Replay:
@@ -46,11 +51,11 @@ def test_a_recording_is_shown_with_its_event(capsys: pytest.CaptureFixture[str])
         "          level                --- ----- ----░ ░░░░░ ░░░░░ ░▓▓▓▓ ▓▓▓▓▓ ▓▓▓██ █████ ██████",
         "                                                                       ^ out of memory at 45.0 s",
         "         12.0 s  info",
-        "         24.0 s  warning    warning at 24",
+        f"         24.0 s  warning    {told(24)}",
         f"                            {ADVICE}",
-        "         36.0 s  critical   critical at 36",
+        f"         36.0 s  critical   {told(36)}",
         f"                            {ADVICE}",
-        "         40.0 s  warning    warning at 40",
+        f"         40.0 s  warning    {told(40)}",
         "         50.0 s  ok",
         "  - info  ░ warning  ▓ critical",
         "",
@@ -66,7 +71,7 @@ def test_the_history_is_shown_with_its_times(capsys: pytest.CaptureFixture[str])
         "     RAM  used    ▁▁▁▁ ▁▁▁▂▂ ▂▂▂▂▂ ▂▂▃▃▃ ▃▃▃▃▄ ▄▄▄▄▄ ▄▄▄▅▅ ▅▅▅▅▅ ▆▆▆▆▆ ▆▆▆▆▇ ▇▇▇▇▇ ▇█████",
         "          level                --- ----- ----░ ░░░░░ ░░░░░ ░▓▓▓▓ ▓▓▓▓▓ ▓▓▓██ █████ ██████",
         "    2026-11-20 12:00:12  info",
-        "    2026-11-20 12:00:24  warning    warning at 24",
+        f"    2026-11-20 12:00:24  warning    {told(24)}",
         f"                                    {ADVICE}",
     ]
 

@@ -157,13 +157,14 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
             print(f"{margin}{' ' * (wide + 4 + column(event, start, end, COLUMNS))}^ {told}")
         for change in result.changes:
             if change.resource == resource:
-                text = current().text(change.message) if change.new >= Level.WARNING else ""
+                forecast = cast("Forecast", change.forecast)
+                text = current().text(forecast_messages.headline(forecast)) if change.new >= Level.WARNING else ""
                 when = flush(t("{number} s", number=f"{change.mono:.1f}"), 11)
                 if result.start_wall is not None:
                     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(result.start_wall + change.mono))
                 print(f"    {when}  {padded(t(change.new.label), 9)}  {text}".rstrip())
                 if change.new >= Level.WARNING and change.new > change.old:
-                    why = current().text(forecast_messages.reason(cast("Forecast", change.forecast)))
+                    why = current().text(forecast_messages.reason(forecast))
                     print(f"    {' ' * len(when)}             {why}")
     if key := key_of(change.new for change in result.changes):
         print("  " + "  ".join(key))

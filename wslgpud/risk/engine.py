@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transition
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
 from wslgpud.risk.command_peaks import CommandPeaks, ExpectedPeak
-from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.headroom import WINDOWS, BalloonedMemory, Ceilings, Failure, Room, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import BLIND, COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
 from wslgpud.risk.owners import Holders
@@ -171,7 +170,7 @@ class RiskEngine:
                 self._trackers[last.key].warned = True
             if forecast.level != old:
                 facts = ending_facts(forecast, wall)
-                yield Transition(wall, t, name, MEMORY, old, forecast.level, headline(forecast), forecast, facts)
+                yield Transition(wall, t, name, MEMORY, old, forecast.level, forecast=forecast, facts=facts)
 
     def _tracker(self, room: Room, t: float) -> Tracker:
         tracker = self._trackers.get(room.key)
