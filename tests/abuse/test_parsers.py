@@ -34,7 +34,7 @@ from wslgpud.cli import common
 from wslgpud.config import Alerts, ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.probes import wsl_config
-from wslgpud.serve import otlp, webconfig
+from wslgpud.serve import otlp
 from wslgpud.sources import decimal, disk, parse_uint, processes, table
 from wslgpud.store import engines
 from wslgpud.store.errors import UnwritableError
@@ -288,14 +288,6 @@ class TestWhatPeopleType:
             trigger(Stress(schedule=text))
         except ConfigError as refusal:
             assert "stress.schedule" in str(refusal)
-
-    @relaxed
-    @given(LINES | JSON | st.from_regex(r"(\d+(ms|s|m|h))+"))
-    @example("9" * 400 + "h")
-    def test_durations_of_go(self, text: Any) -> None:
-        found = webconfig.parse_duration(text)
-
-        assert found is None or (math.isfinite(found) and found >= 0)
 
 
 @relaxed

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.serve.support import IMPATIENT, answered, is_cut, receive_all, said_by_the_server, snapshot, wait_until
 from wslgpud.serve import Response, Route, listener
-from wslgpud.serve.access import RateLimiter, network_of
+from wslgpud.serve.access import network_of
 from wslgpud.serve.listener import Deadlines, to_evict
 from wslgpud.serve.router import HEAD_BYTES, WAITING_MAX
 
@@ -358,9 +358,3 @@ def test_more_waiting_requests_than_may_wait_are_told_to_come_back_while_scrapes
     for sock in waiting:
         with sock:
             assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-def test_the_rate_limit_lets_a_burst_through_and_then_one_an_interval():
-    limiter = RateLimiter()
-    assert [limiter.allows(1.0, 3, 0.0) for _ in range(4)] == [True, True, True, False]
-    assert [limiter.allows(1.0, 3, t) for t in (0.9, 1.0, 1.1, 100.0)] == [False, True, False, True]

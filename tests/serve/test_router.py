@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-from wslgpud import config
 from wslgpud.serve import Request, Response, Route
 from wslgpud.serve.router import GUESSES_MAX, CachedDocument, Threads, packed, response_headers
 
@@ -42,8 +41,8 @@ def test_a_kept_document_is_given_plain_or_zipped_or_not_again():
 
 
 def test_an_answer_has_its_length_but_one_that_nothing_is_new_does_not():
-    found = dict(response_headers(Response(200, b"12345"), {}))
-    nothing = dict(response_headers(Response(304, b"", ""), {}))
+    found = dict(response_headers(Response(200, b"12345")))
+    nothing = dict(response_headers(Response(304, b"", "")))
 
     assert found[b"content-length"] == b"5"
     assert nothing.keys() & {b"content-length", b"content-type"} == set()
@@ -66,14 +65,6 @@ def test_of_a_failed_path_the_log_keeps_200_characters_and_where_it_failed(serve
     (line,) = caplog.messages
     begun = broken.__code__.co_firstlineno
     assert line == f"/broken/{'x' * 192} failed: RuntimeError('disk on fire') in {__file__}:{begun + 1}"
-
-
-def test_more_than_the_rate_allows_is_refused(serve, tmp_path):
-    (tmp_path / "web.yml").write_text("rate_limit: {interval: 1h, burst: 2}\n")
-    running = serve(config.Server(port=0, web_config_file=str(tmp_path / "web.yml")))
-    statuses = [running.ask("/-/healthy").status for _ in range(3)]
-
-    assert statuses == [200, 200, 429]
 
 
 @pytest.mark.parametrize(("threads", "most"), [(Threads(1, "any"), 64), (Threads(1, "guesses", GUESSES_MAX), 8)])

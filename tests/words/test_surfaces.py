@@ -205,7 +205,7 @@ def test_what_is_wrong_with_a_recording_is_told_in_chinese(shown: Shown, lines: 
         ("own.toml", "[alerts]\nfoo = 3\n"),
         ("own.toml", '[sampling]\ninterval_seconds = "x"\n'),
         ("own.toml", '[alerts]\nquiet_hours = "x"\n'),
-        ("web.yml", "tls_server_config:\n  min_version: TLS9\n"),
+        ("web.yml", "tls_server_config:\n  min_version: TLS13\n"),
         ("web.yml", "tls_server_config:\n  cert_file: a.pem\n  key_file: b.pem\n"),
         ("web.yml", "tls_server_config:\n  client_auth_type: RequireAnyClientCert\n"),
     ],

@@ -1,4 +1,4 @@
-"""Access control: passwords, rate limits, and requests allowed from a browser. Pure except for the host name."""
+"""Access control: passwords, and requests allowed from a browser. Pure except for the host name."""
 
 from __future__ import annotations
 
@@ -162,19 +162,3 @@ def _matches(password: bytes, hashed: str) -> bool:
         return bcrypt.checkpw(password, hashed.encode())
     except ValueError:  # bcrypt takes no NUL in a password, so no user has one
         return False
-
-
-class RateLimiter:
-    """The token bucket behind ``rate_limit``, initially full."""
-
-    def __init__(self) -> None:
-        self._tokens, self._at = float("inf"), 0.0
-
-    def allows(self, interval_seconds: float, burst: int, now: float) -> bool:
-        """Take a token if there is one; one is added every ``interval_seconds``, up to ``burst``."""
-        self._tokens = min(float(burst), self._tokens + (now - self._at) / interval_seconds)
-        self._at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True

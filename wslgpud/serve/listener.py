@@ -322,18 +322,13 @@ class Listener:
     async def _begin(self, client: socket.socket, connection: Connection) -> None:
         try:
             web = self._web.refresh()
-            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+            await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 client,
                 ssl=web.tls,
                 ssl_handshake_timeout=self._deadlines.head_seconds if web.tls else None,
             )
-            certificate = transport.get_extra_info("peercert") or {}
-            names = {value for _, value in certificate.get("subjectAltName", ())}
-            if web.client_allowed_sans and names.isdisjoint(web.client_allowed_sans):
-                connection.abort()
-            else:
-                await connection.serve()
+            await connection.serve()
         except OSError as error:  # a client that gave up, or a failed TLS handshake
             _log.debug("connection failed: %s", error)
         finally:

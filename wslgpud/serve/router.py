@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from wslgpud.model import Reading
-from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, RateLimiter, cross_origin
+from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, cross_origin
 from wslgpud.serve.negotiation import accepts_gzip
 from wslgpud.serve.publisher import HTTP_REQUESTS
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
@@ -203,7 +202,6 @@ class Router:
         # One thread: guessing passwords then takes at most one core.
         self._bcrypt = Threads(1, "wslgpud-bcrypt", GUESSES_MAX)
         self._passwords = Passwords(self._bcrypt.run)
-        self._limiter = RateLimiter()
         self._counts: Counter[tuple[str, int]] = Counter()
 
     async def respond(self, request: Request) -> tuple[Response, Headers]:
@@ -224,7 +222,7 @@ class Router:
         # Unknown paths share one series, or strangers could create thousands.
         route = self._route(request.path)
         self._counts[route.path if route else "other", response.status] += 1
-        headers = response_headers(response, web.headers)
+        headers = response_headers(response)
         if request.has_body:  # the body is not read, so no request can follow on this connection
             headers.append((b"connection", b"close"))
         return response, headers
@@ -245,8 +243,6 @@ class Router:
         ):
             if wrong:
                 raise Problem(status, detail, headers)
-        if web.rate_limit and not self._limiter.allows(*web.rate_limit, time.monotonic()):
-            raise Problem(429, "too many requests; see rate_limit in web.config.file")
         authorization = request.headers.get("authorization", "")
         if web.users and not await self._passwords.accept(web.users, authorization, request.client):
             raise Problem(401, "user name and password required", CHALLENGE)
@@ -266,7 +262,7 @@ class Router:
         """Answer a malformed request."""
         self._counts["other", status] += 1
         response = text(status, HTTPStatus(status).phrase, {"Connection": "close"})
-        return response, response_headers(response, {})
+        return response, response_headers(response)
 
     def readings(self) -> Iterator[Reading]:
         for (path, status), count in sorted(self._counts.items()):
@@ -277,14 +273,13 @@ class Router:
             threads.close()
 
 
-def response_headers(response: Response, overrides: Mapping[str, str]) -> Headers:
-    """Return all headers of ``response``; its own take precedence over ``overrides``, those over the defaults.
+def response_headers(response: Response) -> Headers:
+    """Return all headers of ``response``; its own take precedence over the defaults.
 
     The date is set here, and no header names the server's software: versions only help attackers.
     """
     headers = {
         **SECURITY_HEADERS,
-        **overrides,
         **response.headers,
         "Date": formatdate(usegmt=True),
         "Content-Type": response.content_type,

@@ -1,53 +1,34 @@
-"""``web.config.file`` as in other Prometheus exporters: TLS, client certificates, passwords, headers.
+"""``web.config.file`` as in other Prometheus exporters: TLS, client certificates, and passwords.
 
-https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
+https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. Versions, ciphers, headers and
+rates are not set here: OpenSSL's and ours hold, and a proxy in front has all of them. A file that names them is
+refused, as it may rely on them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
-import os
 import re
 import ssl
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from wslgpud.config import ConfigError
 from wslgpud.security import safe_files
 from wslgpud.words import Fact, Message, MessageLike, cause, say
 from wslgpud.words.units import nearest
 
-_SECTIONS = {
-    "": ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"),
-    "tls_server_config": (
-        *("cert", "key", "client_ca", "cert_file", "key_file", "client_auth_type", "client_ca_file"),
-        *("client_allowed_sans", "min_version", "max_version", "cipher_suites", "prefer_server_cipher_suites"),
-        "curve_preferences",
-    ),
-    "http_server_config": ("http2", "headers"),
-    "rate_limit": ("interval", "burst"),
-}
-_HEADERS: dict[str, tuple[str, ...]] = {
-    "Content-Security-Policy": (),
-    "X-Frame-Options": ("deny", "sameorigin"),
-    "X-Content-Type-Options": ("nosniff",),
-    "X-XSS-Protection": (),
-    "Strict-Transport-Security": (),
-}
-#: Size limit: a configuration that includes all certificates has a third; parsing takes a second at most.
+_TLS_KEYS = ("cert_file", "key_file", "client_auth_type", "client_ca_file")
+_KEYS = ("tls_server_config", "basic_auth_users")
+#: Size limit: a configuration with a thousand users has as much; parsing takes a second at most.
 _BYTES_MAX = 1 << 16
 #: Size limit of a certificate bundle or key: all public authorities together take a fifth.
 _PEM_BYTES_MAX = 1 << 20
 _DEPTH_MAX = 8
 _BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
-_DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
-
 # RequestClientCert requests a certificate and ignores it; we do not request one.
 _VERIFY = {
     "": ssl.CERT_NONE,
@@ -57,26 +38,6 @@ _VERIFY = {
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
 _UNVERIFIED = ("RequireAnyClientCert", "RequireClientCert")
-# RFC 8996: nothing older than 1.2
-_VERSIONS = dict.fromkeys(("TLS10", "TLS11", "TLS12"), ssl.TLSVersion.TLSv1_2) | {"TLS13": ssl.TLSVersion.TLSv1_3}
-# What Go's tls.CipherSuites() returns (https://pkg.go.dev/crypto/tls#CipherSuites), in OpenSSL's names, as its cipher
-# lists accept the standard ones only since 3.2. Those of TLS 1.3 cannot be selected in either.
-_TLS13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-_SUITES = {
-    f"TLS_ECDHE_{key}_WITH_{suite}": f"ECDHE-{key}-{openssl}"
-    for key in ("ECDSA", "RSA")
-    for suite, openssl in (
-        ("AES_128_CBC_SHA", "AES128-SHA"),
-        ("AES_256_CBC_SHA", "AES256-SHA"),
-        ("AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
-        ("AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
-        ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
-    )
-}
-_CURVES = ("CurveP256", "CurveP384", "CurveP521", "X25519")
-_FORMS: dict[type, Message] = {str: say("text"), bool: say("true or false"), list: say("a list of strings")}
-
-_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -84,10 +45,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class WebConfig:
     tls: ssl.SSLContext | None = None
-    client_allowed_sans: tuple[str, ...] = ()
     users: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    rate_limit: tuple[float, int] | None = None
     files: tuple[Path, ...] = ()
 
     @property
@@ -155,68 +113,10 @@ def weaker(old: WebConfig, new: WebConfig) -> str:
         (old.tls and not new.tls, "TLS"),
         (old.users and not new.users, "passwords (basic_auth_users)"),
         (after < before, "the demand for client certificates (client_auth_type)"),
-        (old.client_allowed_sans and not new.client_allowed_sans, "client_allowed_sans"),
     ):
         if is_gone:
             return what
     return ""
-
-
-class _Section:
-    """Keys and values of a section; files are relative to the folder of ``path``."""
-
-    def __init__(self, path: Path, value: Any, name: str = "") -> None:
-        """Check the keys. Raises ConfigError for an unknown one."""
-        self.path = path
-        self.where: MessageLike = say("{title}: {text}", title=str(path), text=name) if name else str(path)
-        self.values = {} if value is None else value
-        if not isinstance(self.values, dict):
-            raise self.error("must be keys and values")
-        for key in self.values:
-            if key not in (known := _SECTIONS[name]):
-                raise self.error("unknown key {name}; {hint}", name=key, hint=_hint(key, known))
-
-    def error(self, template: str, /, **facts: Fact) -> ConfigError:
-        """Return the error for a mistake in this section, with its location."""
-        return ConfigError("{path}: {why}", path=self.where, why=Message(template, facts))
-
-    def get(self, name: str, default: _T, known: Collection[str] = ()) -> _T:
-        """Return a value, or a list of texts; it must have the type of the default, which is used if it is missing.
-
-        Raises ConfigError: it has another type, or it, or an item of the list, is not in ``known``, if given.
-        """
-        value, kind = self.values.get(name), type(default)
-        if value in (None, ""):
-            return default
-        ones = value if isinstance(value, list) else [value]
-        if not isinstance(value, kind) or (kind is list and not all(isinstance(one, str) for one in ones)):
-            raise self.error("{name} must be {form}", name=name, form=_FORMS[kind])
-        for one in ones:
-            if known and one not in known:
-                choices = tuple(filter(None, known))
-                raise self.error("{name}: {value} is unknown; it may be {known}", name=name, value=one, known=choices)
-        return value
-
-    def pem(self, name: str) -> tuple[str, tuple[Path, ...]]:
-        """Return the value of ``name``, or the content of the file ``name_file`` and its path; empty without either."""
-        inline, file_key = self.get(name, ""), f"{name}_file"
-        if not (named := self.get(file_key, "")):
-            return inline, ()
-        if inline:
-            raise self.error("give either {file} or {name}", file=file_key, name=name)
-        file = self.path.parent / named
-        try:
-            return safe_files.contents(file, _PEM_BYTES_MAX, follow=True).decode("ascii", "replace"), (file,)
-        except OSError as error:
-            why = cause(error)
-            raise self.error("{name}: {path}: {why}", name=file_key, path=str(file), why=why) from error
-
-
-def _hint(name: object, known: Collection[str]) -> Message:
-    """Return a hint at the known name that was probably meant."""
-    if near := nearest(str(name), known):
-        return say("did you mean {name}?", name=near)
-    return say("known are {names}", names=tuple(known))
 
 
 def load(path: Path) -> WebConfig:
@@ -224,22 +124,32 @@ def load(path: Path) -> WebConfig:
 
     Raises ConfigError: it, or a file it names, is invalid; says where and what to do.
     """
-    file = _Section(path, _parse(path))
-    http, encryption, rate = (
-        _Section(path, file.values.get(name), name)
-        for name in ("http_server_config", "tls_server_config", "rate_limit")
-    )
-    if http.values.get("http2"):
-        _log.info("%s: http2 is not supported and stays off", path)
-    context, allowed, files = _tls(encryption) if encryption.values else (None, (), ())
-    return WebConfig(
-        tls=context,
-        client_allowed_sans=allowed,
-        users=_users(file),
-        headers=_headers(http.values.get("headers"), file),
-        rate_limit=_rate_limit(rate, file),
-        files=(path, *files),
-    )
+    values = _section(path, _parse(path), _KEYS)
+    users = _users(path, values.get("basic_auth_users"))
+    where = say("{title}: {text}", title=str(path), text="tls_server_config")
+    if not (tls := _section(where, values.get("tls_server_config"), _TLS_KEYS)):
+        return WebConfig(users=users, files=(path,))
+    for name, value in tls.items():
+        if not isinstance(value, str):
+            raise _error(where, "{name} must be {form}", name=name, form=say("text"))
+    files = {name: path.parent / tls[name] for name in _TLS_KEYS if name.endswith("_file") and tls.get(name)}
+    return WebConfig(_tls(where, files, tls.get("client_auth_type", "")), users, (path, *files.values()))
+
+
+def _error(where: MessageLike | Path, template: str, /, **facts: Fact) -> ConfigError:
+    place = str(where) if isinstance(where, Path) else where
+    return ConfigError("{path}: {why}", path=place, why=Message(template, facts))
+
+
+def _section(where: MessageLike | Path, values: Any, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(values, dict | None):
+        raise _error(where, "must be keys and values")
+    for key in values or {}:
+        if key not in known:
+            near = nearest(str(key), known)
+            hint = say("did you mean {name}?", name=near) if near else say("known are {names}", names=known)
+            raise _error(where, "unknown key {name}; {hint}", name=str(key), hint=hint)
+    return values or {}
 
 
 def _parse(path: Path) -> Any:
@@ -262,15 +172,15 @@ def _parse(path: Path) -> Any:
         raise ConfigError("{where}: not valid YAML: {problem}", where=where, problem=problem or "bad text") from None
 
 
-def _users(file: _Section) -> dict[str, str]:
-    users = file.values.get("basic_auth_users")
+def _users(path: Path, users: Any) -> dict[str, str]:
     if not isinstance(users, dict | None):
-        raise file.error("basic_auth_users must be user names and bcrypt hashes")
+        raise _error(path, "basic_auth_users must be user names and bcrypt hashes")
     for user, hashed in (users or {}).items():
         if not isinstance(user, str) or not user or ":" in user:
-            raise file.error("basic_auth_users: {user} cannot be a user name", user=repr(user))
+            raise _error(path, "basic_auth_users: {user} cannot be a user name", user=repr(user))
         if not isinstance(hashed, str) or not _BCRYPT.fullmatch(hashed):
-            raise file.error(
+            raise _error(
+                path,
                 "basic_auth_users: the password of {user} is not a bcrypt hash; make one "
                 "with: htpasswd -nBC 10 '' | tr -d ':\\n'",
                 user=user,
@@ -278,134 +188,55 @@ def _users(file: _Section) -> dict[str, str]:
     return dict(users or {})
 
 
-def _headers(headers: Any, file: _Section) -> dict[str, str]:
-    if not isinstance(headers, dict | None):
-        raise file.error("http_server_config.headers must be names and values")
-    for name, content in (headers or {}).items():
-        if name not in _HEADERS:
-            raise file.error("header {name} cannot be set; {hint}", name=name, hint=_hint(name, _HEADERS))
-        if not isinstance(content, str) or not content.isascii() or (content and not content.isprintable()):
-            raise file.error("header {name} must be one line of text", name=name)
-        if content and (names := _HEADERS[name]) and content not in names:
-            raise file.error(
-                "header {name} must be one of {names}, not {content}", name=name, names=names, content=content
-            )
-    return {name: content for name, content in (headers or {}).items() if content}
-
-
-def _rate_limit(section: _Section, file: _Section) -> tuple[float, int] | None:
-    interval, burst = section.values.get("interval", 0), section.values.get("burst", 0)
-    if (seconds := parse_duration(interval)) is None:
-        raise file.error(
-            "rate_limit.interval must be a duration such as 100ms or 1s, not {interval}", interval=interval
-        )
-    if seconds and (type(burst) is not int or burst < 1):
-        raise file.error("rate_limit.burst must be a whole number of at least 1, not {burst}", burst=burst)
-    return (seconds, burst) if seconds else None
-
-
-def parse_duration(text: Any) -> float | None:
-    """Return the seconds of a duration in Go's notation (``1m30s``); None if it is invalid."""
-    if text in (0, "0"):
-        return 0.0
-    parts = _DURATION_PART.findall(str(text))
-    if not isinstance(text, str) or not parts or "".join(map("".join, parts)) != text:
-        return None
-    seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
-    return seconds if math.isfinite(seconds) else None
-
-
-def _tls(section: _Section) -> tuple[ssl.SSLContext, tuple[str, ...], tuple[Path, ...]]:
-    """Return the context for a section, the names required in client certificates, and its files."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def _tls(where: MessageLike, files: Mapping[str, Path], policy: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # RFC 8996: nothing older than 1.2, by OpenSSL's own default
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client could force endless handshakes
-    _set_versions(context, section)
-    _set_ciphers(context, section)
-    files = _load_certificate(context, section) + _set_client_auth(context, section)
-    allowed = tuple(section.get("client_allowed_sans", list[str]()))
-    if allowed and context.verify_mode is not ssl.CERT_REQUIRED:
-        raise section.error(
-            "client_allowed_sans lets in who brings no certificate; set client_auth_type "
-            "RequireAndVerifyClientCert with client_ca_file"
-        )
-    return context, allowed, files
-
-
-def _set_versions(context: ssl.SSLContext, section: _Section) -> None:
-    lowest = section.get("min_version", "TLS12", _VERSIONS)
-    highest = section.get("max_version", "TLS13", _VERSIONS)
-    if lowest in ("TLS10", "TLS11"):
-        _log.warning("%s: min_version %s: nothing older than TLS12 is supported", section.where, lowest)
-    if highest in ("TLS10", "TLS11") or _VERSIONS[lowest] > _VERSIONS[highest]:
-        raise section.error(
-            "there is no TLS version from min_version {lowest} to max_version {highest}", lowest=lowest, highest=highest
-        )
-    context.minimum_version, context.maximum_version = _VERSIONS[lowest], _VERSIONS[highest]
-
-
-def _set_ciphers(context: ssl.SSLContext, section: _Section) -> None:
-    suites = section.get("cipher_suites", list[str](), (*_SUITES, *_TLS13_SUITES))
-    if chosen := [_SUITES[s] for s in suites if s in _SUITES]:
+    for name in ("cert_file", "key_file"):
+        if name not in files:
+            raise _error(where, "{name} is missing", name=name)
+    for name, file in files.items():
         try:
-            context.set_ciphers(":".join(chosen))
-        except ssl.SSLError as error:
-            raise section.error("this machine's OpenSSL has none of the cipher_suites") from error
-    if not section.get("prefer_server_cipher_suites", True):
-        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    if section.get("curve_preferences", list[str](), _CURVES):
-        _log.info("%s: curve_preferences are left to OpenSSL", section.where)
+            safe_files.contents(file, _PEM_BYTES_MAX, follow=True)  # a pipe, or no end
+        except OSError as error:
+            raise _error(where, "{name}: {path}: {why}", name=name, path=str(file), why=cause(error)) from error
+    try:
+        # A failing callable keeps OpenSSL from asking for a pass phrase on the terminal.
+        context.load_cert_chain(files["cert_file"], files["key_file"], password=_no_pass_phrase)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        why = getattr(error, "reason", None) or cause(error)
+        raise _error(where, "certificate and key cannot be used: {why}", why=why) from error
+    _set_client_auth(context, where, policy, files.get("client_ca_file"))
+    return context
 
 
-def _load_certificate(context: ssl.SSLContext, section: _Section) -> tuple[Path, ...]:
-    (certificate, cert_files), (key, key_files) = section.pem("cert"), section.pem("key")
-    for name, given in (("cert", certificate or cert_files), ("key", key or key_files)):
-        if not given:
-            raise section.error("give either {file} or {name}", file=f"{name}_file", name=name)
-    with _as_file(certificate) as cert_name, _as_file(key) as key_name:
-        try:
-            # A failing callable keeps OpenSSL from asking for a pass phrase on the terminal.
-            context.load_cert_chain(cert_name, key_name, password=_no_pass_phrase)
-        except (ssl.SSLError, ValueError) as error:
-            why = getattr(error, "reason", None) or cause(error)
-            raise section.error("certificate and key cannot be used: {why}", why=why) from error
-    return cert_files + key_files
-
-
-def _set_client_auth(context: ssl.SSLContext, section: _Section) -> tuple[Path, ...]:
-    policy = section.get("client_auth_type", "")
+def _set_client_auth(context: ssl.SSLContext, where: MessageLike, policy: str, authorities: Path | None) -> None:
     if policy in _UNVERIFIED:
-        raise section.error(
+        raise _error(
+            where,
             "client_auth_type {policy} accepts certificates that anybody can create; use RequireAndVerifyClientCert "
             "with client_ca_file",
             policy=policy,
         )
-    context.verify_mode = _VERIFY[section.get("client_auth_type", "", _VERIFY)]
-    authorities, files = section.pem("client_ca")
-    if not authorities and not files:
+    if policy not in _VERIFY:
+        known = tuple(filter(None, _VERIFY))
+        raise _error(
+            where, "{name}: {value} is unknown; it may be {known}", name="client_auth_type", value=policy, known=known
+        )
+    context.verify_mode = _VERIFY[policy]
+    if authorities is None:
         if context.verify_mode is not ssl.CERT_NONE:
-            raise section.error("client_auth_type {policy} needs client_ca_file", policy=policy)
-        return ()
+            raise _error(where, "client_auth_type {policy} needs client_ca_file", policy=policy)
+        return
     if policy in ("", "NoClientCert"):
-        raise section.error("client_ca_file without client_auth_type; set RequireAndVerifyClientCert")
+        raise _error(where, "client_ca_file without client_auth_type; set RequireAndVerifyClientCert")
     try:
-        context.load_verify_locations(cadata=authorities)
-    except (ssl.SSLError, ValueError) as error:
+        context.load_verify_locations(authorities)
+    except (OSError, ValueError) as error:
         why = str(getattr(error, "reason", None))
-        raise section.error("client_ca_file holds no certificates: {why}", why=why) from error
-    return files
+        raise _error(where, "client_ca_file holds no certificates: {why}", why=why) from error
 
 
 def _no_pass_phrase() -> str:
     raise ValueError(say("the key has a pass phrase; give one without"))
-
-
-@contextlib.contextmanager
-def _as_file(text: str) -> Iterator[str]:
-    """Provide ``text`` as an in-memory file: OpenSSL's API for keys accepts only paths."""
-    descriptor = os.memfd_create("wslgpud-pem")
-    try:
-        os.write(descriptor, text.encode())
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
