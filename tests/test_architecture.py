@@ -93,7 +93,7 @@ def wrong(path: Path) -> Iterator[str]:
             yield f"{name}: {mine} is pure, and must not import {top}"
 
 
-def test_every_module_imports_only_layers_below_it_and_is_short_enough_to_read_at_one_sitting() -> None:
+def test_every_module_is_short_and_imports_only_lower_layers() -> None:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         found += wrong(path)

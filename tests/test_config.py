@@ -79,12 +79,12 @@ def test_a_missing_file_is_named() -> None:
         load(Path("/nowhere.toml"), {})
 
 
-def test_a_variable_with_one_underscore_too_few_is_not_passed_over() -> None:
+def test_a_variable_missing_an_underscore_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"WSLGPUD_ALERTS_URLS: .*; did you mean WSLGPUD_ALERTS__URLS\?"):
         load(Path("/dev/null"), {"WSLGPUD_ALERTS_URLS": "ntfy://x/y"})
 
 
-def test_a_folder_that_is_closed_to_us_is_named_and_not_taken_for_no_file(tmp_path: Path) -> None:
+def test_an_inaccessible_folder_is_named_and_not_taken_as_absent(tmp_path: Path) -> None:
     # In place of a folder without permission, which root would not notice: a link that leads nowhere but to
     # xself cannot be looked through by anybody.
     (tmp_path / "wslgpud").symlink_to("wslgpud")
@@ -122,7 +122,7 @@ def test_the_valid_values_of_a_key_are_told(path: str, said: list[str]) -> None:
         (1, {}, "/.local/state/wslgpud"),
     ],
 )
-def test_data_lie_where_systemd_says_and_else_in_roots_folder_or_the_users_own(
+def test_data_goes_to_the_folder_of_systemd_root_or_the_user(
     uid: int, environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
@@ -161,7 +161,7 @@ def test_what_only_a_person_can_change_is_left_to_one() -> None:
         with_keys('[brake]\nafter_hold = """\non = 1\n"""\n', "brake", {"on": True})
 
 
-def test_a_changed_file_keeps_its_mode_and_a_new_one_is_closed_to_others(tmp_path: Path) -> None:
+def test_a_changed_file_keeps_its_mode_and_a_new_one_is_private(tmp_path: Path) -> None:
     old, new = tmp_path / "old.toml", tmp_path / "new" / "wslgpud.toml"
     old.touch()
     old.chmod(0o604)
@@ -200,7 +200,7 @@ def test_root_leaves_a_file_that_he_changes_to_its_owner(
         (1000, "chmod 600 {file}"),
     ],
 )
-def test_a_file_of_roots_is_closed_but_for_the_service_and_a_users_own_to_all(
+def test_the_remedy_closes_a_file_but_lets_the_service_read_it(
     uid: int, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = os.stat_result((0o100644, 0, 0, 1, uid, 0, 0, 0, 0, 0))

@@ -90,9 +90,7 @@ def test_a_check_is_part_of_the_report(changed: Copy, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Grafana's SDK needs Python 3.11")
-def test_a_rule_speaks_waits_for_its_translation_is_explained_and_reaches_prometheus(
-    changed: Copy, tmp_path: Path
-) -> None:
+def test_a_new_rule_alerts_is_explained_and_reaches_prometheus(changed: Copy, tmp_path: Path) -> None:
     changed.python("-m", "grafana.source", home=tmp_path)  # the runbook is a dashboard, to which alerts link
     changed.python("-m", "deploy.prometheus.generate", home=tmp_path)
 

@@ -30,7 +30,7 @@ MODULES = ("wslgpud", "deploy", "grafana", "tests")
 STORY_BYTES = 150_000
 
 
-def test_every_table_of_the_pages_is_generated_from_what_it_documents() -> None:
+def test_every_table_in_the_docs_is_generated_from_its_source() -> None:
     """After a change: ./tests/renew."""
     tabled = {page: tables.found((ROOT / page).read_text()) for page in tables.PAGES}
     there = {name: table for found in tabled.values() for name, table in found.items()}
@@ -41,7 +41,7 @@ def test_every_table_of_the_pages_is_generated_from_what_it_documents() -> None:
         assert re.findall(r"^\|.*", by_hand, re.MULTILINE) == [], page
 
 
-def test_the_readme_is_read_in_ten_minutes_and_starts_with_both_commands() -> None:
+def test_the_readme_is_short_and_starts_with_both_commands() -> None:
     lines = README.splitlines()
 
     assert len(lines) <= 250
@@ -69,7 +69,7 @@ def test_the_readme_in_chinese_says_the_same() -> None:
     assert _bones((ROOT / "README.zh.md").read_text()) == _bones(README)
 
 
-def test_each_claim_of_the_security_page_names_a_test_that_is_there() -> None:
+def test_each_claim_of_the_security_page_names_an_existing_test() -> None:
     page = (ROOT / "SECURITY.md").read_text()
     _, _, *rows = re.findall(r"^\|.*", page, re.MULTILINE)
     named = [re.search(r"`(tests/[\w/]+\.py)` `(test_\w+)` \|$", row) for row in rows]
@@ -101,12 +101,12 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("utc")
-def test_the_readmes_picture_of_the_live_view_is_what_monitor_draws_of_a_real_warning() -> None:
+def test_the_readmes_live_view_is_what_monitor_really_draws() -> None:
     """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py."""
     _drawn("monitor.svg", monitor_svg(json.loads((ROOT / "tests/gpu/monitor-warning.json").read_text())))
 
 
-def test_the_readmes_picture_is_what_status_prints_of_a_real_warning() -> None:
+def test_the_readmes_status_picture_is_what_status_really_prints() -> None:
     """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py."""
     _drawn("status.svg", status_svg(json.loads((ROOT / "tests/gpu/status-warning.json").read_text())))
 
@@ -162,7 +162,7 @@ def _known(words: list[str]) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_command_of_ours_that_a_page_names_exists_with_its_options(path: Path) -> None:
+def test_every_command_in_the_docs_exists_with_its_options(path: Path) -> None:
     text = path.read_text()
     lines = [m[1] for m in re.finditer(r"^(?:sudo )?(wslgpud .*?)(?:\s+#.*)?$", text, re.MULTILINE)]
     lines += [m[1] for m in re.finditer(r"`(?:sudo )?(wslgpud [^`]+)`", text)]
@@ -171,7 +171,7 @@ def test_every_command_of_ours_that_a_page_names_exists_with_its_options(path: P
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_piece_of_configuration_that_a_page_shows_can_be_used(path: Path, tmp_path: Path) -> None:
+def test_every_configuration_example_in_the_docs_is_valid(path: Path, tmp_path: Path) -> None:
     for number, block in enumerate(re.findall(r"^```toml\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)):
         file = tmp_path / f"{number}.toml"
         file.write_text(block)

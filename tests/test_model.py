@@ -50,7 +50,7 @@ def test_a_line_of_the_kernel_is_quoted_and_never_filled_in() -> None:
     assert str(Event("nvidia_xid", 1.0, "killed {victim}", fields).message) == "killed {victim}"
 
 
-def test_a_snapshot_has_what_its_sources_have_and_only_fresh_events() -> None:
+def test_a_snapshot_merges_its_sources_but_only_fresh_events() -> None:
     spec, other = gauge("made_bytes", "Made.", "n"), gauge("other_bytes", "Other.")
     process, event = ProcessSample(7, 1, "p", 10, 5), Event("oom_kill", 1.0, "")
     samples = [
@@ -70,9 +70,7 @@ def test_a_snapshot_has_what_its_sources_have_and_only_fresh_events() -> None:
     ("verdict", "complete"),
     [("passed", True), ("findings", True), ("left", False), ("skipped", False), ("failed", False)],
 )
-def test_a_stress_run_that_was_left_skipped_or_broke_down_is_not_complete(
-    verdict: StressVerdict, complete: bool
-) -> None:
+def test_an_aborted_skipped_or_broken_stress_run_is_not_complete(verdict: StressVerdict, complete: bool) -> None:
     assert StressResult(1.0, "GPU-1", 0, "card", verdict).complete is complete
 
 
@@ -90,7 +88,7 @@ def test_a_metric_is_named_by_prometheus_rules(name: str, unit: str, said: str) 
         MetricSpec(name, "gauge", unit, "Made.")  # type: ignore[arg-type]
 
 
-def test_names_that_users_choose_are_limited_by_a_label_that_the_metric_has() -> None:
+def test_names_chosen_by_users_are_limited_by_an_existing_label() -> None:
     limit = NameLimit("cgroup", "resource", 40, prefix="cgroup:")
     spec = gauge("made_bytes", "Made.", "n", "resource", names=(limit,))
 
@@ -100,7 +98,7 @@ def test_names_that_users_choose_are_limited_by_a_label_that_the_metric_has() ->
         gauge("made_bytes", "Made.", names=(limit,))
 
 
-def test_a_metric_is_found_with_and_without_its_prefix_and_suffix() -> None:
+def test_a_metric_is_found_with_or_without_prefix_and_suffix() -> None:
     made = {spec.name: spec for spec in (gauge("made_bytes", "M."), counter("kills", "K."), info("boot", "B."))}
     catalogue = Catalogue(made.values())
 

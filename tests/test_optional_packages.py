@@ -12,7 +12,7 @@ from wslgpud import optional_packages
 ROOT = Path(__file__).parent.parent
 
 
-def test_each_extra_of_the_package_has_a_remedy_and_is_offered_by_the_installer() -> None:
+def test_each_extra_has_a_remedy_and_is_offered_on_install() -> None:
     _, _, rest = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")
     declared = dict(re.findall(r'^(\w+) = \["([\w\[\]-]+)', rest.partition("\n[")[0], re.MULTILINE))
 

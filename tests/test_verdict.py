@@ -65,7 +65,7 @@ def test_a_countdown_outranks_a_danger_of_its_level_without_one():
     assert decide([stalling, SOON], []).subject == decide([SOON, stalling], []).subject == "cgroup:/train"
 
 
-def test_a_worse_incident_outranks_a_milder_forecast_and_names_its_number():
+def test_a_worse_incident_outranks_a_milder_forecast():
     growing = replace(SOON, level=Level.INFO)
     verdict = decide([growing], [standing("read_only_disk", "disk:/")])
 
@@ -83,7 +83,7 @@ def test_nothing_stays_red_for_what_is_over(rule):
     assert decide([ROOMY], [standing(rule, "ram")]).level == Level.INFO
 
 
-def test_an_incident_of_memory_that_only_waits_for_its_end_is_not_told():
+def test_a_memory_incident_that_only_waits_to_close_is_not_shown():
     assert decide([ROOMY], [standing(MEMORY, "ram", Level.EMERGENCY)]).level == Level.OK
 
 
@@ -123,7 +123,7 @@ def test_a_kill_that_no_warning_could_precede_is_told_as_well():
     assert decide([killed], [], [refused]).subject == ""
 
 
-def test_a_calm_machine_says_what_is_left_of_as_many_resources_as_a_line_has_room_for():
+def test_a_calm_verdict_lists_as_many_resources_as_fit_the_line():
     card = Forecast("gpu0", Level.OK, 5 * GIB, 16 * GIB)
     verdict = decide([ROOMY, card], [])
 
@@ -140,7 +140,7 @@ def test_a_calm_machine_says_what_is_left_of_as_many_resources_as_a_line_has_roo
     assert str(decide(cards, []).message).endswith("GPU 1 1.0 of 2.0 GiB, GPU 2 1.0 of 2.0 GiB left"), "three at most"
 
 
-def test_a_card_without_room_is_not_fine_before_anybody_knows_how_it_came_to_that():
+def test_a_full_card_is_not_fine_before_the_reason_is_known():
     verdict = decide([ROOMY, Forecast("gpu0", Level.OK, 0, 16 * GIB)], [])
 
     assert (verdict.level, verdict.subject) == (Level.INFO, "gpu0")
@@ -174,7 +174,7 @@ def test_why_memory_cannot_be_read_is_what_its_source_says():
     assert said("late", "no answer", name="gpu", seconds=10.1) == {"gpu": "no answer"}
 
 
-def test_a_card_that_has_never_been_read_is_not_passed_over_in_silence():
+def test_a_card_that_was_never_read_is_not_passed_over():
     verdict = decide([ROOMY], [], blind={"gpu": "no permission"})
 
     assert (verdict.level, verdict.subject) == (Level.INFO, "gpu")
@@ -196,7 +196,7 @@ def unread(age: float, level: Level = Level.OK) -> Forecast:
         (4.0, Level.CRITICAL, Level.CRITICAL),
     ],
 )
-def test_memory_that_is_no_longer_read_is_never_fine_and_no_longer_foretold(age, before, level):
+def test_memory_no_longer_read_is_never_fine_nor_forecast(age, before, level):
     verdict = decide([ROOMY, unread(age, before)], [])
 
     assert (verdict.level, verdict.subject, verdict.cause) == (level, "gpu0", "blind")
@@ -204,7 +204,7 @@ def test_memory_that_is_no_longer_read_is_never_fine_and_no_longer_foretold(age,
     assert "which source is silent" in str(verdict.advice)
 
 
-def test_what_is_told_of_a_blind_card_is_its_incident_and_counted_once():
+def test_a_blind_card_shows_its_incident_and_counts_once():
     opened = standing("blind", "source:gpu", Level.WARNING)
     verdict = decide([ROOMY, unread(4.0)], [opened])
 
@@ -214,14 +214,14 @@ def test_what_is_told_of_a_blind_card_is_its_incident_and_counted_once():
     assert decide([ROOMY], [opened]).level == Level.WARNING, "since a restart it has not been read at all"
 
 
-def test_a_driver_that_has_been_silent_for_minutes_speaks_for_its_cards():
+def test_a_driver_silent_for_minutes_speaks_for_its_cards():
     gone = standing("gpu_driver_gone", "gpu", Level.CRITICAL)
     verdict = decide([ROOMY, unread(200.0)], [gone, standing("blind", "source:gpu", Level.WARNING)])
 
     assert (verdict.cause, verdict.also) == ("gpu_driver_gone", 0)
 
 
-def test_without_a_daemon_nothing_is_fine_because_nobody_would_warn():
+def test_without_a_daemon_nothing_is_called_fine():
     calm, full = decide([ROOMY], []), decide([SOON], [])
 
     assert unwatched(calm).label == "unknown"
@@ -255,7 +255,7 @@ open_ones = st.lists(
 
 
 @given(forecasts, open_ones)
-def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now_and_always_says_something(seen, known):
+def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now(seen, known):
     verdict = decide(seen, known)
     worst = [f.level for f in seen]
     for one in known:
@@ -270,7 +270,7 @@ def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now_and_always_says_som
         assert "{" not in translator(language).text(verdict.message)
 
 
-def test_metrics_say_it_with_the_figures_of_the_last_change_so_that_no_scrape_makes_a_series():
+def test_verdict_metrics_keep_the_figures_of_the_last_change():
     told = VerdictMetrics()
     told.note(decide([SOON], []))
     first = list(told.readings())

@@ -66,7 +66,7 @@ def test_the_memory_that_a_bomb_takes_is_that_of_an_honest_block(tmp_path: Path)
     assert bomb < honest + 20
 
 
-def test_a_count_of_values_is_checked_before_room_is_made_for_them() -> None:
+def test_a_count_of_values_is_checked_before_memory_is_allocated() -> None:
     with pytest.raises(ValueError, match="are possible"):
         decode(b"", MAX_READ_TICKS + 1, 0)
 
@@ -130,7 +130,7 @@ HEADER = b'{"trace": 1, "interval_s": 1.0, "host": {}}\n'
 
 
 @pytest.mark.parametrize("body", [b"x" * (64 * MIB), HEADER + b" " * (64 * MIB)], ids=["first", "later"])
-def test_a_recording_of_one_endless_line_is_refused_by_its_line_and_the_limit(tmp_path: Path, body: bytes) -> None:
+def test_a_recording_with_an_endless_line_is_refused_by_number(tmp_path: Path, body: bytes) -> None:
     file = tmp_path / "bomb.jsonl.gz"
     file.write_bytes(gzip.compress(body, 9))
 

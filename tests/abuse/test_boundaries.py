@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_a_terminal_that_lacks_a_character_gets_a_question_mark_and_no_traceback() -> None:
+def test_a_character_the_terminal_lacks_becomes_a_question_mark() -> None:
     program = "from wslgpud.security import terminal; terminal.install(); print('━ ok')"
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False

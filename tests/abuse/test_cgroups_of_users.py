@@ -64,7 +64,7 @@ def shown(machine: SharedMachine) -> list[str]:
     return [found.path for found in scan(machine, TREE)]
 
 
-def test_a_hundred_full_groups_of_a_user_hide_neither_root_s_nor_another_user_s(machine):
+def test_one_users_hundred_full_groups_hide_nobody_elses(machine):
     group(machine, "/system.slice/docker-a.scope", left=40 * MIB)
     machine.add(USER, 1001)
     machine.add(OTHER, 1002)
@@ -78,7 +78,7 @@ def test_a_hundred_full_groups_of_a_user_hide_neither_root_s_nor_another_user_s(
     assert len(found) == 20
 
 
-def test_groups_given_on_to_many_users_count_as_their_first_owner_s(machine):
+def test_groups_handed_to_many_users_count_for_the_first_owner(machine):
     """A user with subordinate ids can be many."""
     machine.add(USER, 1001)
     machine.add(OTHER, 1002)
@@ -101,7 +101,7 @@ def test_root_s_many_leave_a_place_to_a_user(machine):
     assert found[:19] == [f"/system.slice/docker-{i:02}.scope" for i in range(19)]
 
 
-def test_root_s_many_leave_a_quarter_of_the_places_to_many_users_in_turn(machine):
+def test_roots_groups_leave_a_quarter_of_the_places_to_users(machine):
     for i in range(40):
         group(machine, f"/system.slice/docker-{i:02}.scope", left=i * MIB)
     for user in (USER, OTHER):
@@ -155,7 +155,7 @@ def news(engine: RuleEngine, mono: float, groups: list[str]) -> list[str]:
     return [c.resource for c in changes if c.rule == OOM_KILL and c.new > Level.OK]
 
 
-def test_a_loop_of_kills_in_one_s_own_groups_is_told_twenty_times_and_another_s_kill_all_the_same():
+def test_a_flood_of_kills_by_one_user_hides_no_other_users_kill():
     engine = RuleEngine(since_wall=0.0)
     told = []
     for second in range(100):

@@ -132,7 +132,7 @@ class TestApprise:
         [answers("200 OK", BOMB * 20, Content_Encoding="gzip"), NONSENSE["no HTTP"]],
         ids=["bomb", "no HTTP"],
     )
-    def test_nonsense_and_bombs_are_a_failure_or_a_success_and_no_traceback(self, behaviour):
+    def test_nonsense_and_bombs_from_a_server_cause_no_traceback(self, behaviour):
         with hostile(behaviour) as server:
             try:
                 AppriseChannel(webhook_url(server.place), PATIENCE_SECONDS).send(MESSAGE)
@@ -197,7 +197,7 @@ class TestApprise:
             assert sender._running is None  # no more letters
             eventually(lambda: not living_in(tmp_path), "the end of the one that hangs")
 
-    def test_ten_that_hang_at_the_same_time_hold_up_no_other_and_share_their_memory(self, tmp_path, monkeypatch):
+    def test_ten_hanging_channels_hold_up_no_other(self, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
         with hostile(ENDLESS["a dripping body"]) as bad, webhook() as good:
             url = f"{webhook_url(bad.place)}&rto=180"
@@ -215,7 +215,7 @@ class TestApprise:
             for thread in threads:
                 thread.join()
 
-    def test_a_process_that_dies_is_a_failure_at_once_and_the_next_message_has_another(self, tmp_path):
+    def test_a_dead_process_fails_at_once_and_the_next_message_works(self, tmp_path):
         sender = AppriseProcess(["/bin/false"])
         with pytest.raises(DeliveryError, match="has died"):
             sender.ask({"urls": []}, PATIENCE_SECONDS)
@@ -223,7 +223,7 @@ class TestApprise:
 
         assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
 
-    def test_a_fork_that_dies_is_a_failure_at_once_and_costs_no_other_its_answer(self, tmp_path, monkeypatch):
+    def test_a_dead_fork_fails_at_once_and_costs_no_other_its_answer(self, tmp_path, monkeypatch):
         """The kernel may end it for lack of memory."""
         monkeypatch.setenv("HOME", str(tmp_path))
         sender = AppriseProcess()
@@ -257,7 +257,7 @@ class TestApprise:
         with pytest.raises(DeliveryError, match="has died"):
             sender.ask({"urls": []}, PATIENCE_SECONDS)
 
-    def test_a_process_that_reads_nothing_is_a_failure_and_holds_up_nobody(self):
+    def test_a_process_that_reads_nothing_times_out(self):
         sender = AppriseProcess(["/bin/sleep", "600"])
         with pytest.raises(DeliveryError, match="no answer within"):
             sender.ask({"title": "x" * (2 << 20)}, 0.1)
@@ -275,7 +275,7 @@ class TestApprise:
 
         assert running[0].wait(PATIENCE_SECONDS) == 0
 
-    def test_one_that_dies_while_it_stands_by_is_not_started_again_and_again(self):
+    def test_a_process_that_dies_on_standby_is_not_restarted_forever(self):
         sender = AppriseProcess(["/bin/false"])
         sender.keep_warm(needed=True)
         assert sender._running[0].wait(PATIENCE_SECONDS) == 1
@@ -377,7 +377,7 @@ class TestText:
 
 
 @pytest.mark.slow
-def test_a_channel_that_hangs_holds_up_no_other_nor_the_end_and_gets_its_warning_later(monkeypatch):
+def test_a_hanging_channel_delays_no_other_and_is_served_later(monkeypatch):
     """The whole way: a hanging service beside a good one; then it is well again."""
     monkeypatch.setattr("wslgpud.alerts.dispatcher.BACK_OFF_SECONDS", (0.01,))
     with webhook() as good, hostile(ENDLESS["a dripping body"]) as bad:

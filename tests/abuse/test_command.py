@@ -75,7 +75,7 @@ def test_a_command_that_never_ends_is_stopped_with_its_children(script, tmp_path
 
 
 @pytest.mark.parametrize("detach", ["", "setsid "], ids=["same session", "session of its own"])
-def test_a_grandchild_that_holds_the_pipe_neither_delays_nor_fails_a_success(detach, tmp_path):
+def test_a_grandchild_holding_the_pipe_does_not_delay_a_success(detach, tmp_path):
     """This used to fail after 30 seconds and be retried: the same warning for a day."""
     note = tmp_path / "pid"
     channel(f"{detach}sleep 600 & echo $! > {note}; cat > /dev/null").send(MESSAGE)
@@ -169,7 +169,7 @@ class TestWhoCouldReplaceIt:
         assert not replaceable(tmp_path / "ours/alert")
 
     @root
-    def test_a_program_planted_in_a_folder_of_the_path_is_passed_over(self, tmp_path, monkeypatch):
+    def test_a_program_planted_in_a_folder_of_the_path_is_skipped(self, tmp_path, monkeypatch):
         """A root shell of WSL has the folders of Windows' users on its PATH, which are open to everybody."""
         executable(tmp_path / "planted/notify-send", f"#!/bin/sh\ntouch {tmp_path}/planted.ran\n")
         (tmp_path / "planted").chmod(0o777)
@@ -191,7 +191,7 @@ class TestWhoCouldReplaceIt:
 
 class TestDesktop:
     @root
-    def test_a_user_s_session_sees_a_process_with_their_rights_and_nothing_of_our_environment(self):
+    def test_a_notifier_runs_as_the_user_and_without_our_environment(self):
         """A user may trace what runs as they do, and read its environment."""
         # Not pytest's folders, which are root's alone.
         with tempfile.TemporaryDirectory() as folder:

@@ -88,7 +88,7 @@ def test_a_pipe_that_waits_there_holds_nobody_up(tmp_path: Path, name: str, writ
     assert (tmp_path / "theirs" / name).is_file()
 
 
-def test_a_draft_that_is_swapped_for_a_link_is_written_all_the_same(tmp_path: Path) -> None:
+def test_a_draft_swapped_for_a_link_is_still_written(tmp_path: Path) -> None:
     victim, target = tmp_path / "victim", tmp_path / "theirs" / "file"
     target.parent.mkdir()
     victim.write_text("root's")
@@ -101,7 +101,7 @@ def test_a_draft_that_is_swapped_for_a_link_is_written_all_the_same(tmp_path: Pa
     assert victim.read_text() == "root's"
 
 
-def test_a_folder_that_is_swapped_for_a_link_once_it_is_made_gets_no_machine(
+def test_a_folder_swapped_for_a_link_receives_no_machine(
     machine: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim, target, make = tmp_path / "victim", tmp_path / "captured", Path.mkdir

@@ -63,7 +63,7 @@ IN_PLACE_OF_TABLES = {
 
 
 @pytest.mark.parametrize("table", IN_PLACE_OF_TABLES)
-def test_what_is_not_the_table_that_we_make_is_refused_before_a_row_is_read(file: Path, table: str) -> None:
+def test_a_foreign_table_is_refused_before_a_row_is_read(file: Path, table: str) -> None:
     try:
         spoil(file, f"DROP TABLE {table}", IN_PLACE_OF_TABLES[table])
     except sqlite3.OperationalError as error:
@@ -83,7 +83,7 @@ def test_commands_of_such_a_file_end_with_one_line(file: Path) -> None:
         assert "'series' is not the table" in done.stderr
 
 
-def test_a_file_that_takes_the_place_of_the_one_we_know_is_looked_at_too(file: Path, tmp_path: Path) -> None:
+def test_a_file_that_replaces_the_known_one_is_checked_too(file: Path, tmp_path: Path) -> None:
     with Reader(str(file)) as reader:
         assert reader.series()
         hostile = tmp_path / "hostile.db"
@@ -106,7 +106,7 @@ def test_views_and_triggers_of_the_owners_own_do_no_harm(file: Path) -> None:
         assert len(reader.series()) == 1
 
 
-def test_a_connection_that_reads_can_neither_write_nor_run_code_of_the_file(file: Path) -> None:
+def test_a_reading_connection_neither_writes_nor_runs_code(file: Path) -> None:
     with Reader(str(file)) as reader, reader.connected() as connection:
         pragmas = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -193,7 +193,7 @@ def test_a_link_in_place_of_the_lock_makes_no_file_elsewhere(file: Path, tmp_pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose rights are what is to be gained")
-def test_root_compacts_the_file_of_another_with_that_users_rights(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_compacts_a_users_file_with_that_users_rights(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (file.parent, *file.parent.iterdir()):
         os.chown(path, 51234, 51234)
     file.parent.parent.chmod(0o755)

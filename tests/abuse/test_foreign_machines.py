@@ -93,7 +93,7 @@ def test_more_files_than_any_machine_has_are_not_looked_at(machine: Path, monkey
         hosts.RecordedHost(machine)
 
 
-def test_a_table_of_memory_without_memory_costs_the_checks_of_memory_alone(machine: Path) -> None:
+def test_a_bad_memory_table_costs_only_the_memory_checks(machine: Path) -> None:
     (machine / "root/proc/meminfo").write_text("")
     done = CliRunner().invoke(app, ["doctor", "--no-torch", "--all", "--host-root", str(machine)])
 
@@ -101,7 +101,7 @@ def test_a_table_of_memory_without_memory_costs_the_checks_of_memory_alone(machi
     assert "does not say how much memory there is" in done.output
 
 
-def test_without_harm_it_is_shown_and_what_it_holds_goes_into_the_archive(machine: Path) -> None:
+def test_a_harmless_one_is_shown_and_archived(machine: Path) -> None:
     for command in COMMANDS.values():
         words = [word.format(folder=machine) for word in command]
         done = CliRunner().invoke(app, [*words, "--host-root", str(machine)])

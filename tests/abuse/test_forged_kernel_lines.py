@@ -54,7 +54,7 @@ def test_the_kernel_s_own_lines_count(text, kind):
 
 @pytest.mark.parametrize("facility", [1, 3, 4, 10, 16, 23])
 @pytest.mark.parametrize(("text", "kind"), REAL.values(), ids=REAL)
-def test_a_line_that_a_program_wrote_into_the_kernel_s_log_does_not(text, kind, facility):
+def test_a_line_written_by_a_program_into_the_kernel_log_is_not(text, kind, facility):
     assert events(f"{facility << 3 | 2},100,1200000,-;{text}") == []
 
 

@@ -37,7 +37,7 @@ print("linked", succeeds(lambda: os.link(f"/proc/self/fd/{handed}", target, foll
 
 
 @needs_root
-def test_the_script_handed_over_becomes_no_file_of_roots_with_a_users_words(public: Path) -> None:
+def test_a_script_cannot_become_a_root_file_with_a_users_words(public: Path) -> None:
     """A note of root's that says whatever its reader likes would let anybody vouch for a lock."""
     script = public / "script.py"
     script.write_text(THIEF)
@@ -54,7 +54,7 @@ def test_the_script_handed_over_becomes_no_file_of_roots_with_a_users_words(publ
 
 
 @needs_root
-def test_a_package_is_handed_over_as_one_file_where_its_reader_may_not_look(public: Path) -> None:
+def test_a_package_its_reader_cannot_open_is_handed_over_whole(public: Path) -> None:
     package = public / "closed" / "job"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -132,7 +132,7 @@ class TestALease:
 
     @pytest.mark.slow
     @needs_root
-    def test_on_the_program_itself_holds_its_start_up_no_longer_than_its_deadline(
+    def test_a_lease_on_the_program_delays_start_until_the_deadline(
         self, public: Path, leased: Callable[[Path], None]
     ) -> None:
         program = public / "python3"

@@ -121,9 +121,7 @@ def place() -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_nothing_that_lies_there_is_run_and_no_link_there_or_at_home_is_followed(
-    place: Place, command: tuple[str, ...]
-) -> None:
+def test_planted_code_is_not_run_and_links_are_not_followed(place: Place, command: tuple[str, ...]) -> None:
     place.plant_code()
     place.plant_links(folders=True)
     done = place.run(str(PROGRAM), *command)
@@ -174,7 +172,7 @@ def test_the_installed_program_goes_by_no_variable_of_python(place: Place) -> No
     assert place.loot.read_text(), control.stderr
 
 
-def test_root_does_not_go_by_another_users_configuration_because_sudo_has_kept_home(place: Place) -> None:
+def test_root_refuses_another_users_configuration_under_sudo(place: Place) -> None:
     """It names a library to load."""
     file = place.home / ".config/wslgpud/wslgpud.toml"
     file.write_text(f'[sampling]\nnvml_library = "{place.theirs}/evil.so"\n')
@@ -188,7 +186,7 @@ def test_root_does_not_go_by_another_users_configuration_because_sudo_has_kept_h
     file.parent.chmod(0o755)
 
 
-def test_a_pipe_in_the_place_of_what_is_written_holds_no_command_up(place: Place) -> None:
+def test_a_pipe_in_place_of_an_output_file_blocks_no_command(place: Place) -> None:
     for name in (*WRITTEN, "monitoring/grafana/compose.yml"):
         (place.theirs / name).parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(place.theirs / name)

@@ -53,9 +53,7 @@ def test_only_its_owner_may_open_the_socket_whatever_the_umask(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("open_to_all")
-def test_a_link_put_in_its_place_meanwhile_opens_or_closes_no_other_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_swapped_in_affects_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root's daemon in a folder of a user's, who acts between any two steps."""
     victim = tmp_path / "victim"
     victim.touch(0o644)
@@ -79,7 +77,7 @@ def test_a_link_put_in_its_place_meanwhile_opens_or_closes_no_other_file(
 
 
 @pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "file"])
-def test_whatever_has_its_name_is_replaced_and_what_it_leads_to_stays_as_it_is(tmp_path: Path, kind: str) -> None:
+def test_what_has_its_name_is_replaced_but_its_target_stays(tmp_path: Path, kind: str) -> None:
     victim = tmp_path / "victim"
     path = tmp_path / "state" / "status.sock"
     path.parent.mkdir()
@@ -103,7 +101,7 @@ def test_whatever_has_its_name_is_replaced_and_what_it_leads_to_stays_as_it_is(t
         assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("mine", 0o644)
 
 
-def test_a_folder_of_its_name_costs_the_socket_and_not_the_daemon(tmp_path: Path) -> None:
+def test_a_folder_of_its_name_costs_the_socket_not_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "status.sock" / "inside").mkdir(parents=True)
 
     assert not LocalApi(tmp_path, STATUS).start()
@@ -114,7 +112,7 @@ def test_a_folder_of_its_name_costs_the_socket_and_not_the_daemon(tmp_path: Path
     [b"x" * 65536, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9000, b"", b"\0"],
     ids=["no request", "headers without end", "nothing", "no end"],
 )
-def test_a_client_that_sends_no_request_is_let_go_and_the_next_one_answered(tmp_path: Path, sent: bytes) -> None:
+def test_a_client_without_a_request_is_dropped(tmp_path: Path, sent: bytes) -> None:
     local = LocalApi(tmp_path, STATUS, timeout_seconds=0.2)
     assert local.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talker:
@@ -187,7 +185,7 @@ def false_daemon(folder: Path, text: bytes, pause_seconds: float = 0.0) -> socke
     [b" " * 65536, b"HTTP/1.0 200 -\r\n\r\n" + b"[" * 65536, b"HTTP/1.0 200 -\r\na: b\r\n" * 10000],
     ids=["blanks", "lists", "headers"],
 )
-def test_an_answer_without_end_is_read_no_further_than_a_daemon_has_to_say(
+def test_an_endless_answer_is_read_no_further_than_needed(
     tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert client.MAX_BYTES <= 64 << 20
@@ -207,7 +205,7 @@ def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(tmp_path: Path, mon
     assert "no complete answer within 1 s" in said
 
 
-def test_a_note_that_is_a_pipe_or_without_end_keeps_no_command_waiting(tmp_path: Path) -> None:
+def test_a_note_that_is_a_pipe_or_endless_blocks_no_command(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "daemon.json")
     assert list(noted([tmp_path])) == []
     (tmp_path / "daemon.json").unlink()

@@ -122,9 +122,7 @@ def calm_bytes(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 
 @pytest.mark.slow
-def test_neither_the_start_nor_four_who_ask_at_once_cost_the_memory_of_that_history(
-    state: Path, calm_bytes: int
-) -> None:
+def test_neither_start_nor_queries_load_the_history_into_memory(state: Path, calm_bytes: int) -> None:
     paths = ("incidents?lang=zh", f"incidents/{1 + ROWS_EACH * 3000}", "stress", "stress/1000007", "status")
     with daemon(state, settings={"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "5"}) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
@@ -155,7 +153,7 @@ def traced_bytes() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-def test_an_incident_that_never_ends_takes_no_more_memory_than_one_that_does() -> None:
+def test_an_endless_incident_takes_no_more_memory_than_another() -> None:
     ledger = IncidentLedger([], 0.0, START)
     tracemalloc.start()
     try:
@@ -223,9 +221,7 @@ class Down(Channel):
 
 
 @pytest.mark.slow
-def test_a_flood_for_a_channel_that_is_down_is_bounded_and_what_matters_most_goes_on_waiting(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_bounded_backlog_of_a_dead_channel_keeps_the_worst(caplog: pytest.LogCaptureFixture) -> None:
     shelf, channel = Shelf(["emergency", *["warning"] * 1000, "critical", *["info"] * 1000]), Down()
     dispatcher = Dispatcher([channel], shelf, Host().clock)
     with caplog.at_level(logging.WARNING):
@@ -244,7 +240,7 @@ def test_a_flood_for_a_channel_that_is_down_is_bounded_and_what_matters_most_goe
     assert sum("more than 500 messages are queued" in said for said in caplog.messages) == 1
 
 
-def test_only_the_last_complete_run_of_each_card_is_remembered_with_its_rows(tmp_path: Path) -> None:
+def test_only_each_cards_last_complete_run_keeps_its_rows(tmp_path: Path) -> None:
     with Store(tmp_path / "wslgpud.db", StoreSettings(), host_name="pc") as store:
         for number in range(6):
             store.record_stress(full_night(number))

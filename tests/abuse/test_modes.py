@@ -49,7 +49,7 @@ def ticked(file: Path) -> None:
         assert found[f"{file.name}.lock"] == 0o600
 
 
-def test_all_that_a_running_daemon_keeps_is_its_own_except_for_its_address(tmp_path: Path) -> None:
+def test_all_a_running_daemon_keeps_is_private_but_its_address(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: (running.state / "wslgpud.db-wal").exists() and (running.state / "daemon.json").exists(), "")
         found = modes(running.state)
@@ -73,7 +73,7 @@ def test_what_was_open_is_closed_at_the_next_start(tmp_path: Path) -> None:
     assert set(modes(folder).values()) == {0o600}
 
 
-def test_a_folder_that_is_not_for_us_alone_and_what_others_keep_in_it_stay_as_they_are(tmp_path: Path) -> None:
+def test_a_shared_folder_and_what_others_keep_in_it_stay_as_is(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir(0o777)
     (folder / "page.html").touch(0o644)
@@ -87,7 +87,7 @@ def test_a_folder_that_is_not_for_us_alone_and_what_others_keep_in_it_stay_as_th
 
 
 @needs_root
-def test_an_ordinary_users_history_is_closed_as_well_and_roots_hands_are_off_another_owners() -> None:
+def test_an_ordinary_users_history_is_private_as_well() -> None:
     with tempfile.TemporaryDirectory() as home:
         os.chown(home, ALICE, ALICE)
         folder = Path(home) / "wslgpud"
@@ -105,9 +105,7 @@ def test_an_ordinary_users_history_is_closed_as_well_and_roots_hands_are_off_ano
             assert mode(theirs) == 0o644
 
 
-def test_the_services_group_may_read_and_everybody_has_the_way_to_the_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_service_group_may_read_and_all_reach_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "var" / "wslgpud"
     monkeypatch.setattr(private_files, "SYSTEM_STATE", folder)
     ticked(folder / "wslgpud.db")
@@ -122,7 +120,7 @@ def test_the_services_group_may_read_and_everybody_has_the_way_to_the_address(
     assert private_files.folder_mode(tmp_path) == 0o750
 
 
-def test_what_commands_write_about_the_machine_is_for_whoever_ran_them(
+def test_what_commands_write_about_the_machine_is_for_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

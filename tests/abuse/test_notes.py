@@ -87,7 +87,7 @@ class Calls:
 
 
 @pytest.mark.parametrize("make", [Path.touch, os.mkfifo, a_link], ids=["empty files", "FIFOs", "links"])
-def test_a_flood_of_files_costs_nothing_once_it_is_there_and_hides_nobodys_note(
+def test_a_flood_of_files_costs_nothing_and_hides_no_note(
     host: Elsewhere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: Callable
 ) -> None:
     notes = RunNotes(host)
@@ -239,7 +239,7 @@ def test_runs_and_logs_are_not_taken_from_where_a_link_leads(state: Path, victim
     assert len(list(victim.iterdir())) == 34
 
 
-def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(state: Path, victim: Path) -> None:
+def test_a_link_in_place_of_a_file_is_replaced_not_followed(state: Path, victim: Path) -> None:
     for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME):
         (state / name).symlink_to(victim / "a.json")
     note_hung(state, Host(), 7)
@@ -252,7 +252,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(state: Path,
     assert not any(file.is_symlink() for file in state.iterdir())
 
 
-def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: Path, victim: Path) -> None:
+def test_a_folder_swapped_for_a_link_leads_nowhere(tmp_path: Path, victim: Path) -> None:
     ours = tmp_path / "ours"
     ours.mkdir()
     (ours / "a.json").write_text("ours")
@@ -301,7 +301,7 @@ def a_huge_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [a_fifo, a_huge_file, a_link, Path.mkdir])
-def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(state: Path, outcome, make: Callable) -> None:
+def test_no_state_folder_file_hangs_us_or_fills_our_memory(state: Path, outcome, make: Callable) -> None:
     for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME, "daemon.json"):
         make(state / name)
     inbox(state).mkdir()
@@ -344,7 +344,7 @@ def test_nobody_speaks_for_another_users_processes(host: Elsewhere) -> None:
     assert row.pids == (10, 11, 12)
 
 
-def test_a_note_of_another_process_or_time_or_under_another_name_does_not_count(host: Elsewhere) -> None:
+def test_a_note_of_another_process_time_or_name_does_not_count(host: Elsewhere) -> None:
     with Note(host, "guard", "make"):
         file = at(host, name_of("guard", os.getpid()))
         text = file.read_text()

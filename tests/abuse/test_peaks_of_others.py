@@ -111,7 +111,7 @@ def test_no_run_of_another_user_makes_a_warning_later(
 
 
 @KINDS
-def test_but_the_users_own_harmless_runs_do_and_criticals_near_the_end_hardly_wait(kind: str, wsl: bool) -> None:
+def test_own_harmless_runs_hardly_delay_a_critical(kind: str, wsl: bool) -> None:
     own, first = Machine(kind, wsl), quiet(Machine(kind, wsl), 0.05)
     own.rest(300)
     own.runs(VICTIM, TRAIN, 0.85)
@@ -123,9 +123,7 @@ def test_but_the_users_own_harmless_runs_do_and_criticals_near_the_end_hardly_wa
 
 @KINDS
 @pytest.mark.parametrize("rate", [0.2, 0.4, 0.7, 1.2])
-def test_no_peak_of_ones_own_delays_a_critical_by_more_than_a_tenth_of_the_time_left(
-    kind: str, wsl: bool, rate: float
-) -> None:
+def test_own_peaks_delay_a_critical_by_at_most_a_tenth(kind: str, wsl: bool, rate: float) -> None:
     """A fast growth is critical with a quarter left: it must not wait there for the last few per cent."""
     own, first = Machine(kind, wsl), quiet(Machine(kind, wsl), rate)
     own.rest(300)
@@ -137,7 +135,7 @@ def test_no_peak_of_ones_own_delays_a_critical_by_more_than_a_tenth_of_the_time_
 
 
 @pytest.mark.parametrize("kind", ["ram", "card"])
-def test_nor_do_those_of_another_program_of_the_same_user_where_the_driver_tells_programs_apart(kind: str) -> None:
+def test_peaks_of_another_program_earn_no_leniency(kind: str) -> None:
     other = Machine(kind)
     other.rest(300)
     other.runs(VICTIM, "python3 build.py", 0.85)
@@ -145,7 +143,7 @@ def test_nor_do_those_of_another_program_of_the_same_user_where_the_driver_tells
     assert other.leak(VICTIM, TRAIN, 0.05) == quiet(Machine(kind), 0.05)
 
 
-def test_a_run_whose_user_is_not_known_earns_nothing_not_even_for_its_like() -> None:
+def test_a_run_without_a_known_user_earns_nothing() -> None:
     unknown, fresh = Machine(), Machine()
     for machine in (unknown, fresh):
         machine.rest(300)
@@ -182,7 +180,7 @@ def test_a_spike_beside_a_job_that_holds_much_is_not_the_jobs() -> None:
     assert leads(attacked) == leads(calm)
 
 
-def test_a_program_that_is_pushed_out_of_the_list_of_the_biggest_has_not_ended_well() -> None:
+def test_a_program_pushed_off_the_list_has_not_ended_well() -> None:
     """A stranger's processes that share one large file look bigger than the leak."""
     big = tuple(program(100 + i, STRANGER, 23 * GIB, "x") for i in range(6))
 
@@ -198,7 +196,7 @@ def test_a_program_that_is_pushed_out_of_the_list_of_the_biggest_has_not_ended_w
 
 
 @NAMES
-def test_a_job_is_not_said_to_need_what_another_users_job_of_its_name_took(name: str) -> None:
+def test_a_job_is_not_judged_by_another_users_job_of_its_name(name: str) -> None:
     def levels(uid: int) -> set[str]:
         machine = Machine()
         machine.rest(300)
@@ -212,7 +210,7 @@ def test_a_job_is_not_said_to_need_what_another_users_job_of_its_name_took(name:
     assert ("WARNING" in levels(VICTIM)) is (name == TRAIN)  # the control
 
 
-def test_a_hundred_commands_of_a_stranger_push_out_none_of_the_users_own_nor_grow_without_bound() -> None:
+def test_a_strangers_commands_push_out_none_of_the_users_own() -> None:
     machine = Machine()
     machine.rest(300)
     machine.runs(VICTIM, TRAIN, 0.8, count=2)

@@ -145,7 +145,7 @@ def test_a_redirect_leads_nowhere(fetch, status, place):
 
 
 @client
-def test_a_server_that_sends_our_password_back_does_not_have_it_written_down(fetch):
+def test_a_password_echoed_by_a_server_is_not_logged(fetch):
     def echo(peer: Peer) -> None:
         answers("400 Bad Request", server.asked[-1])(peer)
 
@@ -171,9 +171,7 @@ def test_a_certificate_that_proves_nothing_gets_no_word_from_us(fetch, names):
         (("example.org",), False, "IP address mismatch"),
     ],
 )
-def test_a_trusted_authority_s_certificate_must_be_valid_and_of_this_name(
-    names, expired, complaint, monkeypatch, tmp_path
-):
+def test_a_trusted_certificate_must_be_valid_and_match_the_name(names, expired, complaint, monkeypatch, tmp_path):
     context, authority = certificate(*names, expired=expired)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
@@ -216,7 +214,7 @@ def test_a_page_made_to_keep_a_parser_busy_is_passed_over(page):
     assert [reading.value for reading in sample.readings] == [5]
 
 
-def test_a_million_cards_become_sixteen_and_their_names_one_short_line():
+def test_a_flood_of_cards_is_cut_to_sixteen_with_short_names():
     rows = [
         f'windows_gpu_info{{luid="0x0_{i:#x}",name="\x1b]0;owned\x07card {i} {"x" * 500}"}} 1\n'
         f'windows_gpu_adapter_memory_dedicated_bytes{{luid="0x0_{i:#x}"}} {i}\n'
@@ -241,7 +239,7 @@ def test_a_bomb_stays_packed():
         assert peak() < UNPACKED_BYTES / 10
 
 
-def test_a_collector_that_hangs_holds_up_neither_the_end_of_the_daemon_nor_another(caplog):
+def test_a_hanging_collector_delays_neither_shutdown_nor_others(caplog):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.common", reason="needs wslgpud[otlp]")
     caplog.set_level(logging.INFO)
     with hostile(ENDLESS["a dripping body"]) as server:
@@ -268,7 +266,7 @@ def test_an_unusual_server_that_is_honest_is_understood():
 
 
 @pytest.mark.parametrize("value", [f"{SECRET}\r\nX: y", f"{SECRET}\0"])
-def test_a_header_that_http_cannot_carry_is_refused_without_being_quoted(value):
+def test_a_header_http_cannot_carry_is_refused_but_not_quoted(value):
     with hostile(answers("200 OK", b"")) as server, pytest.raises(http_client.Unreachable) as caught:
         http_client.exchange(
             http_client.parsed(server.url), b"", {"X": value}, deadline_seconds=PATIENT, most_bytes=100
@@ -306,7 +304,7 @@ def test_an_address_keeps_its_password_to_itself():
 @pytest.mark.parametrize(
     "behaviour", [ENDLESS["a dripping body"], FLOODS["body"], REFUSALS["escapes"]], ids=["drip", "flood", "escapes"]
 )
-def test_whoever_takes_the_port_of_a_daemon_that_died_gets_nothing_out_of_who_asks_it(behaviour, monkeypatch, tmp_path):
+def test_an_impostor_on_a_dead_daemons_port_gains_nothing(behaviour, monkeypatch, tmp_path):
     monkeypatch.setattr(daemons, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(daemons, "SECONDS", HASTY)
     said: list[str] = []

@@ -41,7 +41,7 @@ def put(file: Path, text: str, mode: int) -> Path:
     return file
 
 
-def test_a_new_configuration_is_closed_to_others_before_it_holds_anything(
+def test_a_new_configuration_is_private_before_it_holds_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, seen, real = tmp_path / "new" / "wslgpud.toml", [], os.fdopen
@@ -87,7 +87,7 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path, target: str) -> Non
         (HARMLESS, 0o644, 0o755, False),
     ],
 )
-def test_a_configuration_with_secrets_that_everybody_can_read_is_found(
+def test_a_world_readable_configuration_with_secrets_is_found(
     public: Path, text: str, mode: int, folder_mode: int, found: bool
 ) -> None:
     file = put(public / "here" / "wslgpud.toml", text, mode)
@@ -107,7 +107,7 @@ def test_files_of_secrets_that_it_names_are_found_as_well(public: Path, key: str
     assert secret_files.exposed(load(file, {}).config, file) == []
 
 
-def test_the_daemon_says_so_in_one_line_and_the_doctor_has_the_remedy(
+def test_the_daemon_warns_in_one_line_and_the_doctor_has_a_fix(
     public: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = put(public / ".config" / "wslgpud" / "wslgpud.toml", HARMLESS, 0o644)
@@ -133,9 +133,7 @@ def test_the_daemon_says_so_in_one_line_and_the_doctor_has_the_remedy(
     assert doctor()[0] == "good"
 
 
-def test_the_services_file_holds_for_who_may_read_it_and_never_silently_not_for_the_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_service_never_silently_skips_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = put(tmp_path / "etc" / "wslgpud.toml", SECRET, 0o640)
     own = put(tmp_path / "home" / "wslgpud" / "wslgpud.toml", HARMLESS, 0o600)
     environ = {"XDG_CONFIG_HOME": str(tmp_path / "home")}

@@ -129,7 +129,7 @@ def nvml(tmp_path: Path) -> Path:
 
 @needs_root
 class TestTheStressTest:
-    def test_the_link_to_roots_own_programs_runs_as_the_user_who_made_it(self, trap: Trap, run, tmp_path) -> None:
+    def test_the_link_to_roots_programs_runs_as_its_maker(self, trap: Trap, run, tmp_path) -> None:
         """The attack: ~/.venv/bin -> /usr/bin, with pyvenv.cfg and torch of the user's own beside it."""
         trap.of_the_issue()
         give(trap.environment.parent, ALICE)
@@ -237,7 +237,7 @@ class TestTheStressTest:
         assert "can be written by" in reason
         assert trap.said() == []
 
-    def test_a_folder_like_tmp_may_lie_on_the_way_but_not_be_the_environment(self, trap: Trap, run) -> None:
+    def test_a_shared_folder_may_lie_on_the_way_to_the_environment(self, trap: Trap, run) -> None:
         trap.honest()
         give(trap.environment, ALICE)
         trap.environment.parent.chmod(0o1777)
@@ -252,9 +252,7 @@ class TestTheStressTest:
 
         assert "is not a program" in run(public / "a" / "bin" / "python3")
 
-    def test_what_is_swapped_between_the_look_and_the_start_runs_with_no_more_rights(
-        self, trap: Trap, run, monkeypatch
-    ) -> None:
+    def test_a_swap_between_check_and_start_gains_no_rights(self, trap: Trap, run, monkeypatch) -> None:
         """Alice's environment is looked at; by the time it is started it is the trap of the issue."""
         trap.honest()
         give(trap.environment.parent, ALICE)
@@ -271,7 +269,7 @@ class TestTheStressTest:
 
         assert [said["uid"] for said in trap.said()] == [[ALICE] * 3]
 
-    def test_no_swapping_while_it_is_looked_at_brings_anybody_elses_rights(self, trap: Trap) -> None:
+    def test_no_swap_during_the_check_gains_foreign_rights(self, trap: Trap) -> None:
         """Alice changes her links all the time; whatever is seen, her own uid is."""
         trap.honest()
         give(trap.environment.parent, ALICE)
@@ -300,7 +298,7 @@ class TestTheStressTest:
 
         assert seen <= {ALICE}
 
-    def test_a_python_that_the_account_cannot_read_is_refused_with_the_remedy(self, trap: Trap, run) -> None:
+    def test_a_python_unreadable_to_the_account_is_refused(self, trap: Trap, run) -> None:
         trap.honest()
         trap.environment.parent.chmod(0o700)  # as /root is
 
@@ -310,9 +308,7 @@ class TestTheStressTest:
         assert "such as /opt/torch, and name its Python as stress.python" in reason
         assert trap.said() == []
 
-    def test_the_worker_is_handed_over_from_where_its_account_cannot_look(
-        self, trap: Trap, tmp_path: Path, run
-    ) -> None:
+    def test_the_worker_comes_from_where_its_account_cannot_look(self, trap: Trap, tmp_path: Path, run) -> None:
         trap.honest()
         worker = tmp_path / "worker.py"
         worker.write_text("import torch")
@@ -324,7 +320,7 @@ class TestTheStressTest:
 
         assert len(trap.said()) == 1
 
-    def test_a_python_that_is_refused_does_not_keep_another_from_being_used(
+    def test_a_refused_python_does_not_keep_others_from_being_used(
         self, public: Path, tmp_path: Path, run, monkeypatch
     ) -> None:
         traps = []
@@ -355,7 +351,7 @@ def _as(account: Account, path: Path) -> None:
 
 @needs_root
 class TestTheDoctor:
-    def test_the_link_to_roots_own_programs_is_asked_as_the_user_who_made_it(self, trap: Trap, tmp_path) -> None:
+    def test_the_link_to_roots_programs_is_asked_as_its_maker(self, trap: Trap, tmp_path) -> None:
         trap.of_the_issue()
         give(trap.environment.parent, ALICE)
         remember(tmp_path, trap.trained(ALICE))
@@ -379,7 +375,7 @@ class TestTheDoctor:
         assert trap.said()
         assert {uid for said in trap.said() for uid in said["uid"]} == {ALICE}
 
-    def test_what_others_can_write_is_not_asked_and_the_doctor_says_why(self, trap: Trap, tmp_path) -> None:
+    def test_the_doctor_asks_nothing_that_others_can_write(self, trap: Trap, tmp_path) -> None:
         trap.honest()
         trap.bin.chmod(0o777)
 
@@ -471,7 +467,7 @@ def test_programs_are_started_in_known_places_only() -> None:
     assert STARTS.keys() - found == set()
 
 
-def test_a_picture_does_not_go_by_the_settings_of_the_folder_in_which_it_is_drawn(tmp_path: Path) -> None:
+def test_a_picture_ignores_settings_of_the_current_folder(tmp_path: Path) -> None:
     """A matplotlibrc there could have root run TeX on somebody's text."""
     pytest.importorskip("matplotlib")
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.facecolor: red\n")

@@ -68,7 +68,7 @@ def test_an_answer_of_another_shape_says_nothing(answer):
     assert labelled(facts.adapters) == []
 
 
-def test_a_card_of_windows_has_a_short_name_that_no_terminal_obeys():
+def test_a_windows_card_has_a_short_name_no_terminal_obeys():
     rows = [{"Name": f"luid_0x0_{i:#x}_phys_0", "DedicatedUsage": 1} for i in range(1, 200)]
     names = [{"Luid": i, "Name": f"\x1b]0;owned\x07{'x' * 300}"} for i in range(1, 200)]
     found = labelled(from_probe({"gpu": rows, "adapters": names}).adapters)

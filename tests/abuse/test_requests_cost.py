@@ -90,9 +90,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
-def test_questions_made_to_harm_cost_little_time_and_leave_nothing_behind(
-    running: Running, hostile: Callable[[int], str]
-) -> None:
+def test_hostile_requests_cost_little_time_and_leave_no_trace(running: Running, hostile: Callable[[int], str]) -> None:
     before = cpu_seconds(running)
     asked(running, lambda _: "/api/v1/latest?match=*", 60)
     between, held = cpu_seconds(running), pss_bytes(running)
@@ -111,13 +109,13 @@ def test_hundreds_of_patterns_are_not_kept(running: Running) -> None:
     assert pss_bytes(running) - held < KEPT_BYTES
 
 
-def test_a_pattern_that_would_be_tried_in_more_ways_than_there_are_atoms_is_decided_at_once() -> None:
+def test_a_pattern_with_endless_backtracking_is_decided_at_once() -> None:
     assert not shell_pattern("*a" * 127 + "b")("a" * 100_000)
     assert shell_pattern("*a" * 127 + "b")("a" * 100_000 + "b")
 
 
 @pytest.mark.parametrize("path", ["latest", "series"])
-def test_a_pattern_longer_than_any_name_is_refused_with_the_length_it_may_have(stage: Stage, path: str) -> None:
+def test_a_pattern_longer_than_any_name_is_refused(stage: Stage, path: str) -> None:
     remember(stage, (5, 1))
     status, _, problem = ask(stage, path, match="*" * 257)
 
@@ -127,15 +125,13 @@ def test_a_pattern_longer_than_any_name_is_refused_with_the_length_it_may_have(s
 
 
 @pytest.mark.parametrize("step", [2_591_999, 86_401, 7 * 86_400 + 60, 61])
-def test_a_step_that_would_take_all_samples_there_are_for_a_few_points_is_refused(step: int) -> None:
+def test_a_step_that_reads_all_samples_for_few_points_is_refused(step: int) -> None:
     with pytest.raises(Problem, match=r"leave step out, or ask for \d+ s"):
         api_history.check_size(4000 * step, step, 1)
     api_history.check_size(60 * 60, step, 1)
 
 
-def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_not_wait_for_them(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_few_of_the_largest_answers_are_made_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     now, most, release = [], [], threading.Event()
 
     def slow(*_: object, **_asked: object) -> list[object]:
@@ -159,9 +155,7 @@ def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_no
     assert max(most) == HEAVY_THREADS
 
 
-def test_answers_that_take_too_long_hold_up_their_own_kind_alone_and_those_in_the_queue_are_never_begun(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_take_too_long_hold_up_only_their_own_kind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, release = [], threading.Event()
 
     def hanging(*_: object, **_asked: object) -> list[object]:

@@ -93,7 +93,7 @@ def rows(file: Path, metric: str = "program_%", labels: str = "%") -> int:
         return int(database.execute(query, (metric, labels)).fetchone()[0])
 
 
-def test_processes_that_rename_themselves_make_no_more_series_than_an_hour_has_places(tmp_path: Path) -> None:
+def test_renaming_processes_cannot_exceed_the_hourly_limit(tmp_path: Path) -> None:
     # programs of other users, such as those of a test beside this one, take places over: only our own names count
     file, watch, mine, exposed = tmp_path / "wslgpud.db", Watch(), f"-{os.getpid() % 100_000}", set()
     with pretenders(10) as some, Store(file, host_name="pc") as store:
@@ -113,7 +113,7 @@ def test_processes_that_rename_themselves_make_no_more_series_than_an_hour_has_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
-def test_renaming_does_not_push_the_training_of_another_user_into_other() -> None:
+def test_renaming_cannot_push_another_users_training_into_other() -> None:
     watch = Watch()
     with pretenders(10, uid=51234) as hostile, pretenders(1, uid=51235) as victim:
         victim[0].rename("idle-gcc")
@@ -137,7 +137,7 @@ def test_a_name_has_its_place_for_an_hour_and_then_makes_room() -> None:
     assert places.refused("ad", lambda _: (), 3600) == set()
 
 
-def test_two_users_come_to_equal_shares_and_names_do_not_take_turns() -> None:
+def test_two_users_get_equal_shares_and_names_do_not_alternate() -> None:
     places, owned = NameSlots(8), lambda name: (name[0],)
     places.refused([f"a{n}" for n in range(20)], owned, 0)
 
@@ -163,7 +163,7 @@ def test_uids_of_a_user_namespace_count_as_the_user_who_made_it() -> None:
     assert "training" in programs(tick(1, [*many, mine]))
 
 
-def test_cgroups_made_without_end_are_left_out_rather_than_added_up() -> None:
+def test_endless_cgroups_are_left_out_rather_than_added_up() -> None:
     """A sum of limits would be a resource that nobody has, and that is always about to run out."""
     limiter, seen = CardinalityLimiter(), set()
     for number in range(5 * CGROUP_NAMES.an_hour):
@@ -196,9 +196,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "PASS_SECONDS", 0.0)
 
 
-def test_series_go_when_nothing_is_kept_of_them_and_names_when_too_many_were_not_seen_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_series_without_data_and_long_unseen_names_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settled(monkeypatch)
     file, clock = tmp_path / "wslgpud.db", FakeClock(T0)
     keep = StoreSettings(raw_days=1, minute_days=2, hour_days=4)
@@ -279,7 +277,7 @@ def asked(running: Running) -> float:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_series_cost_neither_the_start_nor_eight_requests_any_memory(tmp_path: Path) -> None:
+def test_a_hundred_thousand_series_cost_no_extra_memory(tmp_path: Path) -> None:
     taken = {}
     for kind in ("empty", "crowded"):
         if kind == "crowded":

@@ -68,7 +68,7 @@ def values(target: str) -> list[object]:
         return [point.value for point in reader.latest().values()]
 
 
-def test_two_machines_of_the_same_name_write_at_once_and_see_only_their_own(shared: dict[str, str]) -> None:
+def test_machines_of_the_same_name_see_only_their_own_samples(shared: dict[str, str]) -> None:
     with Store(shared["box_a"], host_name="pc") as a, Store(shared["box_b"], host_name="pc") as b:
         for store, value in ((a, 1), (b, 2)):
             store.append(snapshot(T0, {(BYTES, "free"): value}))
@@ -103,7 +103,7 @@ def test_one_machine_can_touch_nothing_of_another(shared: dict[str, str], run: R
     assert values(shared["box_a"]) == [1]
 
 
-def test_what_a_stranger_puts_into_a_common_schema_is_never_called(shared: dict[str, str], run: Run) -> None:
+def test_functions_planted_in_a_shared_schema_are_never_called(shared: dict[str, str], run: Run) -> None:
     """PostgreSQL before 15 lets everybody create in ``public``, which is on everybody's path."""
     run("GRANT ALL ON SCHEMA public TO PUBLIC")
     trap = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped as %', current_user; END $$"
@@ -137,7 +137,7 @@ def test_grafana_reads_both_and_writes_neither(shared: dict[str, str], run: Run)
                 run(attack, "grafana", box=box)
 
 
-def test_documents_that_make_no_sense_keep_no_daemon_from_its_start(server_target: str, run: Run) -> None:
+def test_nonsense_documents_do_not_keep_a_daemon_from_starting(server_target: str, run: Run) -> None:
     """In a schema that several may write to there is no protection, but nothing breaks either."""
     one_tick(server_target, "a", 1)
     deep = "[" * 100_000
@@ -156,7 +156,7 @@ def test_documents_that_make_no_sense_keep_no_daemon_from_its_start(server_targe
         assert store.reader.events(-1, 1) == []
 
 
-def test_a_daemon_neither_reads_nor_deletes_the_rows_of_another_machine(server_target: str, run: Run) -> None:
+def test_a_daemon_never_touches_the_rows_of_another_machine(server_target: str, run: Run) -> None:
     one_tick(server_target, "a", 1)
     one_tick(server_target, "b", 2)
     run("INSERT INTO rollup_minute VALUES (0, 65537, 1, 0, '[1,1,0,0,0]')")
@@ -168,7 +168,7 @@ def test_a_daemon_neither_reads_nor_deletes_the_rows_of_another_machine(server_t
     assert run("SELECT count(*) FROM outbox") == [(2,)]
 
 
-def test_a_series_that_another_machine_has_put_under_our_name_is_not_written_into(server_target: str, run: Run) -> None:
+def test_a_series_forged_under_our_name_is_never_written_to(server_target: str, run: Run) -> None:
     with Store(server_target, host_name="a"):
         pass
     run("INSERT INTO host VALUES (1, 'b', 0, NULL)")
@@ -180,7 +180,7 @@ def test_a_series_that_another_machine_has_put_under_our_name_is_not_written_int
     assert "65540" not in str(row[0])
 
 
-def test_a_lock_that_another_role_holds_delays_the_copy_and_not_the_watching(
+def test_a_foreign_lock_delays_the_copy_but_not_the_monitoring(
     shared: dict[str, str], run: Run, tmp_path: Path
 ) -> None:
     (ours,) = run("SELECT oid::int FROM pg_namespace WHERE nspname = 'box_a'", "box_b")[0]
@@ -226,7 +226,7 @@ NEVER: dict[str, Callable[[Peer], None]] = {
 
 
 @pytest.mark.parametrize("never", NEVER.values(), ids=NEVER)
-def test_a_server_that_never_answers_a_statement_is_told_and_holds_up_nobody(
+def test_an_unresponsive_server_is_reported_and_blocks_nobody(
     never: Callable[[Peer], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def behave(peer: Peer) -> None:

@@ -124,7 +124,7 @@ def _sleeper() -> int:
     return pid
 
 
-def test_a_run_is_left_alone_for_as_long_as_it_may_take_and_no_longer(host: Elsewhere) -> None:
+def test_a_stress_run_silences_its_card_only_as_long_as_allowed(host: Elsewhere) -> None:
     tests = CardsUnderTest(host, SETTINGS, RunNotes(host))
     with another(run(host)):
         quiet = []
@@ -141,7 +141,7 @@ def test_a_run_is_left_alone_for_as_long_as_it_may_take_and_no_longer(host: Else
     assert tests.held == []
 
 
-def test_its_memory_may_take_a_while_to_come_back_after_the_worker_has_ended(host: Elsewhere) -> None:
+def test_memory_may_return_a_while_after_the_worker_has_ended(host: Elsewhere) -> None:
     tests = CardsUnderTest(host, SETTINGS, RunNotes(host))
     stop = host.path("/dev/shm") + "/stop"
 
@@ -197,7 +197,7 @@ def test_who_only_looks_like_a_run_is_not_left_alone(host: Elsewhere, claim: dic
 
 
 @needs_root
-def test_only_root_the_daemons_user_and_the_members_of_its_group_may_test_a_card(host: Elsewhere) -> None:
+def test_only_root_or_the_daemons_user_or_group_may_test_a_card(host: Elsewhere) -> None:
     def quiet(trust: Trust, groups: tuple[int, ...] = ()) -> bool:
         tests = CardsUnderTest(host, SETTINGS, RunNotes(host, trust))
         with another(run(host), NOBODY, groups):
@@ -296,7 +296,7 @@ def ramp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ramp]:
     GpuLock(number).path.unlink(missing_ok=True)
 
 
-def test_a_lock_held_without_s_silences_nothing_and_is_complained_of_once(ramp: Ramp, caplog) -> None:
+def test_a_lock_held_by_another_program_silences_nothing(ramp: Ramp, caplog) -> None:
     path = GpuLock(ramp.number).path
     training = subprocess.Popen(
         ["flock", path, "sh", "-c", "echo on; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -324,7 +324,7 @@ def test_the_same_without_any_lock(ramp: Ramp) -> None:
     assert ramp.state.locks == []
 
 
-def test_a_lock_alone_is_complained_of_once_a_run_would_have_written_its_note(host: Elsewhere) -> None:
+def test_a_lock_without_a_note_is_reported_after_a_short_grace(host: Elsewhere) -> None:
     tests, complaints = CardsUnderTest(host, SETTINGS, RunNotes(host)), []
     with another(run(host, noted=None)):
         for seconds in (0.0, 2.75, 0.25, 1.0):
@@ -335,7 +335,7 @@ def test_a_lock_alone_is_complained_of_once_a_run_would_have_written_its_note(ho
     assert complaints == [0, 0, 1, 1]
 
 
-def test_who_takes_the_lock_again_and_again_is_logged_once_a_minute(host: Elsewhere, caplog) -> None:
+def test_taking_the_lock_over_and_over_is_logged_once_a_minute(host: Elsewhere, caplog) -> None:
     tests, logged = CardsUnderTest(host, SETTINGS, RunNotes(host)), []
     for _ in range(14):
         with another(run(host, noted=None)):
@@ -403,7 +403,7 @@ def test_a_real_run_is_seen_by_a_daemon_that_can_write_nowhere(runner: Runner, m
     assert tests.untested(full, notes.read()) is full
 
 
-def test_the_locks_of_the_machine_are_read_rarely_while_nothing_is_tested(host: Elsewhere, monkeypatch) -> None:
+def test_locks_are_read_rarely_while_no_card_is_being_tested(host: Elsewhere, monkeypatch) -> None:
     GpuLock(0, host.path("/run/lock")).path.touch()
     tests, full, read = CardsUnderTest(host, SETTINGS, RunNotes(host)), Observation(1.0, gpus=(gpu(),)), []
     monkeypatch.setattr(cards_under_test, "locks", lambda _: read.append(host.clock.now) or "")
@@ -461,7 +461,7 @@ def a_socket(path: Path) -> None:
         (a_socket, "a socket"),
     ],
 )
-def test_what_is_no_lock_file_neither_hangs_a_run_nor_leads_it_elsewhere(
+def test_a_fake_lock_file_neither_hangs_nor_misleads_a_run(
     runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Callable[[Path], None], what: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -488,7 +488,7 @@ def test_another_users_lock_file_serves_as_well(runner: Runner) -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("torch")  # whose tests take this card, too
-def test_the_whole_daemon_warns_of_a_locked_card_and_shows_by_whom(tmp_path: Path, built_library: Path) -> None:
+def test_the_daemon_warns_of_a_locked_card_and_names_the_holder(tmp_path: Path, built_library: Path) -> None:
     library = tmp_path / "libnvidia-ml.so.1"
     library.write_bytes(built_library.read_bytes())
     facts = library.with_name(f"{library.name}.settings")

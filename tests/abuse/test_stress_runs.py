@@ -129,7 +129,7 @@ FLOODS = {
 class TestWhatAWorkerSays:
     @settings(max_examples=40)
     @given(st.lists(HEARD, max_size=12))
-    def test_whatever_passes_the_check_makes_a_result_that_can_be_kept_and_shown(self, lines) -> None:
+    def test_lines_that_pass_the_check_give_a_result_fit_to_keep(self, lines) -> None:
         """Every line is validated once, so that later code can trust it."""
         heard = [line for line in json.loads(json.dumps(lines)) if accepted(line)]
         pace = WorkerPace(1.0, 1.0, 0.0)
@@ -177,7 +177,7 @@ class TestWhatAWorkerSays:
         assert grown_kib < 150 << 10
 
     @pytest.mark.parametrize("left", ["", "os.setsid(); "], ids=["in its group", "in a session of its own"])
-    def test_what_the_worker_leaves_behind_with_its_pipes_neither_delays_nor_fails_its_run(self, left: str) -> None:
+    def test_a_worker_leaving_processes_behind_does_not_fail_its_run(self, left: str) -> None:
         """Until it had been silent for too long, though the worker had come to its end."""
         script = (
             'import os, sys, time\nsys.stdin.readline()\nprint(\'{"event": "begin"}\', flush=True)\n'
@@ -292,9 +292,7 @@ class TestTheFolderOfTheServicesAccount:
         with pytest.raises((OSError, ValueError)):
             asker._answer()
 
-    def test_no_note_of_a_hung_worker_is_read_from_or_written_to_what_is_no_file(
-        self, tmp_path: Path, planted: Any
-    ) -> None:
+    def test_a_hung_worker_note_is_kept_only_in_a_plain_file(self, tmp_path: Path, planted: Any) -> None:
         target = planted(tmp_path / "stress-hung.json")
         before = target.read_text()
 
@@ -322,7 +320,7 @@ class TestTheFolderOfTheServicesAccount:
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
     @needs_root
-    def test_root_leaves_its_run_for_the_service_instead_of_writing_the_services_database(self, tmp_path: Path) -> None:
+    def test_root_leaves_the_services_database_to_the_service(self, tmp_path: Path) -> None:
         from wslgpud.cli.stress import _keep
         from wslgpud.config import Config
 
@@ -361,7 +359,7 @@ def process_of(host: Host, pid: int, uid: int, files: int) -> None:
     (folder / "cmdline").write_text("")
 
 
-def test_a_users_millions_of_open_files_hide_no_others_program_and_cost_a_bounded_time(
+def test_one_users_millions_of_open_files_hide_no_other_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times per second a run checks for others that want the card; two million took it 15 s each time."""

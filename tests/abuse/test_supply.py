@@ -257,7 +257,7 @@ def made(clone: Clone) -> Clone:
 
 
 @pytest.mark.slow
-def test_a_release_is_made_of_what_is_locked_and_nothing_else_is_asked_for(made: Clone) -> None:
+def test_a_release_contains_and_requests_only_locked_packages(made: Clone) -> None:
     asked = {path.split("/")[2] for path in made.index.asked if path.startswith("/simple/")}
     packages = next(made.release.glob("lib/python3*/site-packages"))
     installed = {path.name for path in packages.glob("*.dist-info") if not path.name.startswith(("pip-", "set"))}

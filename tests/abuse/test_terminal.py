@@ -167,7 +167,7 @@ def test_none_is_drawn_by_the_live_view_either(shown: dict[str, tuple[int, str]]
     assert not [escape for escape in ("\x1b]0;", "\x1b]52;", "\x1b[8m") if escape in text]
 
 
-def test_a_usage_error_cannot_hide_in_a_stream_that_click_opens_anew() -> None:
+def test_a_usage_error_cannot_hide_in_a_stream_click_reopens() -> None:
     beneath = io.TextIOWrapper(io.BytesIO(), encoding="ascii")  # which Click would open anew as UTF-8
     stream = terminal.Boundary(beneath)
 
@@ -252,7 +252,7 @@ def test_whatever_is_forbidden_is_replaced_and_nothing_else(kept: str) -> None:
     assert all(printable(f"a{c}b", kept) == "a\ufffdb" for c in forbidden)
 
 
-def test_markup_in_a_string_is_text_for_the_console_of_every_command() -> None:
+def test_markup_in_a_string_is_plain_text_on_every_console() -> None:
     paper = io.StringIO()
     console = Console(file=paper, width=80, force_terminal=True, color_system="truecolor")
     table = Table("[red]heading", box=None)

@@ -167,7 +167,7 @@ def test_a_path_means_itself_and_nothing_else(running: Running, path: bytes) -> 
 
 
 @pytest.mark.parametrize("path", [b"/api/v1/incidents/%0d%0aX-Own:%20evil", b"/%0d%0aevil%1b]0;evil%07", b"/%9b31m"])
-def test_line_ends_and_escapes_in_a_path_reach_neither_the_head_nor_the_log(running: Running, path: bytes) -> None:
+def test_line_breaks_and_escapes_in_a_path_are_never_echoed(running: Running, path: bytes) -> None:
     answer = said(running, get(path))
 
     assert statuses(answer)[0] in {400, 404}
@@ -231,7 +231,7 @@ def test_only_get_and_head_of_http_1_are_understood(running: Running, line: byte
     ],
     ids=lambda query: query[:30],
 )
-def test_figures_that_are_none_and_words_of_sql_are_one_line_of_refusal(running: Running, query: str) -> None:
+def test_invalid_numbers_and_sql_in_a_query_are_refused(running: Running, query: str) -> None:
     given = query if "series" in query else f"series=wslgpud_memory_available_bytes&{query}"
     answer = said(running, get(f"/api/v1/range?{given}".encode()))
 
@@ -287,7 +287,7 @@ LINK = (b"Sec-Fetch-Site: cross-site", b"Sec-Fetch-Mode: navigate", b"Sec-Fetch-
         (b"/metrics", (), 200),
     ],
 )
-def test_links_to_pages_the_page_itself_and_programs_are_answered(
+def test_links_to_pages_and_the_page_itself_are_answered(
     running: Running, path: bytes, headers: tuple[bytes, ...], status: int
 ) -> None:
     assert statuses(said(running, get(path, *headers)))[0] == status

@@ -81,7 +81,7 @@ def test_less_of_a_guard_is_told_from_another_guard(folder: Path, old: str, new:
     ["", "# nothing\n", "{}\n", TLS, TLS + "basic_auth_users:\n", TLS + "basic_auth_users: {}\n"],
     ids=["emptied", "a comment", "no keys", "cut short", "no users", "no users either"],
 )
-def test_a_guarded_server_of_the_world_stays_guarded_whatever_its_file_becomes(
+def test_a_public_server_stays_guarded_whatever_its_file_becomes(
     serve, folder: Path, trusting: ssl.SSLContext, caplog: pytest.LogCaptureFixture, after: str
 ) -> None:
     put(folder / "web.yml", TLS + USERS)
@@ -140,7 +140,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
     ids=lambda text: text[:12],
 )
-def test_bombs_and_garbage_of_yaml_are_one_line_and_the_server_goes_on(serve, folder: Path, text: str) -> None:
+def test_yaml_bombs_are_one_line_and_the_server_goes_on(serve, folder: Path, text: str) -> None:
     put(folder / "web.yml", USERS)
     running = serve(config.Server(port=0, web_config_file=str(folder / "web.yml")))
     put(folder / "web.yml", text)

@@ -92,7 +92,7 @@ def test_a_file_without_end_is_named(tmp_path):
 
 
 @spoiled
-def test_notes_of_the_daemon_s_own_that_somebody_has_replaced_are_passed_over(spoil, complaint, tmp_path):
+def test_daemon_notes_replaced_by_somebody_are_ignored(spoil, complaint, tmp_path):
     said: list[str] = []
     spoil(tmp_path / "held.json")
     spoil(tmp_path / "alerts.json")
@@ -125,7 +125,7 @@ class TestWriting:
         assert not kept.is_symlink()
 
     @root
-    def test_root_writes_through_no_link_of_another_user_into_a_folder_that_is_not_theirs(self, tmp_path):
+    def test_root_writes_through_no_link_into_a_foreign_folder(self, tmp_path):
         theirs, etc = tmp_path / "Users/me", tmp_path / "etc"
         theirs.mkdir(parents=True)
         etc.mkdir()
@@ -153,7 +153,7 @@ class TestWriting:
 
         assert (theirs / "wslconfig").read_text() == "[wsl2]\nswap=0\n"
 
-    def test_a_hundred_backups_of_one_second_are_an_error_and_the_file_is_as_it_was(self, tmp_path):
+    def test_too_many_backups_in_a_second_leave_the_file_untouched(self, tmp_path):
         file = tmp_path / ".wslconfig"
         file.write_text("[wsl2]\n")
         for i in ("", *(f"-{i}" for i in range(1, 100))):

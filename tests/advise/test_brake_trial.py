@@ -49,7 +49,7 @@ def test_a_leak_would_have_been_paused_before_it_was_over(leak: Reader) -> None:
     assert str(found["outcome"]).startswith("over after")
 
 
-def test_only_critical_incidents_of_the_time_and_of_the_resources_in_question_are_tried(leak: Reader) -> None:
+def test_only_critical_incidents_in_the_asked_scope_are_tried(leak: Reader) -> None:
     opened = next(row.wall for _, row in leak.changes(0.0))
     paused = datetime.fromisoformat(tried(leak)[0]["at"]).timestamp()
 

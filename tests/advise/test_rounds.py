@@ -21,7 +21,7 @@ def found(*states: str) -> list[dict[str, Any]]:
     return [{"state": state} for state in states]
 
 
-def test_findings_are_counted_by_state_and_absent_before_the_first_round():
+def test_findings_are_counted_by_state_after_the_first_round():
     rounds = Checkups(lambda: found("problem", "good", "good"), SystemClock(), 0.0)
     assert numbers(rounds) == {}
 
@@ -52,7 +52,7 @@ def test_a_doctor_who_fails_takes_his_word_back_and_comes_again():
     assert (counts[1]["note"], counts[3]["problem"]) == (1, 1)
 
 
-def test_a_request_gets_findings_of_five_minutes_at_most_and_a_doctor_who_failed_rests_for_thirty_seconds():
+def test_findings_in_an_answer_are_at_most_five_minutes_old():
     clock = SteppingClock()
     answers: list[list[dict[str, Any]] | Exception] = [found("good"), RuntimeError("fell"), found("note")]
 

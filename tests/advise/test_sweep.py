@@ -74,7 +74,7 @@ def test_each_value_is_measured():
     assert 90 * MIB < found[1]["ram_bytes"] - found[0]["ram_bytes"] < 110 * MIB
 
 
-def test_who_is_interrupted_tries_no_further_value_though_the_command_ends_well(tmp_path):
+def test_an_interrupted_sweep_tries_no_further_value(tmp_path):
     saves = f"trap 'exit 0' TERM; echo >{tmp_path}/{{}}; while :; do sleep 0.1; done"
     with subprocess.Popen(
         [*SWEEP, "--json", saves, "1", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -87,7 +87,7 @@ def test_who_is_interrupted_tries_no_further_value_though_the_command_ends_well(
     assert document["end"] == "interrupted at 1"
 
 
-def test_a_command_that_has_no_place_for_the_value_is_refused_with_one_that_has():
+def test_a_command_without_a_placeholder_is_refused_with_a_hint():
     done = run("python train.py --batch", "1", "2")
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -131,7 +131,7 @@ def test_it_is_drawn_where_the_user_wants_a_picture(tmp_path, name, magic):
     assert (tmp_path / name).read_bytes().startswith(magic)
 
 
-def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path):
+def test_a_plot_of_an_unknown_kind_is_refused_naming_known_ones(tmp_path):
     done = run("--plot", str(tmp_path / "took.gif"), "echo {}", "1")
 
     assert done.returncode == 2
@@ -195,7 +195,7 @@ def test_the_vram_of_a_value_is_its_peak_beyond_the_use_before(monkeypatch, star
     assert interrupted
 
 
-def test_of_a_long_log_only_the_end_is_read_and_of_that_the_last_five_lines():
+def test_of_a_long_log_only_the_last_five_lines_are_shown():
     log = io.BytesIO(b"first\n" * 10_000 + b"1\n2\n3\n4\nthe last \xff one")
 
     assert _tail(log).splitlines() == ["  1", "  2", "  3", "  4", "  the last \N{REPLACEMENT CHARACTER} one"]

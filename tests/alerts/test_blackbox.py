@@ -45,7 +45,7 @@ def test_the_limit_of_tcp_is_not_that_of_the_machine() -> None:
     assert kernel_lines(Journal(TCP, KILL), "boot") == [KILL]
 
 
-def test_of_all_who_grew_before_the_end_the_one_who_grew_most_is_named() -> None:
+def test_the_program_that_grew_most_before_the_end_is_named() -> None:
     gib = 1 << 30
     grew = [("train.py", 42, 1, 30), ("cc1plus", 43, 1, 9), ("bash", 44, 1, 1)]
     points = [
@@ -69,7 +69,7 @@ def ended(*, machine: bool, before: tuple[Incident, ...] = (), host: Host | None
     return row, kept.events[0].fields
 
 
-def test_the_end_of_a_machine_and_that_of_the_daemon_alone_are_told_apart() -> None:
+def test_a_machine_crash_is_told_apart_from_a_daemon_crash() -> None:
     row, fields = ended(machine=True, host=Journal(KILL))
     assert (row.resource, row.old, row.new) == ("machine", Level.OK, Level.WARNING)
     assert row.facts == {"ended_wall": START + 5000, "last_wall": START + 5000, "trouble": (KILL,)}
@@ -81,7 +81,7 @@ def test_the_end_of_a_machine_and_that_of_the_daemon_alone_are_told_apart() -> N
     assert fields["kernel"] == ""
 
 
-def test_the_trouble_before_an_end_are_open_warnings_the_last_fatal_line_and_the_last_dump(tmp_path: Path) -> None:
+def test_trouble_before_an_end_is_warnings_fatal_line_and_dump(tmp_path: Path) -> None:
     folder = tmp_path / "mnt/c/Users/me/AppData/Local/Temp/wsl-crashes"
     folder.mkdir(parents=True)
     for name, second in (("old.dmp", 4939), ("panic.txt", 4940)):

@@ -97,7 +97,7 @@ def test_what_an_earlier_run_left_is_sent_and_then_what_comes() -> None:
     assert channel.took == ["old", "new"]
 
 
-def test_a_channel_that_is_down_keeps_its_order_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_that_was_down_gets_every_message_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wslgpud.alerts.dispatcher.BACK_OFF_SECONDS", (0.01,))
     outbox, channel = Outbox(), Flaky(3)
     for number in range(5):
@@ -120,7 +120,7 @@ class HandClock(SystemClock):
         return self.now
 
 
-def test_tries_grow_apart_up_to_five_minutes_and_begin_anew_after_a_success() -> None:
+def test_retries_back_off_to_five_minutes_and_reset_on_success() -> None:
     outbox, channel, clock = Outbox(), Flaky(7), HandClock()
     outbox.put(1, "RAM full")
     (worker,) = Dispatcher([channel], outbox, clock)._workers
@@ -138,7 +138,7 @@ def test_tries_grow_apart_up_to_five_minutes_and_begin_anew_after_a_success() ->
     assert worker._step() == 1.0
 
 
-def test_a_message_a_day_old_or_refused_for_good_is_given_up_with_its_reason() -> None:
+def test_a_day_old_or_refused_message_is_given_up_with_a_reason() -> None:
     outbox, channel = Outbox(), Flaky(1, permanent=True)
     outbox.put(1, "yesterday", wall=1.0)
     outbox.put(2, "refused")

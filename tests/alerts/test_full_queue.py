@@ -64,7 +64,7 @@ class Renewed(Flaky):
             raise DeliveryError("down")
 
 
-def test_of_more_than_500_messages_the_least_important_are_given_up_oldest_first() -> None:
+def test_beyond_500_messages_the_least_important_are_dropped() -> None:
     queue = Queue("critical", *["warning"] * 499)
     dispatcher = Dispatcher([Flaky(1)], queue, Clock())
     dispatcher._workers[0]._step()
@@ -77,7 +77,7 @@ def test_of_more_than_500_messages_the_least_important_are_given_up_oldest_first
     assert dispatcher.counts["flaky", "dropped"] == 2
 
 
-def test_a_flood_of_messages_is_logged_once_until_half_of_the_queue_is_free(caplog) -> None:
+def test_a_flood_is_logged_once_until_the_queue_is_half_free(caplog) -> None:
     queue = Queue()
     (worker,) = Dispatcher([Flaky(1)], queue, Clock())._workers
     logged = []
@@ -91,7 +91,7 @@ def test_a_flood_of_messages_is_logged_once_until_half_of_the_queue_is_free(capl
 
 
 @pytest.mark.parametrize(("hours", "given_up"), [(2.0, {}), (2.001, {1: "older than 2 h"})])
-def test_a_message_is_given_up_once_it_is_older_than_expire_hours(hours: float, given_up: dict[int, str]) -> None:
+def test_a_message_older_than_expire_hours_is_dropped(hours: float, given_up: dict[int, str]) -> None:
     queue, clock = Queue("critical"), Clock()
     clock.now = hours * 3600
     (worker,) = Dispatcher([Flaky(0)], queue, clock, Alerts(expire_hours=2))._workers
@@ -100,7 +100,7 @@ def test_a_message_is_given_up_once_it_is_older_than_expire_hours(hours: float, 
     assert queue.given_up == given_up
 
 
-def test_beyond_the_limit_of_an_hour_messages_wait_for_its_end_and_come_as_one() -> None:
+def test_messages_over_the_hourly_limit_wait_and_come_as_one() -> None:
     queue, clock, person = Queue("warning"), Clock(), Person(0)
     (worker,) = Dispatcher([person], queue, clock, Alerts(messages_per_hour=1))._workers
     assert (worker._step(), worker._step()) == (0.0, None)

@@ -35,9 +35,7 @@ def brake(t: float, **facts: Any) -> Transition:
 @pytest.mark.parametrize(
     ("level", "left", "still"), [(WARNING, 0, True), (CRITICAL, 38, True), (CRITICAL, 37, False), (CRITICAL, 99, True)]
 )
-def test_a_paused_jobs_memory_stands_still_until_another_takes_more_than_a_breath(
-    level: Level, left: int, still: bool
-) -> None:
+def test_memory_stands_still_in_a_pause_unless_others_take_much(level: Level, left: int, still: bool) -> None:
     now = Forecast("ram", level, left, 1000)
 
     assert incident(brake(1, left_bytes=50)).stands_still(now) is still
@@ -56,7 +54,7 @@ def test_an_alarm_was_justified_if_less_than_a_tenth_was_left(left: int, close: 
     assert not incident(transition(1, OK, WARNING)).close_call
 
 
-def test_the_least_that_was_left_is_by_share_as_the_whole_may_change() -> None:
+def test_the_least_memory_left_is_judged_as_a_share_of_the_total() -> None:
     def of(whole: int, left: int) -> Transition:
         return replace(transition(1, WARNING, CRITICAL), forecast=Forecast("ram", CRITICAL, left, whole))
 
@@ -64,7 +62,7 @@ def test_the_least_that_was_left_is_by_share_as_the_whole_may_change() -> None:
     assert incident(replace(of(200, 30), old=OK), of(100, 16)).least_bytes == (30, 200)
 
 
-def test_a_kill_reported_up_to_15_seconds_after_the_end_is_how_it_ended() -> None:
+def test_a_kill_up_to_15_seconds_after_the_end_is_how_it_ended() -> None:
     before = [short(1, OK, WARNING), short(40, WARNING, OK, 90)]
 
     assert ids(*before, kill(55)) == [1]
@@ -74,14 +72,14 @@ def test_a_kill_reported_up_to_15_seconds_after_the_end_is_how_it_ended() -> Non
     assert ids(*before, replace(kill(45), old=CRITICAL, new=OK)) == [1], "the end of a kill is none"
 
 
-def test_memory_that_fills_more_than_half_a_minute_after_a_kill_is_another_story() -> None:
+def test_memory_filling_30_s_after_a_kill_is_a_new_incident() -> None:
     before = [short(1, OK, WARNING), kill(40), short(41, WARNING, OK, 90)]
 
     assert ids(*before, short(70, OK, WARNING)) == [1]
     assert ids(*before, short(70.1, OK, WARNING)) == [1, 4]
 
 
-def test_a_second_event_is_a_row_after_half_a_minute_and_a_second_paused_job_at_once() -> None:
+def test_a_repeated_event_gets_its_own_row_after_half_a_minute() -> None:
     ledger = IncidentLedger([], 0.0, START)
     ledger.take(1, kill(1))
     ledger.take(2, brake(1, job=1))
@@ -94,7 +92,7 @@ def test_a_second_event_is_a_row_after_half_a_minute_and_a_second_paused_job_at_
     assert ledger.reconcile(brake(2, job=2)) == replace(brake(2, job=2), old=CRITICAL)
 
 
-def test_a_kill_is_dated_by_the_kernel_and_was_warned_of_only_by_an_earlier_warning() -> None:
+def test_only_a_warning_before_the_kernel_time_of_a_kill_counts() -> None:
     warned = [short(1, OK, INFO), short(10, INFO, WARNING)]
 
     assert (incident(*warned, kill(20)).killed_wall, incident(*warned, kill(20)).lead_seconds) == (START + 20, 10)
@@ -116,7 +114,7 @@ def test_the_report_of_an_unclean_end_is_open_for_ten_minutes() -> None:
     assert overdue(ledger, 600.1) == ["unclean_end"]
 
 
-def test_after_a_restart_alarms_of_rules_that_are_gone_are_over_and_those_of_others_stay() -> None:
+def test_after_a_restart_alarms_of_removed_rules_are_over() -> None:
     rules = ("rule_of_another_version", "vram_stress", "brake", "swap_thrash")
     rows = [transition(1, OK, WARNING, rule=rule, resource=rule) for rule in rules]
 
@@ -134,7 +132,7 @@ def test_after_a_restart_alarms_of_rules_that_are_gone_are_over_and_those_of_oth
     ],
     ids=["as short", "8 % more", "its size was not known", "its size is not known", "without a forecast"],
 )
-def test_how_long_an_alarm_outlives_a_restart_depends_on_whether_as_little_is_left(
+def test_an_alarm_outlives_a_restart_longer_if_memory_is_as_low(
     then: Forecast | None, now: Forecast, grace_seconds: float
 ) -> None:
     ledger = IncidentLedger(fold([(1, replace(transition(1, OK, WARNING), forecast=then))]), 100.0, START + 100)
@@ -143,7 +141,7 @@ def test_how_long_an_alarm_outlives_a_restart_depends_on_whether_as_little_is_le
     assert overdue(ledger, 100.1 + grace_seconds, now) == ["memory_exhaustion"]
 
 
-def test_the_age_of_what_an_earlier_run_left_open_is_never_negative() -> None:
+def test_an_incident_left_open_never_has_a_negative_age() -> None:
     def since(wall: float) -> float:
         ledger = IncidentLedger(fold([(1, kill(10))]), 500.0, wall)
         return ledger.held()["oom_kill", "ram"].mono
@@ -175,7 +173,7 @@ def needless(*rows: Transition, ends: Iterable[float] = ()) -> bool:
     return false_alarm(incident(*rows), known)
 
 
-def test_a_false_alarm_is_a_memory_warning_that_ended_with_nothing_lost() -> None:
+def test_a_memory_warning_without_any_loss_is_a_false_alarm() -> None:
     alarm = [short(100, OK, WARNING, 50), short(200, WARNING, OK, 60)]
 
     assert needless(*alarm)
@@ -195,7 +193,7 @@ def test_only_memory_warnings_of_the_observed_time_are_counted() -> None:
     assert tally([late], START + 100, 86399.0).message is None
 
 
-def test_an_alarm_no_worse_than_a_pause_does_not_replace_its_headline() -> None:
+def test_a_pause_keeps_its_headline_unless_a_worse_alarm_comes() -> None:
     before = [short(1, OK, WARNING), replace(brake(2), message=Message("paused"))]
     full = replace(short(3, WARNING, CRITICAL), message=Message("full"))
 
@@ -204,7 +202,7 @@ def test_an_alarm_no_worse_than_a_pause_does_not_replace_its_headline() -> None:
     assert str(incident(replace(full, old=OK), replace(full, message=Message("fuller"))).message) == "fuller"
 
 
-def test_a_silence_covers_its_rule_and_resource_or_any_until_its_moment() -> None:
+def test_a_silence_covers_its_rule_and_resource_until_it_ends() -> None:
     silences = [Silence("oom_kill", "*", 10.0), Silence("*", "gpu0", 20.0), Silence("oom_kill", "gpu0", 5.0)]
     control = Control(tuple(silences))
 

@@ -64,12 +64,12 @@ def test_an_exhaustion_that_ends_in_a_kill_is_that_kills_story() -> None:
     assert str(closing(incident, rows[-1])) == f"killed {clock(40)}, warned 37 s before"
 
 
-def test_a_kill_without_an_exhaustion_before_it_was_not_warned_of() -> None:
+def test_a_kill_without_a_prior_exhaustion_counts_as_unwarned() -> None:
     assert told(kill(40)) == [(1, f"killed {clock(40)}, not warned")]
     assert told(short(40, OK, CRITICAL), kill(40)) == [(1, f"killed {clock(40)}, not warned")]
 
 
-def test_a_kill_that_is_told_late_is_how_the_exhaustion_ended_and_one_much_later_is_not() -> None:
+def test_a_kill_reported_late_still_ends_its_exhaustion() -> None:
     before = [short(1, OK, WARNING), short(40, WARNING, OK, 90, end="exited")]
 
     assert told(*before, kill(48, killed_wall=START + 39)) == [(1, f"killed {clock(39)}, warned 38 s before")]
@@ -106,7 +106,7 @@ def test_an_exhaustion_that_killed_nobody_says_how_it_ended(end: str, said: str)
     assert told(short(1, OK, WARNING), short(60, WARNING, OK, 20, end=end)) == [(1, said)]
 
 
-def test_how_an_exhaustion_ended_is_told_by_who_still_runs_and_what_is_left() -> None:
+def test_what_still_runs_and_is_left_tells_how_exhaustion_ended() -> None:
     (incident,) = fold([(1, short(1, OK, WARNING, 5))])
     python, other = (ProcessSample(pid, 1, "python3", 1, 0) for pid in (7, 8))
 
@@ -122,20 +122,20 @@ def test_how_an_exhaustion_ended_is_told_by_who_still_runs_and_what_is_left() ->
     assert end(90) == "freed", "an empty list of processes tells nothing"
 
 
-def test_trouble_that_is_no_memory_says_how_long_it_lasted_and_what_only_happens_says_nothing() -> None:
+def test_trouble_other_than_memory_says_how_long_it_lasted() -> None:
     disk = [transition(0, OK, WARNING, rule="read_only_disk"), transition(240, WARNING, OK, rule="read_only_disk")]
 
     assert told(*disk) == [(1, "over after 4 min")]
     assert told(transition(0, OK, INFO, rule="clock_jump")) == [(1, "None")]
 
 
-def test_an_incident_whose_end_was_lost_in_a_crash_ends_when_the_next_one_opens() -> None:
+def test_an_incident_left_open_by_a_crash_closes_at_the_next_one() -> None:
     first, second = fold([(1, transition(1, OK, WARNING)), (2, transition(50, OK, WARNING))])
 
     assert (first.closed_wall, second.closed_wall) == (first.opened_wall, None)
 
 
-def test_the_end_of_an_incident_whose_beginning_was_purged_is_none() -> None:
+def test_an_end_whose_beginning_was_purged_makes_no_incident() -> None:
     assert fold([(7, transition(1, WARNING, OK))]) == []
 
 
@@ -149,7 +149,7 @@ def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
     assert ledger.take(2, row)[0].id == 1
 
 
-def test_what_nothing_holds_open_after_a_restart_is_overdue_after_a_grace() -> None:
+def test_an_incident_not_seen_again_after_a_restart_times_out() -> None:
     ledger = IncidentLedger(fold([(1, transition(1, OK, WARNING))]), 100.0, START + 100)
 
     assert ledger.overdue(150.0, []) == []
@@ -157,7 +157,7 @@ def test_what_nothing_holds_open_after_a_restart_is_overdue_after_a_grace() -> N
     assert [(r.rule, r.resource) for r in ledger.overdue(170.0, [])] == [("memory_exhaustion", "ram")]
 
 
-def test_where_no_more_is_left_than_when_it_warned_a_restart_is_no_reason_to_call_it_over() -> None:
+def test_a_restart_ends_no_warning_while_memory_is_still_as_low() -> None:
     row = replace(transition(1, OK, WARNING), forecast=Forecast("ram", WARNING, 20, 100))
     ledger = IncidentLedger(fold([(1, row)]), 100.0, START + 100)
 
@@ -168,7 +168,7 @@ def test_where_no_more_is_left_than_when_it_warned_a_restart_is_no_reason_to_cal
     assert [r.rule for r in ended(200, 70)] == [r.rule for r in ended(1001, 20)] == ["memory_exhaustion"]
 
 
-def test_an_engine_that_failed_and_began_anew_leaves_nothing_open_for_ever() -> None:
+def test_an_engine_restart_leaves_no_incident_open_forever() -> None:
     ledger = IncidentLedger([], 0.0, START)
     ledger.take(1, transition(1, OK, WARNING))
     calm = [Forecast("ram", OK, 9, 10)]
@@ -177,7 +177,7 @@ def test_an_engine_that_failed_and_began_anew_leaves_nothing_open_for_ever() -> 
     assert [r.resource for r in ledger.overdue(63.0, calm)] == ["ram"]
 
 
-def test_a_kill_stays_open_for_as_long_as_a_burst_lasts_however_often_the_daemon_starts() -> None:
+def test_a_kill_stays_open_for_the_whole_burst_across_restarts() -> None:
     known = fold([(1, kill(0))])
     after = {t: IncidentLedger(known, 5.0, START + t).overdue(5.0, []) for t in (0, 29, 31, 36000)}
     assert {t: bool(ended) for t, ended in after.items()} == {0: False, 29: False, 31: True, 36000: True}
@@ -187,7 +187,7 @@ def test_a_kill_stays_open_for_as_long_as_a_burst_lasts_however_often_the_daemon
     assert [row.rule for row in soon.overdue(16.0, [])] == ["oom_kill"]
 
 
-def test_a_second_victim_is_a_row_of_the_same_incident_but_not_one_every_second() -> None:
+def test_a_second_victim_is_added_to_the_same_incident() -> None:
     ledger = IncidentLedger([], 0.0, START)
 
     first = ledger.reconcile(kill(1))
@@ -212,7 +212,7 @@ wanted = st.lists(
 
 
 @given(wanted, st.integers(0, 40))
-def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_incidents(
+def test_rows_form_whole_incidents_whenever_the_daemon_restarts(
     steps: list[tuple[str, str, Level, float]], restart: int
 ) -> None:
     rows: list[tuple[int, Transition]] = []
@@ -240,9 +240,7 @@ def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_inciden
 
 
 @pytest.mark.parametrize(("late", "reach"), [(70.0, 73), (500.0, 120), (None, 60)])
-def test_the_curves_of_an_open_incident_reach_to_the_end_of_its_forecast_but_no_longer_than_its_past(
-    late: float | None, reach: float
-) -> None:
+def test_curves_of_an_open_incident_cover_its_whole_forecast(late: float | None, reach: float) -> None:
     warned = short(3, INFO, WARNING)
     assert warned.forecast is not None
     warned = replace(warned, forecast=replace(warned.forecast, eta_late_seconds=late) if late else None)

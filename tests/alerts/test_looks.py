@@ -50,7 +50,7 @@ def incident(number: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_the_screen_shows_what_is_open_since_when_and_what_people_said_to_it() -> None:
+def test_the_screen_shows_open_alerts_and_acknowledgements() -> None:
     shown = screen(incidents=[incident(12), incident(13, notes=["acknowledged", "silenced until 09:00:00"])])
 
     assert re.search(r"critical +07:40:01 +GPU 0 is full  \(incident 12\)", shown)
@@ -164,9 +164,7 @@ def test_what_was_left_stands_on_an_axis_of_its_unit(
     assert list(curve.get_ydata()) == list(range(60, 0, -1))
 
 
-def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_markup_of_others(
-    tmp_path: Path, panels: list[HeadroomCurve]
-) -> None:
+def test_the_page_is_self_contained_and_carries_no_markup(tmp_path: Path, panels: list[HeadroomCurve]) -> None:
     plot_incident(panels, STORY, tmp_path / "i.html", "RAM full: <img src=x>", "by </pre><script>alert(1)</script>")
     page = (tmp_path / "i.html").read_text()
 
@@ -196,7 +194,7 @@ def test_what_cannot_be_drawn_is_said_in_one_line(
         plot_incident(panels[:count], STORY, tmp_path / name, "t", "")
 
 
-def test_the_picture_is_of_the_terminals_width_and_its_edges_hold_in_chinese() -> None:
+def test_the_picture_fits_the_terminal_in_chinese_too() -> None:
     curve = HeadroomCurve("ram", 64.0 * GIB, [(START + n, float((60 - n) * GIB), Level.WARNING) for n in range(60)])
     marks = [(START + 20, "Warned 18:13:52"), (START + 55, "Killed 18:14:28")]
     use("zh")

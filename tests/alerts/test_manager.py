@@ -182,7 +182,7 @@ def test_each_channel_gets_its_own_levels(tmp_path: Path) -> None:
     life.end()
 
 
-def test_an_all_clear_goes_to_whoever_was_told_of_the_worst_and_says_how_it_ended(tmp_path: Path) -> None:
+def test_an_all_clear_reaches_everyone_who_was_told_of_the_worst(tmp_path: Path) -> None:
     people, system = Recorder("people"), Recorder("system", human=False)
     life = Life(tmp_path, people, Recorder("pager"), system, channel_levels=("pager=critical",))
     life.memory(1, OK, WARNING, left=5)
@@ -202,7 +202,7 @@ def test_an_all_clear_goes_to_whoever_was_told_of_the_worst_and_says_how_it_ende
     life.end()
 
 
-def test_people_who_want_no_all_clear_get_none_and_alerting_systems_do(tmp_path: Path) -> None:
+def test_people_can_opt_out_of_all_clears_but_systems_cannot(tmp_path: Path) -> None:
     life = Life(tmp_path, Recorder("people"), Recorder("system", human=False), resolved=False)
     life.memory(1, OK, WARNING)
     life.memory(2, WARNING, OK)
@@ -212,7 +212,7 @@ def test_people_who_want_no_all_clear_get_none_and_alerting_systems_do(tmp_path:
     life.end()
 
 
-def test_it_is_told_again_when_half_the_time_left_is_gone_but_not_faster_than_it_can_be_read(life: Life) -> None:
+def test_an_alert_repeats_each_time_half_the_time_left_is_gone(life: Life) -> None:
     life.memory(1, OK, WARNING, eta=400)
     for t in range(2, 60):
         life.memory(t, WARNING, WARNING, eta=400 - 7 * t)
@@ -225,7 +225,7 @@ def test_it_is_told_again_when_half_the_time_left_is_gone_but_not_faster_than_it
     assert len(life.rows()) == 1
 
 
-def test_how_little_time_the_last_incident_left_does_not_count_for_the_next_one(life: Life) -> None:
+def test_each_incident_starts_its_own_countdown_to_a_repeat(life: Life) -> None:
     life.memory(1, OK, CRITICAL, eta=10)
     life.memory(2, CRITICAL, OK)
     life.memory(100, OK, WARNING)
@@ -235,7 +235,7 @@ def test_how_little_time_the_last_incident_left_does_not_count_for_the_next_one(
     assert life.waiting()[-1]["kind"] == "repeated"
 
 
-def test_the_end_of_a_kill_is_no_message_to_people_but_alerting_systems_need_it(tmp_path: Path) -> None:
+def test_the_end_of_a_kill_goes_to_alerting_systems_not_people(tmp_path: Path) -> None:
     people, system = Recorder(), Recorder("system", human=False)
     life = Life(tmp_path, people, system)
     life.kill(1)
@@ -248,7 +248,7 @@ def test_the_end_of_a_kill_is_no_message_to_people_but_alerting_systems_need_it(
     life.end()
 
 
-def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tmp_path: Path) -> None:
+def test_silences_and_acknowledgements_apply_without_a_restart(life: Life, tmp_path: Path) -> None:
     control = ControlFile(tmp_path)
     control.put(replace(control.now(), silences=(Silence("oom_kill", "*", START + 100),)))
     life.kill(1)
@@ -265,9 +265,7 @@ def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tm
     assert len(life.rows()) == 3
 
 
-def test_a_silence_holds_for_other_threads_while_the_file_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silence_holds_for_other_threads_during_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known, silence = ControlFile(tmp_path), Silence("*", "*", START + 60)
     ControlFile(tmp_path).put(Control((silence,)))
     assert known.now().silences
@@ -286,7 +284,7 @@ def test_a_silence_holds_for_other_threads_while_the_file_is_read_again(
     assert known.now() == seen[0] == Control((silence,), (7,))
 
 
-def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_once(tmp_path: Path) -> None:
+def test_a_broken_control_file_silences_nothing_and_is_told_once(tmp_path: Path) -> None:
     said: list[str] = []
     control = ControlFile(tmp_path, said.append)
     control.path.write_text('{"silences": [{"rule": 1')
@@ -295,7 +293,7 @@ def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_onc
     assert len(said) == 1
 
 
-def test_killed_between_the_transition_and_the_delivery_it_is_delivered_by_the_next_run(tmp_path: Path) -> None:
+def test_an_alert_killed_before_delivery_is_sent_by_the_next_run(tmp_path: Path) -> None:
     die(warn_and_die, tmp_path)
     life = Life(tmp_path)
     (incident,) = [one.incident for one in life.manager.standing()]
@@ -306,7 +304,7 @@ def test_killed_between_the_transition_and_the_delivery_it_is_delivered_by_the_n
     life.end()
 
 
-def test_open_incidents_go_on_after_a_restart_and_end_when_nothing_holds_them_open(tmp_path: Path) -> None:
+def test_open_incidents_continue_after_a_restart_until_they_end(tmp_path: Path) -> None:
     clock = Clock()
     first = Life(tmp_path, clock=clock)
     first.memory(1, OK, CRITICAL)
@@ -325,7 +323,7 @@ def test_open_incidents_go_on_after_a_restart_and_end_when_nothing_holds_them_op
     assert incident.closed_wall == START + 11
 
 
-def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_when_it_is_over(tmp_path: Path) -> None:
+def test_an_incident_open_for_months_survives_a_restart(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.memory(1, OK, WARNING)
     first.memory(2, WARNING, OK)
@@ -348,7 +346,7 @@ def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_w
     store.close()
 
 
-def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news(tmp_path: Path) -> None:
+def test_an_unchanged_open_alert_is_renewed_after_a_restart(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.memory(1, OK, CRITICAL)
     first.end()
@@ -362,7 +360,7 @@ def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news
     second.end()
 
 
-def test_last_nights_kill_is_over_when_the_daemon_starts_in_the_morning(tmp_path: Path) -> None:
+def test_last_nights_kill_is_closed_when_the_daemon_starts(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.kill(1, "cc1plus")
     first.end()
@@ -377,7 +375,7 @@ def test_last_nights_kill_is_over_when_the_daemon_starts_in_the_morning(tmp_path
 
 
 @pytest.mark.parametrize("hours", [0.1, 8])
-def test_a_kill_while_no_daemon_ran_is_told_though_another_was_open_when_it_ended(tmp_path: Path, hours: float) -> None:
+def test_a_kill_while_the_daemon_was_down_is_alerted(tmp_path: Path, hours: float) -> None:
     first = Life(tmp_path)
     first.kill(1, "cc1plus")
     first.end()
@@ -392,7 +390,7 @@ def test_a_kill_while_no_daemon_ran_is_told_though_another_was_open_when_it_ende
     second.end()
 
 
-def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_back(tmp_path: Path) -> None:
+def test_a_silence_suspends_renewals_of_an_open_alert(tmp_path: Path) -> None:
     life, control = Life(tmp_path), ControlFile(tmp_path)
 
     def renewed(t: float) -> int:
@@ -407,9 +405,7 @@ def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_bac
     life.end()
 
 
-def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_channel_gets_no_renewals_of_alerts_below_its_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Renewed(Recorder):
         refresh_seconds = 0.01
 
@@ -429,7 +425,7 @@ def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
     life.end()
 
 
-def test_what_outlasts_the_silence_in_which_it_began_is_told_when_that_ends_and_once(life: Life) -> None:
+def test_an_alert_that_outlasts_its_silence_is_sent_once_it_ends(life: Life) -> None:
     ControlFile(life.folder).put(Control((Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000))))
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
@@ -463,7 +459,7 @@ def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     assert compose(again).headline == compose(incident.first).headline
 
 
-def test_a_jump_of_the_clock_in_the_middle_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_clock_jump_in_an_incident_loses_and_repeats_nothing(tmp_path: Path) -> None:
     life = Life(tmp_path, Recorder("system", human=False))
     life.memory(1, OK, WARNING)
     life.clock.jump = -7200.0
@@ -479,7 +475,7 @@ def test_a_jump_of_the_clock_in_the_middle_loses_and_repeats_nothing(tmp_path: P
     life.end()
 
 
-def test_the_report_of_what_has_been_open_for_a_day_shows_the_last_hours(life: Life) -> None:
+def test_a_report_on_a_day_long_incident_shows_its_last_hours(life: Life) -> None:
     begun, hour = life.clock.wall(), 3600
     life.memory(0, OK, WARNING)
     for t in range(0, 24 * hour, 600):
@@ -495,7 +491,7 @@ def test_the_report_of_what_has_been_open_for_a_day_shows_the_last_hours(life: L
     assert found.end - found.start == pytest.approx(6 * hour, abs=700)
 
 
-def test_an_incident_that_ended_before_it_began_by_the_clock_has_a_report(life: Life) -> None:
+def test_an_incident_has_a_report_even_if_the_clock_went_back(life: Life) -> None:
     life.memory(1, OK, WARNING)
     life.store.append(life.tick(Reading(HEADROOM, 5, ("ram",)), Reading(CAPACITY, 9, ("ram",))))
     life.clock.jump = -7200.0
@@ -509,7 +505,7 @@ def test_an_incident_that_ended_before_it_began_by_the_clock_has_a_report(life: 
     assert found.curves
 
 
-def test_a_channel_that_is_down_delays_no_other_and_gets_all_when_it_is_back(
+def test_a_channel_that_was_down_catches_up_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wslgpud.alerts.dispatcher.BACK_OFF_SECONDS", (0.01,))
@@ -552,7 +548,7 @@ def test_the_score_counts_kills_warned_in_time_and_false_alarms(life: Life) -> N
     assert found[alert_metrics.FALSE_ALARMS.name,] == 1
 
 
-def test_a_warning_under_which_the_machine_ended_is_no_false_alarm(tmp_path: Path) -> None:
+def test_a_warning_before_the_machine_died_is_no_false_alarm(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.memory(1, OK, WARNING, left=60)
     life.end()
@@ -586,7 +582,7 @@ class TestBlackBox:
         assert kept.events[0].kind == blackbox.EVENT
         life.end()
 
-    def test_the_kill_before_the_machine_died_is_named_though_it_is_over_in_the_morning(self, tmp_path: Path) -> None:
+    def test_the_kill_before_the_machine_died_is_named_after_restart(self, tmp_path: Path) -> None:
         first = Life(tmp_path)
         first.kill(1, "cc1plus")
         first.end()
@@ -599,7 +595,7 @@ class TestBlackBox:
         assert "cc1plus" in str(row.facts["trouble"])
         life.end()
 
-    def test_each_unclean_end_is_told_and_has_a_report_of_its_own_though_they_follow_soon(self, tmp_path: Path) -> None:
+    def test_each_unclean_end_is_alerted_with_its_own_report(self, tmp_path: Path) -> None:
         clock = Clock()
         for t in (1, 300):
             clock.t = t
@@ -634,7 +630,7 @@ class TestBlackBox:
         assert (end.new, "trouble" in end.facts) == (Level.INFO, False)
         life.end()
 
-    def test_a_daemon_that_was_killed_on_a_calm_machine_is_worth_a_note(self, tmp_path: Path) -> None:
+    def test_a_daemon_killed_on_a_calm_machine_is_worth_a_note(self, tmp_path: Path) -> None:
         clock = Clock()
         life = Life(tmp_path, clock=clock)
         run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
@@ -643,7 +639,7 @@ class TestBlackBox:
         assert (row.resource, row.new) == ("daemon", Level.INFO)
         life.end()
 
-    def test_dumps_that_windows_made_since_are_found_and_older_ones_are_not(self, tmp_path: Path) -> None:
+    def test_only_crash_dumps_made_since_the_last_run_are_found(self, tmp_path: Path) -> None:
         folder = tmp_path / "mnt/c/Users/me/AppData/Local/Temp/wsl-crashes"
         folder.mkdir(parents=True)
         (folder / "kernel-panic-1-vm.txt").write_text("")
@@ -667,7 +663,7 @@ class TestBlackBox:
         assert blackbox.crash_dumps(Host(tmp_path), 0.0) == []
 
 
-def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_given_up(tmp_path: Path) -> None:
+def test_messages_for_a_channel_no_longer_configured_are_dropped(tmp_path: Path) -> None:
     clock = Clock()
     first = Life(tmp_path, Recorder("old"), clock=clock)
     first.memory(1, OK, WARNING)
@@ -679,9 +675,7 @@ def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_giv
 
 
 @pytest.mark.parametrize(("hours", "waiting"), [(0.0, ["windows_toast"]), (23.9, ["windows_toast"]), (24.1, [])])
-def test_what_waits_for_toasts_waits_on_for_a_day_while_windows_cannot_be_reached_at_the_start(
-    tmp_path: Path, hours: float, waiting: list[str]
-) -> None:
+def test_toasts_wait_up_to_a_day_while_windows_is_unreachable(tmp_path: Path, hours: float, waiting: list[str]) -> None:
     first = Life(tmp_path, Recorder("windows_toast"))
     first.memory(1, OK, WARNING)
     first.end()
@@ -703,7 +697,7 @@ class Slow(Recorder):
         self.needed.append(needed)
 
 
-def test_a_channel_that_is_slow_to_start_is_told_before_there_is_a_warning_to_send(tmp_path: Path) -> None:
+def test_a_slow_channel_is_warmed_up_before_a_warning_is_due(tmp_path: Path) -> None:
     slow = Slow()
     life = Life(tmp_path, slow)
     for t, (old, new) in enumerate([(OK, OK), (OK, Level.INFO), (Level.INFO, WARNING), (WARNING, OK)]):
@@ -713,9 +707,7 @@ def test_a_channel_that_is_slow_to_start_is_told_before_there_is_a_warning_to_se
     assert slow.needed == [False, True, True, False]
 
 
-def test_whoever_looks_into_the_log_reads_alerts_in_the_chosen_language(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_shows_alerts_in_the_chosen_language(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     life = Life(tmp_path, language="zh")
     life.kill(1)
     life.end()
@@ -726,7 +718,7 @@ def test_whoever_looks_into_the_log_reads_alerts_in_the_chosen_language(
 DAY = 86400.0
 
 
-def test_how_often_it_warned_and_how_often_about_nothing_is_told_over_restarts(tmp_path: Path) -> None:
+def test_counts_of_warnings_and_false_alarms_survive_restarts(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.memory(0, Level.OK, Level.WARNING, eta=60, left=50)
     life.memory(60, Level.WARNING, Level.OK, left=90)  # there was never less than half
@@ -761,7 +753,7 @@ def test_what_was_warned_of_a_month_ago_is_no_longer_counted(tmp_path: Path) -> 
     life.store.close()
 
 
-def test_from_the_first_full_day_on_it_is_told_how_often_it_warned(tmp_path: Path) -> None:
+def test_the_number_of_warnings_is_told_after_the_first_full_day(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.clock.t = DAY - 1
     early = life.manager.tally().message

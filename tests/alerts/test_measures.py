@@ -28,7 +28,7 @@ def swapped(t: float, into: int, out: int) -> Snapshot:
     return tick(t, Reading(memory.SWAP_IN, into * MIB), Reading(memory.SWAP_OUT, out * MIB))
 
 
-def test_swapping_20_mib_a_second_both_ways_counts_as_a_fifth_of_the_time_lost() -> None:
+def test_swapping_20_mib_a_second_both_ways_counts_as_time_lost() -> None:
     rates = {"read_per_second_bytes": 60 * MIB, "written_per_second_bytes": 20 * MIB}
 
     assert measured(measures.thrashing, swapped(8, 1, 1), swapped(10, 121, 41)) == [Signal("ram", 0.2, rates)]
@@ -40,7 +40,7 @@ def test_swapping_20_mib_a_second_both_ways_counts_as_a_fifth_of_the_time_lost()
     assert measured(measures.thrashing, swapped(8, 1, 1), stalled) == [Signal("ram", 0.3, facts)]
 
 
-def test_how_long_windows_memory_lasts_follows_from_its_fall_by_a_tenth_within_two_minutes() -> None:
+def test_windows_memory_forecast_needs_a_fall_by_a_tenth() -> None:
     def lasts(*points: tuple[float, float]) -> float | None:
         trend = Trend()
         return [trend.lasts_seconds(t, left) for t, left in points][-1]
@@ -53,7 +53,7 @@ def test_how_long_windows_memory_lasts_follows_from_its_fall_by_a_tenth_within_t
     assert lasts((0, 1000), (10, 100), (120, 50)) == 50 * 120 / 950
 
 
-def test_a_kill_waits_for_its_group_only_while_groups_are_watched() -> None:
+def test_a_kill_waits_for_its_group_only_if_groups_are_watched() -> None:
     counters = KillCounters()
 
     assert counters.of_the_machine(2, 0, watched=False) == 2
@@ -63,7 +63,7 @@ def test_a_kill_waits_for_its_group_only_while_groups_are_watched() -> None:
     assert counters.of_the_machine(0, 0, watched=True) == 0, "what waited is forgotten"
 
 
-def test_an_event_from_before_the_start_counts_if_it_is_newer_than_the_last_run() -> None:
+def test_an_event_before_the_start_counts_if_newer_than_last_run() -> None:
     def past(wall: float) -> Snapshot:
         return tick(1, events=(Event("clock_jump", wall, "", {"past": 1, "seconds": 5}),))
 
@@ -95,7 +95,7 @@ def test_a_fault_of_a_card_names_its_place_where_the_driver_does() -> None:
     assert xid() == [Signal("gpu", 1.0, {"xid": 79, "device": "", "text": "NVRM"})]
 
 
-def test_the_reasons_of_a_throttled_card_are_named_with_its_temperature() -> None:
+def test_reasons_of_a_throttled_card_are_named_with_temperature() -> None:
     def reason(card: str, name: str, active: int = 1) -> Reading:
         return Reading(gpu.THROTTLED, active, (card, f"GPU-{card}", name))
 
@@ -125,7 +125,7 @@ def of_windows(**gib: float) -> list[Signal]:
     return measured(measures.windows_memory, tick(1, *(Reading(specs[name], int(v * GIB)) for name, v in gib.items())))
 
 
-def test_of_windows_ram_and_its_commit_limit_the_scarcer_one_counts() -> None:
+def test_the_scarcer_of_windows_ram_and_commit_limit_counts() -> None:
     ram = {"available_bytes": 4 * GIB, "total_bytes": 64 * GIB}
     commit = {"commit_left_bytes": 2 * GIB, "commit_limit_bytes": 80 * GIB}
 
@@ -140,7 +140,7 @@ def test_of_windows_ram_and_its_commit_limit_the_scarcer_one_counts() -> None:
     assert of_windows(total=0, available=0, limit=0, committed=0) == []
 
 
-def test_the_disk_of_the_state_folder_is_the_innermost_and_none_of_windows() -> None:
+def test_the_state_folder_is_on_the_innermost_linux_disk() -> None:
     def on(*places: tuple[str, str, int]) -> list[Signal]:
         seen = tick(1, *(Reading(disk.READ_ONLY, is_so, (place, kind)) for place, kind, is_so in places))
         return measured(measures.read_only, seen, state_folder="/home/me/state")
@@ -160,7 +160,7 @@ def test_a_store_is_well_unless_it_says_why_not(measure: measures.Measure, name:
     assert measured(measure, tick(1), **{name: "it broke"}) == [Signal("store", 1.0, {fact: "it broke"})]
 
 
-def test_a_source_is_silent_from_its_first_failure_until_it_answers() -> None:
+def test_a_source_is_silent_from_its_first_failure_to_its_answer() -> None:
     context, told = MeasureContext(), []
     for t, health in enumerate(["ok", "failed", "late", "failed", "ok", "late"]):
         context.advance(tick(t, disk=health))

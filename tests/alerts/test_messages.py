@@ -57,7 +57,7 @@ def said(row: Transition, text: Text | None = None, code: str = "en") -> dict[st
     return worded(payload(row, text or compose(row)), translator(code))
 
 
-def test_a_memory_warning_says_what_when_who_and_why_in_either_language() -> None:
+def test_a_memory_warning_is_complete_in_either_language() -> None:
     english, chinese = said(memory(WARNING)), said(memory(WARNING), code="zh")
 
     assert english["headline"] == (
@@ -75,7 +75,7 @@ def test_a_memory_warning_says_what_when_who_and_why_in_either_language() -> Non
     )
 
 
-def test_an_open_incident_says_what_is_so_now_and_not_when_it_opened() -> None:
+def test_an_open_incident_describes_the_present_not_its_start() -> None:
     row = memory(replace(WARNING, level=Level.CRITICAL))
     (incident,) = fold([(1, replace(row, message=compose(row).headline))])
     now = replace(WARNING, cause="paused", eta_seconds=None, window_seconds=96.0)
@@ -95,7 +95,7 @@ def test_an_all_clear_says_what_is_true_now_and_advises_nothing(left: int, headl
     assert (str(text.headline), text.evidence, str(text.advice)) == (headline, (), "")
 
 
-def test_the_end_of_a_rule_says_what_works_again_or_else_what_is_over() -> None:
+def test_a_resolved_rule_says_what_works_again_or_is_over() -> None:
     def over(rule: str, resource: str = "gpu0", **facts: Any) -> str:
         row = Transition(START, 9, resource, rule, Level.WARNING, Level.OK, facts=facts)
         return str(compose(row).headline)
@@ -130,7 +130,7 @@ def test_the_first_line_is_one_line_of_at_most_90_characters(code: str, victim: 
         everything.encode()
 
 
-def test_a_long_name_of_who_was_killed_is_shortened_and_the_figures_stay() -> None:
+def test_a_killed_programs_long_name_is_cut_but_figures_stay() -> None:
     who = "python3 a_training_run_with_a_name.py (pid 8932)"
     facts = {**oom_kill("python3", 8932).fields, "who": who, "died_wall": START}
     row = Transition(START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, facts=facts)
@@ -203,7 +203,7 @@ def test_braces_in_a_name_are_only_braces() -> None:
     assert "{pid} {0}" in ENGLISH.text(compose(killed("{pid} {0} {x.__class__}")).headline)
 
 
-def test_the_facts_of_a_forecast_for_programs_are_rounded_and_unknown_ones_are_none() -> None:
+def test_forecast_facts_are_rounded_and_unknown_ones_are_none() -> None:
     forecast = replace(WARNING, probabilities={300: 0.70049}, eta_late_seconds=420.04, age_seconds=2.04)
 
     assert forecast_facts(forecast) == {
@@ -222,7 +222,7 @@ def test_the_facts_of_a_forecast_for_programs_are_rounded_and_unknown_ones_are_n
     assert {name for name, value in bare.items() if value is not None} == {"headroom_bytes", "capacity_bytes"}
 
 
-def test_a_forecast_about_a_kill_names_the_victim_as_far_as_it_is_known() -> None:
+def test_a_kill_forecast_names_the_victim_as_far_as_known() -> None:
     forecast = replace(WARNING, cause="killed")
 
     def named(**facts: Any) -> str:
@@ -236,7 +236,7 @@ def test_a_forecast_about_a_kill_names_the_victim_as_far_as_it_is_known() -> Non
 
 
 @pytest.mark.parametrize(("left", "end"), [(13, "freed"), (12, "stopped")])
-def test_memory_was_given_back_if_8_percent_more_are_free_than_at_the_least(left: int, end: str) -> None:
+def test_memory_is_given_back_once_8_percent_more_are_free(left: int, end: str) -> None:
     rows = [
         Transition(START + t, t, "ram", "memory_exhaustion", old, new, forecast=Forecast("ram", new, gib, 100))
         for t, (old, new, gib) in enumerate(
@@ -251,14 +251,14 @@ def test_memory_was_given_back_if_8_percent_more_are_free_than_at_the_least(left
     assert end_facts(killed_of, rows[2], []) == {}
 
 
-def test_the_last_row_of_an_exhaustion_says_that_it_is_over_whatever_the_forecast_says() -> None:
+def test_a_resolved_exhaustion_says_over_despite_the_forecast() -> None:
     row = replace(memory(WARNING, Level.WARNING), new=Level.OK)
 
     assert str(compose(row).headline) == "Over: memory running out (RAM)"
     assert str(compose(row).advice) == ""
 
 
-def test_a_repeated_warning_begins_with_again_where_that_fits_the_line() -> None:
+def test_a_repeated_warning_begins_with_again_if_it_fits() -> None:
     def headline(name: str) -> str:
         return str(compose(memory(replace(WARNING, who=f"{name} (pid 4121)"), WARNING.level)).headline)
 

@@ -32,7 +32,7 @@ counts = st.dictionaries(st.sampled_from(["/a", "/a/b", "/a/b/c", "/d"]), st.int
 
 
 @given(processes, st.data(), st.sampled_from(GROUPS), st.none() | st.integers(0, 9 << 30))
-def test_a_victim_was_there_is_gone_took_its_memory_along_and_was_in_the_group(
+def test_a_victim_is_gone_with_its_memory_from_the_group(
     before: list[ProcessSample], data: st.DataObject, group: str, freed: int | None
 ) -> None:
     now = data.draw(st.lists(st.sampled_from(before), unique_by=lambda p: p.key) if before else st.just([]))
@@ -51,9 +51,7 @@ def test_a_victim_was_there_is_gone_took_its_memory_along_and_was_in_the_group(
 
 
 @given(processes, st.data())
-def test_of_those_that_are_gone_the_one_that_was_known_to_grow_is_the_victim(
-    before: list[ProcessSample], data: st.DataObject
-) -> None:
+def test_of_those_gone_the_known_grower_is_the_victim(before: list[ProcessSample], data: st.DataObject) -> None:
     gone = [p for p in before if p.held_bytes >= MIN_BYTES]
     if gone:
         grower = data.draw(st.sampled_from(gone))
@@ -65,9 +63,7 @@ def test_of_those_that_are_gone_the_one_that_was_known_to_grow_is_the_victim(
 
 
 @given(counts, counts)
-def test_kills_are_told_of_the_innermost_group_that_ran_into_its_limit_and_of_no_other(
-    before: dict[str, int], grown: dict[str, int]
-) -> None:
+def test_a_kill_is_reported_of_the_innermost_limited_group_only(before: dict[str, int], grown: dict[str, int]) -> None:
     then = {path: GroupCount(kills, 7) for path, kills in before.items()}
     now = {path: GroupCount(kills + grown.get(path, 0), 8) for path, kills in before.items()}
     found = kills_by_group(then, now)
@@ -118,7 +114,7 @@ def test_counted_kills_are_told_with_their_rate() -> None:
     assert looked(counts_at(1, 3), counts_at(5, None), counts_at(7, 3)) == [[], [], []]
 
 
-def test_kills_from_before_the_log_fell_silent_are_not_told_again() -> None:
+def test_kills_from_before_the_logs_silence_are_not_repeated() -> None:
     silent = [counts_at(t, 3, 1) for t in (2, 3, 4)]
 
     assert looked(counts_at(1, 3, 1, log="ok"), *silent) == [[], [], [], []]
@@ -160,7 +156,7 @@ def test_a_process_of_less_than_64_mib_was_no_victim() -> None:
     assert of(64 << 20) is not None
 
 
-def test_of_a_flood_of_kills_in_one_part_of_the_machine_twenty_in_ten_minutes_are_told() -> None:
+def test_of_a_flood_of_kills_twenty_in_ten_minutes_are_reported() -> None:
     engine = RuleEngine()
 
     def told(t: float, user: int) -> bool:

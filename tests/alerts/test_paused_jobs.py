@@ -43,7 +43,7 @@ def story(folder: Path) -> Life:
     return life
 
 
-def test_pause_and_exhaustion_are_one_incident_with_the_commands_to_type(tmp_path: Path) -> None:
+def test_pause_and_exhaustion_are_one_incident_with_commands(tmp_path: Path) -> None:
     life = story(tmp_path)
     (one,) = life.manager.standing()
     told = life.waiting()[-1]
@@ -86,7 +86,7 @@ def test_the_end_of_the_pause_is_the_outcome_of_the_incident(tmp_path: Path) -> 
     life.end()
 
 
-def test_the_pause_stays_the_headline_if_another_alarm_comes_before_the_end(tmp_path: Path) -> None:
+def test_the_pause_stays_the_headline_when_another_alarm_comes(tmp_path: Path) -> None:
     life = story(tmp_path)
     (one,) = life.manager.standing()
     saved = {"outcome": say("resumed when memory was free again"), "held_seconds": 60.0, "saved_seconds": 180.0}
@@ -106,7 +106,7 @@ def test_the_pause_stays_the_headline_if_another_alarm_comes_before_the_end(tmp_
     life.end()
 
 
-def test_while_the_forecast_still_counts_down_the_pause_is_the_verdict(tmp_path: Path) -> None:
+def test_the_pause_is_the_verdict_while_the_forecast_counts_down(tmp_path: Path) -> None:
     life = story(tmp_path)
     counts = Forecast("ram", Level.CRITICAL, 4, 100, eta_seconds=2.0, cause="growth", who=WHO, who_kind="process")
 

@@ -53,7 +53,7 @@ def manners(per_hour: int = 100) -> SendPolicy:
     return SendPolicy(settings, day=lambda wall: wall % DAY)
 
 
-def test_quiet_hours_and_messages_move_with_a_laptop_to_another_time_zone() -> None:
+def test_quiet_hours_and_messages_follow_the_local_time_zone() -> None:
     noon_utc = 1_800_014_400.0
     with pytest.MonkeyPatch.context() as patch:
         seen = []
@@ -73,7 +73,7 @@ def test_in_quiet_hours_only_what_is_bad_enough_comes() -> None:
     assert manners().wait(Level.WARNING, midnight + 12 * 3600, 0.0) == 0
 
 
-def test_more_than_the_limit_an_hour_waits_except_in_an_emergency() -> None:
+def test_alerts_over_the_hourly_limit_wait_except_emergencies() -> None:
     polite, noon = manners(per_hour=2), 12 * 3600.0
     polite.sent(100.0)
     polite.sent(200.0)
@@ -101,7 +101,7 @@ def test_what_piled_up_is_one_message_with_the_worst_first() -> None:
 
 
 @pytest.mark.parametrize(("length", "counted"), [(90, True), (91, False)])
-def test_the_number_of_alerts_stands_before_the_worst_where_that_fits_the_line(length: int, counted: bool) -> None:
+def test_a_digest_headline_starts_with_the_count_if_it_fits(length: int, counted: bool) -> None:
     messages = [{"headline": "x" * length, "level": "warning"}] * 2
 
     assert digest(messages, ENGLISH)["headline"] == "2 alerts: " * counted + "x" * length
@@ -116,7 +116,7 @@ def test_the_number_of_alerts_stands_before_the_worst_where_that_fits_the_line(l
         ("auto", "on", ["windows_toast", "desktop"]),
     ],
 )
-def test_where_windows_shows_toasts_the_desktop_is_used_only_on_request(
+def test_desktop_alerts_are_optional_where_windows_shows_toasts(
     toast: str, desktop: str, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for channel in (ToastChannel, DesktopChannel):

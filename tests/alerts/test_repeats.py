@@ -28,7 +28,7 @@ def kinds(life: Life) -> list[str]:
 @pytest.mark.parametrize(
     ("t", "eta", "repeated"), [(11, 200.0, True), (10.9, 200.0, False), (11, 200.1, False), (11, None, False)]
 )
-def test_a_warning_is_repeated_at_half_the_time_left_but_not_within_ten_seconds(
+def test_a_warning_is_repeated_at_half_of_the_time_left(
     life: Life, t: float, eta: float | None, repeated: bool
 ) -> None:
     life.memory(1, OK, WARNING, eta=400.0)

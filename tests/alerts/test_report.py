@@ -42,9 +42,7 @@ def shown(*rows: Transition, box: Event | None = None, latest: float | None = No
 @pytest.mark.parametrize(
     ("lasted", "before", "after"), [(10, 120, 20), (150, 150, 60), (30, 120, 30), (900, 600, 60), (5 * HOUR, 600, 60)]
 )
-def test_the_time_around_an_exhaustion_is_as_long_as_that_within_bounds(
-    lasted: float, before: float, after: float
-) -> None:
+def test_the_time_shown_around_an_exhaustion_scales_with_it(lasted: float, before: float, after: float) -> None:
     rows = short(1000, OK, WARNING), short(1000 + lasted, WARNING, OK, 90)
 
     assert shown(*rows) == (1000 + lasted, 1000 - before, 1000 + lasted + after)
@@ -56,7 +54,7 @@ def test_of_a_long_exhaustion_the_last_six_hours_are_shown() -> None:
     assert shown(*rows) == (7 * HOUR, HOUR, 7 * HOUR + 60)
 
 
-def test_an_exhaustion_that_is_open_is_shown_up_to_its_last_value_or_its_last_row() -> None:
+def test_an_open_exhaustion_is_shown_up_to_its_latest_data() -> None:
     rows = short(1000, OK, WARNING), short(1050, WARNING, CRITICAL)
 
     assert shown(*rows, latest=1300) == (1300, 700, 1300)
@@ -64,7 +62,7 @@ def test_an_exhaustion_that_is_open_is_shown_up_to_its_last_value_or_its_last_ro
     assert shown(*rows) == (1050, 880, 1050)
 
 
-def test_a_kill_ends_what_is_shown_also_where_it_was_reported_later() -> None:
+def test_a_report_ends_shortly_after_the_kill_even_if_told_late() -> None:
     assert shown(short(1000, OK, WARNING), kill(1050)) == (1050, 880, 1080 + 20)
     assert shown(kill(1050, killed_wall=START + 1040)) == (1040, 920, 1060)
 
@@ -87,7 +85,7 @@ def test_of_an_unclean_end_the_ten_minutes_before_are_shown() -> None:
     assert shown(transition(9000, OK, WARNING, rule="unclean_end"), box=box) == (5000, 4400, 5060)
 
 
-def test_only_what_is_open_shows_its_forecast_and_nothing_is_shown_before_the_first_point() -> None:
+def test_only_an_open_incident_shows_its_forecast() -> None:
     warned = short(3, INFO, WARNING)
     assert warned.forecast is not None
     warned = replace(warned, forecast=replace(warned.forecast, eta_seconds=90.0))
@@ -104,7 +102,7 @@ def test_only_what_is_open_shows_its_forecast_and_nothing_is_shown_before_the_fi
     assert framed(short(60, WARNING, OK, 90)) == framed(kill(60)) == (20, 100)
 
 
-def test_an_incident_is_explained_by_its_kill_else_by_its_last_row_while_open_else_by_its_warning() -> None:
+def test_an_incident_is_explained_by_its_kill_if_there_was_one() -> None:
     opened, warned, over = short(1, OK, INFO), short(2, INFO, WARNING), short(9, WARNING, OK, 90)
     explains = of_incident._row_that_explains
     disk = transition(1, OK, WARNING, rule="read_only_disk"), transition(2, WARNING, CRITICAL, rule="read_only_disk")
@@ -116,7 +114,7 @@ def test_an_incident_is_explained_by_its_kill_else_by_its_last_row_while_open_el
     assert explains(incident(*disk), None) == disk[0]
 
 
-def test_the_warning_of_a_report_is_the_first_that_foretold_a_time() -> None:
+def test_a_report_cites_the_first_warning_that_foretold_a_time() -> None:
     noted, vague, exact = short(1, OK, INFO), short(2, INFO, WARNING), short(3, WARNING, CRITICAL)
     assert exact.forecast is not None
     exact = replace(exact, forecast=replace(exact.forecast, eta_seconds=20.0))
@@ -168,7 +166,7 @@ def growing(document: dict[str, Any]) -> list[tuple[str, int, float]]:
     return [(g["who"], g["grown_bytes"] // MIB, g["seconds"]) for g in document["growing"]]
 
 
-def test_the_report_names_who_grew_by_64_mib_or_more_by_the_name_of_the_alert(life: Life) -> None:
+def test_a_report_names_each_program_that_grew_by_64_mib_or_more(life: Life) -> None:
     assert growing(run_out(life)) == [("python x.py (pid 7)", 800, 40.0), ("make (pid 8)", 80, 40.0)]
 
 
@@ -193,7 +191,7 @@ def test_of_other_resources_nobody_is_said_to_have_grown(life: Life) -> None:
         ("cgroup:/a", ["cgroup:/a", "ram", "gpu0"]),
     ],
 )
-def test_the_curve_of_the_resource_itself_comes_first_and_ram_next(life: Life, resource: str, order: list[str]) -> None:
+def test_the_curve_of_the_resource_comes_first_and_ram_next(life: Life, resource: str, order: list[str]) -> None:
     curves = run_out(life, resource)["headroom"]
 
     assert [curve["resource"] for curve in curves] == order
@@ -214,7 +212,7 @@ def test_a_report_says_when_it_was_warned_of_and_what_was_sent(life: Life) -> No
     ]
 
 
-def test_a_false_alarm_needs_no_advice_and_is_as_complete_in_the_list_as_in_its_report(life: Life) -> None:
+def test_a_false_alarm_comes_without_advice(life: Life) -> None:
     life.memory(1, OK, WARNING, left=60)
     opened = report(life.store.reader, life.rows()[0][0], ENGLISH)
     life.memory(50, WARNING, OK, left=70)
@@ -231,7 +229,7 @@ def test_a_false_alarm_needs_no_advice_and_is_as_complete_in_the_list_as_in_its_
     assert listed["outcome"].startswith("memory given back")
 
 
-def test_the_events_of_a_report_are_those_of_its_time_and_resource_once_and_the_last_fifty(life: Life) -> None:
+def test_a_report_lists_only_events_of_its_time_and_resource(life: Life) -> None:
     def event(kind: str, t: float, text: str) -> Event:
         return Event(kind, START + t, text, {})
 
@@ -256,7 +254,7 @@ def test_the_events_of_a_report_are_those_of_its_time_and_resource_once_and_the_
     assert [e["text"] for e in found] == [f"jump {n}" for n in range(10, 60)]
 
 
-def test_summaries_of_more_incidents_than_are_read_at_once_lack_none(life: Life) -> None:
+def test_no_summary_is_missing_when_incidents_exceed_one_batch(life: Life) -> None:
     incidents = [replace(incident(transition(n, OK, WARNING)), id=n, last_id=n) for n in range(501)]
 
     assert [one["id"] for one in summaries(life.store.reader, incidents, ENGLISH)] == [*range(501)]

@@ -169,9 +169,7 @@ def test_what_chooses_a_list_does_not_choose_an_incident(tmp_path: Path, argumen
 @pytest.mark.parametrize(
     ("since", "until", "numbers"), [(0, 99, [3, 1]), (19, 99, [3, 1]), (20, 99, [3]), (0, 30, [3, 1]), (0, 29, [1])]
 )
-def test_the_list_is_of_what_changed_since_a_moment_or_is_open_and_began_until_another(
-    since: int, until: int, numbers: list[int]
-) -> None:
+def test_the_list_has_what_changed_or_was_open_in_the_period(since: int, until: int, numbers: list[int]) -> None:
     class Rows:
         def changes(self, *, brief: bool) -> list[tuple[int, Transition]]:
             first = [(1, transition(10, Level.OK, Level.WARNING)), (2, transition(20, Level.WARNING, Level.OK))]
@@ -182,7 +180,7 @@ def test_the_list_is_of_what_changed_since_a_moment_or_is_open_and_began_until_a
     assert [one.id for one in found] == numbers
 
 
-def test_an_open_incident_without_a_kill_has_the_headline_of_the_running_daemon(tmp_path: Path) -> None:
+def test_an_open_incident_has_the_daemons_current_headline(tmp_path: Path) -> None:
     killed = replace(transition(55, Level.OK, Level.CRITICAL), wall=START + 55)
     chosen = [
         incident(id=1, closed_wall=None),
@@ -211,7 +209,7 @@ def test_an_open_incident_without_a_kill_has_the_headline_of_the_running_daemon(
     ("resource", "drawn"),
     [("ram", ["ram", "gpu0", "gpu1", "swap"]), ("cgroup:/a", ["ram", "gpu0", "cgroup:/a", "gpu1"])],
 )
-def test_a_plot_has_four_panels_at_most_and_no_cgroup_but_its_own(
+def test_a_plot_has_four_panels_and_no_foreign_cgroup(
     resource: str, drawn: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plots: list[Any] = []
@@ -235,7 +233,7 @@ def test_a_plot_has_four_panels_at_most_and_no_cgroup_but_its_own(
         ("clock_jump", Level.INFO, False),
     ],
 )
-def test_what_only_informs_is_listed_on_request_but_an_unclean_end_always(
+def test_info_is_listed_on_request_but_unclean_ends_always(
     rule: str, level: Level, listed: bool, tmp_path: Path
 ) -> None:
     with Store(tmp_path / "wslgpud.db", StoreSettings(), host_name="pc") as store:

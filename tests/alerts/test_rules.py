@@ -46,7 +46,7 @@ def levels(engine: RuleEngine, snapshots: list[Snapshot]) -> list[tuple[float, s
     return [(s.mono, c.rule, c.new.label) for s in snapshots for c in engine.observe(s)]
 
 
-def test_a_level_needs_its_time_and_a_value_that_trembles_about_the_threshold_does_not_flap() -> None:
+def test_a_trembling_value_does_not_make_a_level_flap() -> None:
     values = [0.3] * 5 + [0.0] + [0.3] * 12 + [0.15, 0.25] * 30 + [0.05] * 32
 
     assert levels(RuleEngine(), [thrash(t, v) for t, v in enumerate(values)]) == [
@@ -55,7 +55,7 @@ def test_a_level_needs_its_time_and_a_value_that_trembles_about_the_threshold_do
     ]
 
 
-def test_it_escalates_and_what_is_not_known_neither_opens_nor_closes() -> None:
+def test_it_escalates_and_the_unknown_neither_opens_nor_closes() -> None:
     engine = RuleEngine()
     found = levels(engine, [thrash(t, 0.8) for t in range(25)])
 
@@ -63,7 +63,7 @@ def test_it_escalates_and_what_is_not_known_neither_opens_nor_closes() -> None:
     assert levels(engine, [tick(float(t)) for t in range(25, 600, 5)]) == []
 
 
-def test_without_psi_both_directions_of_swap_at_once_are_thrashing_and_one_alone_is_not() -> None:
+def test_without_psi_only_swap_in_both_directions_is_thrashing() -> None:
     def swapping(t: int, into: int, out: int) -> Snapshot:
         return tick(float(t), Reading(memory.SWAP_IN, t * into), Reading(memory.SWAP_OUT, t * out))
 
@@ -72,7 +72,7 @@ def test_without_psi_both_directions_of_swap_at_once_are_thrashing_and_one_alone
     assert levels(RuleEngine(), [swapping(t, fast, fast) for t in range(15)])[0][1:] == ("swap_thrash", "warning")
 
 
-def test_an_oom_kill_is_told_at_once_with_its_victim_and_again_for_the_next_one() -> None:
+def test_an_oom_kill_is_reported_at_once_and_so_is_the_next() -> None:
     engine = RuleEngine()
     first = engine.observe(tick(1, events=(oom_kill("cc1plus", 41),)))
     second = engine.observe(tick(2, events=(oom_kill("ld", 42),)))
@@ -84,7 +84,7 @@ def test_an_oom_kill_is_told_at_once_with_its_victim_and_again_for_the_next_one(
     assert levels(engine, [tick(t) for t in range(3, 700)]) == [(33, "oom_kill", "ok")], "it is over"
 
 
-def test_kills_that_follow_one_another_within_half_a_minute_are_one_incident() -> None:
+def test_kills_within_half_a_minute_are_one_incident() -> None:
     engine = RuleEngine()
     kills = [tick(t, events=(oom_kill("cc1plus", 41 + t),) if t % 25 == 0 else ()) for t in range(1, 200)]
 
@@ -93,13 +93,13 @@ def test_kills_that_follow_one_another_within_half_a_minute_are_one_incident() -
 
 
 @pytest.mark.parametrize(("cgroup", "resource"), [("/build", "cgroup:/build"), ("/wsl-user", "ram"), ("", "ram")])
-def test_a_kill_within_a_limit_names_the_group_but_wsls_own_group_is_the_machine(cgroup: str, resource: str) -> None:
+def test_a_kill_within_a_limit_names_its_group(cgroup: str, resource: str) -> None:
     (change,) = RuleEngine().observe(tick(1, events=(oom_kill(cgroup=cgroup),)))
 
     assert change.resource == resource
 
 
-def test_kills_from_before_the_start_count_if_no_daemon_was_there_to_tell_of_them() -> None:
+def test_kills_before_the_start_count_if_no_daemon_saw_them() -> None:
     old = oom_kill(past=1, wall=START - 50)
 
     assert RuleEngine().observe(tick(1, events=(old,))) == []
@@ -107,7 +107,7 @@ def test_kills_from_before_the_start_count_if_no_daemon_was_there_to_tell_of_the
     assert len(RuleEngine(since_wall=START - 100).observe(tick(1, events=(old,)))) == 1
 
 
-def test_who_was_killed_is_named_by_the_script_that_it_ran_where_it_was_seen_alive() -> None:
+def test_a_victim_is_named_by_the_script_that_it_ran() -> None:
     def told(victim: str, *seen: ProcessSample) -> str:
         engine = RuleEngine()
         engine.observe(tick(1, processes=seen))
@@ -122,7 +122,7 @@ def test_who_was_killed_is_named_by_the_script_that_it_ran_where_it_was_seen_ali
     assert told("cc1plus", script) == "Killed for lack of memory: cc1plus (pid 8932), 5.0 GiB"
 
 
-def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the_machine_another() -> None:
+def test_kills_in_many_groups_while_it_was_off_are_one_alert() -> None:
     missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(12)]
     last = oom_kill("python3", 50, cgroup="/train", past=1)
     machine, now = oom_kill("chrome", 51, past=1, wall=START - 30_000), oom_kill("ld", 52, cgroup="/link")
@@ -149,7 +149,7 @@ def test_where_the_kernel_log_cannot_be_read_the_counter_tells() -> None:
     assert (change.rule, change.resource, "victim" in change.facts) == ("oom_kill", "ram", False)
 
 
-def test_kills_in_three_groups_while_no_daemon_ran_are_three_each_filed_under_its_group() -> None:
+def test_kills_in_three_groups_while_it_was_off_are_three_alerts() -> None:
     missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n % 3}", past=1) for n in range(4)]
 
     changes = RuleEngine(since_wall=0).observe(tick(1, events=tuple(missed)))
@@ -162,7 +162,7 @@ def test_kills_in_three_groups_while_no_daemon_ran_are_three_each_filed_under_it
 
 
 @pytest.mark.parametrize(("groups", "alerts"), [(5, 5), (6, 1)])
-def test_up_to_five_groups_with_kills_while_no_daemon_ran_are_reported_one_by_one(groups: int, alerts: int) -> None:
+def test_up_to_five_groups_with_kills_are_reported_one_by_one(groups: int, alerts: int) -> None:
     missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(groups)]
 
     assert len(RuleEngine(since_wall=0).observe(tick(1, events=tuple(missed)))) == alerts
@@ -186,7 +186,7 @@ def kills(*looks: list[Reading]) -> list[tuple[float, str]]:
     return told
 
 
-def test_without_the_kernel_log_each_kill_is_its_groups_and_never_the_machines() -> None:
+def test_without_the_kernel_log_each_kill_belongs_to_its_group() -> None:
     calm, three = counted(0, a=0, b=0, c=0), counted(3, a=1, b=1, c=1)
 
     assert kills(calm, three, three) == [(1, f"cgroup:/{name}") for name in "abc"]
@@ -199,7 +199,7 @@ def test_a_kill_in_a_group_is_not_its_parents_too() -> None:
 @pytest.mark.parametrize(
     ("between", "when"), [(counted(1, a=0), 2), (counted(0, a=1), 1)], ids=["machine first", "group first"]
 )
-def test_counters_that_are_read_one_after_the_other_tell_of_one_kill_once(between: list[Reading], when: int) -> None:
+def test_counters_read_one_after_the_other_report_one_kill_once(between: list[Reading], when: int) -> None:
     after = counted(1, a=1)
 
     assert kills(counted(0, a=0), between, after, after, after) == [(when, "cgroup:/a")]
@@ -211,7 +211,7 @@ def test_a_kill_that_no_group_claims_is_the_machines() -> None:
     assert kills(calm, after, after, after) == [(2, "ram")]
 
 
-def test_without_the_kernel_log_the_victim_is_the_grower_that_is_gone_and_marked_as_inferred() -> None:
+def test_without_the_kernel_log_the_victim_is_marked_as_inferred() -> None:
     gib = 1 << 30
     train = ProcessSample(8932, 1, "python3", 3 * gib, 0, command="python3 train.py", cgroup="/a")
     other = ProcessSample(9, 1, "chrome", 4 * gib, 0, cgroup="/b")
@@ -236,7 +236,7 @@ def processes(t: float, *running: ProcessSample) -> SourceReport:
     return SourceReport("processes", "ok", Sample(processes=running), t, 0.0)
 
 
-def test_a_kill_whose_victim_nobody_can_tell_is_told_all_the_same_after_some_seconds() -> None:
+def test_a_kill_without_a_known_victim_is_reported_after_seconds() -> None:
     engine, told = RuleEngine(), []
     for t in range(20):
         seen = tick(t, *counted(int(t > 3), a=int(t > 3)), kernel_log="absent")
@@ -267,7 +267,7 @@ def test_a_victim_is_called_as_people_know_it() -> None:
     assert change.facts["who"] == "python3 train.py (pid 7)"
 
 
-def test_a_kill_while_memory_could_not_be_read_is_told_by_the_counter_of_the_next_tick() -> None:
+def test_a_kill_missed_by_one_tick_is_reported_by_the_next() -> None:
     engine = RuleEngine()
     counts = [(Reading(memory.OOM_KILLS, 3),), (), (), (Reading(memory.OOM_KILLS, 4),)]
 
@@ -276,7 +276,7 @@ def test_a_kill_while_memory_could_not_be_read_is_told_by_the_counter_of_the_nex
     assert found == [(3, "oom_kill", "critical")]
 
 
-def test_a_kernel_log_that_is_only_late_is_waited_for_because_it_knows_the_victim() -> None:
+def test_a_late_kernel_log_is_waited_for_as_it_knows_the_victim() -> None:
     engine = RuleEngine()
     engine.observe(tick(1, Reading(memory.OOM_KILLS, 3), kernel_log="late"))
 
@@ -285,7 +285,7 @@ def test_a_kernel_log_that_is_only_late_is_waited_for_because_it_knows_the_victi
     assert change.facts["victim"] == "cc1plus"
 
 
-def test_a_residency_failure_is_the_only_cards_and_noise_of_the_boot_is_nobodys() -> None:
+def test_a_residency_failure_belongs_to_the_only_card() -> None:
     def line(function: str, error: str) -> Event:
         return Event("dxg_error", START, "misc dxg", {"function": function, "error": error})
 
@@ -295,7 +295,7 @@ def test_a_residency_failure_is_the_only_cards_and_noise_of_the_boot_is_nobodys(
     assert RuleEngine().observe(tick(1, events=(line("dxgvmb_send_create_process", "EOVERFLOW"),))) == []
 
 
-def test_allocations_that_windows_refuses_are_told_whatever_the_card_has_left() -> None:
+def test_allocations_refused_by_windows_are_always_reported() -> None:
     def line(function: str, error: str) -> Event:
         return Event("dxg_error", START, "misc dxg", {"function": function, "error": error})
 
@@ -373,7 +373,7 @@ def spilling(t: float, used: float, shared: float, *, name: str = "NVIDIA RTX") 
     return tick(t, *(Reading(spec, int(value * GIB), (name,)) for spec, value in found))
 
 
-def test_shared_memory_that_grows_while_a_card_that_only_windows_sees_is_full_is_a_spill() -> None:
+def test_growing_shared_memory_of_a_full_card_is_a_spill() -> None:
     engine = RuleEngine()
     calm = [spilling(t, 12, 1.5) for t in range(10)]
     full = [spilling(t, 15.5, 1.5 + 0.1 * (t - 10)) for t in range(10, 120)]
@@ -400,9 +400,7 @@ def test_shared_memory_that_grows_while_a_card_that_only_windows_sees_is_full_is
     ],
     ids=["room", "steady", "integrated", "size not known", "told by the card's own forecast"],
 )
-def test_shared_memory_alone_another_makers_and_that_of_a_card_with_a_forecast_are_no_spill(
-    snapshots: list[Snapshot],
-) -> None:
+def test_shared_memory_alone_is_no_spill(snapshots: list[Snapshot]) -> None:
     assert levels(RuleEngine(), snapshots) == []
 
 
@@ -418,7 +416,7 @@ def windows_memory(t: float, left: float, commit_left: float = 30, vm: float | N
     return tick(t, *(Reading(spec, int(value * GIB)) for spec, value in found))
 
 
-def test_windows_memory_is_told_once_by_the_forecast_while_that_warns_and_by_its_level_else() -> None:
+def test_windows_memory_is_reported_once_by_forecast_or_level() -> None:
     def seen(t: int, level: Level) -> Snapshot:
         low = windows_memory(float(t), 2)
         forecast = SourceReport("risk", "ok", Sample((Reading(risk_metrics.LEVEL, int(level), ("windows",)),)), t, 0.0)
@@ -429,7 +427,7 @@ def test_windows_memory_is_told_once_by_the_forecast_while_that_warns_and_by_its
     assert levels(engine, [seen(t, Level.OK) for t in range(100, 200)])[0][1:] == ("windows_memory_low", "warning")
 
 
-def test_a_windows_short_of_ram_is_told_of_and_one_that_is_merely_busy_is_not() -> None:
+def test_windows_short_of_ram_is_reported_a_busy_one_is_not() -> None:
     short = [windows_memory(t, 3.0 if t < 100 else 1.0) for t in range(200)]
 
     assert levels(RuleEngine(), short) == [
@@ -440,7 +438,7 @@ def test_a_windows_short_of_ram_is_told_of_and_one_that_is_merely_busy_is_not() 
     assert levels(RuleEngine(), [windows_memory(t, 2.0 if t % 20 else 9.0) for t in range(200)]) == []
 
 
-def test_a_windows_that_can_promise_no_more_is_told_of_although_ram_is_left() -> None:
+def test_windows_at_its_commit_limit_is_reported() -> None:
     engine = RuleEngine()
     (change,) = [c for t in range(60) for c in engine.observe(windows_memory(t, 20, 2))]
     text = compose(Transition(START, 0, "windows", change.rule, change.old, change.new, facts=change.facts))
@@ -449,7 +447,7 @@ def test_a_windows_that_can_promise_no_more_is_told_of_although_ram_is_left() ->
     assert "holds 48 GiB" in str(text.evidence[0])
 
 
-def test_when_windows_runs_out_is_told_while_its_memory_falls_and_not_where_it_only_is_low() -> None:
+def test_the_end_of_windows_memory_is_told_only_while_it_falls() -> None:
     def headline(snapshots: list[Snapshot]) -> str:
         engine = RuleEngine()
         (change,) = [c for snapshot in snapshots for c in engine.observe(snapshot)]
@@ -467,7 +465,7 @@ def test_when_windows_runs_out_is_told_while_its_memory_falls_and_not_where_it_o
     assert "GiB (about " in headline(promises)
 
 
-def test_the_disk_of_the_state_folder_and_windows_disks_have_limits_of_their_own() -> None:
+def test_state_disk_and_windows_disks_have_their_own_limits() -> None:
     def space(t: int, root: float, home: float, c: float) -> Snapshot:
         places = (("/", "ext4", root), ("/home", "ext4", home), ("/mnt/c", "9p", c))
         return tick(t, *(Reading(disk.AVAILABLE, int(v * GIB), (p, kind)) for p, kind, v in places))
@@ -482,7 +480,7 @@ def test_the_disk_of_the_state_folder_and_windows_disks_have_limits_of_their_own
     assert [c.new.label for t in range(10, 90) for c in engine.observe(space(t, 0.1, 9, 100))] == ["ok", "ok"]
 
 
-def test_a_source_that_once_answered_is_missed_after_a_minute_also_while_the_clock_jumps() -> None:
+def test_a_source_that_once_answered_is_missed_after_a_minute() -> None:
     engine = RuleEngine()
     engine.observe(tick(0, disk="ok"))
     found = levels(engine, [tick(t, disk="late", jump=-86400.0 * (t > 30)) for t in range(1, 80)])
@@ -490,7 +488,7 @@ def test_a_source_that_once_answered_is_missed_after_a_minute_also_while_the_clo
     assert found == [(61.0, "source_stale", "warning")]
 
 
-def test_a_store_that_fails_is_told_through_channels_that_need_no_store() -> None:
+def test_a_failing_store_is_reported_without_the_store() -> None:
     engine = RuleEngine()
     changes = [c for t in range(40) for c in engine.observe(tick(t), store_error="disk full")]
 
@@ -503,7 +501,7 @@ def left_open(rule: str, resource: str, level: Level, **facts: Any) -> Transitio
     return Transition(START, 0.0, resource, rule, Level.OK, level, facts=facts)
 
 
-def test_what_an_earlier_run_left_open_is_closed_only_when_it_is_over() -> None:
+def test_an_alert_left_open_is_closed_only_when_it_is_over() -> None:
     engine = RuleEngine()
     engine.resume([left_open("swap_thrash", "ram", Level.CRITICAL), left_open("gone", "x", Level.WARNING)], 0.0)
 
@@ -511,14 +509,14 @@ def test_what_an_earlier_run_left_open_is_closed_only_when_it_is_over() -> None:
     assert levels(engine, [thrash(t, 0.0) for t in range(30, 70)]) == [(60.0, "swap_thrash", "ok")]
 
 
-def test_what_was_a_warning_before_a_restart_becomes_critical_in_its_time() -> None:
+def test_a_warning_before_a_restart_becomes_critical_in_time() -> None:
     engine = RuleEngine()
     engine.resume([left_open("swap_thrash", "ram", Level.WARNING)], 0.0)
 
     assert levels(engine, [thrash(t, 0.6) for t in range(1, 30)]) == [(21.0, "swap_thrash", "critical")]
 
 
-def test_what_goes_on_over_a_restart_neither_eases_nor_is_called_over() -> None:
+def test_a_condition_that_outlasts_a_restart_does_not_ease() -> None:
     """A restart in the middle: only measurements from then on may count."""
     engine = RuleEngine()
     facts = {"grown_bytes": 3 * GIB, "shared_bytes": 4 * GIB, "adapter": "NVIDIA RTX"}

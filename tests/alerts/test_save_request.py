@@ -75,7 +75,7 @@ def test_a_training_loop_is_asked_once_and_saves() -> None:
         assert training.stdout.readline() == "saved\n"
 
 
-def test_one_that_is_critical_with_room_to_spare_is_asked_only_when_the_room_is_gone() -> None:
+def test_a_training_with_room_left_is_asked_only_when_it_is_gone() -> None:
     saver = SaveRequests(Alerts(save_signal="SIGUSR1"))
 
     def left(percent: float, row: Transition) -> Transition:
@@ -95,7 +95,7 @@ def test_one_that_is_critical_with_room_to_spare_is_asked_only_when_the_room_is_
         assert saver.due({"ram": now}) == []  # it was over before
 
 
-def test_one_that_the_brake_holds_is_not_asked_as_the_signal_would_end_it_when_it_is_resumed() -> None:
+def test_a_training_paused_by_the_brake_is_not_asked_to_save() -> None:
     saver = SaveRequests(Alerts(save_signal="SIGTERM"))
     with program(IDLE) as job:
         held = sample(job.pid)
@@ -112,7 +112,7 @@ def test_who_wants_it_at_a_warning_gets_it_there() -> None:
         assert "was sent SIGUSR1" in saver.note(row, [sample(training.pid)])
 
 
-def test_a_request_that_comes_while_the_loop_looks_is_kept_for_the_next_look() -> None:
+def test_a_request_arriving_during_a_check_is_kept_for_the_next() -> None:
     class Interrupted(SaveOnSignal):
         """Requested at the worst moment: just after it has checked that there is no request."""
 

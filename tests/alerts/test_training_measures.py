@@ -23,7 +23,7 @@ def leaking(labels: tuple[str, ...], steps_left: int, grown_mib: int) -> list[Re
     ]
 
 
-def test_a_leak_is_measured_by_the_share_of_the_room_that_it_has_taken() -> None:
+def test_a_leak_is_measured_by_the_share_of_room_it_has_taken() -> None:
     seen = tick(1, *leaking(ONE, 1234, 100), *leaking(TWO, 300, 100), Reading(metrics.TIME_LEFT, 60.0, TWO))
     facts = {"program": "other.py", "pid": 8, "steps_left": 300, "step_bytes": MIB, "grown_bytes": 100 * MIB}
 
@@ -58,7 +58,7 @@ def test_of_sequences_that_will_not_fit_the_largest_lack_counts() -> None:
     ]
 
 
-def test_steps_are_slow_because_of_a_spill_only_while_a_gib_is_in_windows_memory() -> None:
+def test_steps_are_slow_from_a_spill_only_with_a_gib_in_windows() -> None:
     def slowed(shared: int, each: float = 0.5) -> list[Signal]:
         readings = [Reading(metrics.KEPT, GIB, ONE), Reading(windows.GPU_SHARED, shared, ("RTX",))]
         readings += [Reading(metrics.STEP_TIME, each, ONE[:2]), Reading(metrics.USUAL_STEP_TIME, 0.125, ONE[:2])]

@@ -23,7 +23,7 @@ def _the_log_stays_as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("level", "priority"), PRIORITIES.items())
-def test_a_line_in_the_journal_begins_with_the_priority_of_its_level(
+def test_a_journal_line_begins_with_the_priority_of_its_level(
     level: str, priority: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
@@ -34,7 +34,7 @@ def test_a_line_in_the_journal_begins_with_the_priority_of_its_level(
     assert log.journal_prefix(logging.getLevelName(level.upper())) == f"<{priority}>"
 
 
-def test_a_line_of_a_level_that_only_another_library_knows_is_as_important_as_information(
+def test_a_level_only_another_library_knows_counts_as_info(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
@@ -44,7 +44,7 @@ def test_a_line_of_a_level_that_only_another_library_knows_is_as_important_as_in
     assert capsys.readouterr().err == "<6>progress\n"
 
 
-def test_a_traceback_has_the_priority_in_each_of_its_lines_or_it_would_be_a_notice(
+def test_every_line_of_a_traceback_carries_its_priority(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
@@ -59,7 +59,7 @@ def test_a_traceback_has_the_priority_in_each_of_its_lines_or_it_would_be_a_noti
     assert all(line.startswith("<3>") for line in lines)
 
 
-def test_on_a_terminal_a_line_has_its_time_and_level_and_lower_levels_are_left_out(
+def test_on_a_terminal_a_line_has_its_time_and_level(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log, "is_where_we_log", lambda _: False)

@@ -42,7 +42,7 @@ def heard(manager: socket.socket) -> list[str]:
             return messages
 
 
-def test_a_bug_in_the_alerts_is_logged_once_and_samples_are_taken_all_the_same(
+def test_a_bug_in_the_alerts_is_logged_once_and_sampling_goes_on(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop, bugs = service[0].loop, ["one", "one", "another", "one"]
@@ -62,7 +62,7 @@ def test_a_bug_in_the_alerts_is_logged_once_and_samples_are_taken_all_the_same(
     assert sequences == list(range(sequences[0], sequences[0] + 4))
 
 
-def test_the_service_manager_hears_once_that_the_daemon_is_ready_and_at_each_tick_that_it_lives(
+def test_systemd_hears_ready_once_and_a_heartbeat_at_each_tick(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon, manager = service
@@ -87,9 +87,7 @@ def test_the_service_manager_hears_once_that_the_daemon_is_ready_and_at_each_tic
     assert [line.partition("=")[0] for line in unseeing.splitlines()] == ["STATUS"], "without memory it cannot warn"
 
 
-def test_status_lists_the_last_ten_announcements_of_a_day_the_newest_first(
-    service: tuple[Daemon, socket.socket],
-) -> None:
+def test_status_lists_the_last_ten_alerts_of_a_day_newest_first(service: tuple[Daemon, socket.socket]) -> None:
     daemon, _ = service
     daemon.loop.tick()
     assert daemon.answers.latest is not None
@@ -132,7 +130,7 @@ def test_before_the_first_sample_there_is_nothing_recent(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("level", "urgent"), [(Level.OK, False), (Level.INFO, False), (Level.WARNING, True), (Level.CRITICAL, True)]
 )
-def test_a_sample_with_a_warning_is_written_at_once_in_case_the_machine_does_not_live_to_the_next(
+def test_a_sample_with_a_warning_is_written_at_once(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, level: Level, *, urgent: bool
 ) -> None:
     loop, written = service[0].loop, []

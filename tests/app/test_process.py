@@ -19,7 +19,7 @@ from wslgpud.host import Host
 @pytest.mark.parametrize(
     ("file", "told"), [(None, []), (Path("/etc/wslgpud.toml"), ["--config", "/etc/wslgpud.toml"])], ids=["none", "one"]
 )
-def test_the_doctor_at_the_start_reads_the_configuration_of_the_daemon_if_there_is_one(
+def test_the_startup_doctor_reads_the_daemons_configuration(
     file: Path | None, told: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     started: list[list[str]] = []
@@ -44,7 +44,7 @@ class MissedSignal:
             raise Empty
 
 
-def test_a_signal_that_comes_just_before_a_wait_is_seen_within_a_second(tmp_path: Path) -> None:
+def test_a_signal_just_before_a_wait_is_seen_within_a_second(tmp_path: Path) -> None:
     ticks: list[int] = []
     pipeline = SimpleNamespace(delay_seconds=600.0)
     daemon: Any = Daemon(Config(), Host(), tmp_path, {})

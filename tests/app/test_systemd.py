@@ -15,7 +15,7 @@ from wslgpud.app.systemd import Notifier, lack_of_protection
     [("4999999", "READY=1\nWATCHDOG_USEC=5000000"), ("5000000", "READY=1"), ("", "READY=1"), ("soon", "READY=1")],
 )
 @pytest.mark.parametrize("abstract", [False, True])
-def test_a_watchdog_that_would_not_wait_for_five_samples_is_told_to(
+def test_a_watchdog_shorter_than_five_samples_is_told_to_wait(
     watchdog: str, told: str, tmp_path: Path, *, abstract: bool
 ) -> None:
     name = str(tmp_path / "notify")

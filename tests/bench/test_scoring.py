@@ -49,7 +49,7 @@ def judged(changes, *, event=None, onset=0.0, tolerated=False, at_least=Level.WA
     return score
 
 
-def test_an_alarm_that_holds_until_the_event_is_right_and_its_lead_counts():
+def test_an_alarm_that_holds_until_the_event_counts_as_right():
     score = judged([(60.0, Level.WARNING)], event=100.0)
     assert score.leads == [40.0]
     assert score.in_time == 1
@@ -67,7 +67,7 @@ def test_half_of_what_was_possible_is_in_time_when_little_was():
     assert judged([(96.0, Level.WARNING)], event=100.0, onset=91.0).in_time == 0
 
 
-def test_a_warning_is_fair_where_memory_stopped_by_itself_but_a_critical_is_not():
+def test_a_warning_is_fair_if_growth_stopped_but_critical_is_not():
     changes = [(10.0, Level.WARNING), (20.0, Level.CRITICAL), (30.0, Level.OK)]
     assert judged(changes, tolerated=True).false_alarms == 0
     assert judged(changes, tolerated=True).tolerated_with_alarm == 1

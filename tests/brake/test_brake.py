@@ -113,7 +113,7 @@ def job() -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def test_the_job_that_uses_up_memory_is_paused_and_the_alert_says_how_much_was_left(stage, job) -> None:
+def test_the_job_using_up_memory_is_paused_with_an_alert(stage, job) -> None:
     (row,) = stage.about_to_run_out(job)
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
@@ -127,7 +127,7 @@ def test_the_job_that_uses_up_memory_is_paused_and_the_alert_says_how_much_was_l
     assert HeldJobsFile(stage.folder).read()[1].keys() == {1}
 
 
-def test_a_paused_job_is_not_paused_again_while_the_forecast_still_counts_down(stage, job) -> None:
+def test_a_running_forecast_does_not_pause_a_paused_job_again(stage, job) -> None:
     stage.about_to_run_out(job)
     for _ in range(5):
         assert stage.tick(stage.ram(Level.CRITICAL)) == []
@@ -136,9 +136,7 @@ def test_a_paused_job_is_not_paused_again_while_the_forecast_still_counts_down(s
 
 
 @pytest.mark.parametrize(("falling", "scans"), [(1.0, 2), (0.89, 20)])
-def test_while_a_job_is_paused_processes_are_scanned_once_per_second_unless_memory_still_falls(
-    stage, job, monkeypatch, falling, scans
-) -> None:
+def test_a_pause_slows_process_scans_unless_memory_still_falls(stage, job, monkeypatch, falling, scans) -> None:
     stage.about_to_run_out(job)
     scan, calls = at_work.scan, []
     monkeypatch.setattr(at_work, "scan", lambda *args, **options: calls.append(stage.t) or scan(*args, **options))
@@ -173,7 +171,7 @@ def test_a_job_paused_again_waits_for_more_headroom(stage, job) -> None:
     assert stage.brake.document()[0]["needed_bytes"] > needed
 
 
-def test_a_job_resumed_by_its_owner_is_left_alone_until_the_warning_clears(stage, job) -> None:
+def test_a_manually_resumed_job_is_spared_until_warning_clears(stage, job) -> None:
     stage.about_to_run_out(job)
     CommandFile(stage.folder).append(1, "resume")
     (row,) = stage.tick(stage.ram(Level.CRITICAL))
@@ -215,7 +213,7 @@ def test_a_job_that_ignores_sigterm_is_killed_after_ten_seconds(stage) -> None:
         assert len(stage.tick(stage.ram(Level.CRITICAL))) == 1
 
 
-def test_a_job_that_keeps_growing_after_sigterm_is_killed_at_once_and_not_paused_again(stage) -> None:
+def test_a_job_growing_after_sigterm_is_killed_not_paused_again(stage) -> None:
     with running(*python(DEAF), stdin=subprocess.PIPE) as job:
         stage.about_to_run_out(job)
         CommandFile(stage.folder).append(1, "stop")
@@ -233,7 +231,7 @@ def test_a_job_that_keeps_growing_after_sigterm_is_killed_at_once_and_not_paused
         assert (stage.value("brake_pauses"), stage.brake.is_ending()) == (1, False)
 
 
-def test_a_job_stopped_with_too_little_memory_left_is_killed_without_running_again(stage) -> None:
+def test_a_job_stopped_at_low_memory_is_killed_without_resuming(stage) -> None:
     saves = "import os, signal; signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'runs\\n'))\n" + GROWS
     with running(*python(saves), stdin=subprocess.PIPE) as job:
         stage.about_to_run_out(job)
@@ -269,7 +267,7 @@ def test_a_sigcont_from_the_terminal_counts_as_a_decision(stage, job) -> None:
     assert str(row.facts["outcome"]) == "resumed manually"
 
 
-def test_a_job_that_has_not_stopped_yet_does_not_count_as_resumed(stage, job, monkeypatch) -> None:
+def test_a_job_still_coming_to_a_stop_does_not_count_as_resumed(stage, job, monkeypatch) -> None:
     stage.about_to_run_out(job)
     monkeypatch.setattr(pauser, "is_paused", lambda _: False)
 
@@ -301,7 +299,7 @@ def test_no_job_is_paused_for_memory_that_is_not_guarded(stage, job) -> None:
 
 
 @pytest.mark.parametrize("loaded_mib", [100, 400])
-def test_a_process_of_the_same_name_that_stopped_growing_is_left_alone(stage, job, loaded_mib) -> None:
+def test_a_namesake_that_stopped_growing_is_left_alone(stage, job, loaded_mib) -> None:
     def ram(level: Level, left_mib: int) -> Forecast:
         return stage.ram(level, headroom_bytes=left_mib * MIB, capacity_bytes=4 * GIB, window_seconds=60.0)
 
@@ -338,9 +336,7 @@ def fill_tmpfs(
     return [first, *(sample(left) for left in left_mib[1:])]
 
 
-def test_a_job_that_fills_files_in_ram_is_paused_by_its_cgroup_until_a_quarter_more_is_free(
-    stage, job, monkeypatch
-) -> None:
+def test_a_job_filling_files_in_ram_is_paused_by_its_cgroup(stage, job, monkeypatch) -> None:
     rows = fill_tmpfs(stage, lambda pid: "/job.scope" if pid == job.pid else "/other", monkeypatch, 900, 700, 600, 500)
 
     assert [len(row) for row in rows] == [0, 0, 1, 0]
@@ -348,7 +344,7 @@ def test_a_job_that_fills_files_in_ram_is_paused_by_its_cgroup_until_a_quarter_m
     assert (paused["pids"], paused["needed_bytes"]) == ([job.pid], 600 * MIB + 4 * GIB), "it takes a GiB per second"
 
 
-def test_files_in_ram_of_a_cgroup_with_a_protected_program_are_reported_once(stage, job, monkeypatch, caplog) -> None:
+def test_ram_files_of_a_protected_cgroup_are_reported_once(stage, job, monkeypatch, caplog) -> None:
     assert fill_tmpfs(stage, lambda _: "/job.scope", monkeypatch, 900, 700, 600, 500) == [[], [], [], []]
 
     assert caplog.messages[1:] == [
@@ -357,7 +353,7 @@ def test_files_in_ram_of_a_cgroup_with_a_protected_program_are_reported_once(sta
     assert stage.value("brake_spared", "protected") == 1
 
 
-def test_of_a_full_cgroup_its_own_job_is_paused_and_a_larger_one_beside_it_is_not(stage, job, monkeypatch) -> None:
+def test_a_full_cgroup_pauses_its_own_job_not_a_larger_neighbour(stage, job, monkeypatch) -> None:
     scan = at_work.scan
 
     def in_groups(host: Host, *, cgroups: bool = False) -> ProcessListing:
@@ -391,7 +387,7 @@ def test_another_users_job_is_left_alone_and_reported_once(stage, job, caplog) -
     assert stage.value("brake_spared", "user") == 1
 
 
-def test_while_a_job_is_paused_the_growth_of_others_that_may_not_be_paused_is_not_reported(stage, job, caplog) -> None:
+def test_growth_of_spared_jobs_is_not_reported_during_a_pause(stage, job, caplog) -> None:
     stage.about_to_run_out(job)
     stage.brake._users = frozenset({US + 1})
     with running(*python(GROWS), stdin=subprocess.PIPE) as other:
@@ -432,7 +428,7 @@ def test_a_new_watchdog_resumes_what_was_paused_before_it_began(stage, job) -> N
     eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
 
 
-def test_a_watchdog_that_exits_again_and_again_is_replaced_every_ten_seconds(stage) -> None:
+def test_a_watchdog_that_keeps_dying_restarts_every_ten_seconds(stage) -> None:
     def alive_after_its_death(*waits: float) -> list[bool]:
         os.kill(stage.brake._watchdog.pid, signal.SIGKILL)
         eventually(lambda: not stage.brake._watchdog.alive(), "the watchdog's exit")
@@ -470,9 +466,7 @@ def test_the_job_whose_vram_grows_is_paused(stage, job) -> None:
 
 
 @pytest.mark.parametrize("block_seconds", [0.1, 2.0, 8.0])
-def test_a_neighbour_that_took_most_of_the_card_and_then_stopped_growing_is_left_alone(
-    stage, job, block_seconds
-) -> None:
+def test_a_large_neighbour_that_stopped_growing_is_left_alone(stage, job, block_seconds) -> None:
     with running(*python(GROWS), stdin=subprocess.PIPE) as neighbour:
         stage.tick(card(stage, neighbour, 16 * 1024, level=Level.OK))
         stage.vram[neighbour.pid] = 12 * 1024
@@ -489,7 +483,7 @@ def test_a_neighbour_that_took_most_of_the_card_and_then_stopped_growing_is_left
         assert states(neighbour.pid) <= {"S", "R"}
 
 
-def test_on_a_card_on_which_nobody_grew_no_job_is_paused_whoever_is_named(stage, job, caplog) -> None:
+def test_no_job_is_paused_on_a_card_where_nobody_grew(stage, job, caplog) -> None:
     stage.vram[job.pid] = 12 * 1024
     for left in (2048, 1024, 300):
         assert stage.tick(card(stage, job, left), seconds=5.0) == []
@@ -500,9 +494,7 @@ def test_on_a_card_on_which_nobody_grew_no_job_is_paused_whoever_is_named(stage,
     assert states(job.pid) <= {"S", "R"}
 
 
-def test_a_program_that_reports_its_vram_itself_is_found_whatever_those_of_other_users_claim(
-    stage, job, monkeypatch
-) -> None:
+def test_other_users_claims_cannot_hide_a_job_that_reports_vram(stage, job, monkeypatch) -> None:
     scan, other = at_work.scan, os.getpid()
 
     def with_another_user(host: Host, *, cgroups: bool = False) -> ProcessListing:
@@ -522,7 +514,7 @@ def test_a_program_that_reports_its_vram_itself_is_found_whatever_those_of_other
     assert row.facts["who"] == f"python (pid {job.pid})"
 
 
-def test_a_card_that_filled_fast_must_have_as_much_room_again_also_if_ram_grew_before(stage, job) -> None:
+def test_a_card_that_filled_fast_must_free_as_much_to_resume(stage, job) -> None:
     stage.vram[job.pid] = 9000
     stage.tick(stage.ram(), card(stage, job, 450, level=Level.WARNING))
     stage.vram[job.pid] = 9150
@@ -533,7 +525,7 @@ def test_a_card_that_filled_fast_must_have_as_much_room_again_also_if_ram_grew_b
 
 
 @pytest.mark.parametrize(("configured", "paused"), [(1.0, 0), (0.95, 0), (0.9, 1)])
-def test_a_guessed_process_is_paused_only_from_the_configured_probability_on(stage, job, configured, paused) -> None:
+def test_a_guessed_process_is_paused_only_if_probable_enough(stage, job, configured, paused) -> None:
     stage.brake._settings = replace(stage.brake._settings, act_on_likelihood=configured)
     guess = say("probably {who}, {chance_ratio}", who=f"python (pid {job.pid})", chance_ratio=0.91)
     rows = stage.tick(card(stage, job, who=guess, who_kind="guess", rate_bytes_per_second=50.0 * MIB))
@@ -543,7 +535,7 @@ def test_a_guessed_process_is_paused_only_from_the_configured_probability_on(sta
     assert stage.value("brake_spared", "unsure") == (None if paused else 1)
 
 
-def test_two_paused_jobs_of_one_resource_share_an_alert_that_names_the_last_and_counts_the_others(stage, job) -> None:
+def test_two_paused_jobs_of_one_resource_share_an_alert(stage, job) -> None:
     with running(*python(GROWS), stdin=subprocess.PIPE) as other:
         fill(stage, job)
         (row,) = fill(stage, other)
@@ -573,9 +565,7 @@ def test_commands_on_a_machine_without_a_daemon_say_so(tmp_path: Path) -> None:
     assert (resumed.returncode, resumed.stderr) == (2, "wslgpud: job 3 is not paused; no job is\n")
 
 
-def test_the_daemon_gives_the_watchdog_a_sign_of_life_each_second_while_a_job_is_paused(
-    stage, job, monkeypatch
-) -> None:
+def test_the_watchdog_gets_a_heartbeat_every_second_of_a_pause(stage, job, monkeypatch) -> None:
     signs: list[int] = []
     update = Watchdog.update
 
@@ -592,7 +582,7 @@ def test_the_daemon_gives_the_watchdog_a_sign_of_life_each_second_while_a_job_is
     assert signs == [1, 1]
 
 
-def test_a_watchdog_that_is_stopped_is_replaced_and_the_job_stays_in_good_hands(stage, job, monkeypatch) -> None:
+def test_a_stopped_watchdog_is_replaced_and_the_job_stays_safe(stage, job, monkeypatch) -> None:
     stage.about_to_run_out(job)
     first = stage.brake._watchdog.pid
     monkeypatch.setattr(watchdog, "CONFIRM_SECONDS", 0.5)
@@ -605,7 +595,7 @@ def test_a_watchdog_that_is_stopped_is_replaced_and_the_job_stays_in_good_hands(
     eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
 
 
-def test_a_job_resumes_from_a_disk_that_has_become_full_and_after_the_clock_was_set(stage, job, monkeypatch) -> None:
+def test_a_job_resumes_despite_a_full_disk_and_a_clock_change(stage, job, monkeypatch) -> None:
     stage.about_to_run_out(job)
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
@@ -622,7 +612,7 @@ def test_a_job_resumes_from_a_disk_that_has_become_full_and_after_the_clock_was_
     assert stage.value("brake_ends", "room") == 1
 
 
-def test_nothing_that_the_brake_reads_can_be_withheld_by_the_process_it_is_about(stage, job, monkeypatch) -> None:
+def test_the_brake_reads_nothing_that_a_process_can_withhold(stage, job, monkeypatch) -> None:
     """Readers of cmdline, maps and smaps wait for the lock of the process's own memory, which it can hold for ever."""
     asked: list[str] = []
     read = Host.read

@@ -40,7 +40,7 @@ def test_a_training_is_paused_with_its_loaders() -> None:
     assert pids(chosen([SHELL, program(20, 10, "python", 5 * GIB), *loaders], {20: 4 * GIB})) == {20, 30, 31, 32, 33}
 
 
-def test_compilers_and_their_make_are_one_job_and_the_shells_in_between_are_left_alone() -> None:
+def test_make_and_its_compilers_are_paused_but_not_their_shells() -> None:
     make = program(20, 10, "make")
     shells = [program(100 + n, 20, "sh") for n in range(10)]
     compilers = [program(200 + n, 100 + n, "cc1plus", 200 * MIB) for n in range(10)]
@@ -56,7 +56,7 @@ def test_twenty_workers_of_one_shell_are_one_job() -> None:
     assert pids(chosen([SHELL, other, *workers], dict.fromkeys(range(100, 120), 10 * MIB))) == {*range(100, 120)}
 
 
-def test_a_process_named_like_the_workers_that_stopped_growing_long_ago_is_left_alone() -> None:
+def test_a_same_named_worker_that_stopped_growing_is_not_paused() -> None:
     idle, leak = program(20, 10, "python", 4 * GIB), program(21, 10, "python", 4 * GIB)
 
     def since(idle_before: int, leak_before: int) -> Job | NotPaused:
@@ -72,7 +72,7 @@ def test_a_process_named_like_the_workers_that_stopped_growing_long_ago_is_left_
 
 
 @pytest.mark.parametrize(("lately_mib", "paused"), [(0, 21), (9, 21), (11, 20)])
-def test_a_program_that_has_finished_loading_is_left_alone_if_a_leak_grows_now(lately_mib, paused) -> None:
+def test_a_program_done_loading_is_not_paused_for_a_leak(lately_mib, paused) -> None:
     loaded, leak = program(20, 10, "python", 6 * GIB), program(21, 10, "julia", GIB)
     over_all = chosen([SHELL, loaded, leak], {20: 0, 21: GIB - 100 * MIB})
     lately = chosen([SHELL, loaded, leak], {20: 6 * GIB - lately_mib * MIB, 21: GIB - 100 * MIB}, lost=100 * MIB)
@@ -81,13 +81,13 @@ def test_a_program_that_has_finished_loading_is_left_alone_if_a_leak_grows_now(l
     assert pids(narrowed(over_all, lately, lately_mib * MIB)) == {paused}
 
 
-def test_neither_of_two_unrelated_programs_that_grow_equally_is_paused() -> None:
+def test_two_unrelated_programs_growing_equally_are_not_paused() -> None:
     both = [program(20, 10, "python", 2 * GIB), program(21, 10, "julia", 2 * GIB)]
 
     assert chosen([SHELL, *both], {20: GIB, 21: GIB}) == "several"
 
 
-def test_the_largest_program_is_left_alone_if_tmpfs_took_the_memory() -> None:
+def test_the_largest_program_is_not_paused_if_tmpfs_took_memory() -> None:
     assert chosen([SHELL, program(20, 10, "python", 40 * GIB)], lost=2 * GIB) == "nobody"
 
 
@@ -95,19 +95,19 @@ def test_no_job_is_paused_if_headroom_has_not_shrunk() -> None:
     assert chosen([SHELL, program(20, 10, "python", 2 * GIB)], {20: GIB}, lost=-1) == "nobody"
 
 
-def test_if_another_users_program_grows_most_neither_it_nor_a_smaller_one_of_ours_is_paused() -> None:
+def test_nobody_is_paused_if_another_users_program_grows_most() -> None:
     theirs, own = program(20, 1, "python", 5 * GIB, BOB), program(21, 10, "python", GIB)
 
     assert chosen([SHELL, theirs, own], {20: GIB, 21: 900 * MIB}, lost=4 * GIB) == "user"
 
 
-def test_if_of_two_equal_workers_one_is_another_users_neither_is_paused_because_of_its_user() -> None:
+def test_equal_workers_are_not_paused_if_one_is_another_users() -> None:
     own, theirs = program(20, 10, "python", 2 * GIB), program(21, 10, "python", 2 * GIB, BOB)
 
     assert chosen([SHELL, own, theirs], {20: GIB, 21: GIB}, lost=2 * GIB) == "user"
 
 
-def test_a_job_whose_parent_cannot_be_seen_is_paused_with_its_children() -> None:
+def test_a_job_with_a_hidden_parent_is_paused_with_its_children() -> None:
     assert pids(chosen([program(20, 5, "python", 3 * GIB), program(21, 20, "python")], {20: 2 * GIB})) == {20, 21}
 
 
@@ -116,7 +116,7 @@ def test_only_the_first_process_is_protected_by_its_number() -> None:
     assert pids(chosen([program(2, 1, "python", 2 * GIB)], {2: GIB})) == {2}
 
 
-def test_a_process_with_privileges_of_several_users_belongs_to_none() -> None:
+def test_a_process_with_privileges_of_several_users_is_not_ours() -> None:
     assert chosen([program(20, 1, "helper", 5 * GIB, None)], {20: GIB}) == "user"
 
 
@@ -138,7 +138,7 @@ def test_a_process_cannot_lose_its_protection_by_renaming_itself() -> None:
     assert chosen([posing], {20: GIB}, lost=4 * GIB) == "protected"
 
 
-def test_children_of_a_protected_program_within_a_job_are_left_alone() -> None:
+def test_children_of_a_protected_program_in_a_job_are_not_paused() -> None:
     job, screens = program(20, 10, "python", 5 * GIB), program(30, 20, "tmux: server")
 
     assert pids(chosen([SHELL, job, screens, program(31, 30, "vim")], {20: GIB}, lost=4 * GIB)) == {20}
@@ -183,7 +183,7 @@ def test_a_job_with_too_many_processes_is_left_alone() -> None:
     assert chosen([SHELL, program(20, 10, "python", 5 * GIB), *crowd], {20: GIB}, lost=4 * GIB) == "crowd"
 
 
-def test_the_process_named_by_the_gpus_driver_is_paused_with_its_children() -> None:
+def test_a_process_the_gpu_driver_names_is_paused_with_children() -> None:
     tree = ProcessTree(
         [INIT, SHELL, program(20, 10, "python"), program(21, 20, "python"), program(22, 10, "python")], {}
     )
@@ -207,7 +207,7 @@ def test_the_process_named_by_the_gpus_driver_is_paused_with_its_children() -> N
         (["/a", "b"], ""),
     ],
 )
-def test_the_cgroup_of_a_job_is_the_deepest_that_contains_all_of_it(paths: list[str], group: str) -> None:
+def test_the_cgroup_of_a_job_is_the_deepest_containing_all_of_it(paths: list[str], group: str) -> None:
     assert common_cgroup(paths) == group
 
 
@@ -235,7 +235,7 @@ def looks(draw: st.DrawFn) -> tuple[list[ScannedProcess], dict[tuple[int, int], 
 
 
 @given(looks())
-def test_for_any_process_tree_only_unprotected_programs_of_listed_users_that_grew_most_are_paused(look) -> None:
+def test_only_unprotected_programs_of_listed_users_are_paused(look) -> None:
     now, before, lost = look
     tree = ProcessTree(now, before, ours={7})
     found = growing_job(tree, {ALICE}, lost)
@@ -254,7 +254,7 @@ def below_all(now: list[ScannedProcess], found: Job) -> list[ScannedProcess]:
 
 
 @given(looks())
-def test_other_users_programs_never_cause_a_pause_that_would_not_happen_without_them(look) -> None:
+def test_another_users_programs_never_cause_a_pause_of_ours(look) -> None:
     now, before, lost = look
     without = [one for one in now if one.uid == ALICE]
     found = growing_job(ProcessTree(now, before), {ALICE}, lost)
@@ -281,7 +281,7 @@ def test_an_editors_remote_server_is_recognised_by_its_path() -> None:
     ],
     ids=["its own child", "a shell", "another user's program"],
 )
-def test_of_the_cgroup_that_fills_files_in_ram_all_programs_are_paused_or_none(beside, paused) -> None:
+def test_a_cgroup_filling_tmpfs_is_paused_entirely_or_not_at_all(beside, paused) -> None:
     inside = [one._replace(cgroup="/user.slice/job.scope") for one in (program(30, 10, "rsync"), beside)]
     found = job_of_cgroup(ProcessTree([SHELL, program(40, 10, "python"), *inside], {}), {ALICE}, inside[0].cgroup, GIB)
 
@@ -302,17 +302,17 @@ def test_of_the_cgroup_that_fills_files_in_ram_all_programs_are_paused_or_none(b
     ],
     ids=["one fills", "two fill", "it explains too little", "nothing is lost", "none can be read"],
 )
-def test_files_in_ram_are_charged_to_the_cgroup_that_took_most_of_the_loss(now, lost, found) -> None:
+def test_tmpfs_files_are_charged_to_the_cgroup_that_grew_most(now, lost, found) -> None:
     assert filling({"/a": GIB, "/b": GIB}, now, lost) == found
 
 
-def test_files_of_a_new_cgroup_count_in_full_and_deleted_ones_for_nothing() -> None:
+def test_tmpfs_files_of_a_new_cgroup_count_in_full() -> None:
     assert filling({}, {"/a": 1}, 1) == ("/a", 1)
     assert filling({"/a": 9, "/b": 1}, {"/a": 1, "/b": 8, "/new": 3}, 7) == ("/b", 7)
     assert filling({"/a": 9, "/b": 1}, {"/a": 1, "/b": 8, "/new": 4}, 7) is None, "less than seven tenths"
 
 
-def test_what_a_cgroup_has_of_files_in_ram_is_read_from_its_statistics(tmp_path: Path, monkeypatch) -> None:
+def test_tmpfs_use_of_a_cgroup_is_read_from_its_statistics(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "top/job.scope").mkdir(parents=True)
     (tmp_path / "top/job.scope/memory.stat").write_text("anon 5\nshmem 4096\nshmem_thp 0\n")
     (tmp_path / "memory.stat").write_text("shmem 1\n")
@@ -325,7 +325,7 @@ SWAPS = "Filename\tType\tSize\tUsed\tPriority\n/dev/{}                    partit
 
 
 @pytest.mark.parametrize(("swap", "paused"), [("zram0", {20}), ("sdc", "nobody")])
-def test_on_zram_headroom_falls_three_times_as_fast_as_a_program_grows(swap: str, paused: object) -> None:
+def test_on_zram_headroom_falls_three_times_as_fast_as_growth(swap: str, paused: object) -> None:
     lost = loss_to_explain(6 * GIB, SWAPS.format(swap))
 
     assert lost == (2 * GIB if swap == "zram0" else 6 * GIB)

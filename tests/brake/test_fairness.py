@@ -43,7 +43,7 @@ TRAINING = program(20, 1, "python", GIB)
         ("kernel", {}),  # pipes, socket buffers
     ],
 )
-def test_a_training_that_starts_beside_a_hoard_of_nobodys_is_left_alone_and_the_hoard_is_named(took, pools) -> None:
+def test_a_new_training_beside_an_unowned_hoard_is_left_alone(took, pools) -> None:
     """It grows by 200 MiB, all that is lost by then, after somebody has taken 7 GiB and holds them."""
     since = shortage(TRAINING)
 
@@ -54,14 +54,14 @@ def test_the_control_a_training_that_takes_it_itself_is_paused() -> None:
     assert judged(shortage(TRAINING), 800 * MIB, TRAINING._replace(memory_bytes=8 * GIB), job=20) == ""
 
 
-def test_so_it_is_left_alone_beside_a_program_of_another_user_that_filled_memory_and_stopped() -> None:
+def test_a_training_beside_a_hoard_of_another_user_is_left_alone() -> None:
     others = program(30, 1, "hog", GIB, uid=BOB)
     now = TRAINING._replace(memory_bytes=GIB + 200 * MIB), others._replace(memory_bytes=8 * GIB)
 
     assert judged(shortage(TRAINING, others), 800 * MIB, *now, job=20) == "users"
 
 
-def test_a_leak_beside_a_model_that_its_own_users_server_has_loaded_is_paused() -> None:
+def test_a_leak_beside_a_model_of_its_own_users_server_is_paused() -> None:
     """What jobs in the brake's reach took counts against nobody: their owners have agreed to it."""
     server = program(30, 1, "llama-server", 100 * MIB)
     now = TRAINING._replace(memory_bytes=2 * GIB), server._replace(memory_bytes=6 * GIB)
@@ -69,7 +69,7 @@ def test_a_leak_beside_a_model_that_its_own_users_server_has_loaded_is_paused() 
     assert judged(shortage(TRAINING, server), 900 * MIB, *now, job=20) == ""
 
 
-def test_who_fills_files_in_ram_within_reach_is_paused_for_these_and_not_for_a_strangers() -> None:
+def test_a_job_is_paused_for_its_own_ram_files_not_a_strangers() -> None:
     job = program(20, 1, "python", GIB, cgroup="/job.scope")
     since = shortage(job, files=GIB, job_files={"/job.scope": GIB})
 
@@ -89,7 +89,7 @@ def test_shared_memory_that_every_loader_maps_counts_once() -> None:
     )
 
 
-def test_a_daemon_that_starts_in_the_middle_does_not_blame_who_grows_from_then_on_for_what_was_gone() -> None:
+def test_a_daemon_started_late_blames_nobody_for_earlier_losses() -> None:
     since = shortage(TRAINING, left=1600 * MIB)  # 13.4 GiB of 16 are nobody's in reach
 
     assert judged(since, 800 * MIB, TRAINING._replace(memory_bytes=GIB + 800 * MIB), job=20) == "kernel"

@@ -29,7 +29,7 @@ CARD = Forecast("gpu0", Level.CRITICAL, 300 * MIB, 16 * GIB)
     ],
     ids=["half free", "more than half used", "shrinking", "shrinking and used", "a cgroup", "size not known", "a card"],
 )
-def test_processes_are_scanned_more_often_the_closer_memory_is_to_its_end(forecast, seconds) -> None:
+def test_processes_are_scanned_more_often_as_memory_runs_out(forecast, seconds) -> None:
     history, now = GrowthHistory(), {forecast.resource: forecast}
     assert history.is_due(100.0, now) is (seconds is not None)
     history.add(100.0, (), now)
@@ -42,7 +42,7 @@ def test_processes_are_scanned_more_often_the_closer_memory_is_to_its_end(foreca
 @pytest.mark.parametrize(
     ("window_seconds", "since"), [(None, 97.0), (1.0, 97.0), (3.1, 90.0), (20.0, 80.0), (60.0, 40.0), (200.0, 40.0)]
 )
-def test_growth_is_measured_over_the_forecasts_window_from_three_seconds_to_a_minute(window_seconds, since) -> None:
+def test_growth_is_measured_over_the_window_of_the_forecast(window_seconds, since) -> None:
     history = GrowthHistory()
     for t in (20.0, 40.0, 80.0, 90.0, 97.0, 98.0):
         history.add(t, (), {"ram": RAM})
@@ -54,7 +54,7 @@ def test_growth_is_measured_over_the_forecasts_window_from_three_seconds_to_a_mi
     assert history.before(100.0, CARD) is None
 
 
-def test_growth_since_a_moment_before_all_scans_is_measured_from_the_first() -> None:
+def test_growth_older_than_any_scan_is_measured_from_the_first() -> None:
     history = GrowthHistory()
     history.add(96.0, (), {"ram": RAM})
     history.add(98.0, (program(20, 1, "python", GIB, shared_bytes=MIB),), {"ram": RAM, "gpu0": CARD})
@@ -89,7 +89,7 @@ def found_on(samples: dict[float, tuple[GpuSample, dict[str, Forecast]]], window
     return pids(job), job.growth_bytes // MIB, job.growth_seconds
 
 
-def test_where_several_fill_a_card_lately_the_window_tells_whose_job_it_is() -> None:
+def test_the_window_tells_whose_job_it_is_if_several_fill_a_card() -> None:
     samples = {
         90.0: card(8000, p20=1000, p21=0),
         97.0: card(4000, p20=5000, p21=0),
@@ -101,7 +101,7 @@ def test_where_several_fill_a_card_lately_the_window_tells_whose_job_it_is() -> 
 
 
 @pytest.mark.parametrize(("lately_mib", "paused"), [(400, 20), (320, 21)])
-def test_a_job_that_took_most_of_a_card_is_paused_only_if_it_still_grows(lately_mib, paused) -> None:
+def test_a_job_holding_most_of_a_card_is_paused_only_if_growing(lately_mib, paused) -> None:
     samples = {
         90.0: card(13000, p20=0, p21=0),
         97.0: card(4000, p20=9400 - lately_mib, p21=0),
@@ -111,7 +111,7 @@ def test_a_job_that_took_most_of_a_card_is_paused_only_if_it_still_grows(lately_
     assert found_on(samples, 10.0)[0] == {paused}
 
 
-def test_a_card_that_hardly_lost_anything_is_judged_by_the_longest_time_known() -> None:
+def test_a_card_that_lost_little_is_judged_over_the_longest_time() -> None:
     samples = {90.0: card(400, p20=7700), 95.0: card(310, p20=7790), 100.0: card(300, p20=7800)}
 
     assert found_on(samples, 10.0) == ({20}, 100, 10.0)
@@ -138,7 +138,7 @@ def test_the_job_that_fills_a_card_is_measured_over_the_window() -> None:
     assert found_on({100.0: samples[100.0]}, 10.0) is None
 
 
-def test_a_card_that_lost_less_than_noise_in_the_last_seconds_is_judged_by_a_longer_time() -> None:
+def test_a_recent_loss_within_noise_is_judged_over_a_longer_time() -> None:
     noise_mib = 0.012 * 16 * 1024  # 196.6 MiB
     for lost_mib, since in ((int(noise_mib) + 1, 97.0), (int(noise_mib), 90.0)):
         samples = {
@@ -149,7 +149,7 @@ def test_a_card_that_lost_less_than_noise_in_the_last_seconds_is_judged_by_a_lon
         assert found_on(samples, 10.0)[2] == 100.0 - since
 
 
-def test_one_sample_a_second_of_a_card_is_kept_and_a_card_without_a_forecast_is_forgotten() -> None:
+def test_one_sample_of_a_card_is_kept_each_second() -> None:
     history, (gpu, now) = VramHistory(), card(300, p20=None)
     for tenth in range(1000, 1050):
         history.add(tenth / 10, [gpu], now)

@@ -52,7 +52,7 @@ def test_the_document_of_a_paused_job_lists_32_of_its_processes() -> None:
     assert (ending.document()["frozen"], ending.document()["ending"]) == (False, True)
 
 
-def test_the_alert_of_several_paused_jobs_is_of_the_last_and_counts_the_others() -> None:
+def test_the_alert_for_several_paused_jobs_names_the_last_one() -> None:
     first, last = paused(), replace(paused(4), number=4)
     alone, both = (row(tick(1), "ram", jobs, {}, None) for jobs in ([last], [first, last]))
 
@@ -86,7 +86,7 @@ def test_a_job_has_run_as_long_as_its_oldest_process() -> None:
     assert run_seconds(members, 30.0) == 0.0
 
 
-def test_a_job_is_named_by_the_forecast_else_by_its_command_else_as_a_group() -> None:
+def test_a_job_is_named_by_forecast_or_command_or_as_a_group() -> None:
     root, child = program(20, 1, "python3"), program(21, 20, "python3")
     job = Job((root, child), 0, (root,))
     named = replace(FORECAST, who="train (pid 21)", who_pid=21)
@@ -115,7 +115,7 @@ def test_the_list_on_disk_has_bounds(tmp_path: Path) -> None:
     assert (read(-1)[0], read(0)[0], read(1 << 31)[0], read(1 << 40)[0]) == (0, 0, 1 << 31, 1 << 31)
 
 
-def test_of_many_commands_the_last_hundred_are_kept_and_each_is_taken_once(tmp_path: Path) -> None:
+def test_the_last_hundred_commands_are_kept_and_each_taken_once(tmp_path: Path) -> None:
     file, writer = CommandFile(tmp_path), CommandFile(tmp_path)
     assert [*file.new()] == []
     for number in range(101):
@@ -128,7 +128,7 @@ def test_of_many_commands_the_last_hundred_are_kept_and_each_is_taken_once(tmp_p
     assert file.read() == more[50:]
 
 
-def test_a_cgroup_has_the_processes_of_all_below_it_up_to_two_hundred_groups(tmp_path: Path) -> None:
+def test_a_cgroup_includes_the_processes_of_all_groups_below_it(tmp_path: Path) -> None:
     for number in range(199):
         (tmp_path / f"{number}").mkdir()
         (tmp_path / f"{number}/cgroup.procs").write_text(f"{number}\n")

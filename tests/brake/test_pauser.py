@@ -57,7 +57,7 @@ def hold(*pids: int, note: pauser.Register = lambda _: "") -> HeldJob:
     return held
 
 
-def test_a_constantly_forking_job_is_stopped_to_the_last_child_and_resumed() -> None:
+def test_a_constantly_forking_job_is_fully_stopped_and_resumed() -> None:
     with running(*python(FORKING)) as forking:
         noted: list[HeldJob] = []
         held = hold(forking.pid, note=lambda grip: noted.append(grip) or "")  # type: ignore[func-returns-value]
@@ -125,7 +125,7 @@ def test_of_a_shell_script_only_its_children_are_stopped() -> None:
         assert state_of(own) in "SR"
 
 
-def test_a_process_stopped_by_the_user_stays_stopped_when_its_job_is_resumed() -> None:
+def test_resuming_a_job_does_not_wake_what_the_user_stopped() -> None:
     code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {IDLE!r}])\nimport time; time.sleep(600)"
     with running(*python(code)) as job:
         child = below(job.pid)[1]
@@ -203,9 +203,7 @@ def test_a_job_that_ignores_sigterm_is_killed() -> None:
         assert job.wait() == -signal.SIGKILL
 
 
-def test_a_job_of_which_a_process_may_not_be_stopped_is_resumed_with_the_kernels_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_job_that_cannot_be_fully_stopped_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_jobs, "stop", lambda processes: dict.fromkeys(processes, "not permitted"))
     with running(*python(IDLE)) as job:
         assert pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "") == (None, "not permitted")
@@ -228,7 +226,7 @@ def written_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [(False, False, False, "1"), (True, True, False, ""), (False, True, False, "0"), (False, False, True, "")],
     ids=["alone", "not alone", "joined", "in a terminal"],
 )
-def test_only_a_job_alone_in_its_cgroup_and_without_a_terminal_is_frozen(
+def test_only_a_job_alone_in_its_cgroup_off_terminal_is_frozen(
     written_cgroup: Path, beside_at_first: bool, beside_later: bool, terminal: bool, orders: str
 ) -> None:
     with running(*python(IDLE)) as job:
@@ -272,7 +270,7 @@ def enter(folder: Path, pid: int) -> None:
     (folder / "cgroup.procs").write_text(str(pid))
 
 
-def test_a_job_alone_in_a_cgroup_is_frozen_with_everything_it_starts() -> None:
+def test_a_job_alone_in_a_cgroup_is_frozen_with_all_it_starts() -> None:
     with cgroup("own") as folder, running(*python(FORKING)) as job:
         enter(folder, job.pid)
         eventually(lambda: {*map(int, (folder / "cgroup.procs").read_text().split())} >= {job.pid}, "the move")
@@ -347,7 +345,7 @@ import time; time.sleep(600)
 """
 
 
-def test_a_job_with_a_terminal_is_stopped_even_if_it_could_be_frozen() -> None:
+def test_a_job_with_a_terminal_is_stopped_rather_than_frozen() -> None:
     with cgroup("terminal") as folder, running(*python(IN_TERMINAL)) as emulator:
         (_, job) = below(emulator.pid)
         enter(folder, job.pid)
@@ -357,7 +355,7 @@ def test_a_job_with_a_terminal_is_stopped_even_if_it_could_be_frozen() -> None:
         held_jobs.resume(held)
 
 
-def test_a_cgroup_that_a_foreign_process_joins_at_the_last_moment_is_thawed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cgroup_joined_by_a_foreign_process_is_thawed(monkeypatch: pytest.MonkeyPatch) -> None:
     with cgroup("race") as folder, running(*python(IDLE)) as job, running(*python(IDLE)) as neighbour:
         enter(folder, job.pid)
         freeze = freezer.set_frozen
@@ -387,7 +385,7 @@ with tempfile.NamedTemporaryFile(dir=sys.argv[1]) as file:
 """
 
 
-def test_file_backed_pages_do_not_count_and_tmpfs_pages_count_as_shared(tmp_path: Path) -> None:
+def test_file_pages_do_not_count_and_tmpfs_pages_are_shared(tmp_path: Path) -> None:
     with running(*python(MAPS), str(tmp_path)) as reader, running(*python(MAPS), "/dev/shm") as sharer:
         found = {one.pid: one for one in scan(HOST).processes}
         on_disk, in_ram = found[reader.pid], found[sharer.pid]

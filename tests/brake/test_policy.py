@@ -30,7 +30,7 @@ def left(percent: float, eta: float | None = 60.0, **more: object) -> Forecast:
     return replace(NEARLY_OUT, headroom_bytes=int(16 * GIB * percent / 100), eta_seconds=eta, **more)  # type: ignore[arg-type]
 
 
-def test_a_job_is_paused_at_a_critical_level_with_next_to_nothing_left() -> None:
+def test_a_job_is_paused_when_critical_with_almost_nothing_left() -> None:
     assert should_pause(NEARLY_OUT)
 
 
@@ -47,7 +47,7 @@ def test_no_job_is_paused_at_a_warning_however_little_is_left() -> None:
     ("percent", "eta", "paused"),
     [(4.5, 60.0, True), (4.6, 60.0, False), (15.0, 1.5, True), (15.1, 1.5, False), (15.0, 1.6, False)],
 )
-def test_with_more_headroom_a_job_is_paused_only_if_exhaustion_is_seconds_away(percent, eta, paused) -> None:
+def test_with_headroom_only_imminent_exhaustion_pauses_a_job(percent, eta, paused) -> None:
     assert should_pause(left(percent, eta)) is paused
     assert not should_pause(left(10, eta, cause="pressure"))
 
@@ -61,7 +61,7 @@ def test_stalls_pause_a_job_only_with_next_to_nothing_left() -> None:
     assert not should_pause(left(10, None, cause="pressure"))
 
 
-def test_the_probability_of_a_guess_is_known_and_is_zero_without_one() -> None:
+def test_a_guess_has_its_probability_and_no_guess_has_zero() -> None:
     guess = say("probably {who}, {chance_ratio}", who="python (pid 7)", chance_ratio=0.91)
 
     assert attribution_probability(replace(NEARLY_OUT, who="python (pid 7)", who_kind="process", who_pid=7)) == 1.0
@@ -110,13 +110,13 @@ def test_unknown_headroom_counts_as_none() -> None:
         (0, 3, 0.6 * 16 * GIB - GIB // 2),  # 60 % of the resource are free
     ],
 )
-def test_the_headroom_required_follows_from_size_growth_and_repeats(rate_mib, repeats, more) -> None:
+def test_required_headroom_depends_on_size_growth_and_repeats(rate_mib, repeats, more) -> None:
     hold = replace(HOLD, rate_bytes_per_second=rate_mib * MIB, repeats=repeats)
 
     assert hold.needed_bytes == pytest.approx(GIB // 2 + more, abs=1)
 
 
-def test_each_repeated_pause_doubles_the_time_required_at_most_six_times() -> None:
+def test_each_repeated_pause_doubles_the_wait_up_to_six_times() -> None:
     assert [replace(HOLD, repeats=again).steady_seconds for again in (0, 1, 6, 7)] == [5, 10, 320, 320]
 
 
@@ -127,14 +127,14 @@ def test_a_job_resumes_as_soon_as_the_headroom_required_is_there() -> None:
     assert next_step(HOLD, 102.0, needed, 3600, "stay")[0].room_since_t == 102.0
 
 
-def test_a_job_may_save_while_half_of_the_headroom_at_the_pause_is_left() -> None:
+def test_a_paused_job_may_save_while_half_its_headroom_is_left() -> None:
     assert may_save(HOLD, GIB // 2)
     assert may_save(HOLD, GIB // 4)
     assert not may_save(HOLD, GIB // 4 - 1)
     assert may_save(HOLD, None)
 
 
-def test_a_job_may_save_only_if_it_cannot_use_up_the_rest_between_samples() -> None:
+def test_a_job_may_save_only_if_the_rest_outlasts_a_sample() -> None:
     fast = replace(HOLD, rate_bytes_per_second=GIB)
 
     assert may_save(fast, math.ceil(0.3 * GIB))
@@ -157,9 +157,7 @@ sizes = st.integers(0, 64 * GIB)
 
 
 @given(sizes, sizes, st.floats(0, 1e11), st.integers(0, 40))
-def test_the_headroom_required_is_more_than_at_the_pause_and_always_attainable(
-    left_bytes, capacity, taking, again
-) -> None:
+def test_required_headroom_can_always_be_reached(left_bytes, capacity, taking, again) -> None:
     hold = PauseState(0.0, min(left_bytes, capacity), capacity, taking, again)
 
     assert hold.left_bytes <= hold.needed_bytes <= max(MAX_ROOM_RATIO * capacity, hold.left_bytes + 0.08 * capacity)

@@ -40,7 +40,7 @@ def process(
     (folder / "cgroup").write_text("1:name=systemd:/old\n0::/user.slice/job.scope\n")
 
 
-def test_a_process_has_its_private_memory_its_shared_memory_and_its_parent(tmp_path: Path) -> None:
+def test_a_process_has_private_memory_shared_memory_and_a_parent(tmp_path: Path) -> None:
     process(tmp_path, 20, "python (3) x")
     (tmp_path / "proc/meminfo").touch()
 
@@ -75,14 +75,14 @@ def test_whether_it_is_stopped_and_has_a_terminal(tmp_path: Path, state: str, te
     assert (one.stopped, one.terminal) == (stopped, terminal != 0)
 
 
-def test_a_process_between_two_users_has_none_and_a_replaced_program_keeps_its_name(tmp_path: Path) -> None:
+def test_a_process_between_two_users_belongs_to_neither(tmp_path: Path) -> None:
     process(tmp_path, 20, uids="1000\t0\t0\t0", exe="/usr/bin/sudo (deleted)")
 
     (one,) = scan(Host(str(tmp_path))).processes
     assert (one.uid, one.program) == (None, "sudo")
 
 
-def test_kernel_threads_and_processes_that_cannot_be_read_are_only_pids(tmp_path: Path) -> None:
+def test_kernel_threads_and_unreadable_processes_are_only_pids(tmp_path: Path) -> None:
     process(tmp_path, 2, "kthreadd", size=0)
     (tmp_path / "proc/3").mkdir()
     (tmp_path / "proc/4").mkdir()

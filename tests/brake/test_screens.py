@@ -52,7 +52,7 @@ def document(life: Life, paused: PausedJob, *, left: int = 4, eta: float | None 
     return status(latest, translator("en"))
 
 
-def test_a_paused_jobs_memory_does_not_count_down_and_its_process_is_marked(life: Life) -> None:
+def test_a_paused_job_is_marked_and_has_no_countdown(life: Life) -> None:
     shown = document(life, job(life), eta=2.0)
 
     assert shown["forecasts"][0]["outlook"] == "paused"

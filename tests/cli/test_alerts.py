@@ -69,9 +69,7 @@ def silence(state: Path, *words: str) -> str:
     return run("silence", *words, "--state", str(state)).output
 
 
-def test_an_open_incident_is_listed_with_its_number_level_and_time_until_somebody_acknowledges_it(
-    state: Path, number: int
-) -> None:
+def test_an_open_incident_is_listed_and_can_be_acknowledged(state: Path, number: int) -> None:
     line = rf" *{number}  \w+ +  since \S.*  \S.*"
     assert re.fullmatch(line, run("list", "--state", str(state)).output.rstrip("\n"))
     assert [(i["id"], i["acknowledged"]) for i in listed(state)["open"]] == [(number, False)]
@@ -91,7 +89,7 @@ def test_an_incident_that_is_not_open_cannot_be_acknowledged(state: Path, number
     assert f"incident {number + 1} is not open" in str(done.exception) + done.output
 
 
-def test_what_the_full_disk_kept_out_of_the_history_is_listed_as_the_daemon_tells_it(state: Path, number: int) -> None:
+def test_an_incident_a_full_disk_kept_out_of_history_is_listed(state: Path, number: int) -> None:
     (one,) = listed(state)["open"]
     told = {"level": "warning", "headline": "told now"}
     with daemon(state, {**told, "id": number, "since": one["opened"]}, {**told, "id": 999, "since": one["opened"]}):
@@ -101,7 +99,7 @@ def test_what_the_full_disk_kept_out_of_the_history_is_listed_as_the_daemon_tell
     assert [(i["id"], i["opened"], i["headline"]) for i in both[1:]] == [(999, one["opened"], "told now")]
 
 
-def test_people_see_an_open_incident_as_it_is_now_and_programs_as_it_was_recorded(state: Path, number: int) -> None:
+def test_people_see_incidents_live_and_programs_as_recorded(state: Path, number: int) -> None:
     (one,) = listed(state)["open"]
     with daemon(state, {"id": number, "since": one["opened"], "headline": "told now"}):
         shown = run("show", str(number), "--state", str(state)).output
@@ -118,7 +116,7 @@ def test_nothing_open_is_said(tmp_path: Path) -> None:
     assert run("list", "--state", str(tmp_path)).output == "no open incidents\n"
 
 
-def test_a_silence_lasts_as_long_as_asked_and_the_next_of_that_rule_and_resource_replaces_it(state: Path) -> None:
+def test_a_silence_lasts_as_long_as_asked_or_until_replaced(state: Path) -> None:
     assert silence(state, "swap_thrash") == "swap_thrash of *: silent for 60 min\n"
     assert silence(state, "*", "--for", "30min", "--resource", "gpu0") == "* of gpu0: silent for 30 min\n"
     assert silence(state, "swap_thrash", "--for", "2h") == "swap_thrash of *: silent for 2 h\n"
@@ -150,7 +148,7 @@ def test_an_unknown_rule_is_refused_with_those_there_are(words: tuple[str, ...])
     assert RULES[0].name in str(done.exception) + done.output
 
 
-def test_one_rule_or_all_are_explained_in_lines_of_a_comfortable_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_rule_or_all_are_explained_in_lines_easy_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     one, every = run("explain", "oom_kill").output, run("explain").output
 
@@ -161,7 +159,7 @@ def test_one_rule_or_all_are_explained_in_lines_of_a_comfortable_length(monkeypa
     assert max(map(len, run("explain", "oom_kill", columns=60).output.splitlines())) <= 60
 
 
-def test_each_channel_is_tried_and_one_that_fails_makes_the_exit_status_1(tmp_path: Path) -> None:
+def test_each_channel_is_tried_and_a_failure_sets_exit_status_1(tmp_path: Path) -> None:
     def tried(*command: str) -> Result:
         file = tmp_path / "wslgpud.toml"
         file.write_text(f'[alerts]\ncommand = {json.dumps(command)}\ndesktop = "off"\nwindows_toast = "off"\n')

@@ -66,7 +66,7 @@ def settings(file: Path) -> BrakeSettings:
     return configuration.load(file, {}).config.brake
 
 
-def test_the_brake_is_turned_on_for_oneself_and_all_memory_and_off_again(tmp_path: Path) -> None:
+def test_the_brake_turns_on_for_oneself_and_all_memory_and_off(tmp_path: Path) -> None:
     file = tmp_path / "wslgpud.toml"
     told = run("on", "--config", str(file)).output.splitlines()
 
@@ -81,7 +81,7 @@ def test_the_brake_is_turned_on_for_oneself_and_all_memory_and_off_again(tmp_pat
     assert settings(file).on is False
 
 
-def test_it_is_on_for_whom_sudo_was_called_by_or_for_those_named_and_the_memory_named(tmp_path: Path) -> None:
+def test_the_brake_covers_the_sudo_caller_or_the_named_users(tmp_path: Path) -> None:
     file = tmp_path / "wslgpud.toml"
     run("on", "--config", str(file), SUDO_USER="root")
     assert settings(file).users == ("root",)
@@ -99,7 +99,7 @@ def test_an_unknown_user_or_kind_of_memory_changes_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("uid", "services"), [(0, True), (1, False), (1000, False)])
-def test_root_turns_on_the_services_brake_and_is_told_of_its_sandbox(
+def test_root_turns_on_the_brake_of_the_sandboxed_service(
     uid: int, services: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, own = tmp_path / "etc/wslgpud.toml", tmp_path / "own/wslgpud/wslgpud.toml"
@@ -129,7 +129,7 @@ def test_a_paused_job_is_listed_with_all_that_is_known_of_it() -> None:
     assert about(ending=True) == "stopping: SIGTERM sent"
 
 
-def test_the_daemons_jobs_are_resumed_and_stopped_by_it_one_by_one(daemon: Path) -> None:
+def test_the_daemon_resumes_and_stops_its_jobs_one_by_one(daemon: Path) -> None:
     state = ("--state", str(daemon))
 
     assert run("resume", "3", *state).output == "resuming job 3\n"

@@ -31,7 +31,7 @@ def drawn(*curves: Curve, seconds: float = 100.0, width: int = 29, height: int =
     return [line.plain for line in chart(curves, START, START + seconds, 10.0, write, width=width, height=height)]
 
 
-def test_each_step_is_as_wide_as_it_lasts_and_joined_to_the_one_before() -> None:
+def test_each_step_of_a_curve_is_as_wide_as_it_lasts() -> None:
     assert drawn(curve(*range(10))) == [
         " 10 ┤                     ⢠⠤⠄",
         "    ┤                ⢠⠤⠤⠏⠉⠉",
@@ -100,9 +100,7 @@ def test_a_short_step_is_a_dot() -> None:
         ((0, 201), ["250", "125", "0"]),
     ],
 )
-def test_the_axis_has_round_numbers_and_begins_at_0_unless_that_hides_everything(
-    values: tuple[float, ...], labels: list[str]
-) -> None:
+def test_axis_labels_are_round_and_start_at_0_where_possible(values: tuple[float, ...], labels: list[str]) -> None:
     told = [line.partition("┤")[0].strip() for line in drawn(curve(*values))]
 
     assert [told[0], told[2], told[4]] == labels
@@ -136,7 +134,7 @@ def test_bytes_are_round_in_their_binary_unit(most: int, labels: list[str]) -> N
         (1200, 1000, "14:00 14:04 14:08 14:12 14:16 14:20"),
     ],
 )
-def test_the_axis_of_time_tells_as_much_as_its_span_and_room_need(seconds: float, width: int, times: str) -> None:
+def test_the_time_axis_is_as_detailed_as_span_and_room_allow(seconds: float, width: int, times: str) -> None:
     assert " ".join(drawn(curve(0, 1), seconds=seconds, width=width)[-1].split()) == times
 
 
@@ -159,7 +157,7 @@ def bottom(curve: HeadroomCurve) -> str:
     return line.partition("|")[2]
 
 
-def test_headroom_is_drawn_with_its_levels_its_marks_and_its_forecast() -> None:
+def test_headroom_is_drawn_with_levels_marks_and_forecast() -> None:
     points = [(START + n, (60 - n) * 2.0 * MIB, Level(min(4, n // 12))) for n in range(60)]
     marks = [(START + 20, "warned"), (START + 29, "left"), (START + 30, "right"), (START + 55, "killed")]
     forecast = [(START + 50, 90.0 * MIB), (START + 55, -1.0 * MIB), (START + 5, 90.0 * MIB)]
@@ -187,7 +185,7 @@ def test_headroom_is_drawn_with_its_levels_its_marks_and_its_forecast() -> None:
     ]
 
 
-def test_a_curve_that_hardly_moves_has_its_minimum_beside_the_last_row_and_what_is_above_it_higher_up() -> None:
+def test_a_nearly_flat_curve_shows_its_minimum_and_offsets_above() -> None:
     almost = [1000 * MIB, 1000 * MIB + 400]
     told = [line.partition("┤")[0].strip() for line in drawn(curve(*almost, unit="bytes"))]
 
@@ -206,7 +204,7 @@ def test_the_picture_is_of_30_to_72_columns() -> None:
         assert len(bars.partition("|")[2]) == columns
 
 
-def test_only_a_time_of_more_than_three_steps_without_a_sample_is_a_gap() -> None:
+def test_a_gap_is_more_than_three_steps_without_a_sample() -> None:
     full, none = [1.0], [None]
 
     assert bottom(left(*full * 10, *none * 2, *full * 18)) == "█" * 30
@@ -216,7 +214,7 @@ def test_only_a_time_of_more_than_three_steps_without_a_sample_is_a_gap() -> Non
     assert bottom(left(*full * 2, every=10.0)) == "█" * 20
 
 
-def test_a_column_shows_the_least_headroom_and_the_worst_level_of_its_time() -> None:
+def test_a_column_shows_its_least_headroom_and_worst_level() -> None:
     mixed = [
         (START, 100.0 * MIB, Level.OK),
         (START + 0.2, 5.0 * MIB, Level.WARNING),

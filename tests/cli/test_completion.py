@@ -52,7 +52,7 @@ def test_what_is_offered_begins_with_what_was_typed(line: str, found: list[str],
 
 
 @pytest.mark.slow
-def test_incidents_are_offered_by_their_numbers_where_a_daemon_answers(tmp_path: Path) -> None:
+def test_incidents_are_offered_by_number_if_a_daemon_answers(tmp_path: Path) -> None:
     with daemon(tmp_path) as killed:
         eventually(lambda: killed.samples().get("wslgpud_ticks_total", 0) > 3, "some samples")
         killed.end(signal.SIGKILL)
@@ -125,9 +125,7 @@ def test_zsh_itself_completes_at_the_first_tab(tmp_path: Path) -> None:
         ("zsh", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
     ],
 )
-def test_what_a_shell_reads_at_its_start_stays_and_loads_the_script_once(
-    shell: str, start: str, line: str, tmp_path: Path
-) -> None:
+def test_a_shells_start_file_stays_and_loads_the_script_once(shell: str, start: str, line: str, tmp_path: Path) -> None:
     mine = b"alias ll='ls -l'  # caf\xe9"
     (tmp_path / start).write_bytes(mine)
     for _ in range(2):

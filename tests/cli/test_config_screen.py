@@ -51,9 +51,7 @@ def test_help_fills_the_lines_of_the_terminal_to_100_characters(columns: int, wi
     assert all(len(f"{one} {after.split()[0]}") > widest for one, after in wrapped)
 
 
-def test_who_may_not_read_the_services_configuration_is_told_unless_he_names_his_own(
-    service_file: Path, tmp_path: Path
-) -> None:
+def test_users_who_may_not_read_the_service_config_are_told(service_file: Path, tmp_path: Path) -> None:
     told = f"the service has a configuration that you may not read: {service_file}"
     own = tmp_path / "own.toml"
     own.touch()
@@ -65,7 +63,7 @@ def test_who_may_not_read_the_services_configuration_is_told_unless_he_names_his
 
 
 @pytest.mark.parametrize(("uid", "own"), [(0, False), (1, True), (1000, True)])
-def test_root_writes_the_services_configuration_and_anyone_else_his_own(
+def test_root_writes_the_service_config_and_others_their_own(
     uid: int, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = tmp_path / "etc/wslgpud/wslgpud.toml"
@@ -91,7 +89,7 @@ def test_a_check_says_which_file_is_good_or_that_there_is_none(tmp_path: Path, m
     assert checked() == "no file, only defaults: good\n"
 
 
-def test_a_new_configuration_is_closed_to_others_in_a_folder_that_its_group_may_enter(tmp_path: Path) -> None:
+def test_a_new_configuration_is_closed_to_other_users(tmp_path: Path) -> None:
     kept = os.umask(0)
     try:
         CliRunner().invoke(app, ["config", "init", str(tmp_path / "new/wslgpud.toml")])

@@ -29,9 +29,7 @@ def printed(what: Any, **options: Any) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def test_a_line_into_a_pipe_is_not_wrapped_and_a_chart_there_is_100_columns_wide(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_piped_lines_are_not_wrapped_and_charts_are_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     words = "word " * 100
 
@@ -40,7 +38,7 @@ def test_a_line_into_a_pipe_is_not_wrapped_and_a_chart_there_is_100_columns_wide
     assert printed(Panel("text"))[1] == "│ text │"
 
 
-def test_a_width_that_is_given_counts_for_lines_charts_and_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_width_applies_to_lines_charts_and_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert Console(file=io.StringIO(), width=40).picture_width == 40
     assert printed(Panel("text"), width=12)[1] == "│ text     │"
@@ -50,7 +48,7 @@ def test_a_width_that_is_given_counts_for_lines_charts_and_frames(monkeypatch: p
     assert Console(file=io.StringIO()).picture_width == 60
 
 
-def test_foreign_control_characters_become_visible_and_richs_own_stay() -> None:
+def test_foreign_control_characters_are_made_visible() -> None:
     cursor = Segment("\x1b[2K", None, [])
     red = Style(color="red")
 
@@ -61,7 +59,7 @@ def test_foreign_control_characters_become_visible_and_richs_own_stay() -> None:
     ]
 
 
-def test_a_table_has_its_columns_aligned_and_two_columns_of_space_between() -> None:
+def test_table_columns_are_aligned_with_two_spaces_between() -> None:
     table = table_of("<name", ">size", "~told")
     table.add_row("a", "1", "x")
     table.add_row("longer", "1000", "y")
@@ -73,7 +71,7 @@ def test_a_table_has_its_columns_aligned_and_two_columns_of_space_between() -> N
     ]
 
 
-def test_a_table_without_headings_has_no_row_of_them_and_folds_only_between_words() -> None:
+def test_a_table_without_headings_has_no_heading_row() -> None:
     table = table_of("<", "~", gap=1, first=1)
     table.add_row("left", "several words of text")
 
@@ -87,9 +85,7 @@ def test_a_table_without_headings_has_no_row_of_them_and_folds_only_between_word
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_progress_is_shown_on_a_terminal_unless_it_is_to_be_silent(
-    silent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_shown_on_a_terminal_unless_silent(silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Terminal()
     monkeypatch.setattr(sys, "stderr", file)
     with bar("copying", silent=silent) as shown:
@@ -108,7 +104,7 @@ def test_progress_is_not_shown_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> Non
     assert file.getvalue() == ""
 
 
-def test_once_the_reader_is_gone_the_command_ends_with_status_1_and_nothing_more_is_written() -> None:
+def test_a_command_exits_with_status_1_once_its_reader_is_gone() -> None:
     kept = os.dup(1)
     try:
         with pytest.raises(SystemExit) as ended:

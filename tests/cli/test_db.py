@@ -35,7 +35,7 @@ KNOWN: dict[str, Any] = {
 }
 
 
-def test_the_size_of_a_history_is_shown_with_its_age_and_how_long_it_is_kept() -> None:
+def test_the_size_of_a_history_is_shown_with_age_and_retention() -> None:
     assert list(_readable(KNOWN)) == [
         "/var/lib/wslgpud/wslgpud.db: schema 9, 512 series of pc, server",
         "  size               1.0 of 4.0 GiB at most",
@@ -82,7 +82,7 @@ def db(state: Path, *words: str) -> Result:
     return CliRunner().invoke(app, ["db", *words, "--state", str(state)])
 
 
-def test_a_backup_into_a_folder_is_named_after_the_day_and_replaces_another_only_by_force(state: Path) -> None:
+def test_a_backup_into_a_folder_is_named_after_the_day(state: Path) -> None:
     folder = state / "backup"
     folder.mkdir()
     first = db(state, "backup", str(folder))

@@ -41,7 +41,7 @@ class Checks:
         return done.exit_code, [line.rstrip() for line in done.output.splitlines()]
 
 
-def test_torch_is_asked_on_this_machine_alone_and_not_if_nobody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_checked_only_on_this_machine_and_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = Checks(monkeypatch)
     checks.typed("--python", "/a/python", "--state", "/s")
     checks.typed("--python", "/a/python", "--no-torch")
@@ -53,7 +53,7 @@ def test_torch_is_asked_on_this_machine_alone_and_not_if_nobody_wants_it(monkeyp
     assert checks.states == ["/s", None, None, "/s"]
 
 
-def test_problems_and_notes_are_shown_in_full_and_the_rest_by_title(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_and_notes_are_shown_in_full_the_rest_by_title(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = Checks(monkeypatch, "not applicable", "could not tell", "good", "good", "note", "problem")
     problem = ["✗ title of problem: found", "  why", "  → fix", ""]
     note = ["! title of note: found", "  why", "  → fix", ""]
@@ -91,7 +91,7 @@ def test_problems_and_notes_are_shown_in_full_and_the_rest_by_title(monkeypatch:
         (["problem"], 1, ["✗ title of problem: found", "1 problem: "]),
     ],
 )
-def test_in_brief_there_is_a_line_for_each_problem_and_one_for_how_to_see_more(
+def test_brief_output_has_a_line_per_problem_and_how_to_see_more(
     states: list[State], status: int, brief: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, lines = Checks(monkeypatch, *states).typed("--no-torch", "--brief")

@@ -49,7 +49,7 @@ def test_a_card_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("machine", ["two-gpus", "wsl2-idle"])
-def test_without_a_history_what_is_free_now_is_usable_less_what_windows_keeps_under_wsl2(
+def test_without_a_history_what_is_free_now_is_usable(
     machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on(monkeypatch, machine)
@@ -79,7 +79,7 @@ def of_days(folder: Path, *days: tuple[float, Reading], card: GpuSample = CARD) 
     return from_history(recorded(folder, *days), card, float(T0))
 
 
-def test_the_last_complete_stress_run_of_this_card_says_what_is_usable(tmp_path: Path) -> None:
+def test_the_last_complete_stress_run_decides_what_is_usable(tmp_path: Path) -> None:
     with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
         store.record_stress(night(1, usable_bytes=13 * GIB))
         store.record_stress(night(2, usable_bytes=14 * GIB))
@@ -115,7 +115,7 @@ def used(gib: float, uuid: str = "GPU-1") -> Reading:
         ([(2.0, used(18)), (1.0, limit(15))], 13),
     ],
 )
-def test_else_the_last_limit_learned_or_the_highest_use_of_90_days_counts_less_the_current_use(
+def test_without_a_stress_run_limits_and_peaks_of_90_days_count(
     days: list[tuple[float, Reading]], gib: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on(monkeypatch, "two-gpus")
@@ -124,7 +124,7 @@ def test_else_the_last_limit_learned_or_the_highest_use_of_90_days_counts_less_t
     assert (found and found.bytes) == (None if gib is None else gib * GIB)
 
 
-def test_of_a_card_that_does_not_tell_its_use_the_history_says_nothing(tmp_path: Path) -> None:
+def test_history_says_nothing_if_a_card_does_not_report_its_use(tmp_path: Path) -> None:
     assert of_days(tmp_path, (1.0, limit(15)), card=replace(CARD, used_bytes=None)) is None
 
 
@@ -147,7 +147,7 @@ def test_the_plan_is_as_the_help_says_unless_asked_otherwise() -> None:
     assert plan("7B", "--engine", "vllm").items() >= serving.items()
 
 
-def test_formats_of_llama_cpp_are_only_for_inference_and_quantized_weights_not_for_full_training() -> None:
+def test_quantized_weights_are_refused_for_full_training() -> None:
     assert asked("7B", "-p", "q4_k_m", "--usable", "80GB").exit_code == 0
     assert asked("7B", "-p", "int4", "-m", "lora", "--usable", "80GB").exit_code == 0
     assert "no adapters can be trained on llama.cpp's formats" in asked("7B", "-p", "q4_k_m", "-m", "lora").output

@@ -32,7 +32,7 @@ def test_the_service_has_the_history_where_the_user_has_none(folders: tuple[Path
     assert data_folder(None) == own
 
 
-def test_the_daemon_is_the_named_folders_the_users_own_or_the_services(
+def test_the_daemon_is_sought_in_the_named_own_or_service_folder(
     folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, service = folders
@@ -57,7 +57,7 @@ def test_a_link_to_a_state_folder_is_followed_once(tmp_path: Path) -> None:
         ("postgresql://db/all", "postgresql://db/all", "{named}/wslgpud.db"),
     ],
 )
-def test_the_history_of_a_server_is_read_there_while_this_machines_own_stays_in_a_file(
+def test_history_is_read_from_the_server_and_kept_in_a_file_too(
     path: str, reads: str, keeps: str, tmp_path: Path
 ) -> None:
     file, named = tmp_path / "wslgpud.toml", tmp_path / "named"

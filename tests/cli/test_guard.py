@@ -45,7 +45,7 @@ def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return [line.removeprefix("[guard] ") for line in capfd.readouterr().err.splitlines()]
 
 
-def test_as_many_jobs_as_fit_are_advised_with_what_each_is_expected_to_take(
+def test_as_many_jobs_as_fit_are_advised_with_expected_sizes(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(200)))
@@ -59,7 +59,7 @@ def test_as_many_jobs_as_fit_are_advised_with_what_each_is_expected_to_take(
         assert said(capfd) == [f"jobs: {fitting} of 200, {amounts}"]
 
 
-def test_a_number_of_jobs_is_taken_as_given_and_off_leaves_everything_as_it_is(
+def test_a_given_number_of_jobs_is_used_and_off_changes_nothing(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MAX_JOBS", raising=False)
@@ -83,7 +83,7 @@ def test_a_number_of_jobs_is_taken_as_given_and_off_leaves_everything_as_it_is(
         (1 << 60, 0, []),
     ],
 )
-def test_a_command_that_once_took_more_than_is_free_comes_with_a_warning(
+def test_a_command_that_once_took_more_than_is_free_is_warned_of(
     ram: int, vram: int, warned: list[str], cards: VramWatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = GuardedCommand(["true"], dict(os.environ))
@@ -111,7 +111,7 @@ def line(columns: int | None, monkeypatch: pytest.MonkeyPatch, limit: float | No
     return _line(RunStats(seconds=65.0, **more), MemoryLeft(7 * GIB, 8 * GIB), run, vram)
 
 
-def test_the_line_below_has_time_memory_peaks_and_waiting_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_line_has_time_memory_peaks_and_waiting_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = "[guard] 1 min 05 s of 2 min 00 s · 7.0 GiB left · peak 1.0 GiB · GPU 1 3.0 GiB, peak 4.0 GiB"
 
     assert line(200, monkeypatch, 120.0, peak_bytes=GIB, stopped=2) == f"{whole} · 2 compilers wait"
@@ -134,7 +134,7 @@ def test_the_line_never_fills_the_terminals_last_column(
         (RunStats(code=130, interrupted=True), ("--fallback", "plan b"), [["make"]]),
     ],
 )
-def test_a_command_runs_as_ordered_and_its_fallback_only_if_it_failed_by_itself(
+def test_a_fallback_runs_only_if_the_command_failed_by_itself(
     stats: RunStats, words: tuple[str, ...], commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ordered: list[GuardedCommand] = []

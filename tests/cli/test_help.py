@@ -138,7 +138,7 @@ def test_chinese_help_is_chinese(path):
 
 
 @pytest.mark.parametrize(("language", "head"), [("en", "Usage:"), ("zh", "用法：")])
-def test_help_of_the_command_itself_is_in_the_configured_language(language, head):
+def test_help_is_in_the_configured_language(language, head):
     done = CliRunner().invoke(app, ["replay", "-h"], env={"WSLGPUD_ALERTS__LANGUAGE": language})
 
     assert done.stdout.startswith(head)
@@ -228,7 +228,7 @@ def test_no_command_says_a_time_by_another_option():
         (["history", "--across", "x"], "--across must be one of sum, mean, max, min", "sum、mean、max、min 之一"),
     ],
 )
-def test_a_mistake_in_the_command_line_is_one_line_in_the_readers_language(arguments, english, chinese):
+def test_a_usage_error_is_one_line_in_the_readers_language(arguments, english, chinese):
     told = {
         language: CliRunner().invoke(app, arguments, env={"WSLGPUD_ALERTS__LANGUAGE": language})
         for language in words.LANGUAGES
@@ -244,13 +244,13 @@ def test_a_mistake_in_the_command_line_is_one_line_in_the_readers_language(argum
     ("arguments", "where"),
     [(["histry"], ""), (["status", "--jsn"], " status"), (["stress", "show", "x"], " stress show"), (["fit"], " fit")],
 )
-def test_a_mistake_in_the_command_line_ends_with_the_command_whose_help_says_more(arguments, where):
+def test_a_usage_error_names_the_command_whose_help_says_more(arguments, where):
     told = CliRunner().invoke(app, arguments, env={"LC_ALL": "C.UTF-8"}).stderr
 
     assert re.search(rf"\(see '[^ ]+{where} --help'\)$", told.rstrip())
 
 
-def test_a_plot_takes_the_word_behind_it_only_if_that_is_a_picture(tmp_path):
+def test_a_plot_takes_the_next_word_only_if_it_is_a_picture(tmp_path):
     named = ["incidents", "1", "--plot", "--state", str(tmp_path / "a.png")]
 
     assert "unexpected argument" not in CliRunner().invoke(app, named, env={"LC_ALL": "C.UTF-8"}).output
@@ -266,7 +266,7 @@ def test_the_language_is_that_of_the_configuration_that_is_named(tmp_path):
     assert done.stdout == f"{file}：正常\n"
 
 
-def test_a_command_without_arguments_that_needs_some_shows_its_help():
+def test_a_command_that_needs_arguments_shows_its_help():
     done = CliRunner().invoke(app, ["config"])
 
     assert done.exit_code == 2
@@ -274,14 +274,14 @@ def test_a_command_without_arguments_that_needs_some_shows_its_help():
     assert "config [OPTIONS] COMMAND ..." in done.stderr
 
 
-def test_chinese_is_wrapped_between_any_two_characters_but_not_before_punctuation():
+def test_chinese_wraps_anywhere_but_before_punctuation():
     lines = helps.wrapped("内存不足，程序停顿。请减少 batch size", 10).splitlines()
 
     assert lines == ["内存不足，", "程序停顿。", "请减少", "batch size"]
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
-def test_a_row_of_a_table_is_folded_in_its_last_column_and_no_word_is_cut(columns):
+def test_a_table_row_is_folded_in_its_last_column(columns):
     row = "     5  2026-11-22 18:13  warning    cgroup /train  cgroup /train full in about 36 s: 720 MiB left"
     lines = helps.hanging(row, columns).splitlines()
 
@@ -296,7 +296,7 @@ def test_a_row_of_a_table_is_folded_in_its_last_column_and_no_word_is_cut(column
 @pytest.mark.parametrize(
     ("ends", "status", "told"), [(KeyboardInterrupt, 130, ""), (EOFError, 1, "\nwslgpud: given up\n")]
 )
-def test_ctrl_c_ends_a_command_silently_and_the_end_of_its_input_with_a_line(ends, status, told):
+def test_ctrl_c_ends_silently_and_end_of_input_with_a_line(ends, status, told):
     def asks() -> None:
         """Ask."""
         raise ends

@@ -140,7 +140,7 @@ def test_words_are_wrapped_at_the_last_column_and_never_split(text: str, columns
     assert wrapped(text, columns, "> ") == "\n".join(f"> {line}" for line in lines)
 
 
-def test_a_last_column_of_less_than_24_continues_near_the_left_edge() -> None:
+def test_a_last_column_narrower_than_24_wraps_near_the_left_edge() -> None:
     assert (margin_of(10, 34), margin_of(10, 33)) == (10, 8)
     line = "12  name  " + "word " * 8
     assert hanging(line, 34).splitlines() == ["12  name  word word word word word", "          word word word"]
@@ -166,7 +166,7 @@ def test_chinese_takes_two_columns_of_a_cell() -> None:
     assert (padded("内存", 6), flush("内存", 6)) == ("内存  ", "  内存")
 
 
-def test_a_paragraph_may_fill_its_line_and_one_column_more_wraps_it() -> None:
+def test_a_paragraph_wraps_only_when_wider_than_its_line() -> None:
     assert helped(80, "other")[4:8] == [
         "  A paragraph that is exactly as wide as the seventy-seven columns it may take.",
         "",
@@ -190,13 +190,13 @@ def test_a_paragraph_may_fill_its_line_and_one_column_more_wraps_it() -> None:
         ([("a", f"{'x' * 28} {'y' * 28}")], [f"  # {'x' * 28}", f"  {'y' * 28}", "  a"]),
     ],
 )
-def test_purposes_stand_below_each_other_beside_their_examples_or_above_them(
+def test_purposes_line_up_beside_their_examples_or_above_them(
     examples: list[tuple[str, str]], lines: list[str]
 ) -> None:
     assert "\n".join(_examples(examples, 60)).splitlines() == lines
 
 
-def test_all_of_a_commands_help_is_translated_but_names_of_choices() -> None:
+def test_all_help_of_a_command_is_translated_except_choice_names() -> None:
     (draw, _) = app.commands.values()
 
     assert list(texts(draw)) == [

@@ -60,7 +60,7 @@ def test_a_last_value_has_its_age_from_91_seconds_on(state: Path) -> None:
     assert run(state, "history", now=NOW + 91).output.count("2 min ago") == 14
 
 
-def test_of_many_curves_the_highest_are_drawn_and_the_rest_counted(state: Path) -> None:
+def test_of_many_curves_the_highest_are_drawn(state: Path) -> None:
     shown = run(state, "history", "gpu_fan_speed_ratio", "--since", "10min").output
 
     assert "only the 8 highest are drawn; narrow it by a pattern or --across" in shown
@@ -70,7 +70,7 @@ def test_of_many_curves_the_highest_are_drawn_and_the_rest_counted(state: Path) 
     assert "highest are drawn" not in run(state, "history", "load1", "--since", "10min").output
 
 
-def test_a_plot_of_one_unit_is_twelve_lines_high_and_each_of_several_eight(state: Path) -> None:
+def test_a_plot_of_one_unit_has_twelve_lines_and_others_eight(state: Path) -> None:
     def heights(*series: str) -> list[int]:
         plots = run(state, "history", *series, "--since", "10min", "--host", "pc").output.split("series")[:-1]
         return [plot.count("┤") for plot in plots]
@@ -80,7 +80,7 @@ def test_a_plot_of_one_unit_is_twelve_lines_high_and_each_of_several_eight(state
 
 
 @pytest.mark.parametrize(("columns", "points"), [(100, 172), (35, 42), (34, 40), (20, 40)])
-def test_a_drawing_has_two_values_a_column_and_a_picture_seven_hundred(
+def test_a_drawing_has_two_values_a_column(
     columns: int, points: int, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[float, int]] = []
@@ -98,7 +98,7 @@ def test_a_drawing_has_two_values_a_column_and_a_picture_seven_hundred(
     assert asked == [(600.0, points), (600.0, 700)]
 
 
-def test_for_programs_steps_have_their_mean_and_counters_their_rate_if_asked_for(state: Path) -> None:
+def test_for_programs_steps_have_means_and_counters_rates(state: Path) -> None:
     words = ("history", "load1", "swap_in_bytes", "--host", "pc", "--since", "2min", "--step", "1min", "--json")
     levels = json.loads(run(state, *words).stdout)["series"]
     rates = json.loads(run(state, *words[:2], *words[3:], "--rate").stdout)["series"]
@@ -127,7 +127,7 @@ def test_a_label_is_added_to_every_exported_series(state: Path) -> None:
     assert all('job="a b"' in line and 'site="x"' in line for line in samples)
 
 
-def test_an_export_begins_with_the_history_or_as_asked_and_never_after_its_end(state: Path) -> None:
+def test_an_export_begins_as_asked_and_not_after_its_end(state: Path) -> None:
     def times(*words: str) -> list[str]:
         done = run(state, "export", "-", "load1", "--host", "pc", "--format", "csv", *words)
         return done.stdout.splitlines()[1:]
@@ -149,7 +149,7 @@ def test_an_export_begins_with_the_history_or_as_asked_and_never_after_its_end(s
         ("vram", "nothing is recorded here of vram (gpu_memory_used_bytes)"),
     ],
 )
-def test_a_series_that_is_not_there_is_answered_with_three_like_it_at_most(asked: str, told: str, state: Path) -> None:
+def test_a_missing_series_is_answered_with_up_to_three_like_it(asked: str, told: str, state: Path) -> None:
     done = run(state, "history", asked)
 
     assert done.exit_code == 2

@@ -15,7 +15,7 @@ from wslgpud import training
 from wslgpud.cli import app
 
 
-def test_a_program_is_replaced_by_the_training_with_the_actions_wished_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_turns_into_the_training_with_the_chosen_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execvpe", lambda *order: started.append(order))
     CliRunner().invoke(app, ["inside", "--on-warning", "save,drop-cache", "--", "python", "train.py", "--fast"])

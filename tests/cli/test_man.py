@@ -71,7 +71,7 @@ def test_a_page_says_all_that_the_help_says(name: str) -> None:
         assert [one for one in said if " ".join(one.split()) not in text] == []
 
 
-def test_the_page_of_the_configuration_has_every_key_with_its_help_and_default() -> None:
+def test_the_configurations_page_has_every_key_with_its_default() -> None:
     text = plain("man/man5/wslgpud.toml.5")
 
     assert [key.path for key in config.declared_keys() if f"{key.name} = " not in text or key.help not in text] == []

@@ -39,7 +39,7 @@ def test_both_commands_together_write_what_compose_starts(tmp_path: Path) -> Non
     assert all((tmp_path / "grafana" / mount).is_dir() for mount in mounts if mount.startswith("."))
 
 
-def test_links_lead_where_people_reach_grafana_and_the_page_as_the_generator_makes_them(tmp_path: Path) -> None:
+def test_exported_links_lead_to_the_given_grafana_and_daemon(tmp_path: Path) -> None:
     where = ("--grafana", "https://grafana.example/", "--daemon", "https://pc.example:9655")
     assert typed("rules", "export", tmp_path, *where)[0] == 0
 

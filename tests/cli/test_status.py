@@ -64,7 +64,7 @@ def run(monkeypatch: pytest.MonkeyPatch, feed: Answers, *words: str) -> Result:
     ("level", "exit_status"),
     [("ok", 0), ("info", 0), ("warning", 1), ("critical", 2), ("emergency", 2), ("unknown", 3)],
 )
-def test_check_prints_the_verdict_in_one_line_and_exits_by_its_level(
+def test_check_prints_one_line_and_exits_by_the_level(
     monkeypatch: pytest.MonkeyPatch, level: str, exit_status: int
 ) -> None:
     done = run(monkeypatch, Answers(at_level(level, byline="train.py (pid 7)")), "--check")
@@ -73,7 +73,7 @@ def test_check_prints_the_verdict_in_one_line_and_exits_by_its_level(
 
 
 @pytest.mark.parametrize(("age_seconds", "exit_status"), [(10.0, 1), (10.1, 3)])
-def test_the_state_is_unknown_once_the_daemon_has_taken_no_sample_for_ten_seconds(
+def test_the_state_is_unknown_ten_seconds_after_the_last_sample(
     monkeypatch: pytest.MonkeyPatch, age_seconds: float, exit_status: int
 ) -> None:
     done = run(monkeypatch, Answers(at_level("warning", age_seconds)), "--check")
@@ -88,7 +88,7 @@ def test_a_daemon_that_does_not_answer_is_unknown(monkeypatch: pytest.MonkeyPatc
     assert (done.exit_code, done.output) == (3, "UNKNOWN no answer from http://pc:9655\n")
 
 
-def test_a_configuration_that_cannot_be_read_is_unknown_to_scripts_and_an_error_to_people(tmp_path: Path) -> None:
+def test_a_bad_config_is_unknown_in_scripts_but_a_users_error(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[nonsense]\n")
     words = ["status", "--state", str(tmp_path), "--config", str(file)]
@@ -109,7 +109,7 @@ def test_the_configuration_of_a_daemon_that_answers_is_its_own(monkeypatch: pyte
         assert isinstance(found, DaemonFeed)
 
 
-def test_before_the_first_sample_people_read_so_and_programs_get_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_the_first_sample_people_and_programs_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     told = run(monkeypatch, Answers(NotYet(NOT_YET)))
     asked = run(monkeypatch, Answers(NotYet(NOT_YET)), "--json")
     silent = run(monkeypatch, Answers(Unanswered("silence")), "--json")
@@ -140,7 +140,7 @@ def test_what_does_not_go_together_is_refused(
 @pytest.mark.parametrize(
     ("words", "pause"), [((), 2.0), (("5",), 5.0), (("2min",), 120.0), (("0.05",), 0.2), (("1.5s",), 1.5)]
 )
-def test_watch_pauses_for_seconds_unless_another_unit_is_given_and_never_less_than_a_fifth_of_one(
+def test_watch_pauses_in_seconds_and_at_least_a_fifth_of_one(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], pause: float
 ) -> None:
     feed = Answers(at_level("warning"), times=3)

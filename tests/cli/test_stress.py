@@ -69,7 +69,7 @@ def kept(database: Path) -> list[StressResult]:
 @pytest.mark.parametrize(
     ("words", "asked"), [((), (0, "nightly")), (("--quick",), (0, "quick")), (("--full", "--gpu", "1"), (1, "full"))]
 )
-def test_a_run_is_of_the_card_and_as_thorough_as_asked_and_is_kept(
+def test_a_run_is_as_thorough_as_asked_and_is_kept(
     words: tuple[str, ...], asked: tuple[int, str], runs: Runs, tmp_path: Path
 ) -> None:
     done = run(tmp_path, *words)
@@ -90,9 +90,7 @@ def test_the_exit_status_is_that_of_the_verdict(verdict: str, status: int, runs:
 
 
 @pytest.mark.parametrize(("configured", "waits"), [("2.5", 2.5), ("30", 3.0)])
-def test_who_starts_a_run_waits_three_seconds_at_most_for_the_card_to_settle(
-    configured: str, waits: float, runs: Runs, tmp_path: Path
-) -> None:
+def test_starting_a_run_waits_at_most_three_seconds(configured: str, waits: float, runs: Runs, tmp_path: Path) -> None:
     run(tmp_path, WSLGPUD_STRESS__SETTLE_SECONDS=configured)
 
     assert runs.settle_seconds == [waits]
@@ -128,7 +126,7 @@ def test_root_leaves_the_result_to_the_daemon_whose_folder_it_is(
     assert database.exists() is not left
 
 
-def test_a_result_is_left_to_the_daemon_that_has_the_database_open(tmp_path: Path) -> None:
+def test_a_result_is_left_to_the_daemon_with_the_database(tmp_path: Path) -> None:
     database = tmp_path / "wslgpud.db"
     with Store(database, StoreSettings()):
         stress._keep(night(1), Config(), tmp_path, str(database))
@@ -137,7 +135,7 @@ def test_a_result_is_left_to_the_daemon_that_has_the_database_open(tmp_path: Pat
     assert len(list(inbox(tmp_path).iterdir())) == 1
 
 
-def test_the_history_is_of_the_last_30_runs_unless_asked_otherwise(tmp_path: Path) -> None:
+def test_the_history_has_the_last_30_runs_by_default(tmp_path: Path) -> None:
     with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
         for number in range(31):
             store.record_stress(night(number, driver=f"5{number:02}.00"))

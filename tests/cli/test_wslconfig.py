@@ -37,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Host]:
         ("wsl.conf", "[wsl2]\nmemory=8GB\n", 0),
     ],
 )
-def test_windows_is_asked_for_its_size_only_where_a_file_limits_that(
+def test_windows_is_asked_its_size_only_if_a_file_limits_it(
     name: str, text: str, times: int, asked: list[Host], tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text)

@@ -89,7 +89,7 @@ def broken(released: Names, now: Names, said: set[str]) -> list[str]:
     ]
 
 
-def test_no_name_of_the_last_release_is_gone_or_means_something_else() -> None:
+def test_no_name_of_the_last_release_is_gone_or_changes_meaning() -> None:
     now, (_, released) = names(), frozen()
 
     assert broken(released, now, given_up(CHANGELOG)) == [], "see tests/contract/README.md"

@@ -35,7 +35,7 @@ def torch_environment(where):
     return copied
 
 
-def test_a_users_service_is_his_own_systemds_and_the_machines_is_not(where):
+def test_a_user_service_is_run_by_that_users_own_systemd(where):
     assert command(where, "stop") == ("systemctl", "--user", "stop")
     assert command(places(user=False), "stop") == ("systemctl", "stop")
 
@@ -45,9 +45,7 @@ def test_a_users_service_is_his_own_systemds_and_the_machines_is_not(where):
     [(2, False, False, True), (2, True, False, False), (2, False, True, False), (None, False, False, False)],
     ids=["under WSL", "asked for", "seen to before", "bare Linux"],
 )
-def test_who_installs_it_under_wsl_is_told_what_keeps_it_alive_unless_that_is_seen_to(
-    wsl, wanted, already, told, where, monkeypatch, capsys
-):
+def test_installing_under_wsl_says_what_keeps_the_daemon_alive(wsl, wanted, already, told, where, monkeypatch, capsys):
     for module, name, answer in (
         (service, "_begin", (where, Changes(dry=False))),
         (service, "generation", wsl),
@@ -81,23 +79,21 @@ def test_a_torch_environment_of_this_version_is_left_as_it_is(where, torch_envir
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda copied: copied.write_bytes(b"\xff")])
-def test_a_torch_environment_that_has_lost_its_lock_file_is_made_again_by_who_asks_for_it(
-    where, torch_environment, damage
-):
+def test_a_torch_environment_without_its_lock_file_is_rebuilt(where, torch_environment, damage):
     damage(torch_environment)
 
     (change,) = asked(where)
     assert change.startswith(f"make {where.stress}: an environment of {sys.executable} with torch")
 
 
-def test_of_a_damaged_list_of_extras_the_names_that_can_be_read_are_remembered(where):
+def test_readable_names_in_a_damaged_list_of_extras_are_kept(where):
     where.releases.mkdir(parents=True)
     where.extras.write_bytes(b"apprise\n\xff\xfe\x00\n")
 
     assert remembered_extras(where) == ["apprise"]
 
 
-def test_a_daemon_that_does_not_start_with_the_machine_is_not_enabled_by_its_other_unit(tmp_path, monkeypatch):
+def test_a_daemon_is_not_enabled_just_because_its_other_unit_is(tmp_path, monkeypatch):
     systemctl = tmp_path / "systemctl"  # succeeds if any of the units is enabled, as systemctl(1) says
     systemctl.write_text('#!/bin/sh\ncase "$*" in *wslgpud-stress.path*) exit 0 ;; *) exit 1 ;; esac\n')
     systemctl.chmod(0o755)

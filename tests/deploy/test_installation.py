@@ -96,7 +96,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path)
 
 
-def test_a_dry_run_tells_all_that_an_installation_does_and_does_nothing(home: Home) -> None:
+def test_a_dry_run_lists_all_installation_steps_and_does_nothing(home: Home) -> None:
     told = home.installs("plots", dry=True)
     assert not home.places.releases.exists()
     assert not home.places.configuration.exists()
@@ -115,13 +115,13 @@ def test_an_installation_answers_with_the_version_that_runs(home: Home) -> None:
     assert install(Options(), home.places, Changes(dry=False)) == wslgpud.__version__
 
 
-def test_torch_for_the_nightly_test_is_installed_for_who_asks_for_it(home: Home) -> None:
+def test_torch_for_the_nightly_test_is_installed_only_on_request(home: Home) -> None:
     assert "with torch" in home.installs("stress", dry=True)
     assert "with torch" not in home.installs(dry=True)
 
 
 @pytest.mark.parametrize(("told", "kept"), [("present", True), ("absent", False), (None, False)])
-def test_the_task_that_keeps_wsl_alive_is_there_only_if_windows_says_so(
+def test_the_keep_alive_task_exists_only_if_windows_says_so(
     monkeypatch: pytest.MonkeyPatch, told: str | None, *, kept: bool
 ) -> None:
     def does(*_: object) -> str:
@@ -146,7 +146,7 @@ def test_a_release_that_installs_itself_is_not_made_again(
 
 
 @pytest.mark.parametrize(("wsl", "more"), [(None, []), (2, ["wsl"])])
-def test_permissions_of_earlier_stay_as_far_as_this_version_knows_them(
+def test_earlier_permissions_stay_if_this_version_knows_them(
     home: Home, monkeypatch: pytest.MonkeyPatch, wsl: int | None, more: list[str]
 ) -> None:
     monkeypatch.setattr(installing, "generation", lambda _: wsl)
@@ -181,9 +181,7 @@ def test_a_service_that_apt_installed_is_left_to_apt(home: Home, monkeypatch: py
     assert not home.places.packaged
 
 
-def test_without_systemd_and_without_an_answer_from_ones_own_the_remedy_is_named(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_silent_systemd_is_reported_with_a_remedy(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     (home.folder / "programs/systemctl").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(ServiceError, match=r"your systemd does not answer .* libpam-systemd, dbus-user-session"):
         home.installs()
@@ -197,7 +195,7 @@ def test_without_systemd_and_without_an_answer_from_ones_own_the_remedy_is_named
             home.installs()
 
 
-def test_what_is_installed_already_is_left_alone_unless_it_does_not_run(home: Home) -> None:
+def test_what_is_installed_is_left_alone_unless_it_does_not_run(home: Home) -> None:
     home.installs("plots")
     home.restarts()
 
@@ -207,9 +205,7 @@ def test_what_is_installed_already_is_left_alone_unless_it_does_not_run(home: Ho
     assert home.installs() == "systemctl --user reset-failed 'wslgpud*'\nsystemctl --user restart wslgpud.service\n"
 
 
-def test_an_upgrade_keeps_the_extras_and_removes_the_release_before(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_keeps_the_extras_and_removes_the_old_release(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.installs("plots")
     before = home.places.running
     monkeypatch.setattr(wslgpud, "__version__", "9.8")
@@ -223,9 +219,7 @@ def test_an_upgrade_keeps_the_extras_and_removes_the_release_before(
     assert home.restarts() == 2
 
 
-def test_a_version_that_does_not_start_leaves_the_one_before_running(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_that_does_not_start_leaves_the_old_running(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.installs()
     before = home.places.running
     unit = home.places.units / "wslgpud.service"
@@ -239,9 +233,7 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(
     assert unit.read_text() == "the unit of the earlier version"
 
 
-def test_a_first_version_that_does_not_start_is_told_with_its_last_words(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_version_that_fails_to_start_shows_why(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wslgpud, "__version__", "9.9")
     with pytest.raises(NotStarted, match=r"^wslgpud does not start; see its log above$") as failed:
         home.installs()
@@ -249,9 +241,7 @@ def test_a_first_version_that_does_not_start_is_told_with_its_last_words(
     assert failed.value.last_words == "its last words\n"
 
 
-def test_a_configuration_that_the_new_version_refuses_stops_the_upgrade_before_anything_changes(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_configuration_stops_an_upgrade_before_changes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.installs()
     before = home.places.running
     home.places.configuration.write_text("refused")
@@ -269,15 +259,13 @@ def test_a_configuration_that_the_new_version_refuses_stops_the_upgrade_before_a
         (Options(allowed=["hom"]), r"there is no hom: one of brake, desktop, home, save-signal, wsl"),
     ],
 )
-def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(
-    home: Home, options: Options, said: str
-) -> None:
+def test_an_unknown_option_is_refused_with_the_valid_ones_listed(home: Home, options: Options, said: str) -> None:
     with pytest.raises(ServiceError, match=said):
         install(options, home.places, Changes(dry=True))
 
 
 @pytest.mark.parametrize("purge", [False, True])
-def test_a_removal_leaves_the_data_and_the_configuration_unless_they_are_to_go_too(home: Home, *, purge: bool) -> None:
+def test_a_removal_keeps_data_and_configuration_unless_asked(home: Home, *, purge: bool) -> None:
     home.installs("plots")
     home.places.data.mkdir(parents=True)
     kept = uninstall(home.places, Changes(dry=False), purge=purge)
@@ -297,9 +285,7 @@ def test_a_command_that_is_not_ours_stays(home: Home) -> None:
     assert home.places.command.is_symlink()
 
 
-def test_settings_that_only_root_and_the_service_can_read_stay_as_they_are(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_private_to_root_and_the_service_stay_private(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = replace(SYSTEM, settings=home.folder / "etc")
     machines.settings.mkdir(mode=0o750)
     machines.configuration.touch()
@@ -318,9 +304,7 @@ def test_settings_that_only_root_and_the_service_can_read_stay_as_they_are(
     assert changes() == [f"chown root:wslgpud {machines.configuration}", f"chmod 640 {machines.configuration}"]
 
 
-def test_the_machines_service_has_accounts_in_the_groups_that_there_are(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_system_service_gets_accounts_in_the_existing_groups(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = {"systemd-journal": [], "video": ["wslgpud"]}
     monkeypatch.setattr(accounts, "exists", lambda _: False)
     monkeypatch.setattr("grp.getgrnam", lambda name: SimpleNamespace(gr_mem=groups[name]))

@@ -31,7 +31,7 @@ def dist(folder: Path, name: str, text: str, *files: str) -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_each_python_gets_what_the_lock_names_for_it_with_hashes_and_no_markers(python: str) -> None:
+def test_each_python_gets_its_locked_packages_with_hashes(python: str) -> None:
     text = environments.locked_for(LOCK, python)
     names = re.findall(r"^([\w.-]+)==", text, flags=re.MULTILINE)
 
@@ -43,7 +43,7 @@ def test_each_python_gets_what_the_lock_names_for_it_with_hashes_and_no_markers(
     assert all("--hash=sha256:" in block for block in re.split(r"\n(?=\S)", text))
 
 
-def test_what_several_pythons_have_alike_lies_there_once_and_each_finds_it(tmp_path: Path) -> None:
+def test_files_that_pythons_share_are_stored_once_for_all(tmp_path: Path) -> None:
     folders = {python: tmp_path / f"lib/python{python}/site-packages" for python in ("3.10", "3.11", "3.12")}
     for python, folder in folders.items():
         dist(folder, "pure", "same", "pure/__init__.py", "pure/data/file")
@@ -62,7 +62,7 @@ def test_what_several_pythons_have_alike_lies_there_once_and_each_finds_it(tmp_p
         assert "../../python3.10-3.12" in lines
 
 
-def test_it_may_be_installed_where_a_python_is_that_it_has_packages_for() -> None:
+def test_it_may_be_installed_only_with_a_python_it_supports() -> None:
     control = (DEBIAN / "control").read_text()
     first, last = PYTHONS[0], int(PYTHONS[-1].partition(".")[2])
 
@@ -78,7 +78,7 @@ def test_each_exception_from_the_checker_has_its_reason() -> None:
 @pytest.mark.skipif("WSLGPUD_SLOW" not in os.environ, reason="builds it twice, for minutes: set WSLGPUD_SLOW=1")
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_same_commit_gives_the_same_bytes_and_the_checker_has_nothing_to_say(tmp_path: Path) -> None:
+def test_the_same_commit_builds_the_same_bytes_and_passes_lint(tmp_path: Path) -> None:
     missing = [program for program in ("dh", "lintian") if shutil.which(program) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: apt install debhelper lintian")

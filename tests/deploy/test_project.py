@@ -58,7 +58,7 @@ def test_the_code_of_others_is_pinned_by_its_commit(path: Path) -> None:
     assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
 
 
-def test_forms_ask_for_what_a_report_needs_by_commands_that_exist() -> None:
+def test_report_forms_ask_for_output_of_existing_commands() -> None:
     text = " ".join(path.read_text() for path in FORMS)
 
     assert {"doctor --bundle", "record"} <= {

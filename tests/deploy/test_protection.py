@@ -61,7 +61,7 @@ def test_the_score_is_a_metric_where_the_kernel_tells_it(tmp_path: Path, monkeyp
     assert list(readings()) == []
 
 
-def test_capabilities_stay_with_the_daemon_and_do_not_go_to_its_children() -> None:
+def test_capabilities_of_the_daemon_are_not_passed_to_children() -> None:
     kill = 1 << 5
     done = subprocess.run([sys.executable, "-c", HAND_ON], capture_output=True, text=True, check=False)
     if "PermissionError" in done.stderr:

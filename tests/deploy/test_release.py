@@ -42,7 +42,7 @@ def files_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_package_is_copied_without_programs_and_bytecode_and_its_pages_lie_beside_the_program(tmp_path: Path) -> None:
+def test_a_package_is_copied_without_programs_and_bytecode(tmp_path: Path) -> None:
     pages = ("../../../share/man/man1/a.1", "../../../bin/a", "../../../../outside")
     info = put(
         tmp_path / "env/lib/python3.12/site-packages",
@@ -71,7 +71,7 @@ def test_a_package_with_a_damaged_file_is_not_copied_but_named(now: str | None, 
         copy(Distribution.at(info), tmp_path / "new/lib/python3.12/site-packages")
 
 
-def test_only_what_pip_installed_with_a_list_of_its_files_is_whole(tmp_path: Path) -> None:
+def test_only_what_pip_installed_with_a_file_list_is_whole(tmp_path: Path) -> None:
     whole = Distribution.at(put(tmp_path, "whole", files=("a.py",), direct_url='{"dir_info": {}}'))
     without = Distribution.at(put(tmp_path, "debians"))
     editable = Distribution.at(put(tmp_path, "clone", files=("b.py",), direct_url='{"dir_info": {"editable": true}}'))
@@ -79,9 +79,7 @@ def test_only_what_pip_installed_with_a_list_of_its_files_is_whole(tmp_path: Pat
     assert [is_whole([whole]), is_whole([whole, without]), is_whole([editable, whole])] == [True, False, False]
 
 
-def test_the_packages_that_one_needs_are_those_of_its_extras_and_of_theirs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_needed_packages_are_those_of_the_extras_and_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     extra = "plots_for_test"
     put(tmp_path, "t_ours", "t_one >= 1", "t_two[fast]", "t_absent ; sys_platform", f't_art ; extra == "{extra}"')
@@ -97,7 +95,7 @@ def test_the_packages_that_one_needs_are_those_of_its_extras_and_of_theirs(
         needed("t_ours", [extra])
 
 
-def test_a_release_is_named_by_its_version_and_by_all_that_it_is_made_of(tmp_path: Path) -> None:
+def test_a_release_is_named_by_version_and_content(tmp_path: Path) -> None:
     one, other = (Distribution.at(put(tmp_path / name, "a", files=(f"{name}.py",))) for name in "xy")
     names = [name_of([one], []), name_of([other], []), name_of([one, other], []), name_of([one], ["plots"])]
 
@@ -107,7 +105,7 @@ def test_a_release_is_named_by_its_version_and_by_all_that_it_is_made_of(tmp_pat
     assert name_of([other, one], ["b", "a"]) == name_of([one, other], ["a", "b"])
 
 
-def test_the_machines_service_runs_with_a_python_that_only_root_can_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_runs_with_a_python_only_root_can_change(monkeypatch: pytest.MonkeyPatch) -> None:
     own, good = release.own_interpreter(), {Path("/usr/bin/python3.10"), Path("/usr/bin/python3.14")}
     monkeypatch.setattr(Path, "exists", lambda _: True)
     monkeypatch.setattr(sys, "version_info", SimpleNamespace(minor=12))
@@ -125,11 +123,11 @@ def test_the_machines_service_runs_with_a_python_that_only_root_can_change(monke
 
 
 @pytest.mark.parametrize("path", ["/home/me/bin/python3", "/root/bin/python3", "/no/such/python3"])
-def test_a_python_out_of_reach_of_the_services_sandbox_will_not_do(path: str) -> None:
+def test_a_python_outside_the_services_sandbox_is_refused(path: str) -> None:
     assert not release._will_do(Path(path))
 
 
-def test_of_a_program_that_fails_the_last_five_lines_that_are_no_progress_are_told() -> None:
+def test_the_last_five_lines_of_a_failed_program_are_shown() -> None:
     script = "for n in 1 2 3 4 5 6; do echo line $n; echo step $n; done; exit 3"
     with pytest.raises(SourceError, match=r"failed \(3\): line 2 line 3 line 4 line 5 line 6$"):
         followed(["sh", "-c", script], lambda line: line.startswith("step"))

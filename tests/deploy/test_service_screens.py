@@ -60,9 +60,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"allowed": ("docker",)}, 6, "  allowed   docker"),
     ],
 )
-def test_the_state_is_a_line_each_and_nothing_for_what_there_is_not(
-    changed: dict[str, Any], line: int, told: str
-) -> None:
+def test_the_state_has_a_line_for_each_fact(changed: dict[str, Any], line: int, told: str) -> None:
     assert service._rows(STATE, user=False) == AS_IT_IS
     assert service._rows(replace(STATE, **changed), user=False)[line] == told
 
@@ -83,7 +81,7 @@ def test_the_exit_status_says_whether_it_runs(
 
 
 @pytest.mark.parametrize("lingers", [True, False])
-def test_who_has_installed_it_is_told_where_it_is_and_when_it_ends(
+def test_the_installer_says_where_it_is_and_when_it_ends(
     lingers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
@@ -120,7 +118,7 @@ def test_who_has_installed_it_is_told_where_it_is_and_when_it_ends(
         ("/home/a b/wslgpud", "'/home/a b/wslgpud'"),
     ],
 )
-def test_a_program_that_sudo_does_not_find_is_typed_with_its_path(
+def test_a_program_not_on_sudos_path_is_shown_with_its_path(
     program: str, word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", [program])
@@ -140,7 +138,7 @@ def test_a_program_that_sudo_does_not_find_is_typed_with_its_path(
         (1000, False, False, "this needs root: sudo /home/me/.local/bin/wslgpud service uninstall (or"),
     ],
 )
-def test_only_root_changes_the_machines_service_and_only_its_user_his_own(
+def test_only_root_changes_the_machines_service(
     uid: int, user: bool, dry_run: bool, refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: uid)
@@ -186,7 +184,7 @@ def test_who_only_plans_a_removal_is_not_told_that_it_happens(
     assert ("stopping and removing" in told.err) == (not dry_run)
 
 
-def test_what_is_installed_may_be_read_by_all_and_written_by_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_files_are_readable_by_all_writable_by_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[int] = []
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("os.umask", masks.append)

@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     return places(user=True)
 
 
-def test_the_state_of_a_users_service_is_that_of_its_program_of_systemd_and_of_its_files(home: Places) -> None:
+def test_a_user_services_state_comes_from_systemd_and_its_files(home: Places) -> None:
     expected = {
         "kind": "user",
         "version": "",
@@ -82,7 +82,7 @@ def test_the_version_of_the_package_is_that_of_its_own_program(
     assert (state_of(home).kind, state_of(home).version) == ("user", "1.2"), "a user's own is never the package's"
 
 
-def test_the_last_words_are_five_lines_of_the_users_or_of_the_machines_journal(home: Places) -> None:
+def test_the_last_words_are_five_lines_of_the_right_journal(home: Places) -> None:
     asked = "--unit=wslgpud --lines=5 --output=cat --no-pager\n"
 
     assert systemctl.last_words(home) == f"--user {asked}"
@@ -109,9 +109,7 @@ def test_only_accounts_that_there_are_get_removed(
     assert planned.said == told
 
 
-def test_a_removal_that_a_process_of_the_account_has_stopped_halfway_goes_on_where_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_account_removal_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it runs userdel refuses; the group had gone before."""
     monkeypatch.setattr(accounts, "exists", {"wslgpud", "wslgpud-stress"}.__contains__)
     monkeypatch.setattr(accounts, "_members", lambda _: None)
@@ -154,7 +152,7 @@ def test_each_step_of_the_package_does_its_own(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_torch_is_downloaded_where_there_is_room_for_three_times_its_download(
+def test_torch_is_downloaded_if_three_times_its_size_is_free(
     home: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / "stress.txt"
@@ -180,9 +178,7 @@ def test_torch_is_downloaded_where_there_is_room_for_three_times_its_download(
     assert made(6 * GIB)
 
 
-def test_a_lock_file_that_does_not_tell_its_size_downloads_an_unknown_amount(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_file_without_sizes_downloads_an_unknown_amount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "stress.txt"
     lock.write_text("# the packages\n")
     monkeypatch.setattr(stress_environment, "LOCKED", lock)

@@ -65,7 +65,7 @@ def test_the_answer_is_the_result_of_the_run_that_was_asked_for(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_answer_left_over_from_another_night_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+def test_an_answer_left_from_another_night_is_not_used_tonight(tmp_path: Path) -> None:
     (tmp_path / ANSWER).write_text("of last night")
     with unit(tmp_path, RESULT):
         assert asker(tmp_path).run(gpu(), "nightly") == RESULT
@@ -79,7 +79,7 @@ def test_a_unit_that_breaks_down_is_a_failed_run_with_its_reason(tmp_path: Path)
     assert "no NVML here" in str(result.reason)
 
 
-def test_a_unit_that_never_answers_is_a_failed_run_that_says_where_to_look(tmp_path: Path) -> None:
+def test_a_unit_that_never_answers_is_a_failed_run_with_advice(tmp_path: Path) -> None:
     result = asker(tmp_path, patience_seconds=0.0).run(gpu(), "nightly")
 
     assert result.verdict == "failed"
@@ -107,7 +107,7 @@ class Passing(threading.Event):
         return False
 
 
-def test_a_unit_has_two_minutes_to_start_and_stop_besides_the_time_of_the_run(tmp_path: Path) -> None:
+def test_a_unit_has_two_extra_minutes_to_start_and_stop(tmp_path: Path) -> None:
     clock, shelf = SteppingClock(), Shelf()
     settings = Stress(settle_seconds=30.0, deadline_seconds=600.0, retries=0)
     nightly = Nightly(settings, Host(tmp_path, clock=clock), tmp_path, shelf, separate_unit=True)
@@ -121,7 +121,7 @@ def test_a_unit_has_two_minutes_to_start_and_stop_besides_the_time_of_the_run(tm
     assert str(shelf.kept[0].reason).startswith("wslgpud-stress.service gave no answer within 12 min:")
 
 
-def test_each_side_may_read_the_others_file_and_only_its_owner_may_write_it(tmp_path: Path) -> None:
+def test_each_side_can_read_but_not_write_the_file_of_the_other(tmp_path: Path) -> None:
     modes: dict[str, int] = {}
 
     class Looking(Passing):
@@ -136,7 +136,7 @@ def test_each_side_may_read_the_others_file_and_only_its_owner_may_write_it(tmp_
     assert modes == {REQUEST: 0o644, ANSWER: 0o644}
 
 
-def test_requests_of_more_than_4_kib_and_answers_of_more_than_16_mib_are_not_read(tmp_path: Path) -> None:
+def test_oversized_requests_and_answers_are_not_read(tmp_path: Path) -> None:
     request, document = tmp_path / REQUEST, tmp_path / ANSWER
     request.write_text('{"gpu": 0, "mode": "quick"}'.ljust(4096))
     assert answer(tmp_path, lambda *_: RESULT) == RESULT
@@ -159,7 +159,7 @@ def test_what_is_no_request_is_refused(tmp_path: Path, text: str) -> None:
         answer(tmp_path, lambda index, mode: RESULT)
 
 
-def test_the_command_of_the_unit_answers_even_where_there_is_no_gpu(tmp_path: Path) -> None:
+def test_the_command_of_the_unit_answers_even_without_a_gpu(tmp_path: Path) -> None:
     (tmp_path / REQUEST).write_text(json.dumps({"gpu": 0, "mode": "nightly"}))
     settings = {"WSLGPUD_SAMPLING__NVML_LIBRARY": "/nowhere/libnvidia-ml.so.1"}
     done = wslgpud("stress", "answer", "--state", str(tmp_path), home=tmp_path, settings=settings)

@@ -18,7 +18,7 @@ PAGES = (
     "wslgpud/store/README.md",
     "wslgpud/serve/README.md",
 )
-_STORY = "tests/vm/test_story.py::test_a_training_leaks_and_is_told_of_before_the_end_and_after_it"
+_STORY = "tests/vm/test_story.py::test_a_training_leak_is_reported_before_the_end_and_after_it"
 #: command -> the test that runs it
 ELSEWHERE = {
     "sudo ./deploy/install": _STORY,
@@ -28,7 +28,7 @@ ELSEWHERE = {
     "wslgpud wslconfig preset training": "tests/advise/wslconfig/test_check.py::"
     "test_nothing_is_written_unasked_and_restore_goes_back",
     "wslgpud stress --quick": "tests/stress/test_end_to_end.py::"
-    "test_a_night_comes_by_its_schedule_and_beside_it_the_command_works",
+    "test_a_night_starts_on_schedule_and_the_command_still_works",
     "wslgpud history ram vram --since 8h": "tests/store/test_commands.py::"
     "test_the_terminal_shows_a_picture_with_its_extremes",
     "wslgpud history vram --across sum --since 30d --step 1h --csv": "tests/store/test_commands.py::"
@@ -38,10 +38,10 @@ ELSEWHERE = {
     "test_commands.py::test_prometheus_itself_takes_the_history_over",
     "python -m deploy.prometheus.generate --grafana https://grafana.example"
     " --daemon 'https://{{ $labels.instance }}'": "tests/prometheus/"
-    "test_rules.py::test_other_addresses_of_grafana_and_the_daemon_are_in_every_link",
+    "test_rules.py::test_links_use_the_given_addresses_of_grafana_and_the_daemon",
     "curl -G localhost:9655/api/v1/range -d start=2026-11-21T03:00:00Z"
     " --data-urlencode 'series=wslgpud_headroom_bytes{resource=\"ram\"}'": "tests/page/test_api.py::"
-    "test_a_series_is_listed_with_its_unit_and_comes_back_as_it_was_recorded",
+    "test_a_series_is_listed_and_returned_as_recorded",
     "promtool check rules deploy/prometheus/wslgpud.rules.yml": "tests/prometheus/test_rules.py::"
     "test_promtool_has_nothing_to_say",
 }

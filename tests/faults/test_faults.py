@@ -40,7 +40,7 @@ def test_that_fails_without_any_fault_sees_none():
 """
 
 
-def test_a_comparison_is_turned_a_number_moved_a_condition_negated_and_nothing_else() -> None:
+def test_only_comparisons_numbers_and_conditions_are_mutated() -> None:
     changes = [planted(MODULE, number) for number in range(len(places(MODULE)))]
 
     assert [(one.line, one.change) for one in changes] == [
@@ -65,9 +65,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_what_a_test_looks_at_is_seen_and_what_none_does_is_named(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_that_no_test_notices_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["--root", str(repository), "--package", "tiny", "--jobs", "2", "--share", "76"])
     *lines, sum_ = capsys.readouterr().out.splitlines()
 
@@ -82,9 +80,7 @@ def test_what_a_test_looks_at_is_seen_and_what_none_does_is_named(
     assert (repository / "tiny/watch.py").read_text() == MODULE
 
 
-def test_a_sample_is_the_same_for_the_same_seed_and_a_line_can_be_named(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_seed_draws_the_same_faults(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = ("--root", str(repository), "--package", "tiny", "--minutes", "0")
     assert main([*there, "--sample", "2"]) == 0  # no time: none judged, none missed
     main([*there, "--minutes", "1", "--modules", "watch.py:14"])
@@ -92,14 +88,14 @@ def test_a_sample_is_the_same_for_the_same_seed_and_a_line_can_be_named(
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["of", "tiny/watch.py:14", "of"]
 
 
-def test_a_modules_tests_are_those_of_its_folder_and_those_that_name_it() -> None:
+def test_a_modules_tests_are_in_its_folder_or_name_it() -> None:
     found = files_of(Path(__file__).parents[2], "wslgpud/risk/levels.py")
 
     assert found[0].startswith("tests/risk/")
     assert {"tests/test_verdict.py", "tests/risk/test_parts.py", "tests/stories/test_stories.py"} <= {*found}
 
 
-def test_what_names_a_module_comes_before_a_large_room_that_does_not() -> None:
+def test_tests_naming_a_module_run_before_a_large_folder() -> None:
     found = files_of(Path(__file__).parents[2], "wslgpud/cli/stress_screen.py")
 
     assert found.index("tests/stress/test_progress.py") < found.index("tests/live/test_app.py")

@@ -70,7 +70,7 @@ def test_throttle_reasons_are_one_series_each(machine, source, values):
     assert len(reasons) == 9
 
 
-def test_memory_falls_back_to_v1_when_v2_is_unknown_and_stays_there(machine, source, values):
+def test_memory_falls_back_to_v1_for_good_when_v2_is_unknown(machine, source, values):
     machine.set(DeviceGetMemoryInfo_v2=999, used=1000 * MIB, reserved=200 * MIB)
     first = source.read()
     assert values(first, "gpu_memory_used_bytes") == {(): 1200 * MIB}
@@ -144,7 +144,7 @@ def test_under_wddm_processes_have_no_memory(machine, source_under_wsl):
     assert eventually(lambda: (os.getpid(), name, None) in processes_of(source_under_wsl))
 
 
-def test_figures_do_not_wait_for_a_name_that_never_comes_and_nobody_is_blamed_without_it(machine, source_under_wsl):
+def test_figures_do_not_wait_for_a_process_name_that_never_comes(machine, source_under_wsl):
     machine.set(pid=os.getpid(), process_name="/Xwayland", hang="SystemGetProcessName")
     for _ in range(3):
         assert processes_of(source_under_wsl) == [(0, "", 1 << 30)]
@@ -171,7 +171,7 @@ def test_a_pid_that_is_somebody_else_here_is_not_blamed(machine, source_under_ws
 
 
 @pytest.mark.slow
-def test_a_hang_ends_within_its_time_and_is_over_when_the_driver_is_back(machine, open_source, values):
+def test_a_hang_ends_in_time_and_is_over_when_the_driver_is_back(machine, open_source, values):
     source = open_source(Host(clock=machine.clock), timeout_seconds=2.0, library=machine.library)
     source.read()
     machine.set(hang="DeviceGetMemoryInfo_v2")
@@ -266,7 +266,7 @@ def test_a_driver_without_gpus_is_no_fault_and_keeps_no_child(machine, source):
         (23, "NVML returned INSUFFICIENT_RESOURCES"),
     ],
 )
-def test_an_unusable_driver_is_named_with_a_remedy_and_comes_back(machine, source, code, words):
+def test_an_unusable_driver_is_named_with_a_remedy_and_returns(machine, source, code, words):
     machine.set(init=code)
     with pytest.raises(SourceError, match=words):
         source.read()
@@ -308,7 +308,7 @@ def test_a_lost_gpu_that_comes_back_is_found_again(machine, source, by_gpu):
     assert by_gpu(source.read(), "gpu_up") == {"0": 1, "1": 1}
 
 
-def test_a_lost_gpu_is_looked_for_less_and_less_often_but_every_ten_minutes(machine, source):
+def test_a_lost_gpu_is_looked_for_ever_less_but_never_given_up(machine, source):
     machine.set(gpus=2)
     source.read()
     machine.gpu(1, lost=1)
@@ -400,7 +400,7 @@ def test_every_reading_fits_its_declaration(machine, source):
         seen.add((reading.spec.name, reading.labels))
 
 
-def test_each_output_of_the_probe_has_a_metric_and_each_such_metric_an_output():
+def test_every_probe_output_has_a_metric_and_vice_versa():
     assert {spec.name for spec, _ in OUTPUTS.values()} == {spec.name for spec in FED}
     names = [call.name for call in nvml_calls.CALLS]
     assert len(names) == len(set(names))

@@ -87,7 +87,7 @@ def test_every_recording_says_where_it_comes_from():
         assert recording["origin"]
 
 
-def test_under_wsl2_processes_show_without_memory_and_wslgs_without_pid(replay, values):
+def test_under_wsl2_processes_show_without_their_memory(replay, values):
     sample = replay("wsl2-idle", WSL_PROCESSES, links=WSL_PROGRAMS).read()
     processes = {(process.pid, process.name, process.used_bytes) for process in sample.gpus[0].processes}
     assert processes == {(6774, "python3.12", None), (0, "Xwayland", None)}
@@ -95,7 +95,7 @@ def test_under_wsl2_processes_show_without_memory_and_wslgs_without_pid(replay, 
     assert [labels[4] for labels in values(sample, "gpu")] == ["WDDM"]
 
 
-def test_processes_come_biggest_first_each_once_and_without_a_size_that_the_card_does_not_have(recorded, open_source):
+def test_processes_come_biggest_first_without_impossible_sizes(recorded, open_source):
     def using(*processes):
         return [{"pid": pid, "usedGpuMemory": used} for pid, used in processes]
 
@@ -194,7 +194,7 @@ def test_the_remedy_fits_the_machine(recorded, open_source, error, files, words)
         source.read()
 
 
-def test_a_driver_package_on_a_machine_without_a_card_is_no_fault(recorded, open_source):
+def test_a_driver_package_without_a_card_is_no_fault(recorded, open_source):
     files = {"/sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"}
     source = open_source(recorded({"init": {"error": "DRIVER_NOT_LOADED"}}, files))
     with pytest.raises(NoData):

@@ -84,9 +84,7 @@ def test_what_is_dear_is_asked_as_well_when_everything_is(session):
 
 
 @pytest.mark.parametrize(("took_seconds", "read_at"), [(0.00019, list(range(11))), (0.00021, [0, 5, 10])])
-def test_clocks_and_who_is_on_the_card_are_read_with_every_sample_where_that_costs_next_to_nothing(
-    session, backend, monkeypatch, took_seconds, read_at
-):
+def test_clocks_and_processes_are_read_every_sample_if_cheap(session, backend, monkeypatch, took_seconds, read_at):
     backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [{"pid": 1, "usedGpuMemory": 5}]
     clock = itertools.count(0.0, took_seconds)
     monkeypatch.setattr(nvml_probe.time, "perf_counter", lambda: next(clock))
@@ -98,9 +96,7 @@ def test_clocks_and_who_is_on_the_card_are_read_with_every_sample_where_that_cos
     assert all("gpu_utilization_ratio" in values for values in samples)
 
 
-def test_who_is_on_the_card_is_read_again_as_soon_as_its_memory_in_use_has_changed_however_dear_that_is(
-    session, backend, monkeypatch
-):
+def test_processes_are_read_again_when_memory_in_use_changes(session, backend, monkeypatch):
     def at(second: float, used: int) -> bool:
         backend.gpus[0]["nvmlDeviceGetMemoryInfo"] = {"total": 1000, "free": 1000 - used, "used": used}
         return "compute_processes" in sample(session, second)
@@ -327,7 +323,7 @@ def test_a_session_says_which_cards_and_versions_it_has(tmp_path, model, name):
     }
 
 
-def test_a_card_that_is_lost_is_told_beside_the_others_and_the_last_one_ends_the_session(tmp_path):
+def test_a_lost_card_is_reported_beside_the_others(tmp_path):
     lost = {"nvmlDeviceGetHandleByIndex": {"error": "GPU_IS_LOST"}}
     session = opened(tmp_path, lost, GPU)
 
@@ -353,7 +349,7 @@ def test_a_driver_may_be_silent_for_ten_seconds(session, backend):
     ("newer", "older", "asked"),
     [("UNKNOWN", "NOT_SUPPORTED", 4), ("NOT_SUPPORTED", "UNKNOWN", 4), ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", 2)],
 )
-def test_a_call_is_made_again_as_long_as_one_of_its_forms_may_work(session, backend, newer, older, asked):
+def test_a_call_is_repeated_while_one_of_its_forms_may_work(session, backend, newer, older, asked):
     backend.gpus[0] |= {
         "nvmlDeviceGetMemoryInfo(33554472)": {"error": newer},
         "nvmlDeviceGetMemoryInfo": {"error": older},

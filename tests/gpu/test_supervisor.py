@@ -71,7 +71,7 @@ def test_requests_are_answered_by_one_and_the_same_child(start):
 
 
 @pytest.mark.parametrize(("order", "crashed"), [("crash", True), ("exit", False), ("hang", False)])
-def test_a_fault_of_the_childs_own_code_is_told_from_its_other_ends(start, order, crashed):
+def test_a_crash_in_the_childs_own_code_is_told_from_other_ends(start, order, crashed):
     child = start(timeout=0.5 if order == "hang" else 180.0)
     child.ask({})
     with pytest.raises(ProbeDown):
@@ -90,7 +90,7 @@ def test_a_child_that_hangs_is_ended_and_counted(start):
     assert (child.hangs_total, child.crashes_total, child.pid) == (1, 0, None)
 
 
-def test_a_child_that_ignores_everything_but_sigkill_is_ended_too(start):
+def test_a_child_that_ignores_all_but_sigkill_is_ended_too(start):
     child = start("stubborn", timeout=0.5)
     child.ask({})
     pid = child.pid
@@ -125,7 +125,7 @@ def test_an_endless_answer_does_not_fill_our_memory(start):
         child.ask({})
 
 
-def test_restarts_wait_twice_as_long_each_time_but_never_more_than_a_minute(start, clock):
+def test_restarts_wait_twice_as_long_each_time_up_to_a_minute(start, clock):
     child = start(command=["/bin/false"])
     for number, wait in enumerate((1, 2, 4, 8, 16, 32, 60, 60, 60), start=1):
         for _ in range(2):
@@ -135,7 +135,7 @@ def test_restarts_wait_twice_as_long_each_time_but_never_more_than_a_minute(star
             clock.now += wait / 2
 
 
-def test_while_it_waits_the_reason_stays_the_same_and_nothing_starts(start, clock):
+def test_during_the_wait_the_reason_stays_and_nothing_starts(start, clock):
     child = start()
     with pytest.raises(ProbeDown) as first:
         child.ask({"do": "exit"})
@@ -200,7 +200,7 @@ def test_nothing_is_left_open_after_many_ends(start, clock):
     assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
 
 
-def test_a_child_that_not_even_sigkill_ends_gets_no_successor_beside_it(start, clock, monkeypatch):
+def test_a_child_that_survives_sigkill_gets_no_successor(start, clock, monkeypatch):
     """In a driver's uninterruptible wait; that cannot be had here, so ending is made to fail."""
     child = start(timeout=0.5)
     child.ask({})

@@ -76,7 +76,7 @@ def test_it_is_what_the_compose_specification_allows(tmp_path: Path) -> None:
     assert (check(FILE), check(wrong)) == (0, 1)
 
 
-def test_images_are_pinned_and_what_is_mounted_exists_and_cannot_be_written() -> None:
+def test_images_are_pinned_and_mounts_exist_and_are_read_only() -> None:
     for name, service in SERVICES.items():
         assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), name
         assert all(path.exists() for path in mounts(name).values()), name
@@ -110,7 +110,7 @@ def command_here(service: str, folder: Path, port: int) -> list[str]:
 
 
 @pytest.mark.servers
-def test_prometheus_starts_with_these_very_arguments_and_has_the_rules(tmp_path: Path) -> None:
+def test_prometheus_starts_with_these_arguments_and_rules(tmp_path: Path) -> None:
     port = free_port()
     command = [program("prometheus", "prometheus"), *command_here("prometheus", tmp_path, port)]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
@@ -162,7 +162,7 @@ def test_provisioning_says_only_what_grafana_documents() -> None:
     assert {"name", "type", "access"} <= source.keys(), "required"
 
 
-def test_grafana_finds_the_dashboards_prometheus_and_the_scrape_interval() -> None:
+def test_grafana_finds_its_dashboards_and_prometheus() -> None:
     (provider,) = yaml.safe_load((PROVISIONING / "dashboards/wslgpud.yml").read_text())["providers"]
     (source,) = yaml.safe_load((PROVISIONING / "datasources/wslgpud.yml").read_text())["datasources"]
     scrape = yaml.safe_load((GRAFANA.parent / "deploy/prometheus/scrape.yml").read_text())

@@ -69,7 +69,7 @@ def test_variables_narrow_from_data_source_to_machine(uid: str) -> None:
 
 
 @BOARDS
-def test_every_panel_says_what_it_shows_in_which_unit_and_from_where(uid: str) -> None:
+def test_every_panel_states_its_content_its_unit_and_its_source(uid: str) -> None:
     """panel-title-description, panel-units, panel-datasource, panel-no-targets."""
     for panel in panels(SHOWING[uid]):
         title = panel["title"]
@@ -101,7 +101,7 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(uid: str) -> None:
 
 
 @pytest.mark.parametrize("query", [*QUERIES, *ANNOTATIONS], ids=lambda q: f"{q.dashboard}-{q.panel}-{q.ref}")
-def test_a_query_names_real_metrics_of_the_chosen_machines_with_rates_that_fit_any_zoom(query: Query) -> None:
+def test_a_query_names_real_metrics_of_the_chosen_machines(query: Query) -> None:
     """target-job, target-instance, target-rate-interval, target-counter-agg."""
     expression = query.expression
     known = {spec.exposed_name: spec for spec in catalogue()}
@@ -130,13 +130,13 @@ NOT_SHOWN = {
 }
 
 
-def test_every_metric_is_on_a_dashboard_or_has_a_reason_not_to_be() -> None:
+def test_every_metric_is_on_a_dashboard_or_excused_with_a_reason() -> None:
     shown = {name for query in [*QUERIES, *ANNOTATIONS] for name in re.findall(r"\bwslgpud_\w+", query.expression)}
 
     assert {spec.exposed_name for spec in catalogue()} - shown == NOT_SHOWN.keys()
 
 
-def test_thresholds_of_headroom_and_time_left_are_those_of_the_risk_engine() -> None:
+def test_headroom_and_time_left_thresholds_match_the_risk_engine() -> None:
     settings = RiskSettings()
     wanted = {
         "Headroom": [settings.critical_headroom, settings.warn_points[-1][1]],

@@ -189,7 +189,7 @@ def of(board: str, panel: str, ref: str) -> str:
     return query.asked(history.PC, CARDS["wsl2-vram-full"])
 
 
-def test_the_forecast_of_vram_is_drawn_while_a_model_fills_the_card(grown):
+def test_the_vram_forecast_is_drawn_while_a_model_fills_the_card(grown):
     (drawn,) = grown(of("wslgpud-overview", "VRAM by layer", "E"))
     (size,) = grown("max(wslgpud_gpu_memory_total_bytes)")
 
@@ -197,14 +197,14 @@ def test_the_forecast_of_vram_is_drawn_while_a_model_fills_the_card(grown):
     assert max(drawn.values()) == max(size.values())  # never beyond the card
 
 
-def test_where_an_allocation_has_failed_before_is_a_line_across_the_layers(grown):
+def test_a_past_failed_allocation_is_a_line_across_the_layers(grown):
     (drawn,) = grown(of("wslgpud-gpu", "VRAM by layer", "F"))
     (reserved,) = grown("max(wslgpud_gpu_memory_reserved_bytes)")
 
     assert set(drawn.values()) == {int(14.6 * history.GIB) + reserved[0]}
 
 
-def test_the_chance_of_exhaustion_rises_while_a_model_fills_the_card(grown):
+def test_exhaustion_chance_rises_while_a_model_fills_the_card(grown):
     soon, later = (grown(of("wslgpud-overview", "Chance of exhaustion", ref)) for ref in "AB")
 
     assert 0 < max(max(one.values()) for one in soon) <= 1
@@ -219,7 +219,7 @@ def test_a_training_that_keeps_more_with_each_step_is_drawn(grown, panel):
     assert all(max(grown(query)[0].values()) >= 0 for query in queries)
 
 
-def test_every_query_that_recorded_machines_cannot_fill_is_tried_above():
+def test_queries_recorded_machines_cannot_fill_are_all_tried():
     tried = {("VRAM by layer", "E"), ("VRAM by layer", "F"), ("Chance of exhaustion", ""), ("Kills", "C")}
     tried |= {(panel, "") for panel in (*TRAININGS, *PAUSING)}
 

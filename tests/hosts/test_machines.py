@@ -62,7 +62,7 @@ def health(snapshot) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_of_every_machine_ram_and_the_biggest_processes_are_known(ticked, name):
+def test_ram_and_biggest_processes_are_known_on_every_machine(ticked, name):
     seen = observation_of(ticked(name)[-1])
     assert 0 < seen.ram.available < seen.ram.total
     assert seen.processes
@@ -101,7 +101,7 @@ def test_a_full_card_shows_its_training_and_the_drivers_refusals(ticked):
     assert snapshot.value(windows.GPU_SHARED, snapshot.gpus[0].name) == 3 * GIB
 
 
-def test_a_thrashing_machine_shows_the_build_the_stalls_and_the_kill(ticked):
+def test_a_thrashing_machine_shows_its_build_stalls_and_kill(ticked):
     (snapshot,) = ticked("wsl2-swap-thrash")
     seen = observation_of(snapshot)
     assert {p.name for p in snapshot.processes} == {"cicc", "ninja", "node", "systemd"}
@@ -111,7 +111,7 @@ def test_a_thrashing_machine_shows_the_build_the_stalls_and_the_kill(ticked):
     assert [e.fields["victim"] for e in snapshot.events if e.kind == "oom_kill"] == ["cicc"]
 
 
-def test_old_wsl_has_no_pressure_and_no_wslinfo_and_that_is_no_fault(ticked):
+def test_missing_pressure_and_wslinfo_on_old_wsl_is_no_fault(ticked):
     (snapshot,) = ticked("wsl2-no-psi")
     assert health(snapshot)["pressure"] == "absent"
     assert observation_of(snapshot).psi == {}
@@ -156,7 +156,7 @@ def test_two_cards_are_two(ticked):
     assert snapshot.gpus[0].processes[0].pid == 5151
 
 
-def test_a_driver_that_knows_only_the_first_version_still_tells_its_memory(ticked):
+def test_a_driver_with_only_the_first_version_reports_its_memory(ticked):
     (snapshot,) = ticked("unknown-v2")
     assert snapshot.gpus[0].used_bytes is not None
     assert snapshot.gpus[0].reserved_bytes is None

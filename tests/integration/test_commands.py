@@ -19,7 +19,7 @@ HOSTS = Path(__file__).parent.parent / "hosts"
 
 
 @pytest.mark.slow
-def test_config_init_writes_a_file_that_config_check_likes_and_never_overwrites(tmp_path: Path) -> None:
+def test_config_init_writes_a_valid_file_and_never_overwrites(tmp_path: Path) -> None:
     file = tmp_path / "new" / "wslgpud.toml"
     written = wslgpud("config", "init", str(file), home=tmp_path)
     checked = wslgpud("config", "check", "--config", str(file), home=tmp_path)
@@ -32,9 +32,7 @@ def test_config_init_writes_a_file_that_config_check_likes_and_never_overwrites(
     assert "exists already" in again.stderr
 
 
-def test_a_daemon_that_hangs_is_asked_once_by_root_whose_folder_is_the_services(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_root_asks_a_hanging_service_daemon_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATE_DIRECTORY", str(SYSTEM_STATE))
 
     assert daemon_folders(None) == [SYSTEM_STATE]
@@ -53,7 +51,7 @@ def test_a_daemon_that_hangs_is_asked_once_by_root_whose_folder_is_the_services(
         ("stress.schedule", "30 3"),
     ],
 )
-def test_config_check_refuses_what_the_daemon_would_not_start_with(tmp_path: Path, key: str, value: str) -> None:
+def test_config_check_refuses_what_the_daemon_would_refuse(tmp_path: Path, key: str, value: str) -> None:
     settings = {f"WSLGPUD_{key.replace('.', '__').upper()}": value}
     checked = wslgpud("config", "check", home=tmp_path, settings=settings)
     started = wslgpud("run", "--state", str(tmp_path / "state"), home=tmp_path, settings=settings)
@@ -73,7 +71,7 @@ def test_config_show_names_every_key_with_its_value_and_origin(tmp_path: Path) -
     assert shown["sampling.interval_seconds"]["origin"] == "default"
 
 
-def test_config_show_tells_people_each_key_with_its_value_where_it_is_from_and_its_meaning(tmp_path: Path) -> None:
+def test_config_show_explains_each_key_its_value_and_its_origin(tmp_path: Path) -> None:
     shown = wslgpud("config", "show", home=tmp_path, settings={"WSLGPUD_LOG__LEVEL": "debug"}).stdout
 
     assert shown.splitlines()[0] == "sampling.interval_seconds = 1.0"
@@ -95,7 +93,7 @@ def test_a_terminal_without_utf_8_is_shown_what_it_can_show(tmp_path: Path, comm
     assert "RTX 5070 Ti" in shown.stdout
 
 
-def test_status_of_a_recorded_machine_shows_its_card_and_its_training(tmp_path: Path) -> None:
+def test_status_of_a_recorded_machine_shows_card_and_training(tmp_path: Path) -> None:
     shown = wslgpud("status", "--host-root", str(HOSTS / "wsl2-vram-full"), home=tmp_path).stdout
 
     assert "NVIDIA GeForce RTX 5070 Ti" in shown

@@ -41,7 +41,7 @@ def test_it_says_where_its_page_and_its_data_are(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (Debian package)")
-def test_on_a_terminal_it_says_what_to_type_next_and_what_is_wrong_with_the_machine(tmp_path: Path) -> None:
+def test_on_a_terminal_it_says_what_to_type_next(tmp_path: Path) -> None:
     program = [str(Path(sys.executable).with_name("wslgpud")), "run", "--state", str(tmp_path / "state")]
     with tempfile.NamedTemporaryFile() as urls:  # where all come to, unlike tmp_path
         Path(urls.name).chmod(0o644)
@@ -72,7 +72,7 @@ def test_the_figures_it_serves_are_those_of_this_machine(tmp_path: Path) -> None
     assert samples['wslgpud_risk_level{resource="ram"}'] in range(5)  # others may take it all meanwhile
 
 
-def test_a_database_on_a_server_is_no_file_and_its_password_is_told_to_nobody(tmp_path: Path) -> None:
+def test_the_password_of_a_database_server_is_never_shown(tmp_path: Path) -> None:
     address = "postgresql+psycopg://watcher:sekret@127.0.0.1:1/history"
     settings = {"WSLGPUD_STORE__PATH": address}
     with daemon(tmp_path, "--host-root", str(HOSTS / "bare-linux"), settings=settings) as running:
@@ -99,7 +99,7 @@ def test_the_disk_that_the_state_lies_on_is_watched(tmp_path: Path) -> None:
         shutil.rmtree(shared_memory, ignore_errors=True)
 
 
-def test_it_stops_without_waiting_for_a_tick_or_a_batch_with_everything_written(tmp_path: Path) -> None:
+def test_it_stops_at_once_with_everything_written(tmp_path: Path) -> None:
     a_minute = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "60", "WSLGPUD_SAMPLING__FASTEST_SECONDS": "60"}
     with daemon(tmp_path, settings={**a_minute, "WSLGPUD_STORE__COMMIT_SECONDS": "300"}) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
@@ -131,7 +131,7 @@ def test_a_second_signal_amid_the_first_does_not_hang_the_end(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_kill_9_loses_nothing_that_was_written_and_the_next_start_notices(tmp_path: Path) -> None:
+def test_kill_9_loses_no_written_sample_and_is_noticed_later(tmp_path: Path) -> None:
     settings = {"WSLGPUD_STORE__COMMIT_SECONDS": "1", "WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.1"}
     with daemon(tmp_path, settings=settings) as running:
         written = eventually(
@@ -179,7 +179,7 @@ def test_systemd_hears_of_readiness_life_and_stopping(tmp_path: Path) -> None:
     assert re.match(r"WATCHDOG=1\nSTATUS=(ram [\d.]+ GiB left|[a-z]+: .+)", second)
 
 
-def test_the_watchdog_of_systemd_waits_for_samples_that_are_meant_to_be_rare(tmp_path: Path) -> None:
+def test_the_systemd_watchdog_allows_for_rare_samples(tmp_path: Path) -> None:
     address = tmp_path / "notify"
     rare = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "60", "WATCHDOG_USEC": "60000000"}  # as the unit has it
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -192,7 +192,7 @@ def test_the_watchdog_of_systemd_waits_for_samples_that_are_meant_to_be_rare(tmp
 
 
 @pytest.mark.slow
-def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp_path: Path) -> None:
+def test_status_takes_its_own_sample_without_a_daemon(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
 
@@ -285,7 +285,7 @@ class TestAFaultIsOneLineAndExitStatusTwo:
         (tmp_path / "state").write_text("a file, not a folder")
         assert "choose another with --state" in self.run(tmp_path)
 
-    def test_folder_that_cannot_be_written_while_the_database_lies_elsewhere(self, tmp_path: Path) -> None:
+    def test_unwritable_state_folder_with_the_database_elsewhere(self, tmp_path: Path) -> None:
         (tmp_path / "state" / "daemon.json").mkdir(parents=True)
         elsewhere = str(tmp_path / "elsewhere" / "wslgpud.db")
         assert "choose another with --state" in self.run(tmp_path, WSLGPUD_STORE__PATH=elsewhere)
@@ -321,7 +321,7 @@ def first_of(warnings: Path, resource: str) -> dict[str, str] | None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to limit the memory of a cgroup")
-def test_a_real_memory_hog_in_a_limited_cgroup_raises_a_warning_before_it_is_killed(tmp_path: Path) -> None:
+def test_a_real_memory_hog_is_warned_of_before_it_is_killed(tmp_path: Path) -> None:
     group = Path("/sys/fs/cgroup/memory") / f"wslgpud-test-{os.getpid()}"
     try:
         group.mkdir()

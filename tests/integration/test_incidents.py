@@ -27,9 +27,7 @@ def unclean(incidents: list[dict]) -> dict | None:
 
 
 @pytest.mark.slow
-def test_a_daemon_that_was_killed_says_so_at_its_next_start_and_the_report_has_the_minutes_before(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_daemon_says_so_and_reports_the_minutes_before(tmp_path: Path) -> None:
     settings = {"WSLGPUD_STORE__COMMIT_SECONDS": "1", "WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.2"}
     with daemon(tmp_path, settings=settings) as running:
         written = eventually(
@@ -61,7 +59,7 @@ def test_a_daemon_that_was_killed_says_so_at_its_next_start_and_the_report_has_t
 
 
 @pytest.mark.slow
-def test_an_incident_that_is_none_and_a_folder_without_a_daemon_are_named(tmp_path: Path) -> None:
+def test_an_unknown_incident_and_a_missing_daemon_are_named(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
         running.end()
@@ -100,7 +98,7 @@ def test_alerts_test_says_which_channel_took_the_message(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_path: Path) -> None:
+def test_silences_and_acknowledgements_are_kept_and_listed(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
         running.end(signal.SIGKILL)
@@ -144,7 +142,7 @@ def test_every_rule_can_be_explained_where_it_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_warning_waits_over_a_kill_of_the_daemon_until_its_channel_is_back(tmp_path: Path) -> None:
+def test_a_warning_outlasts_a_killed_daemon_until_delivered(tmp_path: Path) -> None:
     """The row and the message are on disk before any channel is asked; the channel comes back a run later."""
     with webhook() as server:
         server.mood = "refuse"

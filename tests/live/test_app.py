@@ -116,7 +116,7 @@ async def shows(live: LiveApp, what: str, *, not_: bool = False) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_timer_that_comes_while_the_view_is_taken_down_ends_in_no_traceback() -> None:
+def test_a_timer_firing_during_teardown_leaves_no_traceback() -> None:
     async def script(live: LiveApp, _: Feed) -> None:
         await live.screen.remove_children()
         live._draw()
@@ -163,7 +163,7 @@ def test_help_opens_and_any_key_closes_it() -> None:
     played(script)
 
 
-def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None:
+def test_a_silent_machine_is_reported_and_so_is_its_return() -> None:
     async def script(live: LiveApp, feed: Feed) -> None:
         feed.trouble = "connection refused"
         await shows(live, "connection refused")
@@ -174,7 +174,7 @@ def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None
     played(script)
 
 
-def test_sparklines_are_filled_once_with_what_was_before_as_soon_as_there_is_a_sample() -> None:
+def test_the_first_sample_fills_sparklines_once_with_the_past() -> None:
     asked: list[str] = []
 
     class WithPast(Feed):
@@ -322,7 +322,7 @@ def test_without_a_terminal_it_looks_once_and_prints(tmp_path: Path) -> None:
     assert "\x1b" not in result.stdout
 
 
-def test_without_a_keyboard_it_does_not_stay_where_nobody_could_leave_it(tmp_path: Path) -> None:
+def test_without_a_keyboard_the_monitor_does_not_stay_open(tmp_path: Path) -> None:
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [*WSLGPUD, "monitor", "--host-root", str(HOSTS / "two-gpus")],

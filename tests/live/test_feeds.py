@@ -53,7 +53,7 @@ def history_of(feed: Any) -> str:
     return str(past.where)
 
 
-def test_without_a_daemon_the_history_is_the_database_that_there_is(folders: list[Path], tmp_path: Path) -> None:
+def test_without_a_daemon_history_comes_from_the_database_found(folders: list[Path], tmp_path: Path) -> None:
     config = tmp_path / "no.toml"
 
     assert "only samples of this view" in history_of(feed_of(config, None, None))
@@ -65,7 +65,7 @@ def test_without_a_daemon_the_history_is_the_database_that_there_is(folders: lis
     assert "only samples of this view" in history_of(feed_of(config, None, None))
 
 
-def test_the_daemon_that_runs_is_asked_unless_a_recorded_machine_is_named(
+def test_a_running_daemon_is_asked_unless_a_recording_is_named(
     folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -81,7 +81,7 @@ def test_the_daemon_that_runs_is_asked_unless_a_recorded_machine_is_named(
     assert "only samples of this view" in history_of(recorded)
 
 
-def test_a_training_on_a_drive_of_windows_is_looked_for_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_on_a_windows_drive_is_sought_every_10_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     feed, now = OwnFeed(Config(), RecordedHost(HOSTS / "wsl2-vram-full"), "recording"), [0.0]
     document = feed.look().document
     feed.close()
@@ -152,16 +152,14 @@ def test_a_daemon_is_asked_for_as_many_points_as_it_gives(
     assert queries == [{"series": ["x"], "start": 0.0, "end": 1.0, "points": points}]
 
 
-def test_a_single_sample_of_the_view_is_drawn_in_the_steps_of_the_screen() -> None:
+def test_a_single_sample_is_drawn_at_the_screens_resolution() -> None:
     trail, shift = RecentSeries(), time.time() - time.monotonic()
     trail.seed(CurveKey("cpu"), [(1.0, 0.5)])
 
     assert trail_past(trail).drawn("cpu", shift, shift + 5, 10).step_seconds == 0.5
 
 
-def test_a_closed_terminal_is_told_from_an_open_one_and_from_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_closed_terminal_is_recognized(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     with os.fdopen(theirs) as terminal, (tmp_path / "file").open("w") as file:
         monkeypatch.setattr(sys, "__stdin__", terminal)
@@ -235,9 +233,7 @@ def test_it_begins_with_headroom_in_two_points_a_column(columns: int, points: in
 
 
 @pytest.mark.parametrize(("words", "first"), [(("cpu", "used"), "used"), (("cpu", "ram"), "cpu")])
-def test_without_headroom_it_begins_with_what_is_used_or_else_the_first_series(
-    words: Sequence[str], first: str
-) -> None:
+def test_without_headroom_the_view_begins_with_what_is_used(words: Sequence[str], first: str) -> None:
     async def nothing(*_: Any) -> None:
         pass
 
@@ -264,7 +260,7 @@ def test_only_a_window_that_ends_now_is_read_again() -> None:
     assert [round(ago) for _, _, ago, _ in archive.asked] == [0, 450, 0, 0]
 
 
-def test_until_it_is_read_another_series_is_empty_and_another_range_shows_the_old() -> None:
+def test_another_range_shows_the_old_curve_until_it_is_read() -> None:
     archive = Archive()
 
     async def script(pilot: Any, screen: History) -> None:

@@ -83,7 +83,7 @@ def test_the_words_of_a_note_are_short():
     assert len(checked(NOTE | {"what": "ab " * 99})["what"]) == 200
 
 
-def test_a_note_is_written_twice_a_second_and_at_once_in_a_new_phase(tmp_path: Path) -> None:
+def test_a_note_is_written_twice_a_second_and_on_a_new_phase(tmp_path: Path) -> None:
     host = Elsewhere(tmp_path, clock := SteppingClock())
 
     def told() -> tuple[str, float | None]:

@@ -237,7 +237,7 @@ def words_of(feed: DaemonFeed) -> Sequence[str]:
         past.close()
 
 
-def test_a_daemon_that_wants_a_password_still_tells_its_own_machine_everything(tmp_path: Path) -> None:
+def test_a_daemon_with_a_password_still_answers_its_own_machine(tmp_path: Path) -> None:
     web = tmp_path / "web.yml"
     hashed = bcrypt.hashpw(b"sesame", bcrypt.gensalt(4)).decode()
     web.write_text(f"basic_auth_users:\n  me: {hashed}\n")
@@ -251,7 +251,7 @@ def test_a_daemon_that_wants_a_password_still_tells_its_own_machine_everything(t
         assert eventually(lambda: words_of(feed), "a history")
 
 
-def test_a_training_that_reads_from_a_drive_of_windows_is_told_so() -> None:
+def test_a_training_that_reads_from_a_windows_drive_is_told_so() -> None:
     feed = OwnFeed(Config(), RecordedHost(HOSTS / "wsl2-vram-full"), "recording")
     try:
         look = feed.look()
@@ -263,11 +263,11 @@ def test_a_training_that_reads_from_a_drive_of_windows_is_told_so() -> None:
     assert not [h for h in hints(replace(look, on_windows=None), RecentSeries()) if "dataset" in str(h.text)]
 
 
-def test_where_no_drive_of_windows_is_mounted_nobody_looks_for_one() -> None:
+def test_without_a_mounted_windows_drive_no_reader_is_sought() -> None:
     assert DriveWatch(RecordedHost(HOSTS / "bare-linux")).found({"processes": []}) is None
 
 
-def test_sparklines_begin_with_what_the_daemon_saw_before_the_first_look(stage: Stage) -> None:
+def test_sparklines_begin_with_the_past_the_daemon_has_seen(stage: Stage) -> None:
     stage.host("two-gpus", past_seconds=300)
     feed = DaemonFeed(DaemonClient(stage.url))
     look, trail = feed.look(), RecentSeries()

@@ -36,7 +36,7 @@ def screen(drawn: Drawn | None, trouble: str = "", height: int = 16, **view: Any
     return [line.rstrip() for line in printed(shown, 78).splitlines()]
 
 
-def test_the_range_is_drawn_with_its_curves_its_choices_and_its_source() -> None:
+def test_the_range_is_drawn_with_its_curves_choices_and_source() -> None:
     curves = [curve("a", *[4 * GIB] * 6), curve("b", *[9 * GIB] * 6), curve("c", 1.0, unit="celsius")]
 
     assert screen(Drawn(curves, 10.0)) == [
@@ -108,7 +108,7 @@ def test_a_window_moves_by_half_its_length_and_comes_back_to_now() -> None:
     assert (earlier.back_seconds, earlier.moved(1).back_seconds, earlier.until_now()) == (900.0, 450.0, view)
 
 
-def test_the_legend_has_extremes_mean_and_last_and_the_machine_where_there_are_several() -> None:
+def test_the_legend_shows_extremes_mean_last_value_and_machine() -> None:
     curves = [curve("a", 4.0, 16.0, 8.0, 12.0, host="pc", uuid="GPU-1", gpu="0"), curve("b", 1.0, host="nas")]
     lines = printed(legend(curves, lambda value: f"{value:g}"), 90).splitlines()
     alone = printed(legend(curves[:1], lambda value: f"{value:g}"), 90)

@@ -65,7 +65,7 @@ def test_a_card_that_waits_is_told_with_what_is_used() -> None:
 
 
 @pytest.mark.parametrize(("waiting", "slows"), [(0.30, False), (0.31, True)])
-def test_a_disk_slows_a_training_down_from_more_than_30_percent_of_waiting(waiting: float, *, slows: bool) -> None:
+def test_a_disk_slows_training_from_more_than_30_percent_waiting(waiting: float, *, slows: bool) -> None:
     look, trail = training(cpu=0.3)
     trail.seed(CurveKey("waiting", "io"), [(float(second), waiting) for second in range(60)])
 
@@ -73,7 +73,7 @@ def test_a_disk_slows_a_training_down_from_more_than_30_percent_of_waiting(waiti
 
 
 @pytest.mark.parametrize(("mib", "low"), [(4, False), (5, True)])
-def test_ram_is_too_small_where_more_than_4_mib_per_second_come_back_from_swap(mib: int, *, low: bool) -> None:
+def test_ram_is_too_small_above_4_mib_per_second_of_swapping_in(mib: int, *, low: bool) -> None:
     trail = steady(CurveKey("swap in"), float(mib * MIB))
     advice = "RAM is too small for what runs: stop something, or use fewer workers"
 
@@ -204,7 +204,7 @@ def test_what_has_no_size_has_no_curve() -> None:
     assert trail.known() == []
 
 
-def test_vram_is_of_all_cards_and_unknown_where_one_does_not_tell() -> None:
+def test_vram_is_of_all_cards_and_unknown_if_one_does_not_tell() -> None:
     first = [{"pid": 1, "used_bytes": 5}, {"pid": 2, "used_bytes": 5}, {"pid": 3}]
     second = [{"pid": 1, "used_bytes": 2}, {"pid": 2}, {"pid": 3, "used_bytes": 2}]
 
@@ -226,7 +226,7 @@ def test_a_mean_needs_half_of_its_time_and_growth_ten_seconds() -> None:
     assert (trail.last(key), trail.last(CurveKey("none"))) == (60.0, None)
 
 
-def test_the_processor_is_busy_but_for_idling_and_waiting_for_disks() -> None:
+def test_the_processor_is_busy_unless_idle_or_waiting_for_disks() -> None:
     assert busy_share({"user": 1.0, "idle": 2.0, "iowait": 1.0}) == 0.25
     assert (busy_share({"user": 1.0, "idle": 3.0}), busy_share({"user": 4.0}), busy_share({})) == (0.25, 1.0, None)
 

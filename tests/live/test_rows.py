@@ -129,7 +129,7 @@ def unfolded(text: str) -> str:
 
 @pytest.mark.parametrize("size", [(60, 24), (80, 24), (120, 36), (200, 50)], ids=str)
 @pytest.mark.parametrize("level", list(TEMPLATES["label"]["level"]))
-def test_every_screen_says_the_same_level_headline_advice_and_culprit(
+def test_every_screen_gives_the_same_level_headline_and_culprit(
     language: str, level: str, size: tuple[int, int]
 ) -> None:
     said = WORDS[language]
@@ -141,7 +141,7 @@ def test_every_screen_says_the_same_level_headline_advice_and_culprit(
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_time_left_and_culprit_stay_on_the_narrowest_screen_and_no_word_is_cut(width: int) -> None:
+def test_the_narrowest_screen_keeps_time_left_and_culprit(width: int) -> None:
     said = WORDS["en"]
     for text in everywhere(leak(), (width, 24)):
         whole = set(text.split())
@@ -160,7 +160,7 @@ def test_what_is_piped_is_never_wrapped(capsys: pytest.CaptureFixture[str], monk
     assert f"{advice}\n" in capsys.readouterr().out
 
 
-def test_what_grows_comes_first_while_it_grows_and_whom_the_verdict_names_is_marked() -> None:
+def test_growing_processes_come_first_and_the_culprit_is_marked() -> None:
     calmly, growing = drawn(looked(calm())).splitlines(), drawn(looked(leak())).splitlines()
 
     assert [line.split()[0] for line in calmly[-2:]] == ["4000", "8932"]
@@ -170,7 +170,7 @@ def test_what_grows_comes_first_while_it_grows_and_whom_the_verdict_names_is_mar
     assert "by pid" in drawn(looked(leak()), shown=Shown(sort="pid"))
 
 
-def test_growth_of_vram_is_shown_of_each_program_where_it_is_told() -> None:
+def test_vram_growth_is_shown_per_program_where_it_is_known() -> None:
     trail = RecentSeries()
     trail.seed(CurveKey("vram", "8932"), [(float(t), t * GIB / 60) for t in range(60)])
     trail.seed(CurveKey("rss", "8932"), [(float(t), t * (1 << 20)) for t in range(60)])
@@ -197,7 +197,7 @@ def test_bars_say_what_they_show() -> None:
     assert re.search(r"━{5,}.* 88 % used +3\.0 of 24 GiB left", line)
 
 
-def test_what_else_is_open_is_told_once_and_what_the_verdict_is_about_is_not_repeated() -> None:
+def test_other_open_incidents_are_listed_once() -> None:
     text = drawn(looked(leak()))
 
     assert "disk / is full in 3 h  (incident 9)" in text
@@ -205,7 +205,7 @@ def test_what_else_is_open_is_told_once_and_what_the_verdict_is_about_is_not_rep
     assert "incident 12" not in text
 
 
-def test_how_often_it_warned_is_told_while_all_is_well_and_not_beside_an_alarm() -> None:
+def test_the_warning_tally_is_shown_only_while_all_is_well() -> None:
     tally = {"tally": "12 d watched: 1 memory warning, 0 needless"}
     calm, alarmed = seen("wsl2-idle"), looked(leak())
 
@@ -213,7 +213,7 @@ def test_how_often_it_warned_is_told_while_all_is_well_and_not_beside_an_alarm()
     assert "watched" not in drawn(replace(alarmed, document={**alarmed.document, **tally}))
 
 
-def test_what_wsl_does_not_tell_of_a_program_is_said_to_be_unknown() -> None:
+def test_what_wsl_does_not_tell_of_a_program_is_shown_as_unknown() -> None:
     (line,) = [line for line in drawn(seen("wsl2-vram-full")).splitlines() if "train.py" in line]
 
     assert "n/a" in line.split()
@@ -244,7 +244,7 @@ def test_a_source_that_fails_is_named_with_its_error() -> None:
     assert all(f"! {s['name']}: {s['error'][:30]}" in drawn(look) for s in failed)
 
 
-def test_when_nobody_answers_the_last_look_stays_and_says_how_old_it_is() -> None:
+def test_when_nobody_answers_the_last_view_stays_with_its_age() -> None:
     text = drawn(looked(leak()), shown=Shown(trouble="connection refused"), mono=42.0)
     first, second, *_ = text.splitlines()
 
@@ -262,7 +262,7 @@ def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
     assert "STALE" not in drawn(replace(look, interval_seconds=30.0))  # as configured: nothing is wrong
 
 
-def test_what_runs_what_is_locked_and_how_the_last_night_went_are_shown() -> None:
+def test_running_work_locks_and_the_last_night_are_shown() -> None:
     document = calm(
         running=[{"kind": "stress", "elapsed_seconds": 3.0, "done_ratio": 0.5, "headline": "filling"}],
         locks=[{"note": "GPU 0 is locked by make"}],
@@ -305,7 +305,7 @@ def test_programs_are_sorted_and_chosen_as_asked() -> None:
     st.integers(0, 60),
     st.sampled_from([60.0, 300.0, 3600.0]),
 )
-def test_a_sparkline_is_as_wide_as_asked_and_blank_where_nobody_looked(points, width, span) -> None:
+def test_a_sparkline_has_the_given_width_and_blanks_for_gaps(points, width, span) -> None:
     line = spark(sorted(points), 1000.0, span, width, 1.0)
 
     assert len(line) == width
@@ -313,7 +313,7 @@ def test_a_sparkline_is_as_wide_as_asked_and_blank_where_nobody_looked(points, w
     assert bool(line.strip()) == bool(inside and width)
 
 
-def test_growth_of_a_program_is_known_after_ten_seconds_and_forgotten_with_it() -> None:
+def test_growth_of_a_program_is_known_after_ten_seconds() -> None:
     look, _ = training()
     trail = RecentSeries()
     for second in range(40):
@@ -378,7 +378,7 @@ def test_a_disk_that_is_waited_for_is_what_slows_a_training_down(share: float, s
     assert [str(hint.evidence) for hint in hints(look, trail)] == says
 
 
-def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() -> None:
+def test_a_card_under_stress_is_shown_full_and_without_advice() -> None:
     look, trail = training(cpu=1.05 / 8)
     run = {"kind": "stress", "what": "GPU 0", "pid": 1, "headline": "soak", "elapsed_seconds": 3.0}
     card = {**look.document["gpus"][0], "used_bytes": 15 << 30, "total_bytes": 16 << 30}
@@ -411,7 +411,7 @@ def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
     assert time.monotonic() >= theirs.mono
 
 
-def test_a_memory_that_is_not_read_any_more_shows_its_last_figures_as_such() -> None:
+def test_a_memory_no_longer_read_shows_its_last_figures_as_such() -> None:
     look = seen("two-gpus")
     unread = {"cause": "blind", "outlook": "no reading for 42 s", "level": "warning"}
     held = [f | unread if f["resource"] == "gpu0" else f for f in look.document["forecasts"]]

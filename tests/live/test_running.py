@@ -53,7 +53,7 @@ with Note(Elsewhere(Path(sys.argv[1])), "guard", "make"):
 """
 
 
-def test_the_note_of_a_process_that_was_killed_does_not_count_and_is_swept_away(tmp_path: Path, alone: Host) -> None:
+def test_the_note_of_a_killed_process_is_ignored_and_removed(tmp_path: Path, alone: Host) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, tmp_path / "elsewhere"], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
     )
@@ -93,7 +93,7 @@ def test_what_is_no_note_is_passed_over(alone: Host, text: str) -> None:
         '"worker_pid": []',
     ],
 )
-def test_figures_that_nobody_can_reckon_with_do_not_stop_the_daemon(alone: Host, fact: str) -> None:
+def test_unusable_figures_do_not_stop_the_daemon(alone: Host, fact: str) -> None:
     with Note(alone, "guard", "make"):
         (file,) = files(alone)
         assert seen(alone)
@@ -119,7 +119,7 @@ def test_where_no_note_can_be_left_the_run_goes_on_and_says_so(tmp_path: Path, c
     assert "this run is invisible to the daemon" in caplog.text
 
 
-def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(alone: Host) -> None:
+def test_a_stress_run_tells_its_progress_and_remaining_time(alone: Host) -> None:
     heard, seconds = [], iter((10.0, 15.0))
     with Note(alone, "stress", "GPU 0") as note:
         line = stress_told(note, WorkerPace(0.0, 0.0, began=10.0), lambda: next(seconds), heard.append)
@@ -136,7 +136,7 @@ def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(alon
 
 
 @pytest.mark.slow
-def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path: Path) -> None:
+def test_the_daemon_sees_a_guarded_command_until_it_ends(tmp_path: Path) -> None:
     with daemon(tmp_path) as running_daemon:
         fifo = tmp_path / "fifo"
         subprocess.run(["mkfifo", fifo], check=True)

@@ -141,7 +141,7 @@ def test_without_colour_there_is_none(stage: Stage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_that_is_closed_ends_it_even_where_its_signal_is_ignored() -> None:
+def test_a_closed_terminal_ends_it_even_if_the_signal_is_ignored() -> None:
     """As under nohup: it would draw on for ever, with a whole processor core."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))

@@ -197,7 +197,7 @@ def test_a_sparkline_shows_the_most_of_each_time_within_its_span(points: list[tu
         (0.8, 9.0, "━━━━━━━━╍╍"),
     ],
 )
-def test_a_bar_is_as_full_as_its_share_and_broken_up_to_its_forecast(used: float, ahead: float, drawn: str) -> None:
+def test_a_bar_shows_its_share_solid_and_its_forecast_broken(used: float, ahead: float, drawn: str) -> None:
     assert bar(used, 10, "red", ahead).plain == drawn
 
 
@@ -207,7 +207,7 @@ def test_a_rule_fills_its_line_and_is_cut_where_there_is_no_room() -> None:
     assert rule("memory", 8, "now").plain == "── memo…"
 
 
-def test_the_order_of_processes_and_the_length_of_sparklines_go_round_and_stop_at_their_ends() -> None:
+def test_sort_order_wraps_and_sparkline_length_stops_at_ends() -> None:
     orders, shown = [], Shown()
     for _ in range(5):
         shown = shown.cycled()
@@ -240,7 +240,7 @@ def test_processes_are_ordered_by_what_was_chosen_then_by_ram() -> None:
     assert shown_pids(Shown(sort="RAM"), curves, *programs, verdict=blamed) == [4, 2, 1, 3]
 
 
-def test_only_programs_that_matter_are_listed_where_lines_have_no_end() -> None:
+def test_unlimited_output_lists_only_programs_that_matter() -> None:
     small = program(1, 31 * MIB, swap_bytes=MIB - 1)
     rest = [program(2, 31 * MIB, swap_bytes=MIB), program(3, 1, roles=["shell"]), program(4, 1), program(5, 1)]
     curves = RecentSeries()
@@ -275,7 +275,7 @@ def test_a_hint_to_act_on_is_marked_otherwise_than_a_reassurance(monkeypatch: py
 
 
 @pytest.mark.parametrize(("columns", "width"), [(80, 80), (200, 200), (300, 200), (None, 120)])
-def test_a_rule_is_as_wide_as_the_terminal_up_to_200_columns_and_of_120_without_one(
+def test_a_rule_spans_the_terminal_up_to_200_columns(
     columns: int | None, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -290,9 +290,7 @@ def test_a_rule_is_as_wide_as_the_terminal_up_to_200_columns_and_of_120_without_
 @pytest.mark.parametrize(
     ("programs", "begins"), [(1, {21: 5, 23: 7, 25: 9, 27: 11, 60: 11}), (30, {25: 5, 29: 7, 33: 9, 37: 11, 60: 11})]
 )
-def test_the_forecasts_curve_takes_what_programs_leave_and_of_many_half_the_room(
-    programs: int, begins: dict[int, int]
-) -> None:
+def test_the_forecast_curve_takes_the_room_programs_leave(programs: int, begins: dict[int, int]) -> None:
     document = leak()
     document["processes"] = [{**document["processes"][0], "pid": n} for n in range(programs)]
 
@@ -303,7 +301,7 @@ def test_the_forecasts_curve_takes_what_programs_leave_and_of_many_half_the_room
     assert [lines_of_curve(height - 1) for height in begins] == [0, 5, 7, 9, 11]
 
 
-def test_a_forecast_is_drawn_behind_the_minutes_before_it_or_from_the_first_sample_on() -> None:
+def test_a_forecast_is_drawn_after_the_minutes_before_it() -> None:
     past = [(float(second), 0.5 + 0.375 * second / 120) for second in range(0, 121, 2)]
     curves = []
     for points in (past, []):

@@ -33,7 +33,7 @@ def whole_numbers() -> Iterator[tuple[str, str, dict[str, int]]]:
                 yield path.removeprefix("/api/v1/"), given["name"], given["schema"]
 
 
-def test_a_whole_number_is_taken_from_the_least_to_the_greatest_that_is_described(stage: Stage) -> None:
+def test_an_integer_is_accepted_only_within_its_documented_range(stage: Stage) -> None:
     remember(stage, (5, 1))
     for path, name, schema in whole_numbers():
         least, most = schema["minimum"], schema["maximum"]
@@ -42,7 +42,7 @@ def test_a_whole_number_is_taken_from_the_least_to_the_greatest_that_is_describe
         assert ask(stage, path, **NEEDED.get(path, {}), **{name: least - 1})[0] == 400
 
 
-def test_a_page_has_50_entries_and_the_next_one_begins_after_the_last(stage: Stage) -> None:
+def test_a_page_has_50_entries_and_the_next_continues_after_it(stage: Stage) -> None:
     nights(stage, 51)
     stage.store.flush()
     _, _, page = ask(stage, "stress")
@@ -52,7 +52,7 @@ def test_a_page_has_50_entries_and_the_next_one_begins_after_the_last(stage: Sta
     assert ([run["id"] for run in rest["runs"]], "next" in rest) == ([page["next"] - 1], False)
 
 
-def test_every_sample_is_given_for_a_step_of_none_and_with_its_spread_for_one_of_a_second(stage: Stage) -> None:
+def test_a_step_of_zero_returns_every_sample(stage: Stage) -> None:
     now = remember(stage, (1.2, 8), (1.1, 2))
     _, _, samples = ask(stage, "range", series=RAM, start=now - 9, end=now, step=0)
     _, _, seconds = ask(stage, "range", series=RAM, start=now - 9, end=now, step=1)
@@ -62,7 +62,7 @@ def test_every_sample_is_given_for_a_step_of_none_and_with_its_spread_for_one_of
     assert seconds["series"][0].keys() >= {"min", "max"}
 
 
-def test_what_is_sampled_now_is_listed_before_it_is_recorded_but_only_as_this_machines(stage: Stage) -> None:
+def test_a_new_series_is_listed_before_it_is_recorded(stage: Stage) -> None:
     build, stored_nowhere = catalogue()["build"], catalogue()["ticks"]
     remember(stage, (5, 1))
     new = (Reading(UP, 1, ("0", "GPU-a")), Reading(build, 1, ("1", "3.14")), Reading(stored_nowhere, 1))
@@ -118,7 +118,7 @@ def latest(stage: Stage, **query: str) -> Any:
     return ask(stage, "latest", **query)[2]
 
 
-def test_the_latest_values_are_those_that_match_by_full_name_or_by_metric(stage: Stage) -> None:
+def test_latest_values_can_be_matched_by_full_name_or_metric(stage: Stage) -> None:
     readings = (Reading(AVAILABLE, 7), Reading(UP, 1, ("0", "GPU-a")))
     taken = (SourceReport("all", "ok", Sample(readings), 1.0, 0.0),)
     mono = stage.clock.mono() - 2.34567

@@ -52,7 +52,7 @@ def remember(stage: Stage, *points, spec=MEMINFO["MemAvailable"], labels=()):
     return wall
 
 
-def test_a_series_is_listed_with_its_unit_and_comes_back_as_it_was_recorded(stage):
+def test_a_series_is_listed_and_returned_as_recorded(stage):
     now = remember(stage, (30, 3 << 30), (20, 2 << 30), (10, 1 << 30))
     _, _, listed = ask(stage, "series", match="*available*")
     _, _, found = ask(stage, "range", series=RAM, start=now - 60, end=now, step=0)
@@ -64,7 +64,7 @@ def test_a_series_is_listed_with_its_unit_and_comes_back_as_it_was_recorded(stag
     assert curve["time"] == pytest.approx([now - 30, now - 20, now - 10], abs=0.002)
 
 
-def test_steps_hold_the_mean_with_the_least_and_the_greatest_and_a_gap_stays_one(stage):
+def test_steps_hold_mean_minimum_and_maximum_and_gaps_stay(stage):
     now = remember(stage, (305, 8), (304, 2), (5, 4))
     _, _, found = ask(stage, "range", series=RAM, start=now - 600, end=now, step=3600)
     _, _, fine = ask(stage, "range", series=RAM, start=now - 600, end=now, step=30)
@@ -85,7 +85,7 @@ def test_a_counter_is_given_as_it_counts(stage):
 
 
 @given(st.floats(0.001, 1e11), st.integers(10, api_history.MAX_POINTS), st.integers(1, api_history.MAX_SERIES))
-def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, points, series):
+def test_no_answer_has_more_points_than_asked_for(span, points, series):
     points = min(points, api_history.MAX_POINTS_IN_ALL // series)
     step = step_for(span, points)
 
@@ -112,7 +112,7 @@ def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, p
         ("stress", {"lang": b"\xff"}, "cannot be read"),
     ],
 )
-def test_a_bad_question_gets_a_problem_that_says_what_would_be_right(stage, path, query, said):
+def test_a_bad_question_gets_a_problem_with_the_remedy(stage, path, query, said):
     remember(stage, (5, 1))
     status, headers, problem = ask(stage, path, **query)
 
@@ -139,7 +139,7 @@ def test_what_the_server_itself_refuses_is_a_problem_too(stage):
     assert (rebound, rebound_problem["status"]) == (421, 421)
 
 
-def test_long_lists_come_page_by_page_and_no_entry_is_lost_or_twice(stage):
+def test_long_lists_are_paged_without_loss_or_repetition(stage):
     past_incidents(stage)
     stage.store.flush()
     seen, before = [], {}
@@ -167,7 +167,7 @@ def test_series_come_page_by_page(stage):
     assert names == sorted({f"wslgpud_memory_{n}_bytes" for n in ("available", "cached", "free")})
 
 
-def test_the_report_of_an_incident_has_its_black_box_in_the_language_asked_for(stage):
+def test_an_incident_report_has_its_black_box_in_the_language(stage):
     stage.play(trace("ram-leak_linear-1"), 171)
     _, _, listed = ask(stage, "incidents", least="critical")
     _, _, found = ask(stage, f"incidents/{listed['incidents'][0]['id']}", lang="zh")
@@ -239,7 +239,7 @@ def test_live_costs_nothing_while_nothing_is_new(stage):
     assert float(again["Wslgpud-Age"]) < 30 <= float(later["Wslgpud-Age"])
 
 
-def test_live_and_status_are_worded_in_the_language_asked_for_and_each_is_made_once(stage):
+def test_live_and_status_are_worded_in_the_requested_language(stage):
     stage.play(trace("ram-leak_linear-1"), 60)
     stage.verdict = {code: {"level": "ok", "headline": words} for code, words in HEADLINES.items()}
     asked = []
@@ -257,7 +257,7 @@ def test_live_and_status_are_worded_in_the_language_asked_for_and_each_is_made_o
 
 
 @pytest.mark.slow
-def test_the_words_of_the_page_are_told_once_and_then_only_that_they_are_the_same(stage):
+def test_the_words_of_the_page_are_sent_once(stage):
     status, headers, words = ask(stage, "words", lang="zh")
     again, _, nothing = ask(stage, "words", {"If-None-Match": headers["ETag"]}, lang="zh")
     said = {text for text, (_, files) in templates().items() if any("serve/static/" in f for f in files)}
@@ -270,7 +270,7 @@ def test_the_words_of_the_page_are_told_once_and_then_only_that_they_are_the_sam
     assert ask(stage, "words", lang="fr")[0] == 400
 
 
-def test_before_the_first_sample_live_says_so_and_latest_asks_to_come_back(stage):
+def test_before_the_first_sample_live_says_so(stage):
     _, _, live = ask(stage, "live")
     status, _, problem = ask(stage, "latest")
 
@@ -357,7 +357,7 @@ def test_who_may_not_see_the_metrics_may_not_see_this(tmp_path):
     ("text", "wall"),
     [("1795253531", 1795253531), ("2026-11-21T09:32:11Z", 1795253531), ("2026-11-21T17:32:11 08:00", 1795253531)],
 )
-def test_a_moment_is_seconds_or_rfc_3339_with_its_plus_escaped_or_not(text, wall):
+def test_a_moment_is_seconds_or_rfc_3339(text, wall):
     assert api.Query(f"start={text}", ("start",)).moment("start") == wall
 
 
@@ -375,7 +375,7 @@ def test_what_is_worse_counts_for_least(stage):
     assert ask(stage, "incidents", least="warning")[2]["total"] == 0
 
 
-def test_where_many_machines_write_into_one_database_each_can_be_asked_for(stage):
+def test_each_of_many_machines_can_be_asked_for(stage):
     remember(stage, (5, 1))
     stage.server.stop()
     stage.store.close()

@@ -74,7 +74,7 @@ def machine(stage, *, available=20 * GIB, gpus=(), processes=(), error="", up=()
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (320, "dark")])
-def test_each_view_is_whole_fits_asks_nobody_else_and_can_be_used_by_everybody(stage, look, view, width, scheme):
+def test_each_view_fits_is_accessible_and_contacts_no_other_site(stage, look, view, width, scheme):
     past_incidents(stage)
     nights(stage, 4)
     stage.host("wsl2-vram-full", past_seconds=120)
@@ -177,7 +177,7 @@ def test_the_culprit_is_the_first_of_the_processes_and_marked(stage, look):
     expect(looking.go().locator("tbody tr").first).to_have_class("culprit")
 
 
-def test_a_card_says_what_is_used_what_is_left_and_how_use_changes(stage, look):
+def test_a_card_shows_use_remaining_memory_and_how_use_changes(stage, look):
     alarmed(stage)
     known = stage.known
     told = {"outlook": "about 43 s left", "who": LEAK, "rate_bytes_per_second": 20 << 20}
@@ -207,7 +207,7 @@ _EXTENT = """canvas => {
 }"""
 
 
-def test_a_card_that_does_not_answer_as_the_page_is_opened_has_the_curve_of_what_was_recorded(stage, look):
+def test_a_silent_card_still_has_its_recorded_curve_on_page_load(stage, look):
     """200 s were recorded, then nothing for 300 s, of the 900 s that are shown."""
     past = [o for o in trace("gpu-leak_outputs-1") if o.t <= 200]
     stage.play(past, 200, thin=4)
@@ -235,7 +235,7 @@ def test_new_samples_show_by_themselves(stage, look):
     expect(page.locator("tbody").first).to_contain_text("3.0 GiB")
 
 
-def test_programs_of_another_namespace_stay_apart_though_all_have_the_number_0(stage, look):
+def test_programs_of_another_namespace_stay_apart_despite_pid_0(stage, look):
     programs = tuple(GpuProcess(0, name, None) for name in ("Xwayland", "weston"))
     card = GpuSample(0, "GPU-a", "RTX 5070 Ti", 16 * GIB, 4 * GIB, processes=programs)
     machine(stage, gpus=[card])
@@ -318,7 +318,7 @@ def test_a_sample_that_is_old_is_shown_as_old(stage, look):
     assert found.violations_count == 0, found.generate_report()
 
 
-def test_no_sample_yet_no_gpu_a_silent_driver_and_a_lost_card_are_told_apart(stage, look):
+def test_no_sample_no_gpu_silence_and_a_lost_card_are_told_apart(stage, look):
     page = look().go("gpus")
     expect(page.locator("main")).to_contain_text("no data yet")
 
@@ -374,7 +374,7 @@ def test_names_that_are_markup_stay_text(stage, look):
     assert looking.strangers == []
 
 
-def test_a_year_is_one_answer_and_zooming_in_brings_the_finer_tier(look, stage):
+def test_a_year_is_one_answer_and_zooming_in_brings_more_detail(look, stage):
     stage.server.stop()
     stage.store.close()
     year(stage.database, stage.clock.wall())
@@ -441,7 +441,7 @@ def test_an_incident_shows_the_minutes_before_it(stage, look):
     expect(page.get_by_role("columnheader", name="Story")).to_be_visible()
 
 
-def test_an_incident_tells_its_story_to_the_end_and_folds_what_is_not_its_subject(stage, look, tmp_path):
+def test_a_past_incident_tells_its_story_to_the_end(stage, look, tmp_path):
     three_groups(stage, tmp_path)
     page = look().go("incidents")
     rows = page.locator("tbody tr")
@@ -466,7 +466,7 @@ def test_an_incident_tells_its_story_to_the_end_and_folds_what_is_not_its_subjec
     assert abs(left - right) < 30, "one axis of time"
 
 
-def test_an_open_incident_says_what_is_so_now_and_how_it_was_foretold_to_go_on(stage, look):
+def test_an_open_incident_shows_the_present_and_the_forecast(stage, look):
     stage.play(trace("ram-leak_linear-1"), 150)
     number = min(i.id for i in stage.ledger.open.values())
     known = stage.known
@@ -487,7 +487,7 @@ def test_an_open_incident_says_what_is_so_now_and_how_it_was_foretold_to_go_on(s
     expect(looking.go("incidents").locator("tbody tr").filter(has_text="RAM is so now")).to_have_count(1)
 
 
-def test_it_speaks_chinese_to_who_reads_chinese_and_changes_while_one_looks(stage, look):
+def test_a_chinese_reader_gets_chinese_and_can_switch_languages(stage, look):
     alarmed(stage)
     page = look(locale="zh-CN").go("processes")
     expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
@@ -555,7 +555,7 @@ _TEXTS = """() => {
 
 
 @pytest.mark.parametrize("view", [*VIEWS, "incidents/1", "stress/1"])
-def test_to_who_reads_chinese_every_view_is_chinese_but_for_names(stage, look, view):
+def test_in_chinese_every_view_is_fully_translated_except_names(stage, look, view):
     past_incidents(stage)
     nights(stage, 4)
     running = {"pid": 7, "elapsed_seconds": 3.2, "left_seconds": 60.0}
@@ -606,7 +606,7 @@ def test_what_runs_is_shown_with_how_far_it_is(stage, look):
     assert looking.complaints == []
 
 
-def test_the_bandwidth_of_each_part_of_the_memory_is_drawn_as_bytes_a_second(stage, look):
+def test_memory_bandwidth_is_drawn_in_bytes_per_second(stage, look):
     nights(stage, 3)
     stage.store.flush()
     number = stage.store.reader.stress_runs()[-1][0]

@@ -34,7 +34,7 @@ def test_all_of_it_is_small(stage):
     assert sum(sizes.values()) < BUDGET_BYTES, sizes
 
 
-def test_what_others_wrote_is_as_they_wrote_it_and_its_licence_is_there():
+def test_third_party_files_are_unchanged_and_carry_a_licence():
     readme = (endpoints.FOLDER / "README.md").read_text()
     for digest, name in re.findall(r"^([0-9a-f]{64})  (\S+)$", readme, re.MULTILINE):
         assert hashlib.sha256((endpoints.FOLDER / name).read_bytes()).hexdigest() == digest
@@ -82,7 +82,7 @@ def test_all_that_boards_show_is_explained():
     assert [name for name in metrics if name not in TEMPLATES["label"]["help"]] == []
 
 
-def test_a_browser_that_has_a_file_already_is_told_so_in_a_few_bytes(stage):
+def test_a_browsers_cached_file_is_confirmed_in_a_few_bytes(stage):
     first = fetch(stage, "/static/main.js")
     again = fetch(stage, "/static/main.js", **{"If-None-Match": first.getheader("ETag")})
 

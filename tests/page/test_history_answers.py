@@ -18,7 +18,7 @@ GIB = 1 << 30
     ("step", "tier"),
     [(0, "samples"), (59, "samples"), (60, "minutes"), (90, "samples"), (1800, "minutes"), (3600, "hours")],
 )
-def test_a_step_is_made_of_the_coarsest_summaries_that_fit_into_it(step, tier):
+def test_a_step_uses_the_coarsest_summaries_that_fit(step, tier):
     assert tier_of(step) == tier
 
 
@@ -56,18 +56,18 @@ def test_an_answer_has_the_most_points_that_fit_and_not_one_more(fitting, too_mu
         (1.23456789e-7, "1.23457e-07"),
     ],
 )
-def test_a_mean_has_seven_digits_and_no_more_decimals_than_twelve(mean, written):
+def test_a_mean_has_at_most_seven_digits(mean, written):
     assert repr(short(mean)) == written
 
 
-def test_a_step_has_the_mean_the_least_and_the_greatest_and_a_counter_its_last_value():
+def test_a_step_has_mean_extremes_and_a_counters_last_value():
     steps = [Bucket(wall=1.23456, n=3, low=1, high=5, total=10, last=4)]
 
     assert columns(steps, counter=False) == {"time": [1.235], "value": [3.333333], "min": [1], "max": [5]}
     assert columns(steps, counter=True) == {"time": [1.235], "value": [4]}
 
 
-def test_a_process_has_its_peak_and_its_growth_with_what_of_it_is_in_swap():
+def test_a_process_has_its_peak_growth_and_swap():
     points = [
         ProcessPoint(10.0004, 7, 1, "small", GIB, 0),
         ProcessPoint(10.0, 8, 1, "large", 2 * GIB, 0),
@@ -83,7 +83,7 @@ def test_a_process_has_its_peak_and_its_growth_with_what_of_it_is_in_swap():
     ]
 
 
-def test_without_a_time_the_answer_is_the_last_hour_in_600_points(stage):
+def test_without_a_time_the_answer_is_the_last_hour(stage):
     now = remember(stage, (5, 1))
     _, _, found = ask(stage, "range", series=RAM)
     _, _, finer = ask(stage, "range", series=RAM, points=4000)

@@ -29,7 +29,7 @@ def two(server_target, tmp_path):
         stage.close()
 
 
-def test_series_are_of_the_machine_asked_for_and_else_of_ones_own(two):
+def test_series_are_of_the_requested_or_else_the_local_machine(two):
     pc, _ = two
     _, _, listed = ask(pc, "series")
     _, _, theirs = ask(pc, "series", host="trainer", match="wslgpud_headroom_bytes*")
@@ -42,7 +42,7 @@ def test_series_are_of_the_machine_asked_for_and_else_of_ones_own(two):
     assert len(found["series"][0]["value"]) > 5
 
 
-def test_incidents_processes_and_stress_runs_are_of_ones_own_machine(two):
+def test_incidents_and_stress_runs_are_of_the_local_machine(two):
     pc, trainer = two
     now = trainer.clock.wall()
 
@@ -55,7 +55,7 @@ def test_incidents_processes_and_stress_runs_are_of_ones_own_machine(two):
     assert ask(pc, f"incidents/{number}")[0] == 404
 
 
-def test_what_is_open_on_another_machine_is_not_taken_up_after_a_restart(two):
+def test_incidents_of_another_machine_are_not_resumed_at_restart(two):
     pc, _ = two
     pc.say(Transition(pc.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.WARNING, Message("our own")))
     pc.store.flush()

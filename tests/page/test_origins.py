@@ -69,7 +69,7 @@ def stranger():
 @pytest.mark.parametrize(
     ("site", "path"), [("localhost", "/api/v1/live"), ("127.0.0.1", "/metrics")], ids=["another site", "another port"]
 )
-def test_nothing_that_a_page_of_another_origin_can_do_is_answered(stage, look, stranger, site, path):
+def test_no_request_from_a_page_of_another_origin_is_answered(stage, look, stranger, site, path):
     page = look().page
     page.goto(f"http://{site}:{stranger}/")
     seen = []

@@ -57,7 +57,7 @@ def test_plot_alone_draws_on_the_terminal(command, state):
     assert re.search(DRAWN[command], done.stdout)
 
 
-def test_what_is_there_is_drawn_and_what_is_not_is_named_in_one_line(state):
+def test_recorded_series_are_drawn_and_missing_ones_are_named(state):
     done = CliRunner().invoke(app, ["history", "headroom", "temperature", "--state", str(state[0])])
 
     assert done.exit_code == 0, done.output
@@ -84,7 +84,7 @@ def test_what_is_no_picture_is_refused_in_one_line(command, state, tmp_path):
     assert re.search(r"a\.pdf: the name of a plot must end in one of \.png, \.svg.*\n", done.stderr)
 
 
-def test_a_level_has_its_colour_in_the_picture_and_so_have_headroom_and_forecast(state, tmp_path):
+def test_levels_headroom_and_forecast_have_their_own_colours(state, tmp_path):
     pytest.importorskip("matplotlib")
     run("replay", state, "--plot", str(tmp_path / "r.svg"))
     drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", (tmp_path / "r.svg").read_text()))

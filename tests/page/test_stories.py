@@ -31,7 +31,7 @@ def listed(stage: Stage, **question: str) -> dict[str, dict[str, Any]]:
     return {i["resource"].removeprefix("cgroup:"): i for i in found}
 
 
-def test_each_group_has_one_story_with_its_end_and_nothing_is_filed_under_ram(told: Any) -> None:
+def test_each_group_has_exactly_one_story_with_its_end(told: Any) -> None:
     found = listed(told[0])
 
     assert set(found) == {TRAIN, LOAD, CACHE}
@@ -42,7 +42,7 @@ def test_each_group_has_one_story_with_its_end_and_nothing_is_filed_under_ram(to
     assert found[CACHE]["outcome"] == "still open" or "stopped by itself" in found[CACHE]["outcome"]
 
 
-def test_a_report_is_of_its_subject_alone_and_has_the_forecast_that_warned(told: Any) -> None:
+def test_a_report_covers_only_its_subject_and_its_forecast(told: Any) -> None:
     stage, _ = told
     number = listed(stage)[TRAIN]["id"]
     report = ask(stage, f"incidents/{number}")[2]
@@ -57,7 +57,7 @@ def test_a_report_is_of_its_subject_alone_and_has_the_forecast_that_warned(told:
     assert report["killed"] < report["end"]
 
 
-def test_the_command_lists_when_level_subject_and_story_and_draws_the_subject(told: Any) -> None:
+def test_the_command_lists_incidents_and_draws_their_subject(told: Any) -> None:
     def run(*words: str) -> str:
         done = CliRunner().invoke(app, ["incidents", *words, "--state", str(told[1])], env={"COLUMNS": "120"})
         assert done.exit_code == 0, done.output

@@ -39,9 +39,7 @@ def shows(page: Page, said: dict[str, Any], code: str) -> None:
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_the_banner_is_the_daemons_verdict_at_each_moment_in_both_languages_wide_and_narrow(
-    chromium: Browser, story: str, tmp_path: Path
-) -> None:
+def test_the_banner_matches_the_daemons_verdict_at_every_moment(chromium: Browser, story: str, tmp_path: Path) -> None:
     tale = STORIES[story]()
     with played(tale.script, tmp_path) as telling:
         at = SimpleNamespace(url=telling.daemon.url)

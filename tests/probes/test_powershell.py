@@ -51,7 +51,7 @@ def faults(script: str) -> list[str]:
     return [str(node) for node in walked(tree(script)) if node.type == "ERROR" or node.is_missing]
 
 
-def test_the_script_for_the_size_of_windows_is_the_one_that_is_asked() -> None:
+def test_the_tested_windows_size_script_is_the_one_in_use() -> None:
     assert SIZE in inspect.getsource(files.windows_size)
 
 

@@ -85,7 +85,7 @@ def test_the_cards_are_named_and_what_is_none_is_left_out(pc: Pc, ask: Ask) -> N
     assert sum(name.startswith("windows_gpu_shared_bytes") for name in found) == 2
 
 
-def test_what_linux_has_freed_and_windows_has_not_got_back_is_known(pc: Pc, ask: Ask) -> None:
+def test_memory_linux_freed_but_windows_did_not_get_is_known(pc: Pc, ask: Ask) -> None:
     found = values(ask().read())
 
     used = (49283072 - 29360128) * 1024
@@ -103,7 +103,7 @@ def test_without_interop_nothing_is_started_and_it_is_no_fault(pc: Pc, ask: Ask)
     assert pc.starts() == []
 
 
-def test_a_start_is_not_tried_where_it_is_switched_off_or_the_machine_is_a_recording(pc: Pc, ask: Ask) -> None:
+def test_no_probe_starts_if_switched_off_or_on_a_recording(pc: Pc, ask: Ask) -> None:
     with pytest.raises(NoData, match=r"windows\.probe"):
         ask(probe="off").read()
     folder = pc.root.parent / f"{pc.root.name}-recorded"
@@ -137,7 +137,7 @@ def test_a_socket_of_a_session_that_has_ended_is_not_passed_on(
 
 
 @pytest.mark.parametrize("name", ASKED_IN_FULL)
-def test_each_windows_is_read_as_it_is_whatever_its_language_and_its_pipe(pc: Pc, ask: Ask, name: str) -> None:
+def test_every_windows_is_read_correctly_whatever_its_language(pc: Pc, ask: Ask, name: str) -> None:
     pc.says(name)
     source = ask()
 
@@ -147,9 +147,7 @@ def test_each_windows_is_read_as_it_is_whatever_its_language_and_its_pipe(pc: Pc
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_pipe_that_breaks_is_a_fault_that_is_named_and_the_next_start_is_as_good_as_any(
-    pc: Pc, ask: Ask, name: str
-) -> None:
+def test_a_broken_pipe_is_a_named_fault_and_the_next_start_works(pc: Pc, ask: Ask, name: str) -> None:
     pc.says(name)
     source = ask()
     with pytest.raises(SourceError, match=r"Windows probe ended with status \d"):
@@ -170,7 +168,7 @@ def test_a_pipe_that_breaks_after_an_answer_costs_the_next_one(pc: Pc, ask: Ask)
         source.read()
 
 
-def test_what_windows_lacks_for_a_moment_is_there_again_with_the_next_answer(pc: Pc, ask: Ask) -> None:
+def test_a_value_windows_lacked_is_back_with_the_next_answer(pc: Pc, ask: Ask) -> None:
     without = {**ANSWER, "memory": [], "missing": {"memory": "Zeitüberschreitung"}}
     pc.says(probe={"answers": [ANSWER, without, ANSWER]})
     source = ask()
@@ -193,9 +191,7 @@ def test_what_windows_lacks_for_a_moment_is_there_again_with_the_next_answer(pc:
     ],
     ids=["cp850", "gbk", "array", "empty", "no class"],
 )
-def test_an_answer_in_another_language_or_of_another_form_is_a_fault_that_is_named(
-    pc: Pc, ask: Ask, part: dict[str, Any], said: str
-) -> None:
+def test_an_answer_in_an_unknown_language_is_a_named_fault(pc: Pc, ask: Ask, part: dict[str, Any], said: str) -> None:
     pc.says(probe=part)
     with pytest.raises(SourceError, match=said):
         ask().read()
@@ -203,7 +199,7 @@ def test_an_answer_in_another_language_or_of_another_form_is_a_fault_that_is_nam
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [{"answer": ANSWER, "encoding": "utf-16-le"}, {"answer": ANSWER, "seconds": 600}])
-def test_one_that_hangs_or_writes_utf_16_without_an_end_of_a_line_is_ended(
+def test_a_probe_that_hangs_or_never_ends_its_line_is_killed(
     pc: Pc, ask: Ask, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(windows, "START_TIMEOUT_SECONDS", 3.0)
@@ -235,7 +231,7 @@ def test_interop_that_comes_back_is_noticed_a_minute_later(pc: Pc, ask: Ask) -> 
     assert values(source.read())[windows.AVAILABLE.name] == 9663676416
 
 
-def test_the_faster_windows_memory_goes_the_sooner_it_is_asked_again(pc: Pc, ask: Ask) -> None:
+def test_the_faster_windows_memory_goes_the_sooner_it_is_reread(pc: Pc, ask: Ask) -> None:
     answers = [
         {**ANSWER, "memory": [{"AvailableBytes": size, "CommittedBytes": 0, "CommitLimit": 1}] if size else []}
         for size in (20 << 30, 16 << 30, 12 << 30, 0, 8 << 30)
@@ -272,7 +268,7 @@ def exporter(text: str) -> Iterator[str]:
         server.shutdown()
 
 
-def test_windows_exporter_says_the_same_and_no_process_is_started(pc: Pc, ask: Ask) -> None:
+def test_windows_exporter_gives_the_same_without_a_process(pc: Pc, ask: Ask) -> None:
     own = values(ask().read())
     with exporter(EXPORTER) as url:
         found = values(ask(exporter_url=url, probe="off").read())
@@ -292,9 +288,7 @@ def test_windows_exporter_says_the_same_and_no_process_is_started(pc: Pc, ask: A
     ],
     ids=["password", "file", "half an address", "refused", "another exporter"],
 )
-def test_an_exporter_that_cannot_be_used_is_named_without_secrets(
-    pc: Pc, ask: Ask, make: Callable[[str], str], said: str
-) -> None:
+def test_an_unusable_exporter_is_named_without_secrets(pc: Pc, ask: Ask, make: Callable[[str], str], said: str) -> None:
     with exporter("node_memory_MemFree_bytes 1\n") as url, pytest.raises(SourceError, match=said) as caught:
         ask(exporter_url=make(url)).read()
     assert "hunter2" not in str(caught.value)

@@ -8,7 +8,7 @@ from wslgpud.sources import windows
 from wslgpud.sources.windows import Adapter, Facts, from_exporter, from_probe, labelled
 
 
-def test_several_cards_of_one_name_and_one_without_a_name_keep_apart() -> None:
+def test_cards_with_the_same_name_or_none_are_kept_apart() -> None:
     cards = [Adapter((0, n), name, {windows.GPU_SHARED: 1}) for n, name in ((9, "A"), (3, "A"), (5, ""), (7, "B"))]
 
     assert [(label, a.luid[1]) for label, a in labelled(cards)] == [
@@ -29,7 +29,7 @@ def test_a_card_is_known_by_both_halves_of_its_number() -> None:
     assert from_exporter(page).adapters == (Adapter(luid, "", {windows.GPU_SHARED: 7}),)
 
 
-def test_at_most_16_cards_with_names_of_80_characters_become_series() -> None:
+def test_at_most_16_cards_become_series_and_long_names_are_cut() -> None:
     cards = [Adapter((0, n), f"{n:03}{'y' * 200}", {}) for n in range(30)]
     names = [name for name, _ in labelled(cards)]
 
@@ -69,9 +69,7 @@ def test_a_virtual_machine_whose_memory_is_not_told_has_none() -> None:
         ({windows.TOTAL: 10, windows.COMMIT_LIMIT: 10}, None),
     ],
 )
-def test_the_share_that_windows_has_left_is_that_of_the_scarcer_of_ram_and_commit(
-    sizes: windows.Sizes, share: float | None
-) -> None:
+def test_what_windows_has_left_is_the_scarcer_of_ram_and_commit(sizes: windows.Sizes, share: float | None) -> None:
     assert windows.left_share(sizes) == share
 
 
@@ -85,7 +83,7 @@ def test_the_share_that_windows_has_left_is_that_of_the_scarcer_of_ram_and_commi
         (1, 0.001, 1),
     ],
 )
-def test_windows_is_asked_every_two_seconds_at_most_unless_a_shorter_time_is_configured(
+def test_windows_is_asked_at_most_every_two_seconds_by_default(
     every_seconds: float, left: float, period_seconds: float
 ) -> None:
     period = windows.next_period(every_seconds, (0, left + 0.01), (10, left))

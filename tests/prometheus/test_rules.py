@@ -58,7 +58,7 @@ def test_alertmanager_takes_the_example() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_rule_of_the_daemon_is_there_and_nothing_that_the_daemon_has_not() -> None:
+def test_the_rules_are_exactly_those_of_the_daemon() -> None:
     names = {generate.alert_name(name) for name in (*(r.name for r in RULES), *generate.LEVELS)}
     own = {case.condition["alert"] for case in generate.ALERTS}
 
@@ -67,7 +67,7 @@ def test_every_rule_of_the_daemon_is_there_and_nothing_that_the_daemon_has_not()
     assert max(Counter((a["alert"], a["labels"]["severity"]) for a in ALERTS).values()) == 1
 
 
-def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+def test_every_alert_is_tested_both_firing_and_quiet() -> None:
     tried = {(case.alert, case.labels.get("severity", case.severity), case.fires) for case in CASES}
     every = {(alert["alert"], alert["labels"]["severity"]) for alert in ALERTS}
 
@@ -131,7 +131,7 @@ def test_texts_come_out_whole(tmp_path: Path) -> None:
     assert "{{" not in said
 
 
-def test_a_warning_says_how_much_is_left_for_how_long_and_who_grows(tmp_path: Path) -> None:
+def test_a_warning_says_how_much_is_left_how_long_and_who_grows(tmp_path: Path) -> None:
     where = 'job="wslgpud", instance="pc", resource="ram"'
     series = {
         f"wslgpud_risk_level{{{where}}}": "2x9",
@@ -146,7 +146,7 @@ def test_a_warning_says_how_much_is_left_for_how_long_and_who_grows(tmp_path: Pa
     )
 
 
-def test_every_alert_says_what_it_is_what_to_do_and_where_to_look() -> None:
+def test_each_alert_says_what_it_is_what_to_do_and_where_to_look() -> None:
     boards = {(uid, str(panel["id"])): panel["title"] for uid, board in DASHBOARDS.items() for panel in panels(board)}
     titles = {generate.alert_name(n): n for n in (*(r.name for r in RULES), *generate.LEVELS)}
     for alert in ALERTS:
@@ -165,7 +165,7 @@ def test_every_alert_says_what_it_is_what_to_do_and_where_to_look() -> None:
             assert boards["wslgpud-runbook", book] == re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
-def test_other_addresses_of_grafana_and_the_daemon_are_in_every_link() -> None:
+def test_links_use_the_given_addresses_of_grafana_and_the_daemon() -> None:
     text = generate.text("https://grafana.example/", "https://pc.example:9655/")
 
     assert set(re.findall(r"https?://\S+/d/", text)) == {"https://grafana.example/d/"}

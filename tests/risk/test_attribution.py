@@ -26,22 +26,22 @@ def test_a_program_of_this_system_is_named_with_its_pid():
     assert (culprit.who, culprit.kind, culprit.pid) == ("python (pid 7)", "process", 7)
 
 
-def test_a_program_on_a_card_is_named_by_the_script_it_runs_as_everywhere_else():
+def test_a_program_on_a_card_is_named_by_the_script_it_runs():
     culprit = blamed(*((GpuProcess(8, "python3", GIB + t * GIB // 10),) for t in range(10)))
     assert culprit.who == "python3 train.py (pid 8)"
 
 
-def test_a_program_of_another_namespace_is_named_without_a_pid_that_means_nothing_here():
+def test_a_program_of_another_namespace_is_named_without_its_pid():
     culprit = blamed(*((GpuProcess(0, "python", GIB + t * GIB // 10),) for t in range(10)))
     assert str(culprit.who) == "python (in another container or VM)"
 
 
-def test_programs_without_a_pid_are_not_compared_with_one_another():
+def test_programs_without_a_pid_are_not_compared_with_each_other():
     desktop, trainer = GpuProcess(0, "Xwayland", GIB // 10), GpuProcess(0, "python", 8 * GIB)
     assert blamed(*[(desktop, trainer)] * 10).kind == "unknown"
 
 
-def test_where_the_driver_tells_no_memory_the_newest_is_only_suspected():
+def test_without_memory_per_process_the_newest_is_only_suspected():
     old, new = GpuProcess(7, "Xwayland", None), GpuProcess(0, "python", None)
     culprit = blamed(*[(old,)] * 5, *[(old, new)] * 5)
     assert (str(culprit.who), culprit.kind, culprit.pid) == (
@@ -53,7 +53,7 @@ def test_where_the_driver_tells_no_memory_the_newest_is_only_suspected():
     assert (str(culprit.who), culprit.kind, culprit.pid) == ("probably Xwayland (pid 7)", "guess", 7)
 
 
-def test_of_a_full_group_one_of_its_own_is_blamed_and_not_one_that_grows_as_fast_elsewhere():
+def test_only_a_member_of_a_full_group_is_blamed():
     def blamed_at_the_end(**where: str) -> str:
         engine = RiskEngine()
         for i in range(100):

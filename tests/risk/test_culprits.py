@@ -49,7 +49,7 @@ def ten_seconds(*before_and_after: tuple[int, int, str]) -> tuple[Observation, O
     return Observation(t=0.0, processes=first), Observation(t=10.0, processes=last)
 
 
-def test_one_process_with_half_of_the_loss_is_named_and_with_less_nobody_is() -> None:
+def test_a_process_is_named_only_if_it_took_half_of_the_loss() -> None:
     half = lost(*ten_seconds((100, 600, "python train.py"), (50, 50, "bash")))
     less = lost(*ten_seconds((100, 599, "python train.py"), (50, 50, "bash")))
 
@@ -63,7 +63,7 @@ def test_a_share_is_never_more_than_all_that_was_lost() -> None:
     )
 
 
-def test_equal_programs_are_a_group_unless_one_of_them_has_seven_tenths_of_its_growth() -> None:
+def test_equal_programs_are_named_as_a_group_if_none_dominates() -> None:
     group = lost(*ten_seconds((100, 790, "cc1plus a.cc"), (100, 410, "cc1plus a.cc")))
     one = lost(*ten_seconds((100, 800, "cc1plus a.cc"), (100, 400, "cc1plus a.cc")))
 
@@ -77,7 +77,7 @@ def test_equal_programs_are_a_group_unless_one_of_them_has_seven_tenths_of_its_g
     assert one == Culprit("cc1plus a.cc (pid 1)", "process", 70 * MIB, 1.0, 1)
 
 
-def test_several_programs_are_named_together_where_none_has_half_the_two_largest_with_their_shares() -> None:
+def test_several_culprits_are_named_together_if_none_has_half() -> None:
     several = lost(*ten_seconds((0, 400, "a"), (0, 300, "b"), (0, 100, "c"), (90, 10, "d")))
 
     assert (str(several.who), several.kind) == ("several: a 40 %, b 30 %", "group")
@@ -114,7 +114,7 @@ def test_a_host_that_takes_memory_back_is_named() -> None:
     assert (str(culprit.who), culprit.kind) == ("the host, which is taking memory back", "balloon")
 
 
-def test_nobody_is_named_without_a_loss_an_earlier_sample_or_any_process() -> None:
+def test_nobody_is_named_without_a_loss_or_an_earlier_sample() -> None:
     before, after = ten_seconds((100, 600, "python train.py"))
 
     assert lost(before, after, rate=0.0) is NOBODY
@@ -122,7 +122,7 @@ def test_nobody_is_named_without_a_loss_an_earlier_sample_or_any_process() -> No
     assert lost(Observation(t=0.0, ram=ram()), Observation(t=10.0, ram=ram())) is NOBODY
 
 
-def test_growth_is_counted_from_the_window_s_start_of_five_seconds_at_least() -> None:
+def test_growth_is_measured_over_at_least_five_seconds() -> None:
     steps = [Observation(t=2.0 * i, processes=(process(1, (100 + 100 * i**2) * MIB),)) for i in range(10)]
 
     def rate(window: float) -> float:
@@ -134,14 +134,14 @@ def test_growth_is_counted_from_the_window_s_start_of_five_seconds_at_least() ->
     assert lost(*steps[:4:3], rate=MIB, window=100.0).rate == pytest.approx(150 * MIB), "all that is known"
 
 
-def test_swapped_out_memory_is_held_and_a_new_process_has_grown_by_all_it_holds() -> None:
+def test_swapped_out_memory_still_counts_as_held_by_a_process() -> None:
     first = Observation(t=0.0, processes=(process(1, 900 * MIB),))
     swapped = Observation(t=10.0, processes=(process(1, 900 * MIB, swap=400 * MIB), process(2, 600 * MIB, "node x.js")))
 
     assert lost(first, swapped).who == "node x.js (pid 2)"
 
 
-def test_holdings_are_kept_every_other_second_for_three_hours_the_newest_closest() -> None:
+def test_three_hours_of_holdings_are_kept_newest_in_most_detail() -> None:
     attribution = Attribution()
     for t in range(4 * 3600):
         attribution.push(Observation(t=float(t), processes=(process(1, t * MIB),)))
@@ -185,7 +185,7 @@ def test_of_a_loss_of_windows_linux_is_named_from_half_on(linux: int, rate: int,
         (f"python {'x' * 50}.py", f"python {'x' * 33}"),
     ],
 )
-def test_a_process_is_called_by_its_program_and_script_in_at_most_40_characters(command: str, name: str) -> None:
+def test_a_process_is_named_by_program_and_script_kept_short(command: str, name: str) -> None:
     assert short_name(ProcessSample(1, 1, "fallback", 0, 0, command=command)) == name
 
 
@@ -224,7 +224,7 @@ def on_card(*samples: GpuSample, rate: float = 100 * MIB, window: float = 5.0) -
     return attribution.culprit(Observation(t=len(samples) - 1.0), samples[-1], window, rate)
 
 
-def test_on_a_card_growth_counts_from_the_window_s_start_and_half_of_the_loss_names_a_program() -> None:
+def test_a_program_that_took_half_of_a_cards_loss_is_named() -> None:
     def growing(mib: int, **more: float) -> Culprit:
         return on_card(*(card(GpuProcess(7, "python", (1000 + mib * t) * MIB)) for t in range(10)), **more)
 
@@ -236,14 +236,14 @@ def test_on_a_card_growth_counts_from_the_window_s_start_and_half_of_the_loss_na
     assert ever_faster.rate == 10 * (9**2 - 4**2) / 5 * MIB
 
 
-def test_a_program_that_came_within_the_window_has_taken_all_it_holds_since_the_window_s_start() -> None:
+def test_a_newcomer_on_a_card_took_all_it_holds() -> None:
     empty = card()
     culprit = on_card(*[empty] * 8, card(GpuProcess(7, "python", 400 * MIB)), card(GpuProcess(7, "python", 500 * MIB)))
 
     assert (culprit.pid, culprit.rate) == (7, 100 * MIB)
 
 
-def test_what_a_program_tells_of_itself_counts_where_the_driver_is_silent_and_only_there() -> None:
+def test_a_programs_report_counts_only_if_the_driver_is_silent() -> None:
     def growing(driver: bool) -> Culprit:
         return on_card(
             *(
@@ -271,7 +271,7 @@ def room(share: float, gpu: GpuSample | None = None) -> Room:
     return Room("ram", "ram", round(share * 1000), 1000, gpu=gpu)
 
 
-def test_the_last_to_grow_has_ended_once_when_it_is_gone_and_is_named_for_fifteen_seconds_around() -> None:
+def test_the_last_program_to_grow_ends_once_when_it_is_gone() -> None:
     settings, grower = RiskSettings(), Grower()
     other = (process(2, GIB, "bash"),)
     grower.note(Culprit("python (pid 1)", "process", pid=1))
@@ -288,7 +288,7 @@ def test_the_last_to_grow_has_ended_once_when_it_is_gone_and_is_named_for_fiftee
     assert grower.ended(14.0, settings) is NOBODY
 
 
-def test_where_no_program_was_known_one_that_freed_nearly_all_of_a_card_has_ended() -> None:
+def test_an_unknown_program_that_freed_most_of_a_card_has_ended() -> None:
     settings, seen = RiskSettings(), Observation(t=1.0)
 
     assert Grower().just_ended(room(0.6, card()), seen, settings)

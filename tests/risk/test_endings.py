@@ -64,7 +64,7 @@ def levels(changes: Iterable[Transition]) -> list[Level]:
     return [change.new for change in changes if change.new != Level.INFO]
 
 
-def test_a_kill_ends_the_alarm_in_the_same_sample_and_says_who_when_and_what_is_free() -> None:
+def test_a_kill_ends_the_alarm_in_the_same_sample_and_says_who() -> None:
     engine = RiskEngine()
     before, _ = play(engine, leak())
     assert before[-1].new == Level.EMERGENCY
@@ -93,7 +93,7 @@ def test_after_ten_minutes_a_kill_is_no_news_any_more() -> None:
     assert (forecast.cause, forecast.who) == ("", "")
 
 
-def test_a_kill_that_was_not_seen_coming_and_has_made_room_is_no_critical() -> None:
+def test_an_unforeseen_kill_that_made_room_is_not_critical() -> None:
     calm = [group(t, 0.5) for t in range(30)]
     changes, forecast = play(RiskEngine(), [*calm, *(group(30 + t, 0.5, kills=1) for t in range(30))])
 
@@ -101,7 +101,7 @@ def test_a_kill_that_was_not_seen_coming_and_has_made_room_is_no_critical() -> N
     assert (forecast.level, forecast.cause) == (Level.OK, "killed")
 
 
-def test_memory_that_comes_back_some_seconds_after_the_kill_ends_the_alarm_then() -> None:
+def test_memory_returning_seconds_after_a_kill_ends_the_alarm() -> None:
     engine = RiskEngine()
     play(engine, leak())
     slow = [group(140 + i, 3.0 - 0.5 * i, kills=1, pid=8932 if i < 5 else None) for i in range(7)]
@@ -110,7 +110,7 @@ def test_memory_that_comes_back_some_seconds_after_the_kill_ends_the_alarm_then(
     assert [(c.mono, c.new) for c in changes] == [(142.0, Level.OK)]
 
 
-def test_a_kill_of_somebody_else_while_the_leak_goes_on_ends_nothing() -> None:
+def test_a_kill_of_another_process_does_not_end_the_alarm() -> None:
     engine = RiskEngine()
     play(engine, leak())
     changes, forecast = play(engine, [group(140 + i, min(3.0, 2.7 + 0.02 * i), kills=1) for i in range(20)])
@@ -120,7 +120,7 @@ def test_a_kill_of_somebody_else_while_the_leak_goes_on_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("held", [0, 2], ids=["memory back at once", "counted before the memory is back"])
-def test_a_worker_that_leaks_and_is_killed_again_and_again_is_warned_of_each_time_and_never_flaps(held: int) -> None:
+def test_a_worker_that_leaks_again_is_warned_of_before_each_kill(held: int) -> None:
     engine = RiskEngine()
     for life in range(6):
         start = 200.0 * life
@@ -135,7 +135,7 @@ def test_a_worker_that_leaks_and_is_killed_again_and_again_is_warned_of_each_tim
         assert levels(changes).count(Level.OK) == 1
 
 
-def test_three_groups_that_are_killed_in_end_each_by_itself_and_ram_was_never_meant() -> None:
+def test_alarms_of_three_killed_groups_end_one_by_one() -> None:
     engine, found = RiskEngine(), []
     for t in range(160):
         groups = []
@@ -167,7 +167,7 @@ def test_who_is_stopped_by_its_owner_ends_the_alarm_at_once_too() -> None:
     assert "victim" not in ending_facts(end.forecast, 0.0)
 
 
-def test_waves_of_a_build_are_one_alarm_though_each_gives_back_what_it_took() -> None:
+def test_waves_of_a_build_are_a_single_alarm() -> None:
     """Nobody has ended: the next compilers are there already."""
 
     def build() -> Iterator[Observation]:
@@ -183,7 +183,7 @@ def test_waves_of_a_build_are_one_alarm_though_each_gives_back_what_it_took() ->
     assert levels(changes).count(Level.OK) <= 1
 
 
-def test_a_training_that_runs_out_of_vram_and_ends_leaves_no_alarm_over_the_empty_card() -> None:
+def test_a_training_that_ran_out_of_vram_leaves_no_alarm_behind() -> None:
     """On native Linux nothing tells of it: use came to the end, and within seconds the program was gone."""
 
     def card(t: float, used: float, pids: tuple[int, ...]) -> Observation:
@@ -199,7 +199,7 @@ def test_a_training_that_runs_out_of_vram_and_ends_leaves_no_alarm_over_the_empt
 
 
 @pytest.mark.parametrize("after", [0.5, 6.0])
-def test_an_allocation_that_windows_refused_is_over_when_there_is_room_again(after: float) -> None:
+def test_a_refused_allocation_is_over_when_there_is_room_again(after: float) -> None:
     def card(t: float, used: float) -> Observation:
         gpu = GpuSample(0, "u", "RTX", 16 * GIB, int(used * GIB))
         return Observation(t=t, gpus=(gpu,), wsl=True, exhausted=("gpu0",) if t == 100 else ())

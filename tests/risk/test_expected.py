@@ -51,7 +51,7 @@ class Desk:
             self.sample()
 
 
-def test_a_command_whose_peak_no_longer_fits_is_warned_of_before_it_takes_the_memory():
+def test_a_command_whose_peak_no_longer_fits_is_warned_of_early():
     desk = Desk()
     desk.run("python train.py", 12.0)
     desk.run("python train.py", 12.5)
@@ -67,7 +67,7 @@ def test_a_command_whose_peak_no_longer_fits_is_warned_of_before_it_takes_the_me
     assert found.eta_seconds is None  # when it will take it is not known
 
 
-def test_one_run_is_not_enough_and_neither_is_a_command_that_names_no_program():
+def test_one_run_or_a_command_without_a_program_is_not_enough():
     for runs, command in ((1, "python train.py"), (3, "python -c"), (3, "python"), (3, "")):
         desk = Desk()
         for _ in range(runs):
@@ -89,7 +89,7 @@ def test_what_is_expected_is_the_least_that_every_run_came_to():
     assert desk.forecast.level == Level.OK
 
 
-def test_a_run_that_was_killed_for_want_of_memory_is_remembered_at_once():
+def test_a_run_killed_for_lack_of_memory_is_remembered_at_once():
     desk = Desk()
     for i in range(40):
         desk.sample(("python train.py", 0.2 + 0.49 * i))
@@ -109,7 +109,7 @@ def alarms_of_a_rise_to_71_percent(desk):
     return [level for level in desk.levels if level >= Level.WARNING]
 
 
-def test_a_fast_rise_that_ended_well_each_time_is_not_warned_of_again():
+def test_a_fast_rise_that_always_ended_well_is_not_warned_of():
     first, again = Desk(), Desk()
     assert alarms_of_a_rise_to_71_percent(first)  # it cannot be told from a leak
     # The same machine's memory of it, and none of the peaks of RAM itself: another daemon's life.
@@ -119,7 +119,7 @@ def test_a_fast_rise_that_ended_well_each_time_is_not_warned_of_again():
     assert not alarms_of_a_rise_to_71_percent(again)
 
 
-def test_what_was_learned_survives_a_restart_as_json_and_nonsense_in_it_is_left_out():
+def test_lessons_survive_a_restart_without_any_nonsense_in_them():
     desk, later = Desk(), Desk()
     desk.run("python train.py", 14.0)
     desk.run("python train.py", 14.0)
@@ -164,7 +164,7 @@ def test_no_peak_is_believed_that_the_machine_cannot_hold(runs, announced, ram, 
         assert wish is None or wish.peak_bytes <= room.capacity
 
 
-def test_what_forked_programs_share_is_counted_in_each_and_such_a_peak_is_not_kept():
+def test_a_peak_inflated_by_memory_shared_by_forks_is_not_kept():
     desk = Desk()
     for _ in range(2):
         for _ in range(20):
@@ -261,7 +261,7 @@ def running(peak: float, held: float, headroom: float = 20.0) -> tuple[CommandPe
     return peaks, room
 
 
-def test_a_command_that_takes_more_than_twice_as_long_as_before_and_a_minute_is_not_the_same_work():
+def test_a_command_that_runs_far_longer_than_before_is_new_work():
     peaks, room = running(8.0, 2.0)
 
     assert peaks.wish(260.0, room, ()) == (6 * GIB, "python train.py (pid 7)", 8 * GIB)
@@ -277,7 +277,7 @@ def test_a_command_that_takes_more_than_twice_as_long_as_before_and_a_minute_is_
         *[(8.0, 2.1, 16.0, True), (8.0, 1.9, 16.0, False)],  # others have taken more
     ],
 )
-def test_a_growth_is_doubted_where_a_command_came_this_far_before_the_rest_fits_and_it_is_what_grows(
+def test_growth_is_doubted_where_a_command_came_this_far_before(
     peak: float, held: float, headroom: float, *, calm: bool
 ):
     peaks, room = running(peak, held, headroom)

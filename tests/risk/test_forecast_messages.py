@@ -223,7 +223,7 @@ FORECASTS = st.builds(
 
 @pytest.mark.parametrize("code", ["en", "zh"])
 @given(forecast=FORECASTS)
-def test_the_first_line_fits_with_all_its_figures_in_either_language(code: str, forecast: Forecast) -> None:
+def test_the_first_line_fits_with_all_figures_in_both_languages(code: str, forecast: Forecast) -> None:
     assert len(translator(code).text(headline(forecast))) <= HEADLINE_CHARACTERS
 
 
@@ -239,7 +239,7 @@ def climb(engine: RiskEngine, start: float, top: float = 0.97) -> list[Forecast]
     return found
 
 
-def test_the_first_growth_may_stop_by_itself_and_the_next_one_is_no_longer_the_first() -> None:
+def test_only_the_first_growth_is_said_to_perhaps_stop_by_itself() -> None:
     engine = RiskEngine()
     first, second = climb(engine, 0.0), climb(engine, 300.0)
 
@@ -252,7 +252,7 @@ def test_the_first_growth_may_stop_by_itself_and_the_next_one_is_no_longer_the_f
     assert not any("may stop by itself" in text for text in warned(second))
 
 
-def test_who_grows_on_a_card_is_named_by_its_script_as_in_the_list_of_processes() -> None:
+def test_whoever_grows_on_a_card_is_named_by_its_script() -> None:
     named = {str(f.who) for f in climb(RiskEngine(), 0.0) if f.level >= Level.WARNING}
 
     assert named == {"python3 train.py (pid 8932)"}
@@ -266,7 +266,7 @@ def test_where_all_is_well_there_is_no_reason_and_nothing_to_do() -> None:
     assert evidence(calm) == ()
 
 
-def test_what_is_told_of_a_growth_is_how_long_whose_and_how_likely() -> None:
+def test_a_growth_message_says_how_long_whose_and_how_likely() -> None:
     assert str(sentences(evidence(replace(LEAK, may_stop=True)))) == (
         "RAM use has grown for 20 s, 98 % of it by python3 train.py (pid 8932). "
         "RAM has not grown like this since wslgpud started: it may stop by itself. "
@@ -314,9 +314,7 @@ def test_each_cause_is_explained_with_its_figures_and_culprit(forecast: Forecast
         ({60: 0.049}, ""),
     ],
 )
-def test_the_probability_told_is_that_of_the_first_horizon_that_it_likely_comes_within_or_else_may(
-    probabilities: dict[int, float], text: str
-) -> None:
+def test_the_probability_is_that_of_the_first_likely_horizon(probabilities: dict[int, float], text: str) -> None:
     told = str(evidence(replace(LEAK, probabilities=probabilities))[-1])
 
     assert told.endswith(text)

@@ -57,7 +57,7 @@ IDLE = [card(0.5)] * 30
 
 
 @pytest.mark.slow
-def test_a_card_that_is_full_while_nothing_grows_is_a_warning_for_as_long_as_it_lasts() -> None:
+def test_a_full_card_is_a_warning_for_as_long_as_it_stays_full() -> None:
     for samples in ([card(15.8)] * 4000, [*slowly(15.8), *[card(15.8, [7])] * 4000]):
         found, forecast, _ = play(samples)
 
@@ -66,7 +66,7 @@ def test_a_card_that_is_full_while_nothing_grows_is_a_warning_for_as_long_as_it_
         assert sum(level < Level.WARNING for _, level in found[1:]) == 0, "it never paused"
 
 
-def test_a_leak_that_has_filled_the_card_is_an_emergency_no_more_once_it_stands_there() -> None:
+def test_a_leak_that_filled_the_card_and_stopped_is_no_emergency() -> None:
     _, _, changes = play([*slowly(15.9), *[card(15.9, [7])] * 600])
 
     assert [c.new for c in changes[-2:]] == [Level.EMERGENCY, Level.WARNING]
@@ -101,7 +101,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("samples", SERVERS.values(), ids=list(SERVERS))
-def test_a_server_that_took_its_share_at_once_and_breathes_there_is_not_full(samples: list[GpuSample]) -> None:
+def test_a_server_that_takes_its_share_at_once_is_not_full(samples: list[GpuSample]) -> None:
     found, forecast, _ = play([*IDLE, *samples])
 
     assert forecast.level == Level.OK
@@ -130,7 +130,7 @@ def test_a_server_on_which_an_allocation_fails_is_full_after_all() -> None:
     assert (forecast.level >= Level.WARNING, forecast.cause) == (True, "full")
 
 
-def test_a_server_whose_memory_comes_to_lie_in_ram_is_full_after_all_and_told_how_much() -> None:
+def test_a_server_that_spills_into_ram_counts_as_full() -> None:
     calm = [*[card(0.5, shared=0.5)] * 30, *[card(15.6, [7], shared=0.7)] * 200]
     _, forecast, _ = play(calm)
     assert forecast.level == Level.OK
@@ -142,7 +142,7 @@ def test_a_server_whose_memory_comes_to_lie_in_ram_is_full_after_all_and_told_ho
     assert forecast.spilled_bytes == pytest.approx(3.2 * GIB, abs=0.3 * GIB)
 
 
-def test_a_countdown_ends_at_once_when_the_card_is_full_and_the_rest_comes_to_lie_in_ram() -> None:
+def test_a_countdown_ends_at_once_when_a_full_card_spills() -> None:
     filling = [card(8 + 0.1 * i, [7], shared=0.5) for i in range(79)]
     found, forecast, _ = play([*filling, *[card(15.85, [7], shared=0.5 + 0.1 * i) for i in range(15)]])
 
@@ -151,7 +151,7 @@ def test_a_countdown_ends_at_once_when_the_card_is_full_and_the_rest_comes_to_li
     assert forecast.spilled_bytes == pytest.approx(1.4 * GIB, abs=0.1 * GIB)
 
 
-def test_what_lies_in_ram_is_a_fact_of_the_full_card_until_it_is_back() -> None:
+def test_a_spill_is_reported_with_the_full_card_until_it_is_back() -> None:
     engine = RiskEngine()
     play([card(12, [7], shared=1.5)] * 10, engine)
     found, forecast, _ = play([card(15.9, [7], shared=1.5 + min(1.0, 0.05 * i)) for i in range(120)], engine, start=10)
@@ -163,7 +163,7 @@ def test_what_lies_in_ram_is_a_fact_of_the_full_card_until_it_is_back() -> None:
     assert forecast.spilled_bytes is None
 
 
-def test_what_a_program_gives_back_between_two_steps_does_not_hide_a_spill() -> None:
+def test_memory_freed_between_two_steps_does_not_hide_a_spill() -> None:
     engine = RiskEngine()
     play([card(12, shared=1.0)], engine)
     breathing = [card(14.0 if t % 10 == 0 else 15.5, shared=1.0 if t < 5 else 4.0) for t in range(1, 60)]
@@ -181,11 +181,11 @@ def test_what_a_program_gives_back_between_two_steps_does_not_hide_a_spill() -> 
     ],
     ids=["pinned buffers while the card has room", "steady", "falling"],
 )
-def test_shared_memory_that_does_not_grow_while_the_card_is_full_is_no_spill(samples: list[GpuSample]) -> None:
+def test_flat_shared_memory_on_a_full_card_is_no_spill(samples: list[GpuSample]) -> None:
     assert play(samples)[1].level == Level.OK
 
 
-def test_a_card_that_ends_early_as_a_stress_run_saw_spills_earlier() -> None:
+def test_a_card_a_stress_run_found_smaller_spills_earlier() -> None:
     def run(uuid: str = UUID, **more: float) -> StressResult:
         values = {"foreign_bytes": GIB, "context_bytes": GIB // 2, "usable_bytes": 11 * GIB, **more}
         return StressResult(0.0, uuid, 0, "NVIDIA RTX", "findings", values=values)
@@ -203,7 +203,7 @@ def test_a_card_that_ends_early_as_a_stress_run_saw_spills_earlier() -> None:
     assert not spilled(run(spilled_bytes=GIB), run(spilled_bytes=0)), "the newest run counts"
 
 
-def test_use_that_breathes_about_the_edge_does_not_flap_and_ends_with_clearly_more_room() -> None:
+def test_usage_hovering_around_the_limit_does_not_flap() -> None:
     engine = RiskEngine()
     play(slowly(15.3), engine)
     found, _, _ = play([card(15.7 - 0.5 * (i % 20 > 9), [7]) for i in range(2000)], engine, start=2000)
@@ -213,7 +213,7 @@ def test_use_that_breathes_about_the_edge_does_not_flap_and_ends_with_clearly_mo
     assert [(t < 4100, level) for t, level in found] == [(True, Level.OK)]
 
 
-def test_the_end_of_a_program_that_filled_the_card_ends_the_warning_at_once() -> None:
+def test_the_warning_ends_with_the_program_that_filled_the_card() -> None:
     engine = RiskEngine()
     play([*slowly(15.8), *[card(15.8, [7])] * 60], engine)
     found, forecast, _ = play([card(0.5)], engine, start=2000)
@@ -235,7 +235,7 @@ def test_a_restart_neither_forgets_a_server_nor_what_lies_in_ram() -> None:
         assert forecast.level == level
 
 
-def test_full_ram_and_full_groups_are_judged_by_what_grows_and_stalls_alone() -> None:
+def test_full_ram_and_groups_are_judged_by_growth_and_stalls() -> None:
     engine, levels = RiskEngine(), set()
     for t in range(300):
         ram, group = RamState(16 * GIB, GIB // 5), CgroupState("/x", GIB, GIB - (1 << 20))

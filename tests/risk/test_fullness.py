@@ -44,7 +44,7 @@ def run(*, complete: bool = True, uuid: str = "GPU-1", **values: float) -> Stres
     return StressResult(0.0, uuid, 0, "card", "findings" if complete else "left", values=known)
 
 
-def test_the_end_of_a_card_is_what_a_stress_run_saw_in_use_as_it_spilled() -> None:
+def test_a_cards_ceiling_is_what_a_stress_run_used_on_spilling() -> None:
     assert card_ends([run(), run(uuid="GPU-2", usable_bytes=8)]) == {"GPU-1": 7.0, "GPU-2": 11.0}
     assert card_ends([run(), run(spilled_bytes=0)]) == {}
     assert card_ends([run(), run(complete=False, spilled_bytes=0)]) == {"GPU-1": 7.0}
@@ -58,9 +58,7 @@ def test_the_end_of_a_card_is_what_a_stress_run_saw_in_use_as_it_spilled() -> No
     ("mib", "end", "spills"),
     [(9000, None, True), (8999, None, False), (4744, 5000, True), (4743, 5000, False), (9000, 99_000, True)],
 )
-def test_memory_may_be_moved_from_a_card_of_nine_tenths_or_at_the_end_seen(
-    mib: int, end: int | None, *, spills: bool
-) -> None:
+def test_memory_may_spill_at_nine_tenths_or_the_ceiling_seen(mib: int, end: int | None, *, spills: bool) -> None:
     assert may_spill(card(mib), None if end is None else end * MIB) is spills
 
 
@@ -79,7 +77,7 @@ def test_shared_memory_counts_from_where_the_card_became_full() -> None:
     assert [spill.update(t, shared, full=full) for t, shared, full in steps] == [0, 30, 40, 20, 0, 20]
 
 
-def test_a_dip_of_a_minute_keeps_what_was_moved_and_a_longer_one_does_not() -> None:
+def test_spilled_memory_survives_only_a_dip_of_up_to_a_minute() -> None:
     def moved(dip: float, shared: float = 90.0) -> list[float]:
         spill = Spill()
         story = [(0.0, 50.0, False), (1.0, 80.0, True), (1.0 + dip, shared, False), (2.0 + dip, shared, True)]
@@ -92,7 +90,7 @@ def test_a_dip_of_a_minute_keeps_what_was_moved_and_a_longer_one_does_not() -> N
     assert moved(60.0, 40.0) == [0, 30, 0, 0]
 
 
-def test_a_card_is_full_with_less_than_three_per_cent_left_for_twenty_seconds() -> None:
+def test_a_card_is_full_after_20_seconds_below_3_percent_free() -> None:
     slow = {float(t): card(5000 + 4 * t) for t in range(0, 1160, 10)}
 
     def after(mib: float, until: float) -> float | None:
@@ -148,7 +146,7 @@ def test_its_program_has_appeared_within_five_minutes(pids: tuple[int, ...], app
     assert (full(story) is None) is share
 
 
-def test_a_servers_share_may_grow_a_little_at_first_and_hardly_later() -> None:
+def test_a_servers_share_may_grow_a_little_only_at_first() -> None:
     def grown(at: float, mib: float) -> float | None:
         start = {0.0: card(500), 1.0: card(9710), 1.0 + at: card(mib), 31.0 + at: card(mib)}
         return seconds(start)
@@ -156,7 +154,7 @@ def test_a_servers_share_may_grow_a_little_at_first_and_hardly_later() -> None:
     assert [grown(60.0, 9900), grown(61.0, 9900), grown(61.0, 9830), grown(61.0, 9831)] == [None, 30.0, None, 30.0]
 
 
-def test_a_share_ends_with_a_failed_allocation_or_half_of_it_given_back() -> None:
+def test_a_share_ends_on_failed_allocation_or_half_given_back() -> None:
     taken = {0.0: card(500), 1.0: card(9800)}
     later = {400.0: card(9800), 420.0: card(9800)}
 
@@ -177,7 +175,7 @@ def test_a_share_ends_with_a_failed_allocation_or_half_of_it_given_back() -> Non
     assert seconds(taken | {2.0: card(4899)} | slowly) is not None
 
 
-def test_a_capacity_that_changes_keeps_the_share_and_a_document_the_state() -> None:
+def test_a_share_survives_a_capacity_change_and_a_restart() -> None:
     first, second, third = (Fullness(RiskSettings()) for _ in range(3))
     full({0.0: card(500), 1.0: card(9800)}, first)
     first.rebase(0.5)
@@ -205,20 +203,20 @@ def spilled(
     return found
 
 
-def test_what_is_moved_counts_from_a_quarter_of_a_gib_on_for_as_long_as_a_full_card() -> None:
+def test_a_spill_counts_from_256_mib_after_twenty_seconds() -> None:
     assert spilled({0.0: 256, 19.0: 256, 20.0: 256}) == [(20.0, 256, False)]
     assert spilled({0.0: 255, 20.0: 255, 40.0: 255}) == []
     assert spilled({0.0: 256, 1.0: 256}, alarmed=True) == [(0.0, 256, False), (1.0, 256, False)]
     assert spilled({0.0: 256, 1.0: 256}, alarmed=True, used=9600) == [], "not at the ceiling"
 
 
-def test_it_is_over_once_less_than_half_of_that_is_left_for_a_minute() -> None:
+def test_a_spill_is_over_after_a_minute_below_half_its_threshold() -> None:
     began = {0.0: 256.0, 20.0: 256.0}
     assert [t for t, *_ in spilled(began | {21.0: 128.0, 100.0: 128.0})] == [20, 21, 100]
     assert [t for t, *_ in spilled(began | {21.0: 127.0, 80.0: 127.0, 81.0: 127.0, 90.0: 127.0})] == [20, 21, 80]
 
 
-def test_a_card_whose_memory_is_back_is_still_full_and_no_servers_share() -> None:
+def test_a_card_whose_spilled_memory_returned_is_still_full() -> None:
     fullness = Fullness(RiskSettings())
     taken = {0.0: card(500, shared=100), 1.0: card(9800, shared=100)}
     moved = full(taken | {2.0: card(9800, shared=400), 22.0: card(9800, shared=400)}, fullness)
@@ -234,7 +232,7 @@ def test_two_gib_for_a_minute_are_critical() -> None:
     assert [critical for *_, critical in spilled({0.0: 2047, 60.0: 2047})] == [False]
 
 
-def test_how_long_the_use_has_not_risen_is_counted_from_the_last_rise() -> None:
+def test_flat_time_is_counted_from_the_last_rise_in_use() -> None:
     slow = {float(t): card(5000 + 4 * t) for t in range(0, 1180, 10)}
     story = slow | {1200.0: card(9750), 1210.0: card(9750), 1230.0: card(9790)}
 

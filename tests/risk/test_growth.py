@@ -19,7 +19,7 @@ def blocks(*used: float) -> list[float]:
     return found
 
 
-def test_no_block_is_higher_than_memory_ever_was_when_a_jump_began_in_the_one_before() -> None:
+def test_a_jump_never_lifts_a_block_above_real_memory_use() -> None:
     assert blocks(*(0.1,) * 8, 0.1, 0.17, 0.17, 0.5, 0.5, 0.5, 0.5) == [0.1] * 4 + [0.17, 0.5, 0.5]
 
 
@@ -34,7 +34,7 @@ def excursions(*tops: tuple[float, float], memory_seconds: float = 1000.0, until
     return peaks
 
 
-def test_the_usual_time_between_peaks_is_the_median_of_the_last_five() -> None:
+def test_the_usual_peak_interval_is_the_median_of_the_last_five() -> None:
     times = (1000.0, 2000.0, 2010.0, 2020.0, 2040.0, 2080.0, 2120.0)
 
     assert excursions(*((t, 0.5) for t in times), memory_seconds=9000.0).period_seconds == 20
@@ -50,7 +50,7 @@ def test_each_peak_is_forgotten_in_its_own_time() -> None:
     assert [left(until) for until in (110.0, 110.1, 160.0, 160.1)] == [[0.5, 0.6, 0.7], [0.6, 0.7], [0.6, 0.7], [0.7]]
 
 
-def test_a_fall_by_the_swing_ends_an_excursion_and_a_rise_by_it_begins_one() -> None:
+def test_an_excursion_begins_and_ends_with_a_full_swing() -> None:
     def tops(*used: float) -> list[float]:
         peaks = Peaks(0.25, 1000.0)
         for t, share in enumerate(used):
@@ -63,7 +63,7 @@ def test_a_fall_by_the_swing_ends_an_excursion_and_a_rise_by_it_begins_one() -> 
     assert tops(0.75, 0.5, 0.25, 0.5, 0.25) == [0.75, 0.5]
 
 
-def test_whether_memory_was_this_full_before_is_known_from_peaks_before_a_moment() -> None:
+def test_whether_memory_was_this_full_is_known_from_past_peaks() -> None:
     peaks = excursions((10.0, 0.5), (20.0, 0.75))
 
     assert [peaks.reached(share, 30.0) for share in (0.75, 0.76)] == [True, False]
@@ -71,7 +71,5 @@ def test_whether_memory_was_this_full_before_is_known_from_peaks_before_a_moment
 
 
 @pytest.mark.parametrize(("height", "doubts"), [(0.4, 1.0), (0.5, 1.0), (0.5375, 0.5), (0.575, 0.0), (0.6, 0.0)])
-def test_a_peak_counts_less_the_higher_above_it_and_no_more_from_15_percent_of_the_rest(
-    height: float, doubts: float
-) -> None:
+def test_a_peak_counts_less_the_further_memory_rises_above_it(height: float, doubts: float) -> None:
     assert excursions((10.0, 0.5)).doubt(height, 100.0) == pytest.approx(doubts, abs=1e-6)

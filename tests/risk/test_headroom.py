@@ -62,7 +62,7 @@ def test_a_cards_headroom_ends_at_its_ceiling_or_at_what_is_free(
     assert sizes(gpu_room(gpu, wsl=wsl, learned_ceiling=learned)) == found
 
 
-def test_the_use_of_a_card_is_what_nvml_reports_or_all_that_is_not_free() -> None:
+def test_card_use_is_what_nvml_reports_or_all_that_is_not_free() -> None:
     assert [gpu_used(one) for one in (card(7, free=900), card(free=900), card(), card(total=None, free=900))] == [
         *[7, 100],
         *[None, None],
@@ -82,7 +82,7 @@ def test_the_use_of_a_card_is_what_nvml_reports_or_all_that_is_not_free() -> Non
         ({"swap_limit": 0}, 50, (10, 100, False)),
     ],
 )
-def test_a_groups_headroom_is_its_limit_less_what_cannot_be_reclaimed_and_the_swap_it_may_use(
+def test_group_headroom_is_its_limit_less_unreclaimable_memory(
     more: dict[str, int], swap_free: int | None, found: tuple[int, int, bool]
 ) -> None:
     room = cgroup_room(CgroupState("/a", 100, 90, **more), swap_free)
@@ -91,7 +91,7 @@ def test_a_groups_headroom_is_its_limit_less_what_cannot_be_reclaimed_and_the_sw
     assert (room.headroom, room.capacity, room.swap) == found
 
 
-def test_a_group_without_a_limit_is_no_resource_and_one_above_it_has_nothing_left() -> None:
+def test_a_group_without_a_limit_is_not_a_resource() -> None:
     assert cgroup_room(CgroupState("/a", 0, 90), None) is None
     assert sizes(cgroup_room(CgroupState("/a", 100, 101), None)) == (0, 100)
     assert sizes(cgroup_room(CgroupState("/a", 1, 0), None)) == (1, 1)
@@ -131,7 +131,7 @@ def test_every_resource_with_a_size_is_judged_and_no_other() -> None:
     assert [(r.resource, r.capacity) for r in rooms(seen_wsl, {}, 120)] == [("ram", 120)]
 
 
-def test_ram_that_a_host_took_back_counts_for_ten_minutes_after_the_last_piece() -> None:
+def test_ram_taken_back_by_the_host_counts_for_ten_minutes() -> None:
     taken = BalloonedMemory()
 
     def total(t: float, size: int) -> int:
@@ -182,7 +182,7 @@ ENDED = {0.0: (7,), 21.0: ()}
         ({1.0: 500, 59.0: 939, 60.0: 950, 60.5: 700}, {1.0: (7,), 60.5: ()}, 950),
     ],
 )
-def test_a_ceiling_is_learned_where_a_full_card_loses_a_program_and_much_of_its_use(
+def test_a_ceiling_is_learned_where_a_full_card_loses_a_program(
     story: dict[float, int], programs: dict[float, tuple[int, ...]], learned: int | None
 ) -> None:
     assert watched(story, programs)[0] == learned
@@ -199,7 +199,7 @@ def test_a_failure_tells_card_use_and_program() -> None:
     assert watched(FILLED | {21.5: 700}, ENDED) == (950, "gpu0 GPU-1 950 p7"), "told once"
 
 
-def test_only_an_allocation_that_fails_with_little_left_shows_where_a_card_ends() -> None:
+def test_only_a_failed_allocation_near_the_end_shows_the_ceiling() -> None:
     ceilings = Ceilings(RiskSettings())
     ceilings.failed("a", 900, 1000)
     ceilings.failed("b", 899, 1000)
@@ -220,7 +220,7 @@ def test_of_ten_samples_a_second_a_whole_minute_is_remembered() -> None:
     assert watched(rising, {0.0: (7,), 60.2: ()})[0] == 950, "it was emptier at first"
 
 
-def test_a_ceiling_survives_a_restart_unless_its_document_is_damaged() -> None:
+def test_a_ceiling_survives_a_restart_unless_its_file_is_damaged() -> None:
     first, second = Ceilings(RiskSettings()), Ceilings(RiskSettings())
     first.failed("a", 950, 1000)
     second.recall("a", first.document("a"))

@@ -75,7 +75,7 @@ def test_who_filled_a_card_last_night_is_named(tmp_path, monkeypatch):
     assert {row["who"] for row in rows if row["level"] == "critical"} == {"python (pid 77)"}
 
 
-def test_a_night_in_the_database_is_replayed_with_the_warning_it_would_have_given(night, monkeypatch):
+def test_a_night_in_the_database_is_replayed_with_its_warning(night, monkeypatch):
     file, start = night
     monkeypatch.setenv("WSLGPUD_STORE__PATH", str(file))
     result = CliRunner().invoke(app, ["--since", "3h"])

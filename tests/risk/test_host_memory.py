@@ -36,7 +36,7 @@ def test_what_a_host_does_to_its_machine_is_warned_of_in_time(name):
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_page_cache_that_is_dropped_and_a_build_that_fits_are_no_reason_to_warn(name):
+def test_dropped_page_cache_and_a_fitting_build_cause_no_warning(name):
     result, _ = played(name)
     assert max((change.new for change in result.changes), default=Level.OK) < Level.WARNING
 
@@ -68,7 +68,7 @@ def leaking(windows_every: float = 10.0, until: float = 300.0) -> list[Observati
     return seen
 
 
-def test_windows_is_warned_of_though_linux_has_plenty_and_says_when_and_who():
+def test_windows_is_warned_of_though_linux_has_plenty():
     result = replay("leak", leaking())
     warning = next(c for c in result.changes if c.new == Level.WARNING)
     assert warning.resource == "windows"
@@ -87,7 +87,7 @@ def test_between_two_answers_of_windows_the_countdown_goes_on():
     assert last == sorted(last, reverse=True)
 
 
-def test_an_alarm_about_a_windows_that_does_not_answer_any_more_ends():
+def test_an_alarm_about_a_silent_windows_ends():
     engine, changes = RiskEngine(), []
     for seen in leaking(until=290.0):
         changes += engine.observe(seen).changes
@@ -97,7 +97,7 @@ def test_an_alarm_about_a_windows_that_does_not_answer_any_more_ends():
     assert (changes[-1].resource, changes[-1].new) == ("windows", Level.OK)
 
 
-def test_memory_that_was_taken_back_counts_as_gone_until_it_is_old_news():
+def test_memory_taken_back_counts_as_gone_for_a_while():
     taken = BalloonedMemory()
 
     def total(t: float, gib: int) -> int:

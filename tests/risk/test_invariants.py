@@ -60,7 +60,7 @@ def test_a_card_that_was_always_full_is_a_warning_and_no_more(used, interval):
 
 @settings(UNHURRIED, max_examples=20)
 @given(st.integers(120, 400), st.floats(0.0, 0.5), st.floats(0.971, 1.0), st.integers(60, 200))
-def test_a_card_that_fills_slowly_and_stays_full_never_comes_to_less_than_a_warning(seconds, base, top, stays):
+def test_a_card_that_fills_slowly_and_stays_full_is_a_warning(seconds, base, top, stays):
     path = [base + (top - base) * i / seconds for i in range(seconds)] + [top] * stays
     ranks = [level for _, level in levels_of(path)]
     assert ranks[-1] >= Level.WARNING
@@ -208,7 +208,7 @@ observations = st.builds(
 @pytest.mark.slow
 @UNHURRIED
 @given(st.lists(st.tuples(observations, st.floats(0.0, 4000.0)), max_size=30))
-def test_any_input_survives_and_every_number_that_comes_out_is_sane(stream):
+def test_any_input_survives_and_every_result_is_sane(stream):
     engine, t, levels = RiskEngine(), 0.0, {}
     for observation, pause in stream:
         t += pause

@@ -26,13 +26,13 @@ def is_jump(shift: Shift, by: float, *, began_before: bool = False) -> bool:
     return shift == Shift(pytest.approx(by), fresh=True, began_before=began_before)
 
 
-def test_a_rise_of_the_least_size_out_of_nothing_is_a_jump_and_a_smaller_one_is_not() -> None:
+def test_a_rise_of_the_minimum_size_out_of_nothing_is_a_jump() -> None:
     assert is_jump(last(*FLAT_START, 0.151), 0.051)
     assert last(*FLAT_START, 0.149) == NONE
     assert last(0.9) == NONE  # nobody knows what was before the first sample
 
 
-def test_a_rise_of_three_times_the_ones_before_is_a_jump_and_of_less_is_growth() -> None:
+def test_a_rise_of_three_times_the_ones_before_is_a_jump() -> None:
     assert is_jump(last(*FLAT_START, 0.12, 0.14, 0.201), 0.061)
     assert last(*FLAT_START, 0.12, 0.14, 0.199) == NONE
 
@@ -49,14 +49,14 @@ def test_the_sample_after_a_jump_belongs_to_it() -> None:
     assert shift == Shift(pytest.approx(0.01))
 
 
-def test_a_third_block_that_rises_by_three_tenths_of_it_shows_that_a_jump_was_a_ramp() -> None:
+def test_a_third_block_rising_on_shows_a_jump_was_a_ramp() -> None:
     assert last(*FLAT_START, 0.30, 0.33, 0.40) == Shift(pytest.approx(-0.23))
     assert last(*FLAT_START, 0.30, 0.33, 0.398) == NONE
     assert last(*FLAT_START, 0.30, 0.33, 0.33, 0.40) == NONE  # later, it is no part of the jump
     assert last(*FLAT_START, 0.10, 0.10, 0.10) == NONE
 
 
-def test_within_64_blocks_a_jump_back_to_its_old_height_is_the_tooth_of_a_sawtooth() -> None:
+def test_a_jump_back_within_64_blocks_is_a_tooth_of_a_sawtooth() -> None:
     def again(blocks: int, top: float = 0.30) -> Shift:
         return last(*FLAT_START, 0.30, *(0.1,) * blocks, top)
 
@@ -67,7 +67,7 @@ def test_within_64_blocks_a_jump_back_to_its_old_height_is_the_tooth_of_a_sawtoo
     assert again(10, 0.49) == NONE
 
 
-def test_a_plateau_that_gives_back_half_of_its_jump_takes_the_past_down_with_it() -> None:
+def test_a_plateau_losing_half_its_jump_lowers_the_past_with_it() -> None:
     plateau = (*FLAT_START, 0.30, *(0.30,) * REMEMBERED)
 
     assert last(*plateau, 0.21) == NONE
@@ -77,7 +77,7 @@ def test_a_plateau_that_gives_back_half_of_its_jump_takes_the_past_down_with_it(
     assert last(*plateau[:-2], 0.19) == NONE  # a top that falls so soon comes again
 
 
-def test_a_jump_stands_until_memory_rises_by_2_percent_above_it_or_falls_by_10_below() -> None:
+def test_a_jump_stands_until_memory_rises_2_or_falls_10_percent() -> None:
     def standing(share: float) -> bool:
         return after(*FLAT_START, 0.30)[0].standing(share)
 
@@ -103,7 +103,7 @@ def test_what_was_used_from_the_start_is_no_jump_that_stands() -> None:
     assert not after(0.95)[0].standing(0.95)
 
 
-def test_of_a_jump_within_a_block_only_what_comes_on_top_is_added() -> None:
+def test_only_what_comes_on_top_of_a_jump_in_a_block_is_added() -> None:
     jumps, _ = after(*FLAT_START)
     shifts = [jumps.update(share, new_block=False) for share in (0.30, 0.31, 0.35)]
 
@@ -111,7 +111,7 @@ def test_of_a_jump_within_a_block_only_what_comes_on_top_is_added() -> None:
     assert shifts[1:] == [Shift(pytest.approx(0.01)), Shift(pytest.approx(0.04))]
 
 
-def test_a_jump_back_to_its_old_height_after_a_long_time_has_teeth_of_its_own() -> None:
+def test_a_jump_back_after_a_long_time_has_teeth_of_its_own() -> None:
     again = (*FLAT_START, 0.30, *(0.1,) * (REMEMBERED - 1), 0.30)
 
     assert is_jump(last(*again), 0.2)

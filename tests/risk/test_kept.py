@@ -30,7 +30,7 @@ def life(folder):
         return found[0]
 
 
-def test_a_ceiling_that_was_learned_before_holds_after_every_restart(tmp_path):
+def test_a_learned_ceiling_holds_after_every_restart(tmp_path):
     before = life(tmp_path)
     with Store(tmp_path / "wslgpud.db") as store:
         store.learn(UUID, CEILING)
@@ -72,7 +72,7 @@ class Clock:
         return self.now
 
 
-def test_what_was_learned_is_handed_out_at_once_if_a_ceiling_moved_and_else_rarely():
+def test_a_moved_ceiling_is_handed_out_at_once_the_rest_rarely():
     clock = Clock()
     monitor = SamplingPipeline(Config(), RecordedHost(FULL_CARD, clock))
     try:

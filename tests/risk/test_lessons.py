@@ -34,7 +34,7 @@ def training(until=15.8, pid=7, uuid=A):
     return [(t, [card(0, uuid, 4 + (until - 4) * t / 120, [(pid, "python")])]) for t in range(121)]
 
 
-def test_a_program_that_ends_with_the_card_full_has_probably_run_out_of_it():
+def test_a_program_ending_on_a_full_card_probably_ran_out_of_it():
     failures, _, forecasts = run(RiskEngine(), [*training(), (121, [card(0, A, 0.5)])])
 
     (failure,) = failures
@@ -43,7 +43,7 @@ def test_a_program_that_ends_with_the_card_full_has_probably_run_out_of_it():
     assert forecasts["gpu0"].capacity_bytes == int(15.8 * GIB)
 
 
-def test_a_ceiling_that_was_only_probable_falls_as_soon_as_more_is_used():
+def test_a_probable_ceiling_is_dropped_once_more_is_used():
     engine = RiskEngine()
     run(engine, [*training(), (121, [card(0, A, 0.5)])])
     _, _, forecasts = run(engine, [(130, [card(0, A, 15.9)])])
@@ -69,7 +69,7 @@ def test_what_may_well_have_ended_by_itself_teaches_nothing(story):
     assert forecasts["gpu0"].capacity_learned == ""
 
 
-def test_where_no_programs_are_shown_a_fall_tells_once_and_a_saw_no_more():
+def test_without_programs_repeated_falls_are_reported_only_once():
     def tooth(start):
         up = [(start + t, [card(0, A, 4 + 11.8 * t / 120)]) for t in range(121)]
         return [*up, *((start + 121 + t, [card(0, A, 0.5)]) for t in range(30))]
@@ -79,7 +79,7 @@ def test_where_no_programs_are_shown_a_fall_tells_once_and_a_saw_no_more():
     assert len(failures) == 1
 
 
-def test_where_a_card_was_once_as_full_and_emptied_slowly_a_fall_teaches_nothing():
+def test_a_fall_teaches_nothing_if_the_card_was_as_full_before():
     up = [(t, [card(0, A, 4 + 11.8 * t / 120)]) for t in range(121)]
     slowly_down = [(121 + t, [card(0, A, 15.8 - 15 * t / 240)]) for t in range(241)]
     again = [(400 + t, cards) for t, cards in up]
@@ -90,7 +90,7 @@ def test_where_a_card_was_once_as_full_and_emptied_slowly_a_fall_teaches_nothing
     assert forecasts["gpu0"].capacity_learned == ""
 
 
-def test_windows_refusal_concerns_the_card_that_grows_not_every_card():
+def test_a_windows_refusal_concerns_only_the_growing_card():
     calm = [card(1, B, 13)]
     story = [(t, [card(0, A, 6 + 0.15 * t), *calm]) for t in range(60)]
     _, changes, forecasts = run(
@@ -112,7 +112,7 @@ def test_of_cards_at_rest_it_concerns_the_fullest():
     assert (forecasts["gpu0"].level, forecasts["gpu1"].level) == (Level.OK, Level.CRITICAL)
 
 
-def test_cards_that_swap_their_numbers_keep_what_was_learned_of_them_and_the_alarm_moves_along():
+def test_cards_swapping_numbers_keep_their_lessons_and_alerts():
     leak = [(t, [card(0, A, 4 + 0.1 * t), card(1, B, 2)]) for t in range(115)]
     _, before, _ = run(engine := RiskEngine(), leak)
     _, after, forecasts = run(engine, [(115 + t, [card(0, B, 2), card(1, A, 15.5 + 0.01 * t)]) for t in range(3)])
@@ -124,7 +124,7 @@ def test_cards_that_swap_their_numbers_keep_what_was_learned_of_them_and_the_ala
     assert forecasts["gpu1"].eta_seconds is not None
 
 
-def test_an_alarm_of_a_card_that_takes_the_place_of_a_lost_one_is_closed_under_its_old_number():
+def test_a_renumbered_cards_alert_closes_under_its_old_number():
     leak = [(t, [card(0, B, 2), card(1, A, 4 + 0.1 * t)]) for t in range(115)]
     run(engine := RiskEngine(), leak)
     _, after, _ = run(engine, [(115, [card(0, A, 15.6)])])
@@ -132,7 +132,7 @@ def test_an_alarm_of_a_card_that_takes_the_place_of_a_lost_one_is_closed_under_i
     assert {(c.resource, c.new >= Level.CRITICAL) for c in after} == {("gpu0", True), ("gpu1", False)}
 
 
-def test_the_alarm_of_a_container_that_ended_ends_and_does_not_greet_the_next_of_its_name():
+def test_an_ended_containers_alert_is_not_passed_to_a_namesake():
     def group(used):
         return (CgroupState("/docker/x", 4 * GIB, int(used * GIB)),)
 
@@ -149,7 +149,7 @@ def test_the_alarm_of_a_container_that_ended_ends_and_does_not_greet_the_next_of
     assert again == []
 
 
-def test_a_card_that_vanishes_and_returns_is_the_card_that_it_was():
+def test_a_card_that_vanishes_and_returns_keeps_its_lessons():
     run(engine := RiskEngine(), [*training(), (121, [card(0, A, 0.5)])])
     _, _, gone = run(engine, [(130, [])])
     _, _, back = run(engine, [(160, [card(0, A, 0.5)])])
@@ -181,7 +181,7 @@ def night_saw(engine, start, cycles):
     return worst
 
 
-def test_a_peak_that_did_no_harm_is_remembered_by_the_next_run_but_not_for_ever():
+def test_a_harmless_peak_outlives_a_restart_but_not_forever():
     first = RiskEngine()
     assert night_saw(first, 0.0, 3) >= Level.WARNING
     kept = first.lessons()["ram"]
@@ -215,7 +215,7 @@ def leaking(engine, until, *, then=()):
     return changes, late
 
 
-def test_while_no_sample_comes_an_alarm_stays_and_nothing_is_foretold_but_the_last_figures_with_their_age():
+def test_without_samples_an_alert_stays_and_nothing_is_forecast():
     changes, late = leaking(RiskEngine(), 150, then=range(0, 200, 10))
 
     assert changes[-1].new >= Level.WARNING
@@ -227,7 +227,7 @@ def test_while_no_sample_comes_an_alarm_stays_and_nothing_is_foretold_but_the_la
     assert str(headline(last)) == "RAM: no reading for 3 min; 5.1 of 24 GiB were left"
 
 
-def test_a_forecast_of_a_trace_that_skips_ram_for_a_while_goes_on_with_its_time():
+def test_a_forecast_keeps_counting_down_while_a_trace_skips_ram():
     changes, seen = [], RiskEngine()
     for t in range(150):
         ram = RamState(24 * GIB, int((20 - 0.1 * t) * GIB))
@@ -238,7 +238,7 @@ def test_a_forecast_of_a_trace_that_skips_ram_for_a_while_goes_on_with_its_time(
     assert later.eta_seconds == pytest.approx(changes[-1] - 10.0)
 
 
-def test_a_read_that_does_not_return_where_little_is_left_warns_before_the_sample_comes():
+def test_a_hanging_read_near_exhaustion_warns_before_the_sample():
     engine = RiskEngine()
     changes, late = leaking(engine, 135, then=range(12))
     raised = [change for seen in late for change in seen.changes]
@@ -249,14 +249,14 @@ def test_a_read_that_does_not_return_where_little_is_left_warns_before_the_sampl
     assert "machine stalled" in headline_of(raised[0])
 
 
-def test_a_late_read_at_half_empty_memory_is_no_exhaustion_and_never_passed_over_in_silence():
+def test_a_late_read_with_ample_memory_is_shown_but_no_alert():
     _, late = leaking(RiskEngine(), 30, then=range(120))
 
     assert not [change for seen in late for change in seen.changes]
     assert [shown_level(seen.forecasts[0]).label for seen in late] == ["info"] * 2 + ["warning"] * 118
 
 
-def test_a_driver_that_hangs_has_its_card_held_and_one_that_is_gone_has_not():
+def test_a_hung_driver_keeps_its_card_and_a_gone_one_does_not():
     run(engine := RiskEngine(), training(until=10))
     _, _, hangs = run(engine, [(121, [], {"late": ("gpu",)})])
     _, _, gone = run(engine, [(122, [])])
@@ -265,7 +265,7 @@ def test_a_driver_that_hangs_has_its_card_held_and_one_that_is_gone_has_not():
     assert gone == {}
 
 
-def test_of_more_than_256_resources_those_unseen_for_ten_minutes_are_forgotten_or_else_the_one_unseen_for_longest():
+def test_beyond_256_resources_the_longest_unseen_are_forgotten():
     engine = RiskEngine()
 
     def known_after(t: float, *names: str) -> set[str]:

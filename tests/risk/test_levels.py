@@ -21,7 +21,7 @@ OK, INFO, WARNING, CRITICAL, EMERGENCY = Level
         *[(60.0, 0.215), (900.0, 0.215), (901.0, 0.1), (3600.0, 0.1), (3601.0, 0.0)],
     ],
 )
-def test_the_headroom_that_a_growth_needs_falls_with_its_time_left(eta: float, share: float) -> None:
+def test_the_headroom_growth_needs_falls_with_its_time_left(eta: float, share: float) -> None:
     assert headroom_for_warning(eta, S) == pytest.approx(share)
 
 
@@ -72,7 +72,7 @@ def test_each_level_begins_at_its_thresholds(danger: Danger, share: float, level
     assert level_for(danger, share, 0.0, S) == level
 
 
-def test_a_growth_over_seconds_becomes_critical_the_closer_to_the_limit_the_faster_it_is() -> None:
+def test_faster_growth_turns_critical_closer_to_the_limit() -> None:
     slow = replace(S, act_probability=2.0)  # else what ends within 8 s is critical in any case
     for eta, share in ((1.0, 0.06), (2.0, 0.06), (6.0, 0.0725), (10.0, 0.085), (40.0, 0.085)):
         assert level_for(growth(eta), share - 0.0001, 0.0, slow) == CRITICAL
@@ -87,7 +87,7 @@ def test_what_will_be_lost_before_the_next_sample_counts_as_lost() -> None:
     assert level_for(steps(60.0, 0.2, 0.2), 0.216, 2.0, S) == INFO, "between two steps nothing is lost"
 
 
-def test_without_swap_a_growth_within_seconds_is_warned_of_earlier() -> None:
+def test_without_swap_growth_within_seconds_is_warned_of_earlier() -> None:
     assert level_for(growth(16.0, 0.5), 0.261, 0.0, S) == INFO
     for eta, share, level in ((16.0, 0.284, WARNING), (16.0, 0.286, INFO), (16.1, 0.27, INFO), (16.1, 0.25, WARNING)):
         assert level_for(growth(eta, 0.5), share, 0.0, S, margin=0.025) == level
@@ -108,11 +108,11 @@ def raised(level: Level, still_needed: float, share: float = 0.2, interval: floa
     return machine
 
 
-def test_an_info_outlasts_its_reason_by_half_of_what_was_seen_within_bounds() -> None:
+def test_an_info_outlasts_its_reason_by_half_of_what_was_seen() -> None:
     assert [held(raised(INFO, needed), 0.2) for needed in (0.0, 20.0, 40.0, 180.0, 600.0)] == [10, 10, 20, 90, 90]
 
 
-def test_an_alarm_ends_where_it_stands_after_as_long_as_it_may_still_go_on_within_bounds() -> None:
+def test_an_alarm_ends_after_as_long_as_it_may_still_go_on() -> None:
     assert [held(raised(WARNING, needed), 0.2) for needed in (0.0, 200.0, 2000.0)] == [90, 200, 900]
     assert held(raised(WARNING, 0.0, interval=20.0), 0.2) == 200
 
@@ -121,14 +121,14 @@ def test_an_alarm_ends_where_it_stands_after_as_long_as_it_may_still_go_on_withi
     assert held(settled, 0.2) == 90
 
 
-def test_between_the_teeth_of_a_sawtooth_an_alarm_goes_on_unless_memory_is_free() -> None:
+def test_an_alarm_goes_on_between_sawteeth_unless_memory_is_free() -> None:
     assert held(raised(WARNING, 800.0), 0.3, period=100.0) == 1 + 150
     assert held(raised(WARNING, 800.0), 0.3, period=20.0) == 1 + 60
     assert held(raised(WARNING, 800.0), 0.6, period=100.0) == 1 + 60
     assert held(raised(WARNING, 900.0), 0.3, period=5000.0) == 900
 
 
-def test_a_stopped_growth_steps_down_by_way_of_a_warning_and_a_recovered_one_does_not() -> None:
+def test_a_stopped_growth_steps_down_through_a_warning() -> None:
     stopped, recovered = raised(CRITICAL, 0.0), raised(CRITICAL, 800.0)
     held(stopped, 0.2)
     held(recovered, 0.6)
@@ -137,7 +137,7 @@ def test_a_stopped_growth_steps_down_by_way_of_a_warning_and_a_recovered_one_doe
     assert (stopped.raised_share, stopped.wanted_t) == (0.2, 90.0)
 
 
-def test_time_without_samples_does_not_count_towards_the_end_of_an_alarm() -> None:
+def test_gaps_in_sampling_do_not_count_towards_an_alarms_end() -> None:
     stopped, recovering = raised(WARNING, 200.0), raised(WARNING, 800.0)
     recovering.step(1.0, OK, 0.6, 0.0, 0.0)
     for machine in (stopped, recovering):
@@ -147,7 +147,7 @@ def test_time_without_samples_does_not_count_towards_the_end_of_an_alarm() -> No
     assert held(recovering, 0.6, start=1001) == 1061
 
 
-def test_a_kill_ends_an_alarm_once_there_is_more_room_than_where_it_began() -> None:
+def test_a_kill_ends_an_alarm_once_room_exceeds_where_it_began() -> None:
     assert Hysteresis(S).room_back == S.kill_headroom
     assert [raised(WARNING, 0.0, share).room_back for share in (0.1, 0.25, 0.58)] == pytest.approx([0.3, 0.33, 0.6])
     assert raised(INFO, 0.0, 0.5).room_back == S.kill_headroom

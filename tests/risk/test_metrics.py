@@ -17,7 +17,7 @@ def test_a_calm_resource_has_headroom_and_a_level_and_no_end():
     }
 
 
-def test_a_forecast_that_is_held_shows_its_age_and_a_learned_ceiling_how_sure_it_is():
+def test_a_held_forecast_shows_its_age_and_a_ceiling_its_share():
     found = said(Forecast("gpu0", Level.OK, 30, 100, age_seconds=12.34, capacity_learned="probable"))
     assert found["risk_forecast_age_seconds{gpu0}"] == 12.3
     assert found["learned_ceiling_bytes{gpu0,probable}"] == 100

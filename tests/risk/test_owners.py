@@ -31,7 +31,7 @@ RAM = Room("ram", "ram", 40, 100)
 VRAM = Room("gpu0", "GPU-0", 40, 100, gpu=CARD)
 
 
-def test_ram_is_that_of_each_program_and_of_all_programs_of_a_user_together() -> None:
+def test_ram_is_counted_per_program_and_per_user() -> None:
     listed = [process(ANNA, 1, "python3 a.py"), process(ANNA, 2, "python3 a.py"), process(ANNA, 4), process(None, 8)]
 
     assert held(RAM, *listed) == {Owner(ANNA, "python3 a.py"): 3, Owner(ANNA, "name"): 4, Owner(ANNA, ""): 7}
@@ -44,7 +44,7 @@ def test_a_groups_memory_is_that_of_processes_in_it(group: str, *, known: bool) 
     assert bool(held(room, process(ANNA))) is known
 
 
-def test_vram_is_told_by_the_driver_and_that_of_unlisted_programs_belongs_to_nobody() -> None:
+def test_vram_of_unlisted_programs_belongs_to_nobody() -> None:
     programs = (GpuProcess(7, "python3", 30), GpuProcess(8, "python3", 20), GpuProcess(0, "elsewhere", 5))
     card = GpuSample(0, "GPU-0", "card", 100, 60, processes=programs)
 
@@ -67,7 +67,7 @@ def test_vram_is_told_by_the_driver_and_that_of_unlisted_programs_belongs_to_nob
     ],
 )
 @pytest.mark.parametrize("room", [VRAM, Room("windows", "windows", 40, 100)], ids=["card", "windows"])
-def test_under_wsl_a_card_and_windows_ram_are_those_of_the_only_person(
+def test_under_wsl_card_and_windows_ram_belong_to_the_only_user(
     room: Room, others: list[ProcessSample], whose: int | None
 ) -> None:
     found = held(room, process(ANNA, roles=["gpu"]), *others, wsl=True)
@@ -75,7 +75,7 @@ def test_under_wsl_a_card_and_windows_ram_are_those_of_the_only_person(
     assert found == (None if whose is None else {Owner(whose, ""): 60})
 
 
-def test_where_no_process_names_its_user_nobody_is_told_apart_until_one_does() -> None:
+def test_users_are_not_told_apart_until_a_process_names_one() -> None:
     holders = Holders(known=False)
     holders.push(Observation(0.0, processes=(process(None),)))
     assert (holders.known, holders.of(RAM)) == (False, None)
@@ -108,7 +108,7 @@ def test_what_is_no_document_of_ours_is_left_out(document: object) -> None:
     assert all(isinstance(uid, int) for uid, _, _ in by_owner(document))
 
 
-def test_who_grows_is_the_program_that_made_three_quarters_or_else_its_user() -> None:
+def test_growth_is_blamed_on_the_main_program_or_else_its_user() -> None:
     def grower(*parts: tuple[int, str, float]) -> Owner | None:
         peaks = OwnedPeaks(0.04, 1e9)
         shares = {Owner(uid, program): share for uid, program, share in parts}

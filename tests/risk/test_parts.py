@@ -40,7 +40,7 @@ def test_the_further_it_has_come_the_likelier_it_goes_on():
     assert chances == sorted(chances)
 
 
-def test_a_jump_is_no_growth_even_if_a_sample_falls_into_its_middle():
+def test_a_jump_is_not_growth_even_with_a_sample_in_its_middle():
     for middle in ([], [(50.0, 0.35)], [(50.0, 0.13)], [(50.0, 0.85)]):
         path = [(float(i), 0.1) for i in range(50)] + middle + [(51.0 + i, 0.9) for i in range(40)]
         found = Envelope(S.noise, S.jump)
@@ -49,7 +49,7 @@ def test_a_jump_is_no_growth_even_if_a_sample_falls_into_its_middle():
             assert not [g for g in found.growths(1 - used) if g.probability >= S.warn_probability]
 
 
-def test_once_half_of_what_had_stood_is_given_back_the_past_comes_down_with_it() -> None:
+def test_the_past_comes_down_once_half_of_a_plateau_is_returned() -> None:
     jumps = Jumps(S.jump)
     lifted = sum(jumps.update(used, new_block=True).by for used in [0.2] * 10 + [0.5] * 80)
     shifts = [jumps.update(used, new_block=True).by for used in (0.48, 0.4, 0.3, 0.2, 0.1, 0.15)]
@@ -58,7 +58,7 @@ def test_once_half_of_what_had_stood_is_given_back_the_past_comes_down_with_it()
     assert shifts == pytest.approx([0, 0, -0.2, -0.1, 0, 0])
 
 
-def test_a_sample_in_the_middle_of_a_jump_does_not_lift_what_was_before_above_it():
+def test_a_sample_in_the_middle_of_a_jump_does_not_lift_the_past():
     """Found on a made-up server: the weights in a ramp, a pause, then its pool within half a second."""
     found = Envelope(S.noise, S.jump)
     ramp = [(i * 0.25, 0.1 + 0.38 * min(1.0, i / 20)) for i in range(40)]
@@ -68,7 +68,7 @@ def test_a_sample_in_the_middle_of_a_jump_does_not_lift_what_was_before_above_it
             assert not [g for g in found.growths(1 - used) if g.probability >= S.warn_probability]
 
 
-def test_a_floor_that_rises_under_a_saw_that_leaps_up_in_one_sample_is_seen():
+def test_a_rising_floor_under_a_sawtooth_is_seen():
     found = Envelope(S.noise, S.jump)
     for tooth in range(20):
         for part, above in enumerate((0.12, 0.08, 0.04)):
@@ -129,7 +129,7 @@ def waits(gaps, sizes, start=0.05):
     return ledger.danger(t, 1.0 - used, lambda *_: 1.0)
 
 
-def test_a_table_that_doubles_whenever_it_is_full_is_a_staircase_whose_steps_come_ever_later():
+def test_a_table_that_doubles_when_full_is_a_staircase():
     found = waits([10, 10, 20, 40], [0.03, 0.06, 0.12, 0.24])
     assert found.next_step == pytest.approx(0.48, abs=0.02)
     assert found.eta_seconds == pytest.approx(80 - 20, abs=5)
@@ -158,7 +158,7 @@ def pile(sizes, gaps, start=0.1, still=2):
     return ledger.danger(t, 1.0 - used, lambda *_: 1.0), ledger.stack(t, 1.0 - used, lambda *_: 1.0)
 
 
-def test_models_that_pile_up_at_any_time_are_a_stack_once_another_would_not_fit():
+def test_piled_up_models_are_a_stack_once_another_will_not_fit():
     regular, stack = pile([0.2, 0.16, 0.21, 0.18], [8, 2, 9, 3])
     assert regular is None
     assert stack.next_step == pytest.approx(0.2)
@@ -186,7 +186,7 @@ def test_the_top_of_a_growth_itself_is_no_reason_to_doubt_it():
     assert peaks.doubt(0.8, 2.5) == 1
 
 
-def test_what_came_here_before_and_went_back_is_doubted_less_the_higher_it_gets():
+def test_growth_near_an_earlier_peak_is_doubted_less_as_it_rises():
     peaks = Peaks(S.swing, 3600.0)
     for i in range(200):
         peaks.push(float(i), 0.2 + 0.5 * (i % 20) / 19)
@@ -225,19 +225,19 @@ def test_the_worse_the_danger_the_higher_the_level():
     assert level_for(growth(7200), 0.05, 0.0, S) == Level.OK
 
 
-def test_something_that_loads_in_seconds_is_critical_only_close_to_the_limit():
+def test_a_load_of_a_few_seconds_is_critical_only_near_the_limit():
     assert level_for(growth(1.5, 0.55), 0.075, 0.0, S) == Level.WARNING
     assert level_for(growth(30), 0.075, 0.0, S) == Level.CRITICAL
 
 
-def test_what_most_likely_ends_within_seconds_is_critical_however_much_is_left_of_what_it_warns_at():
+def test_memory_likely_to_run_out_within_seconds_is_critical():
     assert level_for(growth(8, 0.6), 0.27, 0.0, S) == Level.CRITICAL
     assert level_for(growth(9, 0.6), 0.2, 0.0, S) == Level.WARNING
     assert level_for(growth(8, 0.59), 0.2, 0.0, S) == Level.WARNING
     assert level_for(growth(8)._replace(pace=0.4), 0.2, 0.0, S) == Level.WARNING
 
 
-def test_a_step_that_is_due_within_seconds_and_does_not_fit_is_critical():
+def test_an_imminent_step_that_does_not_fit_is_critical():
     due = Danger("steps", 0.7, 6.0, 5.0, early_seconds=6.0, next_step=0.2, last_step=0.18)
     assert level_for(due, 0.15, 0.0, S) == Level.CRITICAL
     assert level_for(due._replace(eta_seconds=20.0), 0.15, 0.0, S) == Level.WARNING
@@ -248,7 +248,7 @@ def step(machine, t, want, share):
     return machine.step(t, want, share, 0.0, 0.0)
 
 
-def test_an_alarm_outlives_a_short_dip_and_ends_when_memory_has_really_come_back():
+def test_an_alert_outlives_a_dip_and_ends_when_memory_is_back():
     machine = Hysteresis(S)
     assert step(machine, 0, Level.WARNING, 0.2) == Level.WARNING
     assert step(machine, 5, Level.OK, 0.6) == Level.WARNING
@@ -257,7 +257,7 @@ def test_an_alarm_outlives_a_short_dip_and_ends_when_memory_has_really_come_back
     assert step(machine, 30 + S.recovery_seconds, Level.OK, 0.6) == Level.OK
 
 
-def test_an_alarm_ends_early_only_when_headroom_is_so_much_above_where_it_was_raised_and_for_so_long():
+def test_an_alert_ends_early_only_when_headroom_stays_well_above():
     for began, raised in ((0.2, 0.2), (0.25, 0.1)):  # what counts is where its level was raised last
         short, enough = Hysteresis(S), Hysteresis(S)
         for machine in (short, enough):
@@ -269,14 +269,14 @@ def test_an_alarm_ends_early_only_when_headroom_is_so_much_above_where_it_was_ra
         assert held.index(Level.OK) == S.recovery_seconds
 
 
-def test_above_a_share_of_headroom_an_alarm_ends_wherever_it_was_raised():
+def test_with_ample_headroom_an_alert_ends_wherever_it_began():
     machine = Hysteresis(S)
     machine.step(0, Level.WARNING, 0.58, S.warn_eta_seconds, 0.0)
     held = [machine.step(1.0 + t, Level.OK, S.recovered_headroom, 0.0, 0.0) for t in range(100)]
     assert held.index(Level.OK) == S.recovery_seconds
 
 
-def test_an_alarm_ends_where_it_stands_when_nothing_grows_any_more():
+def test_an_alert_ends_where_it_stands_once_nothing_grows():
     machine = Hysteresis(S)
     step(machine, 0, Level.CRITICAL, 0.08)
     assert step(machine, S.still_seconds - 1, Level.OK, 0.08) == Level.CRITICAL
@@ -284,14 +284,14 @@ def test_an_alarm_ends_where_it_stands_when_nothing_grows_any_more():
     assert step(machine, 2 * S.still_seconds + 1, Level.OK, 0.08) == Level.OK
 
 
-def test_where_samples_are_rare_more_than_two_or_three_of_them_end_an_alarm():
+def test_with_rare_samples_an_alert_needs_several_of_them_to_end():
     machine = Hysteresis(S, interval=30.0)
     assert step(machine, 0, Level.WARNING, 0.2) == Level.WARNING
     held = [step(machine, 30 * i, Level.OK, 0.6) for i in range(1, 13)]
     assert held.count(Level.WARNING) == 9
 
 
-def test_ram_counts_swap_a_card_what_the_driver_keeps_and_a_group_its_cache():
+def test_headroom_counts_swap_driver_reserve_and_group_cache():
     ram = ram_room(Observation(t=0, ram=RamState(100, 40), swap=SwapState(50, 20)))
     assert (ram.headroom, ram.capacity) == (60, 150)
     card = gpu_room(GpuSample(0, "u", "c", 1000, 700, reserved_bytes=50), wsl=False)
@@ -306,7 +306,7 @@ def test_a_card_that_tells_neither_use_nor_room_is_no_resource():
     assert gpu_room(GpuSample(0, "u", "c", 1000, free_bytes=400), wsl=False).headroom == 400
 
 
-def test_pressure_is_the_share_of_time_lost_and_estimated_where_psi_is_missing():
+def test_pressure_is_time_lost_or_an_estimate_if_psi_is_missing():
     measured, estimated = PressureMeter(), PressureMeter()
     for i in range(20):
         a = measured.push(Observation(t=float(i), psi={"memory": PsiState(full_total_us=300_000 * i)}))
@@ -315,7 +315,7 @@ def test_pressure_is_the_share_of_time_lost_and_estimated_where_psi_is_missing()
     assert 0.2 < b.full < 0.5
 
 
-def test_evicting_the_working_set_is_pressure_and_evicting_what_is_idle_is_not():
+def test_only_evicting_the_working_set_counts_as_pressure():
     def full(refaults):
         meter = PressureMeter()
         for i in range(20):
@@ -333,7 +333,7 @@ def test_sizes_and_times_read_like_people_write_them():
     assert [ENGLISH.duration(s) for s in (0.2, 45, 240, 7300)] == ["1 s", "45 s", "4 min", "2 h"]
 
 
-def test_a_headline_says_what_when_who_and_how_much_is_left_within_90_characters():
+def test_a_headline_says_what_when_who_and_how_much_is_left():
     forecast = Forecast(
         "ram",
         Level.WARNING,

@@ -21,13 +21,13 @@ def filled_and_left(seconds, top=0.91, rest=3600):
 
 
 @pytest.mark.parametrize(("grew", "longest"), [(60, 185), (600, 900), (3600, 2400)])
-def test_a_flat_card_is_warned_of_no_longer_than_it_grew_before_and_never_for_long(grew, longest):
+def test_a_flat_card_is_warned_of_no_longer_than_it_had_grown(grew, longest):
     held = [t for t, forecast, _ in filled_and_left(grew) if t > 0 and forecast.level >= Level.WARNING]
     assert held
     assert max(held) <= longest
 
 
-def test_an_alarm_that_holds_after_the_growth_says_so_and_names_no_time_at_which_it_ends():
+def test_an_alarm_held_after_growth_stopped_names_no_time():
     times = [(t, f) for t, f, _ in filled_and_left(600) if f.level >= Level.WARNING and f.cause == "paused"]
     paused = [forecast for _, forecast in times]
     assert paused

@@ -25,12 +25,12 @@ def test_more_certainty_and_more_time_never_make_it_less_likely(one, other, earl
     assert within(short, low, eta) <= within(short, high, eta)
 
 
-def test_what_is_certain_stays_so_and_what_is_out_of_the_question_too():
+def test_what_is_certain_or_impossible_stays_so():
     assert within(3600, 1.0, 1.0) == pytest.approx(1.0, abs=1e-3)
     assert within(3600, 0.0, 1.0) == 0.0
 
 
-def test_the_probability_of_a_danger_is_known_within_a_minute_five_fifteen_and_an_hour():
+def test_a_danger_has_a_probability_for_each_horizon_to_one_hour():
     told = probabilities(Danger("growth", 0.5, 120.0, 10.0))
     assert told == pytest.approx({60: 0.237, 300: 0.617, 900: 0.684, 3600: 0.690}, abs=0.0005)
     assert within(1, 0.9, 0.2) == within(1, 0.9, 0.5) > within(1, 0.9, 0.6), "half a second is the least"
@@ -41,7 +41,7 @@ def test_the_probability_of_a_danger_is_known_within_a_minute_five_fifteen_and_a
 
 
 @pytest.mark.slow
-def test_what_is_told_of_the_recordings_comes_true_within_seven_percent_at_half_the_distance_of_what_decides():
+def test_forecast_probabilities_come_true_within_seven_percent():
     # In those of ``host`` what runs out may be Windows' memory, and nobody knows how RAM would have gone on.
     paths = [path for path in sorted(TRACES.rglob("*.jsonl.gz")) if path.parent.name != "host"]
     rows = [row for path in paths for row in said(path)]

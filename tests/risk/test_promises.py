@@ -39,7 +39,7 @@ def machine(t, used, total=24, swap=0, **more):
     )
 
 
-def test_of_the_recordings_nine_in_ten_are_warned_of_in_time_and_none_in_vain(traces):
+def test_nine_in_ten_recordings_are_warned_in_time_none_in_vain(traces):
     pairs = [(path, truth_beside(path)) for path in traces]
     assert len(pairs) >= 10
     engine, without = score_all(pairs, baselines=())
@@ -57,7 +57,7 @@ def test_nine_in_ten_criticals_leave_five_seconds_to_act(traces):
 
 
 @pytest.mark.parametrize(("kind", "warned", "critical"), [("slice", (13, 16), (14, 16)), ("group", (10, 12), (10, 12))])
-def test_programs_made_of_the_libraries_that_people_use_are_judged_well(kind, warned, critical):
+def test_programs_using_common_libraries_are_judged_well(kind, warned, critical):
     """53 of them, recorded before the rules that they judge: see library_programs.py, ram_programs.py. Do not tune."""
     paths = sorted((TRACES / "library").glob(f"{kind}-*.jsonl.gz"))
     line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in paths))
@@ -67,7 +67,7 @@ def test_programs_made_of_the_libraries_that_people_use_are_judged_well(kind, wa
     assert line.critical.false_alarms <= 1, line.critical.noisy
 
 
-def test_a_machine_that_stands_still_while_it_fills_is_warned_as_if_it_did_not():
+def test_a_machine_that_stalls_while_filling_is_warned_in_time():
     """No PSI, no counters, a sample each 6 to 20 s once half is gone: WSL's own kernels under memory pressure."""
     path = TRACES / "vm" / "vm-leak_hot-200s-1024-swap512.jsonl.gz"
     truth, seen = truth_beside(path), list(read_trace(path))
@@ -87,7 +87,7 @@ def test_recordings_that_no_threshold_has_seen_are_judged_well():
 
 
 @pytest.mark.slow
-def test_virtual_machines_of_one_to_four_gib_on_a_busy_host_are_judged_well():
+def test_small_virtual_machines_on_a_busy_host_are_judged_well():
     """Real kernels and their OOM killer, zram among them, samples up to nine seconds late.
 
     See tests/vm/record_traces.py.
@@ -100,7 +100,7 @@ def test_virtual_machines_of_one_to_four_gib_on_a_busy_host_are_judged_well():
 
 
 @pytest.mark.slow
-def test_builds_loaders_services_and_trainings_recorded_later_are_judged_well():
+def test_programs_recorded_after_tuning_are_judged_well():
     """Real programs, some for hours, after all thresholds stood: see README.md of the engine. Do not tune."""
     paths = sorted((TRACES / "later").glob("*.jsonl.gz"))
     line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in paths))
@@ -150,7 +150,7 @@ def test_families_that_were_held_out_are_judged_as_well(generate):
 
 
 @pytest.mark.slow
-def test_what_comes_close_and_ends_well_is_rarely_warned_of_and_never_called_critical(generate):
+def test_near_misses_rarely_warn_and_never_turn_critical(generate):
     quiet = alarmed = 0
     for family in generate.BORDERLINE:
         line = family_score(family)
@@ -160,7 +160,7 @@ def test_what_comes_close_and_ends_well_is_rarely_warned_of_and_never_called_cri
     assert alarmed <= 0.15 * quiet
 
 
-def test_a_leak_of_hours_is_told_a_quarter_of_an_hour_ahead_with_a_range_and_who(highest):
+def test_a_slow_leak_is_announced_a_quarter_of_an_hour_ahead(highest):
     def leak():
         for i in range(3600):
             t = 5.0 * i
@@ -227,7 +227,7 @@ def test_under_wsl2_the_culprit_on_the_card_is_only_probable(highest):
     assert str(warning.forecast.who) == "probably python (pid 900)"
 
 
-def test_a_machine_without_swap_psi_gpu_and_processes_is_still_warned(highest):
+def test_a_machine_without_swap_psi_or_gpu_is_still_warned(highest):
     level, changes = highest(
         Observation(t=float(i), ram=RamState(8 * GIB, int((6 - 0.06 * i) * GIB))) for i in range(100)
     )
@@ -235,7 +235,7 @@ def test_a_machine_without_swap_psi_gpu_and_processes_is_still_warned(highest):
     assert [c.new for c in changes if c.new >= Level.WARNING] == [Level.WARNING, Level.CRITICAL, Level.EMERGENCY]
 
 
-def test_a_limited_group_is_warned_of_while_the_host_is_half_empty():
+def test_a_limited_group_is_warned_while_the_host_is_half_empty():
     engine, levels = RiskEngine(), {}
     for i in range(200):
         current = int((0.5 + 0.02 * i) * GIB)
@@ -310,13 +310,13 @@ def with_counters(observations):
             yield observation
 
 
-def test_a_sample_that_did_not_come_while_the_machine_stalled_warns_first_thing(highest):
+def test_a_sample_missed_during_a_stall_warns_at_once(highest):
     level, changes = highest(with_counters(stalling(with_stalls=True)))
     assert level >= Level.WARNING
     assert changes[-1].mono == 95.0
 
 
-def test_a_gap_without_stalls_or_one_that_was_expected_is_nothing(highest):
+def test_an_expected_gap_or_one_without_stalls_raises_no_alert(highest):
     assert highest(with_counters(stalling(with_stalls=False)))[0] < Level.WARNING
     assert highest(with_counters(stalling(with_stalls=True, expected=True)))[0] < Level.WARNING
 
@@ -352,7 +352,7 @@ def test_a_kill_by_the_kernel_is_critical_at_once(highest):
     assert changes[-1].mono == 30.0
 
 
-def test_a_kill_in_a_container_is_not_the_machines_where_memory_is_plenty(highest):
+def test_a_kill_in_a_container_raises_no_alert_for_the_machine(highest):
     """The kernel counts both in one place, and the container's own counter is gone with the container."""
     stream = (machine(float(i), 4, vm=VmState(oom_kills_total=3 if i < 30 else 4)) for i in range(60))
     assert highest(stream) == (Level.OK, [])
@@ -364,7 +364,7 @@ def test_a_restart_of_the_counters_is_no_kill(highest):
     )
 
 
-def test_the_ceiling_of_a_card_is_learned_from_a_failed_allocation_and_unlearned_from_use():
+def test_a_failed_allocation_teaches_the_ceiling_of_a_card():
     engine = RiskEngine()
     total = 16 * GIB
 
@@ -379,7 +379,7 @@ def test_the_ceiling_of_a_card_is_learned_from_a_failed_allocation_and_unlearned
     assert see(4, 15.5).capacity_bytes == total
 
 
-def test_a_failed_allocation_on_a_half_empty_card_teaches_no_ceiling():
+def test_failed_allocations_on_half_empty_cards_teach_no_ceiling():
     engine = RiskEngine()
     for t in range(3):
         gpu = GpuSample(0, "u", "card", 16 * GIB, 8 * GIB)
@@ -394,7 +394,7 @@ def test_under_wsl2_some_vram_is_never_to_be_had():
     assert native.capacity_bytes - wsl.capacity_bytes >= GIB // 2
 
 
-def test_probabilities_grow_with_the_horizon_and_stay_probabilities():
+def test_probabilities_never_fall_with_a_longer_horizon():
     engine = RiskEngine()
     for i in range(90):
         for forecast in engine.observe(machine(float(i), 2 + 0.25 * i)).forecasts:

@@ -26,7 +26,7 @@ def held(machine: Hysteresis, share: float, seconds: float, *, period: float = 0
     return [machine.step(10.0 + t, Level.OK, share, LONG, period) for t in range(int(seconds) + 1)]
 
 
-def test_use_that_saws_is_waited_for_one_and_a_half_teeth_but_not_over_free_memory() -> None:
+def test_sawtooth_use_is_waited_for_one_and_a_half_teeth() -> None:
     period = 100.0
     levels = held(alarm(), BEGAN + S.recovery, 1.5 * period, period=period)
 
@@ -35,7 +35,7 @@ def test_use_that_saws_is_waited_for_one_and_a_half_teeth_but_not_over_free_memo
     assert held(alarm(), S.recovered_headroom, S.recovery_seconds, period=period)[-1] == Level.OK
 
 
-def test_what_is_only_worth_knowing_is_forgotten_after_half_of_what_its_growth_took() -> None:
+def test_an_info_is_forgotten_after_half_its_growth_time() -> None:
     machine = Hysteresis(S)
     machine.step(0.0, Level.INFO, 0.9, 60.0, 0.0)
 
@@ -53,7 +53,7 @@ def test_time_in_which_nothing_could_be_seen_does_not_count() -> None:
     assert machine.step(t, Level.OK, 0.5, LONG, 0.0) == Level.OK
 
 
-def test_a_kill_ends_it_where_room_is_back_compared_with_where_it_began() -> None:
+def test_a_kill_ends_it_where_room_is_back() -> None:
     assert alarm(share=0.3).room_back == pytest.approx(0.3 + S.recovery)
     assert alarm(share=0.01).room_back == S.kill_headroom
     assert alarm(share=0.59).room_back == S.recovered_headroom

@@ -14,7 +14,7 @@ from wslgpud.risk.trace import read_trace
 SIDE = Path(__file__).parents[1] / "traces" / "side"
 
 
-def test_what_was_recorded_side_by_side_on_a_real_card_is_judged_well():
+def test_programs_side_by_side_on_a_real_card_are_judged_well():
     paths = sorted(SIDE.glob("*.jsonl.gz"))
     line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in paths))
     assert len(line.warning.leads) == 4

@@ -109,7 +109,7 @@ def test_a_staircase_goes_on_as_it_came(
     assert (danger.still_seconds, danger.next_step, danger.last_step) == pytest.approx((still, following, sizes[-1]))
 
 
-def test_a_buffer_that_doubles_whenever_it_is_full_takes_twice_as_long_each_time() -> None:
+def test_a_buffer_that_doubles_takes_twice_as_long_each_time() -> None:
     danger = staircase((10, 20, 40), (0.025, 0.05, 0.1, 0.2), 0.5, still=10.0)
 
     assert danger is not None
@@ -141,7 +141,7 @@ def test_steps_that_are_alike_in_time_and_size_are_a_staircase(
     assert staircase(**(plain | fails)) is None  # type: ignore[arg-type]
 
 
-def test_earlier_steps_belong_to_it_as_far_as_their_waits_are_alike() -> None:
+def test_earlier_steps_count_as_far_as_their_waits_are_alike() -> None:
     def still(*gaps: float) -> float:
         danger = staircase((*gaps, 10, 10, 10), (0.1,) * (4 + len(gaps)), 0.3)
         assert danger is not None
@@ -151,7 +151,7 @@ def test_earlier_steps_belong_to_it_as_far_as_their_waits_are_alike() -> None:
     assert still(10, 30, 10) == 12.5, "not beyond the first that is not"
 
 
-def test_its_certainty_is_that_of_a_climb_since_its_first_step_and_a_stacks_since_the_first_of_four() -> None:
+def test_its_certainty_is_that_of_a_climb_since_its_first_step() -> None:
     found, ended, height = ledger((10, 10, 10), ALIKE)
     asked: list[tuple[float, float]] = []
 
@@ -184,7 +184,7 @@ def stack(
     return found.stack(ended + still, left, lambda height, since: 1.0)
 
 
-def test_another_block_is_expected_on_a_stack_after_the_usual_wait() -> None:
+def test_another_block_is_expected_after_the_usual_wait() -> None:
     usual = stack()
     assert usual is not None
     assert usual.cause == "steps"
@@ -209,7 +209,7 @@ def test_another_block_is_expected_on_a_stack_after_the_usual_wait() -> None:
         ({}, {"gaps": (8, 2), "sizes": (0.2, 0.2, 0.2)}),
     ],
 )
-def test_large_blocks_that_come_at_any_time_are_a_stack_while_another_does_not_fit(
+def test_large_blocks_are_a_stack_while_another_does_not_fit(
     holds: dict[str, object], fails: dict[str, object]
 ) -> None:
     assert stack(**holds) is not None  # type: ignore[arg-type]

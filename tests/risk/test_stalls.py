@@ -41,9 +41,7 @@ def lost(t: float, seconds: float | None, avg10: float | None = None, *, gap_exp
         ([lost(0, 0), lost(100, 5, gap_expected=True), lost(105, 6)], 0.2),
     ],
 )
-def test_pressure_is_the_share_of_the_last_ten_seconds_that_all_tasks_lost(
-    seen: list[Observation], full: float
-) -> None:
+def test_pressure_is_the_share_of_ten_seconds_all_tasks_lost(seen: list[Observation], full: float) -> None:
     assert pressed(*seen).full == pytest.approx(full)
 
 
@@ -95,7 +93,7 @@ def test_without_psi_it_is_estimated_from_what_reclaim_costs(
     assert pressed(counted(**before), counted(10.0, **now)).full == pytest.approx(full)
 
 
-def test_without_psi_any_allocation_that_waits_for_memory_is_a_stall() -> None:
+def test_without_psi_an_allocation_waiting_for_memory_is_a_stall() -> None:
     for name in ("alloc_stalls_total", "direct_scan_pages_total"):
         assert pressed(counted(**{name: 5}), counted(1.0, **{name: 6})).stalled
         assert not pressed(counted(**{name: 5}), counted(1.0, **{name: 5})).stalled
@@ -104,7 +102,7 @@ def test_without_psi_any_allocation_that_waits_for_memory_is_a_stall() -> None:
 
 
 @pytest.mark.parametrize(("available", "level"), [(99, Level.WARNING), (100, Level.OK)])
-def test_stalls_count_only_with_less_than_a_tenth_of_ram_available(available: int, level: Level) -> None:
+def test_stalls_count_only_below_a_tenth_of_available_ram(available: int, level: Level) -> None:
     engine = RiskEngine()
     for t in range(11):
         psi = {"memory": PsiState(full_total_us=300_000 * t)}
@@ -114,7 +112,7 @@ def test_stalls_count_only_with_less_than_a_tenth_of_ram_available(available: in
 
 
 @pytest.mark.parametrize(("age", "held"), [(90.0, 1), (91.0, 0)])
-def test_a_forecast_is_held_for_a_minute_and_a_half_where_a_trace_has_no_samples(age: float, held: int) -> None:
+def test_a_forecast_is_held_for_90_seconds_without_samples(age: float, held: int) -> None:
     engine = RiskEngine()
     for t in range(11):
         engine.observe(Observation(t=float(t), ram=RamState(1000, 500)))

@@ -101,7 +101,7 @@ def seen(program: Program, steps: int, seed: int = 1) -> Iterator[tuple[int, Ste
 
 
 @pytest.mark.parametrize("mib", [1, 3, 10])
-def test_a_leak_of_a_ten_thousandth_of_the_card_is_seen_within_fifty_steps(mib: int) -> None:
+def test_a_leak_of_a_ten_thousandth_is_seen_within_fifty_steps(mib: int) -> None:
     step, growth = next(seen(leak(mib), 100))
 
     assert step <= 50
@@ -109,7 +109,7 @@ def test_a_leak_of_a_ten_thousandth_of_the_card_is_seen_within_fifty_steps(mib: 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_leak_below_batches_of_varying_length_is_seen_once_it_stands_out(seed: int) -> None:
+def test_a_leak_below_batches_of_varying_length_is_seen_in_time(seed: int) -> None:
     step, growth = next(seen(varying_and_leaking, 1500, seed))
 
     assert step <= 800
@@ -132,7 +132,7 @@ def test_what_is_no_leak_is_none(program: Program, seed: int) -> None:
     assert list(seen(program, 6000, seed)) == []
 
 
-def test_what_an_epoch_collects_and_drops_is_growth_the_first_time_only() -> None:
+def test_what_an_epoch_collects_and_drops_is_growth_only_once() -> None:
     assert max(step for step, _ in seen(collecting, 4000)) < 400 + 2 * READINGS  # the block after the drop
 
 
@@ -225,7 +225,7 @@ def test_no_claim_is_too_wild_to_be_answered(scales: list[list[StepBlock]]) -> N
 
 
 @given(st.lists(READING, min_size=1, max_size=400))
-def test_blocks_hold_the_least_and_the_most_of_what_they_cover_and_are_bounded(readings: list[int]) -> None:
+def test_blocks_hold_the_minimum_and_maximum_of_what_they_cover(readings: list[int]) -> None:
     floors = Floors()
     for step, used in enumerate(readings, 1):
         floors.add(step, used, 0)

@@ -35,13 +35,13 @@ def blamed(*observations: Observation) -> str:
     return str(attribution.culprit(observations[-1], observations[-1].gpus[0], 10.0, GIB).who)
 
 
-def test_who_came_while_the_card_filled_is_named_with_how_likely_it_is():
+def test_whoever_came_while_the_card_filled_is_named():
     before = [seen(float(t), process(7, t), process(8, t)) for t in range(0, 30, 5)]
     after = [seen(float(t), process(7, t), process(8, t), process(9, t - 28.0)) for t in range(30, 45, 5)]
     assert blamed(*before, *after) == "probably python3 9.py (pid 9), 91 %"
 
 
-def test_who_works_much_more_than_before_is_suspected_and_who_works_as_ever_is_not():
+def test_whoever_works_more_than_before_is_suspected():
     calm = [seen(float(t), process(7, t), process(8, 0.0)) for t in range(0, 30, 5)]
     busy = [seen(float(t), process(7, t), process(8, t - 25.0)) for t in range(30, 45, 5)]
     assert blamed(*calm, *busy).startswith("probably python3 8.py (pid 8), 7")
@@ -53,7 +53,7 @@ def test_of_several_that_work_as_ever_nobody_is_named():
     )
 
 
-def test_a_command_that_guard_runs_on_this_card_is_suspected_more_than_its_neighbour():
+def test_a_command_run_by_guard_is_suspected_more():
     def chance(*noted: Expected) -> float:
         suspects = CardSuspects()
         looks = [seen(float(t), process(7, t), process(8, t), expected=noted) for t in range(0, 45, 5)]
@@ -74,7 +74,7 @@ def clues(looks: list[Observation], window: float = 20.0) -> dict[int, Clues]:
     return {process.pid: found for process, found in suspects.clues(looks[-1], looks[-1].gpus[0], window)}
 
 
-def test_who_appeared_while_the_card_filled_is_new_even_if_it_only_loaded_its_libraries_before():
+def test_a_program_that_appeared_meanwhile_counts_as_new():
     began = {6: 0.0, 7: 30.0, 8: 31.0, 9: 50.0}
     looks = [seen(float(t), *(process(p, t) for p, since in began.items() if since <= t)) for t in range(61)]
 
@@ -84,7 +84,7 @@ def test_who_appeared_while_the_card_filled_is_new_even_if_it_only_loaded_its_li
     assert {found.new for found in clues(looks[:1]).values()} == {0}, "nothing is known of before"
 
 
-def test_how_much_more_or_less_one_works_than_in_the_minute_before_counts_in_orders_of_magnitude():
+def test_change_in_work_counts_in_orders_of_magnitude():
     def worked(t: int, before: float, since: float, began: int = 0) -> float:
         return before * (min(t, 100) - began) + since * max(0, t - 100)
 
@@ -101,7 +101,7 @@ def test_how_much_more_or_less_one_works_than_in_the_minute_before_counts_in_ord
     assert clues([looked(t) for t in range(0, 121, 5)])[10].changed == 0.0
 
 
-def test_suspects_are_those_that_hold_the_gpu_or_that_the_driver_lists_and_guard_knows_some_of_them():
+def test_suspects_hold_the_gpu_or_are_listed_by_the_driver():
     elsewhere, listed = (replace(process(pid, 1.0), roles=frozenset()) for pid in (7, 8))
     holder, told = process(9, 1.0), Expected("GPU-1", "train", 8 * GIB, GIB, (8,))
     gpus = (card(4.0, GpuProcess(8, "python3", None)),)
@@ -110,14 +110,14 @@ def test_suspects_are_those_that_hold_the_gpu_or_that_the_driver_lists_and_guard
     assert clues([now]) == {8: Clues(0, 0, noted=1), 9: Clues(0, 0, noted=0)}
 
 
-def test_the_weight_of_each_clue_and_of_a_culprit_that_nobody_knows():
+def test_each_clue_has_its_weight():
     alone = [Clues(0, 0, 0), Clues(1, 0, 0), Clues(0, 1, 0), Clues(0, 0, 1)]
 
     assert [chances([one])[0] for one in alone] == pytest.approx([0.5, 0.968, 0.937, 0.731], abs=0.001)
     assert chances([alone[0]] * 3) == [0.25] * 3
 
 
-def test_without_a_process_that_holds_the_gpu_nobody_is_suspected():
+def test_without_a_process_on_the_gpu_nobody_is_suspected():
     plain = ProcessSample(7, 1, "make", GIB, 0)
     assert blamed(*(seen(float(t), plain) for t in range(0, 45, 5))) == ""
 
@@ -141,7 +141,7 @@ def test_a_suspect_has_not_ended_as_long_as_linux_shows_it():
 
 
 @pytest.mark.parametrize("least", [0.5, 0.8])
-def test_on_the_recordings_who_is_named_is_nearly_always_the_right_one(least):
+def test_on_the_recordings_the_right_one_is_nearly_always_named(least):
     found = [one for path in sorted(FOLDER.glob("*.jsonl.gz")) for one in judged(list(questions(path)))]
     sure = [right for chance, right, _ in found if chance >= least]
     assert len(sure) > 30
@@ -162,16 +162,16 @@ def answered(*cards: GpuSample) -> str:
     return str(attribution.culprit(now, cards[-1], 10.0, GIB / 10).who)
 
 
-def test_a_training_that_says_itself_what_it_took_is_named_for_certain():
+def test_a_training_that_reports_its_growth_is_named_for_certain():
     assert answered(*(telling(4 + t / 10, 2 + t / 10) for t in range(45))) == "python3 8.py (pid 8)"
 
 
-def test_a_training_that_says_it_took_no_more_is_a_suspect_like_any_other():
+def test_a_training_that_reports_no_growth_is_a_usual_suspect():
     """Or it could shift the blame to its neighbours."""
     assert answered(*(telling(4 + t / 10, 2) for t in range(45))) == "one of 2 programs on it"
 
 
-def test_where_the_driver_knows_a_program_its_own_word_counts_for_nothing():
+def test_where_the_driver_knows_a_program_its_word_is_ignored():
     def listed(used: float) -> tuple[GpuProcess, GpuProcess]:
         return GpuProcess(7, "python3", int(used * GIB)), GpuProcess(8, "python3", 2 * GIB)
 

@@ -161,14 +161,14 @@ def test_of_a_process_only_its_pid_name_and_memory_must_be_known():
     assert observation_from_row({"t": 0, "procs": rows}).processes == (ProcessSample(7, 0, "python", 30, 0),)
 
 
-def test_what_is_no_process_is_none_that_a_command_is_expected_in():
+def test_invalid_pids_of_an_expected_command_are_ignored():
     command = {"resource": "ram", "who": "make", "peak": 9, "used": 4}
     rows = [command | {"pids": [7, "8", None]}, command | {"pids": 7}, command]
 
     assert [one.pids for one in observation_from_row({"t": 0, "expected": rows}).expected] == [(7,), (), ()]
 
 
-def test_a_header_that_says_wsl_makes_every_observation_one_of_wsl(tmp_path):
+def test_a_wsl_header_marks_every_observation_as_wsl(tmp_path):
     path = tmp_path / "t.jsonl"
     write_trace(path, [Observation(t=0.0)], interval_seconds=1.0, host={"wsl": True})
     assert next(read_trace(path)).wsl
@@ -224,7 +224,7 @@ def test_what_other_recorders_write_for_the_unknown_is_unknown(tmp_path):
     assert [(g.index, g.uuid, g.name, g.power_watts) for g in seen.gpus] == [(0, "", "", None), (1, "", "", None)]
 
 
-def test_line_ends_of_windows_a_byte_order_mark_and_empty_lines_do_no_harm(tmp_path):
+def test_crlf_a_byte_order_mark_and_empty_lines_are_harmless(tmp_path):
     path = tmp_path / "t.jsonl"
     text = HEADER + '{"t": 1}\n\n{"t": 1}\n  \n{"t": 2}\n\n'
     path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
@@ -246,7 +246,7 @@ def cut(path, share):
     return list(read_trace(path, cuts.append)), cuts
 
 
-def test_of_a_recording_that_a_crash_cut_off_all_that_is_there_is_read_and_the_cut_is_named(tmp_path, traces):
+def test_a_recording_cut_by_a_crash_is_read_up_to_the_named_cut(tmp_path, traces):
     for name in ("t.jsonl", "t.jsonl.gz"):
         path = tmp_path / name
         seen = list(read_trace(traces[0]))
@@ -258,7 +258,7 @@ def test_of_a_recording_that_a_crash_cut_off_all_that_is_there_is_read_and_the_c
         assert "truncated" in str(where.problem)
 
 
-def test_a_recording_may_be_cut_in_its_first_sample_but_not_in_its_header(tmp_path):
+def test_a_recording_may_be_cut_in_a_sample_but_not_its_header(tmp_path):
     cuts = []
     assert list(read_trace(trace(tmp_path, HEADER + '{"t"'), cuts.append)) == []
     assert [where.line for where in cuts] == [2]
@@ -268,7 +268,7 @@ def test_a_recording_may_be_cut_in_its_first_sample_but_not_in_its_header(tmp_pa
         list(read_trace(packed(tmp_path, gzip.compress(HEADER.encode())[:15]), pytest.fail))
 
 
-def test_damage_to_compressed_data_is_no_cut_and_named_with_the_line_after_the_last_whole_one(tmp_path):
+def test_damaged_compressed_data_is_an_error_naming_the_line(tmp_path):
     whole = gzip.compress((HEADER + '{"t": 1}\n').encode())
     for damaged in (whole[:-8] + b"\0\0\0\0" + whole[-4:], whole + b"more"):
         with pytest.raises(TraceError, match=r"line 3: the compressed data is damaged \("):
@@ -325,7 +325,7 @@ keys = st.sampled_from(["ram", "swap", "vm", "psi", "gpus", "procs", "cgroups", 
 @settings(max_examples=200, deadline=None)
 @example({"expected": [{"resource": "ram", "who": "make", "peak": 2, "used": 1, "pids": 5}]})
 @given(st.dictionaries(keys, json_values))
-def test_any_value_in_any_place_is_taken_or_refused_with_its_name(row):
+def test_any_value_is_either_accepted_or_refused_by_name(row):
     try:
         observation = observation_from_row({"t": 1.0} | row)
     except ValueError as error:

@@ -45,7 +45,7 @@ def test_the_rate_is_the_loss_over_about_a_minute() -> None:
     assert tracker.rate == pytest.approx(0.001 * SIZE * 30 / 65)
 
 
-def test_a_sample_is_overdue_after_six_usual_intervals_or_three_seconds() -> None:
+def test_a_sample_is_overdue_after_6_intervals_or_3_seconds() -> None:
     for every, usual in ((0.1, 3.0), (0.5, 3.0), (1.0, 6.0), (10.0, 60.0)):
         tracker = at_rest(every=every)
         assert tracker.gap(tracker.t + usual - 0.01) == 0.0
@@ -54,7 +54,7 @@ def test_a_sample_is_overdue_after_six_usual_intervals_or_three_seconds() -> Non
     assert Tracker(RiskSettings(), SIZE).gap(1000.0) == 0.0
 
 
-def test_the_usual_interval_follows_a_new_one_by_a_fifth_each_time() -> None:
+def test_the_usual_interval_adapts_to_a_new_one_by_a_fifth() -> None:
     tracker = at_rest()
     update(tracker, 12.0, 0.2)
 
@@ -110,9 +110,7 @@ def test_how_certain_each_danger_is_and_how_far_away(around: Circumstances, dang
         (6.1, Circumstances(pressure=STALLED, gap_expected=True), OK),
     ],
 )
-def test_a_sample_that_comes_late_from_a_stalled_machine_is_a_stall(
-    late: float, around: Circumstances, level: Level
-) -> None:
+def test_a_late_sample_from_a_stalled_machine_is_a_stall(late: float, around: Circumstances, level: Level) -> None:
     assert update(at_rest(), 10.0 + late, 0.2, around).level == level
     assert update(at_rest(0.36), 10.0 + late, 0.36, around).level == OK
 
@@ -134,7 +132,7 @@ def test_a_sample_that_does_not_come_at_all_is_a_stall_as_well(
     assert at_rest(left).miss(10.0 + late, pressure) == level
 
 
-def test_in_an_alarm_a_missing_sample_is_a_stall_without_further_signs() -> None:
+def test_in_an_alarm_a_missing_sample_alone_is_a_stall() -> None:
     tracker = at_rest()
     assert update(tracker, 11.0, 0.2, Circumstances(wanted_bytes=20_000)).level == INFO
     assert tracker.miss(17.2, Pressure()) == WARNING
@@ -148,7 +146,7 @@ def hitting(hits: Iterable[tuple[float, int | None]], left: float = 0.08) -> Lev
     return level
 
 
-def test_a_group_that_keeps_hitting_its_limit_once_a_second_is_warned_of() -> None:
+def test_a_group_hitting_its_limit_each_second_raises_a_warning() -> None:
     assert hitting([(0.0, 7), (5.0, 12)]) == WARNING
     assert hitting([(0.0, 7), (5.0, 12)], left=0.085) == OK
     assert hitting([(0.0, 7), (4.9, 20)]) == OK, "it may not last"
@@ -161,7 +159,7 @@ def test_a_group_that_keeps_hitting_its_limit_once_a_second_is_warned_of() -> No
 
 
 @pytest.mark.parametrize("every", [0.1, 0.25, 0.5, 1.0, 5.0])
-def test_a_group_at_its_limit_is_warned_of_however_often_it_is_sampled(every: float) -> None:
+def test_a_group_at_its_limit_gets_a_warning_at_any_sample_rate(every: float) -> None:
     times = [every * n for n in range(round(60 / every) + 1)]
 
     assert hitting([(t, round(1.1 * t)) for t in times]) == WARNING
@@ -177,7 +175,7 @@ def climbing(swap: bool, every: float = 0.5, until: float = 0.2) -> ResourceStat
     return tracker.update(25.0, Room("ram", "ram", round(until * SIZE), SIZE, swap=swap), NOTHING)
 
 
-def test_a_growth_has_a_middle_estimate_between_an_early_and_a_late_one() -> None:
+def test_growth_has_a_middle_estimate_between_early_and_late() -> None:
     state = climbing(swap=True)
     assert state.danger is not None
     assert state.early_seconds is not None
@@ -188,7 +186,7 @@ def test_a_growth_has_a_middle_estimate_between_an_early_and_a_late_one() -> Non
     assert (state.early_seconds, state.late_seconds) == pytest.approx((7.0, 16.0))
 
 
-def test_where_growth_speeds_up_the_early_estimate_takes_its_new_pace_and_the_late_one_that_of_minutes() -> None:
+def test_the_early_estimate_follows_faster_growth_at_once() -> None:
     tracker, estimates = Tracker(RiskSettings(), SIZE), {}
     for t in range(220):
         state = update(tracker, float(t), 0.9 - 0.001 * min(t, 200) - 0.02 * max(0, t - 200))
@@ -201,7 +199,7 @@ def test_where_growth_speeds_up_the_early_estimate_takes_its_new_pace_and_the_la
     assert estimates[219] == pytest.approx((13.96, 19.95, 107.13), abs=0.005)
 
 
-def test_without_swap_and_between_rare_samples_a_growth_is_warned_of_earlier() -> None:
+def test_without_swap_or_with_rare_samples_warnings_come_earlier() -> None:
     def warned(*, swap: bool, every: float) -> float:
         return max(left / 200 for left in range(40, 80) if climbing(swap, every, left / 200).level >= WARNING)
 
@@ -212,7 +210,7 @@ def test_without_swap_and_between_rare_samples_a_growth_is_warned_of_earlier() -
 
 
 @pytest.mark.parametrize(("every", "left"), [(0.5, 0.214), (2.5, 0.218), (5.5, 0.224), (20.0, 0.224)])
-def test_what_is_lost_until_the_next_sample_counts_for_five_seconds_at_most(every: float, left: float) -> None:
+def test_loss_until_the_next_sample_counts_for_5_seconds_at_most(every: float, left: float) -> None:
     def level(end: float) -> Level:
         tracker = Tracker(RiskSettings(), SIZE)
         for n in range(round(200 / every), -1, -1):
@@ -223,7 +221,7 @@ def test_what_is_lost_until_the_next_sample_counts_for_five_seconds_at_most(ever
     assert (level(left), level(left + 0.001)) == (WARNING, INFO)
 
 
-def test_after_a_kill_the_alarm_ends_with_its_memory_and_tells_of_the_kill_for_ten_minutes() -> None:
+def test_an_alarm_ended_by_a_kill_reports_it_for_ten_minutes() -> None:
     tracker = at_rest(0.05)
     assert update(tracker, 11.0, 0.05, Circumstances(exhausted="killed")).level == CRITICAL
 
@@ -242,7 +240,7 @@ def test_memory_that_is_back_long_after_a_kill_has_to_stay() -> None:
     assert update(tracker, 26.1, 0.7).level == CRITICAL
 
 
-def test_what_was_learned_of_a_resource_is_kept_for_one_of_its_size() -> None:
+def test_what_was_learned_is_kept_for_a_resource_of_that_size() -> None:
     tracker = Tracker(RiskSettings(), SIZE)
     for t in range(60):
         update(tracker, float(t), 0.8 - 0.5 * (t % 20) / 19)
@@ -263,7 +261,7 @@ def test_what_was_learned_of_a_resource_is_kept_for_one_of_its_size() -> None:
     ("lost", "gap_expected", "window"),
     [(0.012, False, 4.0), (0.013, False, 132.0), (0.05, False, 132.0), (0.05, True, 4.0)],
 )
-def test_growth_goes_on_through_a_gap_in_which_it_is_seen_to_and_not_through_a_suspend(
+def test_growth_goes_on_through_a_gap_but_not_through_a_suspend(
     lost: float, *, gap_expected: bool, window: float
 ) -> None:
     tracker = Tracker(RiskSettings(), SIZE)
@@ -286,7 +284,7 @@ def test_an_alarm_outlasts_a_suspend_of_its_machine(*, gap_expected: bool, level
 
 
 @pytest.mark.parametrize(("swing", "lasts"), [(0.35, 90), (0.0, 61)])
-def test_an_alarm_during_a_sawtooth_does_not_end_between_two_teeth(swing: float, lasts: int) -> None:
+def test_a_sawtooth_alarm_does_not_end_between_two_teeth(swing: float, lasts: int) -> None:
     tracker = Tracker(RiskSettings(), SIZE)
     for t in range(500):
         update(tracker, float(t), 0.95 - swing * (t % 100) / 99)

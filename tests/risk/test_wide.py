@@ -10,7 +10,7 @@ SEEDS = range(300, 303)
 
 
 @pytest.mark.slow
-def test_what_ends_badly_on_machines_of_all_sizes_and_paces_is_warned_of_in_time():
+def test_fatal_runs_of_all_sizes_and_paces_are_warned_of_in_time():
     line = judged("fatal", wide.FATAL, SEEDS, (30.0, 1500.0))
     assert len(line.warning.leads) == len(wide.FATAL) * len(SEEDS)
     assert line.warning.in_time >= 0.9 * len(line.warning.leads), line.warning.late

@@ -62,7 +62,7 @@ def captured(tmp_path_factory) -> Path:
     [MemorySource, PressureSource, CpuSource, DiskSource, NetworkSource, FilesystemSource, CgroupSource],
     ids=lambda s: s.name,
 )
-def test_the_capture_of_this_machine_has_the_series_of_this_machine(captured, source, tmp_path):
+def test_the_capture_of_this_machine_yields_the_same_series(captured, source, tmp_path):
     # Groups and mounts come and go beside us; of a machine that stood still meanwhile all is there.
     for attempt in range(30):
         if (found := series(source, RecordedHost(captured))) == (here := series(source, Host())):
@@ -102,7 +102,7 @@ def named(folder: Path, name: str) -> Mask:
     return Mask(Host(folder))
 
 
-def test_masks_keep_equal_things_equal_and_different_things_apart(tmp_path):
+def test_masks_keep_equal_things_equal_and_others_apart(tmp_path):
     mask = named(tmp_path, "alices-pc").words
     first, second = "f3b1c2d4-0000-4000-8000-0123456789ab", "a3b1c2d4-0000-4000-8000-0123456789ab"
     assert mask(first) == mask(first) != mask(second)
@@ -181,7 +181,7 @@ def test_the_kernel_log_is_copied_without_waiting_for_more():
     assert recorder.files["/dev/kmsg"].count("\n") >= min(lines, 10)
 
 
-def test_of_the_files_that_were_read_only_what_a_source_needs_is_kept(tmp_path):
+def test_only_what_a_source_needs_is_kept_of_the_files_read(tmp_path):
     recorder = Recorder(Host(tmp_path))
     (tmp_path / "proc/7").mkdir(parents=True)
     (tmp_path / "proc/7/cmdline").write_text("/home/alice/bin/py\0--token=secret\0")
@@ -216,7 +216,7 @@ def test_of_the_files_that_were_read_only_what_a_source_needs_is_kept(tmp_path):
     }
 
 
-def test_links_of_kept_processes_lead_to_a_program_s_name_or_a_gpu():
+def test_kept_links_lead_only_to_a_program_name_or_a_gpu():
     found = {
         "/proc/7/exe": "/home/alice/bin/python",
         "/proc/7/fd/3": "/dev/nvidia0",
@@ -246,7 +246,7 @@ def test_a_folder_that_is_only_asked_for_is_kept_by_a_file_in_it(tmp_path):
     assert recorder.files == {"/usr/lib/wsl/.keep": "", "/dev/dxg": ""}
 
 
-def test_of_the_formats_of_programs_only_the_one_of_windows_is_kept(tmp_path):
+def test_of_the_binary_formats_only_the_windows_one_is_kept(tmp_path):
     for folder, name in ((BINFMT, "WSLInterop"), (BINFMT, "python3"), ("/proc", "WSLInterop")):
         (tmp_path / folder[1:]).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder[1:] / name).touch()
@@ -257,7 +257,7 @@ def test_of_the_formats_of_programs_only_the_one_of_windows_is_kept(tmp_path):
     assert recorder.files == {f"{BINFMT}/WSLInterop": ""}
 
 
-def test_what_programs_answered_or_why_they_did_not_is_kept_and_names_nobody(tmp_path):
+def test_answers_and_failures_of_programs_are_kept_without_names(tmp_path):
     machine = tmp_path / "machine"
     shutil.copytree(HERE / "wsl2-idle", machine)
     (machine / "root/proc/sys/kernel/hostname").write_text("alices-pc\n")
@@ -274,7 +274,7 @@ def test_what_programs_answered_or_why_they_did_not_is_kept_and_names_nobody(tmp
     }
 
 
-def test_programs_lose_the_machine_s_name_and_the_kernel_s_tables_keep_their_words(tmp_path):
+def test_the_machines_name_is_masked_but_not_in_kernel_tables(tmp_path):
     machine = tmp_path / "machine"
     shutil.copytree(HERE / "wsl2-idle", machine)
     (machine / "root/proc/sys/kernel/hostname").write_text("Buffers\n")

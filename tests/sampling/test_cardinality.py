@@ -20,7 +20,7 @@ def limited(limiter: CardinalityLimiter, mono: float, *jobs: str) -> Snapshot:
     return limiter(Snapshot(mono, mono, 1, (SourceReport("made", "ok", sample, mono, 0.0),)))
 
 
-def test_names_without_a_place_are_summed_up_and_all_other_labels_stay() -> None:
+def test_names_without_a_slot_are_summed_and_other_labels_stay() -> None:
     tick = limited(CardinalityLimiter(), 0.0, "a", "b", "c", "d")
 
     assert tick.family(JOBS) == {("here", "a", "idle"): 1, ("here", "b", "idle"): 10, ("here", OTHER, "idle"): 1100}
@@ -45,7 +45,7 @@ def test_that_names_have_no_place_is_said_once_an_hour(caplog: pytest.LogCapture
         ("/system.slice", set()),
     ],
 )
-def test_the_users_of_a_name_are_known_by_its_slice_or_by_who_runs_it(name: str, users: set[str]) -> None:
+def test_the_users_of_a_name_are_known_by_slice_or_process(name: str, users: set[str]) -> None:
     group = "/user.slice/user-1000.slice/session-1.scope"
     running = [
         ProcessSample(1, 1, "python", 1, 0, 100_000, command="train", cgroup=group),

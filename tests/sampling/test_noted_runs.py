@@ -27,14 +27,14 @@ def process(pid: int, uid: int) -> ProcessSample:
 @pytest.mark.parametrize(
     ("now", "elapsed", "left"), [(99.0, 0.0, 61.0), (101.26, 1.3, 58.7), (160.0, 60.0, 0.0), (170.0, 70.0, 0.0)]
 )
-def test_a_row_says_since_when_and_for_how_long_to_a_tenth_of_a_second(now: float, elapsed: float, left: float) -> None:
+def test_a_row_shows_elapsed_and_remaining_time_to_a_tenth(now: float, elapsed: float, left: float) -> None:
     (row,) = running([noted(ends_mono=160.0)], trust(), now)
 
     assert (row["elapsed_seconds"], row["left_seconds"]) == (elapsed, left)
 
 
 @pytest.mark.parametrize(("user", "covered"), [(1000, (1,)), (0, (1, 2))], ids=["its own", "root"])
-def test_a_claim_covers_processes_of_its_own_user_and_those_of_root_all(user: int, covered: tuple[int, ...]) -> None:
+def test_a_claim_covers_its_users_processes_or_all_if_by_root(user: int, covered: tuple[int, ...]) -> None:
     (claim,) = expected([noted(user, peaks={"ram": 7}, pids=[1, 2, 3])], [process(1, 1000), process(2, 1001)])
 
     assert claim == Expected("ram", "make (guard 4242)", 7, 0, covered)

@@ -55,7 +55,7 @@ def test_memory_swap_and_reclaim_arrive_in_their_places():
     assert seen.vm.alloc_stalls_total is None
 
 
-def test_pressure_is_in_microseconds_and_percent_as_the_kernel_has_it():
+def test_pressure_is_in_the_kernels_microseconds_and_percent():
     seen = observation_of(
         snapshot(
             readings(
@@ -87,7 +87,7 @@ def test_each_limited_cgroup_is_one_state():
     assert (state.path, state.limit, state.current, state.inactive_file, state.swap_current) == ("/a", 100, 60, 5, None)
 
 
-def test_a_clock_jump_says_that_the_gap_was_no_stall_and_only_once():
+def test_a_clock_jump_marks_the_gap_as_no_stall_only_once():
     jump = Sample(events=(Event("clock_jump", 1.0, "the clock jumped"),))
     assert observation_of(snapshot(jump)).gap_expected
     assert not observation_of(snapshot(jump, fresh=False)).gap_expected
@@ -114,7 +114,7 @@ def test_this_machine_is_observed_through_the_real_sampler():
     assert seen.processes[0].rss_bytes >= seen.processes[-1].rss_bytes > 0
 
 
-def test_memory_that_windows_refuses_names_the_cards_and_old_lines_do_not():
+def test_only_a_new_refusal_by_windows_marks_cards_as_exhausted():
     def refusal(past: int, error: str = "ENOMEM") -> Event:
         fields = {"function": "dxgkio_make_resident", "error": error, "past": past}
         return Event("dxg_error", 0.0, "dxgkio_make_resident: Ioctl failed: -12", fields)
@@ -125,7 +125,7 @@ def test_memory_that_windows_refuses_names_the_cards_and_old_lines_do_not():
     assert observation_of(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0, "EINVAL"),)))).exhausted == ()
 
 
-def test_a_source_that_does_not_answer_is_named_by_the_resource_that_it_is_about():
+def test_an_unresponsive_source_is_named_by_its_resource():
     late = [
         SourceReport("memory", "late", Sample(), 5.0, 0.6),
         SourceReport("gpu", "failed", Sample(), 5.0, 0.6),
@@ -135,7 +135,7 @@ def test_a_source_that_does_not_answer_is_named_by_the_resource_that_it_is_about
     assert observation_of(Snapshot(1_790_000_000.0, 5.0, 1, tuple(late))).late == ("ram", "gpu")
 
 
-def test_what_windows_tells_of_a_card_is_known_by_its_name_and_of_others_nothing_is():
+def test_windows_values_are_matched_to_a_card_by_its_name():
     cards = (GpuSample(0, "GPU-0", "RTX 5070 Ti"), GpuSample(1, "GPU-1", "T400"))
     told = readings(
         (windows.GPU_SIZE, 1000, ("RTX 5070 Ti",)),
@@ -148,7 +148,7 @@ def test_what_windows_tells_of_a_card_is_known_by_its_name_and_of_others_nothing
     assert second == cards[1]
 
 
-def test_windows_counts_by_what_is_scarcer_and_only_when_it_has_just_been_asked():
+def test_windows_memory_is_the_scarcer_of_ram_and_commit():
     told = readings((windows.TOTAL, 64), (windows.AVAILABLE, 32), (windows.COMMIT_LIMIT, 100), (windows.COMMITTED, 95))
     asked = SourceReport("windows", "ok", told, 1.0, 0.0)
     assert observation_of(Snapshot(1.0, 1.0, 0, (asked,))).windows == RamState(100, 5)

@@ -60,7 +60,7 @@ def is_fresh(state: PipelineState, source: str) -> bool:
     return next(report.fresh for report in state.snapshot.reports if report.name == source)
 
 
-def test_a_pace_that_eases_again_is_not_taken_for_a_stalled_machine() -> None:
+def test_a_pace_that_eases_is_not_taken_for_a_stalled_machine() -> None:
     with watching() as machine:
         hurried = machine.next_tick(planned_seconds=0.125)
         eased = machine.next_tick()
@@ -94,7 +94,7 @@ def test_ten_ticks_a_second_read_the_dear_sources_once_a_second() -> None:
     assert sum(seen) == 3
 
 
-def test_every_resource_that_can_quicken_the_pace_is_read_at_that_pace() -> None:
+def test_each_resource_that_quickens_the_pace_is_read_at_it() -> None:
     with watching("cgroup-limit") as machine:
         state = machine.next_tick(planned_seconds=0.1)
 
@@ -104,7 +104,7 @@ def test_every_resource_that_can_quicken_the_pace_is_read_at_that_pace() -> None
     assert not is_fresh(state, "cpu")
 
 
-def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_next_forecast(monkeypatch, caplog):
+def test_an_engine_bug_costs_neither_samples_nor_next_forecast(monkeypatch, caplog):
     pipeline = SamplingPipeline(Config(), RecordedHost(HOSTS / "wsl2-idle"))
     healthy = RiskEngine.observe
     monkeypatch.setattr(RiskEngine, "observe", lambda *_: 1 / 0)
@@ -126,9 +126,7 @@ def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_ne
     assert mended.forecasts
 
 
-def test_memory_of_a_card_that_probably_ran_out_is_an_event_that_says_who_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_probable_vram_exhaustion_is_an_event_naming_who_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = tuple(Failure("gpu0", "GPU-1", 15 << 30, program) for program in ("train.py", ""))
     monkeypatch.setattr(RiskEngine, "observe", lambda *_: Assessment((), (), failures))
     with watching() as machine:

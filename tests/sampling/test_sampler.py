@@ -72,7 +72,7 @@ def test_a_snapshot_holds_what_the_sources_read() -> None:
     assert snapshot.reports[0].fresh
 
 
-def test_a_source_that_fails_publishes_nothing_and_leaves_the_others_alone() -> None:
+def test_a_failed_source_publishes_nothing_and_affects_no_other() -> None:
     def broken() -> Sample:
         raise SourceError("cannot read /proc/x: Permission denied")
 
@@ -122,7 +122,7 @@ class Hanging:
         return Sample((Reading(VALUE, 1),), events=(Event("woke", 0.0, "woke up"),))
 
 
-def test_a_hung_source_costs_only_its_own_readings_and_is_not_asked_again() -> None:
+def test_a_hung_source_costs_only_its_own_readings() -> None:
     hanging, clock = Hanging(), SteppingClock()
     stuck = source(hanging, "stuck", lane="driver", deadline=0.05)
     with sampling(stuck, source(counting(), "good"), clock=clock) as sampler:
@@ -147,7 +147,7 @@ def test_of_a_recorded_machine_all_is_told_however_late() -> None:
     assert told == list(range(50))
 
 
-def test_a_source_that_takes_its_time_holds_up_no_tick_and_is_not_called_late_before_it_is() -> None:
+def test_a_slow_source_holds_up_no_tick_and_is_not_late_too_soon() -> None:
     hanging, clock = Hanging(), SteppingClock()
     reads = iter([lambda: Sample((Reading(VALUE, 0),)), hanging])
     slow = source(lambda: next(reads)(), "slow", lane="drive", period=2.0, deadline=60.0)  # noqa: PLW0108 - each read is another
@@ -168,7 +168,7 @@ def test_a_source_that_takes_its_time_holds_up_no_tick_and_is_not_called_late_be
     assert (last.reports[0].health, last.value(VALUE)) == ("ok", 1)
 
 
-def test_a_slow_source_keeps_its_last_value_with_its_age_between_two_reads() -> None:
+def test_a_slow_source_keeps_its_aging_value_between_two_reads() -> None:
     clock = SteppingClock()
     with sampling(source(counting(), period=5.0), clock=clock) as sampler:
         seen = []
@@ -220,7 +220,7 @@ def test_a_tick_that_comes_late_says_by_how_much() -> None:
     assert snapshot.value(LATENESS) == pytest.approx(3.5)
 
 
-def test_a_tick_that_comes_early_is_not_late_and_ticks_are_numbered_from_one() -> None:
+def test_an_early_tick_is_not_late_and_ticks_count_from_one() -> None:
     clock = SteppingClock()
     with sampling(source(counting()), clock=clock) as sampler:
         first = sampler.tick()
@@ -231,7 +231,7 @@ def test_a_tick_that_comes_early_is_not_late_and_ticks_are_numbered_from_one() -
     assert (first.sequence, second.sequence) == (1, 2)
 
 
-def test_a_source_is_read_up_to_half_an_interval_before_its_period_is_over() -> None:
+def test_a_source_is_read_at_most_half_an_interval_early() -> None:
     clock = SteppingClock()
     with sampling(source(counting(), period=5.0), clock=clock) as sampler:
         sampler.tick()
@@ -302,7 +302,7 @@ class TestPace:
     def test_memory_that_is_given_back_does_not_hurry_anybody(self) -> None:
         assert self.delays(1_000, 2_000, 3_000) == [1.0, 1.0, 1.0]
 
-    def test_memory_that_will_be_gone_in_ten_seconds_is_sampled_twice_a_second(self) -> None:
+    def test_memory_gone_in_ten_seconds_is_sampled_twice_a_second(self) -> None:
         assert self.delays(12, 11, 10)[-1] == 0.5
 
     def test_the_pace_has_a_floor(self) -> None:

@@ -11,7 +11,7 @@ from wslgpud.security.exact_signals import ExactProcess, send, state_of
 from wslgpud.sources.identity import identity
 
 
-def test_a_process_has_a_state_until_it_ends_and_only_under_its_own_start() -> None:
+def test_a_process_has_a_state_until_it_ends_and_only_as_itself() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         found = identity(Host(), child.pid)
         assert found is not None

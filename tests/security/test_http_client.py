@@ -38,7 +38,7 @@ def test_the_text_of_an_error_is_cut_at_200_characters() -> None:
     assert str(caught.value) == f"answered 500: {'y' * 199}…"
 
 
-def test_an_answer_may_have_all_the_bytes_it_is_allowed_and_none_more() -> None:
+def test_an_answer_may_fill_its_size_limit_but_not_exceed_it() -> None:
     assert answer("200 OK", b"y" * 1000) == b"y" * 1000
     with pytest.raises(Unreachable, match="it answered more than 1 KiB"):
         answer("200 OK", b"y" * 1001)
@@ -54,7 +54,7 @@ def test_what_is_not_http_is_told_from_an_answer_that_breaks_off() -> None:
             exchange(parsed(server.url), deadline_seconds=60.0, most_bytes=1000)
 
 
-def test_a_secret_that_the_server_echoes_is_not_told_and_what_is_public_is() -> None:
+def test_a_secret_echoed_by_the_server_is_masked() -> None:
     headers = {"Authorization": "Bearer abc123", "X-Key": "def456", "User-Agent": "wslgpud/1"}
     body = b"no user for Bearer abc123 / abc123, no def456, wslgpud/1 at identity"
     with hostile(answers("403 No", body)) as server, pytest.raises(ErrorStatus) as caught:

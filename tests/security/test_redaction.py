@@ -83,7 +83,7 @@ def test_masked_json_is_json() -> None:
     assert json.loads(masked(json.dumps(document))) == {"token": SECRET, "url": f"http://{SECRET}@h/", "n": 1}
 
 
-def test_an_error_that_quotes_a_secret_loses_it_and_any_other_stays_a_message_to_be_translated() -> None:
+def test_errors_mask_secrets_and_otherwise_stay_translatable() -> None:
     plain = MaskedError("there is no {path}", path="/etc/x")
     assert plain.said == Message("there is no {path}", {"path": "/etc/x"})
     for error in (MaskedError("{told} failed", told=f"--token={HIDDEN}"), MaskedError(f"--token={HIDDEN} failed")):

@@ -41,7 +41,7 @@ def test_a_draft_is_private_whatever_the_umask(tmp_path: Path) -> None:
     assert ((tmp_path / "chart.png").read_text(), mode(tmp_path / "chart.png")) == ("picture", 0o600)
 
 
-def test_a_new_file_is_private_whatever_the_umask_and_replaces_none(tmp_path: Path) -> None:
+def test_a_new_file_is_private_and_replaces_none(tmp_path: Path) -> None:
     with safe_files.Folder(tmp_path) as folder:
         with folder.create("history") as file:
             file.write(b"rows")
@@ -50,7 +50,7 @@ def test_a_new_file_is_private_whatever_the_umask_and_replaces_none(tmp_path: Pa
     assert ((tmp_path / "history").read_bytes(), mode(tmp_path / "history")) == (b"rows", 0o600)
 
 
-def test_a_draft_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_draft_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     target = tmp_path / "chart.png"
     target.write_text("before")
     with contextlib.suppress(KeyError), safe_files.draft(target) as path:

@@ -71,7 +71,7 @@ def test_a_row_of_errors_counts_words_or_says_where_they_belong():
     assert not shapes.DETAIL({"errors": [{"chunk": 0, "belongs": [[1]]}]})
 
 
-def test_a_line_without_an_event_is_refused_and_one_of_an_unknown_event_is_not():
+def test_a_line_without_an_event_is_refused_but_not_unknown_ones():
     shapes.check_line({"event": "of a later version"})
     shapes.check_line({"event": "pattern", "name": "p", "verified": 1, "checks": 1, "bad_words": 0, "seconds": 1})
     with pytest.raises(shapes.MalformedError, match="it names no event"):

@@ -68,7 +68,7 @@ def legend(figure: Any) -> list[str]:
         ("seconds", 5000, "seconds", 5000),
     ],
 )
-def test_a_curve_is_drawn_in_the_largest_unit_that_its_highest_value_fills(
+def test_a_curve_uses_the_largest_unit_that_fits(
     figures: list[Any], unit: str, highest: float, label: str, shown: float
 ) -> None:
     plots.plot_curves([("a", unit, [(0.0, 0.0, highest / 2, highest)])], 1.0, PATH)
@@ -80,7 +80,7 @@ def test_a_curve_is_drawn_in_the_largest_unit_that_its_highest_value_fills(
     assert band.get_paths()[0].get_extents().intervaly == pytest.approx((0, shown))
 
 
-def test_curves_of_one_unit_share_a_panel_and_no_line_crosses_a_gap(figures: list[Any]) -> None:
+def test_curves_of_one_unit_share_a_panel_and_gaps_stay(figures: list[Any]) -> None:
     steady: list[plots.Point] = [(DAY + at, 1, 2, 3) for at in (0.0, 10.0, 60.0)]
     broken: list[plots.Point] = [(DAY + at, 1, 2, 3) for at in (0.0, 10.0, 61.0)]
     plots.plot_curves([("a", "watts", steady), ("b", "celsius", broken), ("c", "watts", [])], 10.0, PATH)
@@ -102,9 +102,7 @@ def test_curves_of_one_unit_share_a_panel_and_no_line_crosses_a_gap(figures: lis
         (14401.0, "time (h)", 14401 / 3600),
     ],
 )
-def test_a_replay_is_drawn_in_percent_over_a_unit_of_time_that_suits_it(
-    figures: list[Any], seconds: float, unit: str, end: float
-) -> None:
+def test_a_replay_is_drawn_in_percent_over_time(figures: list[Any], seconds: float, unit: str, end: float) -> None:
     series: list[plots.RiskPoint] = [
         (0.0, 1.0, None, Level.OK),
         (seconds / 4, 0.5, 3599.0, Level.WARNING),
@@ -150,7 +148,7 @@ def night(day: int, uuid: str = "GPU-a", driver: str = "570", **values: float) -
     return StressResult(day * DAY, uuid, int(uuid == "GPU-b"), "RTX", "passed", key={"driver": driver}, values=values)
 
 
-def test_nights_of_a_card_are_drawn_by_day_and_a_line_marks_each_new_driver(figures: list[Any]) -> None:
+def test_nights_are_drawn_by_day_and_new_drivers_marked(figures: list[Any]) -> None:
     runs = [
         night(1, usable_bytes=3 * GIB, write_median=2e9, errors=0),
         night(2, usable_bytes=2 * GIB, read_median=1e9, errors=2),
@@ -178,7 +176,7 @@ def test_nights_of_two_cards_are_told_apart_by_name(figures: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(("values", "places"), [(["1", "2", "8"], [1, 2, 8]), (["a", "b", "8"], [0, 1, 2])])
-def test_a_sweep_stands_to_scale_or_word_by_word_and_failures_are_marked(
+def test_a_sweep_is_drawn_to_scale_with_failures_marked(
     figures: list[Any], values: Sequence[str], places: list[float]
 ) -> None:
     steps = [
@@ -226,7 +224,7 @@ def test_names_of_marks_lean_to_where_there_is_room(figures: list[Any], marks: l
 @pytest.mark.parametrize(
     ("early", "late", "corners"), [(20.0, 70.0, (40, 90)), (None, 70.0, (60, 90)), (20.0, None, (40, 60))]
 )
-def test_the_forecast_of_a_warning_is_drawn_from_the_earliest_to_the_latest_end(
+def test_a_forecast_is_drawn_from_earliest_to_latest_end(
     figures: list[Any], early: float | None, late: float | None, corners: tuple[float, float]
 ) -> None:
     axes = drawn_incident(figures, [20], Forecast("ram", Level.WARNING, 40 * GIB, 64 * GIB, 1e9, early, 40.0, late))
@@ -263,7 +261,7 @@ def test_a_page_is_called_by_the_first_line_of_its_title(tmp_path: Path) -> None
     assert "<?xml" not in page
 
 
-def test_an_incident_spans_its_time_and_the_whole_of_its_resource(figures: list[Any]) -> None:
+def test_an_incident_spans_its_time_and_resource(figures: list[Any]) -> None:
     axes = drawn_incident(figures, [])
 
     assert axes.get_xlim() == pytest.approx((0, 100 / DAY))

@@ -67,7 +67,7 @@ def test_openmetrics_has_each_family_once_with_all_its_samples(reader: Reader) -
     ]
 
 
-def test_openmetrics_of_one_machine_does_not_name_it_and_knows_families_of_other_versions(reader: Reader) -> None:
+def test_openmetrics_of_a_single_machine_has_no_host_label(reader: Reader) -> None:
     out = io.StringIO()
     export.openmetrics(wanted(reader, "two"), out, Catalogue([]), {})
 
@@ -92,9 +92,7 @@ def test_a_long_csv_has_a_line_for_each_value_day_by_day(reader: Reader) -> None
 
 
 @pytest.mark.parametrize(("host", "names"), [("two", ["made"]), ("three", ["'=two: made", "three: made"])])
-def test_a_wide_csv_has_a_column_for_each_series_and_names_machines_where_there_are_several(
-    host: str, names: list[str]
-) -> None:
+def test_a_wide_csv_has_one_column_per_series(host: str, names: list[str]) -> None:
     first = SeriesRef("made", (), "=two" if host == "three" else "two")
     second = SeriesRef("made", (), host)
     days = [[Piece(first, [0.0, 2.0], [1, 3]), Piece(second, [2.0, 1.0], [5, 4])], [Piece(first, [9.0], [8])]]
@@ -111,7 +109,7 @@ def test_a_wide_csv_has_a_column_for_each_series_and_names_machines_where_there_
     ]
 
 
-def test_parquet_has_a_row_for_each_value_however_they_are_grouped(
+def test_parquet_has_one_row_per_value_for_any_group_size(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = pytest.importorskip("pyarrow.parquet")
@@ -133,7 +131,7 @@ def test_parquet_has_a_row_for_each_value_however_they_are_grouped(
         assert sum(opened.metadata.row_group(n).num_rows > 0 for n in range(opened.num_row_groups)) == groups
 
 
-def test_a_history_is_read_a_day_or_so_many_steps_at_a_time_and_every_piece_counts(reader: Reader) -> None:
+def test_a_history_is_read_in_pieces_of_a_day_or_so_many_steps(reader: Reader) -> None:
     read: list[None] = []
     asked = wanted(reader, progress=lambda: read.append(None))
     list(asked.pieces())
@@ -148,7 +146,7 @@ def test_a_history_is_read_a_day_or_so_many_steps_at_a_time_and_every_piece_coun
     assert steps.windows == [(0.0, 19_999.999), (20_000.0, 20_001.0)]
 
 
-def test_in_steps_a_counter_has_its_last_value_and_a_series_its_name(reader: Reader) -> None:
+def test_a_counter_exported_in_steps_has_its_last_value(reader: Reader) -> None:
     asked = wanted(reader, "=pc", step_seconds=86400.0)
     ends, free = (piece for window in asked.pieces() for piece in window)
 
@@ -167,7 +165,7 @@ def bucket(wall: float, last: int) -> Bucket:
     return Bucket(wall, 1, last, last, last, last)
 
 
-def test_a_rate_knows_resets_and_stops_at_gaps_of_more_than_three_usual_steps() -> None:
+def test_a_rate_handles_resets_and_stops_at_long_gaps() -> None:
     steady = [bucket(0, 10), bucket(10, 30), bucket(20, 30), bucket(50, 60), bucket(60, 5)]
     assert list(rates(steady, 10, 70)) == [(10, 2.0), (20, 0.0), (50, 1.0), (60, 0.5)]
     assert [wall for wall, _ in rates([*steady, bucket(91, 6), bucket(101, 7)], 10, 111)] == [10, 20, 50, 60, 101]
@@ -175,9 +173,7 @@ def test_a_rate_knows_resets_and_stops_at_gaps_of_more_than_three_usual_steps() 
 
 
 @pytest.mark.parametrize(("until", "last"), [(80, (70, 1.0)), (78, (70, 1.25)), (75, (70, 2.0)), (74, (60, 3.0))])
-def test_a_step_that_is_not_over_counts_with_the_time_so_far_once_half_of_it_has_passed(
-    until: float, last: tuple[float, float]
-) -> None:
+def test_an_unfinished_step_counts_once_half_of_it_has_passed(until: float, last: tuple[float, float]) -> None:
     assert list(rates([bucket(50, 0), bucket(60, 30), bucket(70, 40)], 10, until))[-1] == last
 
 
@@ -193,7 +189,7 @@ def test_a_curve_spans_minimum_to_maximum_or_is_a_rate(reader: Reader) -> None:
 @pytest.mark.parametrize(
     ("how", "values"), [("sum", [9.0, 3.0]), ("mean", [4.5, 3.0]), ("max", [7.0, 3.0]), ("min", [2.0, 3.0])]
 )
-def test_curves_of_several_cards_become_one_of_the_values_known_at_each_step(how: str, values: list[float]) -> None:
+def test_curves_of_several_cards_are_joined_step_by_step(how: str, values: list[float]) -> None:
     first = Curve(SeriesRef("made", (("gpu", "0"),)), "", False, [(1.0, 0, 3.0, 9), (0.0, 0, 2.0, 9)])
     second = Curve(SeriesRef("made", (("gpu", "1"),)), "", False, [(0.0, 0, 7.0, 9)])
     one = joined([first, second], how)
@@ -204,7 +200,7 @@ def test_curves_of_several_cards_become_one_of_the_values_known_at_each_step(how
     assert str(joined([first], how).ref) == f'made{{{how}="of 1"}}'
 
 
-def test_steps_are_those_of_a_clock_and_no_finer_than_the_points_allow() -> None:
+def test_steps_are_round_times_no_finer_than_the_points_allow() -> None:
     minute, hour, day = 60, 3600, 86400
     clock = [
         *(1, 2, 5, 10, 15, 30),

@@ -87,7 +87,7 @@ def test_replayed_processes_count_for_two_and_a_half_minutes(tmp_path: Path) -> 
     assert [one.processes for one in seen] == [(process,), (process,), ()]
 
 
-def test_more_than_a_minute_without_a_sample_was_no_stall_and_other_readings_are_no_sample(tmp_path: Path) -> None:
+def test_more_than_a_minute_without_a_sample_is_no_stall(tmp_path: Path) -> None:
     alone = Sample((Reading(OOM_KILLS, 1),))
     seen = replayed(tmp_path, {0: memory_of(), 30: alone, 60: memory_of(), 120: alone, 121: memory_of()})
 

@@ -71,7 +71,7 @@ def test_anything_else_does_not(guarded, authorization):
     assert guarded.ask("/metrics", headers={"Authorization": authorization}).status == 401
 
 
-def test_a_changed_password_holds_for_the_next_client_and_the_old_one_no_more(guarded):
+def test_a_changed_password_replaces_the_old_for_the_next_client(guarded):
     old = {"Authorization": basic("prometheus", SECRET)}
     assert guarded.ask("/metrics", headers=old).status == 200
     put(guarded.file, f"basic_auth_users:\n  prometheus: {hashed('new')}\n")
@@ -135,7 +135,7 @@ def test_wrong_passwords_are_never_remembered_as_right():
     assert accept_all(basic("dear", "x"), basic("dear", "x"), basic("dear", "b"))[0] == [False, False, True]
 
 
-def test_an_unknown_user_costs_what_the_dearest_user_costs_even_with_that_ones_password():
+def test_an_unknown_user_costs_as_much_as_the_costliest_user():
     answers, checks = accept_all(basic("nobody", "b"), basic("nobody", "b"))
     assert answers == [False, False]
     assert checks == [USERS["dear"]] * 2
@@ -212,7 +212,7 @@ def test_no_authorization_header_breaks_the_parser(header):
     parse_basic("Basic " + header)
 
 
-def test_a_thousand_right_passwords_are_remembered_and_with_one_more_all_are_checked_again():
+def test_beyond_1000_remembered_passwords_all_are_checked_again():
     users, checked = dict.fromkeys((f"user{number}" for number in range(1001)), hashed(SECRET)), []
 
     async def right(_, client):

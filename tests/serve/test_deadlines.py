@@ -8,7 +8,7 @@ from wslgpud.serve.listener import Connection, Deadlines
 HEAD, IDLE, ANSWER = 1.0, 2.0, 3.0
 
 
-def test_a_head_an_answer_and_a_pause_have_their_own_deadlines_and_our_work_has_none(serve, monkeypatch):
+def test_a_head_an_answer_and_a_pause_have_their_own_deadlines(serve, monkeypatch):
     limits = []
     monkeypatch.setattr(Connection, "_set_deadline", lambda _, seconds: limits.append(seconds))
     running = serve(deadlines=Deadlines(HEAD, IDLE, ANSWER))

@@ -53,14 +53,14 @@ def test_promtool_is_content_with_the_real_endpoint(serve):
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-def test_metrics_of_the_daemon_itself_are_there_before_the_first_sample(serve):
+def test_metrics_of_the_daemon_exist_before_the_first_sample(serve):
     answer = serve().ask("/metrics")
     assert answer.status == 200
     assert b"wslgpud_ticks_total 0.0" in answer.data
     assert b"process_resident_memory_bytes" in answer.data
 
 
-def test_requests_are_counted_by_path_and_status_and_strangers_paths_share_one_series(serve):
+def test_requests_are_counted_and_strangers_paths_share_a_series(serve):
     running = serve()
     for path in ("/", "/", "/secret", "/%2e%2e/etc/passwd"):
         running.ask(path)
@@ -70,7 +70,7 @@ def test_requests_are_counted_by_path_and_status_and_strangers_paths_share_one_s
     assert b"secret" not in text
 
 
-def test_not_ready_until_the_first_sample_and_says_what_it_waits_for(serve):
+def test_not_ready_until_the_first_sample_with_the_reason(serve):
     running = serve()
     before = running.ask("/-/ready")
     running.publisher.publish(snapshot())
@@ -131,7 +131,7 @@ def plain(document):
     return plain_page(document, "", ENGLISH).body.decode()
 
 
-def test_the_plain_page_shows_what_is_left_of_each_memory_how_it_goes_on_and_who_grows():
+def test_the_plain_page_shows_what_is_left_and_who_grows():
     leak = Forecast(
         "gpu0", Level.CRITICAL, 3 << 30, 24 << 30, 2e7, 30.0, 43.0, 90.0, who="train.py (pid 8932)", cause="growth"
     )
@@ -149,7 +149,7 @@ def test_the_plain_page_shows_what_is_left_of_each_memory_how_it_goes_on_and_who
     assert page.count("<meter") == 12
 
 
-def test_the_plain_page_shows_what_is_open_since_when_and_what_people_said_to_it():
+def test_the_plain_page_shows_open_alerts_and_acknowledgements():
     known = OpenIncident(opened("gpu_error", "gpu0", Level.CRITICAL, 12, xid=79), False, None)
     quiet = opened("read_only_disk", "disk:<script>alert(1)</script>", Level.WARNING, 13)
     page = plain(document_of(snapshot(), incidents=[known, OpenIncident(quiet, True, 1_800_003_600.0)]))
@@ -186,7 +186,7 @@ def test_the_plain_page_says_that_what_it_shows_is_old(serve):
     assert b"No sample for 80 s" in running.ask("/plain").data
 
 
-def test_the_plain_page_needs_no_script_and_nothing_from_elsewhere(serve):
+def test_the_plain_page_needs_no_script_and_nothing_external(serve):
     running = serve()
     running.publisher.publish(snapshot())
     answer = running.ask("/plain")
@@ -196,7 +196,7 @@ def test_the_plain_page_needs_no_script_and_nothing_from_elsewhere(serve):
     assert not re.search(rb'<script|style="|https?://', answer.data)
 
 
-def test_names_on_the_machine_cannot_smuggle_markup_into_the_page(serve):
+def test_names_cannot_smuggle_markup_into_the_page(serve):
     evil = snapshot()
     reports = (replace(evil.reports[3], error="<script>alert(1)</script>", name='"><b>'), *evil.reports)
     running = serve()
@@ -215,7 +215,7 @@ def test_head_gives_the_headers_of_get_and_no_body(serve):
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/nothing-here", "/-/ready"])
-def test_every_answer_tells_browsers_to_be_careful_and_nobody_what_software_this_is(serve, path):
+def test_answers_carry_security_headers_and_no_software_name(serve, path):
     answer = serve().ask(path)
     assert answer.getheader("X-Content-Type-Options") == "nosniff"
     assert answer.getheader("X-Frame-Options") == "DENY"
@@ -226,7 +226,7 @@ def test_every_answer_tells_browsers_to_be_careful_and_nobody_what_software_this
     assert "uvicorn" not in str(answer.headers).lower()
 
 
-def test_a_handler_that_fails_is_a_500_with_one_line_in_the_log_and_the_server_goes_on(serve, caplog):
+def test_a_failing_handler_is_a_500_and_the_server_goes_on(serve, caplog):
     def broken(_):
         raise RuntimeError("disk on fire")
 

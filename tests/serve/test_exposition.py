@@ -66,7 +66,7 @@ def test_openmetrics_is_accepted_by_a_strict_parser():
     assert found["wslgpud_gpu"].type == "info"
 
 
-def test_families_follow_the_catalogue_whatever_order_sources_answer_in():
+def test_metric_families_follow_the_order_of_the_catalogue():
     order = {AVAILABLE.name: 0, GPU_USED.name: 1}
     readings = [Reading(GPU_USED, 1, ("0", "a")), Reading(AVAILABLE, 2), Reading(GPU_USED, 3, ("1", "b"))]
     assert [f.spec for f in families(readings, order)] == [AVAILABLE, GPU_USED]
@@ -88,7 +88,7 @@ def test_a_series_that_two_sources_read_is_exposed_once():
     assert list(family.series.values()) == [2]
 
 
-def test_a_reading_with_the_wrong_number_of_labels_names_the_metric():
+def test_a_wrong_number_of_labels_is_an_error_naming_the_metric():
     (family,) = families([Reading(GPU_USED, 1, ("0",))], {})
     with pytest.raises(ValueError, match="wslgpud_gpu_memory_used_bytes declares labels"):
         MetricsText(CLASSIC).of([family])
@@ -127,7 +127,7 @@ ANY_READING = st.one_of(
 
 @pytest.mark.parametrize("text_format", [CLASSIC, OPENMETRICS])
 @given(st.lists(st.lists(ANY_READING, max_size=8), max_size=6))
-def test_what_is_kept_from_scrape_to_scrape_is_what_prometheus_client_would_write(text_format, scrapes):
+def test_cached_text_is_what_prometheus_client_would_write(text_format, scrapes):
     writer = MetricsText(text_format)
     for readings in scrapes:
         assert writer.of(families(readings, {})) == judged(readings, text_format)
@@ -187,7 +187,7 @@ class CountingExtra:
         return [Reading(AVAILABLE, self.calls)]
 
 
-def test_any_number_of_scrapes_of_one_snapshot_costs_one_rendering():
+def test_any_number_of_scrapes_of_a_snapshot_renders_it_once():
     publisher, extra = Publisher(CATALOGUE, HandClock()), CountingExtra()
     publisher.add_collector(extra)
     publisher.publish(snapshot())
@@ -217,7 +217,7 @@ def test_own_health_goes_on_after_a_second_when_ticks_do_not(seconds, calls):
     assert extra.calls == calls
 
 
-def test_a_part_that_cannot_tell_its_health_does_not_silence_the_others(caplog):
+def test_a_part_with_unknown_health_does_not_silence_the_others(caplog):
     def broken():
         raise RuntimeError("no queue")
 
@@ -241,7 +241,7 @@ def test_what_a_machine_lacks_is_no_failure():
     assert 'wslgpud_source_success{source="pressure"}' not in text
 
 
-def test_a_part_that_fails_is_complained_of_once_until_it_is_well_again(caplog):
+def test_a_failing_part_is_reported_once_until_it_recovers(caplog):
     clock = HandClock()
     publisher = Publisher(CATALOGUE, clock)
     fault = [True]

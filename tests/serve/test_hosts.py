@@ -23,7 +23,7 @@ def test_loopback_is_answered_by_any_of_its_names_and_any_port(host):
 
 
 @pytest.mark.parametrize("host", ["trainbox.lan:9655", "TRAINBOX", "gpu.example", "gpu.example:443"])
-def test_this_machines_names_and_those_the_user_allows_are_answered(host):
+def test_this_machines_names_and_allowed_ones_are_answered(host):
     assert LOCAL.allows(host)
 
 
@@ -50,7 +50,7 @@ def test_other_names_are_not(host):
     assert not LOCAL.allows(host)
 
 
-def test_listening_everywhere_any_address_will_do_but_not_any_name():
+def test_listening_everywhere_accepts_any_address_not_any_name():
     everywhere = HostRule("0.0.0.0", "trainbox", [])
     assert everywhere.allows("192.168.1.2:9655")
     assert everywhere.allows("[2001:db8::1]")

@@ -39,7 +39,7 @@ def test_a_client_that_says_nothing_is_cut(serve):
         assert is_cut(silent)
 
 
-def test_a_client_that_does_not_say_its_second_request_to_the_end_is_cut(serve):
+def test_a_client_that_never_finishes_its_second_request_is_cut(serve):
     running = serve(deadlines=IMPATIENT)
     with answered(running, GET + b"\r\n") as slow:
         slow.sendall(GET + b"X-Slow: ")
@@ -135,7 +135,7 @@ def test_pipelined_requests_are_answered_in_order(serve):
     assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"404"]
 
 
-def test_nonsense_behind_a_request_that_is_being_answered_makes_no_noise(serve, caplog):
+def test_garbage_after_a_request_being_answered_is_not_logged(serve, caplog):
     entered, release = threading.Event(), threading.Event()
 
     def slow(_):
@@ -154,7 +154,7 @@ def test_nonsense_behind_a_request_that_is_being_answered_makes_no_noise(serve, 
 
 
 @pytest.mark.slow
-def test_a_thousand_malformed_requests_leave_it_healthy_and_its_log_empty(serve, caplog):
+def test_1000_malformed_requests_do_no_harm_and_log_nothing(serve, caplog):
     running = serve(deadlines=IMPATIENT)
     running.publisher.publish(snapshot())
     token = st.one_of(
@@ -181,7 +181,7 @@ def status_and_rest(answer):
     return head.split(b"\r\n")[0], int(re.search(rb"content-length: (\d+)", head)[1]) - len(body)
 
 
-def test_two_hundred_scrapers_at_once_all_get_the_same_whole_answer(serve):
+def test_two_hundred_concurrent_scrapers_all_get_the_same_answer(serve):
     running = serve()
     running.publisher.publish(snapshot())
 
@@ -219,7 +219,7 @@ def hold_all_places(running, opened, said=b""):
     [(b"", "nothing"), (GET, "half a head"), (GET + b"\r\n", "one request and no other")],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_who_holds_a_place_and_says_nothing_more_leaves_it_to_who_comes(serve, said, what):
+def test_a_silent_client_gives_up_its_place_to_a_newcomer(serve, said, what):
     running = serve(deadlines=PATIENT)
     with ExitStack() as opened:
         oldest, *others = hold_all_places(running, opened, said)
@@ -231,7 +231,7 @@ def test_who_holds_a_place_and_says_nothing_more_leaves_it_to_who_comes(serve, s
             assert others[-1].recv(1)  # not its end: the youngest stay
 
 
-def test_who_takes_no_answer_leaves_his_place_too_although_he_has_asked_for_more(serve, monkeypatch):
+def test_a_client_that_reads_no_answer_gives_up_its_place_too(serve, monkeypatch):
     monkeypatch.setattr(listener, "UNREAD_BYTES_MAX", 1 << 40)  # or they would leave for that
     running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
     with ExitStack() as opened:
@@ -239,7 +239,7 @@ def test_who_takes_no_answer_leaves_his_place_too_although_he_has_asked_for_more
         assert answers(running)
 
 
-def test_who_comes_from_where_nobody_else_does_stays_however_long_he_has_been_there(serve, monkeypatch):
+def test_the_only_client_from_an_address_keeps_its_connection(serve, monkeypatch):
     monkeypatch.setattr(listener, "CONNECTIONS_MAX", 3)
     running = serve(deadlines=PATIENT)
     with socket.create_connection(("127.0.0.1", running.port), source_address=("127.0.0.2", 0)) as alone:
@@ -258,7 +258,7 @@ def answers(running):
     return running.ask("/-/ready").status in (200, 503)
 
 
-def test_answers_that_nobody_reads_take_no_more_memory_than_some_of_them(serve):
+def test_unread_answers_take_bounded_memory(serve):
     running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
     with ExitStack() as opened:
         for _ in range(PLACES // 2):
@@ -332,14 +332,14 @@ def test_addresses_that_one_client_may_have_at_will_count_as_one(address, networ
     assert network_of(address) == network
 
 
-def test_a_client_that_asks_again_and_again_and_never_reads_is_cut(serve):
+def test_a_client_that_keeps_asking_but_never_reads_is_cut(serve):
     running = serve(deadlines=IMPATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
     with running.connect() as deaf:
         deaf.sendall(50 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_until(lambda: b"wslgpud_http_connections 1.0" in running.ask("/metrics").data)
 
 
-def test_more_waiting_requests_than_may_wait_are_told_to_come_back_while_scrapes_go_on(serve):
+def test_excess_waiting_requests_are_refused_while_scrapes_go_on(serve):
     release = threading.Event()
 
     def slow(_):

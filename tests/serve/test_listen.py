@@ -31,7 +31,7 @@ def test_port_0_picks_a_free_one_and_the_url_names_it(serve):
     assert running.server.url == f"http://127.0.0.1:{running.port}/"
 
 
-def test_a_busy_port_is_one_line_that_names_who_has_it_and_says_what_to_do(serve):
+def test_a_busy_port_is_one_line_naming_its_holder(serve):
     taken, name = serve().port, psutil.Process().name()
     with pytest.raises(ServeError) as caught:
         make(port=taken).start()
@@ -40,14 +40,14 @@ def test_a_busy_port_is_one_line_that_names_who_has_it_and_says_what_to_do(serve
     )
 
 
-def test_a_busy_port_of_somebody_whom_we_may_not_see_is_one_line_too(serve, monkeypatch):
+def test_a_busy_port_of_a_hidden_process_is_one_line(serve, monkeypatch):
     taken = serve().port
     monkeypatch.setattr(psutil, "net_connections", lambda _: [])  # so it is for another user's
     with pytest.raises(ServeError, match=r"is in use \(is wslgpud already running\?\); choose another"):
         make(port=taken).start()
 
 
-def test_an_address_of_another_machine_is_one_line_that_says_what_to_do():
+def test_a_foreign_address_is_one_line_with_the_remedy():
     with pytest.raises(ServeError, match=r"^this machine has no address 192\.0\.2\.1; .*server\.address$"):
         bind("192.0.2.1", 0)
 
@@ -64,7 +64,7 @@ def test_an_address_that_is_none_is_one_line_that_names_the_key():
         (errno.ENOMEM, "cannot listen on 127.0.0.1:80: Cannot allocate memory"),
     ],
 )
-def test_a_port_that_the_kernel_refuses_is_one_line_with_its_reason(monkeypatch, number, said):
+def test_a_refused_port_is_one_line_with_its_reason(monkeypatch, number, said):
     def refuse(*_):
         raise OSError(number, "")
 
@@ -189,7 +189,7 @@ class Troubled(socket.socket):
         return super().accept()
 
 
-def test_a_client_that_has_gone_is_no_trouble_and_a_lack_of_files_is_told_and_waited_for(serve, monkeypatch, caplog):
+def test_a_client_that_left_is_no_trouble(serve, monkeypatch, caplog):
     def troubled(address, port):
         sock = bind(address, port)
         found = Troubled(fileno=sock.detach())
@@ -217,7 +217,7 @@ def test_a_client_that_has_gone_is_no_trouble_and_a_lack_of_files_is_told_and_wa
     ],
     ids=["open", "passwords", "TLS"],
 )
-def test_local_commands_need_another_way_in_where_passwords_or_tls_are_demanded(certificate, text, guarded):
+def test_local_commands_get_in_where_passwords_are_required(certificate, text, guarded):
     (certificate / "web.yml").write_text(text)
 
     assert make(port=0, web_config_file=str(certificate / "web.yml")).guarded is guarded

@@ -80,7 +80,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
     assert complaint == "the daemon at https://127.0.0.1:9655 is another user's: use sudo\n"
 
 
-def test_who_connects_and_reads_nothing_keeps_nobody_waiting_for_ever(tmp_path: Path) -> None:
+def test_a_client_that_never_reads_blocks_nobody_forever(tmp_path: Path) -> None:
     much = Route("/api/v1/status", lambda _: Response(200, dumps({"much": "x" * 5_000_000}), "application/json"))
     local = LocalApi(tmp_path, [much], timeout_seconds=0.5)
     assert local.start()
@@ -97,7 +97,7 @@ def test_who_connects_and_reads_nothing_keeps_nobody_waiting_for_ever(tmp_path: 
     local.close()
 
 
-def test_a_folder_whose_path_is_too_long_costs_the_socket_and_not_the_daemon(tmp_path: Path) -> None:
+def test_a_path_too_long_for_a_socket_does_not_stop_the_daemon(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
 

@@ -94,14 +94,14 @@ def test_every_value_arrives_with_its_labels_unit_and_kind(collector, push):
     assert {h.lower(): v for h, v in collector.headers[0].items()}["authorization"] == "Bearer 123"
 
 
-def test_every_value_is_of_the_moment_of_its_push_and_counts_from_an_unknown_start():
+def test_every_value_carries_the_time_of_its_push():
     (resource,) = message(READINGS, 1_790_000_000.0).resource_metrics
     points = [point for metric in resource.scope_metrics[0].metrics for point in metric.data.data_points]
 
     assert {(p.start_time_unix_nano, p.time_unix_nano) for p in points} == {(0, 1_790_000_000_000_000_000)}
 
 
-def test_a_collector_that_refuses_is_counted_told_once_and_found_again(collector, push, caplog):
+def test_a_refusing_collector_is_reported_once_and_retried(collector, push, caplog):
     caplog.set_level("INFO", "wslgpud.serve.otlp")
     collector.status = 400
     one = push()

@@ -59,9 +59,7 @@ def prometheus(tmp_path):
         process.wait()
 
 
-def test_prometheus_reads_every_series_through_tls_a_client_certificate_and_a_password(
-    serve, certificate, authority, prometheus
-):
+def test_prometheus_reads_every_series_through_mutual_tls(serve, certificate, authority, prometheus):
     password = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
     authority.cert_pem.write_to_path(certificate / "ca.pem")
     authority.issue_cert("scraper").private_key_and_cert_chain_pem.write_to_path(certificate / "client.pem")

@@ -40,7 +40,7 @@ def test_a_kept_document_is_given_plain_or_zipped_or_not_again():
     assert (same.status, same.body, other.status) == (304, b"", 200)
 
 
-def test_an_answer_has_its_length_but_one_that_nothing_is_new_does_not():
+def test_every_answer_but_not_modified_states_its_length():
     found = dict(response_headers(Response(200, b"12345")))
     nothing = dict(response_headers(Response(304, b"", "")))
 
@@ -55,7 +55,7 @@ def test_a_malformed_request_is_counted_once(serve):
     assert dict(running.server._app._counts) == {("other", 400): 1}
 
 
-def test_of_a_failed_path_the_log_keeps_200_characters_and_where_it_failed(serve, caplog):
+def test_the_log_keeps_200_characters_of_a_failed_path(serve, caplog):
     def broken(_):
         raise RuntimeError("disk on fire")
 
@@ -84,7 +84,7 @@ def test_64_requests_may_wait_and_8_passwords_of_one_client(threads, most):
 
 
 @pytest.mark.parametrize(("work", "most"), [("_threads", 2), ("_heavy", 2), ("_bcrypt", 1)])
-def test_however_many_ask_two_threads_wait_two_read_history_and_one_checks_passwords(serve, work, most):
+def test_many_clients_never_start_more_than_a_few_threads(serve, work, most):
     threads, release, before = getattr(serve().server._app, work), threading.Event(), set(threading.enumerate())
 
     async def ask_for_all():

@@ -31,7 +31,7 @@ def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
         assert paragraphs(text) in served
 
 
-def test_the_page_needs_no_script_and_fetches_nothing_from_elsewhere() -> None:
+def test_the_page_needs_no_script_and_fetches_nothing_outside() -> None:
     served = page(sections(), ENGLISH)
 
     assert not re.search(r'<script|style="|src=|<img|@import|url\(', served)

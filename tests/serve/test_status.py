@@ -40,7 +40,7 @@ def document(*forecasts: Forecast, language: str = "en") -> dict[str, Any]:
     return found
 
 
-def test_memory_that_is_gone_now_is_worse_than_memory_that_will_be() -> None:
+def test_memory_exhausted_now_outranks_memory_exhausted_soon() -> None:
     soon = Forecast("gpu0", Level.EMERGENCY, 2 * GIB, 16 * GIB, 1e8, eta_seconds=21.0, cause="growth")
     now = Forecast("ram", Level.EMERGENCY, 0, 32 * GIB, 1e8, eta_seconds=0.0, cause="growth")
     calm = Forecast("gpu1", Level.OK, 9 * GIB, 16 * GIB)
@@ -49,7 +49,7 @@ def test_memory_that_is_gone_now_is_worse_than_memory_that_will_be() -> None:
         assert document(*forecasts)["verdict"]["subject"] == "ram"
 
 
-def test_the_verdict_is_worded_in_the_language_asked_for_and_kept_as_template_and_facts() -> None:
+def test_the_verdict_is_worded_in_the_requested_language() -> None:
     growing = Forecast("ram", Level.WARNING, GIB, 16 * GIB, 1e7, eta_seconds=40.0, cause="growth")
     growing = replace(growing, who="train.py")
     english, chinese = document(growing)["verdict"], document(growing, language="zh")["verdict"]
@@ -62,7 +62,7 @@ def test_the_verdict_is_worded_in_the_language_asked_for_and_kept_as_template_an
     assert document(growing)["level"] == english["level"] == "warning"
 
 
-def test_what_is_known_of_the_machine_is_in_the_document_and_what_is_not_is_absent() -> None:
+def test_the_document_has_what_is_known_and_omits_what_is_not() -> None:
     card = {windows.GPU_SIZE: 16 * GIB, windows.GPU_SHARED: GIB}
     sample = Sample(
         readings=(
@@ -119,7 +119,7 @@ def test_what_is_known_of_the_machine_is_in_the_document_and_what_is_not_is_abse
     assert [(one["uuid"], one["usable_bytes"]) for one in found["stress"]] == [("GPU-1", GIB), ("GPU-2", 7)]
 
 
-def test_of_a_machine_without_swap_nothing_and_without_trouble_nothing_is_in_the_document() -> None:
+def test_the_document_omits_swap_and_trouble_that_do_not_exist() -> None:
     found = document(Forecast("ram", Level.OK, 9 * GIB, 16 * GIB))
 
     assert [one["name"] for one in found["forecasts"]] == ["RAM"]
@@ -166,7 +166,7 @@ def test_the_verdict_counts_what_else_is_open() -> None:
     assert of(found)["verdict"]["more"] == "and 2 more are open"
 
 
-def test_a_card_is_as_the_driver_tells_without_what_trainings_say_of_it() -> None:
+def test_a_card_is_shown_as_the_driver_reports_it() -> None:
     card = GpuSample(0, "GPU-1", "RTX", 16 * GIB, 12 * GIB)
     report = SourceReport("gpu", "ok", Sample(gpus=(card,)), 0.0, 0.0)
     state = PipelineState(Snapshot(0.0, 0.0, 1, (report,)), Observation(0.0), ())
@@ -175,7 +175,7 @@ def test_a_card_is_as_the_driver_tells_without_what_trainings_say_of_it() -> Non
     assert (found["uuid"], found["used_bytes"], "told" in found) == ("GPU-1", 12 * GIB, False)
 
 
-def test_the_culprit_is_told_once_whether_the_headline_names_it_by_name_or_not_at_all() -> None:
+def test_the_culprit_is_named_only_once() -> None:
     english = translator("en")
     named, unnamed = (
         Verdict(Level.WARNING, Message(text), who="train.py (pid 7)") for text in ("train.py was paused", "RAM is full")

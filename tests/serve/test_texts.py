@@ -33,7 +33,7 @@ def test_a_text_is_kept_for_a_second_or_until_the_next_sample():
     assert faults() == "2.0"
 
 
-def test_a_zipped_text_is_the_same_text_in_the_fastest_compression():
+def test_a_zipped_text_is_unchanged_and_compressed_fast():
     publisher = Publisher(CATALOGUE, HandClock())
     publisher.publish(snapshot())
 
@@ -49,7 +49,7 @@ def test_series_that_come_in_another_order_are_listed_in_it(form):
         assert text.of([family]) == encode([family.metric()], form)
 
 
-def test_the_plain_page_tells_how_long_a_source_took_and_how_old_it_is():
+def test_the_plain_page_shows_each_sources_duration_and_age():
     page = plain_page(document_of(snapshot()), "", ENGLISH).body.decode()
 
     assert '<th scope="row">memory</th><td class="ok">ok</td><td class="dim">0.2 ms, 1 s old</td>' in page

@@ -63,7 +63,7 @@ def test_who_begins_no_handshake_leaves_his_place_to_who_comes(serve_tls, trusti
         assert running.ask("/metrics", context=trusting).status == 200
 
 
-def test_a_certificate_is_demanded_and_verified_where_the_policy_says_so(serve_tls, authority, trusting):
+def test_a_certificate_is_required_and_verified_by_policy(serve_tls, authority, trusting):
     running = serve_tls(CLIENTS + "RequireAndVerifyClientCert\n")
     with pytest.raises((ssl.SSLError, ConnectionError)):
         running.ask("/metrics", context=trusting)
@@ -82,7 +82,7 @@ def test_a_certificate_is_welcome_and_verified_but_not_demanded(serve_tls, autho
     assert running.ask("/metrics", context=with_certificate(authority, trusting)).status == 200
 
 
-def test_tls_and_client_certificates_guard_an_address_of_the_world(serve, serve_tls, certificate):
+def test_tls_and_client_certificates_guard_a_public_address(serve, serve_tls, certificate):
     serve_tls(CLIENTS + "RequireAndVerifyClientCert\n")
     everywhere = config.Server(address="0.0.0.0", port=0, web_config_file=str(certificate / "web.yml"))
     assert serve(everywhere).port > 0
@@ -105,9 +105,7 @@ def test_a_renewed_certificate_is_shown_to_the_next_client(serve_tls, certificat
     assert shown(running, trusting) == new
 
 
-def test_a_renewal_that_is_half_done_leaves_the_old_certificate_in_use(
-    serve_tls, certificate, authority, trusting, caplog
-):
+def test_a_half_done_renewal_leaves_the_old_certificate_in_use(serve_tls, certificate, authority, trusting, caplog):
     running = serve_tls()
     old = shown(running, trusting)
     put(certificate / "key.pem", "half a k")

@@ -99,7 +99,7 @@ def test_gos_policies_for_client_certificates_mean_the_same_here(written, author
 
 
 @pytest.mark.parametrize("policy", ["RequireAnyClientCert", "RequireClientCert"])
-def test_a_policy_that_checks_nothing_is_refused_with_the_one_that_does(error_of, policy):
+def test_a_client_policy_that_checks_nothing_is_refused(error_of, policy):
     assert error_of(TLS + f"  client_auth_type: {policy}\n") == (
         f"web.yml: tls_server_config: client_auth_type {policy} accepts certificates that anybody can create; use "
         f"RequireAndVerifyClientCert with client_ca_file"
@@ -127,7 +127,7 @@ def test_what_is_nested_in_more_than_eight_levels_is_refused(error_of):
     assert "nested too deeply" in error_of("[" * 9 + "]" * 9)
 
 
-def test_a_file_that_was_read_again_is_told_once_and_not_at_the_start(written, caplog):
+def test_a_reload_of_the_file_is_logged_once_and_not_at_start(written, caplog):
     caplog.set_level(logging.INFO)
     path = written("")
     file = WebConfigFile(str(path))
@@ -191,7 +191,7 @@ def test_a_file_that_is_not_there_is_named():
         WebConfigFile("/no/where.yml")
 
 
-def test_a_password_that_is_not_hashed_is_refused_and_never_repeated(error_of):
+def test_an_unhashed_password_is_refused_and_never_repeated(error_of):
     message = error_of("basic_auth_users: {me: hunter2}")
     assert "the password of me is not a bcrypt hash" in message
     assert "htpasswd -nBC 10" in message
@@ -202,7 +202,7 @@ def test_broken_yaml_is_not_quoted_for_it_may_hold_secrets(error_of):
     assert "hunter2" not in error_of("basic_auth_users:\n  me: 'hunter2\n")
 
 
-def test_a_key_with_a_pass_phrase_is_refused_instead_of_asked_for(error_of, certificate):
+def test_a_key_with_a_pass_phrase_is_refused_without_a_prompt(error_of, certificate):
     from cryptography.hazmat.primitives import serialization  # comes with trustme
 
     key = serialization.load_pem_private_key((certificate / "key.pem").read_bytes(), None)
@@ -215,7 +215,7 @@ def test_a_key_with_a_pass_phrase_is_refused_instead_of_asked_for(error_of, cert
 
 @settings(suppress_health_check=list(HealthCheck), deadline=None)
 @given(st.text())
-def test_whatever_the_file_holds_it_is_loaded_or_refused_in_one_line(written, text):
+def test_any_file_content_is_loaded_or_refused_in_one_line(written, text):
     path = written("")
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:

@@ -80,25 +80,25 @@ def test_inside_a_container_the_root_itself_has_the_limit(machine, values):
     assert found["cgroup_memory_limit_bytes{/}"] == 512 * MIB
 
 
-def test_a_limit_beyond_what_the_machine_has_cannot_bite_and_is_left_out(machine):
+def test_a_limit_above_the_machines_memory_is_left_out(machine):
     files = {"/proc/self/mounts": V2, **MEMINFO, **v2("/big", str(1 << 40), 100 * MIB)}
     with pytest.raises(NoData, match="no cgroup has a memory limit"):
         CgroupSource(machine(files), Config()).read()
 
 
-def test_a_limit_of_all_that_the_machine_has_is_none_and_one_byte_less_is_one(machine, values):
+def test_a_limit_equal_to_all_memory_does_not_count_as_a_limit(machine, values):
     whole = 64 << 30
     files = {"/proc/self/mounts": V2, **MEMINFO, **v2("/all", str(whole), MIB), **v2("/less", str(whole - 1), MIB)}
     found = values(CgroupSource(machine(files), Config()).read())
     assert [name for name in found if "limit_bytes" in name] == ["cgroup_memory_limit_bytes{/less}"]
 
 
-def test_where_the_machine_does_not_say_how_much_it_has_every_limit_counts(machine, values):
+def test_every_limit_counts_if_the_machines_memory_is_unknown(machine, values):
     files = {"/proc/self/mounts": V2, **v2("/big", str(1 << 40), MIB)}
     assert values(CgroupSource(machine(files), Config()).read())["cgroup_memory_limit_bytes{/big}"] == 1 << 40
 
 
-def test_swap_of_v1_that_was_counted_a_moment_before_ram_is_none_and_not_negative(machine, values):
+def test_swap_in_cgroup_v1_is_never_negative(machine, values):
     group = v1("/job", 512 * MIB, 100 * MIB)
     files = {"/proc/self/mounts": V1, **MEMINFO, **group}
     files["/sys/fs/cgroup/memory/job/memory.memsw.usage_in_bytes"] = f"{100 * MIB - 4096}\n"
@@ -107,7 +107,7 @@ def test_swap_of_v1_that_was_counted_a_moment_before_ram_is_none_and_not_negativ
     assert (found["cgroup_swap_current_bytes{/job}"], found["cgroup_swap_limit_bytes{/job}"]) == (0, 0)
 
 
-def test_below_a_group_without_the_controller_there_is_none_in_v2_and_there_may_be_one_in_v1(machine):
+def test_only_v1_has_limits_below_a_group_without_controller(machine):
     two = machine({"/proc/self/mounts": V2, **MEMINFO, **v2("/a/b", str(MIB), 1), **v2("/c", str(MIB), 2)})
     one = machine({"/proc/self/mounts": V1, **MEMINFO, **v1("/a/b", MIB, 1), **v1("/c", MIB, 2)})
     found = [[limited.path for limited in cgroups.scan(host, cgroups.find_tree(host))] for host in (two, one)]
@@ -123,7 +123,7 @@ def test_below_a_group_without_the_controller_there_is_none_in_v2_and_there_may_
     ],
     ids=["other controllers", "mounted twice", "malformed"],
 )
-def test_the_hierarchy_is_the_first_mount_with_the_memory_controller(machine, mounts, tree):
+def test_the_first_mount_with_the_memory_controller_is_used(machine, mounts, tree):
     assert cgroups.find_tree(machine({"/proc/self/mounts": mounts})) == tree
 
 
@@ -166,7 +166,7 @@ class Growing:
             return False
 
 
-def test_where_a_scan_takes_long_it_comes_every_half_minute_all_the_same(machine, monkeypatch):
+def test_slow_scans_still_run_every_half_minute(machine, monkeypatch):
     growing, scans = Growing(machine), []
 
     def slow(host, tree):
@@ -192,7 +192,7 @@ def test_a_new_group_is_seen_at_the_next_tick(machine, mounts):
     assert growing.sees("/job", 1.0)
 
 
-def test_a_group_that_is_given_its_limit_a_moment_after_its_birth_is_seen_soon(machine):
+def test_a_new_group_given_its_limit_a_moment_later_is_seen_soon(machine):
     growing = Growing(machine)
     assert not growing.sees("/job", 0.0)
     assert not growing.sees("/job", 3.0)
@@ -203,7 +203,7 @@ def test_a_group_that_is_given_its_limit_a_moment_after_its_birth_is_seen_soon(m
     assert growing.sees("/job", 2.0)
 
 
-def test_a_limit_on_a_group_that_was_there_is_seen_within_half_a_minute(machine):
+def test_a_new_limit_on_an_old_group_is_seen_in_half_a_minute(machine):
     growing = Growing(machine)
     assert not growing.sees("/job", 0.0)
     assert not growing.sees("/job", 3.0)
@@ -213,7 +213,7 @@ def test_a_limit_on_a_group_that_was_there_is_seen_within_half_a_minute(machine)
 
 
 @pytest.mark.parametrize("mounts", [V1, V2], ids=["v1", "v2"])
-def test_a_limit_that_is_changed_or_lifted_is_seen_at_the_next_tick(machine, values, mounts):
+def test_a_changed_or_lifted_limit_is_seen_at_the_next_tick(machine, values, mounts):
     def group(limit):
         return v2("/job", str(limit), MIB) if mounts is V2 else v1("/job", limit, MIB)
 
@@ -224,7 +224,7 @@ def test_a_limit_that_is_changed_or_lifted_is_seen_at_the_next_tick(machine, val
     assert seen == [512 * MIB, 256 * MIB, 1024 * MIB, None]
 
 
-def test_whoever_makes_groups_all_the_time_does_not_keep_us_scanning(machine, monkeypatch):
+def test_constant_group_creation_does_not_cause_constant_scans(machine, monkeypatch):
     growing, scans = Growing(machine), []
 
     def slow(host, tree):
@@ -271,7 +271,7 @@ def test_a_limit_set_on_this_machine_is_found(limited_cgroup, values):
     assert found[f"cgroup_oom_kills_total{{/{limited_cgroup.name}}}"] == 0
 
 
-def test_a_group_whose_name_is_not_utf_8_is_watched_and_can_be_told(machine, values):
+def test_a_group_with_a_non_utf_8_name_is_watched_and_reported(machine, values):
     host = machine({"/proc/self/mounts": V2, **MEMINFO, **v2("/x", str(512 * MIB), 100 * MIB)})
     group = os.fsencode(host.path("/sys/fs/cgroup/x"))
     os.rename(group, group[:-1] + b"tr\xe4ning")  # noqa: PTH104 - bytes are no path
@@ -294,7 +294,7 @@ def test_a_group_whose_name_is_not_utf_8_is_watched_and_can_be_told(machine, val
     ],
     ids=["v2", "v1"],
 )
-def test_the_limits_around_this_process_are_found_from_the_innermost_out(machine, files, own):
+def test_limits_around_this_process_are_found_innermost_first(machine, files, own):
     elsewhere = {**v2("/elsewhere", "8192", 9), **v1("/elsewhere", 8192, 9)}
     host = machine({**MEMINFO, **elsewhere, **files, "/proc/self/cgroup": own})
     found = cgroups.around_us(host, cgroups.find_tree(host))

@@ -62,14 +62,14 @@ def test_a_jump_is_told_to_the_millisecond(source, hands, values):
     assert values(source.read())["clock_last_jump_seconds"] == 7.062
 
 
-def test_a_tick_that_comes_late_and_a_small_correction_are_no_jumps(source, hands, values):
+def test_late_ticks_and_small_corrections_are_no_clock_jumps(source, hands, values):
     for wall, mono in ((45, 45), (1.4, 1), (0.6, 1), (3, 1), (1, 3)):
         hands.pass_by(wall, mono)
         assert values(source.read()) == {"clock_jumps_total": 0}
 
 
 @pytest.mark.parametrize(("interval", "jump"), [(1.0, 2.0), (0.25, 1.0)])
-def test_a_jump_is_more_than_two_intervals_and_more_than_a_second(hands, interval, jump):
+def test_a_jump_exceeds_both_two_intervals_and_one_second(hands, interval, jump):
     source = ClockSource(Host(clock=hands), Config(sampling=Sampling(interval_seconds=interval)))
     source.read()
     hands.pass_by(wall=jump + 1, mono=1)

@@ -45,13 +45,13 @@ def test_every_number_is_where_it_belongs(machine, values):
     }
 
 
-def test_the_times_are_worth_having_where_a_container_hides_the_rest(machine, values):
+def test_cpu_times_are_kept_where_a_container_hides_the_rest(machine, values):
     found = values(CpuSource(machine({"/proc/stat": FILES["/proc/stat"]}), Config()).read())
     assert found["cpus"] == 2
     assert "load1" not in found
 
 
-def test_a_time_that_the_kernel_takes_back_does_not_fall_and_one_that_begins_anew_does(machine, values):
+def test_a_time_taken_back_by_the_kernel_does_not_fall(machine, values):
     host, per_second = machine(FILES), os.sysconf("SC_CLK_TCK")
     source = CpuSource(host, Config())
     source.read()

@@ -75,7 +75,7 @@ def test_root_and_the_file_system_of_our_data_are_watched(machine, values):
     }
 
 
-def test_the_drive_of_windows_is_watched_and_wsls_own_mounts_are_not(machine, values):
+def test_the_windows_drive_is_watched_but_not_wsls_own_mounts(machine, values):
     host = machine({"/proc/self/mounts": MOUNTS}, disks={"/mnt/c": [5000, 60, 60, 0, 0]})
     found = values(WindowsDriveSource(host, Config()).read())
     assert found["filesystem_avail_bytes{/mnt/c,9p}"] == 60

@@ -14,7 +14,7 @@ from wslgpud import host as host_module
 from wslgpud.host import DiskSpace, Host, NoData, SourceError, oom_score_adjust, output, unprotected
 
 
-def test_a_file_of_the_kernel_is_read_to_its_end_though_it_comes_in_pieces(tmp_path):
+def test_a_kernel_file_that_comes_in_pieces_is_read_to_its_end(tmp_path):
     # /proc hands out less than a page at a time; torch's libraries stand far behind the first.
     file = tmp_path / "libtorch_of_this_test.so"
     file.write_bytes(bytes(mmap.PAGESIZE))
@@ -35,7 +35,7 @@ def test_the_last_line_is_there(path):
     assert Host().read(path).splitlines()[-1].split()[0] == Path(path).read_text().splitlines()[-1].split()[0]
 
 
-def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(tmp_path):
+def test_missing_files_and_unreadable_files_are_told_apart(tmp_path):
     (tmp_path / "folder").mkdir()
     host = Host(tmp_path)
     with pytest.raises(NoData, match="there is no /nothing"):
@@ -153,7 +153,7 @@ def test_only_the_root_of_this_machine_is_live(tmp_path):
     assert Host(f"{tmp_path}/").path("/etc") == f"{tmp_path}/etc"
 
 
-def test_a_recorded_machine_has_the_links_disks_and_commands_that_were_recorded(machine):
+def test_a_recorded_machine_has_its_links_disks_and_commands(machine):
     host = machine(
         {"/proc/7/stat": "", "/proc/7/fd/1": ""},
         links={"/proc/7/fd/0": "/dev/null", "/proc/8/exe": "/bin/sh", "/proc/8/cwd": "/"},
@@ -178,7 +178,7 @@ def test_a_recorded_machine_has_the_links_disks_and_commands_that_were_recorded(
         host.run(["uname"], 1.0)
 
 
-def test_everything_recorded_is_root_s_at_the_moment_of_the_recording(machine):
+def test_a_recording_belongs_to_root_and_keeps_its_own_time(machine):
     host = machine({"/proc/7/stat": ""}, wall=1.8e9, mono=77.0)
     assert (host.owner("/proc/7"), host.clock.wall(), host.clock.mono()) == (0, 1.8e9, 77.0)
     assert host.recording("nvml.json") is None

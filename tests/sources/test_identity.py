@@ -46,12 +46,12 @@ def test_we_are_our_own_user_s_and_trusted():
     ("uids", "groups", "covered"),
     [({0}, set(), True), ({5}, set(), False), ({5}, {9}, True), ({0, 5}, set(), False), ({0, 5}, {9}, False)],
 )
-def test_a_trusted_user_or_member_is_covered_and_a_setuid_program_never(uids, groups, covered):
+def test_trusted_users_are_covered_but_setuid_programs_never(uids, groups, covered):
     who = Identity(7, 1, 1, True, frozenset(uids), frozenset(groups), "a")
     assert Trust(frozenset({0}), group=9).covers(who) is covered
 
 
-def test_without_a_group_of_the_service_a_users_groups_do_not_count():
+def test_user_groups_do_not_count_without_a_service_group():
     who = Identity(7, 1, 1, True, frozenset({5}), frozenset({9}), "a")
     assert not Trust(frozenset({0})).covers(who)
 
@@ -64,7 +64,7 @@ def nobody(number):
     ("user", "group", "counts"),
     [("wslgpud", "wslgpud", True), ("me", "wslgpud", False), ("wslgpud", "users", False), ("me", "me", False)],
 )
-def test_our_group_counts_only_for_the_service_in_the_service_s_group(monkeypatch, user, group, counts):
+def test_our_group_counts_only_for_the_service_in_its_own_group(monkeypatch, user, group, counts):
     monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name=user))
     monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_name=group))
     assert trust().group == (os.getegid() if counts else None)

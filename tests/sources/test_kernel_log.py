@@ -90,7 +90,7 @@ def test_a_limit_that_was_hit_names_the_cgroup(machine, values):
     assert str(event.message).endswith("the memory limit of /wsl-user was used up")
 
 
-def test_a_second_victim_without_a_reason_of_its_own_is_no_mix_of_two(machine):
+def test_a_second_oom_victim_is_not_mixed_with_the_first(machine):
     second = CGROUP[1].replace("process 77 (cc1plus)", "process 78 (ld)")
     first, other = read(machine, *CGROUP, second).events
     assert (first.fields["pid"], first.fields["cgroup"]) == (77, "/wsl-user")
@@ -98,7 +98,7 @@ def test_a_second_victim_without_a_reason_of_its_own_is_no_mix_of_two(machine):
     assert other.fields["constraint"] == "CONSTRAINT_MEMCG"
 
 
-def test_those_who_die_together_die_for_the_limit_of_the_same_group(machine):
+def test_victims_killed_together_share_the_same_group_limit(machine):
     """memory.oom.group: the kernel names the group once, and its members one by one."""
     together = "Tasks in /wsl-user/job are going to be killed due to memory.oom.group set"
     members = [CGROUP[1].replace("process 77 (cc1plus)", f"process {pid} (ld)") for pid in (78, 79)]
@@ -117,7 +117,7 @@ def test_no_program_can_feign_a_kill(machine, values):
     assert values(sample)["kernel_oom_kills_total{global}"] == 0
 
 
-def test_the_gpu_driver_of_wsl_complains_at_every_boot_and_that_is_no_error(machine, values):
+def test_usual_boot_complaints_of_the_gpu_driver_are_no_error(machine, values):
     sample = read(machine, *BOOT)
     assert sample.events == ()
     assert values(sample)["dxg_notices_total"] == 3
@@ -169,7 +169,7 @@ def test_continuation_lines_and_rubbish_are_no_messages():
     assert parse_line("6,5,2500000,-,caller=T1;hello;world\n KEY=1\n") == (5, 2.5, "hello;world")
 
 
-def test_being_shut_out_is_no_fault_and_its_remedy_is_told_calmly_and_once(monkeypatch, caplog):
+def test_missing_log_permission_is_no_fault_and_is_told_once(monkeypatch, caplog):
     caplog.set_level(logging.INFO)
 
     def refuse(*_args):
@@ -196,7 +196,7 @@ def test_this_machines_log_is_read_to_its_end_and_then_followed():
     source.close()
 
 
-def test_the_log_of_a_machine_mounted_elsewhere_is_not_waited_for(tmp_path):
+def test_the_mounted_log_of_another_machine_is_not_waited_for(tmp_path):
     try:
         os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))  # its mode says little: kernel.dmesg_restrict
     except PermissionError:
@@ -209,7 +209,7 @@ def test_the_log_of_a_machine_mounted_elsewhere_is_not_waited_for(tmp_path):
     source.close()
 
 
-def test_a_log_that_cannot_be_read_on_tells_what_came_before_and_then_that(monkeypatch, tmp_path, values):
+def test_a_broken_log_reports_earlier_events_then_the_failure(monkeypatch, tmp_path, values):
     (tmp_path / "log").touch()
     answers = [line.encode() for line in kmsg(*GLOBAL).splitlines()[::2]]
     answers[1:1] = [BrokenPipeError(32, "overwritten")]
@@ -232,7 +232,7 @@ def test_a_log_that_cannot_be_read_on_tells_what_came_before_and_then_that(monke
     source.close()
 
 
-def test_what_comes_after_the_end_of_the_log_is_new_and_gets_our_time_as_the_logs_clock_drifts():
+def test_new_log_lines_get_our_time_as_the_log_clock_drifts():
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_DIRECT)  # like the log, one record for each read
 
     def write(seconds: float) -> None:
@@ -326,7 +326,7 @@ UNALLOCATED = [
 ]
 
 
-def test_a_connection_to_windows_that_finds_no_memory_in_one_piece_is_told(machine, values):
+def test_vmbus_lacking_contiguous_memory_is_reported(machine, values):
     sample = read(machine, *UNALLOCATED)
 
     assert values(sample)["vmbus_allocation_failures_total"] == 1
@@ -334,7 +334,7 @@ def test_a_connection_to_windows_that_finds_no_memory_in_one_piece_is_told(machi
 
 
 @pytest.mark.parametrize("texts", [UNALLOCATED[:2], UNALLOCATED[2:], ["train: " + UNALLOCATED[0], UNALLOCATED[2]]])
-def test_memory_that_others_do_not_get_in_one_piece_is_none_of_our_business(machine, values, texts):
+def test_other_contiguous_allocation_failures_are_ignored(machine, values, texts):
     sample = read(machine, *texts)
 
     assert (values(sample)["vmbus_allocation_failures_total"], sample.events) == (0, ())
@@ -360,7 +360,7 @@ def test_a_card_off_the_bus_is_told_without_an_xid(machine, line):
     assert (event.kind, event.fields["xid"], event.fields["device"]) == ("nvidia_xid", "79", "0000:0a:00")
 
 
-def test_a_card_off_the_bus_counts_once_though_the_driver_says_it_twice_and_again_when_it_falls_again(machine, values):
+def test_a_card_off_the_bus_counts_once_per_fall(machine, values):
     number = "NVRM: Xid (PCI:0000:0a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
     words = "NVRM: GPU 0000:0a:00.0: GPU has fallen off the bus."
     for lines, falls in (((number, words), 1), ((words, number), 1), ((number, words, number, words), 2)):

@@ -66,7 +66,7 @@ def values(page: bytes) -> dict[str, float]:
         return {f"{r.spec.name} {' '.join(r.labels)}".replace(server.place, "here"): r.value for r in readings}
 
 
-def test_a_server_that_took_its_share_tells_how_full_that_is_and_who_waits() -> None:
+def test_a_server_reports_how_full_its_share_is_and_who_waits() -> None:
     assert values(VLLM) == {
         "model_server_up here": 1,
         "model_server_requests_running here": 15,
@@ -86,7 +86,7 @@ def test_older_names_and_llama_cpp_are_understood() -> None:
     }
 
 
-def test_a_cache_is_full_at_most_and_requests_are_no_more_than_a_number_can_hold() -> None:
+def test_cache_use_and_request_counts_never_exceed_their_bounds() -> None:
     page = b"vllm:kv_cache_usage_perc 1.7\nvllm:num_requests_running 9e99\nvllm:num_requests_waiting 1 1700000000\n"
     found = {r.spec.name: r.value for r in counted("here", page)}
     assert found == {
@@ -96,7 +96,7 @@ def test_a_cache_is_full_at_most_and_requests_are_no_more_than_a_number_can_hold
     }
 
 
-def test_a_model_as_big_as_any_machine_is_known_and_a_bigger_one_is_not() -> None:
+def test_a_model_larger_than_any_machine_is_not_believed() -> None:
     rows = [{"name": f"{size}", "size": size, "size_vram": size} for size in (0, 1 << 50, (1 << 50) + 1)]
     found = [(r.labels[1], r.value) for r in loaded("here", json.dumps({"models": rows}).encode())]
     assert found == [("0", 0), ("0", 0), (f"{1 << 50}", 1 << 50), (f"{1 << 50}", 0)]
@@ -107,7 +107,7 @@ def test_the_first_eight_servers_are_read() -> None:
     assert [server.name for server in found] == [f"127.0.0.1:{port}" for port in range(1, 9)]
 
 
-def test_ollama_tells_what_of_each_model_lies_on_the_card_and_what_in_ram() -> None:
+def test_ollama_tells_what_of_each_model_is_on_card_or_in_ram() -> None:
     assert values(OLLAMA) == {
         "model_server_up here": 1,
         "model_server_vram_bytes here gemma3": 5333539264,
@@ -115,7 +115,7 @@ def test_ollama_tells_what_of_each_model_lies_on_the_card_and_what_in_ram() -> N
     }
 
 
-def test_a_server_that_is_down_or_hangs_keeps_no_other_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_down_or_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_servers, "ANSWER_SECONDS", 0.3)
     with hostile(ENDLESS["a dripping body"]) as endless:
         up = {r.labels[0]: r.value for r in source("http://127.0.0.1:1/metrics", endless.url).read().readings}
@@ -144,12 +144,12 @@ def test_a_line_longer_than_any_of_theirs_is_left_out(length: int, read: bool) -
     assert (len(page), bool([*counted("here", page)])) == (length, read)
 
 
-def test_without_servers_there_is_nothing_to_read_and_nothing_wrong() -> None:
+def test_without_servers_nothing_is_read_and_nothing_is_wrong() -> None:
     with pytest.raises(NoData, match=r"sampling\.model_servers"):
         source().read()
 
 
-def test_an_address_that_is_none_is_said_once_and_without_its_secret(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_address_is_reported_once_without_its_secret(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(NoData):
         source("ftp://me:hunter2hunter2@127.0.0.1/x").read()
 

@@ -156,7 +156,7 @@ def test_where_neither_runs_nothing_is_started(tmp_path: Path, monkeypatch: pyte
     machine.source.close()
 
 
-def test_a_journal_that_cannot_be_read_is_a_fault_and_tried_again_a_minute_later(machine: Machine) -> None:
+def test_an_unreadable_journal_is_a_fault_retried_in_a_minute(machine: Machine) -> None:
     (machine.bin / "end").touch()
 
     def until_it_fails() -> None:

@@ -65,7 +65,7 @@ def stuck() -> Iterator[type[Stuck]]:
         host.let_go.set()
 
 
-def test_a_process_that_keeps_its_reader_waiting_costs_the_patience_once(stuck) -> None:
+def test_a_process_that_stalls_readers_is_waited_for_only_once(stuck) -> None:
     host = stuck({7: 1000, 8: 1000, 9: 1001}, {7})
     files = OwnedFiles(host, SHORT)
 
@@ -112,7 +112,7 @@ def test_one_that_has_ended_is_gone(stuck) -> None:
         OwnedFiles(stuck({}), PATIENT).text(7, "cmdline")
 
 
-def test_the_list_of_processes_does_not_wait_for_a_stranger_and_names_it_by_what_the_kernel_says(stuck) -> None:
+def test_the_process_list_does_not_wait_for_a_stalling_stranger(stuck) -> None:
     host = stuck({7: 1000, 8: 1000, 9: 1001}, {7, 8})
     source = ProcessSource(host, Config())
     source._files = OwnedFiles(host, SHORT)

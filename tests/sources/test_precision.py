@@ -16,6 +16,6 @@ DECIMALS = {
 }
 
 
-def test_a_series_goes_on_where_it_was_because_its_precision_belongs_to_its_key():
+def test_a_series_goes_on_though_its_precision_changed():
     specs = {spec.name: spec for kind in SOURCES for spec in kind.metrics}
     assert {name: spec.decimals for name, spec in specs.items() if spec.decimals} == DECIMALS

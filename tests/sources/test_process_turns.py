@@ -114,7 +114,7 @@ def test_growth_that_the_end_of_another_hides_is_seen(crowd: Crowd) -> None:
     assert crowd.scan()[7] == 40 * MIB
 
 
-def test_a_new_one_is_seen_at_once_and_so_is_the_program_that_it_becomes(crowd: Crowd) -> None:
+def test_a_new_process_is_seen_at_once(crowd: Crowd) -> None:
     for path, text in process(MANY + 1, "sh", 20 * MIB).items():
         crowd.put(path, text)
     assert crowd.scan()[MANY + 1] == 20 * MIB
@@ -123,7 +123,7 @@ def test_a_new_one_is_seen_at_once_and_so_is_the_program_that_it_becomes(crowd: 
     assert crowd.scan()[MANY + 1] == 21 * MIB
 
 
-def test_a_small_new_one_is_looked_at_each_time_for_a_minute_unless_it_ends(crowd: Crowd) -> None:
+def test_a_small_new_process_is_read_each_time_for_a_minute(crowd: Crowd) -> None:
     for pid in (MANY + 1, MANY + 2):
         for path, text in process(pid, "sh", 4096).items():
             crowd.put(path, text)
@@ -140,7 +140,7 @@ def test_a_small_new_one_is_looked_at_each_time_for_a_minute_unless_it_ends(crow
     assert rest[10:] == [[], []]
 
 
-def test_where_the_kernel_does_not_say_what_programs_hold_all_are_looked_at(crowd: Crowd) -> None:
+def test_without_the_kernels_hint_all_processes_are_read(crowd: Crowd) -> None:
     crowd.put("/proc/meminfo", "MemTotal: 900000 kB\nMemFree: 1 kB\n")
     crowd.scan()
     assert set(crowd.looked) == set(range(1, MANY + 1))
@@ -165,7 +165,7 @@ def sleeper() -> Iterator[subprocess.Popen[str]]:
         child.kill()
 
 
-def test_a_real_process_that_has_slept_for_long_is_seen_when_it_grows(sleeper: subprocess.Popen[str]) -> None:
+def test_a_long_sleeping_process_is_seen_when_it_grows(sleeper: subprocess.Popen[str]) -> None:
     clock = HandClock()
     source = ProcessSource(Host(clock=clock), Config(sampling=Sampling(processes_max=100)))
     for _ in range(15):

@@ -77,7 +77,7 @@ def test_what_is_cut_short_is_no_process():
     assert parse_stat(stat(7, "bash", PAGE).replace("1000 8589934592", "x y")) is None
 
 
-def test_a_training_is_seen_by_its_libraries_and_its_gpu_even_under_another_name(machine):
+def test_a_training_is_recognized_by_its_libraries_and_gpu(machine):
     torch = "7f00-7f01 r-xp 0 08:20 1 /opt/venv/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so\n"
     host = machine(
         {
@@ -127,13 +127,13 @@ class Watched:
         return {p.pid for p in self.source.read().processes if "gpu" in p.roles}
 
 
-def test_a_program_of_48_mib_is_inspected_and_a_smaller_one_is_not_worth_it(machine):
+def test_a_program_is_inspected_from_48_mib_on(machine):
     watched = Watched(machine, {10: 48 * MIB, 11: 48 * MIB - PAGE})
     watched.open_gpu(10, 11)
     assert watched.on_gpu() == {10}
 
 
-def test_a_gpu_that_is_opened_is_seen_with_48_mib_more_or_after_a_minute(machine):
+def test_an_opened_gpu_is_seen_after_48_mib_more_or_a_minute(machine):
     watched = Watched(machine, {10: 60 * MIB, 11: 60 * MIB, 12: 60 * MIB})
     assert watched.on_gpu() == set()
     watched.open_gpu(10, 11, 12)
@@ -143,7 +143,7 @@ def test_a_gpu_that_is_opened_is_seen_with_48_mib_more_or_after_a_minute(machine
     assert watched.on_gpu(seconds=1) == {10, 11, 12}
 
 
-def test_eight_programs_are_inspected_at_each_scan_the_biggest_first(machine):
+def test_each_scan_inspects_eight_programs_biggest_first(machine):
     watched = Watched(machine, {pid: (200 - pid) * MIB for pid in range(1, 11)})
     watched.open_gpu(*range(1, 11))
     assert watched.on_gpu() == set(range(1, 9))
@@ -225,7 +225,7 @@ def test_the_search_for_swap_ends_where_nothing_bigger_can_come(machine):
     assert [f"/proc/{pid}/status" in asked for pid in (1, 2, 3, 4)] == [True, True, True, False]
 
 
-def test_at_most_the_configured_number_is_kept_and_roles_come_before_size():
+def test_a_limited_list_keeps_roles_first_then_the_biggest():
     rows = [ProcessStat(pid, 1, f"p{pid}", 1, pid * MIB) for pid in range(1, 101)]
     kept = choose(rows, {}, {3: frozenset({"build"}), 5: frozenset({"gpu"})}, 6)
     assert [r.pid for r in kept] == [100, 99, 98, 97, 5, 3]

@@ -29,7 +29,7 @@ def test_the_next_look_is_in_the_coming_night(day, hour, due_day):
     assert (due.day, due.hour, due.minute) == (due_day, upkeep.CHECK_HOUR, 0)
 
 
-def test_the_first_look_comes_soon_after_the_start_and_then_one_a_night(file, settings, clock, made):
+def test_the_first_check_comes_soon_and_then_one_every_night(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         looks = []
         stats = store_metrics.StoreStats()
@@ -80,7 +80,7 @@ def test_damage_is_found_at_night_set_aside_and_told(file, settings, clock, made
         assert figures(store)["store_check_findings"] == 0
 
 
-def test_values_that_cannot_be_kept_and_rows_that_went_are_counted(file, settings, clock, made):
+def test_rejected_values_and_purged_rows_are_counted(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         store.append(made.snapshot(clock.now, {made.RATIO: float("nan"), made.BYTES: 1 << 70}))
         assert store.flush()

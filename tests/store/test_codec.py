@@ -75,7 +75,7 @@ def test_a_steady_counter_takes_next_to_nothing():
 
 
 @given(st.lists(INT64, min_size=2, max_size=50), st.data())
-def test_a_damaged_block_says_so_or_gives_the_right_number_of_values(values, data):
+def test_a_damaged_block_says_so_or_gives_the_right_value_count(values, data):
     block = bytearray(encode(values))
     if not block:
         return
@@ -95,7 +95,7 @@ def test_noise_is_refused(block):
         decode(block, 3, 1)
 
 
-def test_each_series_of_a_sheet_is_found_by_its_number_alone_or_with_all_others():
+def test_each_series_of_a_sheet_is_found_alone_or_with_all():
     blocks = {3: SeriesBlock(0, -7, b"abc"), 9: SeriesBlock(2, 2**63 - 1, b""), 65_535: SeriesBlock(1, 5, b"d")}
     sheet = pack_sheet(blocks)
 

@@ -78,7 +78,7 @@ def history(run, *arguments):
     return run("history", *arguments, "--since", START, "--until", END)
 
 
-def test_history_alone_lists_the_series_with_units_and_last_values(run):
+def test_history_alone_lists_series_with_units_and_last_values(run):
     said = run("history")
 
     assert "6 series" in said
@@ -327,7 +327,7 @@ def test_db_check_finds_what_is_wrong(recorded, tmp_path, harm, finding):
     assert any(finding in said for said in json.loads(done.stdout)["findings"]), done.stdout
 
 
-def test_a_deletion_of_minutes_that_was_cut_short_is_nothing_wrong(recorded, tmp_path):
+def test_an_interrupted_deletion_of_minutes_is_not_a_fault(recorded, tmp_path):
     """They go by age, slice by slice in the order of their key; a daemon may be killed between two."""
     with closing(sqlite3.connect(recorded / "wslgpud.db")) as database:
         database.execute("VACUUM INTO ?", (str(tmp_path / "wslgpud.db"),))
@@ -338,7 +338,7 @@ def test_a_deletion_of_minutes_that_was_cut_short_is_nothing_wrong(recorded, tmp
         assert CliRunner().invoke(app, ["db", "check", "--state", str(tmp_path)]).exit_code == status
 
 
-def test_a_file_that_is_no_database_cannot_be_compacted_and_one_line_says_what_to_do(tmp_path):
+def test_compacting_a_file_that_is_no_database_says_what_to_do(tmp_path):
     (tmp_path / "wslgpud.db").write_text("a letter, and a long one: " * 99)
     done = CliRunner().invoke(app, ["db", "compact", "--dry-run", "--state", str(tmp_path)])
 
@@ -374,7 +374,7 @@ def test_a_backup_is_open_to_nobody_to_whom_the_history_is_not(recorded, tmp_pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to write into another user's folder")
-def test_root_copies_into_another_users_folder_with_no_more_than_their_rights(recorded):
+def test_root_copies_into_a_users_folder_with_the_users_rights(recorded):
     seen = []
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
         theirs = Path(name)
@@ -389,7 +389,7 @@ def test_root_copies_into_another_users_folder_with_no_more_than_their_rights(re
     assert os.geteuid() == 0
 
 
-def test_a_backup_is_of_one_moment_however_much_is_written_meanwhile(run, recorded, tmp_path, monkeypatch):
+def test_a_backup_is_of_one_moment_despite_writes_meanwhile(run, recorded, tmp_path, monkeypatch):
     """A copy that starts again at each commit of the daemon would never end."""
     monkeypatch.setattr(maintenance, "SLICE_PAGES", 1)
     calls = []
@@ -447,7 +447,7 @@ def test_values_are_written_as_people_write_them(value, unit, rate, text):
     assert amount(value, unit, rate=rate) == text
 
 
-def test_the_axis_of_a_curve_that_hardly_moves_tells_how_much_it_does():
+def test_the_axis_of_an_almost_flat_curve_shows_its_changes():
     ref = SeriesRef("memory_available_bytes", (), "pc")
     points = [(float(i), *[23 * 2**30 + i * 2**20] * 3) for i in range(150)]
     lines = chart([Curve(ref, "bytes", rate=False, points=points)], 0, 150, 1, size, width=80, height=12)

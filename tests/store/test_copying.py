@@ -61,9 +61,7 @@ def append(store, made, seconds, urgent=True):
     assert store.flush()
 
 
-def test_rows_of_each_kind_follow_in_order_with_what_they_refer_to(
-    copy, file, server, settings, clock, made, monkeypatch
-):
+def test_rows_of_each_kind_are_copied_in_order_with_references(copy, file, server, settings, clock, made, monkeypatch):
     monkeypatch.setattr(replication, "_AT_ONCE", 16)
     with Store(file, settings, host_name="pc", clock=clock) as store:
         append(store, made, range(35))
@@ -92,7 +90,7 @@ def test_rows_of_each_kind_follow_in_order_with_what_they_refer_to(
         assert all(one < other for one, other in pairwise(ids))
 
 
-def test_nothing_is_copied_twice_and_what_ends_later_ends_there_too(copy, file, server, settings, clock, made):
+def test_nothing_is_copied_twice_and_later_ends_are_copied_too(copy, file, server, settings, clock, made):
     def held():
         tables = ("batch", "event", "transition", "outbox", "daemon_run")
         return [made.query(server, f"SELECT count(*) FROM {name} WHERE id > {SECOND}")[0][0] for name in tables]
@@ -118,7 +116,7 @@ def test_nothing_is_copied_twice_and_what_ends_later_ends_there_too(copy, file, 
     assert held() == before
 
 
-def test_a_file_restored_from_a_backup_goes_on_after_what_was_copied(copy, file, server, settings, clock, made):
+def test_a_file_restored_from_backup_goes_on_after_the_last_copy(copy, file, server, settings, clock, made):
     restored = file.with_name("restored.db")
     with Store(file, settings, host_name="pc", clock=clock) as store:
         append(store, made, range(3))
@@ -167,7 +165,7 @@ def test_the_place_of_another_machine_is_not_taken(copy, file, server, settings,
             source.attach(connection, 1)
 
 
-def test_ticks_that_wait_for_a_server_are_counted_though_it_is_away(file, server, settings, clock, made, monkeypatch):
+def test_waiting_ticks_are_counted_while_the_server_is_away(file, server, settings, clock, made, monkeypatch):
     monkeypatch.setattr(Upkeep, "__call__", lambda *_: False)
     for name, seconds in (("old", range(2)), ("pc", range(3))):
         with Store(file, settings, host_name=name, clock=clock) as store:
@@ -190,9 +188,7 @@ def test_ticks_that_wait_for_a_server_are_counted_though_it_is_away(file, server
     source.close()
 
 
-def test_what_an_earlier_run_left_is_copied_once_though_this_one_cannot_open_its_file_yet(
-    copy, file, server, settings, clock, made
-):
+def test_leftovers_of_an_earlier_run_are_copied_exactly_once(copy, file, server, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         append(store, made, range(3))
         copy()
@@ -226,7 +222,7 @@ def test_what_ends_while_the_same_daemon_copies_ends_there_too(file, server, set
     assert ended == [("a", 2, made.T0 + 10), ("b", 0, None)]
 
 
-def test_what_a_server_cannot_take_is_kept_in_the_machine_s_own_file_and_counted(file, settings, clock, made):
+def test_what_a_server_cannot_take_is_kept_locally_and_counted(file, settings, clock, made):
     pytest.importorskip("psycopg")
     away = "postgresql+psycopg://me:secret@127.0.0.1:1/history"
     with Store(away, settings, host_name="pc", clock=clock, own_file=file) as store:

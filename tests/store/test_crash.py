@@ -19,7 +19,7 @@ ROUNDS = 100
 
 
 @pytest.mark.slow
-def test_kill_9_at_random_moments_loses_nothing_that_was_confirmed(made, file, settings):
+def test_kill_9_at_random_moments_loses_no_confirmed_sample(made, file, settings):
     """Kill a writer again and again over one file.
 
     What it had confirmed must be there, each tick whole and once.

@@ -49,7 +49,7 @@ def _check(file):
         return database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, file, clock, made):
+def test_samples_wait_in_memory_while_the_file_is_locked(opened, file, clock, made):
     descriptors = len(list(DESCRIPTORS.iterdir()))
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -71,7 +71,7 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
     assert len(opened.reader.transitions()) == 1
 
 
-def test_who_waits_for_a_commit_does_not_keep_the_next_one_from_the_writer(opened, file, clock, made, monkeypatch):
+def test_waiting_for_a_commit_does_not_hold_up_the_next_one(opened, file, clock, made, monkeypatch):
     monkeypatch.setattr(writer, "RETRY_SECONDS", (3600.0,))
     with closing(sqlite3.connect(file, isolation_level=None)) as other, ThreadPoolExecutor() as pool:
         other.execute("BEGIN IMMEDIATE")
@@ -84,7 +84,7 @@ def test_who_waits_for_a_commit_does_not_keep_the_next_one_from_the_writer(opene
         assert waiting.result()
 
 
-def test_upkeep_that_fails_is_tried_again_as_soon_as_a_commit_that_fails(file, settings, clock, made, monkeypatch):
+def test_failed_upkeep_is_retried_as_soon_as_a_failed_commit(file, settings, clock, made, monkeypatch):
     calls = []
 
     def fails_once(self, connection):
@@ -145,7 +145,7 @@ def test_a_file_replaced_by_an_older_copy_is_taken_as_it_is(opened, file, clock,
     assert _seconds(opened, made) == list(range(10, 15))
 
 
-def test_in_a_file_with_fewer_series_each_gets_a_number_of_its_own(opened, file, clock, made, tmp_path):
+def test_series_in_a_swapped_smaller_file_get_distinct_numbers(opened, file, clock, made, tmp_path):
     with Store(tmp_path / "other.db", host_name="pc", clock=clock) as other:
         other.append(made.snapshot(made.T0, {made.RATIO: 0.5}))
     keys = [(made.BYTES, name) for name in "abc"]
@@ -158,7 +158,7 @@ def test_in_a_file_with_fewer_series_each_gets_a_number_of_its_own(opened, file,
     assert made.read_all(opened.reader) == [(1, 0), (1, 1), (1, 2), (0, 0.5)]
 
 
-def test_an_event_that_speaks_of_damage_does_not_make_a_sound_file_a_damaged_one(opened, file, made):
+def test_an_event_that_mentions_damage_condemns_no_sound_file(opened, file, made):
     with closing(sqlite3.connect(file)) as other, other:
         other.execute("CREATE TRIGGER no BEFORE INSERT ON event BEGIN SELECT RAISE(FAIL, 'no'); END")
     event = Event("printer", made.T0, "the printer is damaged", {})
@@ -182,7 +182,7 @@ def test_each_attempt_that_fails_is_counted_once(opened, file, made, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["block", "batch", "rollup_minute"])
-def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, settings, clock, made, table):
+def test_a_damaged_file_is_set_aside_and_its_sound_part_is_saved(file, settings, clock, made, table):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(8000):
             clock.now = made.T0 + second
@@ -314,7 +314,7 @@ def test_a_locked_file_does_not_keep_the_daemon_from_starting(file, settings, cl
             assert _seconds(store, made) == list(range(10))
 
 
-def test_alerts_of_a_start_beside_a_locked_file_take_no_other_s_place(file, settings, clock, made):
+def test_alerts_recorded_beside_a_locked_file_replace_no_others(file, settings, clock, made):
     def warn(store, resources):
         for resource in resources:
             change = Transition(made.T0, 1.0, resource, "r", Level.OK, Level.CRITICAL, Message("full soon"))
@@ -347,7 +347,7 @@ def test_a_damaged_block_leaves_a_gap_and_not_an_error(file, settings, clock, ma
         assert [s for s, _ in made.read_all(store.reader)] == list(range(900, 1900))
 
 
-def test_a_file_whose_beginning_is_destroyed_is_set_aside_at_the_start(file, settings, clock, made):
+def test_a_file_with_a_destroyed_beginning_is_set_aside(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         _append(store, made, range(5), clock)
     with file.open("r+b") as raw:
@@ -359,7 +359,7 @@ def test_a_file_whose_beginning_is_destroyed_is_set_aside_at_the_start(file, set
     assert len(list(file.parent.glob("wslgpud.db.damaged-*Z"))) == 1
 
 
-def test_a_page_that_turns_out_damaged_in_the_middle_of_a_read_is_told_in_one_line(file, settings, clock, made):
+def test_a_page_found_damaged_in_a_read_is_reported_in_one_line(file, settings, clock, made):
     filling = b"\xa7" * 20_000
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(2800):

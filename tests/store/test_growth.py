@@ -28,12 +28,12 @@ def test_a_day_is_foretold_from_an_hour_on() -> None:
     assert grown(None).bytes_a_day is None
 
 
-def test_what_a_sample_takes_leaves_out_the_summaries_which_outlive_it() -> None:
+def test_bytes_per_sample_leave_out_the_lasting_summaries() -> None:
     assert grown(3600.0).bytes_a_sample == 1.0
     assert grown(3600.0, samples=0).bytes_a_sample is None
     assert grown(3600.0, sealed=0, newest=0).bytes_a_sample is None
 
 
-def test_where_the_sizes_of_tables_are_not_known_nothing_is_foretold() -> None:
+def test_without_table_sizes_no_growth_is_forecast() -> None:
     assert grown(3600.0, known=False).bytes_a_sample is None
     assert grown(3600.0, known=False).bytes_a_day is None

@@ -29,7 +29,7 @@ def test_a_value_that_is_read_once_a_minute_is_among_the_latest(store, made, age
     assert found == {"made_events": (age, 7), **({"made_ratio": (0, 0.5)} if known else {})}
 
 
-def test_processes_come_in_bytes_from_the_first_to_the_last_moment_asked_for(store, made):
+def test_processes_come_in_bytes_for_the_whole_period_asked_for(store, made):
     for second in (0, 1, 2, 3):
         process = ProcessSample(40 + second, 9, "python", (second + 1) << 20, second << 10)
         gpu = GpuSample(
@@ -98,7 +98,7 @@ def test_stress_runs_come_by_pages_the_newest_last(store, made):
     assert (reader.stress_run(first + 1).wall, reader.stress_run(first + 5)) == (made.T0 - 1, None)
 
 
-def test_what_was_accepted_is_written_at_once_and_what_was_refused_with_the_next_commit(made):
+def test_accepted_alerts_are_written_at_once_refused_ones_later(made):
     woken = []
     outbox = Outbox(WriteBuffer(), lambda: made.T0 + 0.12345, lambda: woken.append("wake"))
     for text in ("first", "second"):
@@ -118,7 +118,7 @@ def stress_document(**changed):
     return {**records.stress_to_json(run), **changed}
 
 
-def test_a_stress_run_is_what_it_was_and_fields_of_other_versions_are_ignored():
+def test_a_stress_run_is_read_as_written_without_unknown_fields():
     document = stress_document(later="x")
 
     assert records.stress_to_json(records.stress_from_json(document)) == stress_document()
@@ -146,7 +146,7 @@ def test_a_stress_run_is_what_it_was_and_fields_of_other_versions_are_ignored():
         ("values", {"errors": "3"}),
     ],
 )
-def test_a_stress_run_with_a_field_that_is_none_is_refused_by_its_name(name, value):
+def test_a_stress_run_with_a_bad_field_is_refused_by_its_name(name, value):
     with pytest.raises(MalformedError, match=f"its {name} is none: "):
         records.stress_from_json(stress_document(**{name: value}))
     document = stress_document()

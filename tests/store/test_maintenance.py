@@ -27,7 +27,7 @@ def filled(file, settings, clock, made, monkeypatch):
     return file
 
 
-def test_a_file_is_compacted_where_there_is_room_for_two_of_its_new_size(filled, monkeypatch):
+def test_compacting_needs_room_for_twice_the_new_size(filled, monkeypatch):
     with closing(sqlite3.connect(filled)) as database, database:
         database.execute("CREATE TABLE more AS SELECT zeroblob(1000000)")
         database.execute("DROP TABLE more")
@@ -45,7 +45,7 @@ def test_a_file_is_compacted_where_there_is_room_for_two_of_its_new_size(filled,
     assert done.free_bytes >= free
 
 
-def test_of_a_damaged_history_the_first_fault_is_told_and_no_copy_is_kept(filled, tmp_path):
+def test_a_damaged_history_is_not_copied_and_its_fault_is_named(filled, tmp_path):
     with closing(sqlite3.connect(filled)) as database, database:
         database.execute("PRAGMA writable_schema = ON")
         for column in ("started_ms", "clean"):
@@ -76,7 +76,7 @@ def owned_by(user: int) -> SimpleNamespace:
     return SimpleNamespace(stat=lambda: SimpleNamespace(st_uid=user, st_gid=1001))
 
 
-def test_root_acts_as_the_owner_of_a_file_and_is_root_again_afterwards(taken):
+def test_root_acts_as_the_owner_of_a_file_and_then_as_root_again(taken):
     with _as_its_owner(owned_by(1000)):
         assert taken == [("setgroups", []), ("setegid", 1001), ("seteuid", 1000)]
         taken.clear()
@@ -84,7 +84,7 @@ def test_root_acts_as_the_owner_of_a_file_and_is_root_again_afterwards(taken):
 
 
 @pytest.mark.parametrize(("user", "owner"), [(0, 0), (1000, 1000), (1000, 0)])
-def test_nobody_but_root_and_root_with_its_own_file_acts_as_anybody_else(taken, monkeypatch, user, owner):
+def test_only_root_acts_as_the_owner_of_another_users_file(taken, monkeypatch, user, owner):
     monkeypatch.setattr(os, "geteuid", lambda: user)
     with _as_its_owner(owned_by(owner)):
         pass
@@ -102,7 +102,7 @@ def test_nobody_but_root_and_root_with_its_own_file_acts_as_anybody_else(taken, 
         (None, False),
     ],
 )
-def test_a_minute_may_hold_more_than_the_samples_of_a_chunk_and_not_less(kept, holds):
+def test_a_minute_may_hold_more_samples_than_its_chunk_not_fewer(kept, holds):
     assert _holds(kept, Summary(2, 1, 5, 6, 5)) is holds
 
 

@@ -87,7 +87,7 @@ def test_reading_a_history_that_is_not_there_says_so(file):
         Reader(str(file))
 
 
-def test_a_newer_file_is_refused_by_writer_and_reader_and_left_alone(file, settings):
+def test_a_file_from_a_newer_version_is_refused_and_left_alone(file, settings):
     Store(file, settings).close()
     with closing(sqlite3.connect(file)) as newer, newer:
         newer.execute("INSERT INTO schema_migration VALUES (99, 'of the future', 0)")
@@ -129,7 +129,7 @@ def _open_dump(file, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_released_schema_becomes_today_s_and_keeps_its_rows(version, file, settings, tmp_path):
+def test_every_released_schema_is_migrated_and_keeps_its_rows(version, file, settings, tmp_path):
     """A new SQLAlchemy that spells tables otherwise would have readers refuse every history: this one fails first."""
     transitions = _open_dump(file, version)
     assert transitions

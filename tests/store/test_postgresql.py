@@ -46,7 +46,7 @@ def _append(store, made, seconds, clock, value):
         store.append(made.snapshot(clock.now, {made.EVENTS: value + second, (made.BYTES, "x"): value}))
 
 
-def test_several_machines_share_a_database_and_each_keeps_its_own(url, settings, made):
+def test_machines_sharing_a_database_each_keep_their_own_data(url, settings, made):
     clocks = [made.FakeClock(made.T0) for _ in range(3)]
     stores = [Store(url, settings, host_name=f"pc{i}", clock=c) for i, c in enumerate(clocks)]
     for i, store in enumerate(stores):
@@ -91,7 +91,7 @@ def test_a_server_that_throws_everybody_out_is_found_again(url, settings, clock,
         assert [v for _, v in made.read_all(store.reader, "made_events")] == list(range(20))
 
 
-def test_a_server_that_is_not_there_yet_does_not_keep_the_daemon_from_starting(settings, clock, made):
+def test_the_daemon_starts_even_if_the_db_server_is_not_up_yet(settings, clock, made):
     url = "postgresql+psycopg://me:secret@127.0.0.1:1/nowhere"
     store = Store(url, settings, host_name="pc", clock=clock)
     _append(store, made, range(10), clock, value=0)
@@ -107,7 +107,7 @@ def test_an_address_without_a_driver_says_what_to_install(settings):
         Store("postgresql+nodriver://me@127.0.0.1/x", settings)
 
 
-def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(url, settings, clock, made, administer):
+def test_a_late_server_gets_queued_data_under_the_right_machine(url, settings, clock, made, administer):
     name = url.rpartition("/")[2]
     change = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x"))
     values = [{made.EVENTS: 1, made.RATIO: 0.5}, {made.RATIO: 0.25, made.EVENTS: 100}]

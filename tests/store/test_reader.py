@@ -28,7 +28,7 @@ def filled(file, settings, clock, made):
     return file
 
 
-def test_events_come_by_time_both_ends_included_of_one_kind_or_all(filled, made, monkeypatch):
+def test_events_are_read_by_kind_and_time_including_both_ends(filled, made, monkeypatch):
     with Reader(str(filled), "pc") as opened:
 
         def told(*when, kind=""):
@@ -40,7 +40,7 @@ def test_events_come_by_time_both_ends_included_of_one_kind_or_all(filled, made,
         assert told(0, 3) == [1, 2, 3], "of too many the newest"
 
 
-def test_changes_of_level_come_by_time_or_by_number_and_the_newest_of_them(filled, made):
+def test_level_changes_are_read_by_time_or_number_newest_kept(filled, made):
     with Reader(str(filled), "pc") as opened:
         by_time = opened.transitions()
         numbers = [number for number, _ in opened.changes()]
@@ -58,7 +58,7 @@ def test_changes_of_level_come_by_time_or_by_number_and_the_newest_of_them(fille
         assert (brief.forecast, brief.facts, str(brief.message)) == (None, {}, "change 0")
 
 
-def test_of_a_machine_only_its_own_rows_are_read_and_without_a_name_all(filled, made):
+def test_a_reader_sees_only_the_rows_of_its_machine_if_named(filled, made):
     told = {}
     for host in ("pc", "other", "", "nobody"):
         with Reader(str(filled), host) as opened:
@@ -99,7 +99,7 @@ def test_a_list_of_series_is_bounded_by_metric_and_in_total(file, settings, cloc
         assert [ref.metric for ref in store.reader.series()] == ["made_bytes", "made_bytes", "made_events"]
 
 
-def test_steps_hold_their_first_millisecond_and_not_the_next_ones(file, settings, clock, made):
+def test_a_step_includes_its_start_but_not_the_start_of_the_next(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second, value in ((0.0, 1), (9.999, 3), (10.0, 7), (19.999, 8), (20.0, 9)):
             store.append(made.snapshot(made.T0 + second, {made.EVENTS: value, made.RATIO: value}))

@@ -86,9 +86,7 @@ def _warn(store, made, resource):
     return store.outbox.record(change, {"mail": {"text": resource}})
 
 
-def test_what_comes_while_the_server_is_away_waits_on_the_disk_and_follows_in_order(
-    begun, away, file, clock, made, server_target
-):
+def test_samples_taken_during_a_server_outage_follow_in_order(begun, away, file, clock, made, server_target):
     with begun() as store:
         _append(store, made, clock, range(1000))
         _warn(store, made, "a")
@@ -123,9 +121,7 @@ def test_what_comes_while_the_server_is_away_waits_on_the_disk_and_follows_in_or
             assert deliveries == {"a": True, "b": False}
 
 
-def test_what_waits_is_bounded_and_what_is_left_follows_without_a_hole(
-    away, file, settings, clock, made, server_target
-):
+def test_the_replication_backlog_is_bounded_and_leaves_no_gaps(away, file, settings, clock, made, server_target):
     limit, noise = 600_000, random.Random(1)
     with Store(server_target, replace(settings, max_bytes=limit), host_name="pc", clock=clock, own_file=file) as store:
         _append(store, made, clock, range(100))
@@ -186,9 +182,7 @@ def test_kill_9_neither_doubles_nor_loses_what_was_on_the_disk(begun, file, cloc
     assert len(here) >= 1400
 
 
-def test_a_file_that_was_set_back_overwrites_nothing_and_nothing_comes_twice(
-    begun, file, clock, made, server_target, tmp_path
-):
+def test_a_restored_backup_neither_overwrites_nor_duplicates(begun, file, clock, made, server_target, tmp_path):
     with begun() as store:
         _append(store, made, clock, range(500))
         _copied(store)
@@ -221,9 +215,7 @@ def test_a_file_begun_anew_goes_on_behind_what_the_server_has(begun, file, clock
         assert len(reader.series()) == 3
 
 
-def test_a_clone_waits_while_the_first_runs_and_then_overwrites_and_doubles_nothing(
-    begun, file, clock, made, server_target, tmp_path
-):
+def test_a_clone_waits_for_the_original_and_overwrites_nothing(begun, file, clock, made, server_target, tmp_path):
     copy = tmp_path / "clone" / "wslgpud.db"
     copy.parent.mkdir()
     with begun() as store:
@@ -246,9 +238,7 @@ def test_a_clone_waits_while_the_first_runs_and_then_overwrites_and_doubles_noth
         assert made.read_all(reader, "made_events") == [(s, s) for s in both]
 
 
-def test_another_machine_of_the_same_name_is_refused_until_somebody_says_that_it_takes_the_place(
-    begun, clock, made, server_target, tmp_path
-):
+def test_another_machine_of_the_same_name_needs_explicit_consent(begun, clock, made, server_target, tmp_path):
     with begun(machine_id="a") as store:
         _append(store, made, clock, range(10))
         _copied(store)
@@ -274,7 +264,7 @@ def test_a_machine_that_was_renamed_goes_on_under_its_new_name(begun, clock, mad
     assert found == {"old": [*range(10)], "new": [*range(20, 30)]}
 
 
-def test_what_waited_when_a_machine_was_renamed_follows_under_its_old_name(begun, away, clock, made, server_target):
+def test_the_backlog_of_a_renamed_machine_keeps_its_old_name(begun, away, clock, made, server_target):
     with begun(name="old", machine_id="a") as store:
         _append(store, made, clock, range(10))
         _copied(store)
@@ -301,9 +291,7 @@ def test_what_waited_when_a_machine_was_renamed_follows_under_its_old_name(begun
         assert here == [(s, s) for s in (*range(2000), *range(3000, 4000))]
 
 
-def test_nothing_is_sealed_before_it_is_known_that_a_server_has_it(
-    begun, away, clock, made, server_target, monkeypatch
-):
+def test_nothing_is_sealed_before_the_server_is_known_to_have_it(begun, away, clock, made, server_target, monkeypatch):
     with begun(name="old") as store:
         _append(store, made, clock, range(10))
         _copied(store)
@@ -326,9 +314,7 @@ def test_nothing_is_sealed_before_it_is_known_that_a_server_has_it(
             made.until(lambda: [p.value for ref in old for p in reader.read(ref, 0, 1e10)] == [*range(2000)])
 
 
-def test_a_machine_never_opens_a_second_connection_to_check_the_server(
-    begun, clock, file, made, server_target, monkeypatch
-):
+def test_a_machine_never_opens_a_second_connection_for_checks(begun, clock, file, made, server_target, monkeypatch):
     """A fleet would do it at the same hour; a server is its administrator's to check."""
     checked = []
 
@@ -348,9 +334,7 @@ def test_a_machine_never_opens_a_second_connection_to_check_the_server(
     assert checked == [str(file)]
 
 
-def test_after_a_restart_the_server_learns_of_each_message_that_is_sent_however_many_waited(
-    begun, clock, made, server_target
-):
+def test_after_a_restart_the_server_learns_of_every_sent_message(begun, clock, made, server_target):
     with begun() as store:
         for number in range(1201):
             _warn(store, made, str(number))
@@ -365,9 +349,7 @@ def test_after_a_restart_the_server_learns_of_each_message_that_is_sent_however_
     assert waiting == [waited.payload["text"]]
 
 
-def test_a_message_deleted_for_its_age_does_not_keep_the_server_from_learning_of_later_ones(
-    begun, file, clock, made, server_target, monkeypatch
-):
+def test_a_deleted_old_message_does_not_hide_later_ones(begun, file, clock, made, server_target, monkeypatch):
     monkeypatch.setattr("wslgpud.store.replication._AT_ONCE", 10)
     with begun() as store:
         for number in range(30):

@@ -71,7 +71,7 @@ def test_each_kind_of_row_goes_at_its_own_age_and_not_before(file, settings, clo
 
 
 @pytest.mark.slow
-def test_beyond_its_size_the_oldest_samples_go_first_and_the_file_stops_growing(file, settings, clock, made):
+def test_beyond_the_size_limit_the_oldest_samples_go_first(file, settings, clock, made):
     limit = 2_000_000
     noise = random.Random(1)
     with Store(file, replace(settings, max_bytes=limit), host_name="pc", clock=clock) as store:
@@ -92,7 +92,7 @@ def test_beyond_its_size_the_oldest_samples_go_first_and_the_file_stops_growing(
     assert max(sizes[90:]) <= 1.1 * max(sizes[:90]), "in steady state the file does not grow"
 
 
-def test_a_clock_that_is_years_ahead_for_a_while_costs_no_history(file, settings, clock, made, monkeypatch):
+def test_a_clock_years_ahead_for_a_while_costs_no_history(file, settings, clock, made, monkeypatch):
     monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 600.0)
     keep = replace(settings, raw_days=30)
     with Store(file, keep, host_name="pc", clock=clock) as store:
@@ -105,7 +105,7 @@ def test_a_clock_that_is_years_ahead_for_a_while_costs_no_history(file, settings
         assert made.read_all(store.reader) == [(0, 1)]
 
 
-def test_samples_a_clock_years_ahead_has_stamped_do_not_keep_all_others(target, settings, clock, made):
+def test_samples_stamped_years_ahead_do_not_stop_retention(target, settings, clock, made):
     with Store(target, replace(settings, raw_days=2), host_name="pc", clock=clock) as store:
         for day in (3650, *range(10)):
             clock.now = made.T0 + day * DAY
@@ -115,7 +115,7 @@ def test_samples_a_clock_years_ahead_has_stamped_do_not_keep_all_others(target, 
         assert made.raw_since(store.reader) == 8 * DAY
 
 
-def test_what_a_machine_recorded_before_it_was_renamed_goes_with_its_age(file, settings, clock, made):
+def test_samples_from_before_a_rename_still_expire_with_age(file, settings, clock, made):
     keep = replace(settings, raw_days=2, minute_days=3, hour_days=4)
     for day, name in ((0, "old"), (9, "new")):
         with Store(file, keep, host_name=name, clock=clock) as store:
@@ -128,7 +128,7 @@ def test_what_a_machine_recorded_before_it_was_renamed_goes_with_its_age(file, s
     assert made.query(file, "SELECT min(part) FROM rollup_hour") == [(made.T0 + 9 * DAY,)]
 
 
-def test_the_last_minutes_under_an_earlier_name_are_sealed_though_nothing_new_is_recorded(file, settings, clock, made):
+def test_the_last_minutes_under_an_earlier_name_are_sealed(file, settings, clock, made):
     with Store(file, settings, host_name="old", clock=clock) as store:
         store.append(made.snapshot(made.T0, {made.EVENTS: 7}))
     assert made.query(file, "SELECT count(*) FROM chunk") == [(0,)]
@@ -190,7 +190,7 @@ def test_hours_go_on_where_minutes_end(file, settings, clock, made):
 
 
 @pytest.mark.slow
-def test_samples_that_are_kept_for_longer_than_their_summaries_stand_for_them(file, settings, clock, made):
+def test_samples_that_outlive_their_summaries_stand_in_for_them(file, settings, clock, made):
     keep = replace(settings, minute_days=1, hour_days=1)
     with Store(file, keep, host_name="pc", clock=clock) as store:
         for second in range(0, 60 * 3600, 300):

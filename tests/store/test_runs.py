@@ -20,7 +20,7 @@ def run(file, settings, clock):
     return lambda name="pc": Store(file, settings, host_name=name, boot_id="b1", clock=clock)
 
 
-def test_a_run_that_was_killed_ended_with_its_last_tick_as_far_as_known(run, file, clock, made):
+def test_a_killed_run_ended_with_its_last_known_tick(run, file, clock, made):
     for second in (None, 7):
         with run() as store:
             if second is not None:
@@ -41,7 +41,7 @@ def test_a_run_that_was_killed_ended_with_its_last_tick_as_far_as_known(run, fil
     assert stops == [None, (made.T0 + 60) * 1000, (made.T0 + 127) * 1000, (made.T0 + 180) * 1000]
 
 
-def test_of_each_subject_the_last_lesson_is_known_after_a_restart(run, clock, made, file):
+def test_each_subjects_last_lesson_is_known_after_a_restart(run, clock, made, file):
     with run() as store:
         for number, subject in enumerate(("ram", "GPU-1", "ram", "ram")):
             clock.now = made.T0 + number + 0.25
@@ -55,7 +55,7 @@ def test_of_each_subject_the_last_lesson_is_known_after_a_restart(run, clock, ma
         assert store.learned == {"GPU-1": Learned(made.T0 + 1.25, {"n": 1}), "ram": Learned(made.T0 + 3.25, {"n": 3})}
 
 
-def test_lessons_of_the_last_200_subjects_are_known_after_a_restart(run):
+def test_the_last_200_subjects_lessons_survive_a_restart(run):
     with run() as store:
         for number in range(201):
             store.learn(f"cgroup {number}", {})
@@ -71,7 +71,7 @@ def test_a_stress_run_is_found_by_time_and_card(run, made, file):
     assert made.query(file, "SELECT ms, gpu, verdict FROM stress_run") == [(made.T0 * 1000 + 500, "GPU-a", "passed")]
 
 
-def test_names_under_which_ticks_are_left_are_known_with_their_last_run(run, made, monkeypatch):
+def test_names_with_ticks_left_are_known_with_their_last_run(run, made, monkeypatch):
     monkeypatch.setattr(upkeep.Upkeep, "__call__", lambda *_: False)
     runs = {}
     for name in ("first", "second", "first", "none"):
@@ -84,7 +84,7 @@ def test_names_under_which_ticks_are_left_are_known_with_their_last_run(run, mad
         assert dict(store._earlier_names()) == runs
 
 
-def test_the_latest_value_is_that_of_the_newest_quarter_of_an_hour(run, clock, made, monkeypatch):
+def test_the_latest_value_comes_from_the_newest_quarter_hour(run, clock, made, monkeypatch):
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
     with run() as store:
         for second in range(0, 2000, 100):
@@ -96,9 +96,7 @@ def test_the_latest_value_is_that_of_the_newest_quarter_of_an_hour(run, clock, m
     assert found == {"made_ratio": (1900, 0.19), "made_events": (1700, 1700)}
 
 
-def test_a_sealed_quarter_of_an_hour_in_which_the_clock_went_back_is_read_in_order_of_time(
-    run, clock, made, monkeypatch
-):
+def test_a_sealed_quarter_hour_with_a_clock_jump_reads_in_order(run, clock, made, monkeypatch):
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
     seconds = [100, 200, 300, 150, 250, 300, 1000]
     with run() as store:
@@ -111,7 +109,7 @@ def test_a_sealed_quarter_of_an_hour_in_which_the_clock_went_back_is_read_in_ord
     assert hour == (made.T0, 7, 0, 6, 21, 6)
 
 
-def test_a_quarter_of_an_hour_has_so_many_rows_of_processes_and_no_more():
+def test_a_quarter_hour_has_a_limited_number_of_process_rows():
     def packed(rows: int) -> bytes:
         return zlib.compress(f"[{','.join(['{}'] * (rows - 1))}]".encode())
 

@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_in_the_middle_only_delays_it(file, settings, clock,
         assert _seconds(store, made) == list(range(2000))
 
 
-def test_the_newest_samples_stay_though_new_ones_come_before_them(file, settings, clock, made):
+def test_the_newest_samples_stay_though_new_ones_come_before(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         _append(store, made, range(600), clock)
     made.damage(file, "sqlite_autoindex_host_1")
@@ -105,7 +105,7 @@ def test_all_rows_are_found_but_those_that_cannot_be_read(lost):
     assert sorted(row["id"] for rows in slices for row in rows) == sorted({*range(1, 1001)} - {*lost})
 
 
-def test_rows_that_share_a_part_with_one_that_cannot_be_read_are_found():
+def test_rows_that_share_a_part_with_an_unreadable_one_are_found():
     keys = [(part, series) for part in (0, 900, 1800) for series in (1, 2, 3)]
     with damaged(schema.rollup_minute, ["part", "series"], {(900, 2)}) as old:
         old.executemany("INSERT INTO rows VALUES (?, ?)", keys)
@@ -119,7 +119,7 @@ def test_rows_that_share_a_part_with_one_that_cannot_be_read_are_found():
     [(schema.event, range(5000)), (schema.rollup_minute, range(1_790_000_100, 1_790_000_100 + 5000 * 900, 900))],
     ids=["ids", "times"],
 )
-def test_all_between_an_unreadable_beginning_and_an_unreadable_end_is_found(tmp_path, made, table, numbers):
+def test_rows_between_two_unreadable_ends_are_found(tmp_path, made, table, numbers):
     file = tmp_path / "old.db"
     engine = create_engine(f"sqlite:///{file}")
     texts = {"kind", "text", "fields", "data"}

@@ -20,7 +20,7 @@ def number(some: SeriesInUse, *series: Series, newest: int = 0, room: int = 0, f
     return some.number([one.key for one in series], found)
 
 
-def test_a_series_is_forgotten_an_hour_or_two_after_it_was_last_read():
+def test_a_series_is_forgotten_an_hour_or_two_after_last_read():
     some = SeriesInUse()
     series = some.learn(LEVEL, ("a",))
     some.turn(3600.0)
@@ -50,7 +50,7 @@ def test_new_series_get_the_next_numbers_and_are_saved():
     assert some.unnumbered() == []
 
 
-def test_in_a_database_opened_again_a_number_that_nobody_has_taken_stays():
+def test_a_series_keeps_its_number_unless_another_has_taken_it():
     some = SeriesInUse()
     first, second = (some.learn(LEVEL, (kind,)) for kind in "ab")
     number(some, first, second)
@@ -66,7 +66,7 @@ def test_in_a_database_opened_again_a_number_that_nobody_has_taken_stays():
     assert [one.number for one in (first, second)] == [(1 << 16) + 1, (1 << 16) + 2]
 
 
-def test_at_the_last_number_those_of_deleted_series_are_used_and_then_none():
+def test_after_the_last_number_those_of_deleted_series_are_used():
     some = SeriesInUse()
     series = [some.learn(LEVEL, (kind,)) for kind in "abc"]
 
@@ -76,7 +76,7 @@ def test_at_the_last_number_those_of_deleted_series_are_used_and_then_none():
 
 
 @pytest.mark.parametrize(("room", "rejected"), [(0, 2), (1, 1), (2, 0)])
-def test_names_beyond_the_room_of_their_metric_are_summed_up_or_left_out(room, rejected):
+def test_names_beyond_a_metrics_limit_are_summed_or_left_out(room, rejected):
     some = SeriesInUse()
     jobs = [some.learn(JOBS, ("here", job)) for job in "ab"]
     groups = [some.learn(GROUPS, (group,)) for group in "ab"]
@@ -102,7 +102,7 @@ def test_a_file_is_set_aside_for_damage_and_nothing_else(said, damage):
     assert recovery.is_damage(said) is damage
 
 
-def test_of_files_that_were_set_aside_only_the_newest_stays_with_its_log(tmp_path):
+def test_only_the_newest_file_set_aside_stays_with_its_log(tmp_path):
     file = tmp_path / "h.db"
     for wall, sides in ((1_790_035_200, ("", "-wal")), (1_790_035_261, ("", "-shm"))):
         for side in sides:

@@ -86,7 +86,7 @@ def test_a_gap_stays_a_gap_at_every_step(store, made):
     assert [p.wall - made.T0 for p in store.reader.read(ref, made.T0, made.T0 + 9000, step=60)] == [0, 7200]
 
 
-def test_with_a_step_a_gauge_gives_its_mean_and_a_counter_its_last_value(store, made):
+def test_a_step_gives_a_gauges_mean_and_a_counters_last_value(store, made):
     for second, value in enumerate([1, 2, 6, 100]):
         wall = made.T0 + 20 * second
         store.append(made.snapshot(wall, {(made.BYTES, "a"): value, made.EVENTS: value}))
@@ -106,7 +106,7 @@ def test_a_series_is_found_by_its_text_its_metric_or_a_pattern(store, made):
     assert {r.host for r in store.reader.series()} == {"pc"}
 
 
-def test_latest_gives_the_last_value_of_each_series_also_of_those_read_rarely(store, made):
+def test_latest_gives_the_last_value_even_of_rarely_read_series(store, made):
     store.append(made.snapshot(made.T0, {made.RATIO: 0.5, made.EVENTS: 3}))
     for second in range(1, 60):
         store.append(made.snapshot(made.T0 + second, {made.RATIO: second / 1000}))
@@ -141,7 +141,7 @@ def _transition(made):
     return Transition(made.T0, 12.5, "ram", "forecast", Level.OK, Level.WARNING, message, forecast, facts)
 
 
-def test_a_transition_goes_to_disk_without_a_tick_and_waits_for_each_channel(local, made, file):
+def test_a_transition_is_stored_without_a_tick_for_each_channel(local, made, file):
     transition = _transition(made)
     number = local.outbox.record(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
     assert local.flush()
@@ -154,7 +154,7 @@ def test_a_transition_goes_to_disk_without_a_tick_and_waits_for_each_channel(loc
     assert [d.channel for d in local.outbox.unsent()] == ["command", "ntfy"]
 
 
-def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(target, settings, clock, made):
+def test_undelivered_alerts_are_still_unsent_after_a_restart(target, settings, clock, made):
     with Store(target, settings, host_name="pc", clock=clock) as store:
         store.outbox.record(_transition(made), {name: {"text": "RAM"} for name in ("command", "ntfy", "mail")})
         command, ntfy, mail = store.outbox.unsent()
@@ -249,7 +249,7 @@ def _kept(buffer, connection):
     return [readings["1"] for row in rows for _, readings in json.loads(row["data"])["ticks"]]
 
 
-def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made, empty):
+def test_a_full_buffer_drops_and_counts_the_oldest_calm_ticks(made, empty):
     buffer = WriteBuffer(buffer_bytes=20_000)
     buffer.attach(0, 0)
     for second in range(200):
@@ -314,7 +314,7 @@ def test_a_series_declared_as_another_kind_goes_on(target, settings, clock, made
             assert list(store.reader.kinds().values()) == [kind]
 
 
-def test_values_come_by_time_though_a_precision_was_changed_and_changed_back(target, settings, clock, made):
+def test_values_stay_in_order_of_time_when_a_precision_changes(target, settings, clock, made):
     for second, decimals in enumerate([1, 2, 1]):
         spec = MetricSpec("made_thing", "gauge", "", "Finer for a while.", decimals=decimals)
         with Store(target, settings, host_name="pc", clock=clock) as store:

@@ -41,7 +41,7 @@ def test_damage_is_told_until_a_later_check_finds_none(findings, aside, damage):
     assert str(StoreStats(check_findings=findings, set_aside=aside).damage) == damage
 
 
-def test_the_size_of_the_history_is_that_of_its_file_if_there_is_one(tmp_path):
+def test_the_history_size_is_that_of_its_file_if_there_is_one(tmp_path):
     (tmp_path / "h.db").write_bytes(bytes(5))
     assert [engines.size_of(path) for path in (tmp_path / "h.db", tmp_path / "none", None)] == [5, None, None]
 
@@ -55,7 +55,7 @@ def test_a_slice_of_upkeep_comes_to_take_a_fiftieth_of_a_second(seconds, rows):
 @pytest.mark.parametrize(
     ("commits", "long"), [([0] * 255, False), ([0] * 256, True), ([255 * 4096 - 1], False), ([255 * 4096], True)]
 )
-def test_the_log_is_long_from_a_megabyte_on_until_it_is_checkpointed(tmp_path, commits, long):
+def test_the_log_is_long_from_a_megabyte_until_checkpointed(tmp_path, commits, long):
     file = tmp_path / "h.db"
     log = wal.Wal(engines.writer_engine(str(file)).connect(), file)
     for row_bytes in commits:
@@ -80,7 +80,7 @@ def test_on_a_server_every_commit_is_durable():
     [(errno.ENOSPC, "free some space"), (errno.EIO, "the disk fails"), (errno.EBADF, "")],
     ids=["full", "broken", "unknown"],
 )
-def test_why_the_disk_refuses_is_found_out_with_the_lock_file_which_stays_empty(tmp_path, monkeypatch, number, remedy):
+def test_the_lock_file_shows_why_the_disk_refuses_a_write(tmp_path, monkeypatch, number, remedy):
     lock = engines.lock_path(tmp_path / "h.db")
     assert [str(text) for text in wal.refusal(tmp_path / "h.db")] == ["No such file or directory", ""]
     lock.touch()
@@ -110,7 +110,7 @@ def test_a_log_is_written_again_as_it_is(tmp_path, monkeypatch):
     assert sum(lengths) == len(content)
 
 
-def test_what_was_written_is_what_the_kernel_counts_for_this_thread():
+def test_bytes_written_are_what_the_kernel_counts_for_the_thread():
     counts = dict(line.split(": ") for line in Path("/proc/thread-self/io").read_text().splitlines())
 
     assert wal.written_bytes() == int(counts["write_bytes"])

@@ -32,7 +32,7 @@ def test_a_row_of_minutes_gives_back_what_was_put_into_it(minutes):
     assert dict(rollup.minutes_of(0, 0, *rollup.packed(known).values()).rows()) == known
 
 
-def test_an_hour_of_values_too_far_apart_keeps_the_largest_distances_that_a_row_can_hold():
+def test_extreme_distances_are_capped_at_what_a_row_can_hold():
     most = 2**63 - 1
     known = summary([-(2**63), most])
     assert rollup._kept(known) == {"n": 2, "last": most, "below": most, "above": 0, "extra": -most}
@@ -166,7 +166,7 @@ def test_what_does_not_change_takes_next_to_nothing(file, settings, clock, made)
     assert sheets == [codec.SeriesBlock(0, 2**34, b"")] * 4
 
 
-def test_a_clock_that_goes_back_an_hour_repeats_and_loses_nothing(target, settings, clock, made):
+def test_a_clock_set_back_an_hour_repeats_and_loses_nothing(target, settings, clock, made):
     with Store(target, settings, host_name="pc", clock=clock) as store:
         seconds = [*range(3000, 6000), *range(2400 + 0, 5000), *range(5000, 9000)]
         for second in seconds:
@@ -197,7 +197,7 @@ def test_ten_ticks_a_second_are_sealed_early_and_summed_up_right(file, settings,
         assert [p.value for p in store.reader.read(ref, 0, 1e10)] == list(range(count))
 
 
-def test_after_a_downtime_what_lay_about_is_sealed_and_summed_up_once(target, settings, clock, made):
+def test_after_downtime_leftovers_are_sealed_and_summed_up_once(target, settings, clock, made):
     with Store(target, settings, host_name="pc", clock=clock) as store:
         _fill(store, made, range(600), clock)
     for _ in range(3):
@@ -233,9 +233,7 @@ def test_processes_come_back_from_sealed_chunks(target, settings, clock, made):
     assert [(p.wall - made.T0, p.rss_bytes) for p in seen] == [(s, s * 2**20) for s in range(100, 1800, 5)]
 
 
-def test_the_last_value_of_a_series_that_has_ended_is_known_with_its_time_from_sealed_history(
-    target, settings, clock, made
-):
+def test_an_ended_series_still_has_its_last_value_and_time(target, settings, clock, made):
     with Store(target, settings, host_name="pc", clock=clock) as store:
         for second in range(1000):
             clock.now = made.T0 + second

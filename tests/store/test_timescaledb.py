@@ -40,7 +40,7 @@ def write(target, settings, made, clock, seconds):
         }
 
 
-def test_a_new_database_has_them_and_a_chunk_for_each_stretch_of_time(timescale_target, settings, made, clock):
+def test_a_new_database_has_hypertables_with_a_chunk_per_period(timescale_target, settings, made, clock):
     summed = write(timescale_target, settings, made, clock, range(0, 100 * DAY, DAY))
     assert made.query(timescale_target, HYPERTABLES) == [("rollup_hour",), ("rollup_minute",)]
     ((chunks,),) = made.query(timescale_target, "SELECT count(*) FROM show_chunks('rollup_minute')")
@@ -51,7 +51,7 @@ def test_a_new_database_has_them_and_a_chunk_for_each_stretch_of_time(timescale_
     ]
 
 
-def test_tables_from_before_the_extension_came_are_turned_into_them(server_target, request, settings, made, clock):
+def test_tables_from_before_the_extension_become_hypertables(server_target, request, settings, made, clock):
     before = write(server_target, settings, made, clock, range(0, 10_000, 10))
     request.getfixturevalue("timescale_target")
     after = write(server_target, settings, made, clock, range(10_000, 10_001))
@@ -59,9 +59,7 @@ def test_tables_from_before_the_extension_came_are_turned_into_them(server_targe
     assert after[60][0][: len(before[60][0]) - 1] == before[60][0][:-1]
 
 
-def test_minutes_that_the_administrator_has_compressed_are_read_joined_and_deleted_as_ever(
-    timescale_target, settings, made, clock
-):
+def test_compressed_minutes_are_read_joined_and_deleted_as_ever(timescale_target, settings, made, clock):
     before = write(timescale_target, settings, made, clock, range(0, 10_000, 10))
     administer(
         timescale_target,

@@ -82,7 +82,7 @@ def _values(file):
 
 
 @pytest.mark.slow
-def test_a_disk_that_fails_now_and_then_has_everything_once_in_the_end(run, file):
+def test_a_disk_that_fails_now_and_then_ends_up_complete(run, file):
     """Each error is reported once; data committed before it is written again, and nothing twice."""
     (errors,) = run(
         """
@@ -134,7 +134,7 @@ print(store.stats().write_errors_total > 0, store.stats().check_findings)
 
 
 @pytest.mark.slow
-def test_a_quota_that_is_used_up_is_called_by_its_name_and_costs_nothing(run, file):
+def test_a_used_up_quota_is_named_and_costs_nothing(run, file):
     said = run(
         """
 append(range(300))

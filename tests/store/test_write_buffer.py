@@ -43,13 +43,13 @@ def backlog(*items: str) -> Backlog[str]:
         (["abc", "abcdefghijkl"], ["abcdefghijkl"], 3),
     ],
 )
-def test_beyond_the_limit_the_oldest_calm_items_are_dropped_and_the_last_one_never(items, left, dropped):
+def test_beyond_the_limit_the_oldest_calm_items_are_dropped(items, left, dropped):
     full = backlog(*items)
 
     assert (full.waiting(), full.dropped, full.size) == (left, dropped, sum(map(len, left)))
 
 
-def test_committed_items_wait_for_the_disk_and_go_before_any_other_is_lost():
+def test_committed_items_wait_for_the_disk_and_are_dropped_first():
     some = backlog("abc", "def", "ghi")
     some.committed(["abc", "def"])
     some.committed(["abc"])
@@ -67,7 +67,7 @@ def test_committed_items_wait_for_the_disk_and_go_before_any_other_is_lost():
     assert (some.waiting(), some.size, len(some)) == ([], 0, 0)
 
 
-def test_while_the_disk_is_away_eight_megabytes_of_ticks_wait_2000_events_and_20000_other_rows(made):
+def test_without_a_disk_ticks_events_and_rows_wait_up_to_a_limit(made):
     buffer = WriteBuffer()
     for text in ("x" * ((8 << 20) - 1600), ""):
         buffer.pending.put(Batch(1, 0, 60, text, urgent=False))
@@ -83,7 +83,7 @@ def test_while_the_disk_is_away_eight_megabytes_of_ticks_wait_2000_events_and_20
         assert (buffer.events.dropped, buffer.writes.dropped) == (dropped, dropped)
 
 
-def test_a_batch_is_of_one_quarter_of_an_hour_in_rising_time_and_of_a_minute_of_seconds():
+def test_a_batch_takes_rising_times_of_a_single_quarter_hour():
     batch = OpenBatch()
     assert batch.takes(2 * PERIOD_MS - MAX_BATCH - 1)
     for ms in range(2 * PERIOD_MS - MAX_BATCH - 1, 2 * PERIOD_MS - 2):
@@ -94,7 +94,7 @@ def test_a_batch_is_of_one_quarter_of_an_hour_in_rising_time_and_of_a_minute_of_
     assert len(batch.times) == MAX_BATCH
 
 
-def test_series_of_a_batch_share_the_times_of_their_values_and_the_fullest_come_first():
+def test_series_of_a_batch_share_the_times_of_their_values():
     batch = OpenBatch()
     batch.add(1000, {"1": 7, "2": 1}, None)
     batch.add(1500, {"1": 7, "3": 4}, [["p"]])
@@ -131,7 +131,7 @@ def test_whole_numbers_of_64_bits_are_kept_and_no_others(made, connection, value
     assert len(buffer.waiting(1).rows) == 1 - rejected
 
 
-def test_rows_are_taken_up_to_so_many_ticks_and_the_queue_tells_all(made, connection):
+def test_waiting_rows_are_taken_up_to_a_limit_of_ticks(made, connection):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
     for second in (0, 1, 1, 2, 3, 3, 4):
@@ -145,7 +145,7 @@ def test_rows_are_taken_up_to_so_many_ticks_and_the_queue_tells_all(made, connec
     assert not buffer.empty
 
 
-def test_rows_numbered_before_a_database_is_open_get_its_next_numbers_and_in_another_file_new_ones(made, connection):
+def test_early_rows_get_the_next_numbers_of_the_opened_database(made, connection):
     def numbers() -> tuple[list[int], list[int]]:
         buffer.look_up(connection)
         waiting = buffer.waiting(9)
@@ -173,7 +173,7 @@ def test_rows_numbered_before_a_database_is_open_get_its_next_numbers_and_in_ano
     assert buffer.sealable_row(0) == 50
 
 
-def test_a_series_keeps_its_number_as_long_as_rows_with_it_may_have_to_be_written_again(made, connection):
+def test_a_series_keeps_its_number_while_rows_may_be_rewritten(made, connection):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
 
@@ -215,7 +215,7 @@ NOISE = "".join(chr(33 + n * n * 7919 % 10007 % 90) for n in range(20_000))
         (4097, 8192),
     ],
 )
-def test_a_batch_takes_a_slot_that_fills_a_part_of_a_page_or_whole_ones(size, slot):
+def test_a_batch_slot_fills_a_fraction_of_a_page_or_whole_pages(size, slot):
     assert Slots()._take(size) == (slot, 1)
 
 
@@ -264,7 +264,7 @@ def test_only_so_many_free_slots_are_kept_the_largest_ones(connection):
         ([(1, 0, MAX_TICKS - 2), (2, 1, 1), (3, 2, 1)], 9, None),
     ],
 )
-def test_batches_are_sealed_when_their_quarter_of_an_hour_is_over_or_they_are_many(connection, rows, last, due):
+def test_batches_are_sealed_once_many_or_past_their_quarter_hour(connection, rows, last, due):
     schema.insert_new(connection, schema.host, [{"id": 0, "name": "pc", "sealed": 0}])
     schema.insert_new(
         connection, schema.batch, [{"slot": n, "id": n, "ms": ms, "ticks": ticks, "data": b""} for n, ms, ticks in rows]

@@ -32,9 +32,7 @@ def tables(connection, *_, **__):
         database.create(connection, "h.db")
 
 
-def test_a_database_that_cannot_be_written_is_tried_more_and_more_seldom_and_slices_follow_at_once(
-    tmp_path, clock, caplog
-):
+def test_an_unwritable_database_is_retried_less_and_less_often(tmp_path, clock, caplog):
     caplog.set_level("INFO")
     failing = iter(range(6))
 
@@ -74,7 +72,7 @@ def test_a_bug_in_upkeep_is_told_as_one_and_the_writing_goes_on(tmp_path, clock,
     assert (writer._wake.seconds, writer._stats.error) == ([0.0, 0.5, 1.0], "")
 
 
-def test_slices_of_upkeep_are_synced_and_checkpointed_by_the_megabyte(tmp_path, clock, monkeypatch):
+def test_upkeep_is_synced_and_checkpointed_by_the_megabyte(tmp_path, clock, monkeypatch):
     writer = Writer(str(tmp_path / "h.db"), StoreSettings(), WriteBuffer(), StoreStats(), clock.wall, attach=tables)
     log = writer._open()
     calls = []
@@ -91,9 +89,7 @@ def test_slices_of_upkeep_are_synced_and_checkpointed_by_the_megabyte(tmp_path, 
     writer._close_connection()
 
 
-def test_why_nothing_can_be_written_is_told_once_with_the_disk_s_reason_and_its_remedy(
-    tmp_path, clock, monkeypatch, caplog
-):
+def test_a_write_failure_is_logged_once_with_reason_and_remedy(tmp_path, clock, monkeypatch, caplog):
     target = str(tmp_path / "h.db")
     writer = Writer(target, StoreSettings(), WriteBuffer(), StoreStats(), clock.wall, attach=lambda *_, **__: None)
     monkeypatch.setattr(wal, "refusal", lambda path: (f"no room beside {path.name}", "free some space"))
@@ -116,9 +112,7 @@ def test_why_nothing_can_be_written_is_told_once_with_the_disk_s_reason_and_its_
     assert writer._stats.set_aside == ""
 
 
-def test_after_a_disk_error_the_log_of_the_same_file_is_written_again_and_the_file_checked(
-    tmp_path, clock, monkeypatch
-):
+def test_after_a_disk_error_log_is_rewritten_and_file_checked(tmp_path, clock, monkeypatch):
     file, known, again = tmp_path / "h.db", [], []
 
     def attach(connection, _last_row, *, same_file):

@@ -71,7 +71,7 @@ def said_live(telling: Played) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("_signals")
 @pytest.mark.parametrize("story", STORIES)
-def test_a_recording_replayed_says_what_the_daemon_said_at_the_same_moments(
+def test_a_replay_says_what_the_daemon_said_at_the_same_moments(
     story: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tale, file = STORIES[story](), tmp_path / "story.jsonl.gz"
@@ -89,7 +89,7 @@ def test_a_recording_replayed_says_what_the_daemon_said_at_the_same_moments(
 
 @pytest.mark.usefixtures("_signals")
 @pytest.mark.parametrize("code", ["en", "zh"])
-def test_its_timeline_has_the_sentences_of_the_verdict_in_the_readers_language(
+def test_its_timeline_has_the_verdict_in_the_readers_language(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tale, file = STORIES["a leak, a warning, a kill"](), tmp_path / "story.jsonl.gz"

@@ -61,9 +61,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
 @in_each_language
 @each_story
-def test_at_each_moment_every_surface_tells_the_same_level_message_and_culprit(
-    story: str, code: str, tmp_path: Path
-) -> None:
+def test_every_surface_shows_the_same_level_message_and_culprit(story: str, code: str, tmp_path: Path) -> None:
     tale = STORIES[story]()
     with played(tale.script, tmp_path, language=code) as telling:
         for name, moment in tale.moments.items():
@@ -117,7 +115,7 @@ def assert_messages_agree(telling: Played) -> None:
 
 
 @in_each_language
-def test_the_live_screen_begins_with_the_verdict_and_marks_the_culprit(code: str, tmp_path: Path) -> None:
+def test_the_live_screen_begins_with_verdict_and_culprit(code: str, tmp_path: Path) -> None:
     tale = leak_and_kill()
     with played(tale.script, tmp_path, language=code) as telling:
         telling.until(tale.moments["emergency"].second)
@@ -141,7 +139,7 @@ def test_a_live_countdown_outranks_a_kill_that_is_over(ended: Teller) -> None:
     assert over["headline"] == "cc1plus kernel101.cpp (pid 101) was killed 1 s ago; 2.0 of 2.0 GiB free again"
 
 
-def test_after_a_kill_the_alarm_ends_at_once_and_says_who_was_killed_and_what_is_free_again(ended: Teller) -> None:
+def test_after_a_kill_the_alarm_ends_and_names_the_victim(ended: Teller) -> None:
     documents = ended(LEAK).documents
 
     assert [document["level"] for document in documents[147:149]] == ["emergency", "ok"]
@@ -153,7 +151,7 @@ def test_after_a_kill_the_alarm_ends_at_once_and_says_who_was_killed_and_what_is
     assert killed["headline"] == documents[171]["headline"]
 
 
-def test_what_was_killed_before_it_could_be_warned_of_is_told_as_well(tmp_path: Path) -> None:
+def test_a_kill_without_a_warning_is_reported_as_well(tmp_path: Path) -> None:
     with played(burst().script, tmp_path) as telling:
         telling.until(burst().end)
         said = surfaces.verdict(telling, "en")
@@ -162,7 +160,7 @@ def test_what_was_killed_before_it_could_be_warned_of_is_told_as_well(tmp_path: 
     assert said["headline"] == f"{TRAIN} was killed 10 s ago; 3.0 of 3.0 GiB free again"
 
 
-def test_three_kills_in_three_groups_are_three_incidents_and_none_is_filed_under_ram(ended: Teller) -> None:
+def test_kills_in_three_groups_are_three_incidents(ended: Teller) -> None:
     found = surfaces.ask(ended(THREE), "incidents")["incidents"]
 
     assert sorted(i["resource"] for i in found) == ["cgroup:/build-a", "cgroup:/build-b", "cgroup:/build-c"]
@@ -172,14 +170,14 @@ def test_three_kills_in_three_groups_are_three_incidents_and_none_is_filed_under
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_groups_are_told_apart_by_their_names_on_a_narrow_terminal_too(columns: int, ended: Teller) -> None:
+def test_groups_can_be_told_apart_on_a_narrow_terminal(columns: int, ended: Teller) -> None:
     telling = ended(THREE)
     screen = surfaces.command(telling, "en", "status", "--state", str(telling.state), columns=columns).stdout
 
     assert re.findall(r"^(?:cgroup )?(/build-\w) ", screen, re.MULTILINE) == ["/build-a", "/build-b", "/build-c"]
 
 
-def test_without_the_kernels_log_the_victim_is_inferred_and_marked_as_such(ended: Teller) -> None:
+def test_without_the_kernel_log_the_victim_is_inferred(ended: Teller) -> None:
     telling = ended(NO_LOG)
     (incident,) = surfaces.ask(telling, "incidents")["incidents"]
 
@@ -187,7 +185,7 @@ def test_without_the_kernels_log_the_victim_is_inferred_and_marked_as_such(ended
     assert incident["headline"] == f"Killed for lack of memory: probably {TRAIN}, 3.0 GiB"
 
 
-def test_a_leak_that_stops_says_so_and_is_never_red_over_free_memory(ended: Teller) -> None:
+def test_a_leak_that_stops_is_never_red_over_free_memory(ended: Teller) -> None:
     documents = ended(STOPS).documents
     (incident,) = surfaces.ask(ended(STOPS), "incidents")["incidents"]
     (group,) = (f for f in documents[165]["forecasts"] if f["resource"] == "cgroup:/train")
@@ -199,7 +197,7 @@ def test_a_leak_that_stops_says_so_and_is_never_red_over_free_memory(ended: Tell
     assert incident["outcome"] == "stopped by itself, 410 MiB of 3.0 GiB left"
 
 
-def test_a_full_card_with_spill_is_a_warning_that_names_the_spilled_bytes(ended: Teller) -> None:
+def test_a_full_card_with_spill_names_the_spilled_bytes(ended: Teller) -> None:
     documents = ended(SPILL).documents
     full = next(n for n, document in enumerate(documents) if document["verdict"].get("cause") == "full")
 
@@ -216,7 +214,7 @@ def test_a_lost_card_is_named(ended: Teller) -> None:
     assert (said["subject"], said["headline"]) == ("gpu0", "GPU 0 no longer answers")
 
 
-def test_a_silent_source_is_named_and_told_once_with_its_last_figures(ended: Teller) -> None:
+def test_a_silent_source_is_named_once_with_its_last_figures(ended: Teller) -> None:
     document = ended(SILENT).documents[100]
     (card,) = (f for f in document["forecasts"] if f["resource"] == "gpu0")
     (source,) = (s for s in document["sources"] if s["health"] != "ok")
@@ -231,9 +229,7 @@ def test_a_silent_source_is_named_and_told_once_with_its_last_figures(ended: Tel
 
 
 @each_story
-def test_below_a_warning_nothing_is_full_in_so_long_and_what_grows_quickly_is_not_steady(
-    story: str, ended: Teller
-) -> None:
+def test_below_a_warning_no_time_to_full_is_given(story: str, ended: Teller) -> None:
     documents = ended(story).documents
     for earlier, document in zip(documents, documents[10:], strict=False):
         if document["level"] in {"ok", "info"}:
@@ -244,7 +240,7 @@ def test_below_a_warning_nothing_is_full_in_so_long_and_what_grows_quickly_is_no
             assert now["outlook"] != "steady" or grown < 190 * MIB, (document["at"], now)
 
 
-def test_who_grows_is_named_the_same_from_the_first_word_to_the_last(ended: Teller) -> None:
+def test_the_culprit_has_the_same_name_everywhere(ended: Teller) -> None:
     said = [document["verdict"] for document in ended(LEAK).documents]
 
     assert {verdict["who"] for verdict in said[73:]} == {TRAIN}
@@ -252,7 +248,7 @@ def test_who_grows_is_named_the_same_from_the_first_word_to_the_last(ended: Tell
 
 
 @in_each_language
-def test_the_report_of_an_incident_tells_its_story_from_the_first_note_to_its_outcome(code: str, ended: Teller) -> None:
+def test_the_report_of_an_incident_tells_it_from_start_to_end(code: str, ended: Teller) -> None:
     telling = ended(LEAK)
     number = surfaces.ask(telling, "incidents", code)["incidents"][0]["id"]
     report = surfaces.ask(telling, f"incidents/{number}", code)
@@ -273,7 +269,7 @@ def test_the_report_of_an_incident_tells_its_story_from_the_first_note_to_its_ou
 
 
 @in_each_language
-def test_an_open_incident_is_told_as_it_is_now_and_a_false_alarm_asks_for_nothing(code: str, tmp_path: Path) -> None:
+def test_an_open_incident_is_shown_as_it_is_now(code: str, tmp_path: Path) -> None:
     with played(STORIES[STOPS]().script, tmp_path) as telling:
         state = "--state", str(telling.state)
         telling.until(170)

@@ -51,7 +51,7 @@ def test_history_keeps_every_figure(ask):
     assert runs[3]["findings"] == [{"kind": "errors", "text": "3 wrong words: weak cells"}]
 
 
-def test_history_is_one_line_a_night_and_what_is_to_be_said_of_it_below(ask):
+def test_history_is_one_line_a_night_with_remarks_below(ask):
     _, text = ask("history")
     lines = [line.rstrip() for line in text.splitlines()]
 
@@ -86,7 +86,7 @@ def test_drivers_are_compared_without_being_named(ask):
     assert {row["name"]: round(row["change"], 4) for row in table["rows"]}["write bandwidth"] < 0
 
 
-def test_without_a_run_there_is_nothing_to_compare_and_that_is_said_in_one_line(tmp_path):
+def test_without_a_run_one_line_says_there_is_nothing_to_compare(tmp_path):
     Store(tmp_path / "wslgpud.db", StoreSettings()).close()
     done = CliRunner().invoke(app, ["stress", "compare", "--state", str(tmp_path)])
 
@@ -114,7 +114,7 @@ def test_without_a_gpu_there_is_nothing_to_test(tmp_path):
 
 
 @pytest.mark.parametrize(("errors", "top"), [((None, None), 1.1), ((0, 3), 3.3), ((40, None), 44)])
-def test_the_picture_leaves_room_for_all_wrong_words_and_none_is_at_the_bottom(errors, top, monkeypatch, tmp_path):
+def test_the_picture_leaves_room_for_all_wrong_words(errors, top, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     drawn = []
     monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
@@ -133,7 +133,7 @@ def test_a_verdict_can_be_read_aloud(capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_run_also_while_the_run_looks_whether_it_is_to_end(number):
+def test_a_signal_ends_a_run_at_any_moment(number):
     stop = threading.Event()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

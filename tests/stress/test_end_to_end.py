@@ -93,7 +93,7 @@ def test_one_command_tests_the_card_and_keeps_the_result(tmp_path, card):
     assert [run["verdict"] for run in history(tmp_path, card)][-1] == "passed"
 
 
-def test_a_night_comes_by_its_schedule_and_beside_it_the_command_works(tmp_path, card):
+def test_a_night_starts_on_schedule_and_the_command_still_works(tmp_path, card):
     every_minute = {
         "WSLGPUD_STRESS__SCHEDULE": "* * * * *",
         "WSLGPUD_STRESS__JITTER_MINUTES": "0",

@@ -32,7 +32,7 @@ def test_a_loss_of_five_percent_is_found_within_two_nights():
     assert found >= 95
 
 
-def test_ten_years_of_noise_raise_less_than_one_false_alarm_a_year():
+def test_ten_years_of_noise_raise_under_one_false_alarm_a_year():
     noise = random.Random(1)
     nights = [noisy(n, noise) for n in range(3650)]
     alarms = sum(bool(list(regressions(nights[n], nights[max(0, n - 20) : n]))) for n in range(3650))
@@ -48,7 +48,7 @@ def test_one_bad_night_is_no_regression_and_a_very_bad_one_is():
     assert str(severe.text) == "write bandwidth fell by 25.0 % at once: 600 GB/s, usually 800 GB/s"
 
 
-def test_a_browser_that_was_left_open_is_no_regression_of_the_card():
+def test_a_browser_left_open_is_no_regression_of_the_card():
     nights = [night(n, foreign_bytes=1000 * MIB) for n in range(10)]
     browser = night(10, foreign_bytes=3000 * MIB, usable_bytes=12000 * MIB)
 
@@ -70,7 +70,7 @@ def test_a_contended_or_broken_off_run_says_nothing_of_the_card():
     assert list(regressions(night(10, verdict="left"), nights)) == []
 
 
-def test_a_loss_is_measured_against_the_fourteen_nights_before_the_last():
+def test_a_loss_is_measured_against_14_nights_before_the_last():
     nights = [night(n, write_median=1000e9 if n < 17 else 800e9) for n in range(25)]
     [lost] = regressions(night(25, write_median=100e9), nights)
 
@@ -100,7 +100,7 @@ def test_what_a_new_driver_changed_is_told_once_when_it_is_sure():
     assert "usable VRAM -210 MiB" in str(told[2].text)
 
 
-def test_a_new_driver_is_compared_with_the_last_seven_runs_of_the_driver_right_before():
+def test_a_new_driver_is_compared_with_the_one_right_before():
     old = [night(n, write_median=700e9 if n < 4 else 800e9) for n in range(9)]
     old[7] = night(7, driver="570.1", write_median=500e9)
     new = [night(n, driver="581.15") for n in (9, 10, 11)]
@@ -109,7 +109,7 @@ def test_a_new_driver_is_compared_with_the_last_seven_runs_of_the_driver_right_b
     assert told.startswith("driver 576.88 → 581.15: write bandwidth +0.0 %,")
 
 
-def test_a_driver_that_came_back_is_no_news_while_the_other_was_in_use_later():
+def test_a_driver_that_comes_back_is_not_reported_as_new():
     new = [night(n, driver="581.15") for n in (1, 3, 4)]
 
     assert change_of_driver(new[2], [night(0), new[0], night(2), new[1]]) is None

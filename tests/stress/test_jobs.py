@@ -150,7 +150,7 @@ def machine_in(monkeypatch):
     time.tzset()
 
 
-def test_an_hour_that_comes_twice_in_autumn_has_two_nights_at_most(machine_in):
+def test_a_repeated_hour_in_autumn_has_at_most_two_nights(machine_in):
     machine_in("Europe/Helsinki")  # clocks go from 4 back to 3 there
     when = schedule.trigger(Stress())
     fires = [when.get_next_fire_time(None, datetime(2026, 10, 24, 12, tzinfo=when.timezone))]
@@ -163,7 +163,7 @@ def test_an_hour_that_comes_twice_in_autumn_has_two_nights_at_most(machine_in):
 
 
 @pytest.mark.parametrize("zone", ["CST-8", "Beijing", "../localtime"])
-def test_a_zone_without_a_name_ends_neither_the_daemon_nor_the_nights(nightly, machine_in, zone):
+def test_a_zone_without_a_name_ends_neither_daemon_nor_nights(nightly, machine_in, zone):
     machine_in(zone)
     one = nightly()
     one.observe(tick(gpu()))
@@ -192,7 +192,7 @@ def test_missed_nights_are_caught_up_once(nightly):
     assert least <= 900 <= most
 
 
-def test_a_machine_that_was_off_in_every_night_so_far_has_its_first_test_by_day(nightly, tmp_path):
+def test_a_machine_always_off_at_night_is_first_tested_by_day(nightly, tmp_path):
     nightly().observe(tick(gpu()))
     (planned_since,) = tmp_path.glob("stress-since")
     os.utime(planned_since, (0, time.time() - 2 * 86400))
@@ -209,7 +209,7 @@ def test_nothing_is_caught_up_when_last_night_was_tested(nightly):
     assert sorted(planned(one)) == ["vram-stress"]
 
 
-def test_a_busy_gpu_is_tried_again_the_same_night_and_then_given_up(nightly):
+def test_a_busy_gpu_is_tried_again_the_same_night(nightly):
     one, begun = nightly(retries=2, retry_minutes=40.0), time.time()
     one.observe(tick(gpu(utilization_ratio=0.9)))
     one._night()
@@ -256,7 +256,7 @@ def test_a_night_that_could_not_come_in_time_comes_late(nightly):
     assert (job.misfire_grace_time, job.coalesce) == (None, True)
 
 
-def test_a_run_is_noted_with_the_driver_and_the_temperature_of_the_samples(nightly):
+def test_a_run_is_stored_with_driver_and_temperature(nightly):
     one, now = nightly(), tick(gpu())
     labels = [{"index": "0", "uuid": "GPU-1", "driver_version": "591.44"}.get(n, "") for n in source.INFO.labels]
     (heat,) = (spec for spec in source.FED if spec.name == "gpu_temperature_celsius")
@@ -278,7 +278,7 @@ def test_two_gpus_are_tested_one_after_the_other(nightly):
     assert [run.gpu for run in one._history.kept] == [0, 1]
 
 
-def test_a_card_that_was_tested_is_left_alone_when_another_is_tried_again(nightly, monkeypatch):
+def test_a_tested_card_is_left_alone_when_another_is_retried(nightly, monkeypatch):
     one, tested = nightly(retries=2), []
 
     def run(sample, _mode):
@@ -294,7 +294,7 @@ def test_a_card_that_was_tested_is_left_alone_when_another_is_tried_again(nightl
     assert tested == [0, 1, 1]
 
 
-def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tmp_path):
+def test_wrong_data_raises_an_alarm_until_a_good_night(nightly, tmp_path):
     one = nightly()
     leave(tmp_path, night(1, verdict="findings", findings=[("errors", "3 wrong words")]))
     one.observe(tick())
@@ -308,7 +308,7 @@ def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tm
     assert len(one._history.kept) == 2
 
 
-def test_a_night_in_which_a_card_is_not_tested_ends_no_alarm_and_another_cards_good_night_neither(nightly):
+def test_a_skipped_night_ends_no_alarm(nightly):
     one = nightly([night(1, verdict="findings", findings=[("errors", "3 wrong words")])])
     one._news.put(night(2, verdict="skipped"))
     one._news.put(replace(night(2, uuid="GPU-2"), gpu=1))
@@ -340,7 +340,7 @@ def test_the_alarm_of_a_broken_card_ends_with_the_card(nightly):
     assert one.news() == []
 
 
-def test_the_rows_of_the_last_complete_run_stay_until_another_is_complete(nightly):
+def test_rows_of_the_last_complete_run_stay_until_the_next(nightly):
     one = nightly([replace(night(1), detail={"chunks": []})])
     one._news.put(night(2, verdict="skipped"))
     one._news.put(replace(night(3, uuid="GPU-2"), detail={"chunks": []}))
@@ -372,7 +372,7 @@ def test_the_inbox_is_looked_into_every_ten_seconds(nightly, tmp_path):
     assert len(one._history.kept) == 1
 
 
-def test_a_run_of_another_user_can_be_read_and_not_changed_by_the_daemon(tmp_path):
+def test_a_run_of_another_user_can_be_read_but_not_changed(tmp_path):
     leave(tmp_path, replace(night(1), uuid="MIG-1/0"))
     (left,) = schedule.inbox(tmp_path).iterdir()
 

@@ -53,7 +53,7 @@ def test_a_lock_lies_in_the_first_folder_that_can_be_written(
     assert GpuLock(3).path == Path(folder, "wslgpud-gpu3.lock")
 
 
-def test_every_users_training_may_take_a_lock_that_a_run_has_made_whatever_the_umask(tmp_path: Path) -> None:
+def test_any_users_training_may_take_a_lock_whatever_the_umask(tmp_path: Path) -> None:
     lock, before = GpuLock(0, tmp_path), os.umask(0o077)
     try:
         with lock.held() as ours:
@@ -109,14 +109,14 @@ def test_a_locks_holder_is_named_by_its_users(recorded: Recorded, uids: str, use
     assert [holder.user for holder in recorded.held(UNPROVEN_SECONDS)] == [user]
 
 
-def test_a_locks_holder_is_named_by_its_users_numbers_where_they_have_no_names(recorded: Recorded) -> None:
+def test_a_lock_holder_whose_user_has_no_name_is_shown_by_number(recorded: Recorded) -> None:
     recorded.process("1000 0 0 0")
     recorded.held()
 
     assert [holder.user for holder in recorded.held(UNPROVEN_SECONDS)] == ["0/1000"]
 
 
-def test_another_process_with_the_same_number_has_as_long_as_the_first_to_prove_itself(recorded: Recorded) -> None:
+def test_a_reused_pid_gets_as_long_as_the_first_to_prove_itself(recorded: Recorded) -> None:
     assert recorded.held() == []
     assert len(recorded.held(UNPROVEN_SECONDS)) == 1
     recorded.process(start_ticks=900)
@@ -124,7 +124,7 @@ def test_another_process_with_the_same_number_has_as_long_as_the_first_to_prove_
     assert len(recorded.held(UNPROVEN_SECONDS)) == 1
 
 
-def test_a_lock_that_its_first_holder_has_passed_on_is_complained_of_without_a_name(recorded: Recorded) -> None:
+def test_a_lock_its_first_holder_passed_on_is_reported_nameless(recorded: Recorded) -> None:
     for name in ("stat", "status"):
         (recorded.folder / "proc" / "7" / name).unlink()
     recorded.held()

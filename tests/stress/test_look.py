@@ -57,7 +57,7 @@ def test_under_wsl_everybody_has_the_same_device(machine):
     assert users(OwnedFiles(machine), own_pid=99) == ["python3 (pid 10)"]
 
 
-def test_a_program_that_loads_torch_is_seen_before_it_asks_for_the_gpu(machine):
+def test_a_program_loading_torch_is_seen_before_it_uses_the_gpu(machine):
     torch = "7f00-7f01 r-xp 0 08:01 1 /venv/lib/python3.12/site-packages/torch/lib/libtorch_cuda.so"
     process(machine, 10, "old", "/dev/null", maps=torch)
     known = machine.names("/proc")
@@ -128,7 +128,7 @@ def test_a_training_that_holds_the_lock_keeps_runs_away(tmp_path):
         training.communicate(b"")
 
 
-def test_a_lock_that_was_made_for_another_users_training_need_not_be_writable(tmp_path):
+def test_the_lock_of_another_users_training_can_be_read_only(tmp_path):
     lock = GpuLock(0, tmp_path)
     subprocess.run(["flock", "-s", lock.path, "true"], umask=0o022, check=True)
     descriptor = lock._open()
@@ -158,7 +158,7 @@ def test_a_worker_that_hangs_is_remembered_until_it_is_gone(tmp_path):
     assert not still_hung(tmp_path, Host())
 
 
-def test_a_worker_that_hung_before_the_machine_was_started_again_is_forgotten(tmp_path):
+def test_a_worker_that_hung_before_a_reboot_is_forgotten(tmp_path):
     note_hung(tmp_path, Host(), os.getpid())
     (note,) = tmp_path.iterdir()
     note.write_text(note.read_text().replace('"boot": "', '"boot": "another'))
@@ -177,7 +177,7 @@ def test_a_card_has_the_driver_that_its_last_sample_names():
     assert (recent.last("GPU-2"), recent.last("GPU-1")) == (None, (1, gpu()))
 
 
-def test_a_program_that_has_the_gpu_open_behind_many_files_is_seen(machine):
+def test_a_program_using_the_gpu_is_seen_behind_many_open_files(machine):
     process(machine, 10, "python3", "/dev/null")
     folder = Path(machine.path("/proc/10/fd"))
     for number in range(100, 200):

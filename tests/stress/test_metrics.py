@@ -17,7 +17,7 @@ def values(run, spec):
     return {r.labels[2:]: r.value for r in stress_metrics.readings([run]) if r.spec == spec}
 
 
-def test_a_large_card_is_shown_in_parts_each_as_slow_as_its_slowest_chunk() -> None:
+def test_a_large_card_is_shown_in_parts_by_its_slowest_chunk() -> None:
     speeds = [700.0] * 640
     speeds[639] = 50.0
     shown = values(replace(night(1), detail=chunks(*speeds)), stress_metrics.REGION)
@@ -26,7 +26,7 @@ def test_a_large_card_is_shown_in_parts_each_as_slow_as_its_slowest_chunk() -> N
     assert (shown["30",], shown["31",]) == (700e9, 50e9)
 
 
-def test_a_small_card_has_one_part_a_chunk_and_a_run_without_chunks_none() -> None:
+def test_a_small_card_has_one_part_a_chunk() -> None:
     assert values(replace(night(1), detail=chunks(1, 2, 3)), stress_metrics.REGION) == {
         ("00",): 1e9,
         ("01",): 2e9,
@@ -35,13 +35,13 @@ def test_a_small_card_has_one_part_a_chunk_and_a_run_without_chunks_none() -> No
     assert values(night(1), stress_metrics.REGION) == {}
 
 
-def test_a_run_says_with_what_it_was_made_so_that_drivers_can_be_compared() -> None:
+def test_a_run_names_its_driver_and_libraries() -> None:
     shown = values(night(1, driver="591.44"), stress_metrics.RUN)
 
     assert shown == {("591.44", "2.13.0", "", "nightly"): 1}
 
 
-def test_all_runs_of_a_card_are_counted_and_the_figures_are_those_of_the_last_complete_one() -> None:
+def test_all_runs_count_and_figures_are_of_the_last_complete_one() -> None:
     found = [("errors", "one"), ("errors", "two"), ("leak", "three")]
     third = night(3, verdict="findings", findings=found, errors=7, slowed_ratio=0.25, peak_bandwidth=1000e9)
     runs = [night(1), night(2), third, night(4, verdict="skipped")]
@@ -83,7 +83,7 @@ def test_all_runs_of_a_card_are_counted_and_the_figures_are_those_of_the_last_co
     }
 
 
-def test_a_card_of_which_no_run_has_passed_has_no_success_and_no_errors() -> None:
+def test_a_card_without_a_passed_run_has_no_success_metric() -> None:
     shown = {reading.spec: reading.value for reading in stress_metrics.readings([night(1, verdict="failed")])}
 
     assert stress_metrics.LAST_SUCCESS not in shown

@@ -152,13 +152,13 @@ PHASE, BEAT, END = '{"event":"phase","phase":"","seconds":0}', '{"event":"beat"}
     ],
     ids=["a line's length", "lines", "kept bytes", "bytes in all"],
 )
-def test_a_worker_may_write_as_much_as_the_largest_card_needs_and_no_more(lines, most):
+def test_a_worker_may_write_only_what_the_largest_card_needs(lines, most):
     assert run_out(f"most = {most}\n{lines}") == ""
     assert run_out(f"most = {most + 1}\n{lines}") == "the worker wrote far too much"
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.0, 2000), (10.0, 3000)])
-def test_a_worker_may_send_a_hundred_heartbeats_a_second_and_two_thousand_at_once(monkeypatch, seconds, most):
+def test_a_worker_may_send_a_hundred_heartbeats_a_second(monkeypatch, seconds, most):
     job = stopped_at(monkeypatch, after_job=seconds)
 
     assert run_out(f"out('{BEAT}\\n' * {most} + '{END}\\n')", job) == ""
@@ -181,7 +181,7 @@ def test_heartbeats_of_the_same_moment_are_passed_on_once(monkeypatch):
         (PHASE + "\n", {"deadline_seconds": 10.0}, 11.0, "not done within 10 s"),
     ],
 )
-def test_a_worker_may_be_silent_for_fifteen_seconds_and_for_thirty_before_its_first_word(
+def test_a_worker_may_be_silent_for_15_seconds_or_30_at_first(
     monkeypatch, first_word, limits, ended_after_seconds, said
 ):
     monkeypatch.setattr("wslgpud.stress.parent.WATCH_SECONDS", 0.001)
@@ -204,7 +204,7 @@ def test_of_a_line_outside_the_protocol_the_beginning_is_shown():
     assert run_out("out('y' * 100 + '\\n')") == "the worker wrote a line outside its protocol: " + "y" * 80
 
 
-def test_a_worker_that_has_ended_is_not_waited_for_though_its_child_keeps_the_pipe_of_complaints(monkeypatch):
+def test_a_child_holding_stderr_does_not_delay_a_workers_end(monkeypatch):
     monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 300.0)
     done = start(
         "if not (child := os.fork()):\n  os.close(1)\n  time.sleep(600)\n"
@@ -244,7 +244,7 @@ def test_no_run_takes_longer_than_its_deadline(monkeypatch):
     assert str(done.failure) == "not done within 1 s"
 
 
-def test_a_worker_whose_parent_dies_is_told_so_by_the_end_of_its_input(tmp_path):
+def test_a_worker_learns_of_its_parents_death_by_end_of_input(tmp_path):
     note = tmp_path / "left"
     pid = os.fork()
     if pid == 0:

@@ -38,7 +38,7 @@ def course(work_seconds, pause_seconds, soak_seconds):
     [(15, 15, 30), (15, 2, 0), (600, 15, 30), (8, 0, 0)],
     ids=["an H200's full run", "its night", "a slow card", "quick"],
 )
-def test_the_time_left_is_right_from_the_first_word_on_through_pause_and_soak(work, pause, soak):
+def test_the_time_left_is_right_from_the_start_to_the_last_phase(work, pause, soak):
     lines = list(course(work, pause, soak))
     end = lines[-1][0]
     pace, said = WorkerPace(pause, soak, began=0.0), []
@@ -66,7 +66,7 @@ def test_a_worker_that_says_nothing_of_its_plan_ends_no_run():
     assert (pace.done_ratio, pace.left_seconds) == (None, None)
 
 
-def test_others_and_the_screen_see_how_far_a_run_is_and_the_worker_that_does_it(tmp_path):
+def test_progress_and_worker_of_a_run_are_visible_to_others(tmp_path):
     clock, heard = SteppingClock(), []
     host = Elsewhere(tmp_path, clock)
 
@@ -98,7 +98,7 @@ def test_others_and_the_screen_see_how_far_a_run_is_and_the_worker_that_does_it(
     }
 
 
-def test_the_bar_fills_as_far_as_is_known_and_moves_to_and_fro_where_nothing_is() -> None:
+def test_the_bar_fills_as_far_as_known_and_else_moves_to_and_fro() -> None:
     with Progress(silent=True) as progress:
         (task,) = progress.tasks
         progress.line({"event": "beat", "phase": "filling"})
@@ -109,7 +109,7 @@ def test_the_bar_fills_as_far_as_is_known_and_moves_to_and_fro_where_nothing_is(
     assert (task.total, task.completed) == (1.0, 0.25)
 
 
-def test_the_time_left_follows_from_the_pace_and_what_is_left_of_pause_and_soak():
+def test_the_time_left_follows_from_the_pace_and_what_remains():
     pace = WorkerPace(pause_seconds=2.0, soak_seconds=10.0, began=0.0)
     pace.note({"event": "filled", "planned": 100}, 5.0)
     course = [

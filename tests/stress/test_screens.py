@@ -90,7 +90,7 @@ def test_a_run_is_shown_with_all_its_rows(shown: Shown) -> None:
     assert shown(stress_screen.print_run, everything(), rows=True) == drawn_before("run")
 
 
-def test_a_run_is_shown_without_rows_and_without_what_is_not_known(shown: Shown) -> None:
+def test_a_run_is_shown_without_rows_and_unknown_values(shown: Shown) -> None:
     bare = replace(night(0), values={"usable_bytes": 14.0 * GIB, "read_median": 700e9})
 
     assert shown(stress_screen.print_run, bare) == drawn_before("bare")
@@ -113,12 +113,12 @@ def test_runs_of_one_driver_are_not_compared(shown: Shown) -> None:
     assert first == "nothing to compare: all runs are of one driver and torch"
 
 
-def test_complete_runs_of_a_card_are_drawn_from_the_second_one_on(shown: Shown) -> None:
+def test_a_cards_complete_runs_are_drawn_from_the_second_on(shown: Shown) -> None:
     assert shown(stress_screen.print_curves, nights()) == drawn_before("curves")
     assert shown(stress_screen.print_curves, nights()[4:5]) == []
 
 
-def test_the_worker_is_told_of_with_what_is_checked_and_what_is_left() -> None:
+def test_the_worker_shows_what_is_checked_and_what_is_left() -> None:
     with Progress(silent=True) as progress:
         (task,) = progress.tasks
         progress.line({"event": "beat", "phase": "soak"})
@@ -139,7 +139,7 @@ def test_wrong_words_are_shown_at_once_and_other_lines_not(capsys: pytest.Captur
     assert capsys.readouterr().err.splitlines() == ["wrong words in chunk 3 (walking)"]
 
 
-def test_each_card_has_curves_of_its_own_runs_from_the_second_one_on(shown: Shown) -> None:
+def test_each_card_has_its_own_curves_from_the_second_run_on(shown: Shown) -> None:
     runs = [replace(night(n, uuid=f"GPU-{n % 2}"), gpu=n % 2, wall=NOON + n) for n in range(4)]
     heads = [line.strip() for line in shown(stress_screen.print_curves, runs) if line.startswith(" GPU")]
 

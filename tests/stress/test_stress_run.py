@@ -109,7 +109,7 @@ def test_no_worker_starts_on_a_busy_gpu(runner, tmp_path):
     assert not started.exists()
 
 
-def test_a_gpu_that_becomes_busy_while_torch_is_loaded_is_left_alone(runner, monkeypatch):
+def test_a_gpu_that_becomes_busy_meanwhile_is_left_alone(runner, monkeypatch):
     one = runner()
     one.recent = Recent()
     one.recent.note(time.monotonic(), [gpu()])
@@ -172,7 +172,7 @@ def test_a_driver_that_falls_silent_during_a_run_ends_it(runner):
 @pytest.mark.parametrize(
     ("looks", "counts", "waited_seconds"), [(False, True, [65.0]), (False, False, []), (True, True, [])]
 )
-def test_a_card_with_ecc_is_followed_until_its_counters_have_been_read_once_more(runner, looks, counts, waited_seconds):
+def test_ecc_counters_are_read_once_more_at_the_end(runner, looks, counts, waited_seconds):
     """They are read once a minute, or when a sample is asked for."""
     one, waited = runner(), []
     (errors,) = (spec for spec in source.FED if spec.name == "gpu_ecc_errors")
@@ -201,9 +201,7 @@ def test_a_card_with_ecc_is_followed_until_its_counters_have_been_read_once_more
         (1000 * MIB, [None, 1000 * MIB], 0),
     ],
 )
-def test_the_card_is_looked_at_until_its_memory_is_back_but_for_64_mib_or_for_five_seconds(
-    tmp_path, before, seen, waited_seconds
-):
+def test_a_card_is_watched_until_its_memory_is_back(tmp_path, before, seen, waited_seconds):
     """NVML may show a worker's memory for a while after its end."""
     clock, recent, looks = SteppingClock(), Recent(), iter(seen)
     recent.note(clock.now - 1.0, [gpu(used_bytes=1000 * MIB)])  # older than the worker's end
@@ -247,7 +245,7 @@ def test_a_worker_that_crashes_makes_a_failed_run(runner):
     assert (result.verdict, str(result.reason)) == ("failed", "the worker was killed by SIGSEGV")
 
 
-def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_gone(runner, monkeypatch, tmp_path):
+def test_wrong_data_is_reported_even_when_the_worker_hangs(runner, monkeypatch, tmp_path):
     stuck = {"again": "1", "belongs": None, "expected": "0", "got": "1", "stuck": "1"}
     bad = {"event": "bad", "chunk": 3, "words": 1, "flips": {"1": 1}, "samples": [stuck]}
     monkeypatch.setattr(
@@ -331,7 +329,7 @@ CARDS = {
 }
 
 
-def test_a_card_that_reports_a_little_less_has_the_size_that_it_was_sold_with():
+def test_a_card_slightly_below_its_nominal_size_is_accepted():
     assert {name: sold_bytes((gb << 30) * 98 // 100) >> 30 for name, gb in CARDS.items()} == CARDS
     assert sold_bytes(500 << 30) == 500 << 30
 
@@ -344,7 +342,7 @@ def test_a_card_that_reports_a_little_less_has_the_size_that_it_was_sold_with():
         ("full", 64 << 30, Stress(soak_seconds=45.0), (1024, 3, 20, 15.0, 45.0, 0)),
     ],
 )
-def test_a_fuller_mode_takes_longer_and_a_large_card_has_large_chunks(mode, card_bytes, settings, expected):
+def test_a_fuller_mode_takes_longer_and_chunks_grow_with_cards(mode, card_bytes, settings, expected):
     asked = job(gpu(total_bytes=card_bytes), settings, mode, wsl=False)
     names = ("repeats", "offsets", "retention_seconds", "soak_seconds", "beyond")
 

@@ -64,7 +64,7 @@ def test_what_a_card_does_not_tell_is_absent():
     assert run_of({}, before={}).values() == {}
 
 
-def test_heat_that_holds_clocks_down_takes_a_run_out_of_the_comparison():
+def test_a_run_slowed_by_heat_is_excluded_from_the_comparison():
     hot = {"gpu_throttle_reason__hw_thermal_slowdown": 1}
     cool = {"gpu_throttle_reason__hw_thermal_slowdown": 0, "gpu_throttle_reason__sw_power_cap": 1}
     course = run_of(cool, cool, cool, hot, before=cool)
@@ -93,7 +93,7 @@ def test_errors_that_ecc_corrected_are_only_counted():
     assert result_of(run_of(after, before=before)).findings == ()
 
 
-def test_counters_read_after_the_run_still_count_and_its_heat_does_not():
+def test_errors_counted_after_a_run_still_count_but_not_its_heat():
     recent = Recent()
     tick(recent, gpu_ecc_errors__uncorrected=0, gpu_temperature_celsius=40)
     with recent.following("GPU-1") as course:

@@ -30,14 +30,14 @@ def test_exactly_the_chunks_behind_pcie_are_called_spilled(spilled, seed):
 
 
 @pytest.mark.parametrize(("card", "bus"), [(360e9, 12e9), (896e9, 26e9), (4800e9, 52e9)])
-def test_a_chunk_of_which_a_tenth_was_moved_out_counts_as_spilled(card, bus):
+def test_a_chunk_with_a_tenth_moved_out_counts_as_spilled(card, bus):
     mixed = 1 / (0.9 / card + 0.1 / bus)
     rows = [row(card)] * 40 + [row(mixed)]
 
     assert classify_chunks(rows)[-1] == "spilled"
 
 
-def test_the_first_eight_chunks_are_the_measure_and_of_few_the_first_quarter():
+def test_the_first_eight_chunks_or_a_quarter_set_the_measure():
     fast = [row(1000e9)] * 4 + [row(800e9)] * 30 + [row(730e9), row(715e9)]
 
     assert classify_chunks(fast)[-3:] == ["dedicated", "dedicated", "degraded"]
@@ -190,7 +190,7 @@ def test_where_memory_begins_to_spill_is_told():
     assert values["moved_chunks"] == 0
 
 
-def test_memory_that_is_moved_out_later_counts_by_where_it_is_in_the_end():
+def test_memory_moved_out_later_counts_by_where_it_ends_up():
     result = digest(WorkerOutput(swept(*[(CARD, CARD)] * 39, (CARD, BUS))), Frame(1.0, gpu(), {}))
 
     assert result.values["moved_chunks"] == 1
@@ -214,13 +214,13 @@ def test_a_run_that_gave_way_has_not_passed():
         ({"why": "x" * 3000}, "x" * 199 + "…"),
     ],
 )
-def test_why_a_worker_left_is_one_of_our_sentences_or_a_line_of_its_own(said, reason):
+def test_why_a_worker_left_is_our_sentence_or_its_own_line(said, reason):
     result = digest(WorkerOutput(full(outcome="left", **said)), Frame(1.0, gpu(), {}))
 
     assert (result.verdict, str(result.reason)) == ("left", reason)
 
 
-def test_why_it_was_told_to_leave_counts_for_more_than_that_it_was_told():
+def test_the_reason_to_leave_outranks_the_order_to_leave():
     left = say("{program} wants the GPU", program="python3 (pid 42)")
     result = digest(WorkerOutput(full(outcome="left", why="told"), left=left), Frame(1.0, gpu(), {}))
 
@@ -234,7 +234,7 @@ def test_wrong_data_counts_even_when_the_run_gave_way():
     assert digest(WorkerOutput(lines), Frame(1.0, gpu(), {})).verdict == "findings"
 
 
-def test_a_report_without_examination_counts_as_the_fault_that_its_chunk_had_before():
+def test_an_unexamined_error_counts_as_its_chunks_earlier_fault():
     cell, unexamined = bad([(0, 1, 1, 0)], {1: 1}), bad([], {}) | {"words": 0, "examined": False}
     result = digest(
         WorkerOutput(
@@ -259,7 +259,7 @@ def test_a_worker_that_ends_without_saying_how_has_failed():
     assert (result.verdict, str(result.reason)) == ("failed", "the worker ended without a result")
 
 
-def test_memory_that_does_not_come_back_is_a_finding_and_what_a_driver_keeps_is_none():
+def test_unfreed_memory_is_a_finding_but_not_what_a_driver_keeps():
     kept, leaked = (
         digest(WorkerOutput(full()), Frame(1.0, gpu(), {}, gpu(used_bytes=used << 20))) for used in (1256, 1257)
     )

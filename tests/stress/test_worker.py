@@ -159,7 +159,7 @@ def test_a_bit_that_cannot_change_is_told_from_one_that_was_lost(run):
     assert {row["pattern"] for row in done.of("bad")} >= {"solid", "walking", "checkerboard"}
 
 
-def test_chunks_that_share_their_cells_are_called_an_address_fault(run):
+def test_chunks_that_share_cells_are_called_an_address_fault(run):
     done = run({"alias": {"3": 1}})
     [located] = done.of("located")
 
@@ -168,7 +168,7 @@ def test_chunks_that_share_their_cells_are_called_an_address_fault(run):
     assert {row["class"] for row in done.result.detail["errors"] if "class" in row} == {"address"}
 
 
-def test_chunks_whose_contents_change_places_are_called_an_address_fault(run):
+def test_chunks_that_swap_contents_are_called_an_address_fault(run):
     done = run({"swap": [["address", 0, 4]]})
     homes = {bad["chunk"]: bad["samples"][0]["belongs"] for bad in done.of("bad")}
 

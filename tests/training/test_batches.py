@@ -52,7 +52,7 @@ class Trained:
         return self._step(self.one, None, inputs)  # type: ignore[arg-type]  # has its attributes
 
 
-def test_batches_are_told_by_their_tokens_and_the_longest_sequence_so_far() -> None:
+def test_batches_are_reported_by_tokens_and_longest_sequence() -> None:
     training = Trained(trainer(max_seq_length=512))
     assert [training.step({"input_ids": Tokens(*shape)}) for shape in ((4, 8), (4, 6), (2, 9))] == [2.0] * 3
 
@@ -60,7 +60,7 @@ def test_batches_are_told_by_their_tokens_and_the_longest_sequence_so_far() -> N
     assert training.companion.facts == told
 
 
-def test_a_batch_without_tokens_in_rows_is_told_by_its_size_alone() -> None:
+def test_a_batch_without_token_rows_is_reported_by_size_alone() -> None:
     training = Trained(trainer())
     for inputs in ({"input_ids": Tokens(4)}, {"input_ids": Tokens(4, 8, 2)}, {}, [Tokens(4, 8)]):
         training.step(inputs)
@@ -68,7 +68,7 @@ def test_a_batch_without_tokens_in_rows_is_told_by_its_size_alone() -> None:
     assert training.companion.facts == {"batch": 4}
 
 
-def test_the_newer_name_of_the_longest_sequence_counts_and_none_is_no_length() -> None:
+def test_the_newer_setting_for_the_longest_sequence_wins() -> None:
     both, neither = Trained(trainer(max_length=1024, max_seq_length=512)), Trained(trainer())
     neither.one.args.max_length = None
     for one in (both, neither):
@@ -78,7 +78,7 @@ def test_the_newer_name_of_the_longest_sequence_counts_and_none_is_no_length() -
     assert "longest" not in neither.companion.facts
 
 
-def test_from_a_warning_on_the_batch_is_processed_in_halves_that_count_as_one() -> None:
+def test_after_a_warning_a_batch_is_processed_in_two_halves() -> None:
     training = Trained(trainer())
     training.step({"input_ids": Tokens(4, 8)})
     training.batches.halve("warning", 40.0)
@@ -133,7 +133,7 @@ def warn(companion: Companion) -> None:
     companion._warn()
 
 
-def test_to_save_is_to_write_one_checkpoint_after_the_step_of_each_warning(
+def test_save_writes_one_checkpoint_after_each_warning(
     loaded: tuple[Companion, SimpleNamespace, SimpleNamespace],
 ) -> None:
     companion, transformers, lightning = loaded
@@ -190,7 +190,7 @@ def test_callbacks_can_be_added_by_hand_as_well(monkeypatch: pytest.MonkeyPatch)
         training.__getattr__("KerasCallback")
 
 
-def test_what_is_to_be_done_on_a_warning_is_handed_on_by_the_environment() -> None:
+def test_actions_on_a_warning_are_passed_on_by_the_environment() -> None:
     plain, acting = training.environment({"HOME": "/me"}), training.environment({}, ["save", "drop-cache"])
 
     assert plain == {"HOME": "/me", "PYTHONPATH": acting["PYTHONPATH"]}

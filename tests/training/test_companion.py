@@ -106,7 +106,7 @@ def test_whatever_is_wrong_in_it_the_training_goes_on(watching: Companion, monke
     assert watching.steps == 1  # it has stopped itself
 
 
-def test_the_programs_hook_is_called_between_two_steps_once_a_level(here: Elsewhere) -> None:
+def test_the_hook_is_called_between_two_steps_once_per_level(here: Elsewhere) -> None:
     one, optimizer, calls = Companion(), Optimizer(), list[tuple[str, float | None]]()
     one.on_warning(lambda level, seconds: calls.append((level, seconds)))
     with Note(here, "daemon", "wslgpud") as note:
@@ -155,9 +155,7 @@ def test_a_daemon_that_is_gone_is_none(here: Elsewhere) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a FIFO", "a link"])
-def test_nothing_but_a_plain_file_is_waited_for_or_followed_in_place_of_the_daemons_note(
-    here: Elsewhere, tmp_path: Path, kind: str
-) -> None:
+def test_only_a_plain_file_is_read_as_the_note_of_a_daemon(here: Elsewhere, tmp_path: Path, kind: str) -> None:
     note = Path(companion.PLACES[0], f"{companion._DAEMON}1.json")
     if kind == "a FIFO":
         os.mkfifo(note)
@@ -186,7 +184,7 @@ os._exit(0)
 """
 
 
-def test_a_forked_loader_worker_tells_nothing_and_takes_nothing_away(tmp_path: Path) -> None:
+def test_a_forked_loader_worker_neither_writes_nor_removes_notes(tmp_path: Path) -> None:
     daemon = tmp_path / f"{companion._DAEMON}{os.getpid()}.json"
     daemon.write_text(json.dumps({"pid": os.getpid()}))
     done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path)], capture_output=True, text=True, check=True)

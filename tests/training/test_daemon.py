@@ -61,7 +61,7 @@ def test_how_long_the_card_lasts_is_told_in_steps_and_in_time() -> None:
     assert value(seen, metrics.TIME_LEFT) == 2 * ROOM // (3 * MIB)
 
 
-def test_what_the_allocator_has_taken_and_never_used_is_room_as_well() -> None:
+def test_memory_reserved_but_never_used_by_the_allocator_is_room() -> None:
     plain, roomy = told(note(60)), told(note(60, reserved=12 * GIB))
 
     assert value(roomy, metrics.STEPS_LEFT) > value(plain, metrics.STEPS_LEFT)
@@ -90,7 +90,7 @@ def test_each_memory_is_the_one_that_the_rest_speaks_of(name: str, gpus: Any, re
     assert found == ({resource} if resource else set())
 
 
-def test_a_leak_is_named_at_first_and_a_warning_once_it_has_taken_a_quarter() -> None:
+def test_a_leak_becomes_a_warning_once_it_has_taken_a_quarter() -> None:
     engine = RuleEngine()
     (named,) = engine.observe(told(note(60)))
     (warning,) = engine.observe(told(note(3000)))
@@ -108,7 +108,7 @@ def test_a_training_that_has_ended_keeps_nothing_open() -> None:
     assert [(change.rule, change.new) for change in closed] == [("training_leak", Level.OK)]
 
 
-def test_an_allocator_that_runs_out_of_room_is_a_warning_each_time() -> None:
+def test_an_allocator_short_of_room_is_a_warning_each_time() -> None:
     engine = RuleEngine()
     assert engine.observe(told(note(60, 0, retries=3, pieces=GIB))) == []  # from before we looked
     (change,) = engine.observe(told(note(61, 0, retries=5, pieces=GIB)))
@@ -122,7 +122,7 @@ def test_an_allocator_that_runs_out_of_room_is_a_warning_each_time() -> None:
     [(6 * GIB, 56), (3 * GIB, 32), (100 * MIB, 8), (128 * MIB - 1, 8), (128 * MIB, 9)],
     ids=["room", "half of it", "none for one more", "a byte too little", "for one more"],
 )
-def test_how_large_a_batch_may_be_is_told_by_what_each_sample_takes(room: int, most: int) -> None:
+def test_the_largest_batch_follows_from_what_each_sample_takes(room: int, most: int) -> None:
     seen = tick(
         1, *readings([note(60, 0, run={"batch": 8})], tick(1, gpus=(CARD,)), [forecast("gpu0", room)]), gpus=(CARD,)
     )
@@ -131,7 +131,7 @@ def test_how_large_a_batch_may_be_is_told_by_what_each_sample_takes(room: int, m
     assert shown(seen)[4242]["largest_batch"] == most
 
 
-def test_a_batch_that_may_not_be_larger_is_shown_with_the_training() -> None:
+def test_a_batch_that_cannot_grow_is_shown_with_the_training() -> None:
     (full,) = running(
         [note(60, run={"batch": 8, "phase": "", "began_mono": 0.0, "pid": 4242})],
         trust(),
@@ -149,7 +149,7 @@ def test_a_batch_that_may_not_be_larger_is_shown_with_the_training() -> None:
     assert "batch 8" not in str(headline(roomy))
 
 
-def test_what_a_training_keeps_is_shown_with_it_of_the_card_before_ram() -> None:
+def test_memory_a_training_keeps_is_shown_for_the_card_first() -> None:
     own = [note(60), note(60, name="ram", used=20 * GIB, peak=21 * GIB)]
     seen = tick(1, *readings(own, tick(1, gpus=(CARD,)), [forecast("gpu0"), forecast("ram", 20 * GIB)]), gpus=(CARD,))
     said = note(60, run={"phase": "", "began_mono": 0.0, "pid": 4242})
@@ -173,9 +173,7 @@ def test_what_a_training_keeps_is_shown_with_it_of_the_card_before_ram() -> None
         ({"length": 1}, None),
     ],
 )
-def test_whether_the_longest_sequences_fit_is_known_from_shorter_ones(
-    sequences: dict[str, int], lacks: int | None
-) -> None:
+def test_shorter_sequences_show_whether_the_longest_will_fit(sequences: dict[str, int], lacks: int | None) -> None:
     seen = told(note(60, 0, run=sequences))  # work of 1 GiB, and room for 6
     changes = RuleEngine().observe(seen)
 
@@ -183,7 +181,7 @@ def test_whether_the_longest_sequences_fit_is_known_from_shorter_ones(
     assert [(change.rule, change.new) for change in changes] == ([("training_length", Level.INFO)] if lacks else [])
 
 
-def test_steps_that_take_three_times_as_long_are_told_where_the_card_has_spilled() -> None:
+def test_steps_three_times_slower_are_reported_on_a_spilled_card() -> None:
     def after(seconds: float, spilled: int) -> list[Any]:
         engine, changes = RuleEngine(), list[Any]()
         for second in range(60):
@@ -241,7 +239,7 @@ WILD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wild", WILD, ids=str)
-def test_a_note_that_says_something_impossible_counts_for_nothing(wild: dict[str, Any]) -> None:
+def test_a_note_with_impossible_values_is_ignored(wild: dict[str, Any]) -> None:
     run = {"kind": "training", "what": "a", "who": "a", "phase": "", "pid": 9, "start_ticks": 9, "began_mono": 1.0}
     fine = {**run, "steps": 1, "memory": []}
     assert checked(fine)
@@ -259,7 +257,7 @@ def test_what_is_claimed_stays_within_what_can_be_kept() -> None:
     assert seen.family(metrics.TIME_LEFT) == {}
 
 
-def test_an_end_is_told_where_it_comes_within_a_hundred_million_steps_and_seconds() -> None:
+def test_an_end_is_forecast_only_within_a_hundred_million_steps() -> None:
     def left(room: int) -> list[Any]:
         seen = tick(1, *readings([note(60)], tick(1, gpus=(CARD,)), [forecast("gpu0", room)]), gpus=(CARD,))
         return [value(seen, spec) for spec in (metrics.STEPS_LEFT, metrics.TIME_LEFT)]
@@ -270,7 +268,7 @@ def test_an_end_is_told_where_it_comes_within_a_hundred_million_steps_and_second
     assert left(3 * MIB * 100_000_001) == [None, None]
 
 
-def test_a_peak_that_is_not_known_is_left_out_and_a_count_of_nothing_is_told() -> None:
+def test_an_unknown_peak_is_left_out_but_a_zero_count_is_shown() -> None:
     seen = told(note(60, 0, peak=0, retries=0))
 
     assert (value(seen, metrics.PEAK), value(seen, metrics.RETRIES)) == (None, 0)
@@ -280,7 +278,7 @@ def test_a_peak_that_is_not_known_is_left_out_and_a_count_of_nothing_is_told() -
     ("name", "gpus", "resource"),
     [("GPU-2", (CARD, SECOND), "gpu1"), ("ram", (CARD,), None), ("", (CARD,), "gpu0"), ("", (CARD, SECOND), None)],
 )
-def test_what_a_training_took_of_a_card_is_its_own_word_about_that_card(name, gpus, resource) -> None:
+def test_the_memory_a_training_took_of_a_card_is_its_own_report(name, gpus, resource) -> None:
     cards = claimed([note(60, name=name, reserved=12 * GIB)], gpus)
 
     told = {f"gpu{card.index}": card.told for card in cards if card.told}

@@ -62,7 +62,7 @@ def test_each_warning_halves_what_is_worked_on_at_once() -> None:
     assert batches.parts == 4
 
 
-def test_an_action_that_nobody_knows_is_refused_with_those_that_are() -> None:
+def test_an_unknown_action_is_refused_with_the_known_ones() -> None:
     command = [*WSLGPUD, "inside", "--on-warning", "save,pray", "--", "true"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

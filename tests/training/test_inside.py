@@ -33,7 +33,7 @@ def inside(code: str, home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=clean_environment(home), capture_output=True, text=True, check=False)
 
 
-def test_each_python_of_the_command_has_the_companion_and_its_own_site_as_well(tmp_path: Path) -> None:
+def test_each_python_of_the_command_gets_companion_and_own_site(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(HIDDEN)
     code = "import os, sys; print(os.environ['HIDDEN'], sys.modules['wslgpud.training.companion'].COMPANION.watching)"
     nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}], check=True)"
@@ -68,7 +68,7 @@ def test_output_status_and_signals_are_the_commands_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["companion.py", "frameworks.py", "inside/sitecustomize.py"])
-def test_what_is_loaded_into_strangers_pythons_can_be_read_by_python_3_8(file: str) -> None:
+def test_code_loaded_into_other_programs_parses_with_python_3_8(file: str) -> None:
     ast.parse((Path(training.__file__).parent / file).read_text(), feature_version=(3, 8))
 
 
@@ -78,7 +78,7 @@ def test_a_search_path_of_the_users_own_is_kept() -> None:
 
 @pytest.mark.torch
 @pytest.mark.skipif(lacks("torch"), reason="torch is not installed: ./tests/run --all")
-def test_the_daemon_names_the_leak_of_a_program_that_has_no_line_about_it(tmp_path: Path) -> None:
+def test_the_daemon_names_the_leak_of_an_unmodified_program(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         command = [*WSLGPUD, "inside", "--", sys.executable, str(PROGRAMS), "outputs_kept", "5000", "cpu"]
         training = subprocess.Popen(command, env=clean_environment(tmp_path))
@@ -122,7 +122,7 @@ print(sys.modules["wslgpud.training.companion"].COMPANION.steps)
 
 
 @pytest.mark.torch
-def test_the_steps_of_accelerates_loops_are_counted_and_what_is_accumulated_is_one(tmp_path: Path) -> None:
+def test_steps_of_accelerate_count_accumulated_batches_as_one(tmp_path: Path) -> None:
     if lacks("torch", "accelerate"):
         pytest.skip("torch or accelerate is not installed: ./tests/run --all")
     done = inside(ACCELERATE, tmp_path)
@@ -165,7 +165,7 @@ lightning.Trainer(accelerator="cpu", max_steps=1 << 20, logger=False, enable_che
     [(TRAINER, ("transformers", "accelerate")), (LIGHTNING, ("lightning",))],
     ids=["Trainer", "Lightning"],
 )
-def test_a_framework_saves_a_checkpoint_between_two_steps_when_the_daemon_warns(
+def test_a_framework_saves_a_checkpoint_when_the_daemon_warns(
     tmp_path: Path, code: str, needs: tuple[str, ...]
 ) -> None:
     if lacks("torch", *needs):

@@ -38,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_floors_are_kept_of_the_last_eight_blocks_of_six_to_6144_readings() -> None:
+def test_floors_are_kept_for_the_last_eight_blocks_of_each_size() -> None:
     floors = Floors()
     for step in range(1, 49_153):
         floors.add(step, 1000 + step, 5000 + step)
@@ -62,7 +62,7 @@ def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("importing")
-def test_a_module_is_patched_as_soon_as_the_program_has_loaded_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_patched_as_soon_as_the_program_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     one = Companion()
     one.after_import("programs_module", lambda module: seen.append(module.VALUE))
@@ -105,7 +105,7 @@ def test_watching_twice_counts_each_step_once(monkeypatch: pytest.MonkeyPatch) -
     assert calls == [("warning", 3.0)]
 
 
-def test_another_optimizer_after_the_first_is_watched_by_the_same_thread(place: Path) -> None:
+def test_a_second_optimizer_is_watched_by_the_same_thread(place: Path) -> None:
     def watching() -> int:
         return sum(thread.name == "wslgpud" for thread in threading.enumerate())
 
@@ -195,14 +195,14 @@ class Seconds:
             self.paces[self._second] = note.get("step_seconds", 0.0)
 
 
-def test_a_daemon_is_looked_for_every_five_seconds_and_asked_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_daemon_is_sought_again_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seconds(monkeypatch, Companion(), {8: {}, 20: None})
 
     assert seen.looked == [1, 6, *range(11, 21), 25, 30, 35, 40]
     assert seen.counted == [1, 16, 31]
 
 
-def test_a_note_is_written_when_steps_were_made_and_a_daemon_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_is_written_only_after_steps_and_with_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seconds(monkeypatch, Companion(), {8: {}, 20: None}, {9: 3, 15: 7, 21: 9})
 
     assert seen.told == [(11, 3, 1000), (15, 7, 1000)]
@@ -216,7 +216,7 @@ def test_the_pace_is_that_of_as_many_seconds_as_are_kept(monkeypatch: pytest.Mon
     assert [paces[second] for second in (20, 21, 22, 23)] == [1.0, 3 / 4, 3 / 5, 3 / 6]
 
 
-def test_each_level_of_a_warning_is_passed_on_once_and_again_after_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_warning_level_is_passed_on_once_per_alert(monkeypatch: pytest.MonkeyPatch) -> None:
     pid = str(os.getpid())
     warned: list[dict[str, Any]] = [{pid: ["warning", 40.0]}, {pid: ["critical", 3.0]}, {}, {pid: ["warning", 9.0]}]
     answers: dict[int, dict[str, Any] | None] = {
@@ -230,7 +230,7 @@ def test_each_level_of_a_warning_is_passed_on_once_and_again_after_an_end(monkey
     ]
 
 
-def test_a_damaged_note_of_a_daemon_is_passed_over_for_a_whole_one(place: Path) -> None:
+def test_a_damaged_daemon_note_is_skipped_for_an_intact_one(place: Path) -> None:
     note = place / f"{companion._DAEMON}1.json"
     damaged: list[Any] = [[], {"pid": "none"}, {}]
     for document in damaged:
@@ -242,9 +242,7 @@ def test_a_damaged_note_of_a_daemon_is_passed_over_for_a_whole_one(place: Path) 
     assert companion._daemon() == {"pid": os.getpid()}
 
 
-def test_a_note_can_be_read_by_another_users_daemon_and_lies_in_the_first_place_that_takes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_note_can_be_read_by_a_daemon_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tmp_path / "missing", tmp_path
     monkeypatch.setattr(companion, "PLACES", (str(first), str(second), str(tmp_path / "unused")))
     (tmp_path / "unused").mkdir()
@@ -325,7 +323,7 @@ def test_a_worker_is_a_child_with_memory_of_its_own() -> None:
     assert child.pid not in companion._children()
 
 
-def test_ram_is_counted_without_shared_pages_and_with_that_of_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ram_includes_the_workers_and_excludes_shared_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(companion, "_pages", lambda pid: (10, 3))
     one = Companion()
     one._read()
@@ -337,7 +335,7 @@ def test_ram_is_counted_without_shared_pages_and_with_that_of_the_workers(monkey
     assert one._memory["ram"]["peak"] == 0, "unknown"
 
 
-def test_the_pace_is_that_of_the_last_minute_and_needs_half_of_one_to_be_the_usual_one() -> None:
+def test_the_usual_pace_needs_half_a_minute_of_readings() -> None:
     def paced(readings: int, steps: int) -> dict[str, Any]:
         return Companion()._document(1.5, [(10.0 + second, second * steps) for second in range(readings)])
 
@@ -368,7 +366,7 @@ def test_of_many_workers_the_first_64_are_counted(monkeypatch: pytest.MonkeyPatc
     assert companion._children() == [*range(1, 41), *range(1, 25)]
 
 
-def test_of_a_daemons_note_16_kib_are_read_and_a_longer_one_is_none(place: Path) -> None:
+def test_a_daemon_note_over_16_kib_is_ignored(place: Path) -> None:
     note, told = place / f"{companion._DAEMON}1.json", json.dumps({"pid": os.getpid()}).encode()
 
     note.write_bytes(told.ljust(1 << 14))
@@ -377,7 +375,7 @@ def test_of_a_daemons_note_16_kib_are_read_and_a_longer_one_is_none(place: Path)
     assert companion._daemon() is None
 
 
-def test_root_the_services_account_and_the_programs_own_user_are_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_of_root_the_service_and_the_own_user_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     def accounts(name: str) -> SimpleNamespace:
         if name != "wslgpud":
             raise KeyError(name)

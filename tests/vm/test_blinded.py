@@ -107,7 +107,7 @@ def verdict(service: Service) -> dict[str, Any]:
     return found["verdict"] | {"processes": found["processes"], "gpus": found["gpus"]}
 
 
-def test_a_stranger_who_makes_readers_of_its_process_wait_silences_no_warning(service: Service) -> None:
+def test_a_stranger_who_blocks_its_readers_silences_no_warning(service: Service) -> None:
     machine = service.machine
     # Not through the journal: journald reads the arguments of whoever writes to it, and would wait as well.
     output = f"--property=StandardOutput=file:{HELD}"
@@ -129,7 +129,7 @@ def test_a_stranger_who_makes_readers_of_its_process_wait_silences_no_warning(se
     on_card(machine, used=10 * GIB)
 
 
-def test_without_the_attack_the_same_filling_is_told_the_same_way(service: Service) -> None:
+def test_without_the_attack_the_warnings_are_the_same(service: Service) -> None:
     """The control: the attack changes nothing."""
     eventually(lambda: verdict(service)["level"] == "ok", "calm", lambda: str(verdict(service)))
     assert set(filled(service, service.property("MainPID"))) <= {"warning", "critical", "emergency"}
@@ -137,9 +137,7 @@ def test_without_the_attack_the_same_filling_is_told_the_same_way(service: Servi
     eventually(lambda: verdict(service)["level"] == "ok", "calm", lambda: str(verdict(service)))
 
 
-def test_a_driver_that_hangs_is_told_at_once_with_its_last_figures_and_as_a_warning_to_whoever_is_warned(
-    service: Service,
-) -> None:
+def test_a_hung_driver_is_reported_with_its_last_figures(service: Service) -> None:
     known = len(warned(service))
     on_card(service.machine, used=10 * GIB, hang="DeviceGetMemoryInfo_v2")
     told = eventually(
@@ -163,7 +161,7 @@ def test_a_driver_that_hangs_is_told_at_once_with_its_last_figures_and_as_a_warn
     eventually(lambda: verdict(service)["level"] == "ok", "readings again", lambda: str(verdict(service)))
 
 
-def test_a_machine_whose_daemon_is_stopped_is_not_watched_and_so_not_fine(service: Service) -> None:
+def test_a_machine_with_a_stopped_daemon_is_not_watched(service: Service) -> None:
     service.ctl("stop", "wslgpud")
     done = service.machine.run("wslgpud", "status", "--check", check=False)
 

@@ -146,9 +146,7 @@ def started(service: Service) -> Iterator[Service]:
         ),
     ],
 )
-def test_a_training_that_starts_beside_a_strangers_hoard_is_not_paused_and_the_hoard_is_named(
-    started: Service, hoard: str, named: str
-) -> None:
+def test_a_training_beside_a_strangers_hoard_is_not_paused(started: Service, hoard: str, named: str) -> None:
     service = started
     start(service, "train", VICTIM, TRAIN, "/tmp/go")
     start(service, "hoard", INTRUDER, HOARD.replace("{hoard}", HOARDS[hoard]))
@@ -161,7 +159,7 @@ def test_a_training_that_starts_beside_a_strangers_hoard_is_not_paused_and_the_h
     assert state(service, "train") in {"S", "R", "D"}
 
 
-def test_the_control_a_training_that_takes_the_memory_itself_is_paused(started: Service) -> None:
+def test_control_a_training_that_takes_memory_itself_is_paused(started: Service) -> None:
     service = started
     start(service, "train", VICTIM, TRAIN, "/tmp/go")
     service.machine.write("/tmp/go", "")
@@ -210,9 +208,7 @@ def test_a_job_goes_on_when_the_daemon_is_killed_in_a_pause(held: Service, whom:
 
 
 @slow
-def test_a_job_goes_on_when_the_daemon_is_stopped_in_a_pause_and_when_it_goes_on_itself_a_minute_later(
-    held: Service,
-) -> None:
+def test_a_paused_job_goes_on_when_the_daemon_is_stopped(held: Service) -> None:
     daemon, began = held.property("MainPID"), up_seconds(held)
     held.ctl("kill", "--kill-whom=main", "--signal=STOP", "wslgpud")
 

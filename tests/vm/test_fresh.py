@@ -78,7 +78,7 @@ def newcomer(disk: Image, tmp_path: Path) -> Newcomer:
     return Newcomer(tmp_path, disk)
 
 
-def test_deploy_run_sets_everything_up_once_and_then_needs_no_network(newcomer: Newcomer) -> None:
+def test_deploy_run_sets_up_once_and_then_needs_no_network(newcomer: Newcomer) -> None:
     first = newcomer.run({"PIP_FIND_LINKS": "/wheels"})
     eventually(lambda: first.status_of("/-/ready") == 200, "readiness")
     beside_it = ["nsenter", f"--target={first.process.pid}", "--mount", "--root"]
@@ -104,7 +104,7 @@ def test_without_a_network_the_first_time_the_last_line_says_so(newcomer: Newcom
     assert "the first run needs the network" in errors.splitlines()[-1]
 
 
-def test_the_wheel_carries_the_package_and_what_it_writes_out_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     source = {
         str(path.relative_to(REPOSITORY))

@@ -149,7 +149,7 @@ def test_without_systemd_it_says_what_to_do(newcomer: Newcomer, place: str, expe
     assert "preparing" not in done.stderr  # else it would be said after minutes of downloads
 
 
-def test_it_names_sudo_to_who_is_not_root_and_what_is_possible_to_who_mistypes(admin: Admin) -> None:
+def test_wrong_calls_are_told_about_sudo_and_the_valid_options(admin: Admin) -> None:
     assert f"this needs root: sudo {CLONE}/deploy/install" in admin.does("install", uid=NOBODY).stderr
     assert admin.does("install", "--dryrun").returncode == 2
     assert "no /" not in admin.does("install", "--help").stderr
@@ -169,7 +169,7 @@ def test_what_cannot_be_downloaded_changes_nothing(newcomer: Newcomer, disk: Ima
     assert not admin.has("etc/passwd")  # no user was made
 
 
-def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admin) -> None:
+def test_a_version_that_does_not_start_leaves_the_old_running(admin: Admin) -> None:
     admin.does("install")
     before = admin.running()
     admin.put("etc/systemd/system/wslgpud.service", "the unit before", 0o644)
@@ -189,7 +189,7 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admi
     assert (again, last) == ("daemon-reload", "restart wslgpud.service wslgpud-stress.path")
 
 
-def test_under_wsl_it_says_what_keeps_the_distribution_alive_and_sees_to_it_when_asked(in_wsl: Admin) -> None:
+def test_under_wsl_it_explains_keep_alive_and_can_set_it_up(in_wsl: Admin) -> None:
     first = in_wsl.does("install")
     assert "instanceIdleTimeout=-1" in first.stdout
     assert "RestrictAddressFamilies=AF_VSOCK" in in_wsl.read("etc/systemd/system/wslgpud.service.d/wslgpud-wsl.conf")
@@ -208,7 +208,7 @@ def test_under_wsl_it_says_what_keeps_the_distribution_alive_and_sees_to_it_when
     assert not in_wsl.has("etc/systemd/system/wslgpud.service.d/wslgpud-wsl.conf")
 
 
-def test_a_configuration_that_everybody_could_read_is_closed_by_an_upgrade(admin: Admin) -> None:
+def test_an_upgrade_closes_a_world_readable_configuration(admin: Admin) -> None:
     admin.put("etc/wslgpud/wslgpud.toml", SECRET, 0o644)
     admin.does("install")
     file = admin.folder / "upper/etc/wslgpud/wslgpud.toml"
@@ -257,7 +257,7 @@ def test_a_user_gets_a_service_of_his_own_without_root(admin: Admin) -> None:
     assert left == []
 
 
-def test_what_a_program_that_is_gone_had_beside_it_goes_without_it(admin: Admin) -> None:
+def test_uninstall_removes_what_a_missing_program_left_behind(admin: Admin) -> None:
     admin.types("rm", "/opt/wslgpud")
     admin.put("opt/wslgpud.stress/bin/python3")
     admin.put("etc/wslgpud/wslgpud.toml", SECRET)

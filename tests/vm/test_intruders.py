@@ -280,7 +280,7 @@ def test_a_stranger_gets_nowhere(service: Service) -> None:
         assert "me:word" not in said
 
 
-def test_a_flood_by_a_stranger_neither_ends_nor_fills_nor_stops_it(service: Service) -> None:
+def test_a_strangers_flood_neither_ends_nor_fills_nor_stops_it(service: Service) -> None:
     pid, lines = service.property("MainPID"), len(service.journal("--unit=wslgpud"))
     assert as_user(service, STRANGER, "python3", "-c", FLOOD) == "flooded\n"
 
@@ -304,9 +304,7 @@ def test_a_member_of_the_group_reads_and_no_more(service: Service) -> None:
     assert unharmed(service, pid)
 
 
-def test_an_alert_command_that_turns_hostile_stays_in_the_sandbox_and_cannot_look_into_the_daemon(
-    service: Service,
-) -> None:
+def test_a_hostile_alert_command_stays_in_the_sandbox(service: Service) -> None:
     pid = service.property("MainPID")
     service.machine.run("cp", f"{UNITS}/wslgpud.service", "/run/systemd/system/hostile.service")
     service.machine.write(
@@ -330,7 +328,7 @@ def test_no_secret_is_in_the_journal_or_in_its_status(service: Service) -> None:
     assert "my-topic" not in journal
 
 
-def test_root_falls_into_no_trap_that_the_services_account_has_laid(service: Service) -> None:
+def test_root_falls_into_no_trap_set_by_the_service_account(service: Service) -> None:
     machine = service.machine
     machine.run("sh", "-euc", KEEP_TREASURE)
     before = machine.run("sh", "-c", FINGERPRINT).stdout

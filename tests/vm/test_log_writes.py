@@ -24,7 +24,7 @@ def a_log(folder: Path, *entries: tuple[int, int, bytes]) -> Path:
     return log
 
 
-def test_what_follows_a_forced_write_is_on_no_disk_that_lacks_it_and_all_else_may_be(tmp_path: Path) -> None:
+def test_no_disk_image_has_later_writes_without_the_forced_one(tmp_path: Path) -> None:
     log = a_log(
         tmp_path,
         (0, MARK, b"begin"),

@@ -88,7 +88,7 @@ def test_a_dry_run_shows_what_it_would_do_and_does_nothing(installed: Service) -
     assert installed.machine.run("id", "wslgpud", check=False).returncode == 1
 
 
-def test_install_returns_when_there_is_a_sample_and_a_page_to_see_it(installed: Service) -> None:
+def test_install_returns_once_the_page_can_show_a_sample(installed: Service) -> None:
     said = install(installed).stdout
 
     assert "page           http://127.0.0.1:9655/\n" in said
@@ -115,7 +115,7 @@ def test_systemd_finds_nothing_wrong_and_little_exposed(service: Service) -> Non
     service.machine.run("systemd-analyze", "security", "--threshold=40", "wslgpud-stress.service")
 
 
-def test_the_sandbox_lets_it_see_all_that_it_watches_and_do_nothing_else(service: Service) -> None:
+def test_the_sandbox_allows_only_what_monitoring_needs(service: Service) -> None:
     service.machine.write("/usr/local/lib/look_around.py", LOOK_AROUND)
     service.machine.run("cp", f"{UNITS}/wslgpud.service", "/run/systemd/system/sandbox.service")
     once = "[Service]\nType=oneshot\nRestart=no\nWatchdogSec=0\nExecStart=\n"
@@ -159,7 +159,7 @@ def test_status_finds_the_service_for_whoever_asks(service: Service) -> None:
     eventually(lambda: seen_by() == "daemon", "an answer of the daemon")
 
 
-def test_who_installed_it_may_read_its_history_and_others_may_not(service: Service) -> None:
+def test_only_the_user_who_installed_it_may_read_the_history(service: Service) -> None:
     as_somebody = ["setpriv", "--reuid", SOMEBODY, "--regid", SOMEBODY, "--init-groups"]
     database = service.machine.run("stat", "-c", "%U %G %a", "/var/lib/wslgpud/wslgpud.db").stdout
 
@@ -168,7 +168,7 @@ def test_who_installed_it_may_read_its_history_and_others_may_not(service: Servi
     assert database == "wslgpud wslgpud 640\n"
 
 
-def test_the_daemon_is_the_last_that_the_kernel_kills_and_says_so(service: Service) -> None:
+def test_the_daemon_is_the_last_to_be_killed_for_memory(service: Service) -> None:
     pid = service.property("MainPID")
 
     assert service.machine.read(f"/proc/{pid}/oom_score_adj") == b"-500\n"
@@ -192,9 +192,7 @@ def test_what_is_killed_comes_back_and_what_hangs_is_replaced(service: Service) 
     service.without_drop_ins()
 
 
-def test_a_stress_run_happens_in_a_unit_of_its_own_and_leaves_the_gpu_to_a_training(
-    service: Service, tmp_path: Path
-) -> None:
+def test_a_stress_run_has_its_own_unit_and_yields_to_a_training(service: Service, tmp_path: Path) -> None:
     library = "/usr/local/lib/nvml.so.1"
     service.machine.copy_in(fake_nvml(tmp_path), library)
     service.machine.write(f"{library}.settings", "utilization 0\n")
@@ -229,7 +227,7 @@ def test_a_stress_run_happens_in_a_unit_of_its_own_and_leaves_the_gpu_to_a_train
     service.machine.write(CONFIGURATION_FILE, CONFIGURATION)
 
 
-def test_a_stop_comes_about_with_everything_committed_and_ends_a_stress_run_too(service: Service) -> None:
+def test_a_stop_commits_everything_and_ends_a_stress_run(service: Service) -> None:
     endless = "[Service]\nExecStart=\nExecStart=/bin/sleep infinity\n"
     service.machine.write("/run/systemd/system/wslgpud-stress.service.d/endless.conf", endless)
     service.ctl("daemon-reload")
@@ -246,7 +244,7 @@ def test_a_stop_comes_about_with_everything_committed_and_ends_a_stress_run_too(
     assert stress == "inactive\ninactive"
 
 
-def test_a_mistake_in_the_configuration_is_told_once_and_ends_in_failure(installed: Service) -> None:
+def test_a_configuration_error_is_logged_once_and_fails_the_unit(installed: Service) -> None:
     installed.machine.write(CONFIGURATION_FILE, "[server]\nprot = 1\n")
     installed.ctl("restart", "wslgpud", check=False)
 
@@ -274,7 +272,7 @@ def test_a_crash_loop_ends(installed: Service) -> None:
     installed.ctl("reset-failed", "wslgpud")
 
 
-def test_an_upgrade_keeps_configuration_and_data_and_removes_the_old_program(installed: Service) -> None:
+def test_an_upgrade_keeps_configuration_and_data(installed: Service) -> None:
     runs = installed.query("select id from daemon_run")
     new = installed.machine.run("sh", "-euc", ANOTHER_RELEASE).stdout.strip()
     install(installed, source=NEWER_SOURCE)
@@ -288,7 +286,7 @@ def test_an_upgrade_keeps_configuration_and_data_and_removes_the_old_program(ins
     assert installed.query("select clean from daemon_run order by id")[-2:] == [[1], [0]]
 
 
-def test_it_warns_before_the_kernel_kills_who_eats_all_memory_and_lives_on(service: Service) -> None:
+def test_it_warns_before_the_kernel_kills_a_memory_hog(service: Service) -> None:
     pid = service.property("MainPID")
     hog = service.machine.python(TAKE_ALL_MEMORY, WARNINGS, check=False, timeout_seconds=600)
     kill, *_ = service.journal("-k", "--grep", r"^Out of memory: Killed process \d+ \(python3\)")
@@ -306,7 +304,7 @@ def test_it_warns_before_the_kernel_kills_who_eats_all_memory_and_lives_on(servi
     assert service.machine.python(READY).stdout == "200\n"
 
 
-def test_a_power_cut_costs_no_warning_and_is_noticed_at_the_next_start(service: Service) -> None:
+def test_a_power_cut_loses_no_warning_and_is_noticed_at_start(service: Service) -> None:
     transitions = service.query("select id, message from transition order by id")
     before = float(service.machine.python("import time; print(time.time())").stdout)
     boot_id = service.boot_id()
@@ -339,7 +337,7 @@ def test_uninstall_keeps_data_and_configuration_unless_told(service: Service) ->
         assert service.machine.run("id", account, check=False).returncode == 1
 
 
-def test_who_is_not_root_has_a_service_of_his_own_that_outlives_his_login(installed: Service) -> None:
+def test_a_user_without_root_gets_a_service_that_outlives_logout(installed: Service) -> None:
     machine = installed.machine
     home, uid = f"/home/{SOMEBODY}", machine.run("id", "-u", SOMEBODY).stdout.strip()
     # What a login sets up and lingering keeps.

@@ -127,7 +127,7 @@ def another(wheel: Path, folder: Path, version: str, *more: str) -> Path:
     return made
 
 
-def test_the_service_is_made_of_what_is_installed_and_stays_when_its_user_removes_that(user: User) -> None:
+def test_the_service_survives_removal_of_the_users_environment(user: User) -> None:
     done = user.service("install")
     user.keeps(RELEASES)
     as_somebody = ("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups")
@@ -144,7 +144,7 @@ def test_the_service_is_made_of_what_is_installed_and_stays_when_its_user_remove
     assert user.access(user.folder / "upper/etc/wslgpud/wslgpud.toml") == "root:wslgpud 640"
 
 
-def test_a_second_time_nothing_is_left_to_do_and_status_says_how_it_stands(user: User) -> None:
+def test_a_second_install_has_nothing_left_to_do(user: User) -> None:
     user.has_the_service("--allow", "home")
     user.put("tmp/active")
     again = user.service("install", "--dry-run")
@@ -159,7 +159,7 @@ def test_a_second_time_nothing_is_left_to_do_and_status_says_how_it_stands(user:
     )
 
 
-def test_an_upgrade_keeps_what_is_configured_and_its_failure_goes_back(user: User, wheel: Path, tmp_path: Path) -> None:
+def test_an_upgrade_keeps_settings_and_rolls_back_on_failure(user: User, wheel: Path, tmp_path: Path) -> None:
     user.has_the_service("--allow", "save-signal")
     user.put("etc/wslgpud/wslgpud.toml", SECRET, 0o640)
     first = user.release
@@ -182,7 +182,7 @@ def test_an_upgrade_keeps_what_is_configured_and_its_failure_goes_back(user: Use
     assert user.has("etc/systemd/system/wslgpud.service.d/wslgpud-save-signal.conf")
 
 
-def test_a_file_that_is_not_as_it_was_installed_is_not_run_by_the_service(user: User) -> None:
+def test_the_service_never_runs_a_file_changed_since_install(user: User) -> None:
     name = next((user.folder / f"upper{ENVIRONMENT}/lib").glob("python3*/site-packages/h11/_state.py"))
     name.write_text(name.read_text() + "\n")
     done = user.service("install")
@@ -192,7 +192,7 @@ def test_a_file_that_is_not_as_it_was_installed_is_not_run_by_the_service(user: 
     assert not any(user.has(path) for path in ("opt/wslgpud", UNIT, "etc/wslgpud"))
 
 
-def test_an_extra_is_fetched_as_it_was_locked_and_kept_by_upgrades(user: User, wheel: Path, tmp_path: Path) -> None:
+def test_an_extra_is_installed_as_locked_and_kept_by_upgrades(user: User, wheel: Path, tmp_path: Path) -> None:
     without = user.service("install", "--extra", "postgresql")
     assert (without.returncode, user.has(UNIT)) == (2, False)  # there is no network here
 
@@ -235,9 +235,7 @@ def with_lock(wheel: Path, folder: Path, version: str, lock: str) -> Path:
     return made
 
 
-def test_torch_has_an_environment_of_its_own_that_upgrades_keep_and_uninstalling_removes(
-    user: User, wheel: Path, tmp_path: Path
-) -> None:
+def test_torch_gets_its_own_environment_that_upgrades_keep(user: User, wheel: Path, tmp_path: Path) -> None:
     torch, lock = small_torch(tmp_path)
     user.has_installed(with_lock(wheel, tmp_path, "0.2.0", lock))
     without = user.service("install", "--extra", "stress")
@@ -275,7 +273,7 @@ def test_torch_has_an_environment_of_its_own_that_upgrades_keep_and_uninstalling
     assert (removed.returncode, user.has("opt/wslgpud.stress")) == (0, False), removed.stderr
 
 
-def test_who_is_not_root_is_told_what_to_type_and_nothing_is_upgraded_that_is_not_there(user: User) -> None:
+def test_without_root_users_are_told_what_to_type(user: User) -> None:
     plain = user.types(
         "setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", PROGRAM, "service", "install"
     )
@@ -286,7 +284,7 @@ def test_who_is_not_root_is_told_what_to_type_and_nothing_is_upgraded_that_is_no
     assert user.service("status").returncode == 1
 
 
-def test_who_removes_it_is_told_what_takes_so_long_and_purged_nothing_is_left(user: User) -> None:
+def test_uninstall_explains_the_wait_and_purge_leaves_nothing(user: User) -> None:
     before = {*user.files()}
     user.has_the_service("--allow", "home")
     kept = user.service("uninstall", program="/usr/local/bin/wslgpud")

@@ -82,7 +82,7 @@ def file_after(disk: bytes, folder: Path) -> Path:
     return folder / "wslgpud.db"
 
 
-def test_after_a_power_cut_at_any_moment_all_that_was_confirmed_is_there(debian, tmp_path):
+def test_after_a_power_cut_all_that_was_confirmed_is_there(debian, tmp_path):
     data, log = (loop_device(debian, n, s) for n, s in (("data", DISK_BYTES), ("log", 400 << 20)))
     device(debian, "create", "watched", str(SECTORS), "log-writes", data, log)
     mount(debian, "watched", "/mnt/watched")
@@ -178,7 +178,7 @@ def test_a_disk_that_fails_costs_nothing_that_fits_into_memory(debian, tmp_path)
 
 
 @slow
-def test_a_disk_that_the_kernel_turns_read_only_keeps_what_was_confirmed(debian, tmp_path):
+def test_a_disk_turned_read_only_keeps_what_was_confirmed(debian, tmp_path):
     """As ext4 does by itself after an error, until it is mounted anew; WSL's root turns so, too."""
     data = loop_device(debian, "turns", DISK_BYTES)
     device(debian, "create", "turns", str(SECTORS), "linear", data, "0")
@@ -207,7 +207,7 @@ def test_a_disk_that_the_kernel_turns_read_only_keeps_what_was_confirmed(debian,
 
 
 @slow
-def test_a_quota_that_is_used_up_costs_nothing_that_fits_into_memory(debian, tmp_path):
+def test_a_used_up_quota_costs_nothing_that_fits_into_memory(debian, tmp_path):
     """As an administrator sets it for a user; SQLite itself calls it a disk I/O error."""
     data = loop_device(debian, "shared", DISK_BYTES)
     device(debian, "create", "shared", str(SECTORS), "linear", data, "0")

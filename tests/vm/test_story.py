@@ -144,7 +144,7 @@ def terminal(machine: BootMachine) -> Terminal:
     return Terminal(debian)
 
 
-def test_a_training_leaks_and_is_told_of_before_the_end_and_after_it(terminal: Terminal) -> None:
+def test_a_training_leak_is_reported_before_the_end_and_after_it(terminal: Terminal) -> None:
     installs(terminal)
     if RENEW:
         scrapes(terminal)

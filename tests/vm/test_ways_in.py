@@ -301,7 +301,7 @@ def check_service(way: Way) -> None:
         pytest.param(Run, SUITE, id="run", marks=slow),
     ],
 )
-def test_it_runs_upgrades_with_its_history_goes_back_and_leaves_nothing(
+def test_it_runs_upgrades_goes_back_and_leaves_nothing_behind(
     boots: Callable[..., Way], kind: type[Way], suite: str
 ) -> None:
     way = boots(kind, suite)
@@ -331,7 +331,7 @@ def test_it_runs_upgrades_with_its_history_goes_back_and_leaves_nothing(
     assert Service(way.container).property("LoadState") == "not-found"
 
 
-def test_a_package_does_not_take_over_what_another_way_has_installed(boots: Callable[..., Way]) -> None:
+def test_a_package_does_not_take_over_another_kind_of_install(boots: Callable[..., Way]) -> None:
     way = boots(Package, SUITE)
     way.container.write("/opt/wslgpud/bin/wslgpud", "of another way", 0o755)
     package = way.package()
@@ -356,7 +356,7 @@ def open_folders(way: Way, scripts: str) -> str:
     return way.container.run("python3", "-c", OPEN_FOLDERS, stdin=scripts.encode()).stdout
 
 
-def test_nobody_has_root_write_elsewhere_while_the_package_comes_and_goes(boots: Callable[..., Way]) -> None:
+def test_nobody_makes_root_write_elsewhere_during_an_install(boots: Callable[..., Way]) -> None:
     way = boots(Package, SUITE)
     way.types("useradd", INTRUDER)
     way.container.write(f"{CANARY}/file", "root's", 0o600)

@@ -61,7 +61,7 @@ def test_everything_that_is_said_has_a_translation(language):
     assert [e.msgid for e in catalogue.untranslated_entries()] == []
 
 
-def test_the_file_is_in_order_and_translates_nothing_that_nobody_says(language):
+def test_the_catalogue_is_in_order_and_has_no_unused_entries(language):
     assert path_of(language).read_text() == str(renewed(language))
 
 

@@ -50,7 +50,7 @@ def test_a_rare_reason_stays_as_it_is():
     assert str(cause(ValueError("[{host}|anything]"))) == "[{host}|anything]"
 
 
-def test_the_words_of_a_frequent_error_are_translated_without_its_number():
+def test_a_frequent_error_is_translated_even_without_its_number():
     assert ENGLISH.text(cause(ValueError("Connection refused"))) == "Connection refused"
     assert latin_words(CHINESE.text(cause(ValueError("Connection refused")))) == []
 

@@ -66,5 +66,5 @@ def test_a_card_is_called_so_where_english_does() -> None:
         (say("{time} ago: {what}", time=say("{number} s", number=3), what="我的 文件"), "3 秒前：我的 文件"),
     ],
 )
-def test_what_is_filled_in_stands_as_if_it_had_been_written_there(message, text) -> None:
+def test_filled_in_text_is_set_as_if_written_there(message, text) -> None:
     assert translator("zh").text(message) == text

@@ -198,7 +198,7 @@ def test_what_is_not_known_is_left_out_or_said_otherwise(facts, text):
     assert str(Message(template, facts)) == str(filled(template, facts)) == text
 
 
-def test_brackets_without_a_blank_or_around_one_alone_are_brackets():
+def test_brackets_around_no_placeholder_or_just_one_are_kept():
     assert str(say("memory= under [wsl2] or [{section}]", section="x")) == "memory= under [wsl2] or [x]"
 
 
@@ -206,14 +206,14 @@ def test_brackets_in_a_name_are_only_brackets():
     assert str(say("[{who}|nobody]", who="[a|{b}]")) == "[a|{b}]"
 
 
-def test_brackets_without_end_in_a_strangers_row_are_not_followed_to_their_end():
+def test_deeply_nested_brackets_of_a_stranger_are_not_followed():
     deep = Message("[" * 50 + "{a}!" + "]" * 50, {"a": "x"})
 
     assert str(deep) == "[" * 46 + "x!" + "]" * 46
 
 
 @pytest.mark.parametrize("kind", ["nvidia_xid", "dxg_error"])
-def test_a_line_of_the_kernel_is_no_template_whatever_a_program_has_put_into_it(kind):
+def test_a_kernel_line_is_no_template_whatever_a_program_put_in(kind):
     line = "NVRM: Xid (PCI:0000:01:00): 79, pid=7, name=[{pid}|evil]"
 
     assert translator("zh").text(Event(kind, 0.0, line, {"pid": 7}).message) == line
@@ -225,7 +225,7 @@ def test_a_message_that_needs_an_unknown_fact_says_nothing():
     assert filled("{who} was killed[ at {place}]", {"who": "x", "other": 1}).facts == {"who": "x"}
 
 
-def test_a_document_has_its_messages_in_words_and_leaves_out_what_is_not_known():
+def test_a_document_has_its_messages_in_words_and_omits_unknowns():
     long = say("{word}" * 800, word="word")
     document = {"headline": long, "text": long, "who": say("RAM"), "none": None, "no": Message("")}
 

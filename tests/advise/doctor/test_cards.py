@@ -266,7 +266,7 @@ def test_a_card_is_told_with_its_driver_or_why_there_is_none(machine, files, gpu
         ),
     ],
 )
-def test_a_torch_is_too_new_for_a_driver_from_the_next_version_on(machine, driver, torch, state, found):
+def test_a_torch_is_too_new_from_the_next_version_on(machine, driver, torch, state, found):
     here = machine()
     here.gpus, here.torches = cards("8.0", cuda=driver), (replace(TORCH, **torch),)
     said = outcome("gpu.cuda", here)

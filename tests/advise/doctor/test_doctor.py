@@ -198,7 +198,7 @@ def test_ids_never_change_once_they_are_out():
     assert len({c.id for c in CHECKS}) == len(CHECKS)
 
 
-def test_a_torch_without_code_for_the_card_is_a_problem_though_it_sees_the_card():
+def test_torch_without_kernels_for_the_card_is_a_problem():
     found = {f.id: f for f in run(RecordedHost(HERE / "wsl2-idle"), CONFIG, [TORCH, OLD_TORCH])}
 
     assert found["torch.architecture"].state == found["torch.kernel"].state == "problem"
@@ -212,7 +212,7 @@ def test_a_torch_newer_than_the_driver_is_a_problem():
     assert states("wsl2-idle", torch=[new])["gpu.cuda"] == "problem"
 
 
-def test_within_one_major_version_only_what_the_driver_must_compile_is_too_new():
+def test_a_newer_minor_cuda_version_matters_only_for_ptx_code():
     """The recorded driver knows CUDA 13.1, and its card is an sm_120."""
 
     def torch(cuda: str, *architectures: str) -> list[TorchFacts]:
@@ -250,7 +250,7 @@ def test_a_driver_older_than_the_card_is_a_problem_of_the_driver(tmp_path):
 @pytest.mark.parametrize(
     ("name", "remedy"), [("two-gpus", "check whether nvidia-smi works"), ("wsl2-idle", "run 'wsl --shutdown'")]
 )
-def test_a_driver_that_crashes_is_a_problem_with_a_remedy_of_its_own(tmp_path, name, remedy):
+def test_a_crashing_driver_is_a_problem_with_its_own_remedy(tmp_path, name, remedy):
     calls = json.loads((HERE / name / "nvml.json").read_text()) | {"steps": [{"do": "crash"}]}
     machine = copied(tmp_path, name)
     (tmp_path / name / "nvml.json").write_text(json.dumps(calls))
@@ -278,7 +278,7 @@ def test_a_clock_that_stood_still_while_windows_slept_is_found(tmp_path):
     assert states("wsl2-idle")["clock.skew"] == "could not tell"
 
 
-def test_what_was_not_asked_or_is_not_there_is_said_and_not_guessed():
+def test_unasked_or_absent_things_are_reported_not_guessed():
     assert states("wsl2-idle")["torch.kernel"] == "could not tell"
     assert states("wsl2-idle", torch=[TorchFacts("", failure="none")])["torch.kernel"] == "not applicable"
     assert states("wsl2-idle")["torch.nightly"] == "could not tell"
@@ -293,7 +293,7 @@ def test_what_was_not_asked_or_is_not_there_is_said_and_not_guessed():
         (Stress(schedule="off"), [TORCH], "not applicable"),
     ],
 )
-def test_without_torch_the_nightly_test_is_skipped_and_the_remedy_brings_it(settings, torch, state):
+def test_missing_torch_skips_the_nightly_test_and_has_a_remedy(settings, torch, state):
     found = run(RecordedHost(HERE / "wsl2-idle"), dataclasses.replace(CONFIG, stress=settings), torch)
     check = next(one for one in found if one.id == "torch.nightly")
 
@@ -317,7 +317,7 @@ def copied(tmp_path: Path, name: str, **files: str) -> RecordedHost:
     return RecordedHost(folder)
 
 
-def test_too_little_pinned_memory_is_told_before_it_looks_like_a_full_card():
+def test_low_pinned_memory_is_told_apart_from_a_full_card():
     def found(*pinned: tuple[int, bool] | None) -> tuple[str, str]:
         torches = [dataclasses.replace(TORCH, pinned=one) for one in pinned]
         (finding,) = [f for f in run(RecordedHost(HERE / "wsl2-idle"), CONFIG, torches) if f.id == "torch.pinned"]
@@ -332,7 +332,7 @@ def test_too_little_pinned_memory_is_told_before_it_looks_like_a_full_card():
     assert found(None)[0] == "not applicable"
 
 
-def test_a_card_that_windows_drives_in_tcc_mode_is_not_a_driver_to_install(tmp_path):
+def test_a_card_in_tcc_mode_is_not_reported_as_a_missing_driver(tmp_path):
     # microsoft/WSL#9952, microsoft/WSL#12835; with a card in WDDM mode beside it: microsoft/WSL#13027
     host = copied(tmp_path, "wsl2-idle")
     (tmp_path / "wsl2-idle/nvml.json").unlink()
@@ -380,7 +380,7 @@ def test_a_card_that_windows_drives_in_tcc_mode_is_not_a_driver_to_install(tmp_p
         ("misc dxg: dxgk: dxgkio_create_allocation: Ioctl failed: -75", "VRAM allocations refused"),
     ],
 )
-def test_what_precedes_a_catastrophic_failure_is_seen_in_the_kernel_log(tmp_path, line, says):
+def test_signs_of_a_catastrophic_failure_are_seen_in_kernel_log(tmp_path, line, says):
     host = copied(tmp_path, "wsl2-idle")
     log = tmp_path / "wsl2-idle/root/dev/kmsg"
     for text, state in ((f"3,900,1000,-;{line}\n", "problem"), (f"12,901,1000,-;{line}\n", "good")):
@@ -389,7 +389,7 @@ def test_what_precedes_a_catastrophic_failure_is_seen_in_the_kernel_log(tmp_path
         assert (finding.state, says in str(finding.found)) == (state, state == "problem")
 
 
-def test_of_several_signs_the_worst_is_told_with_how_often_it_came(tmp_path):
+def test_the_worst_of_several_signs_is_reported_with_its_count(tmp_path):
     host = copied(tmp_path, "wsl2-idle")
     lines = [
         "3,1,1000,-;misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12",
@@ -445,7 +445,7 @@ def test_each_trouble_is_seen(tmp_path, check, path, text, state):
     assert {f.id: f.state for f in run(host, CONFIG)}[check] == state
 
 
-def test_a_machine_that_is_not_wsl_is_not_told_to_change_wsl_conf(tmp_path):
+def test_a_non_wsl_machine_is_not_told_to_change_wsl_conf(tmp_path):
     host = copied(tmp_path, "bare-linux", **{"/sys/fs/cgroup/cgroup.controllers": "cpu io\n"})
     found = {f.id: f for f in run(host, CONFIG)}["kernel.memory_cgroup"]
 
@@ -471,7 +471,7 @@ def test_a_toolkit_whose_image_left_out_its_version_file_is_seen(tmp_path, heade
 
 
 @pytest.mark.parametrize(("count", "state"), [(62, "problem"), (2, "good")])  # a day's, in microsoft/WSL#41242
-def test_relays_of_ended_sessions_are_seen_before_no_session_starts(tmp_path, count, state):
+def test_leftover_session_relays_are_seen_before_sessions_fail(tmp_path, count, state):
     names = {f"/proc/{900 + i}/comm": "Relay\n" for i in range(count)}
     served = {f"/proc/{2000 + i}/comm": f"Relay({2001 + i})\n" for i in range(30)}
     host = copied(tmp_path, "wsl2-idle", **names, **served)
@@ -481,7 +481,7 @@ def test_relays_of_ended_sessions_are_seen_before_no_session_starts(tmp_path, co
     assert (finding.state, str(count) in str(finding.found)) == (state, True)
 
 
-def test_a_full_drive_of_windows_is_seen_though_linux_looks_empty(tmp_path):
+def test_a_full_windows_drive_is_seen_though_linux_has_space(tmp_path):
     host = copied(tmp_path, "wsl2-idle")
     host._disks = {**host._disks, "/mnt/c": [10**12, 3 * 10**9, 3 * 10**9, 0, 0]}
 
@@ -491,7 +491,7 @@ def test_a_full_drive_of_windows_is_seen_though_linux_looks_empty(tmp_path):
     assert found["disk.space"].state == "good"
 
 
-def test_in_brief_each_problem_is_a_line_and_the_last_says_how_to_see_the_rest():
+def test_brief_shows_one_line_per_problem_and_how_to_see_more():
     def typed(machine: str):
         words = ["doctor", "--brief", "--no-torch", "--host-root", str(HERE / machine)]
         return CliRunner().invoke(app, words, env={"COLUMNS": "200"})
@@ -526,7 +526,7 @@ class NotInstalled(Host):
 
 
 @pytest.mark.parametrize(("name", "state"), [("wslgpud", "good"), ("another", "note")])
-def test_a_daemon_that_was_killed_does_not_run_though_its_number_is_given_anew(tmp_path, name, state):
+def test_a_killed_daemon_is_not_running_if_its_pid_is_reused(tmp_path, name, state):
     line = [sys.executable, "-c", "print(flush=True); input()", name]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(line, **pipes) as process:
@@ -567,18 +567,18 @@ def log_of_daemon(tmp_path):
 
 
 @pytest.mark.usefixtures("refused")
-def test_a_kernel_log_that_the_daemon_reads_is_fine_though_this_user_may_not(log_of_daemon):
+def test_a_kernel_log_only_the_daemon_can_read_is_fine(log_of_daemon):
     assert log_of_daemon("ok")[:2] == ("good", say("the daemon reads it"))
 
 
-def test_a_kernel_log_that_the_daemon_may_not_read_is_noted_though_this_user_may(log_of_daemon, monkeypatch):
+def test_a_kernel_log_only_the_user_can_read_is_noted(log_of_daemon, monkeypatch):
     monkeypatch.setattr("wslgpud.advise.doctor.checks_log._readable", lambda _: True)
 
     assert log_of_daemon("absent")[:2] == ("note", say("hidden from the daemon"))
 
 
 @pytest.mark.usefixtures("refused")
-def test_without_a_daemon_it_is_this_user_from_whom_the_kernel_log_is_hidden(tmp_path, monkeypatch):
+def test_without_a_daemon_the_users_kernel_log_access_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "SYSTEM_STATE", tmp_path)
     machine = Evidence(Host(), CONFIG, None, str(tmp_path))
 
@@ -623,7 +623,7 @@ def test_the_exit_status_of_an_archive_is_whether_it_was_written(tmp_path):
     assert status("--bundle", str(tmp_path / "missing" / "bundle.tar.gz")) == 2
 
 
-def test_the_support_archive_holds_the_machine_and_no_secret_and_no_name(tmp_path):
+def test_the_support_archive_holds_no_secrets_and_no_names(tmp_path):
     secrets = ("hunter2", "tok-4711", "annegret")
     host = copied(
         tmp_path,

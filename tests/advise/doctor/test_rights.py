@@ -31,7 +31,7 @@ UNREADABLE = "the daemon's permissions cannot be read"
         ("Uid:\t\nCapEff:\t0000000000000020\n", "could not tell", UNREADABLE),
     ],
 )
-def test_the_daemon_may_signal_its_own_users_programs_or_all_with_cap_kill(status, state, found):
+def test_the_daemon_may_signal_own_programs_or_all_with_cap_kill(status, state, found):
     said = _rights(status, frozenset({1000}))
 
     assert (said.state, str(said.found)) == (state, found)

@@ -179,7 +179,7 @@ def test_a_program_that_cannot_be_started_says_so(tmp_path):
         ([], (9, 0), False),
     ],
 )
-def test_compiled_code_runs_within_its_generation_and_intermediate_code_on_later_ones(built, card, runs):
+def test_compiled_code_runs_only_within_its_gpu_generation(built, card, runs):
     assert runs_on(built, card) is runs
 
 

@@ -50,14 +50,14 @@ def test_each_part_of_each_windows_is_told_as_it_is(pc: Pc, name: str) -> None:
     assert {part: found[part][1] for part, (_, words) in expected.items() if words not in found[part][1]} == {}
 
 
-def test_each_part_is_tried_once_and_the_task_is_of_this_distribution(pc: Pc) -> None:
+def test_each_part_is_tried_once_for_this_distribution(pc: Pc) -> None:
     found_on(pc)
 
     assert sorted(start["part"] for start in pc.starts()) == ["about", "folder", "probe", "size", "task", "toast"]
     assert (pc.folder / "task").read_text() == "try Ubuntu-24.04\n"
 
 
-def test_a_policy_that_restricts_powershell_is_named_in_every_language_and_nothing_else_is_tried(pc: Pc) -> None:
+def test_a_policy_against_powershell_is_named_in_any_language(pc: Pc) -> None:
     pc.says("10-german-policy")
     first, *_ = run(pc.host, Config(), windows=True)
 
@@ -84,13 +84,13 @@ def test_a_slow_start_is_a_note_and_one_that_hangs_a_problem(pc: Pc, monkeypatch
     assert (state, "did not answer within 1 s" in found) == ("problem", True)
 
 
-def test_a_task_that_windows_runs_in_vain_is_told_with_its_result(pc: Pc) -> None:
+def test_a_task_windows_runs_in_vain_is_reported_with_its_result(pc: Pc) -> None:
     pc.says(task={"text": "0x80070002\n"})
 
     assert found_on(pc)["task"] == ("problem", "Windows ran it, and it ended with 0x80070002")
 
 
-def test_memory_that_the_virtual_machine_keeps_is_told_with_what_gives_it_back(pc: Pc) -> None:
+def test_memory_the_vm_keeps_is_reported_with_a_way_to_return_it(pc: Pc) -> None:
     kept = {**ANSWER, "vm": [{"Name": "vmmemWSL", "WorkingSet": 60 << 30, "Private": 0}]}
     pc.says(probe={"answer": kept})
     (found,) = (f for f in run(pc.host, Config(), windows=True) if f.id == "windows.vm")
@@ -99,7 +99,7 @@ def test_memory_that_the_virtual_machine_keeps_is_told_with_what_gives_it_back(p
     assert "vm.compact_memory=1" in str(found.remedy)
 
 
-def test_page_cache_that_windows_lacks_is_told_as_what_its_virtual_machine_keeps(pc: Pc) -> None:
+def test_page_cache_windows_lacks_is_reported_as_kept_by_the_vm(pc: Pc) -> None:
     # microsoft/WSL#10011: Windows 97 % full, VmmemWSL at 37 GB, of which Linux uses 15 and caches 25
     said = {
         "system": [{"TotalVisibleMemorySize": 66693120}],
@@ -153,14 +153,14 @@ def test_the_report_is_a_recorded_machine_that_names_nobody(
     assert again["windows.powershell"] == "could not tell"
 
 
-def test_the_command_shows_all_and_ends_with_1_where_something_failed(pc: Pc, typed: Callable[..., Result]) -> None:
+def test_the_command_shows_all_and_exits_1_if_something_failed(pc: Pc, typed: Callable[..., Result]) -> None:
     assert typed().exit_code == 0
     pc.says("10-german")
     assert typed().exit_code == 1
     assert {f["state"] for f in json.loads(typed("--json").output)} >= {"good", "problem"}
 
 
-def test_the_doctor_names_this_way_where_windows_can_be_asked_and_nowhere_else() -> None:
+def test_the_doctor_offers_windows_checks_only_where_they_work() -> None:
     def ends(machine: str) -> str:
         return CliRunner().invoke(app, ["doctor", "--host-root", str(HERE / machine)]).output.splitlines()[-1]
 

@@ -31,7 +31,7 @@ SILENT = "Windows reports neither a figure nor a reason"
         ({"error": "hangs"}, "could not tell", "hangs"),
     ],
 )
-def test_windows_is_told_with_its_generation_and_how_fast_it_answers(machine, answer, state, found):
+def test_the_windows_version_and_response_time_are_reported(machine, answer, state, found):
     here = machine()
     here.powershell = ABOUT | answer
     said = outcome("windows.powershell", here)
@@ -75,7 +75,7 @@ def answered(machine: Callable[..., Evidence]) -> Callable[..., Evidence]:
         (12 * GIB, None, "good", "its process holds 12 GiB"),
     ],
 )
-def test_memory_that_the_virtual_machine_keeps_is_told_from_4_gib_on(answered, held, left, state, found):
+def test_memory_kept_by_the_vm_is_reported_from_4_gib_on(answered, held, left, state, found):
     sizes = {windows.VM: held} | ({} if left is None else {windows.TOTAL: 100, windows.AVAILABLE: left})
     said = outcome("windows.vm", answered(sizes))
 

@@ -14,7 +14,7 @@ from wslgpud.advise.fit.allocator import MIB, Allocator, Block
 RECORDED = json.loads(Path(__file__).with_name("allocations.json").read_text())
 
 
-def test_after_what_a_real_training_allocated_it_holds_what_the_card_did():
+def test_it_holds_as_much_as_the_card_did_in_a_real_training():
     """Two steps of Llama 1B; a number is a size, or (below zero) which of them was given back."""
     allocator = Allocator()
     taken: list[Block] = []
@@ -28,7 +28,7 @@ def test_after_what_a_real_training_allocated_it_holds_what_the_card_did():
     assert sum(allocator.peak.values()) == RECORDED["allocated_bytes"]
 
 
-def test_small_ones_share_segments_of_2_mib_and_larger_ones_of_20():
+def test_small_blocks_share_2_mib_segments_and_larger_ones_20():
     allocator = Allocator()
 
     def reserved_after(size: int) -> int:
@@ -82,7 +82,7 @@ def test_nothing_is_lost_and_nothing_lies_upon_another(wishes):
     assert allocator.allocated_bytes == 0
 
 
-def test_an_emptied_cache_gives_whole_segments_back_and_the_most_ever_held_counts():
+def test_emptying_the_cache_gives_back_whole_segments():
     allocator = Allocator()
     first, second = allocator.take(30 * MIB), allocator.take(50 * MIB)
     small = allocator.take(512)

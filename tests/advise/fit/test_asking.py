@@ -26,7 +26,7 @@ LAST = '{"parameters": 9, "torch": "2.13.0", "unmeasured": 0}'
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['model']} {case['mode']}")
-def test_a_trace_of_a_real_model_ends_with_what_the_card_had_reserved(case: dict[str, Any]) -> None:
+def test_a_real_models_trace_ends_with_what_the_card_reserved(case: dict[str, Any]) -> None:
     assert held(case["events"]).reserved_bytes == pytest.approx(case["reserved_bytes"], rel=0.01)
 
 
@@ -39,7 +39,7 @@ def test_what_is_held_at_the_peak_is_told_by_purpose() -> None:
         held(["weights", 512, -7])
 
 
-def test_models_that_move_out_of_the_card_leave_their_room_to_the_next() -> None:
+def test_models_that_leave_the_card_free_their_room_for_the_next() -> None:
     apart = held(["weights", 30 << 20, 0, "emptied", "weights", 40 << 20])
     together = held(["weights", 30 << 20, "weights", 40 << 20])
 
@@ -59,7 +59,7 @@ def ask(python: Python, measure_bytes: int = 0, folder: Path | None = None, sour
     return Asking(python, IdleCard("GPU-1", measure_bytes), folder).ask(source, Plan("training"))
 
 
-def test_the_parts_of_a_model_sum_up_to_what_is_reserved_and_cuda_itself(tmp_path: Path) -> None:
+def test_the_parts_of_a_model_add_up_to_reserved_memory_and_cuda(tmp_path: Path) -> None:
     lines = ['"weights"', str(4 << 20), '"CUDA itself"', str(32 << 20), '"activations"', "512", LAST]
     traced = ask(saying(tmp_path, *lines), measure_bytes=1)
 
@@ -68,7 +68,7 @@ def test_the_parts_of_a_model_sum_up_to_what_is_reserved_and_cuda_itself(tmp_pat
     assert traced.found.total_bytes == traced.found.max_bytes == (20 + 2 + 32 + 768) << 20
 
 
-def test_what_was_not_measured_on_the_card_is_a_margin_or_open_at_its_end(tmp_path: Path) -> None:
+def test_what_was_not_measured_on_the_card_widens_the_estimate(tmp_path: Path) -> None:
     convolutions = LAST.replace('"unmeasured": 0', '"unmeasured": 3')
     plain = saying(tmp_path, '"weights"', str(GIB), LAST)
     without = ask(plain)
@@ -98,7 +98,7 @@ def test_whatever_a_tracer_says_that_is_no_trace_is_refused(lines: list[str], wh
         ask(saying(tmp_path, *lines))
 
 
-def test_a_tracer_that_dies_on_the_card_is_asked_again_without_it(tmp_path: Path) -> None:
+def test_a_tracer_that_dies_on_the_card_is_retried_without_it(tmp_path: Path) -> None:
     program = tmp_path / "python"
     answer = f"cat <<'END'\n\"weights\"\n{GIB}\n{LAST}\nEND\n"
     program.write_text(f"#!/bin/sh\ngrep -q '\"measure_bytes\": 0' || exit 139\n{answer}")
@@ -137,7 +137,7 @@ def test_packages_that_change_make_a_new_answer(tmp_path: Path) -> None:
     assert (tmp_path / "bin/runs").read_text().count("\n") == 2
 
 
-def test_a_file_of_ones_own_is_traced_each_time_and_no_more_than_200_answers_are_kept(tmp_path: Path) -> None:
+def test_a_local_file_is_always_retraced_and_answers_are_bounded(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     kept, python = tmp_path / "kept", saying(tmp_path, LAST)
     kept.mkdir()
@@ -161,7 +161,7 @@ def test_the_parts_of_a_trace_are_told_as_they_come(tmp_path: Path) -> None:
     assert told == ["weights", "activations"]
 
 
-def test_a_job_says_how_weights_are_packed_and_how_large_a_picture_is() -> None:
+def test_a_job_states_the_weight_packing_and_the_image_size() -> None:
     packed = job_of(LLAMA, Plan("lora", "int4"), IdleCard())
     plain = job_of(RESNET, Plan(input=(3, 64, 64)), IdleCard("GPU-1", 5))
 
@@ -187,7 +187,7 @@ def test_a_model_by_name_is_traced_in_the_python_that_is_named(tmp_path: Path, m
     assert json.loads(over.stdout)["fits"] is False
 
 
-def test_a_file_that_is_not_there_and_an_input_that_is_none_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_invalid_input_are_refused(tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, ["fit", f"{tmp_path}/train.py:make", "--usable", "1GiB"])
     odd = CliRunner().invoke(app, ["fit", "timm:vit", "--input", "3x", "--usable", "1GiB"])
 
@@ -230,7 +230,7 @@ def test_a_trace_without_the_card_says_what_is_in_use_at_least(tmp_path: Path) -
     assert found.max_bytes == round((1 + asking.UNMEASURED_SHARE) * ((30 + 20 + 768) << 20))
 
 
-def test_a_model_that_is_neither_traced_nor_described_says_its_key_and_the_size_of_its_files(
+def test_a_model_that_cannot_be_traced_reports_its_key_and_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(find_python, "account_for", lambda *_, **__: None)

@@ -65,7 +65,7 @@ CASES = [case for case in RECORDED["cases"] if described(case)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['model']} {c['plan']}")
-def test_a_real_card_took_something_between_the_least_and_the_most(case):
+def test_a_real_cards_use_lies_between_the_least_and_the_most(case):
     """An NVIDIA H200 on 2026-11-24: the peak of torch's allocator and CUDA itself."""
     found = between(of_config(CONFIGS[case["model"]]), Plan(**case["plan"]))
 
@@ -160,7 +160,7 @@ def test_adapters_on_packed_weights_take_what_was_published(shape, precision, ba
     assert found.total_bytes <= mebibytes << 20 <= found.max_bytes
 
 
-def test_training_in_full_takes_16_bytes_a_parameter_before_the_first_token():
+def test_full_training_starts_at_16_bytes_a_parameter():
     """ZeRO, arXiv:1910.02054, section 3.1."""
     parts = between(typical(10**9), Plan("training", "fp32", 1, 1)).parts
 
@@ -168,7 +168,7 @@ def test_training_in_full_takes_16_bytes_a_parameter_before_the_first_token():
     assert parts["gradients"] == pytest.approx(4e9, rel=0.001)
 
 
-def test_adapters_are_two_thin_matrices_beside_each_of_those_adapted():
+def test_adapters_add_two_thin_matrices_to_each_adapted_one():
     attention, every = Plan("lora", rank=8), Plan("lora", rank=8, targets="all")
 
     assert adapters(SMALL, attention) == 2 * 8 * ((256 + 256) + (256 + 128))
@@ -196,7 +196,7 @@ def test_layers_with_a_window_keep_no_more_than_that():
         ({"sliding_window": None}, (0, 0)),
     ],
 )
-def test_which_layers_keep_all_tokens_stands_in_the_configuration(document, layers):
+def test_the_configuration_says_which_layers_keep_all_tokens(document, layers):
     shape = of_config(CONFIGS["Llama 7B"] | document)
 
     assert (shape.windowed_layers, shape.linear_layers) == layers
@@ -279,7 +279,7 @@ class TestHistory:
         assert found.bytes == 13 * GIB
         assert "has failed here before" in str(found.how)
 
-    def test_more_than_a_card_is_thought_to_have_was_there_when_it_was_used(self, tmp_path):
+    def test_use_above_what_a_card_is_thought_to_have_still_counts(self, tmp_path):
         used = next(spec for spec in GpuSource.metrics if spec.name == "gpu_memory_used_bytes")
         found = self.usable(tmp_path, Reading(used, 17 * GIB, ("0", "GPU-1")))
 

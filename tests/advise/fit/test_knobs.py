@@ -72,7 +72,7 @@ def taking(plan: Plan) -> int:
     return 1000 * plan.batch >> halved
 
 
-def test_each_single_change_that_is_enough_is_named_and_the_largest_batch_first() -> None:
+def test_each_single_change_that_is_enough_is_named() -> None:
     plan = replace(FULL, batch=4)
     found = fitting(turns(plan, language=True), plan, 2500, taking)
 
@@ -84,7 +84,7 @@ def test_each_single_change_that_is_enough_is_named_and_the_largest_batch_first(
     ]
 
 
-def test_where_none_is_enough_as_many_as_needed_are_named_together() -> None:
+def test_where_none_is_enough_several_changes_are_named_together() -> None:
     ((said, taken),) = fitting(turns(FULL, language=True), FULL, 300, taking)
 
     assert (str(said), taken) == ("gradient checkpointing (a third slower) and a context of 1024", 250)

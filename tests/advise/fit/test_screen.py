@@ -45,7 +45,7 @@ def test_what_fits_is_shown_with_its_parts(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize(("usable", "colour"), [(24 * GIB, "32"), (16 * GIB, "31")])
-def test_on_a_terminal_the_peak_and_the_verdict_are_green_where_it_fits_and_red_where_not(
+def test_peak_and_verdict_are_green_if_the_job_fits_else_red(
     usable: int, colour: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

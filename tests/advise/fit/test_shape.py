@@ -106,7 +106,7 @@ def test_parameters_are_counted_as_the_models_cards_say(config, parameters):
 
 
 @pytest.mark.parametrize(("config", "billions"), [(QWEN3_30B_A3B, 30.5), (QWEN15_MOE, 14.3), (DEEPSEEK_MOE_16B, 16.4)])
-def test_mixtures_with_shared_experts_and_dense_layers_are_as_large_as_their_cards_say(config, billions):
+def test_mixtures_are_as_large_as_their_cards_say(config, billions):
     assert of_config(config).size / 1e9 == pytest.approx(billions, abs=0.05)
 
 
@@ -129,7 +129,7 @@ def test_a_size_alone_stands_for_the_shape_of_a_llama(parameters, sizes):
 
 
 @given(st.integers(10**6, 10**12))
-def test_a_typical_shape_has_about_as_many_parameters_in_its_layers(parameters):
+def test_a_typical_shape_has_about_as_many_parameters(parameters):
     shape = typical(parameters)
 
     assert shape.heads % shape.kv_heads == 0
@@ -164,7 +164,7 @@ def test_every_part_of_a_mixture_is_counted():
     assert mixture_of_two.count() - dense.count() == 5 * (3 * 64 * 256 + 64 * 2)
 
 
-def test_a_block_without_a_width_is_four_times_as_wide_as_the_model():
+def test_a_block_without_a_width_is_four_times_the_model():
     narrow = {name: value for name, value in TINY.items() if name != "intermediate_size"}
 
     assert of_config(narrow).intermediate == 4 * 256

@@ -36,7 +36,7 @@ def test_a_folder_is_its_configuration(tmp_path: Path) -> None:
         assert source.shape.hidden == 64
 
 
-def test_a_model_that_no_rule_describes_tells_the_size_of_its_files(tmp_path: Path) -> None:
+def test_a_model_no_rule_describes_still_tells_its_file_size(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "dbrx", "d_model": 64, "attn_config": {"a": 1}}))
     (tmp_path / "model.safetensors").write_bytes(bytes(64))
     source = source_of(str(tmp_path))

@@ -73,7 +73,7 @@ def train(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_training_holds_weights_gradients_and_two_moments_of_each() -> None:
+def test_a_training_holds_weights_gradients_and_two_moments() -> None:
     found = language(LLAMA)
     parts = found.found.parts
     # Queries to output, a gate and two more matrices, two norms in each layer; tied embeddings and the last norm
@@ -100,7 +100,7 @@ def test_answers_grow_a_cache_and_keep_no_gradients() -> None:
 
 
 @pytest.mark.parametrize("config", [BERT, T5, VIT], ids=lambda config: config["model_type"])
-def test_encoders_pairs_and_models_of_pictures_are_built_by_their_own_classes(config: dict[str, Any]) -> None:
+def test_encoders_and_vision_models_are_built_by_own_classes(config: dict[str, Any]) -> None:
     found = language(config)
 
     assert found.found.parts["gradients"] > 0

@@ -127,7 +127,7 @@ def test_the_profiling_run_takes_the_largest_step(shape, plan, of_card, profilin
     assert served.found.total_bytes == round(0.92 * of_card.total_bytes)
 
 
-def test_it_starts_as_soon_as_one_sequence_fits_and_its_share_is_free():
+def test_vllm_starts_if_one_sequence_fits_and_its_share_is_free():
     plan = ServingPlan(utilization=1.0)
     fixed = 40 * GIB - serve(LLAMA_8B, plan, card(40)).cache_bytes
     each = 4096 * 2 * 8 * 128 * 2 * 32
@@ -191,7 +191,7 @@ LOWERED = "--gpu-memory-utilization 0.94"
         (ServingPlan(), card(16), {"fp8 weights": 39_488, "awq weights": 65_072}),
     ],
 )
-def test_the_settings_that_let_it_start_are_named_with_what_they_hold(plan, of_card, said):
+def test_settings_that_let_vllm_start_are_named_with_capacity(plan, of_card, said):
     assert {str(turn): tokens for turn, tokens in turns(LLAMA_8B, plan, of_card)} == said
 
 

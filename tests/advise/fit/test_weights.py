@@ -39,7 +39,7 @@ EXPERTS = Shape(3, 1000, 10, 10, 100, 400, 1000, experts=2, dense_layers=1, para
         ("q8_0", 8.5008, 8.5008),
     ],
 )
-def test_embeddings_stay_in_16_bits_where_only_matrices_are_quantized(
+def test_embeddings_stay_in_16_bits_where_the_rest_is_quantized(
     precision: str, bits: float, embedded_bits: float
 ) -> None:
     for tied, embedded in ((False, 2 * 10**6), (True, 10**6)):
@@ -54,5 +54,5 @@ def test_of_gpt_oss_only_the_experts_are_in_4_bits() -> None:
     assert weights(replace(EXPERTS, parameters=1), "mxfp4") == experts * 4.25 / 8
 
 
-def test_a_model_that_is_said_to_be_smaller_than_its_words_takes_what_they_do() -> None:
+def test_a_model_smaller_than_its_embeddings_takes_what_they_do() -> None:
     assert weights(typical(1000), "int8") == 2 * 2 * 32_000 * 64

@@ -55,7 +55,7 @@ def of(guard: subprocess.Popen) -> list[Expected]:
     return [e for e in expected(RunNotes(Host()).read(), ()) if f"(guard {guard.pid})" in e.who]
 
 
-def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path):
+def test_the_daemon_knows_all_along_what_a_command_will_need(tmp_path):
     remembered(tmp_path, peak_bytes=ALL, vram_bytes={"GPU-1": 5 * GIB})
     guard = start(tmp_path)
     while sum(e.used_bytes for e in of(guard)) < 80 * MIB:
@@ -84,7 +84,7 @@ def test_nothing_is_announced_of_a_command_that_never_ran(tmp_path):
     guard.communicate("\n")
 
 
-def test_what_a_killed_guard_has_left_is_not_believed_and_goes_with_the_next(tmp_path):
+def test_what_a_killed_guard_left_is_ignored_and_later_removed(tmp_path):
     remembered(tmp_path, peak_bytes=ALL)
     guard = start(tmp_path)
     while not of(guard):
@@ -125,7 +125,7 @@ def test_a_build_with_fewer_jobs_is_expected_to_take_less():
     assert known.peaks("never ran", 4, {}) == {}
 
 
-def test_a_build_with_more_jobs_than_fit_is_expected_to_take_all_there_is():
+def test_a_build_of_too_many_jobs_is_expected_to_fill_memory():
     known = past_runs.PastRuns({"make": {"peak_bytes": 8 * GIB, "jobs": 2, "compiler_bytes": GIB}})
 
     assert known.peaks("make", 16, {"ram": 24 * GIB}) == {"ram": 24 * GIB}

@@ -44,7 +44,7 @@ def test_there_is_always_one_job_and_never_more_than_processors(available, total
     assert 0 <= reserve(total) <= total / 8
 
 
-def test_builds_are_told_by_the_variables_they_read_and_a_smaller_wish_of_the_user_stays():
+def test_builds_get_the_job_limit_but_a_smaller_user_limit_stays():
     assert limits(6, {}) == {
         "MAX_JOBS": "6",
         "CMAKE_BUILD_PARALLEL_LEVEL": "6",
@@ -60,11 +60,11 @@ def test_builds_are_told_by_the_variables_they_read_and_a_smaller_wish_of_the_us
 
 
 @pytest.mark.parametrize("flags", ["-j32", "-j 32", "-j", "-k --jobs=32", "--jobs", "j32", "-j2 -j32"])
-def test_a_make_that_is_told_to_take_all_processors_takes_what_fits(flags):
+def test_a_make_told_to_use_all_processors_uses_what_fits(flags):
     assert limits(6, {"MAKEFLAGS": flags})["MAKEFLAGS"] == f"{flags} -j6"
 
 
-def test_a_job_is_as_big_as_it_was_else_as_its_compiler_elsewhere_else_as_compilers_are():
+def test_job_size_comes_from_its_past_or_else_from_its_compiler():
     assert job_bytes({}, None, nvcc=True) == NVCC_BYTES
     assert job_bytes({}, None, nvcc=False) == CXX_BYTES
     assert job_bytes({"cicc": 6 * GIB}, None, nvcc=True) == 7.5 * GIB
@@ -81,7 +81,7 @@ def test_a_command_is_remembered_without_its_folders():
     assert key_of(["/usr/bin/pip", "install", "/home/me/flash-attn"]) == "pip install flash-attn"
 
 
-def test_the_oldest_go_on_and_the_newest_wait_while_there_is_no_room_for_all_to_grow():
+def test_the_newest_wait_while_there_is_no_room_for_all_to_grow():
     old, middle, new = (Process(i, i, "cc1plus", size) for i, size in ((1, 2 * GIB), (2, GIB), (3, 0)))
 
     stop, go = to_stop([new, middle, old], 4 * GIB, GIB, 3 * GIB)
@@ -116,7 +116,7 @@ def test_shortage_is_little_left_or_a_fall_that_ends_soon():
     assert not any(Shortage().is_near(t, (60 - 5 * t) * GIB, 64 * GIB) for t in range(5))
 
 
-def test_what_was_learned_is_there_the_next_time_and_a_spoilt_file_is_nothing(tmp_path):
+def test_what_was_learned_is_kept_and_a_corrupt_file_is_ignored(tmp_path):
     ledger = PastRuns()
     ledger.learn("make", {"compiler_bytes": GIB}, {"cc1plus": GIB})
     ledger.learn("make", {"compiler_bytes": GIB // 2}, {"cc1plus": GIB // 2})

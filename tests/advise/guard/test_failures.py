@@ -115,7 +115,7 @@ def test_what_is_known_is_named_with_what_helps(thread: str) -> None:
     assert str(recognised(f"\x1b[31mTraceback\x1b[0m\n{output}\n".encode(), wsl=True)).startswith(begins)
 
 
-def test_an_allocation_that_is_refused_with_room_left_is_windows_doing() -> None:
+def test_a_refused_allocation_with_room_left_points_to_windows() -> None:
     refused = TORCH.format(asked="148.00 MiB", free="6.15 GiB").encode()
 
     assert str(recognised(refused, wsl=True)).startswith("CUDA reports out of memory with VRAM free")
@@ -129,7 +129,7 @@ def test_an_allocation_that_is_refused_with_room_left_is_windows_doing() -> None
 
 
 @pytest.mark.parametrize(("smaller", "larger"), [("KiB", "MiB"), ("MiB", "GiB")])
-def test_room_left_is_more_than_what_was_asked_for_in_whatever_units(smaller: str, larger: str) -> None:
+def test_room_left_means_more_free_than_asked_for_in_any_unit(smaller: str, larger: str) -> None:
     for asked, free, refused in (
         (f"1023.00 {smaller}", f"1.00 {larger}", True),
         (f"1024.00 {smaller}", f"1.00 {larger}", False),
@@ -143,14 +143,14 @@ def test_room_left_is_more_than_what_was_asked_for_in_whatever_units(smaller: st
 @pytest.mark.parametrize(
     "thread", ["microsoft/WSL#8447", "abetlen/llama-cpp-python#229", "saharmor/dalle-playground#88"]
 )
-def test_ram_that_cannot_be_pinned_on_native_linux_says_nothing_of_windows(thread: str) -> None:
+def test_a_pinning_error_on_native_linux_does_not_blame_windows(thread: str) -> None:
     said = str(recognised(ENDS[thread][0].encode(), wsl=False))
 
     assert said.startswith("the driver could not pin that much RAM")
     assert "Windows" not in said
 
 
-def test_a_driver_that_was_upgraded_on_native_linux_says_nothing_of_windows() -> None:
+def test_a_driver_upgrade_on_native_linux_does_not_blame_windows() -> None:
     said = str(recognised(b"Failed to initialize NVML: Driver/library version mismatch\n", wsl=False))
 
     assert said.endswith("restart the machine")

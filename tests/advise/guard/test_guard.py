@@ -52,7 +52,7 @@ def test_output_status_and_input_are_the_commands_own(tmp_path):
     assert "exit status 3" in done.stderr
 
 
-def test_a_failure_that_the_last_lines_name_comes_with_what_helps(tmp_path):
+def test_a_failure_named_in_the_last_lines_comes_with_advice(tmp_path):
     program = "import sys; print('RuntimeError: CUDA driver error: device not ready', file=sys.stderr); sys.exit(1)"
 
     failed = guard(tmp_path, sys.executable, "-c", program)
@@ -86,7 +86,7 @@ def test_a_command_that_a_signal_ends_ends_as_in_a_shell(tmp_path):
 
 
 @pytest.mark.slow
-def test_when_the_time_is_up_nothing_is_left_not_even_what_has_left_the_session(tmp_path):
+def test_the_timeout_kills_even_processes_outside_the_session(tmp_path):
     script = "setsid sh -c 'echo $$ >left; exec sleep 300' & sleep 300 & echo $! >near; wait"
     done = guard(tmp_path, "--timeout", "4s", "--", "sh", "-c", script, cwd=tmp_path)
 
@@ -96,7 +96,7 @@ def test_when_the_time_is_up_nothing_is_left_not_even_what_has_left_the_session(
     assert not alive((tmp_path / "near").read_text())
 
 
-def test_a_command_that_closes_its_output_and_goes_on_ends_when_it_ends(tmp_path):
+def test_a_command_that_closes_its_output_is_still_waited_for(tmp_path):
     assert guard(tmp_path, "--", "sh", "-c", "exec >&- 2>&-; sleep 1; exit 5").returncode == 5
 
 
@@ -107,7 +107,7 @@ def test_the_fallback_is_tried_once_and_its_status_counts(tmp_path):
     assert guard(tmp_path, "--fallback", "echo plan b", "--", "true").stdout == ""
 
 
-def test_a_signal_reaches_the_program_and_its_way_of_ending_counts(tmp_path):
+def test_a_signal_reaches_the_program_and_its_exit_code_counts(tmp_path):
     code = "trap 'echo got; exit 7' USR1; echo ready; while :; do sleep 0.1; done"
     process = start(tmp_path, "--fallback", "echo no", "--", "sh", "-c", code)
     assert process.stdout.readline() == "ready\n"
@@ -159,7 +159,7 @@ print(stats.code, len(asked))
 
 
 @pytest.mark.slow
-def test_a_command_that_prints_nothing_any_more_is_waited_for_and_not_asked_all_the_time():
+def test_a_silent_command_is_waited_for_without_busy_polling():
     done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, check=True)
     code, asked = map(int, done.stdout.split())
 
@@ -167,7 +167,7 @@ def test_a_command_that_prints_nothing_any_more_is_waited_for_and_not_asked_all_
     assert asked < 60  # at each look, twice a second and more often in the first; 50 times a second it was 150
 
 
-def test_under_nohup_neither_the_guard_nor_its_command_hears_the_terminal_close(tmp_path):
+def test_under_nohup_guard_and_command_ignore_the_hangup(tmp_path):
     script = "kill -HUP $PPID $$; sleep 1; echo alive"
     nohup = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
     done = subprocess.run(
@@ -192,7 +192,7 @@ while True:
 """
 
 
-def test_ctrl_c_comes_once_also_to_a_command_that_reads_from_a_file(tmp_path):
+def test_ctrl_c_arrives_once_even_if_the_command_reads_a_file(tmp_path):
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(Path(__file__).parents[3])
@@ -214,7 +214,7 @@ def test_ctrl_c_comes_once_also_to_a_command_that_reads_from_a_file(tmp_path):
     assert os.waitstatus_to_exitcode(status) == 41
 
 
-def test_guards_at_the_same_time_keep_logs_and_peaks_of_their_own(tmp_path):
+def test_concurrent_guards_keep_their_own_logs_and_peaks(tmp_path):
     first = start(tmp_path, "--", "sh", "-c", "echo first; read line")
     assert first.stdout.readline() == "first\n"
     guard(tmp_path, "--", "echo", "second")
@@ -242,7 +242,7 @@ def test_a_training_that_outlasts_twenty_builds_keeps_its_log(tmp_path):
     assert str(os.getpid()) in new.name
 
 
-def test_who_was_killed_for_want_of_memory_is_told_also_without_a_number_of_jobs(tmp_path, capfd):
+def test_oom_kills_are_reported_even_without_a_job_count(tmp_path, capfd):
     order = GuardedCommand(["make"], {"MAX_JOBS": ""})
     _sum_up(RunStats(code=137, oom_kills=1), order, tmp_path / "log")
 
@@ -250,7 +250,7 @@ def test_who_was_killed_for_want_of_memory_is_told_also_without_a_number_of_jobs
 
 
 @pytest.mark.slow
-def test_on_a_terminal_the_program_has_one_and_a_live_line_stands_below(tmp_path):
+def test_a_program_keeps_its_terminal_with_a_live_line_below(tmp_path):
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(Path(__file__).parents[3])
@@ -348,7 +348,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_program_that_catches_the_signal_is_asked_to_save_itself_before_memory_runs_out(tmp_path):
+def test_a_program_is_asked_to_save_before_memory_runs_out(tmp_path):
     options = ("--state", str(tmp_path), "--jobs", "off", "--save-signal", "USR1", "--")
     with box(500 << 20) as inside:
         done = subprocess.run(

@@ -29,7 +29,7 @@ GIB, MIB = 1 << 30, 1 << 20
 @pytest.mark.parametrize(
     ("total", "kept"), [(4 * GIB, GIB // 2), (8 * GIB, GIB), (20 * GIB, GIB), (40 * GIB, 2 * GIB), (80 * GIB, 4 * GIB)]
 )
-def test_a_twentieth_stays_free_but_one_gibibyte_and_of_a_small_machine_an_eighth(total, kept):
+def test_a_twentieth_of_ram_stays_free_or_more_on_small_machines(total, kept):
     assert reserve(total) == kept
     assert jobs(kept + 2 * GIB, total, GIB, 99) == 2
     assert jobs(kept + 2 * GIB - 1, total, GIB, 99) == 1
@@ -55,7 +55,7 @@ def test_a_command_is_shown_with_its_script_or_target(command, name):
     assert short_name(command) == name
 
 
-def test_two_long_commands_count_as_one_if_their_first_two_hundred_characters_are_alike():
+def test_long_commands_with_the_same_first_200_characters_match():
     assert key_of(["make", "x" * 194 + "y"]) != key_of(["make", "x" * 194 + "z"])
     assert key_of(["make", "x" * 195 + "y"]) == key_of(["make", "x" * 195 + "z"])
 
@@ -64,7 +64,7 @@ def compiler(pid: int, size: int, *, stopped: bool = False, ticks: int = 0) -> P
     return Process(pid, ticks or pid, "cc1plus", size, stopped)
 
 
-def test_a_compiler_runs_as_long_as_there_is_exactly_room_for_it_to_grow():
+def test_a_compiler_runs_as_long_as_there_is_just_room_to_grow():
     first, second = compiler(1, 4 * GIB), compiler(2, GIB)
 
     # The first is beyond the peak and may grow by a quarter, 1 GiB; the second by 2 GiB to the peak.
@@ -75,7 +75,7 @@ def test_a_compiler_runs_as_long_as_there_is_exactly_room_for_it_to_grow():
     assert to_stop([first, waiting], 4 * GIB - 1, GIB, 3 * GIB) == ([], [])
 
 
-def test_the_biggest_runs_whatever_its_age_then_the_oldest_then_the_lowest_pid():
+def test_the_biggest_runs_first_then_the_oldest_then_lowest_pid():
     young, old, other = compiler(9, 2 * GIB, ticks=9), compiler(7, GIB, ticks=1), compiler(8, GIB, ticks=2)
 
     assert to_stop([old, other, young], 0, 0, 2 * GIB) == ([old, other], [])
@@ -99,7 +99,7 @@ def test_the_biggest_runs_whatever_its_age_then_the_oldest_then_the_lowest_pid()
         ([(1.0, 10), (2.0, 14)], 2.0, 14),
     ],
 )
-def test_memory_is_predicted_on_the_line_through_the_last_two_values(points, value, expected):
+def test_memory_is_extrapolated_from_the_last_two_values(points, value, expected):
     assert predict(points, value) == expected
 
 
@@ -124,7 +124,7 @@ BOTH = steps(("1", 500 * MIB, 100 * MIB), ("2", 600 * MIB, 200 * MIB))
         (steps(("a", 500, 100), ("2", 600, 200)), "4", 0, 0, None),
     ],
 )
-def test_a_sweep_stops_before_a_value_that_will_not_fit_with_a_twentieth_to_spare(known, value, ram, vram, why):
+def test_a_sweep_stops_before_a_value_that_will_not_fit(known, value, ram, vram, why):
     told = too_much(known, value, ram, vram)
 
     assert (told and str(told)) == (why and f"{why}: stopped before it")
@@ -147,7 +147,7 @@ def test_a_sweep_stops_before_a_value_that_will_not_fit_with_a_twentieth_to_spar
         ([(0.0, 100), (5.0, 200)], False),
     ],
 )
-def test_a_shortage_is_near_with_3_percent_left_or_within_20_s_at_the_rate_of_the_last_10(samples, near):
+def test_a_shortage_is_near_at_3_percent_or_20_seconds_left(samples, near):
     watch = Shortage()
 
     assert [watch.is_near(*sample, 1000) for sample in samples][-1] is near
@@ -160,7 +160,7 @@ def test_a_run_that_was_never_sampled_has_no_figures():
     assert not any(figures.values())
 
 
-def test_the_figures_of_a_run_are_the_last_the_highest_and_the_least():
+def test_a_run_reports_its_last_highest_and_lowest_figures():
     stats = RunStats()
     for seconds, left, names, held in (
         (1.0, 50, {"make": 2, "cc1plus": 30}, 32),
@@ -180,7 +180,7 @@ def test_the_figures_of_a_run_are_the_last_the_highest_and_the_least():
     ("biggest", "largest", "peak"),
     [(MIB, None, MIB), (MIB - 1, None, None), (MIB - 1, 5 * MIB, 5 * MIB), (9 * MIB, 5 * MIB, 9 * MIB)],
 )
-def test_a_run_of_which_only_the_shell_was_sampled_has_no_peak_but_the_kernels(biggest, largest, peak):
+def test_a_run_with_only_a_shell_sampled_takes_the_kernels_peak(biggest, largest, peak):
     stats = RunStats()
     stats.note(0.1, MemoryLeft(1, 2), [Process(2, 1, "sh", biggest)], biggest)
     stats.close_brief(largest)
@@ -204,13 +204,13 @@ def machine(folder: Path, meminfo: str = "MemTotal: 1048576 kB\nSwapTotal: 1024 
     ("sizes", "held"),
     [({2: 16}, 16), ({2: 16, 3: 16}, 7 + 7), ({2: 16, 3: 15}, 16 + 15), ({2: 16, 3: 16, 4: 20}, 7 + 7 + 20)],
 )
-def test_pages_of_several_processes_of_one_program_are_counted_once(tmp_path, sizes, held):
+def test_pages_shared_by_processes_of_a_program_are_counted_once(tmp_path, sizes, held):
     processes = [Process(pid, 1, "python3", size * MIB) for pid, size in sizes.items()]
 
     assert TreeMemory(machine(tmp_path)).now_bytes(processes) == held * MIB
 
 
-def test_shared_memory_of_several_is_counted_once_and_compilers_share_nothing(tmp_path):
+def test_shared_memory_is_counted_once_but_not_for_compilers(tmp_path):
     memory = TreeMemory(machine(tmp_path))
     shared = [Process(2, 1, "python3", MIB, shared_bytes=16 * MIB), Process(9, 1, "a", 0, shared_bytes=16 * MIB)]
     compilers = [Process(pid, 1, "cc1plus", 32 * MIB) for pid in (2, 3)]

@@ -33,13 +33,13 @@ def test_without_a_limit_it_is_what_the_machine_has_left(tmp_path):
     assert memory_left(host(tmp_path, **files)) == MemoryLeft(6 * GIB, 8 * GIB, 7, GIB)
 
 
-def test_a_kernel_that_counts_no_kills_and_has_no_swap_has_killed_nothing_and_has_none_free(tmp_path):
+def test_a_kernel_without_kill_counter_or_swap_reports_zeros(tmp_path):
     files = {"/proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB\n", "/proc/vmstat": "nr_free_pages 1\n"}
 
     assert memory_left(host(tmp_path, **files)) == MemoryLeft(6 * GIB, 8 * GIB, 0, 0)
 
 
-def test_a_group_that_is_above_a_limit_that_was_lowered_has_nothing_left(tmp_path):
+def test_a_group_above_its_lowered_limit_has_nothing_left(tmp_path):
     files = {
         "/proc/self/cgroup": "0::/user.slice/build.scope\n",
         f"{BUILD}/memory.max": f"{GIB}\n",
@@ -100,6 +100,6 @@ def test_groups_of_version_1_say_it_in_other_words(tmp_path):
     assert memory_left(host(tmp_path, **VERSION_1, **files)) == MemoryLeft(GIB + GIB // 4, 2 * GIB, 3)
 
 
-def test_a_machine_that_does_not_tell_is_no_machine_with_nothing_left(tmp_path):
+def test_unknown_memory_is_not_taken_for_no_memory_left(tmp_path):
     with pytest.raises(NoData, match="does not show"):
         memory_left(host(tmp_path, **{"/proc/meminfo": "MemTotal: 8388608 kB\n"}))

@@ -39,7 +39,7 @@ def test_a_compiler_that_took_nothing_teaches_nothing(noted, learned):
     assert PastRuns({"make": {"compiler_bytes": noted}}).compiler_bytes("make") == learned
 
 
-def test_the_memory_of_a_compiler_decays_by_half_of_the_difference():
+def test_known_compiler_memory_decays_by_half_the_difference():
     known = PastRuns(compilers={"cc1plus": 9})
     known.learn("make", {}, {"cc1plus": 4, "cicc": 5})
 

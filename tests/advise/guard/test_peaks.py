@@ -59,7 +59,7 @@ def brief(state: Path, *command: str) -> str:
     return subprocess.run(guard, capture_output=True, text=True, check=True).stderr
 
 
-def test_a_command_that_is_over_at_once_has_the_peak_that_the_kernel_noted(tmp_path):
+def test_a_short_command_has_the_peak_noted_by_the_kernel(tmp_path):
     brief(tmp_path, sys.executable, "-c", "x = b'x' * (200 << 20)")
 
     assert 200 * MIB < remembered(tmp_path) < 400 * MIB

@@ -12,7 +12,7 @@ from wslgpud.words.units import size
 
 
 @pytest.mark.slow
-def test_the_daemon_warns_when_a_command_starts_that_once_came_to_more_than_is_left(tmp_path: Path) -> None:
+def test_the_daemon_warns_of_a_command_that_once_took_too_much(tmp_path: Path) -> None:
     remembered(tmp_path / "guard", peak_bytes=ALL)
     with daemon(tmp_path, settings={"WSLGPUD_SAMPLING__GPU": "false"}) as running:
         guard = start(tmp_path / "guard")

@@ -97,7 +97,7 @@ def test_a_signal_has_its_name_with_or_without_sig_in_any_case() -> None:
         _signal("nonsense")
 
 
-def test_a_killed_run_leaves_the_greater_peak_and_the_compilers_of_before(tmp_path: Path) -> None:
+def test_a_killed_run_keeps_the_greater_peak_of_both_runs(tmp_path: Path) -> None:
     command = GuardedCommand(["make"], {"MAX_JOBS": "4"})
 
     def remembered(stats: RunStats) -> dict[str, Any]:

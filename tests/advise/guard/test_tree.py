@@ -75,7 +75,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_signal_reaches_only_the_process_that_was_seen_and_is_counted(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_signal_reaches_only_the_process_seen_and_is_counted(sleeper: subprocess.Popen[bytes]) -> None:
     (seen,) = (one for one in tree.descendants(Host(), os.getpid()) if one.pid == sleeper.pid)
     another = Process(seen.pid, seen.start_ticks + 1, seen.name, 0)
 

@@ -53,22 +53,20 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Build:
 
 
 @pytest.mark.parametrize(("ended", "waits"), [(0, True), (2, True), (3, False)])
-def test_once_three_compilers_have_ended_their_peak_and_a_quarter_counts_instead_of_the_usual(
-    build: Build, ended: int, *, waits: bool
-) -> None:
+def test_after_three_compilers_their_peak_and_a_quarter_counts(build: Build, ended: int, *, waits: bool) -> None:
     build.stats.compilers, build.stats.compilers_ended = {"cc1plus": 800 * MIB}, ended
 
     # To 1000 MiB each of the two grows by 500.
     assert build.sees(FIRST, SECOND, room=1000 * MIB, seconds=1.0) == ([("SIGSTOP", 12)] if waits else [])
 
 
-def test_room_that_is_a_byte_short_of_the_growth_that_was_seen_makes_the_younger_wait(build: Build) -> None:
+def test_room_a_byte_short_makes_the_younger_wait(build: Build) -> None:
     build.stats.compilers, build.stats.compilers_ended = {"cc1plus": 800 * MIB}, 3
 
     assert build.sees(FIRST, SECOND, room=1000 * MIB - 1, seconds=1.0) == [("SIGSTOP", 12)]
 
 
-def test_a_compiler_that_waits_is_counted_once_and_its_time_until_it_goes_on(build: Build) -> None:
+def test_a_waiting_compiler_is_counted_once_with_its_time(build: Build) -> None:
     waiting = replace(SECOND, stopped=True)
 
     assert build.sees(FIRST, SECOND, room=0, seconds=10.0) == [("SIGSTOP", 12)]
@@ -87,7 +85,7 @@ def test_a_compiler_that_ended_while_it_waited_waits_no_longer(build: Build) -> 
     assert (build.stopped, build.stats.paused_seconds) == (0, 0.0)
 
 
-def test_a_compiler_that_somebody_else_has_stopped_is_not_resumed(build: Build) -> None:
+def test_a_compiler_stopped_by_somebody_else_is_not_resumed(build: Build) -> None:
     theirs = replace(SECOND, stopped=True)
 
     assert build.sees(FIRST, theirs, room=9 * GIB, seconds=10.0) == []

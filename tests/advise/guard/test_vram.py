@@ -39,7 +39,7 @@ def test_start_present_use_and_peak_are_kept_for_each_card(watch: VramWatch) -> 
     assert watch.taken_bytes(watch.peak_bytes) == {"GPU-0": 7 * GIB, "GPU-1": 7 * GIB // 2}
 
 
-def test_a_card_that_does_not_tell_its_use_or_tells_more_than_it_has_changes_nothing(watch: VramWatch) -> None:
+def test_a_card_reporting_no_use_or_too_much_changes_nothing(watch: VramWatch) -> None:
     watch._note(card(2 * GIB))
     watch._note(card(None))
     watch._note(card(17 * GIB))
@@ -47,7 +47,7 @@ def test_a_card_that_does_not_tell_its_use_or_tells_more_than_it_has_changes_not
     assert watch.peak_bytes == watch.now_bytes == {0: 2 * GIB}
 
 
-def test_what_a_card_gives_back_below_its_start_is_not_less_than_nothing(watch: VramWatch) -> None:
+def test_use_below_where_a_card_started_counts_as_nothing_taken(watch: VramWatch) -> None:
     watch._note(card(4 * GIB))
 
     assert watch.taken_bytes({0: GIB}) == {"GPU-0": 0}

@@ -91,7 +91,7 @@ def test_what_wsl_refuses_comes_with_the_line_to_write(line, fix):
     assert said(f"[wsl2]\n{line}\n") == [(2, True, fix)]
 
 
-def test_what_wsl_refuses_or_only_warns_of_has_its_words_once_and_the_right_form():
+def test_what_wsl_rejects_is_quoted_once_with_the_right_form():
     """A list of ports counts as it is, and still WSL warns: of each bad port anew."""
     (ports,) = remarks(parse("[experimental]\nignoredPorts=80,0,70000\n", "F"))
     (address,) = remarks(parse("[experimental]\ndnsTunnelingIpAddress=1.2\n", "F"))
@@ -119,7 +119,7 @@ def test_what_wsl_takes_in_silence_and_should_not_is_said(line, fix):
     assert said(f"[wsl2]\n{line}\n", host_memory_bytes=64 * GIB) == [(2, False, fix)]
 
 
-def test_more_processors_than_windows_has_are_told_of_in_wsls_words():
+def test_too_many_processors_are_reported_in_wsls_words():
     (found,) = remarks(parse("[wsl2]\nprocessors=40\n"), host_processors=32)
 
     assert found.wsl == ("wsl2.processors cannot exceed the number of logical processors on the system (40 > 32)")
@@ -135,7 +135,7 @@ def test_check_prints_wsls_words_and_the_fix_and_ends_with_1():
     assert json.loads(run("check", "--file", SEED, "--json").output)[0]["line"] == 5
 
 
-def test_each_remark_shows_its_line_what_wsl_says_why_and_the_fix(tmp_path):
+def test_each_remark_shows_its_line_wsls_words_why_and_the_fix(tmp_path):
     file = tmp_path / ".wslconfig"
     file.write_text("[wsl2]\n  memroy=8GB\nswap=1")
     done = run("check", "--file", file, "--host-root", HOSTS / "two-gpus")
@@ -178,7 +178,7 @@ def test_in_chinese_what_is_printed_is_not_english(language, command):
     assert latin_words(run(*command).output, (*presets.PRESETS, "turbo", "panic", "debug", "tun")) == []
 
 
-def test_limits_in_force_are_told_from_those_that_wait_for_a_restart():
+def test_limits_in_force_differ_from_those_awaiting_a_restart():
     host = RecordedHost(HOSTS / "wsl2-idle")
 
     rows = compare.rows(parse("[wsl2]\nmemory=50GB\nprocessors=32\nswap=20GB\ndnsProxy=true\n"), host)
@@ -199,7 +199,7 @@ def windows(root: Path, *people: str) -> Host:
     return Host(root)
 
 
-def test_the_file_is_found_below_the_only_user_of_windows_or_the_only_one_who_has_it(tmp_path):
+def test_the_file_of_the_only_possible_windows_user_is_found(tmp_path):
     assert find(windows(tmp_path / "a", "me")) == "/mnt/c/Users/me/.wslconfig"
     two = windows(tmp_path / "b", "me", "you")
     (tmp_path / "b/mnt/c/Users/you/.wslconfig").touch()

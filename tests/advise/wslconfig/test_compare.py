@@ -14,5 +14,5 @@ MEMORY = WSLCONFIG.by_path["wsl2.memory"]
     ("size", "written"),
     [(1 << 40, "1TB"), (50 << 30, "50GB"), (1536 << 20, "1536MB"), (5 << 10, "5KB"), (1001, "1001B"), (0, "0")],
 )
-def test_a_size_is_written_in_the_largest_unit_that_says_it_exactly(size: int, written: str) -> None:
+def test_a_size_is_written_in_the_largest_exact_unit(size: int, written: str) -> None:
     assert quoted(MEMORY, size) == written

@@ -117,7 +117,7 @@ def test_comments_order_unknown_keys_and_line_ends_stay():
     )
 
 
-def test_a_file_without_a_last_line_end_gets_one_before_what_is_added():
+def test_a_missing_final_newline_is_added_before_new_lines():
     assert changed("[wsl2]\nmemory=8GB", {"experimental.autoMemoryReclaim": "disabled"}) == (
         "[wsl2]\nmemory=8GB\n\n[experimental]\nautoMemoryReclaim=disabled\n"
     )
@@ -140,7 +140,7 @@ def test_a_file_without_a_last_line_end_gets_one_before_what_is_added():
         ("[general ]\n[wsl2]\n", "[general ]\n[wsl2]\nswap=1GB\n"),
     ],
 )
-def test_a_setting_gets_a_line_in_its_section_and_no_other_line_contradicts_it(old, new):
+def test_a_setting_goes_to_its_section_and_is_not_contradicted(old, new):
     assert changed(old, {"wsl2.swap": "1GB"}) == new
 
 
@@ -155,7 +155,7 @@ def test_a_setting_gets_a_line_in_its_section_and_no_other_line_contradicts_it(o
         ("[1]\nx=1\n[boot]\n", "[unknown] # [1]\nx=1\n[boot]\nsystemd=true\n"),
     ],
 )
-def test_in_wsl_conf_lines_at_which_wsl_would_stop_become_comments(old, new):
+def test_lines_in_wsl_conf_that_would_stop_wsl_become_comments(old, new):
     assert changed(old, {"boot.systemd": "true"}, WSL_CONF) == new
 
 
@@ -172,7 +172,7 @@ def test_an_unknown_key_is_refused():
         changed("", {"wsl2.pageReporting": "true"})
 
 
-def test_the_old_file_is_kept_with_its_date_and_the_newest_comes_first(tmp_path):
+def test_old_files_are_kept_with_their_date_newest_first(tmp_path):
     file = tmp_path / ".wslconfig"
     first, second = decoded(b"[wsl2]\r\nmemory=8GB\r\n"), decoded("\ufeff[wsl2]\n".encode("utf-16-le"))
 
@@ -232,7 +232,7 @@ def test_the_presets_are_those_of_the_machine_they_were_tried_on():
 
 
 @given(st.sampled_from(list(presets.PRESETS)), st.integers(2, 2048), st.integers(1, 512))
-def test_a_preset_leaves_windows_enough_to_live_on_and_wsl_reads_all_of_it(name, gigabytes, processors):
+def test_a_preset_leaves_windows_enough_memory(name, gigabytes, processors):
     made = presets.settings(presets.PRESETS[name], gigabytes * GIB, processors)
     found = parse(changed("", {s.path: s.value for s in made}))
 

@@ -111,7 +111,7 @@ DIVIDED = {
 
 
 @pytest.mark.parametrize("pc", DIVIDED)
-def test_a_preset_divides_a_pc_and_leaves_windows_4_gib_and_two_processors(pc):
+def test_a_preset_leaves_windows_4_gib_and_two_processors(pc):
     gibibytes, processors = pc
 
     def divided(name: str) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def test_a_setting_is_in_force_within_what_the_kernel_keeps(path, wanted, has, f
     assert compare.fits(path, wanted, has) is fit
 
 
-def test_what_a_machine_shows_of_its_settings_is_read_from_its_files(tmp_path: Path) -> None:
+def test_the_settings_a_machine_shows_are_read_from_its_files(tmp_path: Path) -> None:
     def facts(**files: str) -> dict[str, compare.Fact]:
         for name, text in files.items():
             file = tmp_path / name.replace("__", "/")
@@ -201,7 +201,7 @@ def test_what_a_machine_shows_of_its_settings_is_read_from_its_files(tmp_path: P
         ("wsl2.guiApplications", False, "false", "false"),
     ],
 )
-def test_a_value_is_written_as_in_the_file_and_a_measured_size_as_elsewhere(path, value, quoted, measured):
+def test_a_value_is_written_as_in_the_file_a_size_as_elsewhere(path, value, quoted, measured):
     key = WSLCONFIG.by_path[path.lower()]
 
     assert (compare.quoted(key, value), compare.measured(key, value)) == (quoted, measured)

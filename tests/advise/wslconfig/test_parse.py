@@ -167,7 +167,7 @@ def test_only_a_hash_begins_a_comment_and_not_inside_quotes():
     ]
 
 
-def test_backslashes_must_be_doubled_and_a_single_one_may_become_a_tab():
+def test_backslashes_must_be_doubled_or_may_become_a_tab():
     found = parse("[wsl2]\nswapFile=C:\\\\swap\\\\a.vhdx\nkernel=C:\\temp\ncrashDumpFolder=C:\\Users\\me\n", "F")
 
     assert found.get("wsl2.swapFile") == "C:\\swap\\a.vhdx"
@@ -183,14 +183,14 @@ def test_a_line_that_ends_in_a_backslash_goes_on():
     assert found.get("wsl2.memory") == 8 << 30
 
 
-def test_the_first_of_two_equal_keys_counts_even_when_it_is_nonsense():
+def test_the_first_of_two_equal_keys_counts_even_if_invalid():
     found = parse("[wsl2]\nmemory=lots\nmemory=8GB\n")
 
     assert found.get("wsl2.memory") is None
     assert [e.state for e in found.entries] == ["refused", "duplicate"]
 
 
-def test_a_broken_header_leaves_its_keys_in_no_section_that_wsl_knows():
+def test_a_broken_header_hides_its_keys_from_wsl():
     """WSL cuts the name it has read last to the length of the last good section's."""
     found = parse("[wsl2 ]\nmemory=8GB\n[experimental]\nsparseVhd=true\n[general ]\ninstanceIdleTimeout=-1\n")
 
@@ -199,7 +199,7 @@ def test_a_broken_header_leaves_its_keys_in_no_section_that_wsl_knows():
     assert found.get("general.instanceIdleTimeout") is None
 
 
-def test_keys_that_have_moved_are_taken_from_their_old_section_too():
+def test_moved_keys_are_accepted_in_their_old_section_too():
     assert parse("[experimental]\nnetworkingMode=mirrored\n").get("wsl2.networkingMode") == "Mirrored"
 
 

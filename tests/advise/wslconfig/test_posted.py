@@ -22,7 +22,7 @@ NAMED = {file.name: file for file in FILES}
 
 
 @pytest.mark.parametrize("posted", POSTED, ids=lambda posted: f"{posted['file']} of {posted['thread']}")
-def test_a_posted_file_is_read_as_wsl_reads_it_and_its_mistakes_come_with_what_to_write(posted: dict[str, Any]) -> None:
+def test_a_posted_file_is_read_as_wsl_reads_it(posted: dict[str, Any]) -> None:
     parsed = parse(posted["text"], posted["file"], NAMED[posted["file"]])
 
     in_force = {entry.key.path: entry.result for entry in parsed.entries if entry.key and entry.state == "used"}

@@ -14,7 +14,7 @@ def of(setting: str, **facts: int) -> list[tuple[bool, str, str]]:
     return [(bool(r.wsl), str(r.why), str(r.fix)) for r in remarks(parse(f"[wsl2]\n{setting}\n"), **facts)]
 
 
-def test_a_refused_value_gets_none_of_the_advice_for_values_that_count() -> None:
+def test_a_refused_value_gets_no_advice_meant_for_valid_ones() -> None:
     # Taken for what it says, each of these would be too little, or a wish that people regret.
     assert [wsl for wsl, _, _ in of("memory=1 GB")] == [True]
     assert [wsl for wsl, _, _ in of("safeMode=yes")] == [True]

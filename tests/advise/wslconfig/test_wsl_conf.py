@@ -63,7 +63,7 @@ def test_a_header_and_a_setting_on_one_line_are_to_be_two_lines():
     assert said(parse("[wsl2] memory=48GB\n"))[0][3] == "write memory=48GB on a line of its own below [wsl2]"
 
 
-def test_windows_line_ends_are_a_remark_of_which_wsl_says_nothing():
+def test_windows_line_endings_get_a_remark_wsl_does_not_give():
     # https://github.com/microsoft/WSL/issues/12502, https://github.com/microsoft/WSL/issues/8002
     ((line, wsl, why, fix),) = said(conf("[boot]\r\nsystemd = true\r\n\r\n"))
 
@@ -94,7 +94,7 @@ def test_nothing_below_a_line_that_cannot_be_read_is_in_force(bad, fix):
 
 
 @pytest.mark.parametrize("options", ["fmask=111", "metadata,umask=22,fmask=0133", "umask=0111"])
-def test_options_that_let_nobody_run_a_windows_program_are_a_remark(options):
+def test_options_that_block_windows_programs_get_a_remark(options):
     ((line, wsl, why, fix),) = said(conf(f"[automount]\noptions={options}\n"))
 
     assert (line, wsl, fix) == (
@@ -216,7 +216,7 @@ def place(tmp_path, monkeypatch) -> Path:
     return tmp_path / "wsl.conf"
 
 
-def test_set_writes_to_the_file_that_the_key_belongs_to_and_keeps_the_old_one(place):
+def test_set_writes_to_the_file_of_the_key_and_keeps_the_old_one(place):
     place.write_text("[boot]\ncommand=mine\n")
     place.chmod(0o640)
     other = place.with_name(".wslconfig")
@@ -274,7 +274,7 @@ def test_check_looks_at_both_files(tmp_path):
     assert ".wslconfig: 1 setting in use, 0 remarks" in done.output
 
 
-def test_bytes_that_are_no_text_are_harmless_but_as_the_last_of_a_file(tmp_path):
+def test_invalid_bytes_are_harmless_except_at_the_end_of_a_file(tmp_path):
     harmless = machine(tmp_path / "a", "", "# \udcff\n[wsl2]\nmemory=8GB\n")
     harmful = machine(tmp_path / "b", "", "[wsl2]\nmemory=8GB\n# \udcff")
 
