@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,14 @@ def test_checkers_have_nothing_to_say(command: list[str]) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_names_of_tests_have_at_most_60_characters() -> None:
+    names = (
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    )
+
+    assert [name for name in names if len(name) > 60] == []
 
 
 def test_shell_scripts_pass_shellcheck() -> None:
