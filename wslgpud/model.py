@@ -259,10 +259,7 @@ MEMORY = "memory_exhaustion"
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of level of one resource under one rule; the only record of it, from the engine to the store.
-
-    ``message`` is its headline once the alert manager has worded it (``wslgpud.alerts.messages.compose``).
-    """
+    """A change of level of one resource under one rule; the alert manager gives it its ``message``, the headline."""
 
     wall: float
     mono: float

@@ -203,7 +203,7 @@ class Stage:
             assessment = engine.observe(observation)
             snapshot = snapshot_of(observation, assessment.forecasts, base_wall, base_mono, number)
             for c in assessment.changes:
-                self.say(replace(c, wall=snapshot.wall, mono=snapshot.mono))
+                self.say(replace(c, wall=snapshot.wall, mono=snapshot.mono, message=compose(c).headline))
             last = number == len(seen) - 1
             if last or number % thin == 0:
                 self.store.append(snapshot)
