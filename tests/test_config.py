@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wslgpud import config
-from wslgpud.cli.config import sample_file
 from wslgpud.config import ConfigError, allowed, declared_keys, load, state_folder
 from wslgpud.config.change_keys import change, with_keys
+from wslgpud.config.sample import sample_file
 from wslgpud.config.secret_files import remedy
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.text import Text
 
@@ -16,9 +14,12 @@ from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import argument, loaded, warn, writing
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import wrapped
-from wslgpud.config import declared_keys
+from wslgpud.config.sample import sample_file, to_toml
 from wslgpud.security.redaction import visible
 from wslgpud.words import t
+
+#: characters per line of text
+_MAX_COLUMNS = 100
 
 app = CommandGroup()
 
@@ -93,21 +94,3 @@ def _create(file: Path, text: str) -> None:
     except BaseException:
         file.unlink()
         raise
-
-
-def sample_file() -> str:
-    """Return a configuration file in which every key stands with its help and default, commented out."""
-    lines = ["# " + t("wslgpud configuration. Every line shows a default; remove the # to change it.")]
-    for section, keys in itertools.groupby(declared_keys(), lambda key: key.section):
-        lines += ["", f"[{section}]"]
-        lines += [f"# {line}" for key in keys for line in (t(key.help), f"{key.name} = {to_toml(key.default)}")]
-    return "\n".join(lines) + "\n"
-
-
-def to_toml(value: Any) -> str:
-    """Write a value as TOML, which has strings, numbers and lists as JSON has them."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-#: characters per line of text
-_MAX_COLUMNS = 100

@@ -1,0 +1,24 @@
+"""The configuration file that people begin with; the Debian package makes it with no library at hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from wslgpud.config import declared_keys
+from wslgpud.words import t
+
+
+def sample_file() -> str:
+    """Return a configuration file in which every key stands with its help and default, commented out."""
+    lines = ["# " + t("wslgpud configuration. Every line shows a default; remove the # to change it.")]
+    for section, keys in itertools.groupby(declared_keys(), lambda key: key.section):
+        lines += ["", f"[{section}]"]
+        lines += [f"# {line}" for key in keys for line in (t(key.help), f"{key.name} = {to_toml(key.default)}")]
+    return "\n".join(lines) + "\n"
+
+
+def to_toml(value: Any) -> str:
+    """Write a value as TOML, which has strings, numbers and lists as JSON has them."""
+    return json.dumps(value, ensure_ascii=False)
