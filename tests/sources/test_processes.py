@@ -277,6 +277,16 @@ def test_a_real_process_is_seen_with_its_size_and_owner():
     assert child.pid not in {p.pid for p in read(Host(), processes_max=100)}
 
 
+def with_roles(pid: int) -> ProcessSample:
+    """Scan until this process has roles: each scan looks closer at a few processes only, the others in turn."""
+    source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
+    for _ in range(50):
+        found = {p.pid: p for p in source.read().processes}[pid]
+        if found.roles:
+            break
+    return found
+
+
 def test_a_real_python_with_a_framework_loaded_trains(tmp_path: Path):
     # Any file will do: what counts is the name under which it is mapped.
     library = tmp_path / "libtorch_cpu.so"
@@ -284,13 +294,8 @@ def test_a_real_python_with_a_framework_loaded_trains(tmp_path: Path):
     code = f"import mmap; f = open({str(library)!r}, 'rb'); m = mmap.mmap(f.fileno(), 0, prot=1); {HOG}"
     with running(sys.executable, "-c", code) as child:
         child.stdout.readline()
-        source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
-        # A scan looks closer at a few processes only; each of the others has its turn in a later one.
-        for _ in range(50):
-            found = {p.pid: p for p in source.read().processes}
-            if found[child.pid].roles:
-                break
-        assert found[child.pid].roles == {"training"}
+
+        assert with_roles(child.pid).roles == {"training"}
 
 
 def test_the_torch_that_a_real_python_has_imported_is_seen(tmp_path: Path):
@@ -307,12 +312,8 @@ def test_the_torch_that_a_real_python_has_imported_is_seen(tmp_path: Path):
     for protection, seen in ((1, None), (5, (exe, str(torch)))):
         with running(sys.executable, "-c", mapped.replace("PROT", str(protection)) + HOG) as child:
             child.stdout.readline()
-            source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
-            for _ in range(50):
-                found = {p.pid: p for p in source.read().processes}
-                if found[child.pid].roles:
-                    break
-            assert (found[child.pid].roles, found[child.pid].torch) == ({"training"}, seen)
+            found = with_roles(child.pid)
+            assert (found.roles, found.torch) == ({"training"}, seen)
 
 
 def test_a_real_build_tool_builds(tmp_path: Path):

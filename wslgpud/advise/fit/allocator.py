@@ -49,7 +49,7 @@ class Allocator:
         self.purpose = ""
         self.peak: dict[str, int] = {}
         self._used: dict[str, int] = {}
-        self._most_bytes = 0
+        self._peak_bytes = 0
         #: free blocks of each pool, the best fit first
         self._pools: dict[bool, list[tuple[int, int, Block]]] = {False: [], True: []}
         self._next_address = 0
@@ -67,8 +67,8 @@ class Allocator:
         block.free, block.purpose = False, self.purpose
         self._used[block.purpose] = self._used.get(block.purpose, 0) + block.size
         self.allocated_bytes += block.size
-        if self.allocated_bytes > self._most_bytes:
-            self._most_bytes, self.peak = self.allocated_bytes, self._used.copy()
+        if self.allocated_bytes > self._peak_bytes:
+            self._peak_bytes, self.peak = self.allocated_bytes, self._used.copy()
         return block
 
     def give(self, block: Block) -> None:

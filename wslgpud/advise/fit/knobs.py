@@ -66,7 +66,7 @@ def fitting(
         return total_bytes(replace(plan, **changes)) if next(asked) < _MAX_QUESTIONS else sys.maxsize
 
     found = []
-    if best := largest_batch(lambda batch: total(batch=batch), plan.batch, usable_bytes):
+    if best := largest_batch(lambda batch: total_bytes(replace(plan, batch=batch)), plan.batch, usable_bytes):
         found.append((say("a batch of {count}, the largest that fits", count=best[0]), best[1]))
     found += [(said, taken) for said, changes in known if (taken := total(**changes)) <= usable_bytes]
     if not found:

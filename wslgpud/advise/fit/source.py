@@ -116,9 +116,11 @@ def _of_files(path: Path) -> NamedModel:
         file = models[0]
         pieces = [file]
         if split := _PIECE.fullmatch(file.name):
-            pieces = [file.with_name(f"{split[1]}{n:05}-of-{split[2]}.gguf") for n in range(1, int(split[2]) + 1)]
+            pieces = [
+                file.with_name(f"{split[1]}{n:05}-of-{split[2]}.gguf") for n in range(1, max(1, int(split[2])) + 1)
+            ]
         size = sum(piece.stat().st_size for piece in pieces)
-        return NamedModel(file.stem, "gguf", str(pieces[0] if pieces else file), weights_bytes=size)
+        return NamedModel(file.stem, "gguf", str(pieces[0]), weights_bytes=size)
     if not config.exists():
         raise ShapeError(
             say("{path} holds {count} .gguf files: name one", path=str(path), count=len(models))

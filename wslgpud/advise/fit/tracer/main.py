@@ -124,9 +124,10 @@ def built_on_shapes(torch: Any, job: Job, device: str, mode: Any) -> Built:
         """Skips initial values, which take long, and memory; what is put on the card is not there either."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs, inplace = kwargs or {}, func._schema.name.endswith("_")
-            if inplace and torch.Tag.inplace_view not in func.tags and args[0].numel() > _FEW_VALUES:
-                return args[0]
+            kwargs, first = kwargs or {}, args[0] if args else None
+            filled = func._schema.name.endswith("_") and torch.Tag.inplace_view not in func.tags
+            if filled and isinstance(first, torch.Tensor) and first.numel() > _FEW_VALUES:
+                return first
             on_card = torch.device(kwargs.get("device") or "cpu").type == "cuda"
             with mode if on_card else contextlib.nullcontext():
                 return func(*args, **kwargs)
