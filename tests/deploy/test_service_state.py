@@ -90,33 +90,23 @@ def test_the_last_words_are_five_lines_of_the_right_journal(home: Places) -> Non
 
 
 @pytest.mark.parametrize(
-    ("there", "told"),
+    ("users", "groups", "told"),
     [
-        ({"wslgpud", "wslgpud-stress"}, ["groupdel -f wslgpud", "userdel wslgpud", "userdel wslgpud-stress"]),
-        ({"wslgpud"}, ["groupdel -f wslgpud", "userdel wslgpud"]),
-        ({"wslgpud-stress"}, ["userdel wslgpud-stress"]),
-        (set(), []),
+        ({"wslgpud"}, {"wslgpud"}, ["userdel wslgpud", "groupdel wslgpud"]),
+        ({"wslgpud-stress"}, set(), ["userdel wslgpud-stress"]),
+        (set(), {"wslgpud"}, ["groupdel wslgpud"]),  # an earlier removal stopped between the two
+        (set(), set(), []),
     ],
 )
-def test_only_accounts_that_there_are_get_removed(
-    there: set[str], told: list[str], monkeypatch: pytest.MonkeyPatch
+def test_only_accounts_and_groups_that_exist_are_removed(
+    users: set[str], groups: set[str], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "exists", there.__contains__)
-    monkeypatch.setattr(accounts, "_members", lambda _: [])
+    monkeypatch.setattr(accounts, "exists", users.__contains__)
+    monkeypatch.setattr(accounts, "_members", lambda name: [] if name in groups else None)
     planned = Changes(dry=True)
     accounts.remove(planned)
 
     assert planned.said == told
-
-
-def test_an_interrupted_account_removal_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it runs userdel refuses; the group had gone before."""
-    monkeypatch.setattr(accounts, "exists", {"wslgpud", "wslgpud-stress"}.__contains__)
-    monkeypatch.setattr(accounts, "_members", lambda _: None)
-    planned = Changes(dry=True)
-    accounts.remove(planned)
-
-    assert planned.said == ["userdel wslgpud", "userdel wslgpud-stress"]
 
 
 def test_the_package_compiles_its_own_packages_and_nobody_elses(

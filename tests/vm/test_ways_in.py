@@ -372,7 +372,7 @@ def test_nobody_makes_root_write_elsewhere_during_an_install(boots: Callable[...
 
     race(way, "wslgpud", "/var/lib/wslgpud")
     way.install(FIRST, check=False)
-    way.types("apt-get", "--yes", "purge", "wslgpud", check=False)  # fails where the folder is filled as it is removed
+    way.types("apt-get", "--yes", "purge", "wslgpud", check=False)  # refused while the racer fills the folder, or runs
     assert way.types(*LOOK_AT_CANARY) == before
 
     way.types("systemctl", "stop", f"race-{INTRUDER}", "race-wslgpud", check=False)

@@ -31,12 +31,11 @@ def make(changes: Changes) -> None:
 
 
 def remove(changes: Changes) -> None:
-    if exists(ACCOUNT):
-        if _members(ACCOUNT) is not None:  # else a process of the account has kept an earlier removal from its end
-            changes.run("groupdel", "-f", ACCOUNT)  # including the user who installed it
-        changes.run("userdel", ACCOUNT)
-    if exists(STRESS_ACCOUNT):
-        changes.run("userdel", STRESS_ACCOUNT)
+    for account in _HOMES:
+        if exists(account):
+            changes.run("userdel", account)  # refused while the account runs something
+        if _members(account) is not None:  # userdel leaves a group that has other members
+            changes.run("groupdel", account)
 
 
 def exists(account: str) -> bool:
