@@ -272,16 +272,16 @@ def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now(seen, known):
 
 def test_verdict_metrics_keep_the_figures_of_the_last_change():
     told = VerdictMetrics()
-    told.note(decide([SOON], []))
+    told.observe(decide([SOON], []))
     first = list(told.readings())
-    told.note(decide([replace(SOON, eta_seconds=20.0)], []))
+    told.observe(decide([replace(SOON, eta_seconds=20.0)], []))
 
     assert list(told.readings()) == first
     level, verdict = first
     assert (level.spec, level.value) == (LEVEL, 3)
     assert (verdict.spec, verdict.value) == (VERDICT, 1)
     assert verdict.labels[:4] == ("critical", "cgroup:/train", "growth", "python3 train.py (pid 8932)")
-    told.note(decide([], [], blind={"ram": "x"}))
+    told.observe(decide([], [], blind={"ram": "x"}))
     assert [reading.spec for reading in told.readings()] == [VERDICT]
 
 

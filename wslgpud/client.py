@@ -48,7 +48,7 @@ class DaemonClient:
         """Return the answer of the API. Raises Unanswered: it does not answer."""
         target = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
         try:
-            answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MAX_BYTES)
+            answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, max_bytes=MAX_BYTES)
         except (ValueError, http_client.ErrorStatus, http_client.Unreachable) as error:
             if isinstance(error.__cause__, PermissionError):
                 raise Unanswered("the daemon at {url} is another user's: use sudo", url=self.url) from error
@@ -89,7 +89,7 @@ def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple
         try:
             return daemon, daemon.status()
         except Unanswered as error:
-            complain(current().text(error.said))
+            complain(current().text(error.message))
     return None
 
 

@@ -1,4 +1,4 @@
-"""The door to all that is measured: files, commands, disks and time.
+"""The single way to everything that is measured: files, commands, disks and time.
 
 Everything that measures the machine goes through a ``Host``, so that tests (and ``--host-root``) can put a
 recorded machine behind it, as node_exporter does with ``--path.procfs``. The brake opens what it writes, the files of
@@ -22,7 +22,7 @@ from wslgpud.security import safe_files
 from wslgpud.words import MessageError, cause, say
 from wslgpud.words.units import one_line
 
-#: far more than a machine has that somebody recorded
+#: far more than any recorded machine has
 _MAX_RECORDED_FILES = 100_000
 _SCORE = "/proc/self/oom_score_adj"
 #: length limit of a command in a message; a PowerShell script has 20,000 characters
@@ -122,15 +122,15 @@ def output(
     except OSError as error:
         raise SourceError("cannot start {program}: {why}", program=command[0], why=cause(error)) from error
     if done.returncode:
-        line, told = one_line(" ".join(command), _MAX_COMMAND), done.stderr.strip()
-        raise SourceError("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told)
+        line, stderr_text = one_line(" ".join(command), _MAX_COMMAND), done.stderr.strip()
+        raise SourceError("{program} failed ({status}): {told}", program=line, status=done.returncode, told=stderr_text)
     return done.stdout
 
 
 class Host:
     """A machine whose files lie below ``root``; ``/`` is the machine we run on.
 
-    Of a ``recorded`` machine, no program may be started.
+    No program may be started on a ``recorded`` machine.
     """
 
     recorded = False
@@ -145,7 +145,7 @@ class Host:
         return not self.root
 
     def path(self, path: str) -> str:
-        """Return our path of ``path``, which is absolute, as on the machine."""
+        """Return where ``path``, absolute on that machine, lies on ours."""
         return self.root + path
 
     def read(self, path: str) -> str:
@@ -162,18 +162,18 @@ class Host:
         except (NoData, SourceError):
             return ""
 
-    def head(self, path: str, most_bytes: int) -> str:
-        """Return the first ``most_bytes`` bytes, or a little more, of a file that any user can make long."""
-        return self._begin(path, most_bytes).decode("utf-8", "replace")
+    def head(self, path: str, max_bytes: int) -> str:
+        """Return the first ``max_bytes`` bytes, or a little more, of a file that any user can make long."""
+        return self._begin(path, max_bytes).decode("utf-8", "replace")
 
-    def _begin(self, path: str, most_bytes: int) -> bytes:
+    def _begin(self, path: str, max_bytes: int) -> bytes:
         try:
             # Plain os calls: half the cost of open(), and this runs dozens of times a second. O_NONBLOCK because
             # anybody can put a pipe in a file's place on a Windows drive.
             descriptor = os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 chunks = [os.read(descriptor, 1 << 16)]
-                left = most_bytes - len(chunks[0])
+                left = max_bytes - len(chunks[0])
                 # Always read to the end: /proc returns whole lines, fewer than a page (4 KiB) where the next line does
                 # not fit, so a short read does not mean the end.
                 while left > 0 and (chunk := os.read(descriptor, 1 << 16)):
@@ -190,18 +190,18 @@ class Host:
     def exists(self, path: str) -> bool:
         return os.path.lexists(self.root + path)
 
-    def names(self, path: str, most: int | None = None) -> list[str]:
-        """Return the names in a folder; of more than ``most`` some. Raises like ``read``."""
-        return [entry.name for entry in self._entries(path, most)]
+    def names(self, path: str, max_entries: int | None = None) -> list[str]:
+        """Return the names in a folder; of more than ``max_entries`` some. Raises like ``read``."""
+        return [entry.name for entry in self._entries(path, max_entries)]
 
-    def folders(self, path: str, most: int = 10_000) -> list[str]:
-        """Return the names of the folders in a folder, links left out; of more than ``most`` entries some."""
-        return [entry.name for entry in self._entries(path, most) if entry.is_dir(follow_symlinks=False)]
+    def folders(self, path: str, max_entries: int = 10_000) -> list[str]:
+        """Return the names of the folders in a folder, links left out; of more than ``max_entries`` some."""
+        return [entry.name for entry in self._entries(path, max_entries) if entry.is_dir(follow_symlinks=False)]
 
-    def _entries(self, path: str, most: int | None) -> list[os.DirEntry[str]]:
+    def _entries(self, path: str, max_entries: int | None) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self.root + path) as entries:
-                return list(islice(entries, most))
+                return list(islice(entries, max_entries))
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
             raise NoData("there is no {path}", path=path) from error
         except OSError as error:
@@ -224,14 +224,14 @@ class Host:
     def disk_space(self, path: str) -> DiskSpace:
         """Return size and free space of the file system that holds ``path``; SourceError if it does not answer."""
         try:
-            found = os.statvfs(self.root + path)
+            status = os.statvfs(self.root + path)
         except FileNotFoundError as error:
             raise NoData("there is no {path}", path=path) from error
         except OSError as error:
             raise SourceError("cannot query the file system of {path}: {why}", path=path, why=cause(error)) from error
-        block = found.f_frsize
+        block = status.f_frsize
         return DiskSpace(
-            found.f_blocks * block, found.f_bfree * block, found.f_bavail * block, found.f_files, found.f_ffree
+            status.f_blocks * block, status.f_bfree * block, status.f_bavail * block, status.f_files, status.f_ffree
         )
 
     def run(self, command: Sequence[str], timeout_seconds: float) -> str:
@@ -261,14 +261,14 @@ def _refuse_odd_files(folder: Path) -> None:
 def _recorded(facts: Mapping[str, Any]) -> bool:
     from wslgpud.security import shapes
 
-    string, said = shapes.of(str), shapes.record({"error": shapes.of(str)})
-    space = shapes.of(list, lambda numbers: len(numbers) == len(DiskSpace._fields) and all(map(shapes.whole, numbers)))
+    string, failure = shapes.of(str), shapes.record({"error": shapes.of(str)})
+    space = shapes.of(list, lambda numbers: len(numbers) == len(DiskSpace._fields) and all(map(shapes.uint, numbers)))
     return shapes.record(
         {"wall": lambda wall: shapes.number(wall) and 0 <= wall < shapes.LATEST_WALL, "mono": shapes.number},
         {
             "links": shapes.table(string, string),
             "disks": shapes.table(string, space),
-            "commands": shapes.table(string, lambda answer: string(answer) or said(answer)),
+            "commands": shapes.table(string, lambda answer: string(answer) or failure(answer)),
         },
     )(facts)
 
@@ -285,7 +285,7 @@ class RecordedHost(Host):
     recorded = True
 
     def __init__(self, folder: str | Path, clock: Clock | None = None) -> None:
-        """Look at the folder, which may come from anyone; OSError, ValueError: it is no recorded machine."""
+        """Look at the folder, which may come from anyone; OSError, ValueError: it holds no recorded machine."""
         self.folder = Path(folder).resolve()  # the NVML probe runs in another folder
         _refuse_odd_files(self.folder)
         facts = safe_files.parsed(safe_files.contents(self.folder / "host.json", MAX_BYTES))
@@ -309,12 +309,12 @@ class RecordedHost(Host):
         """Tell whether ``path`` is there, links included."""
         return path in self._links or super().exists(path)
 
-    def names(self, path: str, most: int | None = None) -> list[str]:
+    def names(self, path: str, max_entries: int | None = None) -> list[str]:
         """Return the names in a folder, links included."""
         links = {link.rpartition("/")[2] for link in self._links if link.rpartition("/")[0] == path}
         with suppress(NoData) if links else nullcontext():
-            links |= set(super().names(path, most))
-        return sorted(links)[:most]
+            links |= set(super().names(path, max_entries))
+        return sorted(links)[:max_entries]
 
     def link(self, path: str) -> str | None:
         return self._links.get(path) or super().link(path)

@@ -12,8 +12,8 @@ ROOT = _PACKAGE / "shipped" if (_PACKAGE / "shipped").is_dir() else _PACKAGE.par
 
 def texts(places: Iterable[str]) -> dict[str, str]:
     """Return the texts of the files at these places, files or folders below ``ROOT``, by their relative paths."""
-    found = [file for place in places for file in (ROOT / place, *(ROOT / place).rglob("*")) if file.is_file()]
-    return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in sorted(found)}
+    files = [file for place in places for file in (ROOT / place, *(ROOT / place).rglob("*")) if file.is_file()]
+    return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in sorted(files)}
 
 
 def in_folder(folder: str) -> dict[str, str]:

@@ -96,36 +96,37 @@ def decide(
     paused = {o.incident.resource: o for o in known if o.incident.paused is not None}
     # A resource that has stopped growing has no forecast to show; one that still grows comes first.
     silent = {f.resource for f in forecasts if f.resource in paused and paused[f.resource].incident.stands_still(f)}
-    # What the driver's silence hides is told by that.
+    # The incident about the driver's silence covers what it hides.
     if any(o.incident.rule == DRIVER_GONE and not o.acknowledged for o in known):
         silent |= {f.resource for f in forecasts if f.resource.startswith("gpu") and f.cause == BLIND}
     speaking = (f for f in forecasts if f.resource not in silent)
-    found = [(_of_forecast(f, shown_level(f), numbers), f.eta_seconds) for f in speaking if shown_level(f) > Level.OK]
-    found += [(_of_incident(o.incident), None) for o in paused.values() if not o.acknowledged]
+    growing = (f for f in speaking if shown_level(f) > Level.OK)
+    candidates = [(_of_forecast(f, shown_level(f), numbers), f.eta_seconds) for f in growing]
+    candidates += [(_of_incident(o.incident), None) for o in paused.values() if not o.acknowledged]
     # Memory counts by its forecasts: an incident that is only waiting to be closed is no current problem.
-    told_by = {_read_by(f.resource) for f in forecasts}
+    readable = {_read_by(f.resource) for f in forecasts}
     others = (
         o.incident
         for o in known
         if story(o.incident.rule) != MEMORY
-        and not (o.incident.rule == BLIND and o.incident.resource in told_by)
+        and not (o.incident.rule == BLIND and o.incident.resource in readable)
         and not o.acknowledged
     )
-    found += [(_of_incident(incident), None) for incident in others]
-    found += [(one, None) for one in _never_read(forecasts, blind)]
-    if not found:
+    candidates += [(_of_incident(incident), None) for incident in others]
+    candidates += [(one, None) for one in _never_read(forecasts, blind)]
+    if not candidates:
         return _calm(forecasts, list(lately), numbers)
-    worst, _ = told = max(found, key=_urgency)
-    return worst._replace(also=sum(one is not told and one[0].cause not in OVER for one in found))
+    worst, _ = chosen = max(candidates, key=_urgency)
+    return worst._replace(also=sum(one is not chosen and one[0].cause not in OVER for one in candidates))
 
 
 def unwatched(now: Verdict) -> Verdict:
     """Return the verdict where no daemon runs: however calm it looks, nobody will warn."""
     if now.level is not None and now.level >= Level.WARNING:
         return now
-    told = say("Not watched: no daemon runs here. {now}", now=now.message)
+    message = say("Not watched: no daemon runs here. {now}", now=now.message)
     start = say("{command}   # or: wslgpud run", command="sudo systemctl enable --now wslgpud")
-    return now._replace(level=None, message=told, advice=start)
+    return now._replace(level=None, message=message, advice=start)
 
 
 def _never_read(forecasts: Sequence[Forecast], blind: Mapping[str, MessageLike]) -> Iterator[Verdict]:
@@ -141,18 +142,18 @@ def blindness(snapshot: Snapshot) -> dict[str, MessageLike]:
 
     A GPU that is absent is no fault; one whose first answer takes seconds is late by more than its driver's start.
     """
-    health = {one.name: one for one in snapshot.reports if one.health != "ok"}
-    found = {}
+    health = {report.name: report for report in snapshot.reports if report.health != "ok"}
+    reasons = {}
     if ram := health.get(MemorySource.name):
-        found["ram"] = ram.error or ram.health
+        reasons["ram"] = ram.error or ram.health
     gpu = health.get(GpuSource.name)
     if gpu and (gpu.health == "failed" or (gpu.health == "late" and gpu.duration_seconds > GPU_START_SECONDS)):
-        found["gpu"] = gpu.error or gpu.health
-    return found
+        reasons["gpu"] = gpu.error or gpu.health
+    return reasons
 
 
-def _urgency(told: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
-    verdict, eta = told
+def _urgency(candidate: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
+    verdict, eta = candidate
     # Being unable to read memory ranks above any note and below any warning.
     level = Level.INFO + 0.5 if verdict.level is None else float(verdict.level)
     return level, eta is not None, -(eta or 0.0)
@@ -172,9 +173,9 @@ def _read_by(resource: str) -> str:
 
 def _of_incident(incident: Incident) -> Verdict:
     level = min(incident.level, Level.INFO) if incident.rule in OVER else incident.level
-    told, _, advice = text_now(incident, None)
+    message, _, advice = text_now(incident, None)
     rule = incident.rule if incident.paused is None else BRAKE
-    return Verdict(level, told or incident.message, advice, incident.resource, rule, incident=incident.id)
+    return Verdict(level, message or incident.message, advice, incident.resource, rule, incident=incident.id)
 
 
 def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: Mapping[Key, int]) -> Verdict:
@@ -187,8 +188,8 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
         unwarned = row.rule == OOM_KILL and row.new > Level.OK and now.cause == "killed"
         if unwarned or (row.rule == MEMORY and row.new == Level.OK):
             kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
-            told = with_victim(now, kill)
-            return _of_forecast(told, Level.OK, numbers, told.cause if told.cause in ENDINGS else "over")
+            ended = with_victim(now, kill)
+            return _of_forecast(ended, Level.OK, numbers, ended.cause if ended.cause in ENDINGS else "over")
     # The engine still looks for a trend; meanwhile a card without free memory is not fine.
     full = next((f for f in forecasts if f.resource.startswith("gpu") and forecast_messages.is_full(f)), None)
     if full is not None:
@@ -199,9 +200,9 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
     )
     if not rooms:
         return Verdict(Level.OK, say("Nothing points to trouble"))
-    fine = [say("Memory is fine: {rooms} left", rooms=rooms[:most]) for most in range(len(rooms), 0, -1)]
-    whole = (message for message in fine[:-1] if len(str(message)) <= HEADLINE_CHARACTERS)  # never truncated
-    return Verdict(Level.OK, next(whole, fine[-1]))
+    fine = [say("Memory is fine: {rooms} left", rooms=rooms[:count]) for count in range(len(rooms), 0, -1)]
+    fitting = (message for message in fine[:-1] if len(str(message)) <= HEADLINE_CHARACTERS)  # never truncated
+    return Verdict(Level.OK, next(fitting, fine[-1]))
 
 
 class VerdictMetrics:
@@ -212,15 +213,15 @@ class VerdictMetrics:
     """
 
     def __init__(self) -> None:
-        self._told: tuple[tuple[str, ...], tuple[Reading, ...]] = ((), ())
+        self._last: tuple[tuple[str, ...], tuple[Reading, ...]] = ((), ())
 
-    def note(self, verdict: Verdict) -> None:
+    def observe(self, verdict: Verdict) -> None:
         """Take the verdict of a tick."""
         labels = (verdict.label, verdict.subject, verdict.cause, str(verdict.who))
-        if labels != self._told[0]:
+        if labels != self._last[0]:
             level = () if verdict.level is None else (Reading(LEVEL, int(verdict.level)),)
-            self._told = labels, (*level, Reading(VERDICT, 1, (*labels, str(verdict.message))))
+            self._last = labels, (*level, Reading(VERDICT, 1, (*labels, str(verdict.message))))
 
     def readings(self) -> Iterator[Reading]:
         """Return the verdict as of the last change; from any thread."""
-        yield from self._told[1]
+        yield from self._last[1]

@@ -272,9 +272,7 @@ def test_an_unusual_server_that_is_honest_is_understood():
 @pytest.mark.parametrize("value", [f"{SECRET}\r\nX: y", f"{SECRET}\0"])
 def test_a_header_http_cannot_carry_is_refused_but_not_quoted(value):
     with hostile(answers("200 OK", b"")) as server, pytest.raises(http_client.Unreachable) as caught:
-        http_client.exchange(
-            http_client.parsed(server.url), b"", {"X": value}, deadline_seconds=PATIENT, most_bytes=100
-        )
+        http_client.exchange(http_client.parsed(server.url), b"", {"X": value}, deadline_seconds=PATIENT, max_bytes=100)
 
     assert str(caught.value) == "a header or the path has characters that HTTP does not allow"
     assert not server.asked
@@ -292,7 +290,7 @@ def test_an_address_without_a_port_means_the_schemes(url, port, monkeypatch):
 
     monkeypatch.setattr("socket.getaddrinfo", nowhere)
     with pytest.raises(http_client.Unreachable, match="has no address"):
-        http_client.exchange(http_client.parsed(url), None, {}, deadline_seconds=60, most_bytes=1)
+        http_client.exchange(http_client.parsed(url), None, {}, deadline_seconds=60, max_bytes=1)
 
     assert asked == [("a.example", port)]
 

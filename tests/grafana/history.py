@@ -231,7 +231,7 @@ def evening(
         values = {(name, labels): value for name, labels, value in invented.at(t)}
         snapshot = _with(base, values, float(t), wall)
         forecasts = engine.observe(observation_of(snapshot)).forecasts
-        verdict.note(decide(forecasts, ()))
+        verdict.observe(decide(forecasts, ()))
         growing = max(int(f.level) for f in forecasts) >= Level.WARNING
         interval = 0.1 if growing else 1.0
         taken += TICK / interval

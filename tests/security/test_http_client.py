@@ -8,9 +8,9 @@ from tests.support.hostile import answers, hostile, says
 from wslgpud.security.http_client import Address, ErrorStatus, Unreachable, exchange, parsed
 
 
-def answer(status: str, body: bytes, most_bytes: int = 1000) -> bytes:
+def answer(status: str, body: bytes, max_bytes: int = 1000) -> bytes:
     with hostile(answers(status, body)) as server:
-        return exchange(parsed(server.url), deadline_seconds=60.0, most_bytes=most_bytes)
+        return exchange(parsed(server.url), deadline_seconds=60.0, max_bytes=max_bytes)
 
 
 @pytest.mark.parametrize("status", ["200 OK", "299 Fine"])
@@ -51,14 +51,14 @@ def test_what_is_not_http_is_told_from_an_answer_that_breaks_off() -> None:
         ("its answer is incomplete", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nrubbish\r\n"),
     ):
         with hostile(says(answered)) as server, pytest.raises(Unreachable, match=said):
-            exchange(parsed(server.url), deadline_seconds=60.0, most_bytes=1000)
+            exchange(parsed(server.url), deadline_seconds=60.0, max_bytes=1000)
 
 
 def test_a_secret_echoed_by_the_server_is_masked() -> None:
     headers = {"Authorization": "Bearer abc123", "X-Key": "def456", "User-Agent": "wslgpud/1"}
     body = b"no user for Bearer abc123 / abc123, no def456, wslgpud/1 at identity"
     with hostile(answers("403 No", body)) as server, pytest.raises(ErrorStatus) as caught:
-        exchange(parsed(server.url), b"x", headers, deadline_seconds=60.0, most_bytes=1000)
+        exchange(parsed(server.url), b"x", headers, deadline_seconds=60.0, max_bytes=1000)
     assert str(caught.value) == "answered 403: no user for *** / ***, no ***, wslgpud/1 at identity"
 
 

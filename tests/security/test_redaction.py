@@ -85,9 +85,9 @@ def test_masked_json_is_json() -> None:
 
 def test_errors_mask_secrets_and_otherwise_stay_translatable() -> None:
     plain = MaskedError("there is no {path}", path="/etc/x")
-    assert plain.said == Message("there is no {path}", {"path": "/etc/x"})
+    assert plain.message == Message("there is no {path}", {"path": "/etc/x"})
     for error in (MaskedError("{told} failed", told=f"--token={HIDDEN}"), MaskedError(f"--token={HIDDEN} failed")):
-        assert error.said == str(error) == f"--token={SECRET} failed"
+        assert error.message == str(error) == f"--token={SECRET} failed"
 
 
 @pytest.mark.parametrize(

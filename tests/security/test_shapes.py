@@ -19,23 +19,23 @@ def nested(depth: int) -> object:
     ("shape", "fits", "does_not"),
     [
         (shapes.number, [0, 1.5, 2**62 - 1, 1 - 2**62], [2**62, -(2**62), float("inf"), float("nan"), True, "1"]),
-        (shapes.whole, [0, 2**62 - 1], [-1, 2**62, 1.0, False]),
+        (shapes.uint, [0, 2**62 - 1], [-1, 2**62, 1.0, False]),
         (shapes.seconds, [1e-9, 1, 2**62 - 1], [0, 9e-10, -1, 2**62, True]),
         (shapes.text, ["", "y" * 4000], ["y" * 4001, b"", None]),
         (shapes.flag, [True, False], [0, 1, None]),
         (shapes.hexadecimal, ["0", "f" * 16], ["", "f" * 17, "F", "0x1"]),
-        (shapes.pair(shapes.whole, shapes.text), [[1, "a"]], [[1], [1, "a", 2], ["a", 1], (1, "a"), None]),
-        (shapes.maybe(shapes.whole), [None, 1], [-1]),
-        (shapes.rows(shapes.whole), [[], [1, 2]], [[1, -2], (1,), None]),
-        (shapes.table(shapes.text, shapes.whole), [{}, {"a": 1}], [{"a": -1}, {1: 1}, []]),
-        (
-            shapes.record({"a": shapes.whole}, {"b": shapes.text}),
-            [{"a": 1}, {"a": 1, "b": "", "c": 0}],
-            [{}, {"a": -1}],
-        ),
+        (shapes.pair(shapes.uint, shapes.text), [[1, "a"]], [[1], [1, "a", 2], ["a", 1], (1, "a"), None]),
+        (shapes.maybe(shapes.uint), [None, 1], [-1]),
+        (shapes.rows(shapes.uint), [[], [1, 2]], [[1, -2], (1,), None]),
+        (shapes.table(shapes.text, shapes.uint), [{}, {"a": 1}], [{"a": -1}, {1: 1}, []]),
+        (shapes.record({"a": shapes.uint}, {"b": shapes.text}), [{"a": 1}, {"a": 1, "b": "", "c": 0}], [{}, {"a": -1}]),
         (shapes.record({}, {"b": shapes.text}), [{}], [{"b": 1}, []]),
-        (shapes.said, ["a name", MESSAGE, nested(16)], [nested(17), 7, {"template": "\n"}, {**MESSAGE, "facts": []}]),
-        (shapes.said, [{"template": "x", "plural": "y"}], [{"plural": "y"}, {"template": "x", "plural": 1}]),
+        (
+            shapes.message,
+            ["a name", MESSAGE, nested(16)],
+            [nested(17), 7, {"template": "\n"}, {**MESSAGE, "facts": []}],
+        ),
+        (shapes.message, [{"template": "x", "plural": "y"}], [{"plural": "y"}, {"template": "x", "plural": 1}]),
     ],
 )
 def test_each_shape_holds_up_to_its_limits(shape, fits, does_not):
@@ -56,7 +56,7 @@ def test_each_shape_holds_up_to_its_limits(shape, fits, does_not):
     ],
 )
 def test_a_moment_in_a_message_is_one_that_calendars_know(name, value, holds):
-    assert shapes.said({"template": f"{{{name}}}", "facts": {name: value}}) is holds
+    assert shapes.message({"template": f"{{{name}}}", "facts": {name: value}}) is holds
 
 
 def test_the_stress_workers_bits_are_those_of_a_word():

@@ -30,8 +30,8 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path, path, english):
     with pytest.raises((NoData, SourceError)) as caught:
         Host(tmp_path).read(path)
 
-    assert (str(caught.value), ENGLISH.text(caught.value.said)) == (english, english)
-    chinese = CHINESE.text(caught.value.said)
+    assert (str(caught.value), ENGLISH.text(caught.value.message)) == (english, english)
+    chinese = CHINESE.text(caught.value.message)
     assert (path in chinese, latin_words(chinese)) == (True, [])
 
 

@@ -230,11 +230,11 @@ def sections() -> dict[str, Any]:
 
 def declared_keys() -> list[ConfigKey]:
     """Return every declared key, in order."""
-    found = []
+    keys = []
     for section, owner in sections().items():
         hints = get_type_hints(owner)
-        found += [ConfigKey(section, f.name, hints[f.name], f.default, **f.metadata) for f in dataclasses.fields(owner)]
-    return found
+        keys += [ConfigKey(section, f.name, hints[f.name], f.default, **f.metadata) for f in dataclasses.fields(owner)]
+    return keys
 
 
 @dataclass(frozen=True)
@@ -318,16 +318,16 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
         raise ConfigError("{file}: {reason}", file=str(file), reason=cause(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("{file}: not valid TOML: {error}", file=str(file), error=cause(error)) from error
-    found = []
+    settings = []
     for section, content in document.items():
         if section not in sections():
             what = say("{file}: unknown section [{section}]", file=str(file), section=section)
             raise ConfigError(_unknown(what, section, sections()))
         if not isinstance(content, dict):
-            said = say("{section} is a section; write [{section}] and its keys below", section=section)
-            raise ConfigError("{path}: {why}", path=str(file), why=said)
-        found += [(f"{section}.{name}", value, str(file)) for name, value in content.items()]
-    return found
+            why = say("{section} is a section; write [{section}] and its keys below", section=section)
+            raise ConfigError("{path}: {why}", path=str(file), why=why)
+        settings += [(f"{section}.{name}", value, str(file)) for name, value in content.items()]
+    return settings
 
 
 def _from_environment(environ: Mapping[str, str], known: Iterable[ConfigKey]) -> list[tuple[str, Any, str]]:

@@ -60,8 +60,8 @@ def checked(declared: ConfigKey, value: Any, origin: str) -> Any:
         value = tuple(value)
     if expected := _expected(declared, value):
         shown = repr(value) if declared.shows == "all" else say("the value given")
-        said = say("{key} must be {expected}, not {value}", key=declared.path, expected=expected, value=shown)
-        raise ConfigError("{path}: {why}", path=origin, why=said)
+        problem = say("{key} must be {expected}, not {value}", key=declared.path, expected=expected, value=shown)
+        raise ConfigError("{path}: {why}", path=origin, why=problem)
     return value
 
 
@@ -70,7 +70,7 @@ _KINDS = {int: say("a whole number"), float: say("a number"), bool: say("true or
 
 def allowed(declared: ConfigKey) -> tuple[Message, ...]:
     """Return a key's valid values: its type and limits, or its choices."""
-    return tuple(said for said in (None if declared.choices else _kind(declared), _limits(declared)) if said)
+    return tuple(part for part in (None if declared.choices else _kind(declared), _limits(declared)) if part)
 
 
 def _kind(declared: ConfigKey) -> Message:

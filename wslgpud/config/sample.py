@@ -1,4 +1,4 @@
-"""The configuration file that people begin with; the Debian package makes it with no library at hand."""
+"""The sample configuration file; the Debian package generates it without our libraries."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def sample_file() -> str:
 
 
 def to_toml(value: Any) -> str:
-    """Write a value as TOML, which has strings, numbers and lists as JSON has them."""
+    """Write a value as TOML, whose strings, numbers and lists look like those of JSON."""
     return json.dumps(value, ensure_ascii=False)

@@ -38,9 +38,9 @@ class Unreachable(MessageError):  # a network condition
 class ErrorStatus(MessageError):  # the server's answer
     """The server answered with an error status."""
 
-    def __init__(self, status: int, said: MessageLike) -> None:
+    def __init__(self, status: int, text: MessageLike) -> None:
         plain = say("answered {status}", status=status)
-        super().__init__(say("answered {status}: {told}", status=status, told=said) if said else plain)
+        super().__init__(say("answered {status}: {told}", status=status, told=text) if text else plain)
         self.status = status
 
 
@@ -81,9 +81,9 @@ def exchange(
     headers: Mapping[str, str] | None = None,
     *,
     deadline_seconds: float,
-    most_bytes: int,
+    max_bytes: int,
 ) -> bytes:
-    """Send a GET, or a POST if there is ``data``, and return the body of the answer, at most ``most_bytes``.
+    """Send a GET, or a POST if there is ``data``, and return the body of the answer, at most ``max_bytes``.
 
     The deadline covers everything from connecting to the last byte; only name resolution has its own limit.
 
@@ -104,7 +104,7 @@ def exchange(
         parts = (wire.send(part) or b"" for part in (request, h11.Data(data=data or b""), h11.EndOfMessage()))
         data = b"".join(parts)
         with contextlib.closing(_connected(address, until)) as sock:
-            status, body, whole = _answer(sock, data, wire, until, most_bytes)
+            status, body, complete = _answer(sock, data, wire, until, max_bytes)
     except TimeoutError as error:
         raise Unreachable("no complete answer within {limit_seconds}", limit_seconds=deadline_seconds) from error
     except h11.LocalProtocolError as error:  # without its text, which quotes the request
@@ -114,10 +114,10 @@ def exchange(
     except (OSError, ValueError) as error:
         raise Unreachable(cause(error) or type(error).__name__) from error
     if not 200 <= status < 300:
-        raise ErrorStatus(status, _said(status, body, sent))
-    if len(body) > most_bytes:
-        raise Unreachable("it answered more than {most_bytes}", most_bytes=most_bytes)
-    if not whole:
+        raise ErrorStatus(status, _error_text(status, body, sent))
+    if len(body) > max_bytes:
+        raise Unreachable("it answered more than {most_bytes}", most_bytes=max_bytes)
+    if not complete:
         raise Unreachable(say("its answer is incomplete"))
     return body
 
@@ -126,8 +126,9 @@ def _connected(address: Address, until_mono: float) -> socket.socket:
     """Return a connection to the first reachable IP of an address. Raises OSError: none is."""
     places: list[tuple[int, Any]] = [(socket.AF_UNIX, address.socket)]
     if not address.socket:
-        found = socket.getaddrinfo(address.host, address.port or _DEFAULT_PORTS[address.scheme], 0, socket.SOCK_STREAM)
-        places = [(family, place) for family, _, _, _, place in found]
+        port = address.port or _DEFAULT_PORTS[address.scheme]
+        addresses = socket.getaddrinfo(address.host, port, 0, socket.SOCK_STREAM)
+        places = [(family, place) for family, _, _, _, place in addresses]
     failure = OSError(say("has no address"))
     for family, place in places:
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -147,14 +148,14 @@ def _connected(address: Address, until_mono: float) -> socket.socket:
 
 
 def _answer(
-    sock: socket.socket, request: bytes, wire: h11.Connection, until_mono: float, most_bytes: int
+    sock: socket.socket, request: bytes, wire: h11.Connection, until_mono: float, max_bytes: int
 ) -> tuple[int, bytes, bool]:
-    """Send a request; return the status, little more than ``most_bytes`` of the body, and whether it is complete."""
+    """Send a request; return the status, little more than ``max_bytes`` of the body, and whether it is complete."""
     left = memoryview(request)
     while left:
         left = left[_until(sock, until_mono).send(left) :]
     status, body, bytes_left = 0, bytearray(), _HEAD_BYTES
-    while len(body) <= most_bytes:
+    while len(body) <= max_bytes:
         try:
             event = wire.next_event()
         except h11.RemoteProtocolError:
@@ -169,7 +170,7 @@ def _answer(
             wire.receive_data(data)
         elif isinstance(event, h11.Response):
             status = event.status_code
-            bytes_left += most_bytes + most_bytes // 4
+            bytes_left += max_bytes + max_bytes // 4
         elif isinstance(event, h11.Data):
             body += event.data
         elif isinstance(event, h11.EndOfMessage):
@@ -185,13 +186,13 @@ def _until(sock: socket.socket, until_mono: float) -> socket.socket:
     return sock
 
 
-def _said(status: int, body: bytes, sent: Mapping[str, str]) -> MessageLike:
+def _error_text(status: int, body: bytes, sent: Mapping[str, str]) -> MessageLike:
     """Return the text of an error response, without our secrets: some servers echo them."""
     if 300 <= status < 400:
         return say("it redirects, which is not followed; configure the address that it leads to")
-    said = body[: 8 * _SAID_CHARACTERS].decode("utf-8", "replace")
+    text = body[: 8 * _SAID_CHARACTERS].decode("utf-8", "replace")
     for name, value in sent.items():
         if name.lower() not in _PUBLIC:
             for secret in (value, *value.split()):
-                said = said.replace(secret, "***")
-    return one_line(said, _SAID_CHARACTERS)
+                text = text.replace(secret, "***")
+    return one_line(text, _SAID_CHARACTERS)

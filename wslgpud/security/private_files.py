@@ -90,12 +90,12 @@ def narrow_files(paths: Iterable[Path]) -> None:
         _narrow(path, file_mode(), descriptor)
 
 
-def _narrow(path: Path, most: int, descriptor: int) -> None:
+def _narrow(path: Path, max_mode: int, descriptor: int) -> None:
     try:
-        found = os.fstat(descriptor)
-        mode = stat.S_IMODE(found.st_mode)
-        if found.st_uid == os.geteuid() and mode & ~most:
-            os.fchmod(descriptor, mode & most)
+        status = os.fstat(descriptor)
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid == os.geteuid() and mode & ~max_mode:
+            os.fchmod(descriptor, mode & max_mode)
     except OSError as error:
         log.warning("%s: other users may be able to read it, as its mode cannot be changed (%s)", path, error)
     finally:

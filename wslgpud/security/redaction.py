@@ -56,8 +56,8 @@ def masked(text: str) -> str:
     return _FORMS.sub(_hidden, text)
 
 
-def _hidden(found: re.Match[str]) -> str:
-    kept, rest = found["kept"] or "", found["rest"] or ""
+def _hidden(match: re.Match[str]) -> str:
+    kept, rest = match["kept"] or "", match["rest"] or ""
     quote = rest[0] if rest[:1] in ('"', "'") else ""  # JSON stays JSON
     return f"{kept}{quote}{SECRET}{quote}"
 
@@ -65,12 +65,12 @@ def _hidden(found: re.Match[str]) -> str:
 class MaskedError(MessageError):
     """An error that is shown, logged or stored and may quote foreign text: likely secrets are removed."""
 
-    def __init__(self, said: MessageLike, /, **facts: Fact) -> None:
+    def __init__(self, message: MessageLike, /, **facts: Fact) -> None:
         """Take the message; one that quotes a secret becomes English text without it."""
-        said = Message(said, facts) if facts and isinstance(said, str) else said
-        text = str(said)
+        message = Message(message, facts) if facts and isinstance(message, str) else message
+        text = str(message)
         hidden = masked(text)
-        super().__init__(said if hidden == text else hidden)
+        super().__init__(message if hidden == text else hidden)
 
 
 @functools.lru_cache(maxsize=2048)
@@ -112,13 +112,13 @@ def visible(value: Any, shows: Shown, *, to_stranger: bool = False) -> Any:
 def parts(url: str) -> list[str]:
     """Return the parts of a URL that ``address`` hides: errors of other programs may quote them."""
     try:
-        found = urllib.parse.urlsplit(url)
+        parsed = urllib.parse.urlsplit(url)
         # Where a password contains an @, other parsers take its end for a part of the host.
-        secret = [*re.split("[:@]", found.netloc.rpartition("@")[0]), found.path, found.fragment]
+        secret = [*re.split("[:@]", parsed.netloc.rpartition("@")[0]), parsed.path, parsed.fragment]
     except ValueError:
         return [url]
-    pairs = [value for _, value in urllib.parse.parse_qsl(found.query)]
-    quoted = filter(None, [*secret, found.query, *pairs])
+    pairs = [value for _, value in urllib.parse.parse_qsl(parsed.query)]
+    quoted = filter(None, [*secret, parsed.query, *pairs])
     return [url, *(form for text in quoted for form in (text, urllib.parse.unquote(text)))]
 
 

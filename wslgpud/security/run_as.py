@@ -1,8 +1,8 @@
 """The one place that starts programs that a user may control; as root, never with root's rights.
 
 Root starts a Python for the stress test, the doctor and ``fit``, which runs whatever its owner likes: as that user, who
-could have started it anyway, or, if it is root's own, as an account without any rights. What still others can change is
-refused. It never runs as root, so a mistake in gathering the facts costs a wrong account at worst.
+could have started it anyway, or, if it is root's own, as an account without any rights. Anything that others can change
+is refused. It never runs as root, so a mistake in gathering the facts costs a wrong account at worst.
 
 Checking first and starting later is safe here. The first component of a path that a user can alter lies in a folder
 that only root can alter: it is found, with that user's uid, whatever they do meanwhile. So they can add components,
@@ -118,13 +118,13 @@ def account_of(uid: int | None) -> Account:
 
 def gpu_groups() -> set[int]:
     """Return the groups that may open a GPU's device files, unless everybody may."""
-    found = set()
+    groups = set()
     for path in itertools.chain.from_iterable(map(Path("/dev").glob, _DEVICES)):
         with contextlib.suppress(OSError):
             facts = path.stat()
             if stat.S_ISCHR(facts.st_mode) and facts.st_mode & 0o66 == 0o60:
-                found.add(facts.st_gid)
-    return found
+                groups.add(facts.st_gid)
+    return groups
 
 
 def environment(account: Account | None, environ: Mapping[str, str]) -> dict[str, str]:
@@ -216,7 +216,7 @@ def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def users_mounts() -> dict[str, int]:
     """Return the file systems that ordinary users have mounted (FUSE), and by whom."""
-    found: dict[str, int] = {}
+    mounts: dict[str, int] = {}
     with contextlib.suppress(OSError):
         text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         for line in text.splitlines():
@@ -225,8 +225,8 @@ def users_mounts() -> dict[str, int]:
             match = re.search(r"\buser_id=(\d+)", kind)
             if kind.startswith("fuse") and match and int(match[1]):
                 name = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place.split(" ")[4])
-                found[name] = int(match[1])
-    return found
+                mounts[name] = int(match[1])
+    return mounts
 
 
 def program(name: str, path: str | None = None) -> str | None:
@@ -237,8 +237,8 @@ def program(name: str, path: str | None = None) -> str | None:
     if os.sep in name:
         return shutil.which(name)
     folders = (path if path is not None else os.environ.get("PATH", os.defpath)).split(os.pathsep)
-    found = (shutil.which(name, path=folder) for folder in folders if folder)
-    return next((place for place in found if place is not None and not replaceable(Path(place))), None)
+    candidates = (shutil.which(name, path=folder) for folder in folders if folder)
+    return next((place for place in candidates if place is not None and not replaceable(Path(place))), None)
 
 
 #: output kept, bytes per read, and seconds that a killed program may take to end
@@ -323,7 +323,7 @@ def run(
         process = start(command, stdin=stdin, stdout=null if spare_children else pipe, stderr=pipe, script=script)
         streams = [stack.enter_context(stream).fileno() for stream in (process.stdout, process.stderr) if stream]
         try:
-            in_time, said = listen(process.pid, streams, time.monotonic() + seconds)
+            in_time, outputs = listen(process.pid, streams, time.monotonic() + seconds)
         finally:
             if not (in_time and spare_children):
                 # Not reaped yet, so its pid is not reused. Its group may have become another user's (sudo).
@@ -333,7 +333,7 @@ def run(
                 process.wait(_KILL_SECONDS)
     if not in_time:
         raise TimeoutError(f"{command.arguments[0]} did not end within {seconds:.0f} s")
-    *output, complaints = (part.decode("utf-8", "replace") for part in said)
+    *output, complaints = (part.decode("utf-8", "replace") for part in outputs)
     return process.returncode, "".join(output), complaints
 
 
@@ -342,20 +342,20 @@ def listen(pid: int, streams: Iterable[int], until_mono: float) -> tuple[bool, l
 
     A pidfd signals its end, as its own children may keep the pipes open.
     """
-    said, end, poll = dict.fromkeys(streams, b""), os.pidfd_open(pid), select.poll()
+    outputs, end, poll = dict.fromkeys(streams, b""), os.pidfd_open(pid), select.poll()
     try:
-        for descriptor in (end, *said):
+        for descriptor in (end, *outputs):
             poll.register(descriptor, select.POLLIN)
         while (left := until_mono - time.monotonic()) > 0:
             ready = {descriptor for descriptor, _ in poll.poll(1000 * left + 1)}
-            for stream in ready & said.keys():
+            for stream in ready & outputs.keys():
                 data = os.read(stream, _MAX_BYTES)  # the capacity of a pipe
-                said[stream] = (said[stream] + data)[-_MAX_BYTES:]
+                outputs[stream] = (outputs[stream] + data)[-_MAX_BYTES:]
                 if not data:
                     poll.unregister(stream)
             if end in ready:
-                return True, list(said.values())
-        return False, list(said.values())
+                return True, list(outputs.values())
+        return False, list(outputs.values())
     finally:
         os.close(end)
 

@@ -44,28 +44,28 @@ def open_plain(
     if flags & os.O_CREAT:
         return os.open(path, flags, mode, dir_fd=folder)
     # O_PATH resolves the path without opening the file; its descriptor cannot be swapped for another file.
-    found = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
+    path_descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
     try:
-        kind = stat.S_IFMT(os.fstat(found).st_mode)
+        kind = stat.S_IFMT(os.fstat(path_descriptor).st_mode)
         if kind == stat.S_IFREG:
-            return os.open(f"/proc/self/fd/{found}", flags)
+            return os.open(f"/proc/self/fd/{path_descriptor}", flags)
     except OSError as error:
         why = "its owner holds a lease on it" if isinstance(error, BlockingIOError) else error.strerror
         raise OSError(error.errno, why, os.fspath(path)) from error
     finally:
-        os.close(found)
+        os.close(path_descriptor)
     raise OSError(errno.EINVAL, f"this is {_KINDS.get(kind, 'something else')}, not a plain file", os.fspath(path))
 
 
 def contents(
-    path: str | os.PathLike[str], most_bytes: int = MAX_BYTES, *, folder: int | None = None, follow: bool = False
+    path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, *, folder: int | None = None, follow: bool = False
 ) -> bytes:
-    """Return the content of a small file. Raises OSError: as ``open_plain``, or it is larger than ``most_bytes``."""
+    """Return the content of a small file. Raises OSError: as ``open_plain``, or it is larger than ``max_bytes``."""
     with os.fdopen(open_plain(path, folder=folder, follow=follow), "rb") as file:
-        found = file.read(most_bytes + 1)
-    if len(found) > most_bytes:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
         raise OSError(errno.EFBIG, "larger than any such file may be", os.fspath(path))
-    return found
+    return content
 
 
 class Folder:
@@ -99,10 +99,10 @@ class Folder:
         owner = path.parent.stat()
         with contextlib.suppress(FileExistsError):
             path.mkdir()
-        found = cls(path)
+        folder = cls(path)
         if os.geteuid() == 0:
-            os.fchown(found._descriptor, owner.st_uid, owner.st_gid)  # who must be able to remove its entries
-        return found
+            os.fchown(folder._descriptor, owner.st_uid, owner.st_gid)  # who must be able to remove its entries
+        return folder
 
     def __enter__(self) -> Self:
         return self
@@ -117,10 +117,10 @@ class Folder:
         """Return when an entry was last added or removed, by the file system's clock."""
         return os.fstat(self._descriptor).st_mtime_ns
 
-    def names(self, most: int) -> list[str]:
-        """Return the names in it, at most ``most``, unordered. Raises OSError: it cannot be listed."""
+    def names(self, max_names: int) -> list[str]:
+        """Return the names in it, at most ``max_names``, unordered. Raises OSError: it cannot be listed."""
         with os.scandir(self._descriptor) as entries:
-            return [entry.name for entry in islice(entries, most)]
+            return [entry.name for entry in islice(entries, max_names)]
 
     def stat(self, name: str) -> os.stat_result:
         """Return the lstat of an entry. Raises OSError: it does not exist."""
@@ -138,8 +138,8 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def contents(self, name: str, most_bytes: int) -> bytes:
-        return contents(name, most_bytes, folder=self._descriptor)
+    def contents(self, name: str, max_bytes: int) -> bytes:
+        return contents(name, max_bytes, folder=self._descriptor)
 
     def create(self, name: str) -> BinaryIO:
         """Create a new file for unbuffered writing. Raises OSError: it exists already, or cannot be created."""
@@ -207,10 +207,10 @@ def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> No
 def stamp(path: Path) -> tuple[int, int]:
     """Return what changes with each ``put`` of a file; zeros where there is none."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return 0, 0
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 Shape = Callable[[Any], bool]
 
 #: larger than any size in bytes and any time, and exact as a 64-bit integer
-_MOST = 1 << 62
+_MAX_NUMBER = 1 << 62
 #: A time of zero would give an infinite speed; the resolution of a device's clock is coarser.
 _MIN_SECONDS = 1e-9
 _MAX_TEXT = 4000
@@ -34,9 +34,9 @@ def of(kind: type | tuple[type, ...], holds: Callable[[Any], object] = lambda _:
 
 
 #: a finite number of sane size, a count, and a time usable as a divisor
-number = of((int, float), lambda value: -_MOST < value < _MOST)
-whole = of(int, lambda value: 0 <= value < _MOST)
-seconds = of((int, float), lambda value: _MIN_SECONDS <= value < _MOST)
+number = of((int, float), lambda value: -_MAX_NUMBER < value < _MAX_NUMBER)
+uint = of(int, lambda value: 0 <= value < _MAX_NUMBER)
+seconds = of((int, float), lambda value: _MIN_SECONDS <= value < _MAX_NUMBER)
 #: a text of sane length
 text = of(str, lambda value: len(value) <= _MAX_TEXT)
 flag = of(bool)
@@ -44,7 +44,7 @@ flag = of(bool)
 hexadecimal = of(str, re.compile("[0-9a-f]{1,16}").fullmatch)
 
 
-def said(value: object, depth: int = _DEEPEST) -> bool:
+def message(value: object, depth: int = _DEEPEST) -> bool:
     """Return whether it is a name, or a message in JSON, with facts that can be rendered."""
     if not isinstance(value, dict):
         return text(value)
@@ -62,7 +62,7 @@ def _fact(name: str, value: object, depth: int) -> bool:
         return depth > 0 and all(_fact(name, one, depth - 1) for one in value)
     if isinstance(value, int | float):
         return number(value) and (0 <= value < LATEST_WALL or not name.endswith(("_wall", "_clock")))
-    return said(value, depth)
+    return message(value, depth)
 
 
 def maybe(shape: Shape) -> Shape:
@@ -80,7 +80,7 @@ def pair(first: Shape, second: Shape) -> Shape:
 
 
 def table(keys: Shape, values: Shape) -> Shape:
-    return lambda found: isinstance(found, dict) and all(keys(k) and values(v) for k, v in found.items())
+    return lambda value: isinstance(value, dict) and all(keys(k) and values(v) for k, v in value.items())
 
 
 def record(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
@@ -99,46 +99,46 @@ def record(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = N
 
 #: the number of a bit, or of flipped bits in a word, as a JSON key
 _BITS = frozenset(map(str, range(65)))
-_RUNG = {"target": whole, "outcome": text}
+_RUNG = {"target": uint, "outcome": text}
 _RUNG_TAKEN = {
-    "actual": whole,
+    "actual": uint,
     "allocate_seconds": number,
     "write_seconds": seconds,
     "slowest_slice_seconds": number,
     "why": text,
 }
-_PATTERN = {"name": text, "verified": whole, "checks": whole, "bad_words": whole, "seconds": number}
-_SPEED = {"index": whole, "bytes": whole, "write": seconds, "change": seconds, "read": seconds}
-_PLACE = pair(whole, whole)
+_PATTERN = {"name": text, "verified": uint, "checks": uint, "bad_words": uint, "seconds": number}
+_SPEED = {"index": uint, "bytes": uint, "write": seconds, "change": seconds, "read": seconds}
+_PLACE = pair(uint, uint)
 _SAMPLE = record(
-    {"word": whole, **dict.fromkeys(("expected", "got", "again", "stuck"), hexadecimal)}, {"belongs": maybe(_PLACE)}
+    {"word": uint, **dict.fromkeys(("expected", "got", "again", "stuck"), hexadecimal)}, {"belongs": maybe(_PLACE)}
 )
-_BITS_COUNTED = table(_BITS.__contains__, whole)
+_BITS_COUNTED = table(_BITS.__contains__, uint)
 _BAD = {
     "pattern": text,
-    "chunk": whole,
-    "words": whole,
+    "chunk": uint,
+    "words": uint,
     "samples": rows(_SAMPLE),
     "bits": _BITS_COUNTED,
     "flips": _BITS_COUNTED,
 }
-_LOCATED = {"chunk": whole, "belongs": rows(_PLACE)}
+_LOCATED = {"chunk": uint, "belongs": rows(_PLACE)}
 
 #: the worker's lines by event; other events are ignored
 LINES: Mapping[str, Shape] = {
     "begin": record(
         {},
         {
-            **dict.fromkeys(("free", "total", "bus_bits", "memory_kilohertz"), maybe(whole)),
+            **dict.fromkeys(("free", "total", "bus_bits", "memory_kilohertz"), maybe(uint)),
             **dict.fromkeys(("torch", "cuda", "name", "form"), maybe(text)),
         },
     ),
-    "beat": record({}, {"phase": text, "traversed": whole, "verified": whole}),
+    "beat": record({}, {"phase": text, "traversed": uint, "verified": uint}),
     "phase": record({"phase": text, "seconds": number}),
     "rung": record(_RUNG, _RUNG_TAKEN),
-    "chunk": record({"index": whole, "free_less": number}),
-    "filled": record({"bytes": whole}, {"planned": whole}),
-    "speed": record({"sweep": whole, **_SPEED}),
+    "chunk": record({"index": uint, "free_less": number}),
+    "filled": record({"bytes": uint}, {"planned": uint}),
+    "speed": record({"sweep": uint, **_SPEED}),
     "pattern": record(_PATTERN),
     "bad": record(_BAD),
     "located": record(_LOCATED),

@@ -230,7 +230,7 @@ class GpuSource(Source):
             reply = self._probe.ask(request)
         except ProbeDown as down:
             self._forget()
-            said = down.said
+            said = down.message
             if said != self._refusal:  # this already includes the remedy
                 said = explain_silence(said, wsl=self.host.exists("/dev/dxg"), crashed=self._probe.crashed)
             raise SourceError(said) from down

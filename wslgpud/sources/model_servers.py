@@ -81,7 +81,7 @@ class ModelServerSource(Source):
 
     def _of(self, server: ModelServer) -> Iterator[Reading]:
         try:
-            page = http_client.exchange(server.address, deadline_seconds=ANSWER_SECONDS, most_bytes=MAX_BYTES)
+            page = http_client.exchange(server.address, deadline_seconds=ANSWER_SECONDS, max_bytes=MAX_BYTES)
         except (http_client.Unreachable, http_client.ErrorStatus) as error:
             if server.name not in self._down:
                 self._down.add(server.name)

@@ -167,7 +167,7 @@ class WindowsSource(Source):
         try:
             return self._probe.ask({})
         except ProbeDown as down:
-            raise SourceError(down.said) from down
+            raise SourceError(down.message) from down
 
     def _by_probe(self) -> Facts:
         answer = self.ask()
@@ -200,7 +200,7 @@ class WindowsSource(Source):
             )
         shown = address(url)
         try:
-            page = http_client.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MAX_BYTES)
+            page = http_client.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, max_bytes=MAX_BYTES)
         except (http_client.Unreachable, http_client.ErrorStatus) as error:
             # An error may repeat the URL, with a secret in it.
             hidden = without(str(error), parts(url))

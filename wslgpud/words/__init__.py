@@ -70,8 +70,8 @@ def says(one: str, many: str, /, *, count: int, **facts: Fact) -> Message:
 def filled(template: str, facts: Mapping[str, Fact | None]) -> Message:
     """Return a message with its known facts; an empty one where a required fact is unknown."""
     known = {name: fact for name in BLANK.findall(template) if (fact := facts.get(name)) not in _NOTHING}
-    said = without_unknown(template, known)
-    return Message(template, known) if said and known.keys() >= {*BLANK.findall(said)} else Message("")
+    text = without_unknown(template, known)
+    return Message(template, known) if text and known.keys() >= {*BLANK.findall(text)} else Message("")
 
 
 def without_unknown(template: str, known: Container[str]) -> str:
@@ -81,15 +81,15 @@ def without_unknown(template: str, known: Container[str]) -> str:
         return next((one for one in part[1].split("|") if all(name in known for name in BLANK.findall(one))), "")
 
     for _ in range(_DEEPEST):  # from innermost to outermost
-        template, found = _OPTIONAL.subn(first_known, template)
-        if not found:
+        template, replaced = _OPTIONAL.subn(first_known, template)
+        if not replaced:
             break
     return template
 
 
 def _several(how: str, parts: Iterable[MessageLike]) -> MessageLike:
-    found = tuple(part for part in parts if part)
-    return Message(f"{{{how}}}", {how: found}) if len(found) > 1 else found[0] if found else ""
+    messages = tuple(part for part in parts if part)
+    return Message(f"{{{how}}}", {how: messages}) if len(messages) > 1 else messages[0] if messages else ""
 
 
 #: clauses, sentences, and lists, each combined into one message
@@ -104,16 +104,16 @@ def template(text: str) -> str:
 def to_json(value: Any) -> Any:
     """Return a message in JSON types: a name as a string, else template and facts; or facts alone."""
     if isinstance(value, Message):
-        found = {"template": value.template, "facts": to_json(value.facts)}
-        return found | ({"plural": value.plural} if value.plural else {})
+        document = {"template": value.template, "facts": to_json(value.facts)}
+        return document | ({"plural": value.plural} if value.plural else {})
     if isinstance(value, Mapping):
         return {name: to_json(fact) for name, fact in value.items()}
     return list(map(to_json, value)) if isinstance(value, tuple) else value
 
 
-def to_text(said: MessageLike) -> str:
+def to_text(message: MessageLike) -> str:
     """Return a message encoded for a text column; anything else unchanged."""
-    return said if isinstance(said, str) else json.dumps(to_json(said), ensure_ascii=False)
+    return message if isinstance(message, str) else json.dumps(to_json(message), ensure_ascii=False)
 
 
 def from_text(text: str) -> MessageLike:
@@ -148,9 +148,9 @@ def _fact(value: Any) -> Fact:
     return value if known else from_json(value)
 
 
-#: larger than any figure of ours: what a foreign row says beyond it could not be shown
+#: larger than any figure of ours: a foreign row may say more, which could not be shown
 _LARGEST = 1e18
-#: in the year 5138: the C library cannot name every later moment
+#: in the year 5138: the C library cannot format every later time
 _LAST_WALL = 1e11
 _MAX_CHARACTERS = 500
 #: the most frequent errors of the C library, of SQLite, and of ``wslgpud.security.safe_files``, which cannot import
@@ -161,15 +161,15 @@ FAILURES = frozenset(TEMPLATES["failures"])
 class MessageError(Exception):  # mostly a condition, not a bug
     """An error with a message, or with a template and its facts, rendered only where it is shown."""
 
-    def __init__(self, said: MessageLike, /, **facts: Fact) -> None:
-        if facts and isinstance(said, str):
-            said = Message(said, facts)
-        super().__init__(said)
+    def __init__(self, message: MessageLike, /, **facts: Fact) -> None:
+        if facts and isinstance(message, str):
+            message = Message(message, facts)
+        super().__init__(message)
         # A part of the text may come from a foreign server or program.
-        self.said = one_line(said, _MAX_CHARACTERS) if isinstance(said, str) else said
+        self.message = one_line(message, _MAX_CHARACTERS) if isinstance(message, str) else message
 
     def __str__(self) -> str:
-        return one_line(str(self.said), _MAX_CHARACTERS)
+        return one_line(str(self.message), _MAX_CHARACTERS)
 
 
 def known(text: str) -> MessageLike:
@@ -212,12 +212,12 @@ class Translator:
     code: str
     _translations: Mapping[str, str]
 
-    def text(self, said: MessageLike) -> str:
-        if isinstance(said, str):
-            return said
-        plural = bool(said.plural) and said.facts.get("count") != 1
-        chosen = said.plural if plural and not self._translations else said.template
-        facts, blanks = said.facts, without_unknown(self.template(chosen), said.facts)
+    def text(self, message: MessageLike) -> str:
+        if isinstance(message, str):
+            return message
+        plural = bool(message.plural) and message.facts.get("count") != 1
+        chosen = message.plural if plural and not self._translations else message.template
+        facts, blanks = message.facts, without_unknown(self.template(chosen), message.facts)
         return _fill(blanks, lambda name: self.fact(name, facts[name]) if name in facts else None)
 
     def t(self, text: str, /, **facts: Fact) -> str:
@@ -288,10 +288,10 @@ class Translator:
     def _several(self, name: str, values: tuple[Fact, ...]) -> str:
         numbers = [value for value in values if isinstance(value, (int, float))]
         if name.endswith("bytes") and len(numbers) == len(values) == 2:
-            part, whole = map(size, numbers)
-            if part.split()[-1] == whole.split()[-1]:
+            part, total = map(size, numbers)
+            if part.split()[-1] == total.split()[-1]:
                 part = part.split()[0]
-            return self.t("{part} of {whole}", part=part, whole=whole)
+            return self.t("{part} of {whole}", part=part, whole=total)
         between = self.template(TEMPLATES["between"].get(name, TEMPLATES["between"]["all"]))
         return between.replace("{first}", "").replace("{rest}", "").join(self.fact(name, v) for v in values)
 
@@ -317,12 +317,12 @@ def _fill(text: str, value: Callable[[str], str | None]) -> str:
     Chinese text has a space next to Latin text only: templates have one around each placeholder, which is removed where
     the value is Chinese.
     """
-    whole = ""
+    joined = ""
     for number, piece in enumerate(BLANK.split(text)):
         filled = piece if number % 2 == 0 else value(piece)
         filled = f"{{{piece}}}" if filled is None else filled
-        whole = whole[:-2] + _GAP.sub("", whole[-2:] + filled[:2]) + filled[2:]
-    return whole
+        joined = joined[:-2] + _GAP.sub("", joined[-2:] + filled[:2]) + filled[2:]
+    return joined
 
 
 ENGLISH = Translator("en", {})

@@ -32,13 +32,13 @@ def printable(text: str, layout: str = "", instead: str = "\N{REPLACEMENT CHARAC
     return "".join(c if c.isprintable() or c in layout else instead for c in text)
 
 
-def one_line(text: str, most: int = 200) -> str:
+def one_line(text: str, max_characters: int = 200) -> str:
     """Return foreign text for a single line of a log, a database or a message.
 
-    Characters that control terminals, break lines or cannot be encoded become spaces; ``most`` is in characters.
+    Characters that control terminals, break lines or cannot be encoded become spaces.
     """
-    line = " ".join(printable(text[: 4 * most], instead=" ").split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    line = " ".join(printable(text[: 4 * max_characters], instead=" ").split())
+    return line if len(line) <= max_characters else line[: max_characters - 1] + "…"
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

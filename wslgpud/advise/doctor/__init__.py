@@ -42,7 +42,7 @@ def _result(check: Check, evidence: Evidence) -> CheckResult:
     try:
         state, found, remedy = _lacking(check, evidence) or check.look(evidence)
     except (NoData, SourceError) as error:
-        state, found, remedy = unknown(error.said)
+        state, found, remedy = unknown(error.message)
     return CheckResult(check.id, Message(check.title), state, found, Message(check.why), remedy)
 
 

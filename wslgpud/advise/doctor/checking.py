@@ -122,7 +122,7 @@ class Evidence:
         try:
             sample, own = source.read(), source.own()
         except (NoData, SourceError) as error:
-            return Gpus(error=error.said)
+            return Gpus(error=error.message)
         finally:
             source.close()
         identities = tuple(_labels(r) for r in sample.readings if r.spec is gpu_source.INFO)
@@ -136,7 +136,7 @@ class Evidence:
         try:
             path = files.find(self.host)
         except files.NotFound as error:
-            return WslConfig(error=error.said)
+            return WslConfig(error=error.message)
         return self._wsl_file(path)
 
     @cached_property
@@ -151,7 +151,7 @@ class Evidence:
         try:
             said = interop.run(self.host, interop.ABOUT)
         except (NoData, SourceError) as error:
-            return {"error": error.said}
+            return {"error": error.message}
         with suppress(ValueError):
             if _ABOUT(about := safe_files.parsed(said)):
                 return {**about, "seconds": time.monotonic() - began}
@@ -168,7 +168,7 @@ class Evidence:
             try:
                 return source.ask()
             except SourceError as error:
-                return {"missing": dict.fromkeys(("memory", "system", "gpu", "vm", "adapters"), error.said)}
+                return {"missing": dict.fromkeys(("memory", "system", "gpu", "vm", "adapters"), error.message)}
 
     @cached_property
     def windows_facts(self) -> windows.Facts:

@@ -143,7 +143,7 @@ def toast(machine: Evidence) -> Outcome:
     try:
         ToastChannel(machine.host, os.environ).send(trial(machine.host.clock.wall(), "wslgpud doctor --windows"))
     except DeliveryError as error:
-        return _refused(error.said, say("in Windows: Settings, System, Notifications"))
+        return _refused(error.message, say("in Windows: Settings, System, Notifications"))
     found = say("Windows accepted it: it is in the corner of the screen now")
     return good(found, say("nothing there? In Windows: Settings, System, Notifications; 'Do not disturb' hides it"))
 
@@ -155,7 +155,7 @@ def task(machine: Evidence) -> Outcome:
     try:
         result = one_line(keep_alive.does(machine.host, "try"))
     except (NoData, SourceError) as error:
-        return _refused(error.said, remedy)
+        return _refused(error.message, remedy)
     if result != "0x0":
         return problem(say("Windows ran it, and it ended with {status}", status=result), remedy)
     return good(say("created, run and removed again"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command, environment, run
-from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, whole
+from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, uint
 from wslgpud.stress.find_python import NoTorch, find_python
 from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
@@ -23,11 +23,11 @@ _FACTS = record(
         **dict.fromkeys(("version", "kernel"), text),
         "cuda": maybe(text),
         "architectures": rows(text),
-        "devices": rows(pair(text, pair(whole, whole))),
+        "devices": rows(pair(text, pair(uint, uint))),
         "ran": flag,
         "tf32": maybe(flag),
-        "cudnn": maybe(whole),
-        "pinned": maybe(pair(whole, flag)),
+        "cudnn": maybe(uint),
+        "pinned": maybe(pair(uint, flag)),
     }
 )
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
@@ -66,7 +66,7 @@ def _ask(named: str, environ: Mapping[str, str], state_folder: Path, seconds: fl
     try:
         found = find_python(named, environ, state_folder)
     except NoTorch as error:
-        return TorchFacts(named, failure=error.said)
+        return TorchFacts(named, failure=error.message)
     python = str(found.path)
     try:
         kept = {k: v for k, v in environ.items() if not k.startswith("PYTHON")}

@@ -134,7 +134,7 @@ def _of_files(path: Path) -> NamedModel:
         return named._replace(shape=of_config(document, name))
     except UnknownModelError as error:
         size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        return named._replace(unknown=error.said, weights_bytes=size)
+        return named._replace(unknown=error.message, weights_bytes=size)
 
 
 def _quantization(document: Mapping[str, Any]) -> object:

@@ -83,7 +83,7 @@ class AlertmanagerChannel(Channel):
     def _post(self, alerts: list[dict[str, Any]]) -> None:
         data, headers = json.dumps(alerts).encode(), {"Content-Type": "application/json"}
         try:
-            http_client.exchange(self._address, data, headers, deadline_seconds=self._timeout, most_bytes=_MAX_BYTES)
+            http_client.exchange(self._address, data, headers, deadline_seconds=self._timeout, max_bytes=_MAX_BYTES)
         except http_client.ErrorStatus as refused:
             # 400 concerns this message; anything else may be fixed at the other end
             raise DeliveryError(cause(refused), permanent=refused.status == 400) from refused
