@@ -122,5 +122,5 @@ def test_minutes_are_compared_from_the_first_that_is_left_on(filled, monkeypatch
     assert [found.partition(": ")[2] for found in findings()] == ["15 of its minutes do not match their samples"]
     execute("DELETE FROM rollup_minute")
     assert len(findings()) == 2
-    monkeypatch.setattr(maintenance, "MOST", 1)
+    monkeypatch.setattr(maintenance, "MAX_FINDINGS", 1)
     assert len(findings()) == 1

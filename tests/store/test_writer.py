@@ -7,7 +7,7 @@ import threading
 
 from wslgpud.config import StoreSettings
 from wslgpud.store import database, wal
-from wslgpud.store.errors import UnkeptError
+from wslgpud.store.errors import LostWriteError
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.store.writer import Writer
@@ -100,14 +100,17 @@ def test_a_write_failure_is_logged_once_with_reason_and_remedy(tmp_path, clock, 
         assert all(str(writer._stats.error) in record.getMessage() for record in caplog.records)
         return str(writer._stats.error), len(caplog.records)
 
-    locked, lost = sqlite3.OperationalError("database is locked"), UnkeptError("h.db: the disk has lost written data")
+    locked, lost = (
+        sqlite3.OperationalError("database is locked"),
+        LostWriteError("h.db: the disk has lost written data"),
+    )
     assert [told(locked), told(locked)] == [("database is locked", 1), ("database is locked", 0)]
     assert told(sqlite3.OperationalError("disk I/O error")) == (
         "disk I/O error (no room beside h.db); free some space",
         1,
     )
     assert told(lost)[0] == "h.db: the disk has lost written data (no room beside h.db); free some space"
-    known = UnkeptError("h.db: the disk has lost written data (no room beside h.db)")
+    known = LostWriteError("h.db: the disk has lost written data (no room beside h.db)")
     assert told(known) == ("h.db: the disk has lost written data (no room beside h.db); free some space", 0)
     assert writer._stats.set_aside == ""
 

@@ -26,46 +26,46 @@ _MAX_ROWS = 250_000
 _chunk, _batch = schema.chunk.c, schema.batch.c
 
 
-def unsealed_series(connection: Connection, mine: ColumnElement[bool]) -> set[int]:
+def unsealed_series(connection: Connection, of_host: ColumnElement[bool]) -> set[int]:
     """Return the ids of the series in those batches that are not sealed yet."""
-    found: set[int] = set()
-    for ms, data in connection.execute(select(_batch.ms, _batch.data).where(mine, schema.unsealed)):
+    series_ids: set[int] = set()
+    for ms, data in connection.execute(select(_batch.ms, _batch.data).where(of_host, schema.unsealed)):
         with gap("ticks from %d on", ms):
-            found.update(*(values for _, values in parsed(ms, data).groups))
-    return found
+            series_ids.update(*(values for _, values in parsed(ms, data).groups))
+    return series_ids
 
 
 def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
     """Return (ms, value) of every series of a host: from the newest batches, else from the end of its newest chunk."""
-    mine = select(schema.chunk).where(schema.of_host(schema.chunk, host))
-    found: dict[int, tuple[int, Number]] = {}
-    for newest in connection.execute(mine.order_by(_chunk.id.desc()).limit(1)):
-        found = _last_of_chunk(connection, host, newest)
-    return found | _newest_values(connection, host)
+    chunks = select(schema.chunk).where(schema.of_host(schema.chunk, host))
+    latest: dict[int, tuple[int, Number]] = {}
+    for newest in connection.execute(chunks.order_by(_chunk.id.desc()).limit(1)):
+        latest = _last_of_chunk(connection, host, newest)
+    return latest | _newest_values(connection, host)
 
 
 def _last_of_chunk(connection: Connection, host: int, newest: Any) -> dict[int, tuple[int, Number]]:
-    found: dict[int, tuple[int, Number]] = {}
+    values_by_series: dict[int, tuple[int, Number]] = {}
     with gap("chunk %d", newest.id):
         times = times_of(newest)
         latest = {0: times[-1]}
         for number, (mask, last, _) in blocks_of(connection, newest.id).items():
             if mask not in latest:
                 latest[mask] = times[mask_of(newest.masks, newest.ticks, mask).rfind(1)]
-            found[host << schema.SERIES_BITS | number] = (latest[mask], last)
-    return found
+            values_by_series[host << schema.SERIES_BITS | number] = (latest[mask], last)
+    return values_by_series
 
 
 def _newest_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
-    mine = schema.of_host(schema.batch, host), schema.unsealed
-    newest = connection.scalar(select(_batch.ms).where(*mine).order_by(_batch.id.desc()).limit(1))
-    rows = select(_batch.ms, _batch.data).where(*mine, _batch.ms >= (newest or 0) - LATEST_MS)
-    found: dict[int, tuple[int, Number]] = {}
+    condition = schema.of_host(schema.batch, host), schema.unsealed
+    newest = connection.scalar(select(_batch.ms).where(*condition).order_by(_batch.id.desc()).limit(1))
+    rows = select(_batch.ms, _batch.data).where(*condition, _batch.ms >= (newest or 0) - LATEST_MS)
+    latest: dict[int, tuple[int, Number]] = {}
     for ms, data in connection.execute(rows.order_by(_batch.id.desc()).limit(LATEST_BATCHES)).all()[::-1]:
         with gap("ticks from %d on", ms):
             for times, values in parsed(ms, data).groups:
-                found.update({series: (times[-1], of_series[-1]) for series, of_series in values.items()})
-    return found
+                latest.update({series: (times[-1], of_series[-1]) for series, of_series in values.items()})
+    return latest
 
 
 def _of_chunk(data: bytes) -> list[Any]:
@@ -73,8 +73,8 @@ def _of_chunk(data: bytes) -> list[Any]:
     text = inflate(data, MAX_INFLATED_BYTES)
     if text.count(b"[") + text.count(b"{") > _MAX_ROWS:
         raise ValueError(f"more than {_MAX_ROWS} rows of processes")
-    found: list[Any] = json.loads(text)
-    return found
+    rows: list[Any] = json.loads(text)
+    return rows
 
 
 def processes(
@@ -85,8 +85,8 @@ def processes(
     sealed = sealed.where(_chunk.processes.is_not(None))
     newest = select(_batch.ms, _batch.data).where(_batch.ms.between(start_ms - PERIOD_MS, end_ms), schema.unsealed)
     for table, query in ((schema.chunk, sealed), (schema.batch, newest)):
-        kept = query.where(ours(connection, table)).order_by(table.c.id)
-        for which, given in connection.execute(kept):
+        own_rows = query.where(ours(connection, table)).order_by(table.c.id)
+        for which, given in connection.execute(own_rows):
             with gap("processes of %s %d", table.name, which):
                 seen = _of_chunk(given) if table is schema.chunk else parsed(which, given).processes
                 yield from [(ms, rows) for ms, rows in seen if start_ms <= ms <= end_ms]

@@ -77,10 +77,10 @@ class OpenBatch:
         for name, (values, bits) in self.columns.items():
             first = values[0]
             groups.setdefault(bits, {})[name] = first if values.count(first) == len(values) else values
-        start, found = self.times[0], []
+        start, ticks = self.times[0], []
         for bits, readings in sorted(groups.items(), key=lambda g: -g[0].bit_count()):
-            found.append([[ms - start for i, ms in enumerate(self.times) if bits >> i & 1], readings])
-        data = dumps({"ticks": found, "processes": self.processes})
+            ticks.append([[ms - start for i, ms in enumerate(self.times) if bits >> i & 1], readings])
+        data = dumps({"ticks": ticks, "processes": self.processes})
         return Batch(number, start, len(self.times), data, self.urgent)
 
 

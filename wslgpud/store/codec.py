@@ -89,18 +89,18 @@ def _small_steps(unit: int) -> list[int]:
     return [unit * ((n >> 1) ^ -(n & 1)) for n in range(256)]
 
 
-def inflate(data: bytes, most: int) -> bytes:
+def inflate(data: bytes, max_bytes: int) -> bytes:
     """Inflate ``data``; zlib.error: it is damaged.
 
-    ValueError: it is more than ``most`` bytes; no more were ever in memory.
+    ValueError: it is more than ``max_bytes``; no more were ever in memory.
     """
     engine = zlib.decompressobj()
-    found = engine.decompress(data, most + 1)
-    if len(found) > most:
-        raise ValueError(say("it inflates to more than {most_bytes}", most_bytes=most))
+    inflated = engine.decompress(data, max_bytes + 1)
+    if len(inflated) > max_bytes:
+        raise ValueError(say("it inflates to more than {most_bytes}", most_bytes=max_bytes))
     if not engine.eof:
         raise zlib.error(say("truncated"))
-    return found
+    return inflated
 
 
 def pack_text(text: str) -> bytes:
@@ -138,8 +138,8 @@ def find_block(sheet: bytes, number: int) -> SeriesBlock | None:
     """Return the block of one series of a sheet, if present, or raise ValueError: the sheet is damaged."""
     count = _count(sheet)
     i = bisect_left(range(count), number, key=lambda i: int(_entry(sheet, i)[0]))
-    found, block = _block(sheet, i) if i < count else (None, None)
-    return block if found == number else None
+    series_number, block = _block(sheet, i) if i < count else (None, None)
+    return block if series_number == number else None
 
 
 def _count(sheet: bytes) -> int:

@@ -155,8 +155,8 @@ def size_of(path: Path | None) -> int | None:
 def identity(path: Path | None) -> tuple[int, int] | None:
     with suppress(FileNotFoundError):
         if path is not None:
-            found = path.stat()
-            return found.st_dev, found.st_ino
+            status = path.stat()
+            return status.st_dev, status.st_ino
     return None
 
 
@@ -201,7 +201,7 @@ def writer_engine(target: str) -> Engine:
 
 
 def reader_engine(target: str) -> Engine:
-    """Return an engine that trusts no file, runs no code of it, neither writes nor waits; StoreError: there is none."""
+    """Return an engine that trusts no file, runs none of its code, neither writes nor waits; StoreError: no file."""
     path = sqlite_path(target)
     if path is None:
         # each statement would have its own snapshot: data sealed between two of them would be in neither
@@ -240,11 +240,11 @@ def reader_engine(target: str) -> Engine:
 
 
 def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
-    found = {name: " ".join((sql or "").split()) for name, sql in connection.execute(_TABLES)}
+    tables = {name: " ".join((sql or "").split()) for name, sql in connection.execute(_TABLES)}
     record, made = schema.schema_migration.name, _made()
-    for names in ((record,), tuple(made)) if found else ():  # else the daemon is about to create them
+    for names in ((record,), tuple(made)) if tables else ():  # else the daemon is about to create them
         for name in names:
-            if found.get(name) != made[name]:
+            if tables.get(name) != made[name]:
                 raise errors.ForeignDatabaseError(
                     "{target}: its {name} is not the table that wslgpud makes; move the file away, or name another one",
                     target=target,

@@ -43,7 +43,7 @@ class UnwritableError(StoreError):
     """The folder or the file cannot be written, or not with concurrent readers."""
 
 
-class UnkeptError(StoreError):
+class LostWriteError(StoreError):
     """The disk has lost written data."""
 
 
@@ -80,8 +80,8 @@ def explained(target: str) -> Iterator[None]:
 
 def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     # PostgreSQL's messages have several lines; ours have one.
-    said = error.orig if isinstance(error, DBAPIError) else error
-    text, name = " ".join(str(said).split()), address(target, path=True)
+    driver_error = error.orig if isinstance(error, DBAPIError) else error
+    text, name = " ".join(str(driver_error).split()), address(target, path=True)
     if "://" in target:
         text = without(text, parts(target))
     if "not a database" in text:

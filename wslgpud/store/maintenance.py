@@ -284,7 +284,7 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
 
 
 #: limit of reported findings; a damaged page causes hundreds
-MOST = 20
+MAX_FINDINGS = 20
 _Minutes = dict[tuple[int, int], Summary]
 
 
@@ -292,9 +292,9 @@ def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageL
     """Return the faults found; ``progress`` is called with (chunks done, chunks)."""
     if findings := reader.check():
         # after a damaged page nothing can be trusted, and each read of it would be another finding
-        return [*findings[:MOST]]
+        return [*findings[:MAX_FINDINGS]]
     with reader.connected() as connection:
-        return [*islice(_chunks(connection, progress), MOST)]
+        return [*islice(_chunks(connection, progress), MAX_FINDINGS)]
 
 
 def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[MessageLike]:
@@ -323,9 +323,9 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
                 )
                 continue
             try:
-                mine = list(compress(times, mask_of(row.masks, row.ticks, part.mask))) if part.mask else times
-                values = decode(part.data, len(mine), part.last)
-                for ms, seen in summarise(mine, values, MINUTE * 1000).items():
+                block_times = list(compress(times, mask_of(row.masks, row.ticks, part.mask))) if part.mask else times
+                values = decode(part.data, len(block_times), part.last)
+                for ms, seen in summarise(block_times, values, MINUTE * 1000).items():
                     minutes[ms // 1000, series_id] = seen
             except DAMAGE as error:
                 yield say("chunk {number}, series {series}: {why}", number=number, series=series_id, why=cause(error))
@@ -338,19 +338,19 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
 def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[MessageLike]:
     table = schema.rollup_minute
     parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
-    mine = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))
-    in_order = select(table.c.part, table.c.series).where(mine).order_by(table.c.part, table.c.series)
+    of_host = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))
+    in_order = select(table.c.part, table.c.series).where(of_host).order_by(table.c.part, table.c.series)
     # where minutes are kept for less time than samples, the oldest are gone, deleted in this order
     first = tuple(connection.execute(in_order.limit(1)).first() or ())
-    these = and_(table.c.part.in_(parts), mine)
-    kept = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}
+    these = and_(table.c.part.in_(parts), of_host)
+    recorded = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}
     wrong = sum(
-        (time // MINUTE_PART * MINUTE_PART, series_id) >= first and not _holds(kept.get((time, series_id)), seen)
+        (time // MINUTE_PART * MINUTE_PART, series_id) >= first and not _holds(recorded.get((time, series_id)), seen)
         for (time, series_id), seen in minutes.items()
     )
     if wrong:
         yield say("chunk {number}: {count} of its minutes do not match their samples", number=number, count=wrong)
 
 
-def _holds(kept: Summary | None, seen: Summary) -> bool:  # may include more than these samples
-    return kept is not None and kept.n >= seen.n and kept.low <= seen.low and kept.high >= seen.high
+def _holds(recorded: Summary | None, seen: Summary) -> bool:  # may include more than these samples
+    return recorded is not None and recorded.n >= seen.n and recorded.low <= seen.low and recorded.high >= seen.high

@@ -1,4 +1,4 @@
-"""All that a history on a PostgreSQL server needs otherwise than one in an SQLite file.
+"""What a history on a PostgreSQL server needs that one in an SQLite file does not.
 
 A server is a target of replication and can be read; a daemon never waits for one. For a connection to a file, the
 functions that take one return what is right there.
@@ -68,7 +68,7 @@ def insertion(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def make_index_partial(metadata: sa.MetaData, index: sa.Index, where: sa.ColumnElement[bool]) -> None:
-    """Have an index made with a condition; as its argument this would load 2 MiB of that dialect for every user."""
+    """Give an index a condition; as an argument of ``Index`` it would load 2 MiB of that dialect for every user."""
 
     @sa.event.listens_for(metadata, "before_create")
     def before(_metadata: sa.MetaData, connection: sa.Connection, **_: Any) -> None:
@@ -108,7 +108,7 @@ def engine(target: str, **options: Any) -> sa.Engine:
 
 
 def _connect(_dialect: object, _record: object, positional: list[Any], named: dict[str, Any]) -> Any:
-    """Connect to PostgreSQL such that no answer is awaited for ever: libpq has a limit for connecting alone."""
+    """Connect to PostgreSQL so that no answer is awaited forever: libpq limits only the time to connect."""
     import psycopg
 
     class Bounded(psycopg.Connection):
@@ -116,7 +116,7 @@ def _connect(_dialect: object, _record: object, positional: list[Any], named: di
             try:
                 return super().wait(_in_time(gen), *more, **options)
             except TimeoutError as error:
-                self.pgconn.finish()  # else it would be asked to roll back, and that awaited
+                self.pgconn.finish()  # otherwise SQLAlchemy would roll back, and wait for that
                 late = f"the server did not answer within {ANSWER_SECONDS:g} s"
                 raise psycopg.OperationalError(late) from error
 

@@ -84,12 +84,12 @@ class Reader(AbstractContextManager["Reader"]):
             yield connection
 
     def _follow(self) -> None:
-        found = engines.identity(self.path)
-        if found not in (None, self.identity):
+        identity = engines.identity(self.path)
+        if identity not in (None, self.identity):
             if self.identity is not None:
                 self._engine.dispose()
                 self._engine = engines.reader_engine(self._target)
-            self.identity = found
+            self.identity = identity
 
     def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
         """Return the series that match a pattern (see ``records.matcher``), of one machine if named."""
@@ -102,16 +102,16 @@ class Reader(AbstractContextManager["Reader"]):
         still be read.
         """
         wanted = records.matcher(pattern)
-        found: dict[SeriesRef, str] = {}
+        kinds: dict[SeriesRef, str] = {}
         with self.connected() as connection:
             # for a pattern, the first matches may be anywhere
-            most = MAX_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
-            matching = (row for row in series_reader.listed(connection, host, most) if wanted(row[0]))
+            limit = MAX_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
+            matching = (row for row in series_reader.listed(connection, host, limit) if wanted(row[0]))
             for _, of_metric in groupby(matching, key=lambda row: (row[0].host, row[0].metric)):
-                found.update(islice(of_metric, min(MAX_LISTED_OF_A_METRIC, MAX_LISTED - len(found))))
-                if len(found) == MAX_LISTED:
+                kinds.update(islice(of_metric, min(MAX_LISTED_OF_A_METRIC, MAX_LISTED - len(kinds))))
+                if len(kinds) == MAX_LISTED:
                     break
-        return found
+        return kinds
 
     def hosts(self) -> list[str]:
         with self.connected() as connection:
@@ -180,14 +180,14 @@ class Reader(AbstractContextManager["Reader"]):
 
         Values read at least once per minute are the newest; others may be from the last sealed quarter of an hour.
         """
-        found: dict[int, tuple[int, Number]] = {}
+        latest: dict[int, tuple[int, Number]] = {}
         with self.connected() as connection:
             for host in connection.scalars(select(schema.host.c.id)).all():
-                found |= all_series.last_values(connection, host)
-            series = {number: (ref, divisor) for number, ref, divisor in series_reader.refs(connection, [*found])}
+                latest |= all_series.last_values(connection, host)
+            series = {number: (ref, divisor) for number, ref, divisor in series_reader.refs(connection, [*latest])}
         return {
             series[number][0]: Point(ms / 1000, *unscaled((value,), series[number][1]))
-            for number, (ms, value) in found.items()
+            for number, (ms, value) in latest.items()
             if number in series
         }
 
@@ -207,13 +207,13 @@ class Reader(AbstractContextManager["Reader"]):
     def _processes(self, start_wall: float, end_wall: float, first: type[int | str]) -> list[tuple[float, list[Any]]]:
         start, end = round(start_wall * 1000), round(end_wall * 1000)
         with self.connected() as connection:
-            found = [
+            processes = [
                 (ms / 1000, row)
                 for ms, rows in all_series.processes(connection, start, end, self._ours)
                 for row in rows
                 if isinstance(row[0], first)
             ]
-        return sorted(found, key=itemgetter(0))
+        return sorted(processes, key=itemgetter(0))
 
     def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
         """Return the newest events between two moments, of one kind or all, by time."""
@@ -221,11 +221,11 @@ class Reader(AbstractContextManager["Reader"]):
         query = select(schema.event).where(of.ms.between(round(start_wall * 1000), round(end_wall * 1000)))
         if kind:
             query = query.where(of.kind == kind)
-        found = []
+        events = []
         for row in self._rows(query.order_by(of.ms.desc(), of.id.desc()).limit(MAX_EVENTS), schema.event):
             with gap("event %d", row.id):
-                found.append(Event(row.kind, row.ms / 1000, row.text, safe_files.parsed(row.fields)))
-        return found[::-1]
+                events.append(Event(row.kind, row.ms / 1000, row.text, safe_files.parsed(row.fields)))
+        return events[::-1]
 
     def deliveries(self, start_wall: float, end_wall: float) -> Iterator[Delivery]:
         """Yield the deliveries of messages put into the outbox between two moments."""
@@ -283,8 +283,8 @@ class Reader(AbstractContextManager["Reader"]):
             query = query.where(of.id < before)
         # Paging is by id.
         query = query.order_by(of.ms, of.id) if newest is None else query.order_by(of.id.desc()).limit(newest)
-        found = [(n, replace(run, detail={}) if brief else run) for n, run in self._stress_runs(query)]
-        return found if newest is None else found[::-1]
+        runs = [(n, replace(run, detail={}) if brief else run) for n, run in self._stress_runs(query)]
+        return runs if newest is None else runs[::-1]
 
     def stress_run(self, number: int) -> StressResult | None:
         of = schema.stress_run.c
@@ -323,6 +323,6 @@ def _walls(steps: Steps) -> Iterable[float]:
     return map(truediv, steps.times, repeat(1000))
 
 
-def _one_each(found: list[list[_T]]) -> list[_T]:
-    by_time = {step[0]: step for some in found for step in some}
+def _one_each(groups: list[list[_T]]) -> list[_T]:
+    by_time = {step[0]: step for group in groups for step in group}
     return [by_time[wall] for wall in sorted(by_time)]

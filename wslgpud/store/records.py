@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from wslgpud.metrics import PREFIX
 from wslgpud.model import FindingKind, Forecast, Level, Number, StressFinding, StressResult, StressVerdict, Transition
 from wslgpud.security import safe_files, shapes
-from wslgpud.security.shapes import DETAIL, LATEST_WALL, MalformedError, Shape, number, said, text
+from wslgpud.security.shapes import DETAIL, LATEST_WALL, MalformedError, Shape, message, number, text
 from wslgpud.words import Message, MessageLike, facts_from_json, from_json, from_text, to_json
 
 
@@ -56,12 +56,12 @@ def matcher(pattern: str) -> Callable[[SeriesRef], bool]:
         wanted = {name: value.strip('"').strip() for name, value in _LABEL.findall(inside)}
         if _LABEL.sub("", inside).strip():
             return lambda _: False
-    whole = shell_pattern(bare)
+    matches_pattern = shell_pattern(bare)
     names = [shell_pattern(name) for name in {metric, metric.removesuffix("_total")}]
     values = {label: shell_pattern(value) for label, value in wanted.items()}
 
     def matches(ref: SeriesRef) -> bool:
-        if whole(str(ref)):
+        if matches_pattern(str(ref)):
             return True
         labels = dict(ref.labels)
         return any(name(ref.metric) for name in names) and all(
@@ -178,7 +178,7 @@ def delivery_of(row: Row[Any]) -> Delivery:
 
 def transition_of(row: Row[Any]) -> Transition:
     """Return the change of level in a row; a damaged one raises one of ``errors.DAMAGE``."""
-    said = from_json(safe_files.parsed(row.message))
+    message = from_json(safe_files.parsed(row.message))
     return Transition(
         row.ms / 1000,
         row.mono,
@@ -186,7 +186,7 @@ def transition_of(row: Row[Any]) -> Transition:
         row.rule,
         Level(row.old),
         Level(row.new),
-        Message(said) if isinstance(said, str) else said,
+        Message(message) if isinstance(message, str) else message,
         None if row.forecast is None else _forecast_from(safe_files.parsed(row.forecast)),
         facts_from_json(safe_files.parsed(row.facts or "{}")),
     )
@@ -212,13 +212,13 @@ _MAX_GPUS = 1 << 16
 _NEEDED: dict[str, Shape] = {
     "wall": lambda wall: number(wall) and 0 <= wall < LATEST_WALL,
     "uuid": text,
-    "gpu": lambda gpu: shapes.whole(gpu) and gpu < _MAX_GPUS,
+    "gpu": lambda gpu: shapes.uint(gpu) and gpu < _MAX_GPUS,
     "name": text,
     "verdict": lambda verdict: verdict in get_args(StressVerdict),
 }
 _OPTIONAL: dict[str, Shape] = {
-    "reason": said,
-    "findings": shapes.rows(shapes.record({"kind": lambda kind: kind in get_args(FindingKind), "text": said})),
+    "reason": message,
+    "findings": shapes.rows(shapes.record({"kind": lambda kind: kind in get_args(FindingKind), "text": message})),
     "key": shapes.table(text, text),
     "values": shapes.table(text, number),
     "detail": DETAIL,
@@ -230,7 +230,7 @@ def stress_to_json(result: StressResult, write: Callable[[MessageLike], Any] = t
     plain = {name: getattr(result, name) for name in StressResult.__slots__}
     return plain | {
         "reason": write(result.reason),
-        "findings": [{"kind": kind, "text": write(said_of_it)} for kind, said_of_it in result.findings],
+        "findings": [{"kind": kind, "text": write(text)} for kind, text in result.findings],
         "key": dict(result.key),
         "values": dict(result.values),
         "detail": dict(result.detail),
@@ -238,7 +238,7 @@ def stress_to_json(result: StressResult, write: Callable[[MessageLike], Any] = t
 
 
 def stress_from_json(document: dict[str, Any]) -> StressResult:
-    """Return the result of its JSON; fields of other versions are ignored.
+    """Return the result from its JSON; fields of other versions are ignored.
 
     MalformedError: a field is missing or malformed; the message names it.
     """

@@ -57,7 +57,7 @@ _NOTHING = _Source(0, "", (0, 0), 0, {})
 class ReplicationSource:
     """Replaces ``WriteBuffer`` for the writer of a central database: rows wait in a file, not in memory."""
 
-    where_it_waits = "on this machine's disk"
+    waiting_place = "on this machine's disk"
 
     def __init__(
         self, file: str, host: str, machine: str, run_row: Callable[[], int | None], copied: Callable[[int, int], None]
@@ -204,8 +204,8 @@ class ReplicationSource:
         known = self._source.run[1] == started.get(self._source.run[0], 0)
         reached = max(self._source.copied.values(), default=low)
         # the row of a new run comes after all that earlier ones have copied
-        whole = reached < ours if ours > self._source.run[0] else reached <= newest
-        if self._source.file == made and known and whole:
+        complete = reached < ours if ours > self._source.run[0] else reached <= newest
+        if self._source.file == made and known and complete:
             return
         with connection.begin():
             ids = (select(func.max(t.c.id)).where(schema.of_host(t, self.host_id)) for t in schema.NUMBERED)

@@ -98,14 +98,14 @@ def summary(values: Sequence[Any]) -> Summary:
 
 def summarise(times: Sequence[int], values: Sequence[Any], step: int) -> dict[int, Summary]:
     """Return a summary for each clock-aligned ``step`` with values; ``times`` are in order of arrival."""
-    found: dict[int, Summary] = {}
+    summaries: dict[int, Summary] = {}
     for begin, first, end in stretches(times, step):
-        _add(found, begin, summary(values[first:end]))
-    return found
+        _add(summaries, begin, summary(values[first:end]))
+    return summaries
 
 
-def _add(found: dict[_K, Summary], key: _K, later: Summary) -> None:
-    found[key] = found[key].then(later) if key in found else later
+def _add(summaries: dict[_K, Summary], key: _K, later: Summary) -> None:
+    summaries[key] = summaries[key].then(later) if key in summaries else later
 
 
 def stretches(times: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]:
@@ -162,16 +162,16 @@ def write_summaries(connection: Connection, minutes: Mapping[tuple[int, int], Su
 def _renew_hours(connection: Connection, parts: Iterable[int], low: int, high: int) -> None:
     minute, table = schema.rollup_minute, schema.rollup_hour
     for begin in sorted({part // HOUR * HOUR for part in parts}):
-        found: dict[int, Summary] = {}
+        summaries: dict[int, Summary] = {}
         within = range(begin, begin + HOUR, MINUTE_PART)
         of_hour = and_(minute.c.part.in_(within), minute.c.series.between(low, high))
         for _, number, known in minute_rows(connection, of_hour):
-            _add(found, number, known)
+            _add(summaries, number, known)
         day, hour = begin // DAY * DAY, begin % DAY // HOUR
         connection.execute(
             delete(table).where(table.c.part == day, table.c.series.between(low, high), table.c.hour == hour)
         )
-        rows = [{"part": day, "series": n, "hour": hour, "n": s.n, **_kept(s)} for n, s in sorted(found.items())]
+        rows = [{"part": day, "series": n, "hour": hour, "n": s.n, **_kept(s)} for n, s in sorted(summaries.items())]
         if rows:
             connection.execute(table.insert(), rows)
 
@@ -199,8 +199,8 @@ def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
     row: dict[str, Any] = {"unit": unit, "base": base, "data": ""}
     for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
         width = (max(column).bit_length() + 7) // 8
-        alike = column.count(column[0]) == _MINUTES
-        row[name] = b"".join(number.to_bytes(width, "big") for number in (column[:1] if alike else column))
+        constant = column.count(column[0]) == _MINUTES
+        row[name] = b"".join(number.to_bytes(width, "big") for number in (column[:1] if constant else column))
     return row
 
 
@@ -233,7 +233,7 @@ def minutes_of(part: int, series: int, unit: int, base: int, data: str, *blobs: 
         ends = [base + distance * unit for distance in last]
         low = [end - distance * unit for end, distance in zip(ends, below, strict=True)]
         high = [end + distance * unit for end, distance in zip(ends, above, strict=True)]
-        total = [count * least + more * unit for count, least, more in zip(n, low, over, strict=True)]
+        total = [count * lowest + more * unit for count, lowest, more in zip(n, low, over, strict=True)]
         return Steps(minutes, n, low, high, total, ends)
     return NONE
 

@@ -39,8 +39,8 @@ def due(connection: Connection, host: int, last: int, *, ended: bool = False) ->
     ``ended``: so is every period, as nobody writes under this name any more.
     """
     of = schema.batch.c
-    mine = schema.of_host(schema.batch, host), schema.unsealed, of.id <= last
-    query = select(of.id, of.ms, of.ticks).where(*mine).order_by(of.id).limit(MAX_TICKS)
+    condition = schema.of_host(schema.batch, host), schema.unsealed, of.id <= last
+    query = select(of.id, of.ms, of.ticks).where(*condition).order_by(of.id).limit(MAX_TICKS)
     complete = period = None
     ticks = 0
     for number, ms, count in connection.execute(query).all():
@@ -115,11 +115,11 @@ def _columns(connection: Connection, host: int, last: int) -> tuple[list[int], d
         groups += [([places[ms] for ms in own], readings) for own, readings in of_batch]
         times += places
         processes += seen
-    found: dict[int, Column] = {}
+    columns: dict[int, Column] = {}
     for where, readings in groups:
         for key, values in readings.items():
-            column = found.setdefault(key, Column(array("q"), bytearray(len(times))))
+            column = columns.setdefault(key, Column(array("q"), bytearray(len(times))))
             column.values.extend(values)
             for i in where:
                 column.mask[i] = 1
-    return times, found, processes
+    return times, columns, processes

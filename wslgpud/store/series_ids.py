@@ -51,8 +51,8 @@ class KnownSeries(NamedTuple):
 
 def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> KnownSeries:
     first, last = schema.series_range(host)
-    mine = _series.id.between(first, last)
-    newest: int = connection.scalar(select(func.max(_series.id)).where(mine)) or first
+    of_host = _series.id.between(first, last)
+    newest: int = connection.scalar(select(func.max(_series.id)).where(of_host)) or first
     rows: dict[Any, tuple[int, str]] = {}
     identities = sorted({key.identity for key in keys})
     columns = tuple_(_series.metric, _series.labels, _series.divisor)
@@ -70,7 +70,7 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Know
         room[metric] = MAX_SERIES_OF_NAMES - connection.execute(count).scalar_one()
     free: Sequence[int] = ()
     if newest + len(unknown) > last:
-        taken = {*connection.scalars(select(_series.id).where(mine))}
+        taken = {*connection.scalars(select(_series.id).where(of_host))}
         free = [*islice((number for number in range(first + 1, newest) if number not in taken), len(unknown))]
     return KnownSeries(rows, newest, room, free)
 
@@ -109,14 +109,14 @@ class SeriesInUse:
 
     def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
         """Return the entry of a series not seen since the last turn."""
-        found = self._before.get((spec.name, labels))
-        if found is None:
+        series = self._before.get((spec.name, labels))
+        if series is None:
             own = schema.dumps(dict(zip(spec.labels, labels, strict=False)))
             key = SeriesKey(spec.name, spec.kind, own, 10**spec.decimals)
             self._learned += 1
-            found = Series(str(self._learned), key, spec, labels)
-        self.known[spec.name, labels] = found
-        return found
+            series = Series(str(self._learned), key, spec, labels)
+        self.known[spec.name, labels] = series
+        return series
 
     def turn(self, now_mono: float) -> None:
         """Drop the series that were not read for one to two hours."""
@@ -129,19 +129,19 @@ class SeriesInUse:
     def numbers(self) -> dict[str, int]:
         return {series.name: series.number for series in self._all() if series.number is not None}
 
-    def number(self, keys: Collection[SeriesKey], found: KnownSeries) -> int:
+    def number(self, keys: Collection[SeriesKey], known: KnownSeries) -> int:
         """Assign numbers to new series, up to ``room`` per metric with user-chosen names; return how many got none."""
         first, last = schema.series_range(self._host_id)
-        self._newest = max(self._newest, found.newest, first)
+        self._newest = max(self._newest, known.newest, first)
         waiting = [series for series in self.unnumbered() if series.key in keys]
         # first those that have one: a new number must be unused, even if a damaged file lost rows
         for series in waiting:
-            row = found.rows.get(series.key.identity)
+            row = known.rows.get(series.key.identity)
             if row is not None:
                 self._keep(series, *row)
-            elif series.before is not None and found.newest < series.before <= last:
+            elif series.before is not None and known.newest < series.before <= last:
                 self._keep(series, series.before)
-        room, free, rejected = dict(found.room), iter(found.free), 0
+        room, free, rejected = dict(known.room), iter(known.free), 0
         for series in waiting:
             if series.number is None and (series.before is not None or _is_room(series, room)):
                 self._keep(series, self._newest + 1 if self._newest < last else next(free, None))

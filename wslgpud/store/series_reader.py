@@ -93,10 +93,10 @@ def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_
     return [Asked(row.id, row.kind, row.divisor, start, end) for row in connection.execute(_OF, words)]
 
 
-def listed(connection: Connection, host: str, most: int) -> Iterator[tuple[SeriesRef, str]]:
+def listed(connection: Connection, host: str, limit: int) -> Iterator[tuple[SeriesRef, str]]:
     """Yield each series (of one machine if named) with its kind, up to a limit per metric."""
     every = (_LISTED.where(schema.host.c.name == host) if host else _LISTED).subquery().c
-    query = select(every.name, every.metric, every.kind, every.labels).where(every.place <= most)
+    query = select(every.name, every.metric, every.kind, every.labels).where(every.place <= limit)
     query = query.order_by(every.host, every.metric, every.labels)
     with connection.execute(query.execution_options(stream_results=True, max_row_buffer=500)) as rows:
         for name, metric, kind, labels in rows:
@@ -172,14 +172,14 @@ def _coarser(connection: Connection, asked: Asked, *, minutes: bool) -> Steps:
     if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
         return NONE
     minute_from = _first_part(connection, schema.rollup_minute, host)
-    found = NONE
+    steps = NONE
     tiers = (_hours, HOUR, (raw_from, minute_from)), (_minutes, MINUTE, (raw_from,))
     for tier, width, finer in tiers[: 1 + minutes]:
         # a step that reaches into the finer tier belongs to that one
         end = min((asked.end_ms, *(begin - width * 1000 for begin in finer if begin is not None)))
         if asked.start_ms <= end:
-            found = found.then(tier(connection, asked._replace(end_ms=end)))
-    return found
+            steps = steps.then(tier(connection, asked._replace(end_ms=end)))
+    return steps
 
 
 def _pieces(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
@@ -198,13 +198,13 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
     start, end = asked.start_ms / per_time, asked.end_ms / per_time
     for number, ticks, low_ms, high_ms, last_ms, when, masks, sheet in tuples(connection, _SEALED, words):
         with gap("chunk %d of series %d", number, asked.number):
-            found = find_block(sheet, own)
-            if found is None:
+            block = find_block(sheet, own)
+            if block is None:
                 continue
             times: list[Any] = _sealed_times(when, ticks, last_ms, per_time).tolist()
-            if found.mask:
-                times = list(compress(times, mask_of(masks, ticks, found.mask)))
-            values = decode(found.data, len(times), found.last, per_value)
+            if block.mask:
+                times = list(compress(times, mask_of(masks, ticks, block.mask)))
+            values = decode(block.data, len(times), block.last, per_value)
             if low_ms < asked.start_ms or high_ms > asked.end_ms:
                 inside = [start <= time <= end for time in times]
                 times, values = list(compress(times, inside)), list(compress(values, inside))
@@ -253,32 +253,32 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
     begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
     asked = asked._replace(start_ms=begin, end_ms=end)
     if step_ms % (MINUTE * 1000):
-        found = merge(_coarser(connection, asked, minutes=True), step_ms)
+        older = merge(_coarser(connection, asked, minutes=True), step_ms)
         newest = _joined(_pieces(connection, asked, 1, 1))
     else:
         tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
-        found = NONE if tier is _hours else merge(_coarser(connection, asked, minutes=False), step_ms)
+        older = NONE if tier is _hours else merge(_coarser(connection, asked, minutes=False), step_ms)
         table = schema.rollup_minute if tier is _minutes else schema.rollup_hour
         kept_from = _first_part(connection, table, asked.number >> schema.SERIES_BITS)
         if kept_from is not None and asked.start_ms < kept_from:
             # samples may be kept for longer
             before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
             samples = _joined(_sealed(connection, before, 1, 1))
-            found = found.then(columns(summarise(*samples, step_ms)))
+            older = older.then(columns(summarise(*samples, step_ms)))
         steps = tier(connection, asked)
-        found = found.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
+        older = older.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
         newest = _newest(connection, asked)
-    return found.then(columns(summarise(*newest, step_ms)))
+    return older.then(columns(summarise(*newest, step_ms)))
 
 
 def _minutes(connection: Connection, asked: Asked) -> Steps:
-    found: tuple[list[Any], ...] = ([], [], [], [], [], [])
+    collected: tuple[list[Any], ...] = ([], [], [], [], [], [])
     for part, series, *row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART, *schema.rollup_minute.c):
         times, *values = minutes_of(part, series, *row)
-        found[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
-        for column, more in zip(found[1:], values, strict=True):
+        collected[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
+        for column, more in zip(collected[1:], values, strict=True):
             column.extend(more)
-    return Steps(*found).between(asked.start_ms, asked.end_ms)
+    return Steps(*collected).between(asked.start_ms, asked.end_ms)
 
 
 def _hours(connection: Connection, asked: Asked) -> Steps:
@@ -289,8 +289,8 @@ def _hours(connection: Connection, asked: Asked) -> Steps:
         return NONE
     times, n, last, below, above, extra = zip(*rows, strict=True)
     total = list(map(add, map(mul, n, last), extra))
-    found = Steps(times, n, list(map(sub, last, below)), list(map(add, last, above)), total, last)
-    return found.between(asked.start_ms, asked.end_ms)
+    steps = Steps(times, n, list(map(sub, last, below)), list(map(add, last, above)), total, last)
+    return steps.between(asked.start_ms, asked.end_ms)
 
 
 def _by_part(

@@ -198,17 +198,18 @@ class Store(AbstractContextManager["Store"]):
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:
         run, batch = schema.daemon_run, schema.batch
-        mine = run.c.id.between(low, high)
+        of_host = run.c.id.between(low, high)
         if self._run_id is None:
             lessons = schema.learned
             query = select(lessons).where(lessons.c.id.between(low, high)).order_by(lessons.c.id.desc())
             for row in reversed(connection.execute(query.limit(MAX_LESSONS)).all()):
                 with gap("what was learned of %s", row.subject):
                     self.learned[row.subject] = Learned(row.ms / 1000, safe_files.parsed(row.document))
-            last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
+            last = connection.execute(select(run).where(of_host).order_by(run.c.id.desc()).limit(1)).first()
             since_ms = round((self._clock.wall() - WATCHED_SECONDS) * 1000)
             ran = func.sum(run.c.stopped_ms - case((run.c.started_ms > since_ms, run.c.started_ms), else_=since_ms))
-            self.watched_seconds = (connection.scalar(select(ran).where(mine, run.c.stopped_ms > since_ms)) or 0) / 1000
+            watched_ms = connection.scalar(select(ran).where(of_host, run.c.stopped_ms > since_ms))
+            self.watched_seconds = (watched_ms or 0) / 1000
             if last is not None:
                 since = batch.c.slot.between(low, high), batch.c.id > last.id
                 stopped = last.stopped_ms or connection.scalar(

@@ -127,8 +127,8 @@ class Upkeep:
         if postgresql.is_server(connection):
             return []
         others = connection.scalars(select(schema.host.c.id).where(schema.host.c.id != self._buffer.host_id)).all()
-        found = ((h, seal.due(connection, h, self._buffer.sealable_row(h), ended=True)) for h in others)
-        return [(host, row) for host, row in found if row is not None]
+        due_rows = ((h, seal.due(connection, h, self._buffer.sealable_row(h), ended=True)) for h in others)
+        return [(host, row) for host, row in due_rows if row is not None]
 
     def _purge(self, connection: Connection) -> bool:
         keep = self._settings
@@ -165,11 +165,11 @@ class Upkeep:
         return (pages - free) * size
 
     def _purge_excess(self, connection: Connection) -> int:
-        kept = self._stats.rows
-        for table, most in MAX_ROWS.items():
-            if (excess := kept.get(table.name, 0) - most) > 0:
+        row_counts = self._stats.rows
+        for table, max_rows in MAX_ROWS.items():
+            if (excess := row_counts.get(table.name, 0) - max_rows) > 0:
                 rows = self._delete_rows(connection, table, None, min(excess, self._rows))
-                kept[table.name] -= rows
+                row_counts[table.name] -= rows
                 return rows
         return 0
 
@@ -208,19 +208,19 @@ class Upkeep:
         return sum(connection.execute(delete(t).where(t.c.id == oldest)).rowcount for t in (block, chunk))
 
     def _delete_part(self, connection: Connection, table: Table, before: float | None) -> int:
-        mine = self._ours(connection, table)
-        oldest = connection.scalar(select(func.min(table.c.part)).where(mine))
+        own_rows = self._ours(connection, table)
+        oldest = connection.scalar(select(func.min(table.c.part)).where(own_rows))
         if oldest is None or (before is not None and oldest >= before):
             return 0
         # a series has up to 24 rows in a part of hours
-        beyond = select(table.c.series).where(table.c.part == oldest, mine).order_by(table.c.series)
+        beyond = select(table.c.series).where(table.c.part == oldest, own_rows).order_by(table.c.series)
         end = connection.scalar(beyond.offset(self._rows).limit(1))
-        gone = mine if end is None else and_(mine, table.c.series <= end)
+        gone = own_rows if end is None else and_(own_rows, table.c.series <= end)
         return connection.execute(delete(table).where(table.c.part == oldest, gone)).rowcount
 
-    def _delete_rows(self, connection: Connection, table: Table, before: float | None, most: int) -> int:
+    def _delete_rows(self, connection: Connection, table: Table, before: float | None, limit: int) -> int:
         moment = next(table.c[name] for name in ("ms", "created_ms", "started_ms") if name in table.c)
-        query = select(table.c.id, moment).where(self._ours(connection, table)).order_by(table.c.id).limit(most)
+        query = select(table.c.id, moment).where(self._ours(connection, table)).order_by(table.c.id).limit(limit)
         rows = connection.execute(query)
         ids = [number for number, _ in takewhile(lambda row: before is None or row[1] < before * 1000, rows)]
         if ids:
@@ -257,9 +257,9 @@ def _delete_batches(host: int, connection: Connection, last: int) -> None:
     connection.execute(delete(schema.batch).where(*gone))
 
 
-def _adapted(size: int, seconds: float, most: int) -> int:
+def _adapted(size: int, seconds: float, max_size: int) -> int:
     factor = min(1.5, SLICE_SECONDS / max(seconds, 0.001))
-    return max(MIN_ROWS, min(most, int(size * factor)))
+    return max(MIN_ROWS, min(max_size, int(size * factor)))
 
 
 class Forgetter:
@@ -286,12 +286,12 @@ class Forgetter:
     def _look(self, connection: Connection, now_wall: float) -> bool:
         host = self._buffer.host_id
         low, high = schema.series_range(host) if postgresql.is_server(connection) else (0, _FAR)
-        mine = postgresql.only_ours(connection, schema.of_host(schema.batch, host))
+        own_batches = postgresql.only_ours(connection, schema.of_host(schema.batch, host))
         if self._place is None:
             self._place, self._excess = low - 1, _excess(connection, low, high)
         query = select(_series.id, _series.host, _series.metric).where(_series.id.between(self._place + 1, high))
         some = connection.execute(query.order_by(_series.id).limit(_AT_ONCE)).all()
-        in_use = self._buffer.in_use() | all_series.unsealed_series(connection, mine)
+        in_use = self._buffer.in_use() | all_series.unsealed_series(connection, own_batches)
         started = time.monotonic()
         for number, of_host, metric in some:
             self._place = number
@@ -311,7 +311,7 @@ def _excess(connection: Connection, low: int, high: int) -> dict[tuple[int, str]
     count = func.count()
     query = select(_series.host, _series.metric, count).where(_series.id.between(low, high))
     query = query.group_by(_series.host, _series.metric).having(count >= MAX_SERIES_OF_NAMES)
-    return {(host, metric): found - ROOMY for host, metric, found in connection.execute(query)}
+    return {(host, metric): series_count - ROOMY for host, metric, series_count in connection.execute(query)}
 
 
 def _kept(connection: Connection, number: int, since_wall: float) -> bool:
@@ -358,11 +358,11 @@ class NightlyCheck:
     def _look(self) -> None:
         try:
             with Reader(self._target) as reader:
-                found, identity = reader.check(), reader.identity
+                findings, identity = reader.check(), reader.identity
         except StoreError as error:
             log.warning("the history could not be checked: %s", error)
             return
-        self._stats.check_findings, self._stats.last_check_wall = tuple(found), self._wall()
-        if found:
-            log.error("%s: %s", self._target, found[0])
-            self._report(found[0], identity)
+        self._stats.check_findings, self._stats.last_check_wall = tuple(findings), self._wall()
+        if findings:
+            log.error("%s: %s", self._target, findings[0])
+            self._report(findings[0], identity)

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from wslgpud.store import engines
-from wslgpud.store.errors import UnkeptError
+from wslgpud.store.errors import LostWriteError
 from wslgpud.words import MessageLike, cause, say
 
 #: the log is checkpointed when it has about this many pages: each page is then copied once for all its changes
@@ -60,14 +60,14 @@ class Wal:
     def inode(self) -> tuple[int, int] | None:
         if self._descriptor is None:
             return None
-        found = os.fstat(self._descriptor)
-        return found.st_dev, found.st_ino
+        status = os.fstat(self._descriptor)
+        return status.st_dev, status.st_ino
 
     def grew(self, row_bytes: int) -> None:
         self._pages += 1 + row_bytes // PAGE
 
     def sync(self) -> None:
-        """Wait until all commits are on disk, or raise UnkeptError: some may be lost."""
+        """Wait until all commits are on disk, or raise LostWriteError: some may be lost."""
         if self._path is None:
             return
         if self._descriptor is None:
@@ -78,7 +78,7 @@ class Wal:
         self._synced_mono = time.monotonic()
 
     def checkpoint(self) -> None:
-        """Checkpoint as far as readers allow, or raise UnkeptError: everything is copied again later."""
+        """Checkpoint as far as readers allow, or raise LostWriteError: everything is copied again later."""
         if self._path is not None:
             with _kept(self._path):
                 engines.run_outside(self.connection, "PRAGMA wal_checkpoint(PASSIVE)")
@@ -120,7 +120,7 @@ def written_bytes() -> int | None:
 
 
 def write_again(path: Path) -> None:
-    """Rewrite a log from the kernel's page cache after a failed write-back, or raise UnkeptError.
+    """Rewrite a log from the kernel's page cache after a failed write-back, or raise LostWriteError.
 
     No one else may write to the database ``path`` meanwhile; readers are not disturbed.
     """
@@ -143,4 +143,6 @@ def _kept(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        raise UnkeptError("{path}: the disk has lost written data ({why})", path=str(path), why=cause(error)) from error
+        raise LostWriteError(
+            "{path}: the disk has lost written data ({why})", path=str(path), why=cause(error)
+        ) from error

@@ -39,13 +39,13 @@ class Backlog(Generic[_T]):
 
     def __init__(
         self,
-        most: int,
+        max_size: int,
         size: Callable[[_T], int] = lambda _: 1,
         count: Callable[[_T], int] = lambda _: 1,
         calm: Callable[[_T], bool] = lambda _: True,
     ) -> None:
-        """Hold items up to a total size of ``most``; among queued ones, the ``calm`` ones are dropped first."""
-        self._most, self._size_of, self._count_of, self._calm = most, size, count, calm
+        """Hold items up to a total size of ``max_size``; among queued ones, the ``calm`` ones are dropped first."""
+        self._max_size, self._size_of, self._count_of, self._calm = max_size, size, count, calm
         self._items: deque[_T] = deque()
         self._committed = 0
         #: total size of all items
@@ -63,7 +63,7 @@ class Backlog(Generic[_T]):
         """Queue an item; beyond the limit, drop committed ones, then queued ones, oldest first."""
         self._items.append(item)
         self.size += self._size_of(item)
-        while self.size > self._most and len(self) > 1:
+        while self.size > self._max_size and len(self) > 1:
             self._give_up()
 
     def replace(self, changed: Callable[[_T], _T]) -> None:
@@ -115,7 +115,7 @@ class WriteBuffer:
     that the database has ever had.
     """
 
-    where_it_waits = "in memory"
+    waiting_place = "in memory"
 
     def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._lock = threading.Lock()
@@ -165,9 +165,9 @@ class WriteBuffer:
             keys = {series.key for series in self._series.unnumbered()}
         if keys:
             with connection.begin():
-                found = find(connection, self.host_id, keys)
+                known = find(connection, self.host_id, keys)
             with self._lock:
-                self.rejected_values += self._series.number(keys, found)
+                self.rejected_values += self._series.number(keys, known)
         return bool(keys)
 
     def in_use(self) -> set[int]:
@@ -300,9 +300,9 @@ class WriteBuffer:
         for spec, value, labels in readings:
             if not spec.stored:
                 continue
-            found = known.get((spec.name, labels)) or self._series.learn(spec, labels)
-            name = found.name
-            number = _scaled(value, found.key.divisor) if name else None
+            series = known.get((spec.name, labels)) or self._series.learn(spec, labels)
+            name = series.name
+            number = _scaled(value, series.key.divisor) if name else None
             if number is None:
                 self.rejected_values += 1
             elif spec.names and name in into:

@@ -221,22 +221,22 @@ class Writer:
         self._stats.write_errors_total += 1
         self._failures_in_a_row += 1
         why = cause(errors.explain(error, self._target) if isinstance(error, DBAPIError) else error)
-        unkept = isinstance(error, errors.UnkeptError) or "I/O error" in str(why)
+        lost_writes = isinstance(error, errors.LostWriteError) or "I/O error" in str(why)
         # SQLite has been told of a disk error, which is not reported again
-        self._suspect = self._suspect or unkept
+        self._suspect = self._suspect or lost_writes
         # before the error is known: afterwards the queue includes rows to write again
         self._close_connection()
-        if self._path is not None and unkept:
+        if self._path is not None and lost_writes:
             reason, remedy = wal.refusal(self._path)
             if reason and str(reason) not in str(why):
                 why = say("{what} ({why})", what=why, why=reason)
             why = clauses((why, remedy))
         if str(why) != str(self._stats.error):
-            log.error("history is kept %s: %s", self._buffer.where_it_waits, why)
+            log.error("history is kept %s: %s", self._buffer.waiting_place, why)
         self._stats.error = why
         # the driver's own text: SQLAlchemy adds the statement's values, which may mention damage
-        said = str(error.orig if isinstance(error, DBAPIError) else error)
-        if self._path is not None and recovery.is_damage(said):
+        driver_text = str(error.orig if isinstance(error, DBAPIError) else error)
+        if self._path is not None and recovery.is_damage(driver_text):
             if self._salvage is None:
                 self._set_aside(self._path)
             else:  # one of both files is too damaged for the recovery
