@@ -58,13 +58,13 @@ def allowed_users(settings: BrakeSettings) -> frozenset[int]:
     """Return the uids whose jobs may be paused. Raises ConfigError: unknown user or kind of memory."""
     if wrong := [name for name in settings.resources if name not in RESOURCE_KINDS]:
         raise ConfigError("brake.resources: {name} is not one of {names}", name=wrong[0], names=RESOURCE_KINDS)
-    found = set() if settings.users else {os.geteuid()}
+    uids = set() if settings.users else {os.geteuid()}
     for name in settings.users:
         try:
-            found.add(pwd.getpwnam(name).pw_uid)
+            uids.add(pwd.getpwnam(name).pw_uid)
         except KeyError as error:
             raise ConfigError("brake.users: there is no user {name} here", name=name) from error
-    return frozenset(found)
+    return frozenset(uids)
 
 
 class _Spared(NamedTuple):
@@ -180,23 +180,23 @@ class Brake:
     def _pause(self, snapshot: Snapshot, forecast: Forecast, now: Mapping[str, Forecast]) -> Iterator[Transition]:
         resource, t, left = forecast.resource, snapshot.mono, forecast.headroom_bytes
         seen = scan(self._host, cgroups=resource.startswith("cgroup:"))
-        found = self._culprit(seen.processes, forecast, t)
+        choice = self._culprit(seen.processes, forecast, t)
         why: MessageLike = ""
         self._remember(t, seen.processes, now)
         here = any(job.resource == resource for job in self._paused)
-        if found == "nobody" and resource == "ram" and not here:
-            found = self._filling(t, left)
-        if found is None:  # too early to tell; again at the next sample
+        if choice == "nobody" and resource == "ram" and not here:
+            choice = self._filling(t, left)
+        if choice is None:  # too early to tell; again at the next sample
             return
-        if resource == "ram" and (unfair := self._reach.unfair(found, seen.processes, left)):
-            found, why = ("outside" if isinstance(found, Job) else found), unfair
-        if isinstance(found, Job):
+        if resource == "ram" and (unfair := self._reach.unfair(choice, seen.processes, left)):
+            choice, why = ("outside" if isinstance(choice, Job) else choice), unfair
+        if isinstance(choice, Job):
             # A paused process may not have come to its stop yet, and one that was sent SIGTERM still runs.
             left_alone = self._exempt.get(resource, set()).union(*(job.keys for job in self._paused))
-            if any(one.key in left_alone for one in found.members):
+            if any(process.key in left_alone for process in choice.members):
                 self._spared[resource] = _Spared(t, left, "")
                 return
-            why = self._hold(snapshot, forecast, found, seen)
+            why = self._hold(snapshot, forecast, choice, seen)
             if not why:
                 # Growth from here on is another job's.
                 self._history.clear()
@@ -208,7 +208,7 @@ class Brake:
         elif here:  # a job is paused already; that no other one qualifies is no news
             self._spared[resource] = _Spared(t, left, "")
             return
-        reason = found if isinstance(found, str) else "refused"
+        reason = choice if isinstance(choice, str) else "refused"
         last = self._spared.get(resource)
         if last is None or last.reason != reason:
             self._spared_counts[reason] += 1
@@ -237,20 +237,20 @@ class Brake:
         among = None
         if kind == "cgroup":
             group = resource.removeprefix("cgroup:").rstrip("/")
-            among = {one.pid for one in processes if f"{one.cgroup}/".startswith(f"{group}/")}
+            among = {process.pid for process in processes if f"{process.cgroup}/".startswith(f"{group}/")}
 
         swaps = self._host.read_optional("/proc/swaps") if kind == "ram" else ""
 
-        def since(baseline: Baseline, least_bytes: float = 0.0) -> Job | culprit.NotPaused:
+        def since(baseline: Baseline, min_bytes: float = 0.0) -> Job | culprit.NotPaused:
             lost = baseline.left_bytes.get(resource, forecast.headroom_bytes) - forecast.headroom_bytes
-            if lost < least_bytes:
+            if lost < min_bytes:
                 return "nobody"
             lost = culprit.loss_to_explain(lost, swaps)
-            found = culprit.growing_job(own_tree(processes, baseline, ours), self._users, lost, among)
-            if found == "nobody":
+            choice = culprit.growing_job(own_tree(processes, baseline, ours), self._users, lost, among)
+            if choice == "nobody":
                 # Only if private memory does not explain the loss: shared memory counts for every process that maps it.
-                found = culprit.growing_job(shared_tree(processes, baseline, ours), self._users, lost, among)
-            return found._replace(growth_seconds=t - baseline.t) if isinstance(found, Job) else found
+                choice = culprit.growing_job(shared_tree(processes, baseline, ours), self._users, lost, among)
+            return choice._replace(growth_seconds=t - baseline.t) if isinstance(choice, Job) else choice
 
         over_all, recent = since(before), self._history.before(t, forecast, MIN_SECONDS)
         if recent is None or recent.t <= before.t:
@@ -266,12 +266,12 @@ class Brake:
         if self._tmpfs is None:
             self._tmpfs = t, left_bytes, now
         t_before, left_before, before = self._tmpfs
-        found = tmpfs.filling(before, now, left_before - left_bytes)
-        if found is None:
+        grown_cgroup = tmpfs.filling(before, now, left_before - left_bytes)
+        if grown_cgroup is None:
             return "nobody"
         tree = ProcessTree(processes, {}, {os.getpid(), self._watchdog.pid})
-        job = culprit.job_of_cgroup(tree, self._users, *found)
-        return job._replace(growth_seconds=t - t_before, files_of=found[0]) if isinstance(job, Job) else job
+        job = culprit.job_of_cgroup(tree, self._users, *grown_cgroup)
+        return job._replace(growth_seconds=t - t_before, files_of=grown_cgroup[0]) if isinstance(job, Job) else job
 
     def _hold(self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing) -> MessageLike:
         """Pause a job; return why that failed, or nothing."""
@@ -285,7 +285,7 @@ class Brake:
             forecast.resource,
             job_name(job, snapshot, forecast),
             snapshot.wall,
-            sum(one.memory_bytes for one in job.members),
+            sum(process.memory_bytes for process in job.members),
             paused_job.run_seconds(job.members, time.clock_gettime(time.CLOCK_BOOTTIME)),
             job.roots[0].key,
             HeldJob(()),

@@ -13,7 +13,7 @@ from wslgpud.security import safe_files
 FILE = "brake-commands.json"
 Command = Literal["resume", "stop"]
 #: more than anyone types between two ticks; of more, only the last are kept
-_MOST = 100
+_MAX_COMMANDS = 100
 
 
 class CommandFile:
@@ -36,12 +36,12 @@ class CommandFile:
         """Return the commands in the file. Raises OSError, ValueError, TypeError, KeyError: none, or malformed."""
         document = safe_files.parsed(safe_files.contents(self.path))
         known: dict[str, Command] = {"resume": "resume", "stop": "stop"}
-        return [(int(number), known[command]) for number, command in document["commands"][-_MOST:]]
+        return [(int(number), known[command]) for number, command in document["commands"][-_MAX_COMMANDS:]]
 
     def append(self, number: int, command: Command) -> None:
         """Add a command. Raises OSError: the file cannot be written."""
         before: list[tuple[int, Command]] = []
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError):
             before = self.read()
-        document = {"commands": [*before, (number, command)][-_MOST:]}
+        document = {"commands": [*before, (number, command)][-_MAX_COMMANDS:]}
         safe_files.put(self.path, json.dumps(document), mode=0o644)  # written by root, read by the service's user

@@ -57,41 +57,43 @@ def growing_job(
     It accounts for at least ``JOB_SHARE`` of all processes' growth and ``FOUND_SHARE`` of the loss. ``among`` restricts
     the processes counted to these pids (a cgroup's).
     """
-    counted = [one for one in tree.by_pid.values() if among is None or one.pid in among]
-    growth = {one.pid: tree.growth_bytes(one) for one in counted}
-    whole = sum(growth.values())
-    if lost_bytes <= 0 or whole < FOUND_SHARE * lost_bytes:
+    counted = [process for process in tree.by_pid.values() if among is None or process.pid in among]
+    growth = {process.pid: tree.growth_bytes(process) for process in counted}
+    total_growth = sum(growth.values())
+    if lost_bytes <= 0 or total_growth < FOUND_SHARE * lost_bytes:
         return "nobody"
     sums = _sums(tree, growth)
 
     def enough(ones: Iterable[ScannedProcess]) -> bool:
-        taken = sum(sums[one.pid] for one in ones)
-        return taken >= JOB_SHARE * whole and taken >= FOUND_SHARE * lost_bytes
+        taken = sum(sums[process.pid] for process in ones)
+        return taken >= JOB_SHARE * total_growth and taken >= FOUND_SHARE * lost_bytes
 
     here: ScannedProcess | None = None
-    children: Sequence[ScannedProcess] = [one for one in tree.by_pid.values() if one.parent not in tree.by_pid]
+    children: Sequence[ScannedProcess] = [
+        process for process in tree.by_pid.values() if process.parent not in tree.by_pid
+    ]
     for _ in range(_DEEPEST):
-        best = max(children, key=lambda one: sums[one.pid], default=None)
+        best = max(children, key=lambda process: sums[process.pid], default=None)
         if best is None or not enough([best]):
             break
         here, children = best, tree.children.get(best.pid, ())
     if here is not None and tree.may_be_paused(here, users):
         return _job(tree, [here], users, growth)
-    if here is not None and growth.get(here.pid, 0) >= JOB_SHARE * whole:
+    if here is not None and growth.get(here.pid, 0) >= JOB_SHARE * total_growth:
         return _why_not(here, users)
-    alike: defaultdict[tuple[str, str], list[ScannedProcess]] = defaultdict(list)
+    by_program: defaultdict[tuple[str, str], list[ScannedProcess]] = defaultdict(list)
     for child in children:
-        alike[child.name, child.program].append(child)
-    group = max(alike.values(), key=lambda ones: sum(sums[one.pid] for one in ones), default=[])
+        by_program[child.name, child.program].append(child)
+    group = max(by_program.values(), key=lambda ones: sum(sums[process.pid] for process in ones), default=[])
     # A process of the same name that does not grow is no worker of this group.
-    least = GROWING_RATIO * sum(sums[one.pid] for one in group) / max(1, len(group))
-    workers = [one for one in group if sums[one.pid] >= least]
+    min_growth = GROWING_RATIO * sum(sums[process.pid] for process in group) / max(1, len(group))
+    workers = [process for process in group if sums[process.pid] >= min_growth]
     if here is None or not enough(workers):
         return "several"
-    chosen = [one for one in workers if tree.may_be_paused(one, users)]
+    chosen = [process for process in workers if tree.may_be_paused(process, users)]
     if enough(chosen):
         return _job(tree, chosen, users, growth)
-    return _why_not(next(one for one in workers if one not in chosen), users)
+    return _why_not(next(process for process in workers if process not in chosen), users)
 
 
 def loss_to_explain(lost_bytes: int, swaps: str) -> int:
@@ -110,14 +112,14 @@ def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately
     if not isinstance(lately, Job):
         return over_all
     if isinstance(over_all, Job):
-        part = {one.pid for one in lately.members} <= {one.pid for one in over_all.members}
+        part = {process.pid for process in lately.members} <= {process.pid for process in over_all.members}
         stopped = over_all_lately_bytes < GROWING_RATIO * lately.growth_bytes
         return lately if part or stopped else over_all
     return lately if over_all in ("several", "nobody") else over_all
 
 
-def _why_not(one: ScannedProcess, users: Collection[int]) -> NotPaused:
-    return "protected" if one.uid in users else "user"
+def _why_not(process: ScannedProcess, users: Collection[int]) -> NotPaused:
+    return "protected" if process.uid in users else "user"
 
 
 def job_of_pid(tree: ProcessTree, users: Collection[int], pid: int) -> Job | NotPaused:
@@ -135,12 +137,12 @@ def job_of_cgroup(tree: ProcessTree, users: Collection[int], cgroup: str, growth
 
     Which of them wrote the files is not known, so all must be processes that may be paused: no shell, for instance.
     """
-    inside = {one.pid: one for one in tree.by_pid.values() if one.cgroup == cgroup}
-    for one in inside.values():
-        if not tree.may_be_paused(one, users):
-            return _why_not(one, users)
-    found = _job(tree, [one for one in inside.values() if one.parent not in inside], users, {})
-    return found._replace(growth_bytes=growth_bytes) if isinstance(found, Job) else found
+    inside = {process.pid: process for process in tree.by_pid.values() if process.cgroup == cgroup}
+    for process in inside.values():
+        if not tree.may_be_paused(process, users):
+            return _why_not(process, users)
+    choice = _job(tree, [process for process in inside.values() if process.parent not in inside], users, {})
+    return choice._replace(growth_bytes=growth_bytes) if isinstance(choice, Job) else choice
 
 
 def _job(
@@ -151,7 +153,7 @@ def _job(
         return "crowd"
     if not members:  # all were already stopped by a user, so it cannot be the one that grows
         return "nobody"
-    return Job(members, sum(growth.get(one.pid, 0) for one in members), tuple(roots))
+    return Job(members, sum(growth.get(process.pid, 0) for process in members), tuple(roots))
 
 
 def _sums(tree: ProcessTree, growth: Mapping[int, int]) -> dict[int, int]:

@@ -23,7 +23,7 @@ Taker = Literal["users", "files", "slab", "kernel"]
 
 
 class Pools(NamedTuple):
-    """Memory in bytes that counts for no process: files in RAM (also mapped ones), and unreclaimable slab.
+    """Memory, in bytes, that is charged to no process: files in RAM (also mapped ones), and unreclaimable slab.
 
     ``job_files`` are those files in RAM that the users' cgroups are charged for.
     """
@@ -56,10 +56,10 @@ def held_bytes(processes: Iterable[ScannedProcess], users: Collection[int], pool
     files that the users' cgroups are charged for, if that is more.
     """
     own, shared = 0, defaultdict[int, int](int)
-    for one in processes:
-        if one.uid is not None and one.uid in users:
-            own += one.memory_bytes
-            shared[one.uid] = max(shared[one.uid], one.shared_bytes)
+    for process in processes:
+        if process.uid is not None and process.uid in users:
+            own += process.memory_bytes
+            shared[process.uid] = max(shared[process.uid], process.shared_bytes)
     return own + max(sum(shared.values()), sum(pools.job_files.values()))
 
 
@@ -70,8 +70,8 @@ def begun(
     left_bytes, capacity_bytes = sizes
     held = held_bytes(processes, users, pools)
     beyond = max(0, int(BEGINS_RATIO * capacity_bytes) - left_bytes - held)
-    own = {one.key: one.memory_bytes for one in processes}
-    shared = {one.key: one.shared_bytes for one in processes}
+    own = {process.key: process.memory_bytes for process in processes}
+    shared = {process.key: process.shared_bytes for process in processes}
     return ShortageStart(t, left_bytes, own, shared, held, beyond, pools)
 
 
@@ -90,7 +90,7 @@ def taken_bytes(
 
     ``files_of`` is the job's cgroup where it fills files in RAM, else empty.
     """
-    mapped = max((one.shared_bytes - since.shared_bytes.get(one.key, 0) for one in members), default=0)
+    mapped = max((process.shared_bytes - since.shared_bytes.get(process.key, 0) for process in members), default=0)
     files = pools.job_files.get(files_of, 0) - since.pools.job_files.get(files_of, 0)
     return sum(map(tree.growth_bytes, members)) + max(0, mapped, files)
 
@@ -99,9 +99,9 @@ def taker(
     since: ShortageStart, outside: int, processes: Iterable[ScannedProcess], users: Collection[int], pools: Pools
 ) -> Taker:
     """Return who took most of what went out of reach."""
-    others = (one for one in processes if one.uid not in users)
+    others = (process for process in processes if process.uid not in users)
     grown: dict[Taker, int] = {
-        "users": sum(max(0, one.memory_bytes - since.own_bytes.get(one.key, 0)) for one in others),
+        "users": sum(max(0, process.memory_bytes - since.own_bytes.get(process.key, 0)) for process in others),
         "files": pools.files - since.pools.files,
         "slab": pools.slab - since.pools.slab,
     }

@@ -48,19 +48,19 @@ def common_cgroup(paths: Collection[str]) -> str:
 
 def pids_in(folder: str) -> set[int] | None:
     """Return the pids in a cgroup and its descendants; None if they cannot be read or the cgroup is too large."""
-    found: set[int] = set()
+    pids: set[int] = set()
     waiting = [folder]
     for looked, path in enumerate(waiting):
         if looked >= _MAX_GROUPS:
             return None
         try:
             text = Path(f"{path}/cgroup.procs").read_text(encoding="ascii")
-            found.update(int(line) for line in text.split())
+            pids.update(int(line) for line in text.split())
             with os.scandir(path) as entries:
                 waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except (OSError, ValueError):
             return None
-    return found
+    return pids
 
 
 def set_frozen(folder: str, *, frozen: bool) -> None:

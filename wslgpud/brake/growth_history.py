@@ -40,8 +40,8 @@ class GrowthHistory:
         return (growing or half_full) and (not self._scans or t - self._scans[-1].t >= seconds)
 
     def add(self, t: float, processes: Collection[ScannedProcess], now: Mapping[str, Forecast]) -> None:
-        own = {one.key: one.memory_bytes for one in processes}
-        shared = {one.key: one.memory_bytes + one.shared_bytes for one in processes}
+        own = {process.key: process.memory_bytes for process in processes}
+        shared = {process.key: process.memory_bytes + process.shared_bytes for process in processes}
         self._scans.append(Baseline(t, own, shared, {name: f.headroom_bytes for name, f in now.items()}))
 
     def clear(self) -> None:
@@ -50,8 +50,8 @@ class GrowthHistory:
     def before(self, t: float, forecast: Forecast, longest_seconds: float = MAX_SECONDS) -> Baseline | None:
         """Return the scan to measure growth against: the last from before the forecast's window, else the oldest."""
         window = min(longest_seconds, window_seconds(forecast))
-        known = [one for one in self._scans if forecast.resource in one.left_bytes]
-        return next((one for one in reversed(known) if t - one.t >= window), known[0] if known else None)
+        known = [scanned for scanned in self._scans if forecast.resource in scanned.left_bytes]
+        return next((scanned for scanned in reversed(known) if t - scanned.t >= window), known[0] if known else None)
 
 
 def window_seconds(forecast: Forecast) -> float:
@@ -66,4 +66,4 @@ def own_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collec
 
 def shared_tree(processes: Iterable[ScannedProcess], before: Baseline, ours: Collection[int]) -> ProcessTree:
     """Return the process tree with shared memory counted in full for every process that maps it."""
-    return ProcessTree((one.with_shared() for one in processes), before.with_shared_bytes, ours)
+    return ProcessTree((process.with_shared() for process in processes), before.with_shared_bytes, ours)

@@ -31,8 +31,8 @@ class HeldJob(NamedTuple):
 
 def stop(processes: Sequence[ExactProcess]) -> dict[ExactProcess, str]:
     """Send SIGSTOP to processes, parents first; return the reason for each that was not stopped."""
-    problems = {one: send(one, signal.SIGSTOP) for one in processes}
-    return {one: problem for one, problem in problems.items() if problem}
+    problems = {process: send(process, signal.SIGSTOP) for process in processes}
+    return {process: problem for process, problem in problems.items() if problem}
 
 
 def resume(job: HeldJob) -> int:
@@ -40,16 +40,16 @@ def resume(job: HeldJob) -> int:
     if job.cgroup:
         with contextlib.suppress(OSError):  # the cgroup is gone
             freezer.set_frozen(job.cgroup, frozen=False)
-            return sum(Path(f"/proc/{one.pid}").exists() for one in job.processes)
+            return sum(Path(f"/proc/{process.pid}").exists() for process in job.processes)
     # Children first: a resumed parent may wait for their answers.
-    return sum(not send(one, signal.SIGCONT) for one in reversed(job.processes))
+    return sum(not send(process, signal.SIGCONT) for process in reversed(job.processes))
 
 
 def from_json(document: object) -> HeldJob:
     """Return the job that ``to_json`` wrote. Raises ValueError, TypeError or KeyError: malformed."""
     if not isinstance(document, dict):
         raise TypeError("not a job")
-    processes = tuple(ExactProcess(*(int(number) for number in one)) for one in document["processes"])
+    processes = tuple(ExactProcess(*(int(number) for number in process)) for process in document["processes"])
     folder = document["cgroup"]
     known = isinstance(folder, str) and (folder == "" or freezer.is_folder(folder))
     if len(processes) > MAX_PROCESSES or not known:
@@ -79,9 +79,9 @@ class HeldJobsFile:
             document = safe_files.parsed(safe_files.contents(self.path))
             last = min(max(0, int(document["last"])), 1 << 31)
             if document["boot_id"] == boot_id():
-                for number, one in list(document["held"].items())[:MAX_HELD]:
+                for number, job in list(document["held"].items())[:MAX_HELD]:
                     with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError):
-                        held[int(number)] = from_json(one)
+                        held[int(number)] = from_json(job)
         return last, held
 
     def write(self, last: int, held: Iterable[tuple[int, HeldJob]]) -> None:

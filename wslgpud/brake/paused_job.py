@@ -57,7 +57,7 @@ class PausedJob:
     @property
     def keys(self) -> set[ProcessKey]:
         """Its processes, by pid and start time."""
-        return {(one.pid, one.start_ticks) for one in self.held.processes}
+        return {(process.pid, process.start_ticks) for process in self.held.processes}
 
     def document(self) -> dict[str, Any]:
         """Return its entry in the status document, with untranslated messages."""
@@ -71,7 +71,7 @@ class PausedJob:
             "size_bytes": self.size_bytes,
             "ran_seconds": round(self.ran_seconds),
             "processes": len(self.held.processes),
-            "pids": [one.pid for one in self.held.processes[:MAX_PIDS]],
+            "pids": [process.pid for process in self.held.processes[:MAX_PIDS]],
             "frozen": bool(self.held.cgroup),
             "ending": self.killed_t is not None,
         }
@@ -83,14 +83,14 @@ class PausedJob:
 
 
 def row(
-    snapshot: Snapshot, resource: str, here: Sequence[PausedJob], outcome: Mapping[str, Fact], forecast: Forecast | None
+    snapshot: Snapshot, resource: str, jobs: Sequence[PausedJob], outcome: Mapping[str, Fact], forecast: Forecast | None
 ) -> Transition:
-    """Return a resource's alert row: the last job of ``here``, or the outcome if none is paused any more."""
+    """Return a resource's alert row: the last of its ``jobs``, or the outcome if none is paused any more."""
     at = snapshot.wall, snapshot.mono
-    if not here:
+    if not jobs:
         facts: dict[str, Fact] = {"end": "held", **outcome}
         return Transition(*at, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
-    last = here[-1]
+    last = jobs[-1]
     facts = {
         "job": last.number,
         "who": last.who,
@@ -99,21 +99,21 @@ def row(
         "needed_bytes": round(last.state.needed_bytes),
         "count": len(last.held.processes),
         "ran_seconds": last.ran_seconds,
-        **({"more": len(here) - 1} if len(here) > 1 else {}),
+        **({"more": len(jobs) - 1} if len(jobs) > 1 else {}),
     }
-    told = forecast or last.forecast
-    return Transition(*at, resource, BRAKE, Level.OK, Level.CRITICAL, forecast=told, facts=facts)
+    shown_forecast = forecast or last.forecast
+    return Transition(*at, resource, BRAKE, Level.OK, Level.CRITICAL, forecast=shown_forecast, facts=facts)
 
 
 def resumed_by_restart(resource: str, wall: float, mono: float) -> Transition:
-    """Return the row that closes an alert left open by an earlier daemon: its paused job was resumed with its end."""
+    """Return the row that closes an alert left open by an earlier daemon: its paused job resumed when it ended."""
     facts: dict[str, Fact] = {"end": "held", "outcome": OUTCOMES["restart"]}
     return Transition(wall, mono, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
 
 
 def job_name(job: Job, snapshot: Snapshot, forecast: Forecast) -> MessageLike:
     """Return a job's name: the forecast's if that names one of its processes, else that of its root or workers."""
-    pids = {one.pid for one in job.members}
+    pids = {process.pid for process in job.members}
     if forecast.who_pid in pids and forecast.who:
         return forecast.who
     if len(job.roots) > 1:
@@ -125,4 +125,4 @@ def job_name(job: Job, snapshot: Snapshot, forecast: Forecast) -> MessageLike:
 
 def run_seconds(members: Sequence[ScannedProcess], boot_seconds: float) -> float:
     """Return the age of the oldest of these processes, given the time since boot."""
-    return max(0.0, boot_seconds - min(one.start_ticks for one in members) / os.sysconf("SC_CLK_TCK"))
+    return max(0.0, boot_seconds - min(process.start_ticks for process in members) / os.sysconf("SC_CLK_TCK"))

@@ -23,7 +23,7 @@ Register = Callable[[HeldJob], MessageLike]
 
 
 def exact_processes(members: Sequence[ScannedProcess]) -> tuple[ExactProcess, ...]:
-    return tuple(ExactProcess(*one.key, one.uid) for one in members if one.uid is not None)
+    return tuple(ExactProcess(*process.key, process.uid) for process in members if process.uid is not None)
 
 
 def pause(
@@ -35,7 +35,7 @@ def pause(
     stopped rather than frozen: only a stop makes its shell take the terminal back (job control).
     """
     ways = [_freeze, _stop]
-    if any(one.terminal for one in job.members):
+    if any(process.terminal for process in job.members):
         ways.reverse()
     problem: MessageLike = ""
     for way in ways:
@@ -50,7 +50,7 @@ def _freeze(
     host: Host, job: Job, seen: ProcessListing, users: Collection[int], register: Register
 ) -> tuple[HeldJob | None, MessageLike]:
     """Freeze the cgroup of a job that is alone in it; None without a reason if it is not, or the kernel refuses."""
-    pids = {one.pid for one in job.members}
+    pids = {process.pid for process in job.members}
     path = freezer.common_cgroup([cgroup_of(pid, host) for pid in pids])
     folder = freezer.folder_of(path) if path else ""
     inside = freezer.pids_in(folder) if folder else None
@@ -64,7 +64,7 @@ def _freeze(
         # It may have forked since the scan, or a foreign process may have been moved in.
         members, _ = _members_now(host, held, job, seen, users)
         inside = freezer.pids_in(folder)
-        if inside is not None and inside <= {one.pid for one in members}:
+        if inside is not None and inside <= {process.pid for process in members}:
             held = HeldJob(exact_processes(members), folder)
             if problem := register(held):
                 held_jobs.resume(held)
@@ -85,13 +85,13 @@ def _stop(
             return None, problem
         problems = held_jobs.stop(waiting)
         # Processes that exited meanwhile do not matter; if one may not be stopped, the job would run on incomplete.
-        refused = [problem for one, problem in problems.items() if state_of(one)]
+        refused = [problem for process, problem in problems.items() if state_of(process)]
         if refused:
             held_jobs.resume(held)
             return None, known(refused[0])
-        stopped = {(one.pid, one.start_ticks) for one in held.processes}
+        stopped = {(process.pid, process.start_ticks) for process in held.processes}
         members, seen = _members_now(host, held, job, seen, users)
-        waiting = exact_processes([one for one in members if one.key not in stopped])
+        waiting = exact_processes([process for process in members if process.key not in stopped])
         if not waiting:
             return held, ""
         if len(held.processes) + len(waiting) > held_jobs.MAX_PROCESSES:
@@ -105,16 +105,16 @@ def _members_now(
 ) -> tuple[tuple[ScannedProcess, ...], ProcessListing]:
     """Return a job's members including children forked since ``seen``, and the updated scan."""
     # From every member: one that exited meanwhile has left its children to another parent.
-    held_keys = {(one.pid, one.start_ticks) for one in held.processes}
-    known_keys = held_keys.union(one.key for one in job.roots)
+    held_keys = {(process.pid, process.start_ticks) for process in held.processes}
+    known_keys = held_keys.union(process.key for process in job.roots)
 
     def known_in(tree: ProcessTree) -> list[ScannedProcess]:
-        return [one for one in tree.by_pid.values() if one.key in known_keys]
+        return [process for process in tree.by_pid.values() if process.key in known_keys]
 
     before = ProcessTree(seen.processes, {})
-    below = {one for top in known_in(before) for one in before.subtree(top)}
+    below = {process for top in known_in(before) for process in before.subtree(top)}
     # A process that is not held may have called exec meanwhile: a shell may have become a compiler.
-    seen = rescan(host, seen, {one.pid for one in below if one.key not in held_keys})
+    seen = rescan(host, seen, {process.pid for process in below if process.key not in held_keys})
     now = ProcessTree(seen.processes, {})
     return now.members(known_in(now), users), seen
 
@@ -123,15 +123,15 @@ def is_paused(held: HeldJob) -> bool | None:
     """Return whether a job is still paused; False if someone resumed it, None if it is gone."""
     if held.cgroup:
         return freezer.is_frozen(held.cgroup)
-    states = [state for one in held.processes if (state := state_of(one))]
+    states = [state for process in held.processes if (state := state_of(process))]
     # D, uninterruptible sleep: it stops as soon as its I/O completes.
     return all(state in "TtD" for state in states) if states else None
 
 
 def terminate(held: HeldJob) -> None:
     """Send SIGTERM to all processes of a job and resume them, so that they can handle it."""
-    for one in held.processes:
-        send(one, signal.SIGTERM)
+    for process in held.processes:
+        send(process, signal.SIGTERM)
     held_jobs.resume(held)
 
 
@@ -139,14 +139,14 @@ def kill(host: Host, held: HeldJob, users: Collection[int]) -> None:
     """Send SIGKILL to what is left of a job and to everything it has started since."""
     inside = (freezer.pids_in(held.cgroup) if held.cgroup else None) or set()
     now = ProcessTree(scan(host).processes, {})
-    keys = {(one.pid, one.start_ticks) for one in held.processes}
-    left = [one for one in now.by_pid.values() if one.key in keys or one.pid in inside]
-    for one in exact_processes(now.members(left, users, stopped=True)):
-        send(one, signal.SIGKILL)
+    keys = {(process.pid, process.start_ticks) for process in held.processes}
+    left = [process for process in now.by_pid.values() if process.key in keys or process.pid in inside]
+    for process in exact_processes(now.members(left, users, stopped=True)):
+        send(process, signal.SIGKILL)
 
 
 def has_ended(held: HeldJob) -> bool:
     """Return whether no process of a job is left."""
     if held.cgroup and freezer.is_frozen(held.cgroup) is not None:
         return False
-    return not any(state_of(one) for one in held.processes)
+    return not any(state_of(process) for process in held.processes)

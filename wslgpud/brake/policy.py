@@ -89,8 +89,8 @@ class PauseState:
         doubled = 2.0 ** min(self.repeats, MAX_DOUBLINGS)
         taken = min(FIRST_ROOM_RATIO * self.capacity_bytes, ROOM_SECONDS * self.rate_bytes_per_second)
         more = max(ROOM_RATIO * self.capacity_bytes, taken) * doubled
-        most = max(MAX_ROOM_RATIO * self.capacity_bytes, self.left_bytes + ROOM_RATIO * self.capacity_bytes)
-        return min(self.left_bytes + more, most)
+        max_bytes = max(MAX_ROOM_RATIO * self.capacity_bytes, self.left_bytes + ROOM_RATIO * self.capacity_bytes)
+        return min(self.left_bytes + more, max_bytes)
 
     @property
     def steady_seconds(self) -> float:
@@ -122,8 +122,8 @@ def may_save(paused: PauseState, left_bytes: int | None) -> bool:
     If the headroom is unknown, only the grace period limits it: RAM's is always known, and a full GPU does not take the
     machine down.
     """
-    least = max(KILL_RATIO * paused.left_bytes, KILL_SECONDS * paused.rate_bytes_per_second)
-    return left_bytes is None or left_bytes >= least
+    min_bytes = max(KILL_RATIO * paused.left_bytes, KILL_SECONDS * paused.rate_bytes_per_second)
+    return left_bytes is None or left_bytes >= min_bytes
 
 
 def repeats(before: int, resumed_t: float, t: float) -> int:

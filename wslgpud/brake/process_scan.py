@@ -43,8 +43,8 @@ def rescan(host: Host, before: ProcessListing, again: Collection[int]) -> Proces
     """
     pids = _pids(host)
     read = _read(host, [pid for pid in pids if pid in again or pid not in before.pids], cgroups=False)
-    kept = (one for one in before.processes if one.pid not in again)
-    return ProcessListing((*kept, *read), before.pids.union(pids))
+    unchanged = (process for process in before.processes if process.pid not in again)
+    return ProcessListing((*unchanged, *read), before.pids.union(pids))
 
 
 def _pids(host: Host) -> list[int]:
@@ -52,7 +52,7 @@ def _pids(host: Host) -> list[int]:
 
 
 def _read(host: Host, pids: Iterable[int], *, cgroups: bool) -> tuple[ScannedProcess, ...]:
-    return tuple(found for pid in pids if (found := _process(host, pid, cgroups=cgroups)) is not None)
+    return tuple(process for pid in pids if (process := _process(host, pid, cgroups=cgroups)) is not None)
 
 
 def _process(host: Host, pid: int, *, cgroups: bool) -> ScannedProcess | None:
@@ -96,8 +96,8 @@ def _program(path: str) -> str:
 
 def _field(status: str, name: str) -> list[str]:
     """Return the words of a field of /proc/PID/status; empty if missing. A regular expression is ten times slower."""
-    _, found, rest = status.partition(f"\n{name}:")
-    return rest.partition("\n")[0].split() if found else []
+    _, separator, rest = status.partition(f"\n{name}:")
+    return rest.partition("\n")[0].split() if separator else []
 
 
 def _bytes(status: str, name: str) -> int:

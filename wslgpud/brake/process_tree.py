@@ -59,21 +59,21 @@ class ProcessTree:
         self, now: Iterable[ScannedProcess], before: Mapping[ProcessKey, int], ours: Collection[int] = ()
     ) -> None:
         """Build the tree: processes ``now``, their memory in bytes ``before``, and the pids of the daemon itself."""
-        self.by_pid = {one.pid: one for one in now}
+        self.by_pid = {process.pid: process for process in now}
         self._before, self._ours = before, ours
         self.children: defaultdict[int, list[ScannedProcess]] = defaultdict(list)
-        for one in self.by_pid.values():
-            self.children[one.parent].append(one)
+        for process in self.by_pid.values():
+            self.children[process.parent].append(process)
 
-    def growth_bytes(self, one: ScannedProcess) -> int:
+    def growth_bytes(self, process: ScannedProcess) -> int:
         """Return a process's growth; all of its memory if it is new.
 
         A forked child shares its parent's pages until it writes to them (copy-on-write): those are no growth.
         """
-        before, parent = self._before.get(one.key), self.by_pid.get(one.parent)
-        if before is None and parent is not None and (parent.name, parent.program) == (one.name, one.program):
+        before, parent = self._before.get(process.key), self.by_pid.get(process.parent)
+        if before is None and parent is not None and (parent.name, parent.program) == (process.name, process.program):
             before = parent.memory_bytes
-        return max(0, one.memory_bytes - (before or 0))
+        return max(0, process.memory_bytes - (before or 0))
 
     def subtree(self, root: ScannedProcess) -> Iterator[ScannedProcess]:
         """Yield a process and its descendants, parents first."""
@@ -84,22 +84,22 @@ class ProcessTree:
             seen.update(child.pid for child in fresh)
             waiting.extend(fresh)
 
-    def may_be_paused(self, one: ScannedProcess, users: Collection[int]) -> bool:
+    def may_be_paused(self, process: ScannedProcess, users: Collection[int]) -> bool:
         """Return whether it belongs to one of the users and is neither a shell, protected, nor part of the daemon."""
-        return one.uid in users and not (one.pid in self._ours or one.is_shell or one.is_protected)
+        return process.uid in users and not (process.pid in self._ours or process.is_shell or process.is_protected)
 
     def members(
         self, roots: Sequence[ScannedProcess], users: Collection[int], *, stopped: bool = False
     ) -> tuple[ScannedProcess, ...]:
         """Return the processes to pause in these subtrees: no shells, and stopped processes only with ``stopped``."""
-        found: dict[int, ScannedProcess] = {}
+        members: dict[int, ScannedProcess] = {}
         for root in roots:
             cut: set[int] = set()
-            for one in self.subtree(root):
+            for process in self.subtree(root):
                 # The subtree of another user's or a protected program is not part of the job.
-                foreign = one.uid not in users or one.is_protected or one.pid in self._ours
-                if foreign or one.parent in cut:
-                    cut.add(one.pid)
-                elif not one.is_shell and (stopped or not one.stopped):
-                    found.setdefault(one.pid, one)
-        return tuple(found.values())
+                foreign = process.uid not in users or process.is_protected or process.pid in self._ours
+                if foreign or process.parent in cut:
+                    cut.add(process.pid)
+                elif not process.is_shell and (stopped or not process.stopped):
+                    members.setdefault(process.pid, process)
+        return tuple(members.values())

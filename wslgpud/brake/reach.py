@@ -43,14 +43,16 @@ class Reach:
             self._since = None
 
     def pools(self, processes: Iterable[ScannedProcess]) -> Pools:
-        """Return the memory that counts for no process."""
+        """Return the memory that is charged to no process."""
         levels = table(self._host.read_optional("/proc/meminfo"))
         files, slab = ((parse_uint(levels.get(name)) or 0) << 10 for name in ("Shmem", "SUnreclaim"))
-        groups = {one.cgroup or cgroup_of(one.pid, self._host) for one in processes if one.uid in self._users}
+        groups = {
+            process.cgroup or cgroup_of(process.pid, self._host) for process in processes if process.uid in self._users
+        }
         return Pools(files, slab, tmpfs.shmem_bytes(groups))
 
     def unfair(self, job: Job | NotPaused, processes: Collection[ScannedProcess], left_bytes: int) -> str:
-        """Return what else took RAM, for the log, where the job took less or none is found; empty where it is fair."""
+        """Return what else took RAM, for the log, if the job took less or there is none; empty if a pause is fair."""
         since = self._since
         if since is None or not (isinstance(job, Job) or job == "nobody"):
             return ""

@@ -19,13 +19,13 @@ _SHMEM: Final = re.compile(r"^shmem (\d+)$", re.MULTILINE)
 
 def shmem_bytes(cgroups: Iterable[str]) -> dict[str, int]:
     """Return the files in RAM of each cgroup (v2, without its root) in bytes; without those that cannot be read."""
-    found = {}
+    bytes_by_cgroup = {}
     for path in cgroups:
         with suppress(OSError, ValueError):
             text = Path(folder_of(path) or "/nowhere", "memory.stat").read_text(encoding="ascii")
             if match := _SHMEM.search(text):
-                found[path] = int(match[1])
-    return found
+                bytes_by_cgroup[path] = int(match[1])
+    return bytes_by_cgroup
 
 
 def filling(before: Mapping[str, int], now: Mapping[str, int], lost_bytes: int) -> tuple[str, int] | None:

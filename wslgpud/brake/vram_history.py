@@ -27,8 +27,8 @@ class _Held(NamedTuple):
 
     def by_pid(self, believed: Collection[int]) -> Mapping[int, int]:
         """Return the VRAM of each process in bytes; what a program reports itself only for these pids."""
-        told = {pid: size for pid, size in self.by_programs.items() if pid in believed}
-        return {**told, **self.by_driver}
+        self_reported = {pid: size for pid, size in self.by_programs.items() if pid in believed}
+        return {**self_reported, **self.by_driver}
 
 
 class VramHistory:
@@ -52,9 +52,9 @@ class VramHistory:
         for name, held in self._now.items():
             if held.left_bytes > BEGINS_RATIO * now[name].capacity_bytes:
                 self._began[name] = held
-            kept = self._kept[name]
-            if not kept or t - kept[-1].t >= EVERY_SECONDS:
-                kept.append(held)
+            samples = self._kept[name]
+            if not samples or t - samples[-1].t >= EVERY_SECONDS:
+                samples.append(held)
 
     def clear(self, resource: str) -> None:
         """Forget all but a GPU's current sample."""
@@ -88,19 +88,19 @@ class VramHistory:
             earlier = then.by_pid(believed)
             held = (one._replace(memory_bytes=size.get(one.pid, 0)) for one in processes)
             tree = ProcessTree(held, {one.key: earlier.get(one.pid, 0) for one in processes}, ours)
-            found = growing_job(tree, users, then.left_bytes - now.left_bytes)
-            return tree, found._replace(growth_seconds=now.t - then.t) if isinstance(found, Job) else found
+            choice = growing_job(tree, users, then.left_bytes - now.left_bytes)
+            return tree, choice._replace(growth_seconds=now.t - then.t) if isinstance(choice, Job) else choice
 
         (_, over_all), (tree, lately) = since(before), since(recent)
         still = sum(map(tree.growth_bytes, over_all.members)) if isinstance(over_all, Job) else 0
-        found = narrowed(over_all, lately, still)
-        if not isinstance(found, Job):
-            return found
-        if self._outside_bytes(forecast, now, believed) > self._taken_bytes(forecast, size, found):
+        choice = narrowed(over_all, lately, still)
+        if not isinstance(choice, Job):
+            return choice
+        if self._outside_bytes(forecast, now, believed) > self._taken_bytes(forecast, size, choice):
             return "outside"
         scanned = {one.pid: one for one in processes}
-        members, roots = (tuple(scanned[one.pid] for one in ones) for ones in (found.members, found.roots))
-        return found._replace(members=members, roots=roots)
+        members, roots = (tuple(scanned[one.pid] for one in ones) for ones in (choice.members, choice.roots))
+        return choice._replace(members=members, roots=roots)
 
     def _outside_bytes(self, forecast: Forecast, now: _Held, believed: Collection[int]) -> int:
         """Return how much of a GPU has gone to nobody whose jobs may be paused since half of it was left."""
@@ -110,10 +110,10 @@ class VramHistory:
         return beyond + began.left_bytes - now.left_bytes - (held_now - held)
 
     def _taken_bytes(self, forecast: Forecast, size: Mapping[int, int], job: Job) -> int:
-        earlier = self._began[forecast.resource].by_pid([one.pid for one in job.members])
-        return sum(size.get(one.pid, 0) - earlier.get(one.pid, 0) for one in job.members)
+        earlier = self._began[forecast.resource].by_pid([process.pid for process in job.members])
+        return sum(size.get(process.pid, 0) - earlier.get(process.pid, 0) for process in job.members)
 
 
 def _vram(processes: Iterable[GpuProcess]) -> dict[int, int]:
     """Return the VRAM of each process that has a pid here, not in another container or VM."""
-    return {one.pid: one.used_bytes for one in processes if one.pid and one.used_bytes is not None}
+    return {process.pid: process.used_bytes for process in processes if process.pid and process.used_bytes is not None}

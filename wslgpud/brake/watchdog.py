@@ -74,7 +74,7 @@ class Watchdog:
             return self._lost()
 
     def _lost(self) -> bool:
-        """Kill the child: it may have half a line, and a late answer would pass for one to the next list."""
+        """Kill the child: it may have read half a line, and a late answer would be taken for one to the next list."""
         self._child.kill()
         return False
 
