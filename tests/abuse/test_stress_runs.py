@@ -134,7 +134,7 @@ class TestWhatAWorkerSays:
         heard = [line for line in json.loads(json.dumps(lines)) if accepted(line)]
         pace = WorkerPace(1.0, 1.0, 0.0)
         for number, line in enumerate(heard):
-            pace.note(line, float(number))
+            pace.observe(line, float(number))
 
         result = digest(WorkerOutput(heard), Frame(1.8e9, gpu(), {}))
 

@@ -17,7 +17,7 @@ from wslgpud.active_runs.notes import PLACES, Note, name_of
 from wslgpud.active_runs.run_messages import PHASES, headline
 from wslgpud.host import Host
 from wslgpud.stress.stress_run import WorkerPace
-from wslgpud.stress.stress_run import told as stress_told
+from wslgpud.stress.stress_run import reporting as stress_told
 from wslgpud.words import translator
 
 

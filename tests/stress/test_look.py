@@ -171,7 +171,7 @@ def test_a_card_has_the_driver_that_its_last_sample_names():
     recent = Recent()
     for mono, version in enumerate(("576.88", "581.15")):
         labels = [version if name == "driver_version" else "GPU-1" for name in INFO.labels]
-        recent.note(mono, [gpu()], [Reading(INFO, 1, tuple(labels))])
+        recent.add(mono, [gpu()], [Reading(INFO, 1, tuple(labels))])
 
     assert [recent.driver("GPU-1"), recent.driver("GPU-2")] == ["581.15", ""]
     assert (recent.last("GPU-2"), recent.last("GPU-1")) == (None, (1, gpu()))
@@ -191,7 +191,7 @@ def test_the_last_minutes_are_kept_by_gpu():
     recent = Recent()
     for second in range(100):
         events = [Event("clock_jump", 0.0, "")] if second == 50 else []
-        recent.note(float(second), [gpu(used_bytes=second), gpu(uuid="GPU-2", index=1)], (), events)
+        recent.add(float(second), [gpu(used_bytes=second), gpu(uuid="GPU-2", index=1)], (), events)
 
     assert [s.used_bytes for s in recent.since("GPU-1", 97.0)] == [97, 98, 99]
     assert [(s.index, s.used_bytes) for s in recent.gpus()] == [(0, 99), (1, gpu().used_bytes)]
@@ -203,7 +203,7 @@ def test_what_the_kernel_says_of_an_ill_card_is_remembered():
     """From the kernel's own line on: a run that begins right after would test a card that has fallen off."""
     recent = Recent()
     log = KernelLogSource(RecordedHost(HERE / "gpu-lost"), Config())
-    recent.note(7.0, [], (), log.read().events)
+    recent.add(7.0, [], (), log.read().events)
     log.close()
 
     assert recent.last_error_mono == 7.0

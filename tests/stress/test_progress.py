@@ -9,7 +9,7 @@ from tests.support.elsewhere import Elsewhere
 from wslgpud.active_runs.note_reader import RunNotes
 from wslgpud.active_runs.notes import Note
 from wslgpud.cli.stress_screen import Progress
-from wslgpud.stress.stress_run import WorkerPace, told
+from wslgpud.stress.stress_run import WorkerPace, reporting
 
 PLANNED = 100_000
 
@@ -43,7 +43,7 @@ def test_the_time_left_is_right_from_the_start_to_the_last_phase(work, pause, so
     end = lines[-1][0]
     pace, said = WorkerPace(pause, soak, began=0.0), []
     for now, line in lines:
-        pace.note(line, now)
+        pace.observe(line, now)
         if pace.left_seconds is not None:
             said.append((now, pace.left_seconds, pace.done_ratio))
     assert said[0][0] < 5.0 + 0.1 * work
@@ -58,11 +58,11 @@ def test_the_time_left_is_right_from_the_start_to_the_last_phase(work, pause, so
 
 def test_a_worker_that_says_nothing_of_its_plan_ends_no_run():
     pace = WorkerPace(2.0, 0.0, began=0.0)
-    pace.note({"event": "beat", "traversed": 9}, 0.5)
-    pace.note({"event": "filled"}, 1.0)
-    pace.note({"event": "beat", "traversed": 9}, 2.0)
-    pace.note({"event": "filled", "planned": 10}, 3.0)
-    pace.note({"event": "beat"}, 4.0)
+    pace.observe({"event": "beat", "traversed": 9}, 0.5)
+    pace.observe({"event": "filled"}, 1.0)
+    pace.observe({"event": "beat", "traversed": 9}, 2.0)
+    pace.observe({"event": "filled", "planned": 10}, 3.0)
+    pace.observe({"event": "beat"}, 4.0)
     assert (pace.done_ratio, pace.left_seconds) == (None, None)
 
 
@@ -72,7 +72,7 @@ def test_progress_and_worker_of_a_run_are_visible_to_others(tmp_path):
 
     with Note(host, "stress", "GPU 0", gpu=0) as note:
         pace = WorkerPace(pause_seconds=0.0, soak_seconds=0.0, began=clock.now)
-        line = told(note, pace, clock.mono, heard.append)
+        line = reporting(note, pace, clock.mono, heard.append)
         for seconds, said in [
             (1.0, {"event": "filled", "planned": 100}),
             (1.0, {"event": "beat", "phase": "fill", "traversed": 0, "verified": 0}),
@@ -111,7 +111,7 @@ def test_the_bar_fills_as_far_as_known_and_else_moves_to_and_fro() -> None:
 
 def test_the_time_left_follows_from_the_pace_and_what_remains():
     pace = WorkerPace(pause_seconds=2.0, soak_seconds=10.0, began=0.0)
-    pace.note({"event": "filled", "planned": 100}, 5.0)
+    pace.observe({"event": "filled", "planned": 100}, 5.0)
     course = [
         (6.0, 4, "patterns", None),  # too early to tell
         (7.0, 5, "patterns", 10.0 + 95 * 2.0 / 5 + 2.0),
@@ -124,7 +124,7 @@ def test_the_time_left_follows_from_the_pace_and_what_remains():
     ]
     left, shares = [], []
     for now, traversed, phase, _ in course:
-        pace.note({"event": "beat", "phase": phase, "traversed": traversed}, now)
+        pace.observe({"event": "beat", "phase": phase, "traversed": traversed}, now)
         left.append(pace.left_seconds)
         shares.append(pace.done_ratio)
 

@@ -48,14 +48,14 @@ class IdleGpu:
 
     def __init__(self, **changes):
         self.recent, self.changes = Recent(), changes
-        self.recent.note(time.monotonic() - 3600.0, [gpu(**changes)])  # it has been looked at for long
+        self.recent.add(time.monotonic() - 3600.0, [gpu(**changes)])  # it has been looked at for long
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._note, daemon=True)
         self._say()
         self._thread.start()
 
     def _say(self):
-        self.recent.note(time.monotonic(), [gpu(**self.changes)])
+        self.recent.add(time.monotonic(), [gpu(**self.changes)])
 
     def _note(self):
         while not self._done.wait(0.01):
@@ -112,11 +112,11 @@ def test_no_worker_starts_on_a_busy_gpu(runner, tmp_path):
 def test_a_gpu_that_becomes_busy_meanwhile_is_left_alone(runner, monkeypatch):
     one = runner()
     one.recent = Recent()
-    one.recent.note(time.monotonic(), [gpu()])
+    one.recent.add(time.monotonic(), [gpu()])
     busy = iter([False, True])
 
     def somebody_waits(_lock, _host):
-        one.recent.note(time.monotonic(), [gpu(utilization_ratio=0.9)])
+        one.recent.add(time.monotonic(), [gpu(utilization_ratio=0.9)])
         return next(busy)
 
     monkeypatch.setattr("wslgpud.stress.lock.GpuLock.wanted", somebody_waits)
@@ -184,7 +184,7 @@ def test_ecc_counters_are_read_once_more_at_the_end(runner, looks, counts, waite
 
     def note(_=None):
         readings = [Reading(errors, 0, ("0", "GPU-1", "corrected"))] if counts else []
-        one.recent.note(time.monotonic(), [gpu()], readings)
+        one.recent.add(time.monotonic(), [gpu()], readings)
 
     one.stop, one.look = Passing(), note if looks else None
     assert one.run(gpu(), "nightly", note).verdict == "passed"
@@ -204,7 +204,7 @@ def test_ecc_counters_are_read_once_more_at_the_end(runner, looks, counts, waite
 def test_a_card_is_watched_until_its_memory_is_back(tmp_path, before, seen, waited_seconds):
     """NVML may show a worker's memory for a while after its end."""
     clock, recent, looks = SteppingClock(), Recent(), iter(seen)
-    recent.note(clock.now - 1.0, [gpu(used_bytes=1000 * MIB)])  # older than the worker's end
+    recent.add(clock.now - 1.0, [gpu(used_bytes=1000 * MIB)])  # older than the worker's end
 
     class Passing(threading.Event):
         def wait(self, timeout=None):
@@ -212,7 +212,7 @@ def test_a_card_is_watched_until_its_memory_is_back(tmp_path, before, seen, wait
             return False
 
     def look():
-        recent.note(clock.now, [gpu(used_bytes=next(looks))])
+        recent.add(clock.now, [gpu(used_bytes=next(looks))])
 
     one = Runner(Host(tmp_path, clock=clock), Stress(), tmp_path, recent, stop=Passing(), look=look)
     after = one._after(gpu(used_bytes=before))

@@ -39,12 +39,12 @@ class Holding:
     pid: int  # of the process that took it, which may have ended and passed it on
     run: Identity | None = None  # that process, if it exists
     trusted: bool = False  # runs of its user count
-    noted: bool = False  # its own note says that it tests this card
+    claims_card: bool = False  # its own note says that it tests this card
     worker: Identity | None = None  # the worker named in the note, if it is its living child
 
     @property
     def ours(self) -> bool:
-        return self.trusted and self.noted
+        return self.trusted and self.claims_card
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: f
             **lock,
             limit_seconds=limit_seconds,
         )
-    elif holding.noted:
+    elif holding.claims_card:
         note = say(
             "GPU {gpu}: its lock {path} is held by {who}, a test by a user whom this daemon does not trust:"
             " VRAM warnings continue; the service trusts root and the members of its group",
@@ -115,7 +115,7 @@ class CardsUnderTest:
         return [seen.complaint for seen in self._seen.values() if seen.complaint]
 
     def untested(self, observation: Observation, notes: Iterable[Noted]) -> Observation:
-        """Return an observation without the cards under test; ``notes`` are of what runs now."""
+        """Return an observation without the cards under test; ``notes`` describe what is running."""
         if self._host.recorded or not observation.gpus:
             return observation
         expected = bool(self._seen) or any(note.document["kind"] == "stress" for note in notes)
@@ -127,7 +127,7 @@ class CardsUnderTest:
 
     def look(self, gpus: Iterable[int]) -> set[int]:
         """Return which of these cards are under a proven test of ours within its time limit."""
-        now, before, found = self._host.clock.mono(), self._seen, set()
+        now, before, tested_gpus = self._host.clock.mono(), self._seen, set()
         self._looked_mono, self._seen = now, {}
         for gpu, path, holding in self._holdings(gpus):
             seen = self._seen[path] = self._followed(before.get(path), holding, now)
@@ -135,7 +135,7 @@ class CardsUnderTest:
             fresh = now - seen.worker_last_mono <= GIVING_BACK_SECONDS
             tested = proven and fresh and now - seen.worker_since_mono <= self._limit_seconds
             if tested:
-                found.add(gpu)
+                tested_gpus.add(gpu)
             if tested or (not proven and (holding.ours or now - seen.since_mono < UNPROVEN_SECONDS)):
                 seen.complaint = None
             elif seen.complaint is None:
@@ -143,7 +143,7 @@ class CardsUnderTest:
                 if now - self._warned.get(path, -SAY_AGAIN_SECONDS) >= SAY_AGAIN_SECONDS:
                     self._warned[path] = now
                     log.warning("%s", seen.complaint.note)
-        return found
+        return tested_gpus
 
     def _followed(self, before: _Seen | None, holding: Holding, now: float) -> _Seen:
         holder = holding.pid, holding.run.start_ticks if holding.run else 0
@@ -164,7 +164,7 @@ class CardsUnderTest:
                     yield gpu, str(lock.path), self._holding(gpu, entry.pid)
 
     def _locks_of(self, gpu: int) -> tuple[GpuLock, ...]:
-        if gpu not in self._locks:  # kept: to put paths together takes longer than to look at them
+        if gpu not in self._locks:  # cached: building the paths takes longer than looking at them
             self._locks[gpu] = tuple(GpuLock(gpu, self._host.path(place)) for place in PLACES)
         return self._locks[gpu]
 
@@ -173,9 +173,9 @@ class CardsUnderTest:
         if note is not None and isinstance(number := note.document.get("worker_pid"), int):
             worker = identity(self._host, number)
         at_work = worker is not None and worker.alive and worker.parent == pid
-        noted = note is not None and note.who == run and note.document.get("gpu") == gpu
+        claims_card = note is not None and note.who == run and note.document.get("gpu") == gpu
         trusted = run is not None and self._notes.trust.covers(run)
-        return Holding(pid, run, trusted, noted, worker if at_work else None)
+        return Holding(pid, run, trusted, claims_card, worker if at_work else None)
 
     def _user(self, holding: Holding) -> str:
         """Return a process's user by name if it is a local one: a directory service may hang."""

@@ -42,14 +42,14 @@ def undisturbed(result: StressResult) -> bool:
     return result.complete and not result.values.get("contended") and not result.values.get("slowed_ratio")
 
 
-def drop(value: float | None, usual: Sequence[float], least_ratio: float, least: float) -> float | None:
+def drop(value: float | None, usual: Sequence[float], min_ratio: float, min_drop: float) -> float | None:
     """Return the share by which ``value`` lies below the usual; None where negligible or unknown."""
     if value is None or len(usual) < MIN_RUNS:
         return None
     middle = median(usual)
     spread = MAD_SCALE * median(abs(x - middle) for x in usual)
     lost = middle - value
-    limit = max(DEVIATIONS * max(spread, MIN_SPREAD_RATIO * middle), least_ratio * middle, least)
+    limit = max(DEVIATIONS * max(spread, MIN_SPREAD_RATIO * middle), min_ratio * middle, min_drop)
     return lost / middle if lost > limit else None
 
 
@@ -59,14 +59,14 @@ def _figures(name: str, runs: Iterable[StressResult]) -> list[Number]:
 
 def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterator[StressFinding]:
     """Yield figures that fell two nights in a row, or by much in one; ``earlier`` runs oldest first."""
-    alike = [run for run in earlier if comparable(run, result) and undisturbed(run)]
-    if not alike or not undisturbed(result):
+    comparable_runs = [run for run in earlier if comparable(run, result) and undisturbed(run)]
+    if not comparable_runs or not undisturbed(result):
         return
-    *before, last = alike
-    for name, kind, text, least_ratio, least in WATCHED:
+    *before, last = comparable_runs
+    for name, kind, text, min_ratio, min_drop in WATCHED:
         usual = _figures(name, before)[-BASELINE_RUNS:]
         now, then = (_as_usual(name, run, before) for run in (result, last))
-        lost, again = (drop(value, usual, least_ratio, least) for value in (now, then))
+        lost, again = (drop(value, usual, min_ratio, min_drop) for value in (now, then))
         if now is None or lost is None or (again is None and lost <= SEVERE_RATIO):
             continue
         facts: dict[str, Fact] = {"figure": Message(text), "percent": f"{100 * lost:.1f} %"}
@@ -100,11 +100,11 @@ def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResul
 
 def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> StressFinding | None:
     """Return the effect of a new driver or torch, once, after its third run."""
-    alike = [run for run in earlier if run.uuid == result.uuid and undisturbed(run)]
+    card_runs = [run for run in earlier if run.uuid == result.uuid and undisturbed(run)]
     if not undisturbed(result):
         return None
-    new = [run for run in alike if comparable(run, result)]
-    old = [run for run in alike if not comparable(run, result) and run.key.get("mode") == result.key.get("mode")]
+    new = [run for run in card_runs if comparable(run, result)]
+    old = [run for run in card_runs if not comparable(run, result) and run.key.get("mode") == result.key.get("mode")]
     if len(new) != NEW_RUNS - 1 or not old or old[-1].wall > new[0].wall:
         return None
     old = [run for run in old if comparable(run, old[-1])][-OLD_RUNS:]
@@ -131,12 +131,12 @@ def named(key: str) -> MessageLike:
 
 
 def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResult:
-    found, change = tuple(regressions(result, earlier)), change_of_driver(result, earlier)
-    findings = (*result.findings, *found, *filter(None, (change,)))
-    return replace(result, findings=findings, verdict="findings" if found else result.verdict)
+    regressed, change = tuple(regressions(result, earlier)), change_of_driver(result, earlier)
+    findings = (*result.findings, *regressed, *filter(None, (change,)))
+    return replace(result, findings=findings, verdict="findings" if regressed else result.verdict)
 
 
-def note(result: StressResult) -> MessageLike:
+def remark(result: StressResult) -> MessageLike:
     """Return a remark on a run besides its verdict; empty for most."""
     return clauses(finding.text for finding in result.findings) or result.reason
 
@@ -149,7 +149,7 @@ def night(result: StressResult) -> MessageLike:
         if usable is None
         else say("GPU {gpu}: {verdict}, {began_wall}, {usable_bytes} usable", **facts, usable_bytes=usable)
     )
-    return clauses((brief, note(result)))
+    return clauses((brief, remark(result)))
 
 
 def _shown(name: str, value: float) -> str:
@@ -158,11 +158,11 @@ def _shown(name: str, value: float) -> str:
 
 def by_key(runs: Sequence[StressResult]) -> dict[str, list[StressResult]]:
     """Return the undisturbed runs by driver and torch, in order of their first night."""
-    found: dict[str, list[StressResult]] = {}
+    runs_by_key: dict[str, list[StressResult]] = {}
     for run in filter(undisturbed, runs):
         name = " ".join(filter(None, [f"gpu{run.gpu}", run.key.get("driver"), f"torch {run.key.get('torch')}"]))
-        found.setdefault(name, []).append(run)
-    return found
+        runs_by_key.setdefault(name, []).append(run)
+    return runs_by_key
 
 
 def differences(columns: Mapping[str, Sequence[StressResult]]) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
-        #: what the last sample says of the cards: read once a run asks, as it would be a tenth of each tick
+        #: the last sample's readings, parsed only when a run asks: that would take a tenth of each tick
         self._unread: Iterable[Reading] = ()
         self._facts: dict[str, dict[str, Number]] = {}
         self._drivers: dict[str, str] = {}
@@ -54,7 +54,7 @@ class Recent:
         self.last_jump_mono: float | None = None
         self.last_error_mono: float | None = None
 
-    def note(
+    def add(
         self, mono: float, gpus: Collection[GpuSample], readings: Iterable[Reading] = (), events: Iterable[Event] = ()
     ) -> None:
         with self._lock:
@@ -75,7 +75,7 @@ class Recent:
         for uuid, facts in followed(readings).items():
             self._facts[uuid] = facts
             if uuid in self._courses:
-                self._courses[uuid].note(facts)
+                self._courses[uuid].add(facts)
         for spec, _, labels in readings:
             if spec is gpu_source.INFO:
                 card = dict(zip(spec.labels, labels, strict=True))
@@ -124,7 +124,7 @@ def users(files: OwnedFiles, own_pid: int) -> list[str]:
     """
     host = files.host
     device = WSL_DEVICE if host.exists(WSL_DEVICE) else CUDA_DEVICE
-    found, looked = [], Counter[frozenset[int]]()
+    programs, looked = [], Counter[frozenset[int]]()
     for pid in filter(str.isdecimal, host.names("/proc")):
         with contextlib.suppress(NoData, SourceError):
             if int(pid) == own_pid:
@@ -133,8 +133,8 @@ def users(files: OwnedFiles, own_pid: int) -> list[str]:
             if any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
                 name, parent, shown = _described(files, pid)
                 if parent != own_pid and OUR_PROBE not in shown and name not in BYSTANDERS:
-                    found.append(shown)
-    return sorted(found)
+                    programs.append(shown)
+    return sorted(programs)
 
 
 def _described(files: OwnedFiles, pid: str) -> tuple[str, int, str]:
@@ -154,11 +154,11 @@ def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[s
     who = identity(host, pid) if looked else None
     if who is not None and looked[who.uids] >= MAX_FILES_A_USER:
         return first
-    found = host.names(folder, MAX_FILES)
-    if len(found) <= MANY_FILES or (who := who or identity(host, pid)) is None:
-        return found[:MANY_FILES]
-    looked[who.uids] += len(found)
-    return found
+    descriptors = host.names(folder, MAX_FILES)
+    if len(descriptors) <= MANY_FILES or (who := who or identity(host, pid)) is None:
+        return descriptors[:MANY_FILES]
+    looked[who.uids] += len(descriptors)
+    return descriptors
 
 
 def newcomers(files: OwnedFiles, known: Container[str], own_pid: int) -> list[str]:
@@ -167,7 +167,7 @@ def newcomers(files: OwnedFiles, known: Container[str], own_pid: int) -> list[st
     Loading torch takes at least a second before it allocates on the GPU: enough time for us to leave, whereas its first
     allocation would otherwise fail. One that does not let us see what it has loaded counts as well.
     """
-    found = []
+    programs = []
     for pid in filter(str.isdecimal, files.host.names("/proc")):
         with contextlib.suppress(NoData, SourceError):
             if pid in known:
@@ -180,8 +180,8 @@ def newcomers(files: OwnedFiles, known: Container[str], own_pid: int) -> list[st
             except Hangs:
                 maps = CUDA_LIBRARY
             if FRAMEWORK.search(maps) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps):
-                found.append(shown)
-    return sorted(found)
+                programs.append(shown)
+    return sorted(programs)
 
 
 def on_battery(host: Host) -> bool | None:
@@ -189,9 +189,9 @@ def on_battery(host: Host) -> bool | None:
     with contextlib.suppress(NoData, SourceError):
         names = host.names(folder)
     supplies = [{fact: host.read_optional(f"{folder}/{name}/{fact}").strip() for fact in facts} for name in names]
-    mains = [one["online"] == "1" for one in supplies if one["type"] == "Mains" and one["online"]]
+    mains = [supply["online"] == "1" for supply in supplies if supply["type"] == "Mains" and supply["online"]]
     # The battery of a mouse is always discharging; the machine's own have no scope.
-    own = [one["status"] for one in supplies if one["type"] == "Battery" and one["scope"] != "Device"]
+    own = [supply["status"] for supply in supplies if supply["type"] == "Battery" and supply["scope"] != "Device"]
     return not any(mains) if mains else "Discharging" in own or None
 
 

@@ -4,11 +4,11 @@ The daemon sees trainings: user, interpreter and torch of the last one are remem
 nightly test, the doctor and ``fit`` start that interpreter again, as that same user. Running as a user what that user
 was seen running gives nobody a new right. The record is checked all the same, as root reads what the service's account
 writes: root starts nothing but a Python, only one that nobody but root and that user can change, and never as the
-record's writer, who would leave its sandbox; root's own runs without any rights. So whoever forges the record only
+record's writer, who would leave its sandbox; root's own runs without any privileges. So whoever forges the record only
 chooses among a user's own Pythons.
 
-What is named (``--python``, ``stress.python``) comes first: any user can have a training seen, and with it decide whose
-torch tests the card. Whoever administers the machine must be able to rule that out.
+What is named (``--python``, ``stress.python``) comes first: any user can start a training for the daemon to see, and so
+decide whose torch tests the card. An administrator must be able to rule that out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import NamedTuple
 from wslgpud import optional_packages
 from wslgpud.security import private_files, safe_files
 from wslgpud.security.run_as import Account, Command, UntrustedProgram, account_for, environment
-from wslgpud.security.shapes import of, record, whole
+from wslgpud.security.shapes import of, record, uint
 from wslgpud.sources.processes import PYTHON, TORCH
 from wslgpud.words import MessageError, MessageLike, cause, say
 
@@ -38,7 +38,7 @@ MADE_FOR_US, _BELOW_HOME = Path("/opt/wslgpud.stress"), ".local/share/wslgpud.st
 FILE, _MAX_BYTES = "last-training.json", 1 << 14
 _RECORD = record(
     {
-        "uid": whole,
+        "uid": uint,
         "python": of(str, lambda path: path.startswith("/") and PYTHON.fullmatch(path.rpartition("/")[2])),
         "torch": of(str, lambda path: ".." not in path and re.fullmatch(TORCH, path)),
     }
@@ -72,9 +72,9 @@ def remember(state_folder: Path, training: Training) -> None:
 
 def last_training(state_folder: Path) -> Training | None:
     with contextlib.suppress(OSError, ValueError):
-        found = safe_files.parsed(safe_files.contents(state_folder / FILE, _MAX_BYTES))
-        if _RECORD(found):
-            return Training(found["uid"], found["python"], found["torch"])
+        document = safe_files.parsed(safe_files.contents(state_folder / FILE, _MAX_BYTES))
+        if _RECORD(document):
+            return Training(document["uid"], document["python"], document["torch"])
     return None
 
 
@@ -88,7 +88,7 @@ def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> P
         try:
             return _usable(python)
         except UntrustedProgram as refused:
-            raise NoTorch("the Python that is named cannot be used: {why}", why=refused.said) from refused
+            raise NoTorch("the Python that is named cannot be used: {why}", why=refused.message) from refused
         except OSError as error:
             raise NoTorch("the Python that is named, {path}, is not a program", path=str(python)) from error
     why: list[MessageLike] = []
@@ -115,11 +115,11 @@ def find_python(named: str, environ: Mapping[str, str], state_folder: Path) -> P
 
 
 def _of(training: Training) -> Python:
-    """Return the Python of a training; its environment is known by torch, and has a link to the interpreter."""
+    """Return the Python of a training; its environment is the one with torch and a link to the interpreter."""
     python, torch = Path(training.python), Path(training.torch)
     try:
         return _usable(torch.parents[3] / "bin" / python.name, torch.parent, torch, uid=training.uid)
-    except FileNotFoundError:  # torch lies in no environment (pip install --user), or is gone
+    except FileNotFoundError:  # torch is in no environment (pip install --user), or is gone
         return _usable(python, torch.parent, torch, uid=training.uid)
 
 
@@ -150,7 +150,7 @@ def _usable(python: Path, *torch: Path, uid: int | None = None) -> Python:
 
 
 def command(python: Python, uuid: str, environ: Mapping[str, str]) -> Command:
-    kept = {k: environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in environ}
-    variables = environment(python.account, kept) | {"LANG": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    inherited = {k: environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in environ}
+    variables = environment(python.account, inherited) | {"LANG": "C.UTF-8", "PYTHONSAFEPATH": "1"}
     variables |= {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuid}
     return Command([str(python.path)], variables, python.account)

@@ -40,14 +40,14 @@ def lock_entries(text: str, device: int, inode: int) -> list[LockEntry]:
     Format: https://man7.org/linux/man-pages/man5/proc_locks.5.html. Pids are those of the reader's namespace.
     """
     place = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-    found = []
+    entries = []
     for line in text.splitlines():
         words = line.split()
         waits = "->" in words
         # The last line may be cut off at our limit: within its inode it would name another file.
         if len(words) >= 7 + waits and words[5 + waits] == place and words[1 + waits] == "FLOCK":
-            found.append(LockEntry(parse_uint(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
-    return found
+            entries.append(LockEntry(parse_uint(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
+    return entries
 
 
 class GpuLock:
@@ -105,14 +105,14 @@ class GpuLock:
         return [f"{who.name} (pid {pid})" if (who := identity(host, pid)) else ended(pid) for pid in pids]
 
     def entries(self, text: str) -> Sequence[LockEntry]:
-        found = self.file()
-        return () if found is None else lock_entries(text, found.st_dev, found.st_ino)
+        status = self.file()
+        return () if status is None else lock_entries(text, status.st_dev, status.st_ino)
 
     def file(self) -> os.stat_result | None:
         """Return the file's status; None where there is none, or none that can be locked."""
         with contextlib.suppress(OSError):
-            if stat.S_ISREG((found := self.path.lstat()).st_mode):
-                return found
+            if stat.S_ISREG((status := self.path.lstat()).st_mode):
+                return status
         return None
 
 

@@ -68,7 +68,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     reason: MessageLike = ""
     try:
         text = json.dumps(dict(job()))
-        began = conversation.heard = time.monotonic()
+        began = conversation.last_line_mono = time.monotonic()
         started(process.pid)
         conversation.tell(text)
         while not reason and conversation.listen(WATCH_SECONDS):
@@ -77,7 +77,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
             patience = stall_seconds if outcome.lines else max(stall_seconds, START_SECONDS)
             if now - began > deadline_seconds:
                 outcome.failure = say("not done within {limit_seconds}", limit_seconds=deadline_seconds)
-            elif now - conversation.heard > patience:
+            elif now - conversation.last_line_mono > patience:
                 outcome.failure = say("the worker has been silent for {silent_seconds}", silent_seconds=patience)
             reason = outcome.failure or watch()
     finally:
@@ -100,7 +100,7 @@ class _Conversation:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - for mypy; asked for above
         self._process, self._outcome, self._progress = process, outcome, progress
         self._pipes = process.stdin, process.stdout, process.stderr
-        self.heard = self._began = time.monotonic()
+        self.last_line_mono = self._began = time.monotonic()
         self._rest = self._complaints = b""
         self._deaf = False
         self._bytes = self._kept_bytes = self._beats = 0
@@ -148,12 +148,12 @@ class _Conversation:
                 odd = text[:80].decode("utf-8", "replace")
                 self._distrust(say("the worker wrote a line outside its protocol: {line}", line=odd))
                 return
-            self.heard = time.monotonic()
+            self.last_line_mono = time.monotonic()
             if line["event"] == "beat":
                 self._beats += 1
-                if self.heard - self._beat < BEAT_SECONDS:
+                if self.last_line_mono - self._beat < BEAT_SECONDS:
                     continue
-                self._beat = self.heard
+                self._beat = self.last_line_mono
             else:
                 self._kept_bytes += len(text)
                 self._outcome.lines.append(line)
@@ -163,7 +163,7 @@ class _Conversation:
             or len(self._outcome.lines) > MAX_LINES
             or self._kept_bytes > MAX_KEPT_BYTES
             or self._bytes > MAX_BYTES
-            or self._beats > BACKLOG + BEATS_A_SECOND * (self.heard - self._began)
+            or self._beats > BACKLOG + BEATS_A_SECOND * (self.last_line_mono - self._began)
         ):
             self._distrust(say("the worker wrote far too much"))
 

@@ -48,8 +48,8 @@ def classify_chunks(rows: Sequence[Mapping[str, float]]) -> list[ChunkClass]:
     classes: list[ChunkClass] = []
     for rate in rates:
         ratios = [one / usually for one, usually in zip(rate, usual, strict=True)]
-        spilled, whole = max(ratios) < SPILLED_RATIO, min(ratios) >= DEGRADED_RATIO
-        classes.append("spilled" if spilled else "dedicated" if whole else "degraded")
+        spilled, full_speed = max(ratios) < SPILLED_RATIO, min(ratios) >= DEGRADED_RATIO
+        classes.append("spilled" if spilled else "dedicated" if full_speed else "degraded")
     return ["contended"] * len(rows) if classes.count("spilled") > 0.75 * len(classes) else classes
 
 
@@ -160,14 +160,14 @@ def _values(
     # Each byte counts once, however often a pattern checks it.
     patterns = events.get("pattern", ())
     covered = [row["verified"] // row["checks"] for row in patterns if row["checks"]]
-    told = begin.get("free") is not None and begin.get("cuda")
+    on_cuda = begin.get("free") is not None and begin.get("cuda")
     known: dict[str, Number | None] = {
         "spec_bytes": sold_bytes(before.total_bytes) if before.total_bytes else None,
         "total_bytes": before.total_bytes,
         "reserved_bytes": before.reserved_bytes,
         "foreign_bytes": before.used_bytes,
         "visible_bytes": begin.get("total"),
-        "context_bytes": before.free_bytes - begin["free"] if told and before.free_bytes is not None else None,
+        "context_bytes": before.free_bytes - begin["free"] if on_cuda and before.free_bytes is not None else None,
         "free_bytes": begin.get("free"),
         "allocated_bytes": filled.get("bytes"),
         "verified_bytes": max(covered, default=None),
@@ -206,24 +206,24 @@ def _findings(
 ) -> Iterator[StressFinding]:
     for kind, count in errors.items():
         how = Message(EXPLAINED[kind])
-        said = says("{count} wrong word: {how}", "{count} wrong words: {how}", count=count, how=how)
-        yield StressFinding("errors", said)
+        text = says("{count} wrong word: {how}", "{count} wrong words: {how}", count=count, how=how)
+        yield StressFinding("errors", text)
     if spilled := values.get("spilled_bytes", 0):
-        said = say(
+        text = say(
             "{spilled_bytes} within the limit lie in shared memory, not on the card: programs slow down before the "
             "card is full",
             spilled_bytes=spilled,
         )
-        yield StressFinding("spill", said)
+        yield StressFinding("spill", text)
     if course is not None:
         yield from course.findings()
     moved = values.get("shared_grown_bytes", 0)
     if moved > SHARED_BYTES and not spilled and not values.get("beyond_chunks"):
-        said = say(
+        text = say(
             "Windows moved {moved_bytes} of other programs' VRAM into RAM during the run: raise stress.reserve_bytes",
             moved_bytes=moved,
         )
-        yield StressFinding("spill", said)
+        yield StressFinding("spill", text)
     leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
     if leak > LEAK_BYTES:
         yield StressFinding("leak", say("{leak_bytes} were not freed after the run", leak_bytes=leak))

@@ -159,7 +159,7 @@ class Nightly:
         """Take a tick; start the scheduler when there is something to test."""
         if snapshot.gpus or snapshot.events:
             of_cards = (Reading(s, value, labels) for s in _OF_CARDS for labels, value in snapshot.family(s).items())
-            self._recent.note(snapshot.mono, snapshot.gpus, of_cards, snapshot.events)
+            self._recent.add(snapshot.mono, snapshot.gpus, of_cards, snapshot.events)
         if snapshot.gpus and self._scheduler is None and self._settings.schedule != OFF and self._host.live:
             self._start()
         if self._scheduler is not None and any(event.kind == "clock_jump" for event in snapshot.events):
@@ -191,7 +191,7 @@ class Nightly:
             earlier = [run for run in runs if run.uuid == result.uuid]
             # The level last reported for this slot, by the previous card if it has been replaced.
             card = next((run.uuid for run in reversed(runs) if run.gpu == result.gpu), result.uuid)
-            told = [run for run in runs if run.uuid == card]
+            reported_runs = [run for run in runs if run.uuid == card]
             # A complete run replaces the detail rows of earlier runs of its card.
             outdone = result.uuid if result.complete else None
             self._runs = (*(replace(run, detail={}) if run.uuid == outdone else run for run in runs), result)
@@ -199,7 +199,7 @@ class Nightly:
             log.info("stress run of gpu%d: %s %s", result.gpu, result.verdict, result.reason)
             for finding in result.findings:
                 log.warning("stress run of gpu%d: %s", result.gpu, finding.text)
-            (old, _), (new, why) = level_of(told), level_of([*earlier, result])
+            (old, _), (new, why) = level_of(reported_runs), level_of([*earlier, result])
             if old != new:
                 wall, mono = self._host.clock.wall(), self._host.clock.mono()
                 changes.append(Transition(wall, mono, f"gpu{result.gpu}", VRAM_STRESS, old, new, facts={"text": why}))
@@ -284,16 +284,16 @@ class Nightly:
             log.debug("no earlier results are imported: %s", error)
 
     def _take(self, folder: safe_files.Folder, names: Sequence[str]) -> None:
-        taken, kept = ({(run.wall, run.uuid) for run in runs} for runs in (self.runs(), self._kept().values()))
+        taken, stored = ({(run.wall, run.uuid) for run in runs} for runs in (self.runs(), self._kept().values()))
         for name in names:
             try:
                 run = stress_from_json(safe_files.parsed(folder.contents(name, MAX_ANSWER_BYTES)))
             except (OSError, ValueError) as error:
                 log.warning("%s is no stress run: %s", folder.path / name, error)
             else:
-                if (run.wall, run.uuid) not in kept | taken:
+                if (run.wall, run.uuid) not in stored | taken:
                     self._news.put(run)
-                if (run.wall, run.uuid) not in kept:
+                if (run.wall, run.uuid) not in stored:
                     continue
             try:
                 folder.remove(name)

@@ -111,15 +111,15 @@ def readings(results: Iterable[StressResult]) -> Iterator[Reading]:
 
 
 def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
-    for found, count in Counter(finding.kind for finding in run.findings).items():
-        yield Reading(FINDINGS, count, (*gpu, found))
+    for kind, count in Counter(finding.kind for finding in run.findings).items():
+        yield Reading(FINDINGS, count, (*gpu, kind))
     values = run.values
     for spec, name, labels in FIGURES:
         if name in values:
             yield Reading(spec, values[name], (*gpu, *labels))
-    for spec, part, whole, labels in RATIOS:
-        if part in values and values.get(whole):
-            yield Reading(spec, values[part] / values[whole], (*gpu, *labels))
+    for spec, part, total, labels in RATIOS:
+        if part in values and values.get(total):
+            yield Reading(spec, values[part] / values[total], (*gpu, *labels))
     yield Reading(RUN, 1, (*gpu, *(run.key.get(name, "") for name in _MADE_WITH)))
     chunks = [row["bytes"] / row["read"] for row in run.detail.get("chunks", ())]
     regions = min(REGIONS, len(chunks))

@@ -84,8 +84,8 @@ class Runner:
     def _clear(self, sample: GpuSample) -> GpuSample:
         """Return the card's latest sample. Raises NotNow: a run must not begin now."""
         seen = self._surroundings(sample)
-        if found := [*obstacles(seen, self.settings)]:
-            raise NotNow(clauses(found))
+        if reasons := [*obstacles(seen, self.settings)]:
+            raise NotNow(clauses(reasons))
         return seen.samples[-1]
 
     def _settle(self, uuid: str, lock: GpuLock) -> None:
@@ -153,7 +153,7 @@ class Runner:
             deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
             watch=watch,
             started=note.worker,
-            progress=told(note, pace, clock.mono, progress),
+            progress=reporting(note, pace, clock.mono, progress),
             stall_seconds=self.stall_seconds,
         )
         if done.hung_pid is not None:
@@ -173,21 +173,21 @@ class Runner:
                 return fresh
 
 
-def told(
+def reporting(
     note: Note, pace: WorkerPace, now: Callable[[], float], progress: Callable[[Line], None]
 ) -> Callable[[Line], None]:
     """Wrap ``progress`` so that it also updates the note and tracks the run's progress."""
 
-    def line(said: Line) -> None:
-        pace.note(said, now())
-        if said["event"] == "beat":
+    def report(line: Line) -> None:
+        pace.observe(line, now())
+        if line["event"] == "beat":
             done, left = pace.done_ratio, pace.left_seconds
-            facts = {"verified_bytes": said["verified"]} if "verified" in said else {}
-            note.tell(said.get("phase", ""), done_ratio=done, left_seconds=left, facts=facts)
-            said = {**said, "done_ratio": done, "left_seconds": left}
-        progress(said)
+            facts = {"verified_bytes": line["verified"]} if "verified" in line else {}
+            note.tell(line.get("phase", ""), done_ratio=done, left_seconds=left, facts=facts)
+            line = {**line, "done_ratio": done, "left_seconds": left}
+        progress(line)
 
-    return line
+    return report
 
 
 @dataclass(slots=True)
@@ -208,13 +208,13 @@ class WorkerPace:
     _soak_end: float | None = None
     _last: float = 0.0
 
-    def note(self, said: Mapping[str, Any], now: float) -> None:
+    def observe(self, line: Mapping[str, Any], now: float) -> None:
         """Take a line of the worker; another version's may have fewer fields."""
         passed, self._last = now - self._last, now
-        if said["event"] == "filled":
-            self.planned = said.get("planned", 0)
-        elif said["event"] == "beat" and self.planned:
-            self._beat(said.get("traversed", 0), said.get("phase", ""), now, passed)
+        if line["event"] == "filled":
+            self.planned = line.get("planned", 0)
+        elif line["event"] == "beat" and self.planned:
+            self._beat(line.get("traversed", 0), line.get("phase", ""), now, passed)
 
     def _beat(self, traversed: int, phase: str, now: float, passed: float) -> None:
         if phase == "soak":

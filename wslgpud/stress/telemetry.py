@@ -28,16 +28,16 @@ SHARED_BYTES = 256 << 20
 
 def followed(readings: Iterable[Reading]) -> dict[str, dict[str, Number]]:
     """Return the followed values, by the GPU's UUID and their name."""
-    found: dict[str, dict[str, Number]] = {}
+    by_gpu: dict[str, dict[str, Number]] = {}
     shared: dict[str, Number] = {}
     for spec, value, labels in readings:
         if spec.name in FOLLOWED:
-            found.setdefault(labels[1], {})[":".join((spec.name, *labels[2:]))] = value
+            by_gpu.setdefault(labels[1], {})[":".join((spec.name, *labels[2:]))] = value
         elif spec.name == SHARED:
             shared[":".join((SHARED, *labels))] = value
-    for facts in found.values():
+    for facts in by_gpu.values():
         facts.update(shared)
-    return found
+    return by_gpu
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Course:
     slowed: int = 0
     over: bool = False
 
-    def note(self, now: Mapping[str, Number]) -> None:
+    def add(self, now: Mapping[str, Number]) -> None:
         """Take a sample; after the run, only its counters."""
         self.last.update(now)
         if self.over:
@@ -88,19 +88,19 @@ class Course:
     def findings(self) -> Iterator[StressFinding]:
         values = self.values()
         if count := values.get("ecc_uncorrected"):
-            said = says(
+            text = says(
                 "{count} memory error that ECC could not correct",
                 "{count} memory errors that ECC could not correct",
                 count=int(count),
             )
-            yield StressFinding("errors", said)
+            yield StressFinding("errors", text)
         if count := values.get("remapped_rows"):
-            said = says(
+            text = says(
                 "the card has retired {count} broken row of its memory",
                 "the card has retired {count} broken rows of its memory",
                 count=int(count),
             )
-            yield StressFinding("errors", said)
+            yield StressFinding("errors", text)
 
     def detail(self) -> dict[str, Any]:
         reasons = [n.partition(":")[2] for n, v in self.high.items() if v and n.startswith("gpu_throttle")]

@@ -17,7 +17,7 @@ from typing import Any
 from wslgpud.host import Clock
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.security import safe_files
-from wslgpud.security.shapes import said
+from wslgpud.security.shapes import message
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress.worker_job import MODES, Mode
 from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
@@ -78,7 +78,7 @@ class Asker:
             return None
         file.unlink()
         if "fault" in document:
-            if not said(document["fault"]):
+            if not message(document["fault"]):
                 raise ValueError(f"{file.name} holds no answer")
             raise MessageError(from_json(document["fault"]))
         return stress_from_json(document)

@@ -109,26 +109,26 @@ class Patterns:
         row[offset] = word
 
         def twentieth(x: Tensor, _: int) -> None:
-            whole, rest = self._in_twenties(x)
-            whole[:, offset].fill_(word)
+            full_rows, rest = self._in_twenties(x)
+            full_rows[:, offset].fill_(word)
             rest.fill_(0)  # the last few words of a chunk, an incomplete row
 
         def others(x: Tensor, _: int) -> None:
-            whole = self._in_twenties(x)[0]
-            whole[:, :offset].fill_(~word)
-            whole[:, offset + 1 :].fill_(~word)
+            full_rows = self._in_twenties(x)[0]
+            full_rows[:, :offset].fill_(~word)
+            full_rows[:, offset + 1 :].fill_(~word)
 
         def restore(index: int, place: Tensor, values: Tensor) -> Tensor:
-            whole = self.worker.chunks[index].numel() // MODULO * MODULO
-            return values ^ row[place % MODULO].masked_fill(place >= whole, 0)
+            full_rows = self.worker.chunks[index].numel() // MODULO * MODULO
+            return values ^ row[place % MODULO].masked_fill(place >= full_rows, 0)
 
         self.worker.sweep("", twentieth)
         self._sweep("", others)
         return self._check(0, (), lambda x, _: self._in_twenties(x)[0].bitwise_xor_(row), restore, kind="")
 
     def _in_twenties(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        whole = x.numel() // MODULO * MODULO
-        return x[:whole].view(-1, MODULO), x[whole:]
+        full_words = x.numel() // MODULO * MODULO
+        return x[:full_words].view(-1, MODULO), x[full_words:]
 
     def move(self) -> int:
         """Copy every second chunk over its neighbour: alternates reads and writes quickly."""
@@ -215,8 +215,8 @@ class Patterns:
             count += wrong.numel()
             worker.look()
         place = torch.cat(places)[:MAX_PLACES]
-        told = worker.reports[index] >= MAX_LOOKS or worker.reports.total() >= MAX_ERRORS
-        if not count or told:  # a transient read error, or reported often enough
+        reported_enough = worker.reports[index] >= MAX_LOOKS or worker.reports.total() >= MAX_ERRORS
+        if not count or reported_enough:  # a transient read error, or reported often enough
             x.fill_(word)
             nothing: dict[str, Any] = {"samples": [], "bits": {}, "flips": {}}
             worker.send("bad", pattern=self.name, chunk=index, words=count, examined=not count, **nothing)
@@ -233,7 +233,7 @@ class Patterns:
             stuck |= self._read_again(x, place) ^ value
         x[place] = word
         names = ("expected", "got", "again", "stuck")
-        rows = zip(*(found[:MAX_ERRORS].tolist() for found in (expected, seen, again, stuck)), strict=True)
+        rows = zip(*(tensor[:MAX_ERRORS].tolist() for tensor in (expected, seen, again, stuck)), strict=True)
         samples = [
             {"word": at} | {name: f"{word & ((1 << 64) - 1):016x}" for name, word in zip(names, row, strict=True)}
             for at, row in zip(place[:MAX_ERRORS].tolist(), rows, strict=True)

@@ -118,21 +118,21 @@ class Worker(CardMemory):
         self.chunks = [self.allocate(piece) for _ in range(count)]
         self.look()
         del self.chunks[::2]
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for name in ("from_cache", "after_empty_cache"):
             if name == "after_empty_cache" and self.cuda:
                 torch.cuda.empty_cache()
             start = time.perf_counter()
             double = self.allocate(2 * piece)
             self.settle()
-            found[f"{name}_seconds"] = time.perf_counter() - start
+            figures[f"{name}_seconds"] = time.perf_counter() - start
             del double
         if self.cuda:
             stats = torch.cuda.memory_stats(self.device)
-            found |= {"retries": stats["num_alloc_retries"], "refusals": stats["num_ooms"]}
-            found["split"] = stats["inactive_split_bytes.all.current"]
+            figures |= {"retries": stats["num_alloc_retries"], "refusals": stats["num_ooms"]}
+            figures["split"] = stats["inactive_split_bytes.all.current"]
         self.let_go()
-        self.send("fragmentation", **found)
+        self.send("fragmentation", **figures)
 
     def fill(self) -> None:
         """Allocate chunks up to the limit, then one of the remaining size."""
@@ -197,10 +197,11 @@ class Worker(CardMemory):
         for name in self.job.passes:
             before, start = self.verified, time.perf_counter()
             pattern = Patterns(self, name, generator)
-            found = getattr(pattern, name)()
+            bad_words = getattr(pattern, name)()
             facts = {"checks": pattern.checks, "check_seconds": pattern.check_seconds}
             seconds = time.perf_counter() - start
-            self.send("pattern", name=name, verified=self.verified - before, bad_words=found, seconds=seconds, **facts)
+            verified = self.verified - before
+            self.send("pattern", name=name, verified=verified, bad_words=bad_words, seconds=seconds, **facts)
 
     def beyond(self) -> None:
         """Try up to two chunks beyond the limit, timing each at once, and stop at the first slow one."""
@@ -231,19 +232,19 @@ class Worker(CardMemory):
             torch.cuda.empty_cache()
         # The usual time of a group was measured on chunks in another order.
         self._reference.clear()
-        before, start, found, checking = self.verified, time.perf_counter(), 0, 0.0
+        before, start, bad_words, checking = self.verified, time.perf_counter(), 0, 0.0
         rounds: list[float] = []
         while not rounds or time.perf_counter() - start < self.job.soak_seconds:
             began = time.perf_counter()
             pattern = Patterns(self, "soak", generator)
-            found += pattern.random()
+            bad_words += pattern.random()
             checking += pattern.check_seconds
             rounds.append(time.perf_counter() - began)
             if len(rounds) % SOAK_ROUNDS == 0:
                 self.rest(SOAK_PAUSE_SECONDS)
         facts = {"checks": len(rounds), "check_seconds": checking, "seconds": time.perf_counter() - start}
         facts |= {"fastest_seconds": min(rounds), "slowest_seconds": max(rounds)}
-        self.send("pattern", name="soak", verified=self.verified - before, bad_words=found, **facts)
+        self.send("pattern", name="soak", verified=self.verified - before, bad_words=bad_words, **facts)
 
     def release(self) -> None:
         """Free everything and check that it is free."""
