@@ -94,7 +94,7 @@ class Query:
     def language(self) -> str:
         return self.choice("lang", LANGUAGES, "en")
 
-    def whole(self, name: str, low: int, high: int) -> int | None:
+    def integer(self, name: str, low: int, high: int) -> int | None:
         """Return a whole number within bounds (both included); None when it is absent."""
         given = self.text(name)
         if given is None:
@@ -149,7 +149,7 @@ def routes(
             raise Problem(503, "the doctor is looking at the machine; try again in a moment") from error
         if known is None:
             raise Problem(503, "the doctor could not look at the machine; the daemon's log says why")
-        findings = [{name: words.text(said) for name, said in finding.items()} for finding in known[1]]
+        findings = [{name: words.text(message) for name, message in finding.items()} for finding in known[1]]
         return packed(request, dumps({"wall": known[0], "findings": findings}))
 
     return [
@@ -231,12 +231,12 @@ def _processes() -> list[dict[str, Any]]:
     """Return pid, name, CPU seconds and memory (proportional set size) of us and our children."""
     import psutil  # imported only on request
 
-    found: list[dict[str, Any]] = []
+    processes: list[dict[str, Any]] = []
     own = psutil.Process()
     for process in (own, *own.children()):
         with suppress(psutil.Error), process.oneshot():  # children that end meanwhile are omitted
             used = process.cpu_times()
             seconds = round(used.user + used.system, 2)
-            found.append({"pid": process.pid, "name": process.name(), "cpu_seconds": seconds})
-            found[-1]["pss_bytes"] = process.memory_full_info().pss  # omitted where the kernel does not report it
-    return found
+            processes.append({"pid": process.pid, "name": process.name(), "cpu_seconds": seconds})
+            processes[-1]["pss_bytes"] = process.memory_full_info().pss  # omitted where the kernel does not report it
+    return processes

@@ -25,7 +25,7 @@ from wslgpud.words.units import nearest
 
 LEVELS = ("info", "warning", "critical", "emergency")
 #: entries per answer: default and maximum
-PAGE, MOST = 50, 500
+PAGE, MAX_PAGE = 50, 500
 MAX_SERIES_LISTED = 2000
 #: longest span of processes: they are read in full, a week takes about a second
 PROCESSES_SECONDS = 7 * 86400.0
@@ -70,7 +70,7 @@ class _History:
 
     def series(self, request: Request) -> Response:
         query = Query(request.query, ("match", "limit", "after", "host"))
-        limit = query.whole("limit", 1, MAX_SERIES_LISTED) or MAX_SERIES_LISTED
+        limit = query.integer("limit", 1, MAX_SERIES_LISTED) or MAX_SERIES_LISTED
         matches, after = query.pattern("match"), query.text("after") or ""
         named = self._named(query.text("host"))
         known = {name: ref for name, ref in named if name > after and matches(name)}
@@ -88,22 +88,22 @@ class _History:
         asked = list(dict.fromkeys(query.all("series")))
         if not 1 <= len(asked) <= MAX_SERIES:
             raise Problem(400, f"series must be given 1 to {MAX_SERIES} times")
-        points = query.whole("points", 10, MAX_POINTS) or 600
-        step = query.whole("step", 0, 30 * 86400)
+        points = query.integer("points", 10, MAX_POINTS) or 600
+        step = query.integer("step", 0, 30 * 86400)
         if step is None:
             step = step_for(end - start, min(points, MAX_POINTS_IN_ALL // len(asked)))
         check_size(end - start, step, len(asked))
         host = query.text("host")
         known = {name: ref for name, ref in self._named(host) if name in asked}
-        found = []
+        series = []
         for name in asked:
             if name not in known:
                 near = self._nearest(name, host)
                 hint = f"did you mean {near}? " if near else ""
                 raise Problem(404, f"there is no series {name[:200]}; {hint}/api/v1/series lists them all")
             about = described(known[name], self.catalogue)
-            found.append({**about, **self._values(known[name], start, end, step, about["kind"])})
-        document = {"start": start, "end": end, "step": step, "tier": tier_of(step), "series": found}
+            series.append({**about, **self._values(known[name], start, end, step, about["kind"])})
+        document = {"start": start, "end": end, "step": step, "tier": tier_of(step), "series": series}
         return packed(request, dumps(document))
 
     def _values(self, ref: SeriesRef, start: float, end: float, step: int, kind: str) -> dict[str, Any]:
@@ -117,56 +117,56 @@ class _History:
         start, end = self._span(query)
         if end - start > PROCESSES_SECONDS:
             raise Problem(400, f"at most {PROCESSES_SECONDS:g} s (a week) at a time")
-        limit = query.whole("limit", 1, MOST) or PAGE
-        found = grown(self.reader().processes(start, end))
-        document = {"start": start, "end": end, "total": len(found), "processes": found[:limit]}
+        limit = query.integer("limit", 1, MAX_PAGE) or PAGE
+        processes = grown(self.reader().processes(start, end))
+        document = {"start": start, "end": end, "total": len(processes), "processes": processes[:limit]}
         return packed(request, dumps(document))
 
     def incidents(self, request: Request) -> Response:
         """Return the incidents that reached level ``least``, newest first."""
         query = Query(request.query, ("limit", "before", "least", "lang"))
-        least, words = Level[query.choice("least", LEVELS, "info").upper()], translator(query.language())
+        min_level, words = Level[query.choice("least", LEVELS, "info").upper()], translator(query.language())
         limit, before = _page_of(query)
         reader, total = self.reader(), 0
 
         def asked() -> Iterator[Incident]:
             nonlocal total
             for incident in grouped(reader.changes(brief=True)):
-                if incident.worst >= least:
+                if incident.worst >= min_level:
                     total += 1
                     if before is None or incident.id < before:
                         yield incident
 
-        found = heapq.nlargest(limit + 1, asked(), key=lambda incident: incident.id)
-        return _page(request, "incidents", list(summaries(reader, found, words)), limit, total)
+        newest = heapq.nlargest(limit + 1, asked(), key=lambda incident: incident.id)
+        return _page(request, "incidents", list(summaries(reader, newest, words)), limit, total)
 
     def incident(self, request: Request) -> Response:
         """All that is known of one incident."""
         number, language = _number(request), language_of(request)
-        found = report(self.reader(), number, translator(language))
-        if found is None:
+        incident_report = report(self.reader(), number, translator(language))
+        if incident_report is None:
             raise Problem(404, "there is no such incident; /api/v1/incidents lists them")
-        levels = {c.resource: [int(level) for _, _, level in c.points] for c in found.curves}
-        curves = [{**c, "levels": levels[c["resource"]]} for c in found.document.get("headroom", ())]
-        return packed(request, dumps({**found.document, "headroom": curves}))
+        levels = {c.resource: [int(level) for _, _, level in c.points] for c in incident_report.curves}
+        curves = [{**c, "levels": levels[c["resource"]]} for c in incident_report.document.get("headroom", ())]
+        return packed(request, dumps({**incident_report.document, "headroom": curves}))
 
     def stress_runs(self, request: Request) -> Response:
         """Stress runs, newest first, without the rows behind their figures."""
         query = Query(request.query, ("limit", "before", "lang"))
         language, (limit, before), reader = query.language(), _page_of(query), self.reader()
         newest = reader.stress_runs(brief=True, before=before, newest=limit + 1)
-        found = [_run(number, result, language) for number, result in reversed(newest)]
-        for run in found:
+        runs = [_run(number, result, language) for number, result in reversed(newest)]
+        for run in runs:
             del run["detail"]
-        return _page(request, "runs", found, limit, reader.count_stress_runs())
+        return _page(request, "runs", runs, limit, reader.count_stress_runs())
 
     def stress_run(self, request: Request) -> Response:
         """One stress run with all its rows."""
         number, language = _number(request), language_of(request)
-        found = self.reader().stress_run(number)
-        if found is None:
+        result = self.reader().stress_run(number)
+        if result is None:
             raise Problem(404, "there is no such stress run; /api/v1/stress lists them")
-        return packed(request, dumps(_run(number, found, language)))
+        return packed(request, dumps(_run(number, result, language)))
 
     def _named(self, host: str | None) -> Iterator[tuple[str, SeriesRef]]:
         """Yield the series with their names: current ones not recorded yet, then the recorded ones."""
@@ -200,13 +200,13 @@ class _History:
 
 def grown(points: Iterable[ProcessPoint]) -> list[dict[str, Any]]:
     """Return each process of recorded points once, the largest first."""
-    found = []
+    processes = []
     for of_it in by_process(points):
         held, last = [p.rss_bytes + p.swap_bytes for p in of_it], of_it[-1]
         facts = {"pid": last.pid, "name": last.name, "rss_bytes": last.rss_bytes, "swap_bytes": last.swap_bytes}
         when = {"first_seen": round(of_it[0].wall, 3), "last_seen": round(last.wall, 3)}
-        found.append({**facts, **when, "peak_bytes": max(held), "grown_bytes": held[-1] - held[0]})
-    return sorted(found, key=lambda p: -p["peak_bytes"])
+        processes.append({**facts, **when, "peak_bytes": max(held), "grown_bytes": held[-1] - held[0]})
+    return sorted(processes, key=lambda p: -p["peak_bytes"])
 
 
 def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
@@ -231,15 +231,15 @@ def check_size(span_seconds: float, step: int, series: int) -> None:
     if step == 0 and span_seconds > RAW_SECONDS:
         raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")
     points = span_seconds / step if step else RAW_SECONDS * 10
-    most, tier = min(MAX_POINTS, MAX_POINTS_IN_ALL // series), tier_of(step)
+    max_points, tier = min(MAX_POINTS, MAX_POINTS_IN_ALL // series), tier_of(step)
     wrong = ""
-    if points > most:
+    if points > max_points:
         wrong = f"{points:.0f} points each of {series} series are too many: at most {MAX_POINTS} of one and "
         wrong += f"{MAX_POINTS_IN_ALL} of all"
-    elif span_seconds > most * MAX_PIECES_PER_POINT * _TIER_SECONDS[tier]:
+    elif span_seconds > max_points * MAX_PIECES_PER_POINT * _TIER_SECONDS[tier]:
         wrong = f"steps of {step} s are made of {tier}, too many in so long a time"
     if wrong:
-        fitting = step_for(span_seconds, most)
+        fitting = step_for(span_seconds, max_points)
         raise Problem(400, f"{wrong}; leave step out, or ask for {fitting} s or a shorter time")
 
 
@@ -275,14 +275,14 @@ def _number(request: Request) -> int:
 
 def _page_of(query: Query) -> tuple[int, int | None]:
     """Return the requested number of entries, and the number to continue below."""
-    return query.whole("limit", 1, MOST) or PAGE, query.whole("before", 0, 1 << 62)
+    return query.integer("limit", 1, MAX_PAGE) or PAGE, query.integer("before", 0, 1 << 62)
 
 
-def _page(request: Request, name: str, found: list[dict[str, Any]], limit: int, total: int) -> Response:
+def _page(request: Request, name: str, entries: list[dict[str, Any]], limit: int, total: int) -> Response:
     """Answer with ``limit`` of the entries; if there are more, with the number at which to continue."""
-    document: dict[str, Any] = {name: found[:limit], "total": total}
-    if len(found) > limit:
-        document["next"] = found[limit - 1]["id"]
+    document: dict[str, Any] = {name: entries[:limit], "total": total}
+    if len(entries) > limit:
+        document["next"] = entries[limit - 1]["id"]
     return packed(request, dumps(document))
 
 

@@ -107,13 +107,13 @@ def _static(request: Request) -> Response:
 
 @functools.cache
 def _files() -> Mapping[str, CachedDocument]:
-    found = [path for path in FOLDER.iterdir() if path.suffix in TYPES]
-    return {path.name: CachedDocument(path.read_bytes(), TYPES[path.suffix], level=9) for path in found}
+    paths = [path for path in FOLDER.iterdir() if path.suffix in TYPES]
+    return {path.name: CachedDocument(path.read_bytes(), TYPES[path.suffix], level=9) for path in paths}
 
 
 @functools.cache
 def _worded(language: str) -> CachedDocument:
     spoken = translator(language)  # loaded on a thread that may block: later answers are rendered on the server's own
-    said = translations(language, "serve/static/")  # by location of the template in the catalogue
+    texts = translations(language, "serve/static/")  # by location of the template in the catalogue
     labels = {f"{kind}.{name}": spoken.label(kind, name) for kind, of in TEMPLATES["label"].items() for name in of}
-    return CachedDocument(dumps(said | labels), "application/json")
+    return CachedDocument(dumps(texts | labels), "application/json")

@@ -103,15 +103,15 @@ class MetricsText:
         self._format = text_format
         self._texts: dict[str, _FamilyText] = {}
 
-    def of(self, found: Iterable[MetricFamily], others: Iterable[Metric] = ()) -> bytes:
+    def of(self, families: Iterable[MetricFamily], others: Iterable[Metric] = ()) -> bytes:
         """Return the complete text of families, then of ``others``: identical to ``encode`` for all of them."""
-        return b"".join((*map(self._text, found), encode(others, self._format)))
+        return b"".join((*map(self._text, families), encode(others, self._format)))
 
     def _text(self, family: MetricFamily) -> bytes:
-        kept = self._texts.get(family.spec.name)
-        if kept is None:
-            kept = self._texts[family.spec.name] = _FamilyText(family.spec, self._format)
-        return kept.of(family.series)
+        cached = self._texts.get(family.spec.name)
+        if cached is None:
+            cached = self._texts[family.spec.name] = _FamilyText(family.spec, self._format)
+        return cached.of(family.series)
 
 
 class _FamilyText:

@@ -1,4 +1,4 @@
-"""The formats of metrics that a request can ask for, and the one that it likes best."""
+"""The formats of metrics that a request can ask for, and the one that it prefers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BY_MEDIA_TYPE = {
 
 
 def negotiate(accept: str) -> Format:
-    """Return the format that an Accept header likes best; the classic one when it likes none of ours."""
+    """Return the format that an Accept header prefers; the classic one when it accepts none of ours."""
     liked = [
         (weight, _BY_MEDIA_TYPE[media]) for media, weight in _weighed(accept) if weight and media in _BY_MEDIA_TYPE
     ]
@@ -42,7 +42,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def _weighed(header: str) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield the choices in a header: each with its version, if any, and its weight (``q=``); 0 where that is none."""
+    """Yield the choices in a header: each with its version, if any, and its weight (``q=``); 0 if it is invalid."""
     for choice in header.lower().split(","):
         name, *parameters = (part.strip() for part in choice.split(";"))
         values = dict(part.partition("=")[::2] for part in parameters)

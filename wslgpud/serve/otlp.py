@@ -61,8 +61,8 @@ class Push:
         try:
             self._address = http_client.parsed(settings.endpoint)
         except ValueError as error:
-            said = say("otlp.endpoint: {error} but with the path, like .../v1/metrics", error=cause(error))
-            raise ConfigError(said) from error
+            message = say("otlp.endpoint: {error} but with the path, like .../v1/metrics", error=cause(error))
+            raise ConfigError(message) from error
         self._headers = {"Content-Type": "application/x-protobuf", **dict(map(_header, settings.headers))}
         self._encode = metrics_encoder.encode_metrics
         self._settings, self._readings, self._clock = settings, readings, clock or SystemClock()
@@ -78,7 +78,7 @@ class Push:
     def send(self) -> None:
         """Push once. Raises ``http_client.ErrorStatus`` or ``http_client.Unreachable``."""
         body = self._encode(message(self._readings(), self._clock.wall())).SerializeToString()
-        http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MAX_BYTES)
+        http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, max_bytes=_MAX_BYTES)
 
     def readings(self) -> list[Reading]:
         return [Reading(PUSHES, count, (outcome,)) for outcome, count in self.outcomes.items()]

@@ -79,22 +79,22 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
         *[h("p", translator.text(trouble), class_="bad", role="alert")] * bool(trouble),
         _verdict(document["verdict"], translator),
         *_table(t("Open incidents"), (_incident(item, translator) for item in document.get("incidents", ()))),
-        *_table(t("Memory"), (_memory(one, t) for one in document.get("forecasts", ())[:_MAX_MEMORIES])),
+        *_table(t("Memory"), (_memory(forecast, t) for forecast in document.get("forecasts", ())[:_MAX_MEMORIES])),
         h("section", h("h2", t("More")), h("ul", *where, class_="plain-list"), class_="card"),
         *_table(t("Sources"), (_source(source, translator) for source in document.get("sources", ()))),
     )
 
 
 def _table(title: str, rows: Iterable[Html]) -> list[Html]:
-    found = list(rows)
-    return [h("section", h("h2", title), h("table", *found), class_="card")] * bool(found)
+    table_rows = list(rows)
+    return [h("section", h("h2", title), h("table", *table_rows), class_="card")] * bool(table_rows)
 
 
 def _verdict(verdict: Mapping[str, Any], translator: Translator) -> Html:
-    told = [h("p", verdict[name]) for name in ("byline", "advice", "more") if name in verdict]
+    paragraphs = [h("p", verdict[name]) for name in ("byline", "advice", "more") if name in verdict]
     level = verdict["level"]
-    said = h("div", h("h1", verdict["headline"]), *told)
-    return h("section", _chip(level, translator), said, class_=f"card verdict {level}")
+    body = h("div", h("h1", verdict["headline"]), *paragraphs)
+    return h("section", _chip(level, translator), body, class_=f"card verdict {level}")
 
 
 def _chip(level: str, translator: Translator) -> Html:
@@ -108,12 +108,12 @@ def _incident(item: Mapping[str, Any], translator: Translator) -> Html:
 
 
 def _memory(forecast: Mapping[str, Any], t: Callable[..., str]) -> Html:
-    left, whole, name = forecast["headroom_bytes"], forecast["capacity_bytes"], forecast["name"]
+    left, total, name = forecast["headroom_bytes"], forecast["capacity_bytes"], forecast["name"]
     drawn = h(
-        "meter", value=whole - left, max=whole, low=whole * 3 // 4, high=whole * 9 // 10, optimum=0, aria_label=name
+        "meter", value=total - left, max=total, low=total * 3 // 4, high=total * 9 // 10, optimum=0, aria_label=name
     )
     outlook = " · ".join(filter(None, (forecast.get("outlook"), forecast.get("who"))))
-    room = h("td", t("{room_bytes} left", room_bytes=(left, whole)), h("div", outlook, class_="dim"))
+    room = h("td", t("{room_bytes} left", room_bytes=(left, total)), h("div", outlook, class_="dim"))
     return h("tr", h("th", name, scope="row"), h("td", drawn, class_="cut"), room)
 
 

@@ -124,17 +124,17 @@ class Publisher:
 
     def text(self, text_format: Format, *, zipped: bool = False) -> bytes:
         """Return all readings in ``text_format``, gzipped on request."""
-        kept, now = self._texts.get(text_format), self._clock.mono()
-        if kept is None or kept.published != self._published or now - kept.mono > FRESH_SECONDS:
-            kept = self._texts[text_format] = self._render(text_format, now)
+        cached, now = self._texts.get(text_format), self._clock.mono()
+        if cached is None or cached.published != self._published or now - cached.mono > FRESH_SECONDS:
+            cached = self._texts[text_format] = self._render(text_format, now)
         if not zipped:
-            return kept.plain
+            return cached.plain
         # Level 1 already compresses metrics to a twentieth; level 6 takes three times as long for a fifth less.
-        kept.zipped = kept.zipped or gzip.compress(kept.plain, compresslevel=1, mtime=0)
-        return kept.zipped
+        cached.zipped = cached.zipped or gzip.compress(cached.plain, compresslevel=1, mtime=0)
+        return cached.zipped
 
     def _render(self, text_format: Format, now: float) -> _Text:
-        # Late: prometheus_client holds 2 MiB, which only who is scraped needs.
+        # Imported late: prometheus_client takes 2 MiB, needed only by a daemon that is scraped.
         from wslgpud.serve.metrics_text import PROCESS, MetricsText, families
 
         published = self._published
@@ -156,7 +156,7 @@ class Publisher:
 
     def _or_nothing(self, readings: Callable[[], Iterable[Reading]]) -> list[Reading]:
         try:
-            found = list(readings())
+            collected = list(readings())
         except Exception as error:  # noqa: BLE001 - what one part says of itself must not cost all the others
             # Once, not at every scrape.
             if self._complaints.get(readings) != repr(error):
@@ -164,4 +164,4 @@ class Publisher:
                 _log.error("no metrics from %s: %r", getattr(readings, "__qualname__", readings), error)
             return []
         self._complaints.pop(readings, None)
-        return found
+        return collected

@@ -137,7 +137,7 @@ def _by_whom(port: int) -> Message:
         for connection in psutil.net_connections("tcp"):
             at, pid = connection.laddr.port if connection.laddr else None, connection.pid
             if at == port and connection.status == psutil.CONN_LISTEN and pid is not None:
-                # psutil's name() reads the arguments: whoever holds the port can make readers of those wait for ever.
+                # psutil's name() reads the arguments: whoever holds the port can make whoever reads those wait forever.
                 return say("by {name} (pid {pid})", name=who.name if (who := identity(Host(), pid)) else "?", pid=pid)
     return say("(is wslgpud already running?)")
 

@@ -115,10 +115,10 @@ def judged(verdict: Verdict, translator: Translator) -> dict[str, Any]:
 
     ``byline`` is the culprit where the headline does not name it, ``more`` the number of other open incidents.
     """
-    told = {name: value or None for name, value in verdict._asdict().items()}
+    fields = {name: value or None for name, value in verdict._asdict().items()}
     more = says("and {count} more is open", "and {count} more are open", count=verdict.also) if verdict.also else None
-    told |= {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label, "more": more}
-    return _with_byline(translator.document(told))
+    fields |= {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label, "more": more}
+    return _with_byline(translator.document(fields))
 
 
 def line_of(verdict: Verdict, translator: Translator) -> str:
@@ -126,9 +126,9 @@ def line_of(verdict: Verdict, translator: Translator) -> str:
     return in_one_line(_with_byline(translator.document({"headline": verdict.message, "who": verdict.who or None})))
 
 
-def _with_byline(said: dict[str, Any]) -> dict[str, Any]:
-    who = said.get("who", "")
-    return said if who.partition(" (pid ")[0] in said["headline"] else said | {"byline": who}
+def _with_byline(document: dict[str, Any]) -> dict[str, Any]:
+    who = document.get("who", "")
+    return document if who.partition(" (pid ")[0] in document["headline"] else document | {"byline": who}
 
 
 def _card(gpu: GpuSample) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _stress(run: StressResult, translator: Translator) -> dict[str, Any]:
         **_picked(run, "gpu uuid verdict"),
         "usable_bytes": run.values.get("usable_bytes"),
         "headline": translator.text(comparison.night(run)),
-        "note": comparison.note(run) or None,
+        "note": comparison.remark(run) or None,
     }
 
 
