@@ -120,7 +120,7 @@ def test_a_second_optimizer_is_watched_by_the_same_thread(place: Path) -> None:
 def test_a_daemon_that_starts_after_the_training_is_told_of_it(place: Path) -> None:
     one, optimizer = Companion(), Optimizer()
     one.stepped(optimizer)
-    assert not one._heard
+    assert not one._daemon_reads
     (place / f"{companion._DAEMON}1.json").write_text(json.dumps({"pid": os.getpid()}))
 
     def told() -> bool:
@@ -350,7 +350,7 @@ def test_memory_is_read_at_most_five_times_a_second(monkeypatch: pytest.MonkeyPa
     one, optimizer, now, read = Companion(), object(), [0.0], list[float]()
     monkeypatch.setattr(companion, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(one, "_note", lambda *_: read.append(now[0]))
-    one._of, one._heard = (lambda: optimizer), True
+    one._of, one._daemon_reads = (lambda: optimizer), True
     for sixteenth in range(160, 192):
         now[0] = sixteenth / 16
         one.stepped(optimizer)

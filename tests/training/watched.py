@@ -26,7 +26,7 @@ class Noting(companion.Companion):  # type: ignore[misc]  # found at run time
 
     def _begin(self, optimizer: Any) -> None:
         super()._begin(optimizer)
-        self._heard = True
+        self._daemon_reads = True
 
     def _read(self) -> None:
         self._workers_bytes = sum(map(companion._proportional_bytes, companion._children()))

@@ -51,8 +51,8 @@ class RunNotes:
 
     def read(self) -> list[Noted]:
         """Return the active runs, oldest first."""
-        found = chain.from_iterable(self._of(place, known) for place, known in self._listings.items())
-        return sorted(islice(found, MAX_NOTES), key=lambda note: float(note.document["began_mono"]))
+        runs = chain.from_iterable(self._of(place, known) for place, known in self._listings.items())
+        return sorted(islice(runs, MAX_NOTES), key=lambda note: float(note.document["began_mono"]))
 
     def of(self, kind: Kind, pid: int) -> Noted | None:
         """Return the note of one process, however many others there are."""
@@ -65,8 +65,8 @@ class RunNotes:
     def _of(self, place: str, known: _Listing) -> Iterator[Noted]:
         with contextlib.suppress(OSError, NoData, SourceError), Folder(place) as folder:  # no note otherwise
             self._look_for_new(folder, known)
-            found = ((name, read(folder, name, self._host)) for name in known.names)
-            live = {name: note for name, note in found if note is not None}
+            notes = ((name, read(folder, name, self._host)) for name in known.names)
+            live = {name: note for name, note in notes if note is not None}
             # Notes are replaced, never rewritten: an invalid one stays invalid until its file changes.
             known.names = list(live)
             yield from live.values()
@@ -101,5 +101,5 @@ class RunNotes:
                 if counted[uid] <= MAX_NOTES_A_USER:
                     owned.append((uid, name))
         owned.sort(key=lambda one: one[0] not in self.trust.users)
-        kept = [name for _, name in owned[:MAX_NOTES]]
-        return kept, counted.total() - len(kept)
+        chosen = [name for _, name in owned[:MAX_NOTES]]
+        return chosen, counted.total() - len(chosen)

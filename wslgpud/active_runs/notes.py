@@ -38,35 +38,30 @@ _NAME = re.compile(r"wslgpud-running-(stress|guard|training|daemon)-([0-9]{1,10}
 MAX_ENTRIES = 1024
 MAX_BYTES, MAX_PEAKS, MAX_PIDS, MAX_WORD = 1 << 14, 16, 1024, 200
 _WORDS = ("kind", "what", "who", "phase")
-_BYTES = shapes.of(dict, lambda found: len(found) <= MAX_PEAKS and all(map(shapes.whole, found.values())))
+_BYTES = shapes.of(dict, lambda value: len(value) <= MAX_PEAKS and all(map(shapes.uint, value.values())))
 _RUN = shapes.record(
+    {**dict.fromkeys(_WORDS, shapes.text), "pid": shapes.uint, "start_ticks": shapes.uint, "began_mono": shapes.number},
     {
-        **dict.fromkeys(_WORDS, shapes.text),
-        "pid": shapes.whole,
-        "start_ticks": shapes.whole,
-        "began_mono": shapes.number,
-    },
-    {
-        **dict.fromkeys(("gpu", "worker_pid", "verified_bytes", "peak_bytes", "waiting"), shapes.whole),
+        **dict.fromkeys(("gpu", "worker_pid", "verified_bytes", "peak_bytes", "waiting"), shapes.uint),
         **dict.fromkeys(("done_ratio", "ends_mono"), shapes.number),
         **dict.fromkeys(("peaks", "used"), _BYTES),
-        "pids": shapes.of(list, lambda pids: len(pids) <= MAX_PIDS and all(map(shapes.whole, pids))),
+        "pids": shapes.of(list, lambda pids: len(pids) <= MAX_PIDS and all(map(shapes.uint, pids))),
     },
 )
 #: of a training, see ``wslgpud.training.companion``: memory in use after its steps, of each kind
 MAX_MEMORIES = 5
-_BLOCK = shapes.of(list, lambda block: len(block) == 4 and all(map(shapes.whole, block)))
+_BLOCK = shapes.of(list, lambda block: len(block) == 4 and all(map(shapes.uint, block)))
 _MEMORY = shapes.record(
-    {"name": shapes.text, "used": shapes.whole, "peak": shapes.whole, "scales": shapes.rows(shapes.rows(_BLOCK))},
-    dict.fromkeys(("reserved", "pieces", "retries", "failures"), shapes.whole),
+    {"name": shapes.text, "used": shapes.uint, "peak": shapes.uint, "scales": shapes.rows(shapes.rows(_BLOCK))},
+    dict.fromkeys(("reserved", "pieces", "retries", "failures"), shapes.uint),
 )
 _TRAINING = shapes.record(
     {
-        "steps": shapes.whole,
-        "memory": shapes.of(list, lambda found: len(found) <= MAX_MEMORIES and all(map(_MEMORY, found))),
+        "steps": shapes.uint,
+        "memory": shapes.of(list, lambda value: len(value) <= MAX_MEMORIES and all(map(_MEMORY, value))),
     },
     dict.fromkeys(("step_seconds", "usual_step_seconds"), shapes.seconds)
-    | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.whole),
+    | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.uint),
 )
 #: minimum interval between writes of a note, except when the phase changes
 WRITE_SECONDS = 0.5
@@ -202,10 +197,10 @@ class Note:
             # A full disk must not end a build or a memory test.
             log.debug("progress cannot be shown: %s", error)
 
-    def _write(self, phase: str, said: Mapping[str, Any] | None = None) -> None:
+    def _write(self, phase: str, details: Mapping[str, Any] | None = None) -> None:
         self._phase, self._written = phase, self._host.clock.mono()
         if self._folder is not None:
-            document = {**self._facts, "phase": phase, **(said or {})}
+            document = {**self._facts, "phase": phase, **(details or {})}
             text = json.dumps({k: v for k, v in document.items() if v is not None}, separators=(",", ":"))
             self._folder.put(self._name, text, mode=0o644)  # a daemon of another user reads it
 

@@ -103,8 +103,8 @@ def run(host: Host, script: str, text: str = "", timeout_seconds: float | None =
     if why := absence(host):
         raise NoData(why)
     command, folder = powershell_command(host, script), host.path(drive(host))
-    said = output(command, timeout_seconds or START_SECONDS, environment(os.environ), folder=folder, text=text)
-    return said.removeprefix("\ufeff")
+    printed = output(command, timeout_seconds or START_SECONDS, environment(os.environ), folder=folder, text=text)
+    return printed.removeprefix("\ufeff")
 
 
 def powershell_command(host: Host, script: str) -> list[str]:
@@ -124,17 +124,17 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     ``WSLENV`` would pass more to Windows. A socket is named only if it exists and is owned by root or us: that of a
     closed session is useless, and the folder of sockets may be writable by everybody. Without one, WSL finds its own.
     """
-    kept = {n: v for n, v in environ.items() if n in _PASSED or n.startswith("WSL_")}
-    kept.pop("WSL_INTEROP", None)
+    inherited = {n: v for n, v in environ.items() if n in _PASSED or n.startswith("WSL_")}
+    inherited.pop("WSL_INTEROP", None)
     for place in (environ.get("WSL_INTEROP", ""), SOCKET):
         if _trusted_socket(place):
-            return {**kept, "WSL_INTEROP": place}
-    return kept
+            return {**inherited, "WSL_INTEROP": place}
+    return inherited
 
 
 def _trusted_socket(place: str) -> bool:
     try:
-        found = Path(place).lstat()
+        status = Path(place).lstat()
     except (OSError, ValueError):
         return False
-    return stat.S_ISSOCK(found.st_mode) and found.st_uid in (0, os.geteuid())
+    return stat.S_ISSOCK(status.st_mode) and status.st_uid in (0, os.geteuid())

@@ -40,4 +40,4 @@ if __name__ == "__main__":
     try:
         print(does(Host(), sys.argv[1]))
     except MessageError as error:
-        sys.exit(current().text(error.said))
+        sys.exit(current().text(error.message))

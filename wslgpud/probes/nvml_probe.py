@@ -126,11 +126,11 @@ class Session:
         raise (Failed if name in BROKEN else Lost if name in LOST else CallFailed)(name, function)
 
     def _identity(self, table: tuple[tuple[str, str, Callable[[Any], str]], ...], *handle: Any) -> dict[str, str]:
-        found = {}
+        identity = {}
         for label, function, text in table:
             with contextlib.suppress(CallFailed):
-                found[label] = text(self.ask(function, *handle))
-        return found
+                identity[label] = text(self.ask(function, *handle))
+        return identity
 
     def describe(self) -> dict[str, Any]:
         """Return the description of this session for the first answer."""
@@ -150,10 +150,10 @@ class Session:
         for question in (question for gpu in self.gpus for question in gpu.questions if everything):
             question.due = now
         reply: dict[str, Any] = {"gpus": [self._sample_gpu(gpu, now) for gpu in self.gpus]}
-        there = [gpu for gpu in self.gpus if not gpu.lost]
-        if self.gpus and not there:
+        present = [gpu for gpu in self.gpus if not gpu.lost]
+        if self.gpus and not present:
             raise Failed(self.gpus[0].lost, "nvmlDeviceGetHandleByIndex")
-        if there and all(now - gpu.answered > SILENCE_SECONDS for gpu in there):
+        if present and all(now - gpu.answered > SILENCE_SECONDS for gpu in present):
             raise Failed("UNKNOWN", "every call")
         if now >= self.count_due:
             self.count_due = now + RARELY

@@ -43,7 +43,7 @@ def capture(session: Session) -> dict[str, Any]:
         gpus.append(answers)
         listed = (process for answer in answers.values() if isinstance(answer, list) for process in answer)
         pids = [process["pid"] for process in listed if isinstance(process, dict) and "pid" in process]
-        # Natively names come from /proc/PID/cmdline, whose readers that process can make wait for ever.
+        # Natively names come from /proc/PID/cmdline, whose readers that process can make wait forever.
         for pid in pids if Path("/dev/dxg").exists() else ():
             system[f"nvmlSystemGetProcessName({pid})"] = _ask(session, "nvmlSystemGetProcessName", pid)
     return {"system": system, "gpus": gpus}

@@ -47,10 +47,10 @@ def clean_environment() -> dict[str, str]:
 
     ``PYTHONPATH`` begins with where this very package lies, so that parent and child are the same version.
     """
-    kept = {k: os.environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in os.environ}
+    inherited = {k: os.environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in os.environ}
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    return {**kept, "LANG": "C.UTF-8", "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    return {**inherited, "LANG": "C.UTF-8", "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 @dataclass(eq=False)
@@ -245,8 +245,8 @@ class _Child:
                 self.process.wait(patience)
                 break
         with contextlib.suppress(BlockingIOError):
-            said = os.read(self._errors, 1 << 16).decode("utf-8", "replace").strip()
-            self.complaint = one_line(said.splitlines()[-1], 300) if said else ""
+            stderr_text = os.read(self._errors, 1 << 16).decode("utf-8", "replace").strip()
+            self.complaint = one_line(stderr_text.splitlines()[-1], 300) if stderr_text else ""
         self._answers.close()
         os.close(self._errors)
         return self.reap()

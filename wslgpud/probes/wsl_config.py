@@ -179,11 +179,11 @@ class _Parser:
                 try:
                     self._section() if self._next() == "[" else self._setting()
                 except _BadLine as error:
-                    said = f"{error} in {self.path}:{self.line}"
+                    warning = f"{error} in {self.path}:{self.line}"
                     at = self.at
                     self._take(_REST_OF_LINE)
                     line = self.text[begin : self.at]
-                    skipped = Entry("", self.name, line, self.line, (at, at), begin, self.at, "unreadable", (said,))
+                    skipped = Entry("", self.name, line, self.line, (at, at), begin, self.at, "unreadable", (warning,))
                     self._into.append(skipped)
                     if not self.parsed.file.forgiving:
                         self._into = self.parsed.lost
@@ -242,7 +242,7 @@ class _Parser:
     def _value(self) -> tuple[str, tuple[int, int]]:
         """Return the value without trailing spaces, and its span."""
         start = kept_at = self.at
-        value, kept, quoted = "", 0, False
+        value, kept_length, quoted = "", 0, False
         while (piece := _PIECE.match(self.text, self.at)) and (quoted or piece[0] != "#"):
             self.at = piece.end()
             if piece[0] == '"':
@@ -253,14 +253,14 @@ class _Parser:
             else:
                 value += piece[0]
             if piece[0] not in " \t":
-                kept, kept_at = len(value), self.at
+                kept_length, kept_at = len(value), self.at
         if self._next() == "\\":
             raise _BadLine(f"Invalid escaped character: '{self.text[self.at + 1 : self.at + 2]}'")
         if quoted:
             raise _BadLine('Expected "')
         # WSL keeps the low byte of each character, and C strings end at a zero byte, such as a full-width space's.
-        zero = next((at for at, char in enumerate(value) if not ord(char) & 0xFF), kept)
-        return value[: min(zero, kept)], (start, kept_at)
+        zero = next((at for at, char in enumerate(value) if not ord(char) & 0xFF), kept_length)
+        return value[: min(zero, kept_length)], (start, kept_at)
 
     def _judged(self, key: WslKey | None, written: str, value: str) -> tuple[State, tuple[str, ...]]:
         """Return the effect of a setting, and WSL's warnings about it."""
@@ -270,7 +270,7 @@ class _Parser:
         if earlier := self.parsed.first(key.path):
             conflict = f"(Conflicting key: '{earlier.written}' in {self.path}:{earlier.line})"
             return "duplicate", (f"Duplicated config key '{written}' in {where} {conflict}",)
-        said = _REFUSALS.get(key.kind, "").format(
+        warning = _REFUSALS.get(key.kind, "").format(
             value=value, written=written, where=where, choices=", ".join(key.choices)
         )
-        return "refused" if _result(key, value) is None else "used", (said,) * _refused(key, value)
+        return "refused" if _result(key, value) is None else "used", (warning,) * _refused(key, value)

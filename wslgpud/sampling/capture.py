@@ -69,20 +69,20 @@ class Recorder(Host):
             self.files[path] = self._host.read(path)
         return self.files[path]
 
-    def head(self, path: str, most_bytes: int) -> str:
-        self.files[path] = self._host.head(path, most_bytes)
+    def head(self, path: str, max_bytes: int) -> str:
+        self.files[path] = self._host.head(path, max_bytes)
         return self.files[path]
 
     def exists(self, path: str) -> bool:
-        there = self._host.exists(path)
-        if there and path not in self.files:
+        present = self._host.exists(path)
+        if present and path not in self.files:
             # Git does not keep empty folders.
             self.files[f"{path}/.keep" if Path(self._host.path(path)).is_dir() else path] = ""
-        return there
+        return present
 
-    def names(self, path: str, most: int | None = None) -> list[str]:
+    def names(self, path: str, max_entries: int | None = None) -> list[str]:
         """Return the names in a folder; most are recorded by the files read below it."""
-        names = self._host.names(path, most)
+        names = self._host.names(path, max_entries)
         if path == BINFMT:
             self.files.update({f"{path}/{name}": "" for name in names if name.startswith("WSLInterop")})
         return names
@@ -227,14 +227,14 @@ def _process_file(kind: str, text: str) -> str:
 
 def _mounts(text: str, asked: set[str]) -> str:
     """Keep the mounts and mount options that a source uses."""
-    kept = []
+    lines = []
     for line in text.splitlines():
         for mount in mounts(line):
             if mount.point in asked or mount.windows or mount.type in ("cgroup", "cgroup2"):
                 device, point, kind = line.split(" ")[:3]
                 options = [o for o in mount.options if o in ("ro", "rw", "memory", "aname=drvfs")]
-                kept.append(f"{device} {point} {kind} {','.join(options)} 0 0\n")
-    return "".join(kept)
+                lines.append(f"{device} {point} {kind} {','.join(options)} 0 0\n")
+    return "".join(lines)
 
 
 def _leads_to_limit(path: str, limited: set[str]) -> bool:
@@ -242,10 +242,10 @@ def _leads_to_limit(path: str, limited: set[str]) -> bool:
     return any(f"/sys/fs/cgroup{box}/".startswith(f"{folder}/") or folder.endswith(box) for box in limited)
 
 
-def _links(found: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+def _links(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
     """Keep only the names of a process's program and its GPU devices: folders of programs identify users."""
     kept = {}
-    for path, target in sorted(found.items()):
+    for path, target in sorted(links.items()):
         process = _PROCESS.match(path)
         if process is None or f"/proc/{process[1]}/stat" not in files:
             continue

@@ -26,10 +26,10 @@ Owners = Callable[[str], Collection[str]]
 
 
 class NameSlots:
-    """The names of one kind that have a slot, at most ``most`` at a time. Pure."""
+    """The names of one kind that have a slot, at most ``max_names`` at a time. Pure."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_names: int) -> None:
+        self._max_names = max_names
         #: name -> its owner, and when it was last seen
         self._held: dict[str, tuple[str, float]] = {}
 
@@ -47,16 +47,16 @@ class NameSlots:
         self._held = held = {n: place for n, place in held.items() if now_mono - place[1] < KEPT_SECONDS}
         counts = Counter(owner for owner, _ in held.values())
         for name in new:
-            mine = min(owners(name) or ("",), key=lambda owner: counts[owner])
-            if len(held) < self._most or self._make_room(counts, mine):
-                held[name] = mine, now_mono
-                counts[mine] += 1
+            owner_name = min(owners(name) or ("",), key=lambda owner: counts[owner])
+            if len(held) < self._max_names or self._make_room(counts, owner_name):
+                held[name] = owner_name, now_mono
+                counts[owner_name] += 1
         return {name for name in seen if name not in held}
 
-    def _make_room(self, counts: Counter[str], mine: str) -> bool:
+    def _make_room(self, counts: Counter[str], newcomer: str) -> bool:
         """Take a slot from the user who holds most, if that leaves them no fewer than the newcomer then has."""
-        greediest, most = counts.most_common(1)[0]
-        if counts[mine] + 1 >= most:
+        greediest, held_count = counts.most_common(1)[0]
+        if counts[newcomer] + 1 >= held_count:
             return False
         del self._held[min((n for n in self._held if self._held[n][0] == greediest), key=lambda n: self._held[n][1])]
         counts[greediest] -= 1
@@ -84,14 +84,14 @@ class CardinalityLimiter:
             return snapshot
         return replace(snapshot, reports=tuple(_without(report, refused) for report in snapshot.reports))
 
-    def _refused(self, kind: str, most: int, seen: Collection[str], snapshot: Snapshot) -> set[str]:
-        places = self._places.setdefault(kind, NameSlots(most))
+    def _refused(self, kind: str, max_names: int, seen: Collection[str], snapshot: Snapshot) -> set[str]:
+        places = self._places.setdefault(kind, NameSlots(max_names))
         refused = places.refused(seen, lambda name: owners(name, snapshot.processes), snapshot.mono)
         warned = self._warned_mono.get(kind)
         if refused and (warned is None or snapshot.mono - warned >= KEPT_SECONDS):
             self._warned_mono[kind] = snapshot.mono
             log.warning(
-                "more than %d names of the kind %r within an hour; the rest has no series of its own", most, kind
+                "more than %d names of the kind %r within an hour; the rest has no series of its own", max_names, kind
             )
         return refused
 
@@ -110,16 +110,16 @@ def _user(process: ProcessSample) -> str:
 
 
 def _without(report: SourceReport, refused: dict[str, set[str]]) -> SourceReport:
-    kept: dict[tuple[str, tuple[str, ...]], Reading] = {}
+    readings: dict[tuple[str, tuple[str, ...]], Reading] = {}
     for reading in report.sample.readings:
         admitted = _admitted(reading, refused)
         if admitted is None:
             continue
         key = (admitted.spec.name, admitted.labels)
-        if key in kept and OTHER in admitted.labels:
-            admitted = admitted._replace(value=kept[key].value + admitted.value)
-        kept[key] = admitted
-    return replace(report, sample=replace(report.sample, readings=tuple(kept.values())))
+        if key in readings and OTHER in admitted.labels:
+            admitted = admitted._replace(value=readings[key].value + admitted.value)
+        readings[key] = admitted
+    return replace(report, sample=replace(report.sample, readings=tuple(readings.values())))
 
 
 def _admitted(reading: Reading, refused: dict[str, set[str]]) -> Reading | None:

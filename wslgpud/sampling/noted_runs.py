@@ -44,7 +44,7 @@ def expected(notes: Iterable[Noted], processes: Iterable[ProcessSample]) -> tupl
     claimant.
     """
     owners = {process.pid: process.uid for process in processes}
-    found = []
+    expectations = []
     for note in notes:
         (user,) = note.who.uids
         pids = tuple(
@@ -52,9 +52,9 @@ def expected(notes: Iterable[Noted], processes: Iterable[ProcessSample]) -> tupl
         )
         used = note.document.get("used", {})
         who = f"{note.document['who']} (guard {note.who.pid})"
-        found += [
+        expectations += [
             Expected(str(name), who, peak, taken, pids)
             for name, peak in note.document.get("peaks", {}).items()
             if 0 < peak < _MAX_MEMORY_BYTES and 0 <= (taken := used.get(name, 0)) < _MAX_MEMORY_BYTES
         ]
-    return tuple(found)
+    return tuple(expectations)

@@ -125,9 +125,9 @@ def _psi(seen: model.Snapshot, resource: str) -> model.PsiState:
 
 def _cgroups(seen: model.Snapshot) -> Iterator[model.CgroupState]:
     for (path,) in seen.family(cgroups.LIMIT):
-        found = _filled(seen, _CGROUP, path)
-        if found["current"] is not None:
-            yield model.CgroupState(path, **found)
+        fields = _filled(seen, _CGROUP, path)
+        if fields["current"] is not None:
+            yield model.CgroupState(path, **fields)
 
 
 WINDOW_SECONDS = 3600.0

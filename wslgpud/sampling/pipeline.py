@@ -125,7 +125,7 @@ class SamplingPipeline:
         return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
 
     def hurry(self) -> None:
-        """Take the next sample as soon as may be: what is left of memory can go at any moment."""
+        """Take the next sample as soon as possible: the remaining memory can be gone at any moment."""
         self.delay_seconds = self._settings.fastest_seconds
 
     def _assess(self, observation: Observation, wall: float) -> tuple[Assessment, SourceReport]:
@@ -146,7 +146,9 @@ class SamplingPipeline:
         readings = tuple(risk_metrics.readings(assessment.forecasts))
         # Failures that no run has reported are recorded.
         texts = TEMPLATES["exhausted"]
-        unreported = ((texts["ended" if one.program else "freed"], one._asdict()) for one in assessment.failures)
+        unreported = (
+            (texts["ended" if failure.program else "freed"], failure._asdict()) for failure in assessment.failures
+        )
         events = tuple(Event("vram_exhausted", clock.wall(), text, facts) for text, facts in unreported)
         for event in events:
             log.info("%s", event.message)

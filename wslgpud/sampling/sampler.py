@@ -117,10 +117,10 @@ class _Slot:
             if self._last_error:
                 log.info("source %s answers again", self.source.name)
         except NoData as absence:
-            health, error = "absent", absence.said
+            health, error = "absent", absence.message
             log.debug("source %s: %s", self.source.name, error)
         except SourceError as failure:
-            health, error = "failed", failure.said
+            health, error = "failed", failure.message
         except Exception as bug:
             # A bug in one source must not stop the others, and so the alerts.
             health, error = "failed", say("internal error: {error}", error=f"{type(bug).__name__}: {bug}")

@@ -14,7 +14,7 @@ from wslgpud.model import Forecast, GpuProcess, GpuSample, Number, Reading, Snap
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.risk.step_growth import StepBlock, step_growth
 
-#: limit of steps and of seconds; no training takes longer to run full
+#: limit of steps, and of seconds until memory is full; no training runs longer
 _LONGEST = 1e8
 _RUN = {
     "steps": metrics.STEPS,
@@ -52,13 +52,13 @@ def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[For
 def claimed(notes: Iterable[Noted], gpus: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
     """Return the GPUs with the memory that trainings report for themselves; none can report for another process."""
     cards = {gpu.uuid: gpu.uuid for gpu in gpus} | ({"": gpus[0].uuid} if len(gpus) == 1 else {})
-    told: dict[str, list[GpuProcess]] = {}
+    programs: dict[str, list[GpuProcess]] = {}
     for note in notes:
         for memory in note.document["memory"] if note.document["kind"] == "training" else ():
             if (uuid := cards.get(memory["name"])) and "reserved" in memory:
                 program = GpuProcess(note.who.pid, str(note.document["what"]), memory["reserved"])
-                told.setdefault(uuid, []).append(program)
-    return tuple(replace(gpu, told=tuple(told[gpu.uuid])) if gpu.uuid in told else gpu for gpu in gpus)
+                programs.setdefault(uuid, []).append(program)
+    return tuple(replace(gpu, told=tuple(programs[gpu.uuid])) if gpu.uuid in programs else gpu for gpu in gpus)
 
 
 def _of(

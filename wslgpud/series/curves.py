@@ -73,8 +73,8 @@ def rates(buckets: Sequence[Bucket], step: float, until_wall: float) -> Iterator
 def joined(curves: Sequence[Curve], how: str) -> Curve:
     """Combine curves: at each step the sum, mean, max or min of the known values."""
     known: dict[float, list[float]] = {}
-    for one in curves:
-        for wall, _, value, _ in one.points:
+    for curve in curves:
+        for wall, _, value, _ in curve.points:
             known.setdefault(wall, []).append(value)
     values = [(wall, ACROSS[how](known[wall])) for wall in sorted(known)]
     ref = curves[0].ref._replace(labels=((how, f"of {len(curves)}"),))
@@ -83,5 +83,5 @@ def joined(curves: Sequence[Curve], how: str) -> Curve:
 
 def step_for(span_seconds: float, points: int) -> int:
     """Return the finest step that gives at most ``points`` points over a span; beyond a week, whole weeks."""
-    most, week = max(points, 1), STEPS_SECONDS[-1]
-    return next((s for s in STEPS_SECONDS if span_seconds / s <= most), week * math.ceil(span_seconds / week / most))
+    limit, week = max(points, 1), STEPS_SECONDS[-1]
+    return next((s for s in STEPS_SECONDS if span_seconds / s <= limit), week * math.ceil(span_seconds / week / limit))

@@ -76,12 +76,12 @@ class Wanted:
             times, values = self.reader.columns(ref, *window)
             if len(set(times)) < len(times):
                 times, values = map(list, zip(*dict(zip(times, values, strict=True)).items(), strict=True))
-            found = Piece(ref, times, values)
+            piece = Piece(ref, times, values)
         else:
             points = self.reader.read(ref, *window, self.step_seconds)
-            found = Piece(ref, [p.wall for p in points], [p.value for p in points])
+            piece = Piece(ref, [p.wall for p in points], [p.value for p in points])
         self.progress()
-        return found
+        return piece
 
 
 def openmetrics(wanted: Wanted, out: IO[str], catalogue: Catalogue, extra: Mapping[str, str]) -> None:

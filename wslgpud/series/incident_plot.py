@@ -46,7 +46,7 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
     grid = figure.subplots(len(panels), squeeze=False, sharex=True, height_ratios=ratios)
     for number, (axes, panel) in enumerate(zip(grid[:, 0], panels, strict=True)):
         unit, scale = ("GiB", 2.0**30) if panel.capacity_bytes >= 1 << 30 else ("MiB", 2.0**20)
-        whole = max(panel.capacity_bytes / scale, 1e-3)
+        capacity = max(panel.capacity_bytes / scale, 1e-3)
         times = [plots.days(wall) for wall, _, _ in panel.points]
         if number == 0:
             plots.shade_levels(axes, [(plots.days(wall), level) for wall, _, level in panel.points])
@@ -68,14 +68,14 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
                 )
         left = t("{resource}: left of {capacity_bytes}", resource=panel.resource, capacity_bytes=panel.capacity_bytes)
         axes.set_title(left, fontsize=10, loc="left")
-        axes.set_ylim(0, 1.02 * whole)
+        axes.set_ylim(0, 1.02 * capacity)
         axes.set_xlim(plots.days(story.start), plots.days(story.end))
         axes.set_ylabel(unit)
         plots.clock_below(axes, "%H:%M:%S")
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    told = story.warned is not None and story.warned.forecast is not None
+    has_forecast = story.warned is not None and story.warned.forecast is not None
     dashes = {"color": INKS["eta"].light, "linestyle": _DASHES, "label": t("forecast when the warning left")}
-    plots.legend_of_levels(figure, {point[2] for point in panels[0].points}, [dashes] if told else [])
+    plots.legend_of_levels(figure, {point[2] for point in panels[0].points}, [dashes] if has_forecast else [])
     plots.save(figure, path, (title.partition("\n")[0], text))
 
 

@@ -104,20 +104,22 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     usable, speed, errors = figure.subplots(3, 1, sharex=True)
     cards = list(dict.fromkeys(run.uuid for run in runs))
     for uuid in cards:
-        mine = [run for run in runs if run.uuid == uuid]
-        times = [days(run.wall) for run in mine]
-        name = f"gpu{mine[0].gpu} {mine[0].name}"
-        gibs = [run.values.get("usable_bytes", math.nan) / 2**30 for run in mine]
+        card_runs = [run for run in runs if run.uuid == uuid]
+        times = [days(run.wall) for run in card_runs]
+        name = f"gpu{card_runs[0].gpu} {card_runs[0].name}"
+        gibs = [run.values.get("usable_bytes", math.nan) / 2**30 for run in card_runs]
         usable.plot(times, gibs, "o-", label=name)
         for kind in ("write", "change", "read"):
             rates = [
-                (days(run.wall), rate / 1e9) for run in mine if (rate := run.values.get(f"{kind}_median")) is not None
+                (days(run.wall), rate / 1e9)
+                for run in card_runs
+                if (rate := run.values.get(f"{kind}_median")) is not None
             ]
             if rates:
                 speed.plot(*zip(*rates, strict=True), "o-", label=t(kind) if len(cards) == 1 else f"{name} {t(kind)}")
-        errors.plot(times, [run.values.get("errors", math.nan) for run in mine], "o-", label=name)
-        drivers = [run.key.get("driver", "") for run in mine]
-        for number in range(1, len(mine)):
+        errors.plot(times, [run.values.get("errors", math.nan) for run in card_runs], "o-", label=name)
+        drivers = [run.key.get("driver", "") for run in card_runs]
+        for number in range(1, len(card_runs)):
             if drivers[number] != drivers[number - 1]:
                 for axes in (usable, speed, errors):
                     axes.axvline(times[number], **MOMENT)
@@ -141,12 +143,12 @@ def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds
     figure = figure_of(10, 1.2 + 3 * len(units))
     panels = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
     for axes, unit in zip(panels, units, strict=True):
-        mine = [(name, points) for name, its_unit, points in curves if its_unit == unit]
-        scale, shown = _scale(unit, (point[3] for _, points in mine for point in points))
-        for name, points in mine:
-            whole = _with_gaps(points, step_seconds)
-            times = [days(point[0]) for point in whole]
-            lows, means, highs = ([point[place] / scale for point in whole] for place in (1, 2, 3))
+        same_unit = [(name, points) for name, its_unit, points in curves if its_unit == unit]
+        scale, shown = _scale(unit, (point[3] for _, points in same_unit for point in points))
+        for name, points in same_unit:
+            drawn_points = _with_gaps(points, step_seconds)
+            times = [days(point[0]) for point in drawn_points]
+            lows, means, highs = ([point[place] / scale for point in drawn_points] for place in (1, 2, 3))
             (line,) = axes.plot(times, means, linewidth=1.2, label=name)
             axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.set_ylabel(shown)
@@ -253,27 +255,27 @@ def _finish(axes: Axes) -> None:
 
 def _scale(unit: str, values: Iterable[float]) -> tuple[float, str]:
     """Return the divisor that keeps values of a unit short, and their label."""
-    most = max(values, default=0.0)
+    highest = max(values, default=0.0)
     for base, names in (
         ("bytes", {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}),
         ("hertz", {"GHz": 1e9, "MHz": 1e6}),
         ("ratio", {"%": 0.01}),
     ):
         if unit.startswith(base):
-            shown, scale = next(((n, s) for n, s in names.items() if most >= s), (base, 1.0))
+            shown, scale = next(((n, s) for n, s in names.items() if highest >= s), (base, 1.0))
             per = unit.removeprefix(base).replace("_per_second", "/s")
             return scale, shown + per
     return 1.0, {"celsius": "°C", "watts": "W"}.get(unit, unit)
 
 
 def _with_gaps(points: Sequence[Point], step_seconds: float) -> list[Point]:
-    """Return the points with an empty one in each gap, so that no line is drawn across it."""
-    found = list(points[:1])
+    """Return the points with a blank one in each gap, so that no line is drawn across it."""
+    with_gaps = list(points[:1])
     for before, point in pairwise(points):
         if point[0] - before[0] > _GAP_STEPS * step_seconds:
-            found.append((before[0], math.nan, math.nan, math.nan))
-        found.append(point)
-    return found
+            with_gaps.append((before[0], math.nan, math.nan, math.nan))
+        with_gaps.append(point)
+    return with_gaps
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:
@@ -346,13 +348,13 @@ def _families() -> list[str] | None:
         return []
     from matplotlib.font_manager import findSystemFonts, fontManager  # see figure_of
 
-    if found := _known_fonts():
-        return found
+    if families := _known_fonts():
+        return families
     # Fonts installed after matplotlib built its cache. None of Windows': under WSL2 every user may write there, and
     # could plant a malicious font.
-    noted = {Path(font.fname) for font in fontManager.ttflist}
+    known_paths = {Path(font.fname) for font in fontManager.ttflist}
     for path in map(Path, findSystemFonts()):
-        if path not in noted and path.is_file():
+        if path not in known_paths and path.is_file():
             with contextlib.suppress(OSError, RuntimeError):
                 fontManager.addfont(path)
     return _known_fonts() or None

@@ -68,13 +68,13 @@ class Floors:
             self._open = []
 
     def _close(self, scale: int, blocks: Sequence[Block]) -> None:
-        last, least, most, peaks = zip(*blocks)
-        kept = self.scales[scale]
-        kept.append([last[-1], min(least), max(most), peaks[-1]])
-        del kept[:-BLOCKS]
+        last, lowest, highest, peaks = zip(*blocks)
+        scale_blocks = self.scales[scale]
+        scale_blocks.append([last[-1], min(lowest), max(highest), peaks[-1]])
+        del scale_blocks[:-BLOCKS]
         self._closed[scale] += 1
         if self._closed[scale] % MERGED == 0 and scale + 1 < SCALES:
-            self._close(scale + 1, kept[-MERGED:])
+            self._close(scale + 1, scale_blocks[-MERGED:])
 
 
 class Companion:
@@ -88,7 +88,7 @@ class Companion:
         self._of: Callable[[], Any] = lambda: None
         self._due = 0.0
         self._warned: tuple[str, float | None] | None = None
-        self._heard = False
+        self._daemon_reads = False
         self._floors: dict[str, Floors] = {}
         self._memory: dict[str, dict[str, Any]] = {}
         self._cards: dict[int, str] = {}
@@ -105,7 +105,7 @@ class Companion:
                     return
                 self._begin(optimizer)
             self.steps += 1
-            if self._heard and time.monotonic() >= self._due:
+            if self._daemon_reads and time.monotonic() >= self._due:
                 self._read()
             if self._warned is not None:
                 self._warn()
@@ -127,7 +127,7 @@ class Companion:
     def close(self) -> None:
         """Stop counting, and remove the note."""
         self._of = lambda: self  # matches no optimizer
-        self._heard = False
+        self._daemon_reads = False
         for place in PLACES if self._pid == os.getpid() else ():  # a fork must not remove our note
             with suppress(OSError):
                 os.unlink(f"{place}/{_name(self._pid)}")
@@ -136,7 +136,7 @@ class Companion:
         self._of = weakref.ref(optimizer)
         if self._thread is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._heard = _daemon() is not None
+            self._daemon_reads = _daemon() is not None
             self._thread = threading.Thread(target=self._tell, name="wslgpud", daemon=True)
             self._thread.start()
             atexit.register(self.close)
@@ -184,18 +184,18 @@ class Companion:
             time.sleep(TELL_SECONDS)
             now = time.monotonic()
             try:
-                if now - looked >= LOOK_SECONDS or self._heard:
+                if now - looked >= LOOK_SECONDS or self._daemon_reads:
                     looked, answer = now, _daemon()
-                    self._heard = answer is not None
-                    told = (answer or {}).get("warned", {}).get(str(own), [""])
-                    if told[0] and told[0] != warned:
-                        self._warned = (str(told[0]), told[1])
-                    warned = told[0]
+                    self._daemon_reads = answer is not None
+                    warning = (answer or {}).get("warned", {}).get(str(own), [""])
+                    if warning[0] and warning[0] != warned:
+                        self._warned = (str(warning[0]), warning[1])
+                    warned = warning[0]
                 if now - counted >= WORKERS_SECONDS:
                     counted, self._workers_bytes = now, sum(map(_proportional_bytes, _children()))
                     self.facts.update(_pinned())
                 pace = [*pace[1 - PACES :], (now, self.steps)]
-                if self._heard and self.steps != written:
+                if self._daemon_reads and self.steps != written:
                     written = self.steps
                     _put(_name(own), self._document(began, pace))
             except Exception as error:  # as above
@@ -307,11 +307,11 @@ def _start_ticks() -> int:
 
 def _children() -> list[int]:
     """Return our children, mainly loader workers; none where the kernel does not list them."""
-    found: list[int] = []
+    pids: list[int] = []
     with suppress(OSError):
         for thread in os.listdir("/proc/self/task")[:MAX_THREADS]:
-            found += map(int, _contents(f"/proc/self/task/{thread}/children").split())
-    return found[:MAX_WORKERS]
+            pids += map(int, _contents(f"/proc/self/task/{thread}/children").split())
+    return pids[:MAX_WORKERS]
 
 
 def _proportional_bytes(pid: int) -> int:

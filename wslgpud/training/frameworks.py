@@ -82,8 +82,8 @@ class Batches:
                 log.debug("this batch is not reported: %r", error)
             # Without it, as in older versions, means cannot be averaged; and DeepSpeed counts passes.
             steps: Any = getattr(trainer, "current_gradient_accumulation_steps", None)
-            whole = steps is None or getattr(trainer, "is_deepspeed_enabled", False)
-            parts = split(inputs, 1 if whole else self.parts)
+            undivided = steps is None or getattr(trainer, "is_deepspeed_enabled", False)
+            parts = split(inputs, 1 if undivided else self.parts)
             if len(parts) < 2:
                 return step(trainer, model, inputs, *more, **named)
             # Mean losses must be averaged over the parts; sums over all items of a batch add up unchanged.
