@@ -71,7 +71,7 @@ def asked(where):
     """Return the changes that ``service install --extra stress`` would make for the nightly test."""
     changes = Changes(dry=True)
     stress_environment.put(Path(sys.executable), where, changes, asked=True)
-    return changes.said
+    return changes.descriptions
 
 
 def test_a_torch_environment_of_this_version_is_left_as_it_is(where, torch_environment):

@@ -57,7 +57,7 @@ class Home:
         return self.said(changes)
 
     def said(self, changes: Changes) -> str:
-        said = "\n".join([*changes.said, ""]).replace(str(self.folder), "~")
+        said = "\n".join([*changes.descriptions, ""]).replace(str(self.folder), "~")
         for kept in self.places.releases.glob("*-*"):
             said = said.replace(kept.name, "RELEASE")
         return said
@@ -177,7 +177,7 @@ def test_a_service_that_apt_installed_is_left_to_apt(home: Home, monkeypatch: py
     for extras, asked in (((), False), (["stress"], True)):
         changes = Changes(dry=True)
         assert install(Options(extras), machines, changes) == wslgpud.__version__
-        assert any("with torch" in one for one in changes.said) is asked
+        assert any("with torch" in one for one in changes.descriptions) is asked
     assert not home.places.packaged
 
 
@@ -297,7 +297,7 @@ def test_settings_private_to_root_and_the_service_stay_private(home: Home, monke
     def changes() -> list[str]:
         made = Changes(dry=True)
         installing.prepare(Path("/opt/wslgpud"), machines, made)
-        return made.said
+        return made.descriptions
 
     assert changes() == []
     machines.configuration.chmod(0o644)

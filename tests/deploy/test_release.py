@@ -14,9 +14,9 @@ import pytest
 import wslgpud
 from wslgpud.host import SourceError
 from wslgpud.service import release
-from wslgpud.service.changes import ServiceError, followed
+from wslgpud.service.changes import ServiceError, run_with_output
 from wslgpud.service.places import SYSTEM, places
-from wslgpud.service.release import copy, is_whole, name_of, needed
+from wslgpud.service.release import copy, have_file_lists, name_of, needed
 
 
 def put(folder: Path, name: str, *requires: str, files: tuple[str, ...] = (), more: str = "", **others: str) -> Path:
@@ -76,7 +76,11 @@ def test_only_what_pip_installed_with_a_file_list_is_whole(tmp_path: Path) -> No
     without = Distribution.at(put(tmp_path, "debians"))
     editable = Distribution.at(put(tmp_path, "clone", files=("b.py",), direct_url='{"dir_info": {"editable": true}}'))
 
-    assert [is_whole([whole]), is_whole([whole, without]), is_whole([editable, whole])] == [True, False, False]
+    assert [have_file_lists([whole]), have_file_lists([whole, without]), have_file_lists([editable, whole])] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_needed_packages_are_those_of_the_extras_and_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +134,7 @@ def test_a_python_outside_the_services_sandbox_is_refused(path: str) -> None:
 def test_the_last_five_lines_of_a_failed_program_are_shown() -> None:
     script = "for n in 1 2 3 4 5 6; do echo line $n; echo step $n; done; exit 3"
     with pytest.raises(SourceError, match=r"failed \(3\): line 2 line 3 line 4 line 5 line 6$"):
-        followed(["sh", "-c", script], lambda line: line.startswith("step"))
+        run_with_output(["sh", "-c", script], lambda line: line.startswith("step"))
 
 
 def test_large_downloads_are_told_while_pip_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

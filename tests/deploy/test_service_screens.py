@@ -99,10 +99,10 @@ def test_the_installer_says_where_it_is_and_when_it_ends(
     ]
     caution = "  caution   it ends when you log out, unless root runs: loginctl enable-linger me"
 
-    assert service._told("1.2", where) == [*own, *[caution] * (not lingers)]
+    assert service._started("1.2", where) == [*own, *[caution] * (not lingers)]
     (where.data / "daemon.json").unlink()
-    assert not any("page" in line for line in service._told("1.2", where))
-    machine = service._told("1.2", replace(where, user=False))
+    assert not any("page" in line for line in service._started("1.2", where))
+    machine = service._started("1.2", replace(where, user=False))
     assert machine[2] == "  log       journalctl -u wslgpud"
     assert machine[3].endswith("then: sudo systemctl restart wslgpud")
     assert machine[4:] == ["  remove    sudo /home/me/.local/bin/wslgpud service uninstall"]

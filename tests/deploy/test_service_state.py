@@ -106,7 +106,7 @@ def test_only_accounts_and_groups_that_exist_are_removed(
     planned = Changes(dry=True)
     accounts.remove(planned)
 
-    assert planned.said == told
+    assert planned.descriptions == told
 
 
 def test_the_package_compiles_its_own_packages_and_nobody_elses(
@@ -157,7 +157,7 @@ def test_torch_is_downloaded_if_three_times_its_size_is_free(
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
         applied = Changes(dry=False)
         stress_environment.put(Path("/usr/bin/python3"), home, applied, asked=True)
-        assert applied.said == [
+        assert applied.descriptions == [
             f"make {home.stress}: an environment of /usr/bin/python3 with torch (downloads 2.0 GiB)"
         ]
         return (home.stress / "stress.txt").read_text() == lock.read_text()

@@ -20,6 +20,6 @@ def become(order: str) -> NoReturn:
 
     The command line and its library take memory that a program which runs for months need not keep.
     """
-    # Of glibc's heaps each thread would fill one of its own, and only one thread at a time runs Python.
+    # glibc gives each thread an arena of its own, although only one thread at a time runs Python.
     environment = {"MALLOC_ARENA_MAX": "1", **os.environ, ORDER: order}
     os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - our own command line

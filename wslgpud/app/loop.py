@@ -93,7 +93,7 @@ class Loop:
         # Here and not on request: it reads a file, and the server's threads must not wait for a disk.
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
         verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
-        self.verdicts.note(verdict)
+        self.verdicts.observe(verdict)
         paused_jobs = () if self.brake is None else self.brake.document()
         self.answers.latest = TickState(state, verdict, standing, runs, self.alerts.tally().message, paused_jobs)
         self._tell_trainings(state, standing)
@@ -143,14 +143,14 @@ class Loop:
             self.alerts.tick(state.snapshot, state.forecasts, changes, stats.error, stats.damage)
 
     @contextmanager
-    def _survived(self, told: str) -> Iterator[None]:
+    def _survived(self, message: str) -> Iterator[None]:
         """Log a bug, but not again at each tick while it is the same."""
         try:
             yield
         except Exception as bug:
-            if repr(bug) != self._bugs.get(told):
-                log.exception(told)
-            self._bugs[told] = repr(bug)
+            if repr(bug) != self._bugs.get(message):
+                log.exception(message)
+            self._bugs[message] = repr(bug)
 
     def _notify(self, state: PipelineState, verdict: Verdict, *, first: bool) -> None:
         if not self.service.enabled:
@@ -159,5 +159,5 @@ class Loop:
             self.service.ready()
         # Only a tick that could read memory counts as alive: without that we cannot warn.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        level, said = self.translator.label("level", verdict.label), line_of(verdict, self.translator)
-        self.service.send(*alive, f"STATUS={level}: {said}")
+        level, line = self.translator.label("level", verdict.label), line_of(verdict, self.translator)
+        self.service.send(*alive, f"STATUS={level}: {line}")

@@ -48,13 +48,13 @@ def main(order: str) -> int:
     words.use(words.chosen("", os.environ))
     try:
         loaded = config.load(file, os.environ)
-        found = loaded.config
-        words.use(words.chosen(found.alerts.language, os.environ))
-        logs.log_from(found.log.level)
-        for path in secret_files.exposed(found, loaded.file):
+        settings = loaded.config
+        words.use(words.chosen(settings.alerts.language, os.environ))
+        logs.log_from(settings.log.level)
+        for path in secret_files.exposed(settings, loaded.file):
             log.warning("every user can read %s, which holds secrets: %s", path, secret_files.remedy(path))
         folder = (state or config.state_folder(os.environ)).resolve()
-        daemon = Daemon(found, host_at(root), folder, os.environ)
+        daemon = Daemon(settings, host_at(root), folder, os.environ)
 
         def end(_signal: int, _frame: FrameType | None) -> None:
             daemon.stop()
@@ -62,12 +62,12 @@ def main(order: str) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
         with daemon:
-            told = (
+            lines = (
                 t("metrics  {url}", url=f"{daemon.url}/metrics"),
                 t("page     {url}", url=f"{daemon.url}/"),
                 t("data     {path}", path=str(daemon.database)),
             )
-            sys.stdout.write("\n".join(told) + "\n")
+            sys.stdout.write("\n".join(lines) + "\n")
             if beneath(sys.stdout).isatty() and root is None:
                 sys.stdout.write(t("next     {command}   (in another terminal)", command=f"{called()} monitor") + "\n")
                 threading.Thread(target=_examine, args=(file, folder), daemon=True).start()
@@ -76,8 +76,8 @@ def main(order: str) -> int:
             gc.enable()
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:
-        told_error = words.current().text(words.cause(error))
-        sys.stderr.write(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {told_error}\n")
+        error_text = words.current().text(words.cause(error))
+        sys.stderr.write(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {error_text}\n")
         return 2
     return 0
 
@@ -87,8 +87,8 @@ def called() -> str:
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return f"{sys.executable} -m {program.parent.name}"
-    found = shutil.which(program.name)
-    if found and os.path.realpath(found) == os.path.realpath(program):
+    on_path = shutil.which(program.name)
+    if on_path and os.path.realpath(on_path) == os.path.realpath(program):
         return program.name
     with suppress(ValueError):
         return str(program.relative_to(Path.cwd()))
@@ -112,5 +112,5 @@ def host_at(folder: Path | None) -> Host:
         return RecordedHost(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = cause(error)
-        said = say("{folder} is not a machine recorded by 'wslgpud capture': {error}", folder=str(folder), error=why)
-        raise NoRecording(said) from error
+        message = say("{folder} is not a machine recorded by 'wslgpud capture': {error}", folder=str(folder), error=why)
+        raise NoRecording(message) from error

@@ -19,15 +19,17 @@ def warned(
     Also where other programs cause it: a checkpoint helps whoever is at fault.
     """
     levels: dict[str, Level] = {}
-    for one in standing:
-        if one.incident.rule in _RULES and one.incident.level >= Level.WARNING:
-            levels[one.incident.resource] = max(one.incident.level, levels.get(one.incident.resource, Level.OK))
+    for standing_incident in standing:
+        if standing_incident.incident.rule in _RULES and standing_incident.incident.level >= Level.WARNING:
+            levels[standing_incident.incident.resource] = max(
+                standing_incident.incident.level, levels.get(standing_incident.incident.resource, Level.OK)
+            )
     left = {forecast.resource: forecast.eta_seconds for forecast in forecasts if forecast.resource in levels}
-    found: dict[int, tuple[Level, float | None]] = {}
+    warnings_by_pid: dict[int, tuple[Level, float | None]] = {}
     for labels in snapshot.family(metrics.KEPT):
         pid, _, resource = labels
-        if (level := levels.get(resource, Level.OK)) > found.get(int(pid), (Level.OK, None))[0]:
+        if (level := levels.get(resource, Level.OK)) > warnings_by_pid.get(int(pid), (Level.OK, None))[0]:
             own = snapshot.value(metrics.TIME_LEFT, *labels)
             soonest = min((s for s in (left.get(resource), own) if s is not None), default=None)
-            found[int(pid)] = (level, soonest)
-    return {pid: (level.label, seconds) for pid, (level, seconds) in found.items()}
+            warnings_by_pid[int(pid)] = (level, soonest)
+    return {pid: (level.label, seconds) for pid, (level, seconds) in warnings_by_pid.items()}

@@ -36,8 +36,8 @@ def output(*command: str | Path) -> str:
     return host.output([str(word) for word in command], _MAX_SECONDS)
 
 
-def followed(command: Sequence[str], heard: Callable[[str], bool]) -> None:
-    """Run a program that may take long; ``heard`` gets each line of its output, and returns whether it is progress.
+def run_with_output(command: Sequence[str], is_progress: Callable[[str], bool]) -> None:
+    """Run a program that may take long; ``is_progress`` is called with each line of its output.
 
     Raises SourceError: it could not be started, or failed; the message has the end of its other output.
     """
@@ -58,7 +58,7 @@ def followed(command: Sequence[str], heard: Callable[[str], bool]) -> None:
     with process:
         try:
             for line in process.stdout or ():
-                if not heard(line):
+                if not is_progress(line):
                     last.append(line)
         except BaseException:
             process.terminate()
@@ -92,16 +92,16 @@ class Changes:
 
     def __init__(self, *, dry: bool, tell: Tell = lambda _: None) -> None:
         self.dry, self.tell = dry, tell
-        self.said: list[str] = []
+        self.descriptions: list[str] = []
 
-    def does(self, said: str, deed: Callable[[], object]) -> None:
-        self.said.append(said)
+    def perform(self, description: str, action: Callable[[], object]) -> None:
+        self.descriptions.append(description)
         if not self.dry:
-            deed()
+            action()
 
     def run(self, *command: str | Path) -> None:
         """Run a program. Raises NoData, SourceError: as ``host.output``."""
-        self.does(shlex.join(map(str, command)), lambda: output(*command))
+        self.perform(shlex.join(map(str, command)), lambda: output(*command))
 
     def put(self, text: str, path: Path, mode: int = 0o644) -> bool:
         """Write a file, unless it has this text already; return whether it was written."""
@@ -112,7 +112,7 @@ class Changes:
 
         if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
             return False
-        self.does(f"write {path}", write)
+        self.perform(f"write {path}", write)
         return True
 
     def link(self, target: Path, path: Path) -> None:
@@ -125,12 +125,12 @@ class Changes:
             new.symlink_to(target)
             new.replace(path)
 
-        self.does(f"ln -sfn {shlex.join([str(target), str(path)])}", switch)
+        self.perform(f"ln -sfn {shlex.join([str(target), str(path)])}", switch)
 
     def remove(self, *paths: Path) -> None:
         """Remove files, links and folders, if they exist."""
         for path in paths:
             if path.is_symlink() or path.is_file():
-                self.does(f"rm {shlex.quote(str(path))}", path.unlink)
+                self.perform(f"rm {shlex.quote(str(path))}", path.unlink)
             elif path.is_dir():
-                self.does(f"rm -r {shlex.quote(str(path))}", lambda path=path: shutil.rmtree(path))  # type: ignore[misc]
+                self.perform(f"rm -r {shlex.quote(str(path))}", lambda path=path: shutil.rmtree(path))  # type: ignore[misc]

@@ -36,8 +36,8 @@ class Options:
 class NotStarted(ServiceError):
     """The daemon does not start; ``last_words`` is the end of its log."""
 
-    def __init__(self, said: Message, last_words: str) -> None:
-        super().__init__(said)
+    def __init__(self, message: Message, last_words: str) -> None:
+        super().__init__(message)
         self.last_words = last_words
 
 
@@ -77,9 +77,9 @@ def install(options: Options, places: Places, changes: Changes) -> str:
     python = release.interpreter(places)
     new = _wanted(places, python, extras)
     if not (new / "complete").exists():
-        told = ", ".join(["this program", *extras])
-        told = f"make {new}: an environment of {python} with {told}"
-        changes.does(told, lambda: release.make(new, python, extras, changes.tell))
+        contents = ", ".join(["this program", *extras])
+        description = f"make {new}: an environment of {python} with {contents}"
+        changes.perform(description, lambda: release.make(new, python, extras, changes.tell))
     prepare(new / "bin/wslgpud", places, changes)
     if not changes.dry and places.running != new:
         _check_configuration(new, places)
@@ -116,7 +116,7 @@ def prepare(program: Path, places: Places, changes: Changes) -> None:
             accounts.make(changes)
         _make_settings(program, places, changes)
     except (NoData, SourceError) as error:
-        raise ServiceError(error.said) from error
+        raise ServiceError(error.message) from error
 
 
 def drop_ins(allowed_now: Collection[str], places: Places) -> dict[Path, str]:
@@ -140,8 +140,8 @@ def _adapt_package(options: Options, places: Places, changes: Changes) -> str:
 
 def _keep_alive(options: Options, changes: Changes) -> None:
     if options.keep_alive:
-        told = "make a task of Windows that keeps this distribution running"
-        changes.does(told, lambda: keep_alive.does(Host(), "create"))
+        description = "make a task of Windows that keeps this distribution running"
+        changes.perform(description, lambda: keep_alive.does(Host(), "create"))
 
 
 def _check_configuration(new: Path, places: Places) -> None:
@@ -166,16 +166,16 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
             changes.run(*systemctl.command(places, "restart", *places.enabled_units))
     except (NoData, SourceError, OSError, KeyboardInterrupt) as error:
         last_words = systemctl.last_words(places)
-        told = say("wslgpud does not start; see its log above")
+        message = say("wslgpud does not start; see its log above")
         if before not in (None, new):
             systemctl.forget_failures(places, changes)
             _use(before, units_before, places, changes, obsolete=units.keys() - units_before.keys())
             if not succeeds(*systemctl.command(places, "restart", *places.enabled_units)):
                 raise NotStarted(say("neither the new version nor the previous one starts"), last_words) from error
-            told = say("the new version does not start, see its log above; the previous one runs again")
+            message = say("the new version does not start, see its log above; the previous one runs again")
         if isinstance(error, (OSError, KeyboardInterrupt)):
             raise
-        raise NotStarted(told, last_words) from error
+        raise NotStarted(message, last_words) from error
 
 
 def _wanted(places: Places, python: Path, extras: Collection[str]) -> Path:
@@ -200,7 +200,7 @@ def _use(new: Path, units: dict[Path, str], places: Places, changes: Changes, ob
     # An environment made by hand is no link, and cannot be replaced by one atomically.
     if places.program.is_dir() and not places.program.is_symlink():
         aside = _by_hand(places)
-        changes.does(f"mv {places.program} {aside}", lambda: places.program.rename(aside))
+        changes.perform(f"mv {places.program} {aside}", lambda: places.program.rename(aside))
     changes.link(new, places.program)
     return True
 

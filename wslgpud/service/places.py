@@ -70,8 +70,8 @@ class Places:
     @property
     def shared_links(self) -> list[Path]:
         """The links below ``share`` to files of the program."""
-        found = (path for folder in SHARED for path in self.share.glob(f"{folder}/**/*wslgpud*"))
-        return sorted(path for path in found if path.is_symlink() and path.readlink().is_relative_to(self.program))
+        paths = (path for folder in SHARED for path in self.share.glob(f"{folder}/**/*wslgpud*"))
+        return sorted(path for path in paths if path.is_symlink() and path.readlink().is_relative_to(self.program))
 
     @property
     def running(self) -> Path | None:

@@ -26,7 +26,7 @@ import wslgpud
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import replaceable
-from wslgpud.service.changes import ServiceError, Tell, followed, output, succeeds
+from wslgpud.service.changes import ServiceError, Tell, output, run_with_output, succeeds
 from wslgpud.service.places import Places
 from wslgpud.shipped_files import ROOT
 from wslgpud.words import cause, say
@@ -65,8 +65,8 @@ def needed(name: str, extras: Collection[str] = ()) -> dict[str, Distribution]:
 
     Raises PackageNotFoundError: the package itself, or one required by an extra, is not installed.
     """
-    found = {name: distribution(name)}
-    todo = [(found[name], frozenset(extras))]
+    distributions = {name: distribution(name)}
+    todo = [(distributions[name], frozenset(extras))]
     seen = set()
     while todo:
         package, wanted = todo.pop()
@@ -79,15 +79,15 @@ def needed(name: str, extras: Collection[str] = ()) -> dict[str, Distribution]:
             try:
                 other = distribution(match[1])
             except PackageNotFoundError:
-                if extra and package is found[name]:
+                if extra and package is distributions[name]:
                     raise
                 continue
-            found[other.metadata["Name"].lower().replace("_", "-")] = other
+            distributions[other.metadata["Name"].lower().replace("_", "-")] = other
             todo.append((other, frozenset(part.strip() for part in (match[2] or "").split(","))))
-    return found
+    return distributions
 
 
-def is_whole(packages: Collection[Distribution]) -> bool:
+def have_file_lists(packages: Collection[Distribution]) -> bool:
     """Return whether each package has a list of its files: Debian's and editable ones do not."""
     return all(package.read_text("RECORD") and not _is_editable(package) for package in packages)
 
@@ -99,9 +99,9 @@ def _is_editable(package: Distribution) -> bool:
 
 def name_of(packages: Collection[Distribution], extras: Collection[str]) -> str:
     """Return the name of a release, derived from its content."""
-    told = [sys.version, " ".join(sorted(extras))]
-    told += sorted(package.read_text("RECORD") or "" for package in packages)
-    return f"{wslgpud.__version__}-{hashlib.sha256(chr(0).join(told).encode()).hexdigest()[:12]}"
+    identity = [sys.version, " ".join(sorted(extras))]
+    identity += sorted(package.read_text("RECORD") or "" for package in packages)
+    return f"{wslgpud.__version__}-{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:12]}"
 
 
 def copy(package: Distribution, target: Path) -> None:
@@ -155,14 +155,14 @@ def interpreter(places: Places) -> Path:
         return base
     minors = [sys.version_info.minor, *range(_NEWEST, _OLDEST - 1, -1)]
     others = [Path(f"/usr/bin/python3.{minor}") for minor in dict.fromkeys(minors)]
-    found = next((python for python in (base, *others) if python.exists() and _will_do(python)), None)
-    if found is None:
+    chosen = next((python for python in (base, *others) if python.exists() and _will_do(python)), None)
+    if chosen is None:
         raise ServiceError(
             "the service cannot run with {python}, which lies in a home folder or can be changed by others than root: "
             "install python3 with your package manager",
             python=str(base),
         )
-    return found
+    return chosen
 
 
 def own_interpreter() -> Path:
@@ -181,10 +181,10 @@ def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> No
     """
     ours, everything = distribution(OURS), needed(OURS, [extra for extra in extras if is_installed(extra)])
     locked = [EXTRAS_FOLDER / f"{extra}.txt" for extra in extras]
-    if _minor(python) == sys.version_info.minor and is_whole(everything.values()):
+    if _minor(python) == sys.version_info.minor and have_file_lists(everything.values()):
         copied = list(everything.values())
         locked = [file for file in locked if not is_installed(file.stem)]
-    elif is_whole([ours]):
+    elif have_file_lists([ours]):
         copied = [ours]
         locked = [ROOT / "deploy/requirements.txt", *locked]
     else:
@@ -203,7 +203,7 @@ def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> No
         program.chmod(0o755)
         output(release / "bin/python", "-I", "-m", "compileall", "-q", packages)
         output(program, "--version")
-        os.sync()  # else a power cut could leave a link to an empty program
+        os.sync()  # otherwise a power cut could leave a link to an empty program
     except BaseException as error:
         shutil.rmtree(release, ignore_errors=True)
         if isinstance(error, (NoData, SourceError, OSError)):
@@ -243,11 +243,11 @@ def fetch(environment: Path, locked: Collection[Path], tell: Tell) -> None:
         )
     options = ("--progress-bar=off", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
 
-    def heard(line: str) -> bool:
+    def is_progress(line: str) -> bool:
         if match := _DOWNLOAD.search(line):
             tell(say("fetching {file}, {size}", file=match[1], size=match[2]))
         elif line.startswith("Installing "):
             tell(say("unpacking the downloads"))
         return line.lstrip().startswith(_PROGRESS)
 
-    followed([*pip, "install", *options, *(f"--requirement={file}" for file in locked)], heard)
+    run_with_output([*pip, "install", *options, *(f"--requirement={file}" for file in locked)], is_progress)

@@ -37,14 +37,14 @@ def put(python: Path, places: Places, changes: Changes, *, asked: bool) -> None:
         works = works and made_of.is_file() and made_of.read_bytes() == LOCKED.read_bytes()
     if works or not (asked or places.stress.exists()):
         return
-    told = f"make {places.stress}: an environment of {python} with torch (downloads {size(download_bytes())})"
-    changes.does(told, lambda: _make(python, places, changes))
+    description = f"make {places.stress}: an environment of {python} with torch (downloads {size(download_bytes())})"
+    changes.perform(description, lambda: _make(python, places, changes))
 
 
 def download_bytes() -> int:
     """Return the download size for a PC according to the lock file."""
-    found = _DOWNLOADS.search(LOCKED.read_text(encoding="utf-8"))
-    return int(found[1]) if found else 0
+    match = _DOWNLOADS.search(LOCKED.read_text(encoding="utf-8"))
+    return int(match[1]) if match else 0
 
 
 def _make(python: Path, places: Places, changes: Changes) -> None:

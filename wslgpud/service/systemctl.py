@@ -39,12 +39,12 @@ def require(places: Places) -> None:
             )
         raise ServiceError("systemd does not run here; {command} starts the daemon without it", command=_FOREGROUND)
     if places.user and not succeeds(*command(places, "show-environment")):
-        told = say(
+        message = say(
             "your systemd does not answer ('systemctl --user' fails): log in directly, not by sudo, and install"
             " {packages}",
             packages="libpam-systemd, dbus-user-session",
         )
-        raise ServiceError(told)
+        raise ServiceError(message)
 
 
 def is_active(places: Places) -> bool:

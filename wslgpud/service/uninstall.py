@@ -29,7 +29,7 @@ def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
     try:
         _remove(places, changes, purge=purge)
     except (NoData, SourceError) as error:
-        raise ServiceError("{why}; the removal is incomplete", why=error.said) from error
+        raise ServiceError("{why}; the removal is incomplete", why=error.message) from error
     return [path for path in (places.settings, places.data) if path.exists()]
 
 
@@ -62,7 +62,7 @@ def remove_windows_task(changes: Changes) -> None:
     if generation(Host()):
         # Windows is unreachable; its task then fails to start a missing program, harmlessly
         with suppress(MessageError):
-            changes.does(
+            changes.perform(
                 "remove the task of Windows that keeps this distribution running, if there is one",
                 lambda: keep_alive.does(Host(), "remove"),
             )
