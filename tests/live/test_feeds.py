@@ -87,20 +87,20 @@ def test_training_on_a_windows_drive_is_sought_every_10_seconds(monkeypatch: pyt
     feed.close()
     monkeypatch.setattr(drive_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
     watch = DriveWatch(RecordedHost(HOSTS / "wsl2-vram-full"))
-    found = watch.found(document)
+    found = watch.slow_reader(document)
 
     assert found == ("pt_main_thread (pid 9309)", "/mnt/c/data/train-00017.tar")
     now[0] = 9.9
-    assert watch.found({"processes": []}) == found
+    assert watch.slow_reader({"processes": []}) == found
     now[0] = 10.0
-    assert watch.found({"processes": []}) is None
+    assert watch.slow_reader({"processes": []}) is None
 
 
 def test_the_drives_of_another_machine_are_not_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
     latest = {"values": {}, "age_seconds": 0.5, "interval_seconds": 1}
     answers = {"/api/v1/status": calm(at="2026-11-21T03:30:00Z"), "/api/v1/latest": latest}
     monkeypatch.setattr(DaemonClient, "ask", lambda _, path, **__: answers[path])
-    monkeypatch.setattr(DriveWatch, "found", lambda *_: ("python3", "/mnt/c/data"))
+    monkeypatch.setattr(DriveWatch, "slow_reader", lambda *_: ("python3", "/mnt/c/data"))
     here, elsewhere = (DaemonFeed(DAEMON, here=is_here).look() for is_here in (True, False))
 
     assert (here.on_windows, elsewhere.on_windows) == (("python3", "/mnt/c/data"), None)

@@ -264,7 +264,7 @@ def test_a_training_that_reads_from_a_windows_drive_is_told_so() -> None:
 
 
 def test_without_a_mounted_windows_drive_no_reader_is_sought() -> None:
-    assert DriveWatch(RecordedHost(HOSTS / "bare-linux")).found({"processes": []}) is None
+    assert DriveWatch(RecordedHost(HOSTS / "bare-linux")).slow_reader({"processes": []}) is None
 
 
 def test_sparklines_begin_with_the_past_the_daemon_has_seen(stage: Stage) -> None:

@@ -57,7 +57,7 @@ def _command(name: str) -> click.Command:
     return group
 
 
-class _Late(UserDict[str, Any]):
+class _LazyCommands(UserDict[str, Any]):
     """The commands by name, each imported on access: 'wslgpud guard' needs no database."""
 
     def __getitem__(self, name: str) -> click.Command:
@@ -101,7 +101,7 @@ app = _Root(
     wslgpud incidents  # incidents of the last 30 days
     wslgpud doctor  # mistakes in the setup of this machine, with their fixes
     """,
-    commands=_Late(COMMANDS),
+    commands=_LazyCommands(COMMANDS),
     params=[
         _eager("--version", _version, "print the version and exit", is_flag=True),
         _eager("--install-completion", _complete, "let Tab complete commands and values", **_SHELL),

@@ -41,35 +41,35 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
         wslgpud alerts list
     """
     control = ControlFile(common.data_folder(state), warn).now()
-    found = _open(config, state)
+    incidents = _open(config, state)
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
         quiet = [
             {"rule": s.rule, "resource": s.resource, "until_seconds": round(s.until_wall - time.time())}
             for s in silences
         ]
-        known = [{**i, "acknowledged": i["id"] in control.acknowledged} for i in found]
+        known = [{**i, "acknowledged": i["id"] in control.acknowledged} for i in incidents]
         common.print_json({"open": known, "silences": quiet})
         return
-    for i in found:
+    for i in incidents:
         note = f"  ({t('acknowledged')})" if i["id"] in control.acknowledged else ""
         since = t("since {time}", time=local_time(i["opened"]))
         print(f"{i['id']:>8}  {padded(t(i['level']), 9)}  {since}  {i['headline']}{note}")
     for s in silences:
         until, rule, name = s.until_wall, s.rule, s.resource
         print(t("silenced until {until_wall}: {rule} of {name}", until_wall=until, rule=rule, name=name))
-    if not found:
+    if not incidents:
         print(t("no open incidents"))
 
 
 def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
     """Return the open incidents, from the database and from the daemon itself: rows may be missing on a full disk."""
     with Reader(database_of(config, state)) as reader:
-        found = list(summaries(reader, [i for i in recent(reader, math.inf) if i.closed_wall is None], current()))
+        incidents = list(summaries(reader, [i for i in recent(reader, math.inf) if i.closed_wall is None], current()))
     _, now = answering([common.data_folder(state)], complain) or (None, {})
-    told = now.get("incidents", ())
-    written = {i["id"] for i in found}
-    return found + [{**i, "opened": i["since"]} for i in told if i["id"] not in written]
+    reported = now.get("incidents", ())
+    written = {i["id"] for i in incidents}
+    return incidents + [{**i, "opened": i["since"]} for i in reported if i["id"] not in written]
 
 
 @app.command()
@@ -120,10 +120,10 @@ def try_channels(config: common.Config = None) -> None:
     for channel in channels:
         try:
             channel.send(message)
-            told = t("accepted it (gets {level} and worse)", level=t(levels[channel.name].label))
+            outcome = t("accepted it (gets {level} and worse)", level=t(levels[channel.name].label))
         except DeliveryError as error:
-            status, told = 1, t("failed: {reason}", reason=cause(error))
-        print(f"{channel.name:<28}  {told}")
+            status, outcome = 1, t("failed: {reason}", reason=cause(error))
+        print(f"{channel.name:<28}  {outcome}")
     raise SystemExit(status)
 
 
@@ -145,9 +145,9 @@ def silence(
         raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
     span, now, file = common.seconds(lasting, zero=True), time.time(), ControlFile(common.data_folder(state))
     before = file.now()
-    kept = [s for s in before.silences if s.until_wall > now and (s.rule, s.resource) != (rule, resource)]
+    other_silences = [s for s in before.silences if s.until_wall > now and (s.rule, s.resource) != (rule, resource)]
     added = [Silence(rule, resource, now + span)] if span else []
-    _write(file, replace(before, silences=(*kept, *added)))
+    _write(file, replace(before, silences=(*other_silences, *added)))
     quiet = t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=span)
     print(quiet if span else t("{rule} of {name}: no longer silenced", rule=rule, name=resource))
 
@@ -163,13 +163,13 @@ def ack(
     Examples:
         wslgpud alerts ack 12
     """
-    if (found := next((i for i in _open(config, state) if i["id"] == number), None)) is None:
+    if (incident := next((i for i in _open(config, state) if i["id"] == number), None)) is None:
         raise Fault("incident {number} is not open; 'wslgpud alerts list' shows the open ones", number=number)
 
     file = ControlFile(common.data_folder(state))
     before = file.now()
     _write(file, replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number)))
-    print(t("incident {number} is acknowledged: {what}", number=number, what=found["headline"]))
+    print(t("incident {number} is acknowledged: {what}", number=number, what=incident["headline"]))
 
 
 def _write(file: ControlFile, control: Control) -> None:

@@ -62,12 +62,12 @@ def off(config: common.Config = None) -> None:
     _changed(config, {"on": False}, t("the brake is off"))
 
 
-def _changed(config: Path | None, values: dict[str, Any], told: str) -> Path:
+def _changed(config: Path | None, values: dict[str, Any], headline: str) -> Path:
     """Change the configuration, say so, and return its file."""
     usual = configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ)
     file = config or configuration.find_file(os.environ) or usual
     change_keys.change(file, "brake", values)
-    print(told, t("written to {file}; takes effect when the daemon restarts", file=str(file)), sep="\n")
+    print(headline, t("written to {file}; takes effect when the daemon restarts", file=str(file)), sep="\n")
     return file
 
 
@@ -88,25 +88,25 @@ def list_(as_json: common.Json = False, state: common.State = None) -> None:
 def lines(document: Mapping[str, Any]) -> list[str]:
     """Return the lines about paused jobs, given the document of ``wslgpud.serve.status``."""
     now = {forecast["resource"]: forecast["headroom_bytes"] for forecast in document.get("forecasts", ())}
-    said = []
-    for one in document.get("held", ()):
-        number, facts = one["job"], {name: one[name] for name in ("who", "ran_seconds")}
-        said.append(f"{number:>4}  {t(_PAUSED, time=local_time(one['paused']), **facts)}")
-        if one["ending"]:
-            said.append(f"      {t('stopping: SIGTERM sent')}")
+    lines = []
+    for job in document.get("held", ()):
+        number, facts = job["job"], {name: job[name] for name in ("who", "ran_seconds")}
+        lines.append(f"{number:>4}  {t(_PAUSED, time=local_time(job['paused']), **facts)}")
+        if job["ending"]:
+            lines.append(f"      {t('stopping: SIGTERM sent')}")
             continue
-        facts = {name: one[name] for name in ("size_bytes", "needed_bytes", "resource")}
-        facts |= {"count": one["processes"]} if one["processes"] > 1 else {}
-        facts |= {"now_bytes": now[one["resource"]]} if one["resource"] in now else {}
+        facts = {name: job[name] for name in ("size_bytes", "needed_bytes", "resource")}
+        facts |= {"count": job["processes"]} if job["processes"] > 1 else {}
+        facts |= {"now_bytes": now[job["resource"]]} if job["resource"] in now else {}
         commands = (f"sudo wslgpud brake {what} {number}" for what in ("resume", "stop"))
-        said += [f"      {t(_HOLDS, **facts)}", f"      {'  |  '.join(commands)}"]
-    return said
+        lines += [f"      {t(_HOLDS, **facts)}", f"      {'  |  '.join(commands)}"]
+    return lines
 
 
 def _status(state: Path | None) -> dict[str, Any]:
     """Return the running daemon's status; empty if none runs."""
-    found = answering(common.daemon_folders(state), complain)
-    return found[1] if found else {}
+    answer = answering(common.daemon_folders(state), complain)
+    return answer[1] if answer else {}
 
 
 @app.command()
@@ -175,16 +175,16 @@ def try_(
     settings = loaded(config).config.brake
     walls = common.span(since, until, time.time())
     with Reader(database_of(config, state)) as reader:
-        found = list(pauses(reader, walls, settings))
+        trial_pauses = list(pauses(reader, walls, settings))
     if as_json:
-        told = [{**current().document(one), "who": current().text(one["who"])} for one in found]
-        common.print_json({"pauses": told})
+        documents = [{**current().document(pause), "who": current().text(pause["who"])} for pause in trial_pauses]
+        common.print_json({"pauses": documents})
         return
-    for one in found:
-        left = t("{left_bytes} of {resource} left", left_bytes=one["left_bytes"], resource=one["resource"])
-        print(f"{local_time(one['at'])}  {current().text(one['who'] or t('culprit uncertain'))}, {left}")
-        print(f"{' ' * 21}{t('what happened')}: {current().text(one['outcome'])}")
-    if not found:
+    for pause in trial_pauses:
+        left = t("{left_bytes} of {resource} left", left_bytes=pause["left_bytes"], resource=pause["resource"])
+        print(f"{local_time(pause['at'])}  {current().text(pause['who'] or t('culprit uncertain'))}, {left}")
+        print(f"{' ' * 21}{t('what happened')}: {current().text(pause['outcome'])}")
+    if not trial_pauses:
         print(t("nothing would have been paused"))
     elif not settings.on:
         warn("the brake is off; 'sudo wslgpud brake on' turns it on")

@@ -46,7 +46,7 @@ def chart(
 
     It spans its minimum to its maximum; gaps stay visible.
     """
-    extremes = [value for c in curves for _, least, _, most in c.points for value in (least, most)]
+    extremes = [value for c in curves for _, lowest, _, highest in c.points for value in (lowest, highest)]
     low, high = _range(extremes, 1024 if curves[0].unit.startswith("bytes") else 10)
     labels = _labels(low, high, height, write)
     margin = max(map(len, labels.values())) + 1
@@ -62,10 +62,10 @@ def chart(
 
     for curve, colour in zip(curves, TERMINAL_LINES, strict=False):
         before: tuple[float, float] | None = None
-        for wall, least, mean, most in curve.points:
+        for wall, lowest, mean, highest in curve.points:
             first = across(wall)
             for x in range(first, max(first + 1, across(min(wall + step, end)))):
-                reach = [least, most]
+                reach = [lowest, highest]
                 if x == first and before is not None and wall - before[0] < 1.5 * step:
                     reach.append(before[1])  # a line, not loose dots
                 for y in range(down(max(reach)), down(min(reach)) + 1):
@@ -93,15 +93,15 @@ def _labels(low: float, high: float, height: int, write: Callable[[float], str])
 
 def _range(values: Sequence[float], base: int) -> tuple[float, float]:
     """Return the range of the axis, in round numbers; from 0 unless that hides everything."""
-    least, most = min(values), max(values)
-    if 0 <= least < 0.7 * most:
-        least = 0.0
-    if least == most:
-        return (0.0, most) if most > 0 else (least - 1.0, least + 1.0)
-    thousands = float(base) ** math.floor(math.log(most - least, base))
-    grain = thousands * 10.0 ** math.floor(math.log10((most - least) / thousands))
-    low = math.floor(least / grain * 4) * grain / 4
-    return low, low + next(r * grain for r in _ROUND if r * grain >= (most - low) * 0.999)
+    lowest, highest = min(values), max(values)
+    if 0 <= lowest < 0.7 * highest:
+        lowest = 0.0
+    if lowest == highest:
+        return (0.0, highest) if highest > 0 else (lowest - 1.0, lowest + 1.0)
+    thousands = float(base) ** math.floor(math.log(highest - lowest, base))
+    grain = thousands * 10.0 ** math.floor(math.log10((highest - lowest) / thousands))
+    low = math.floor(lowest / grain * 4) * grain / 4
+    return low, low + next(r * grain for r in _ROUND if r * grain >= (highest - low) * 0.999)
 
 
 def _axis(start: float, end: float, margin: int, columns: int) -> Text:
@@ -144,8 +144,8 @@ def headroom(
     for number, part in enumerate(parts):
         at = start + (number + 0.5) / columns * (end - start)
         if part:
-            least, worst = min(left for left, _ in part), max(level for _, level in part)
-            cells.append((8 * _ROWS * least / top, worst))
+            lowest, worst = min(left for left, _ in part), max(level for _, level in part)
+            cells.append((8 * _ROWS * lowest / top, worst))
         else:
             cells.append(cells[-1] if cells and not any(a < at < b for a, b in gaps) else (0.0, Level.OK))
     levels = [level for _, level in cells]

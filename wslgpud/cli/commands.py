@@ -57,7 +57,7 @@ class CliCommand(click.Command):
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run in the reader's language; errors that the user can fix (``MessageError``) end in a line and status 2."""
         words.use(language())
-        said: MessageLike
+        message: MessageLike
         try:
             status = super().main(*args, standalone_mode=False, **options)  # type: ignore[call-overload]
         except NoArgsIsHelpError as error:
@@ -65,18 +65,19 @@ class CliCommand(click.Command):
             sys.exit(error.exit_code)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else "wslgpud"
-            said, status = say("{what} (see '{command} --help')", what=_worded(error), command=where), error.exit_code
+            message = say("{what} (see '{command} --help')", what=_worded(error), command=where)
+            status = error.exit_code
         except click.Abort:
-            said, status = say("given up"), 1
+            message, status = say("given up"), 1
         except MessageError as error:
-            said, status = cause(error), 2
+            message, status = cause(error), 2
         else:
             if not standalone_mode:
                 return status
             sys.exit(status if isinstance(status, int) else 0)
         from wslgpud.app.log import journal_prefix
 
-        click.echo(f"{journal_prefix(logging.ERROR)}wslgpud: {words.current().text(said)}", err=True)
+        click.echo(f"{journal_prefix(logging.ERROR)}wslgpud: {words.current().text(message)}", err=True)
         sys.exit(status)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -128,19 +129,19 @@ class CommandGroup(CliCommand, click.Group):
         """Return the commands with this prefix, else options."""
         from click.shell_completion import CompletionItem
 
-        found = (one for one in self.listed() if str(one.name).startswith(incomplete))
-        items = [CompletionItem(one.name, help=helps.short(one)) for one in found]
+        matches = (command for command in self.listed() if str(command.name).startswith(incomplete))
+        items = [CompletionItem(command.name, help=helps.short(command)) for command in matches]
         return items or click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _parameter(one: inspect.Parameter) -> click.Parameter:
+def _parameter(parameter: inspect.Parameter) -> click.Parameter:
     """Return the parameter that an annotation declares: ``Annotated[list[int] | None, option(...)]``."""
-    hint, declared = get_args(one.annotation)
+    hint, declared = get_args(parameter.annotation)
     if NoneType in get_args(hint):
         (hint,) = {*get_args(hint)} - {NoneType}
     several = get_origin(hint) is list
     kind = get_args(hint)[0] if several else hint
-    is_option, given = declared.func is click.Option, one.default is not inspect.Parameter.empty
+    is_option, given = declared.func is click.Option, parameter.default is not inspect.Parameter.empty
     facts = {**declared.keywords, "required": not given}
     bounds = {name: facts.pop(name) for name in ("min", "max") if name in facts}
     if get_origin(kind) is Literal:
@@ -149,12 +150,12 @@ def _parameter(one: inspect.Parameter) -> click.Parameter:
         facts["type"] = _RANGES[kind](**bounds) if kind in _RANGES else kind
         facts["shell_complete"] = facts.get("shell_complete") or _files
     if several:
-        facts |= {"callback": lambda *found: [*found[-1]], **({"multiple": True} if is_option else {"nargs": -1})}
+        facts |= {"callback": lambda *values: [*values[-1]], **({"multiple": True} if is_option else {"nargs": -1})}
     if kind is bool:
         facts["is_flag"] = True
     if given:
-        facts["default"] = one.default
-    made: click.Parameter = declared.func([one.name, *declared.args[0]], **facts)
+        facts["default"] = parameter.default
+    made: click.Parameter = declared.func([parameter.name, *declared.args[0]], **facts)
     return made
 
 
@@ -192,5 +193,5 @@ def _form(param: click.Parameter) -> Message | None:
     """Return the valid values of a parameter; None where only the parser knows."""
     if isinstance(param.type, click.Choice):
         return say("one of {names}", names=tuple(param.type.choices))
-    kind, least = _KINDS.get(type(param.type)), getattr(param.type, "min", None)
-    return say("{kind}, at least {least}", kind=kind, least=least) if kind and least is not None else kind
+    kind, minimum = _KINDS.get(type(param.type)), getattr(param.type, "min", None)
+    return say("{kind}, at least {least}", kind=kind, least=minimum) if kind and minimum is not None else kind

@@ -102,7 +102,7 @@ def own_database(config: Path | None, state: Path | None) -> str:
     return path if path and sqlite_path(path) is not None else str(data_folder(state) / "wslgpud.db")
 
 
-def _heard(_context: click.Context, _param: click.Parameter, file: Path | None) -> Path | None:
+def _use_language_of(_context: click.Context, _param: click.Parameter, file: Path | None) -> Path | None:
     """Take the language from the configuration named by ``--config``, for all further output."""
     if file is not None:
         use(language(file))
@@ -124,7 +124,9 @@ def argument(metavar: str, meaning: str, completes: Callable[..., list[str]] | N
     return partial(click.Argument, [], metavar=metavar, help=meaning, shell_complete=completes)
 
 
-_CONFIG = option("--config -c", "FILE", "configuration instead of the usual one", is_eager=True, callback=_heard)
+_CONFIG = option(
+    "--config -c", "FILE", "configuration instead of the usual one", is_eager=True, callback=_use_language_of
+)
 _HOST_ROOT = option("--host-root", "FOLDER", "a machine that 'wslgpud capture' recorded instead of this one")
 _STATE = option("--state", "FOLDER", "folder of the daemon's data instead of the usual one")
 _WHENS = "start: 90s, 2h or 7d ago, 14:00, yesterday, 2026-11-20, '2026-11-20 14:00'"
@@ -183,12 +185,12 @@ def iso(wall: float) -> str:
 
 def seconds(text: str, *, zero: bool = False) -> float:
     """Return a length of time in seconds: ``90s``, ``5min``, ``2h``, ``1h30m``, ``7d``; or ``0`` with ``zero``."""
-    found = _length(text.strip().lower())
-    if zero and (found == 0 or text.strip() == "0"):
+    length = _length(text.strip().lower())
+    if zero and (length == 0 or text.strip() == "0"):
         return 0.0
-    if not found:
+    if not length:
         raise Fault("{text} is not a duration: write 90s, 5min, 2h, 1h30m or 7d", text=repr(text))
-    return found
+    return length
 
 
 def span(since: str, until: str, now: float) -> tuple[float, float]:
@@ -213,14 +215,14 @@ def _date(text: str, now: float) -> datetime:
         date = today.date() - timedelta(days=_DAYS[day])
         return datetime.combine(date, _time(rest) if rest else time())
     if _CLOCK.fullmatch(text):
-        found = datetime.combine(today.date(), _time(text))
-        return found if found <= today else found - timedelta(days=1)
+        when = datetime.combine(today.date(), _time(text))
+        return when if when <= today else when - timedelta(days=1)
     # Python 3.10 does not know the Z.
     return datetime.fromisoformat(re.sub(r"z$", "+00:00", text).upper())
 
 
 def _time(text: str) -> time:
-    if (found := _CLOCK.fullmatch(text)) is None:
+    if (match := _CLOCK.fullmatch(text)) is None:
         raise ValueError(text)
-    hour, minute, second = (int(part or 0) for part in found.groups())
+    hour, minute, second = (int(part or 0) for part in match.groups())
     return time(hour, minute, second)

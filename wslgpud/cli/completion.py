@@ -16,7 +16,7 @@ from wslgpud.words import t
 Shell = Literal["bash", "zsh", "fish"]
 #: completes one value: context, parameter and prefix -> all matching values
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
-#: below the home folder: a shell's script, and the file that loads it by which line, where the shell does not by itself
+#: below the home folder: a shell's script, and the file and line that load it where the shell does not by itself
 _PLACES = {
     "bash": (".bash_completions/wslgpud.sh", ".bashrc", "source '{path}'"),
     "zsh": (".zfunc/_wslgpud", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),

@@ -31,9 +31,13 @@ def show(config: common.Config = None, as_json: common.Json = False) -> None:
     Examples:
         wslgpud config show
     """
-    found = _loaded(config)
+    configured = _loaded(config)
     rows = [
-        (key, visible(getattr(getattr(found.config, key.section), key.name), key.shows), found.origins.get(key.path))
+        (
+            key,
+            visible(getattr(getattr(configured.config, key.section), key.name), key.shows),
+            configured.origins.get(key.path),
+        )
         for key in configuration.declared_keys()
     ]
     if as_json:
@@ -57,9 +61,9 @@ def check(config: common.Config = None) -> None:
     """
     from wslgpud.app import daemon  # imports everything: only here
 
-    found = _loaded(config)
-    daemon.check(found.config)
-    print(t("{file}: good", file=str(found.file)) if found.file else t("no file, only defaults: good"))
+    configured = _loaded(config)
+    daemon.check(configured.config)
+    print(t("{file}: good", file=str(configured.file)) if configured.file else t("no file, only defaults: good"))
 
 
 @app.command()
@@ -78,11 +82,11 @@ def init(file: Annotated[Path | None, argument("FILE", "where to write; the usua
 
 def _loaded(config: Path | None) -> configuration.Loaded:
     """Load the configuration, with a notice if the service's own is not readable for this user."""
-    found = loaded(config)
+    configured = loaded(config)
     service = configuration.SYSTEM_FILE
     if config is None and service.parent.is_dir() and not os.access(service, os.R_OK):
         warn("the service has a configuration that you may not read: {file}", file=str(service))
-    return found
+    return configured
 
 
 def _create(file: Path, text: str) -> None:

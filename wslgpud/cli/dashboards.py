@@ -26,5 +26,5 @@ def export(folder: FolderArgument, force: common.Force = False) -> None:
     """
     files = shipped_files.texts(("grafana/dashboards", "grafana/provisioning", "grafana/compose.yml"))
     shipped.put(files, folder, force=force)
-    told = t("{count} files in {folder}: import those of grafana/dashboards, or:", count=len(files), folder=str(folder))
-    print(f"{told}\n  wslgpud rules export {folder} && docker compose -f {folder}/grafana/compose.yml up -d")
+    head = t("{count} files in {folder}: import those of grafana/dashboards, or:", count=len(files), folder=str(folder))
+    print(f"{head}\n  wslgpud rules export {folder} && docker compose -f {folder}/grafana/compose.yml up -d")

@@ -32,50 +32,51 @@ def info(config: common.Config = None, as_json: common.Json = False, state: comm
     """
     target = database_of(config, state)
     with Reader(target) as reader:
-        found = look(reader)
+        measured = look(reader)
     keep = loaded(config).config.store
     document: dict[str, Any] = {
         "database": shown(target),
-        "schema": found.version,
-        "hosts": found.hosts,
-        "series": found.series,
-        "samples": found.samples,
-        "bytes_a_sample": found.bytes_a_sample,
-        "bytes_a_day": found.bytes_a_day,
-        "size_bytes": {"file": found.file_bytes, "log": found.wal_bytes, "free inside": found.free_bytes},
-        "tiers_bytes": found.tiers,
-        "samples_since": _iso(found.oldest.raw_wall),
-        "minutes_since": _iso(found.oldest.minute_wall),
-        "hours_since": _iso(found.oldest.hour_wall),
-        "newest": _iso(found.newest_wall),
+        "schema": measured.version,
+        "hosts": measured.hosts,
+        "series": measured.series,
+        "samples": measured.samples,
+        "bytes_a_sample": measured.bytes_a_sample,
+        "bytes_a_day": measured.bytes_a_day,
+        "size_bytes": {"file": measured.file_bytes, "log": measured.wal_bytes, "free inside": measured.free_bytes},
+        "tiers_bytes": measured.tiers,
+        "samples_since": _iso(measured.oldest.raw_wall),
+        "minutes_since": _iso(measured.oldest.minute_wall),
+        "hours_since": _iso(measured.oldest.hour_wall),
+        "newest": _iso(measured.newest_wall),
         "keep": {name: value for name, value in asdict(keep).items() if name != "path"},
-        "set_aside": [str(path) for path in found.set_aside],
+        "set_aside": [str(path) for path in measured.set_aside],
     }
     print(json.dumps(document, indent=2) if as_json else "\n".join(_readable(document)))
 
 
-def _readable(found: dict[str, Any]) -> Iterator[str]:
-    sizes, keep, days = found["size_bytes"], found["keep"], found["keep"]["raw_days"]
-    head = {name: found[key] for name, key in {"database": "database", "version": "schema", "count": "series"}.items()}
-    yield t("{database}: schema {version}, {count} series of {hosts}", hosts=tuple(found["hosts"]), **head)
+def _readable(document: dict[str, Any]) -> Iterator[str]:
+    sizes, keep, days = document["size_bytes"], document["keep"], document["keep"]["raw_days"]
+    keys = {"database": "database", "version": "schema", "count": "series"}
+    head = {name: document[key] for name, key in keys.items()}
+    yield t("{database}: schema {version}, {count} series of {hosts}", hosts=tuple(document["hosts"]), **head)
     yield _line(t("size"), t("{room_bytes} at most", room_bytes=(sizes["file"], keep["max_bytes"])))
     if sizes["log"]:
         yield _line(t("write-ahead log"), size(sizes["log"]))
     yield _line(t("free inside"), size(sizes["free inside"]))
-    if (each := found["bytes_a_sample"]) is not None:
-        count, number = f"{found['samples']:,}", f"{each:.2f}"
+    if (each := document["bytes_a_sample"]) is not None:
+        count, number = f"{document['samples']:,}", f"{each:.2f}"
         yield _line(t("samples"), t("{count} at {number} bytes, blocks and index", count=count, number=number))
-    if (day := found["bytes_a_day"]) is not None:
+    if (day := document["bytes_a_day"]) is not None:
         rate = t("{day_bytes}; {days} days take {all_bytes}", day_bytes=day, days=days, all_bytes=day * days)
         yield _line(t("samples per day"), rate)
     yield ""
     for name, tier in ((t("samples since"), "raw"), (t("minutes since"), "minute"), (t("hours since"), "hour")):
-        since = found[f"{tier.replace('raw', 'sample')}s_since"]
+        since = document[f"{tier.replace('raw', 'sample')}s_since"]
         yield _line(name, t("{when}, kept for {days} days", when=_local(since), days=keep[f"{tier}_days"]))
-    yield _line(t("newest"), _local(found["newest"]))
+    yield _line(t("newest"), _local(document["newest"]))
     yield ""
-    yield from (_line(t(tier), f"{size(taken):>8}") for tier, taken in found["tiers_bytes"].items())
-    for path in found["set_aside"]:
+    yield from (_line(t(tier), f"{size(taken):>8}") for tier, taken in document["tiers_bytes"].items())
+    for path in document["set_aside"]:
         yield "\n" + t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path)
 
 
@@ -98,8 +99,8 @@ def check(config: common.Config = None, as_json: common.Json = False, state: com
     if as_json:
         print(json.dumps({"database": shown(target), "findings": list(map(str, findings))}))
     else:
-        told = map(current().text, findings)
-        print("\n".join(told) if findings else t("{database}: nothing wrong", database=shown(target)))
+        lines = map(current().text, findings)
+        print("\n".join(lines) if findings else t("{database}: nothing wrong", database=shown(target)))
     if findings:
         raise SystemExit(1)
 

@@ -61,7 +61,7 @@ def doctor(
             facts = torches.ask(named, os.environ, common.data_folder(state))
         findings += doctors.run(host, settings, facts, str(state) if state else None)
     if as_json:  # for programs: the same in every locale
-        english = [{name: str(said) for name, said in finding._asdict().items()} for finding in findings]
+        english = [{name: str(value) for name, value in finding._asdict().items()} for finding in findings]
         common.print_json(english)
     elif tried or bundle is None:
         if brief:
@@ -71,8 +71,8 @@ def doctor(
     if bundle is not None:
         with refused("cannot write {path}: {why}", path=str(bundle)):
             count, path = len(write(bundle, host, settings, findings)), str(bundle)
-        told = template("wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.")
-        click.echo(t(told, path=path, count=count), err=as_json)
+        message = template("wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.")
+        click.echo(t(message, path=path, count=count), err=as_json)
     # With an archive, the exit status says whether it was written: problems are the reason for making one.
     if bundle is None and any(finding.state == "problem" for finding in findings):
         raise SystemExit(1)

@@ -121,14 +121,14 @@ def fit(
         plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, width, height)
         plan = replace(plan, offload=offload, tiling=vae_tiling, slicing=vae_slicing)
         _reject_senseless(source, plan)
-        found = given(room) if room else usable(settings, database_of(config, state), gpu)
+        usable_vram = given(room) if room else usable(settings, database_of(config, state), gpu)
         with Console(stderr=True).status(t("tracing the model …")) as status:
 
             def tell(part: str) -> None:
                 status.update(t("tracing the model: {part} …", part=current().template(part)))
 
             asking, why = _asking(settings, python, gpu, state, tell)
-            answer = fit_engines.answered(source, plan, found, asking, why)
+            answer = fit_engines.answered(source, plan, usable_vram, asking, why)
     if as_json:
         common.print_json(answer.document(), ensure_ascii=False)
     else:
@@ -141,17 +141,17 @@ def _asking(
 ) -> tuple[Asking | None, MessageLike]:
     """Return what asks models in the Python that trains here; None and why if there is none."""
     try:
-        found = find_python(python or settings.stress.python, os.environ, data_folder(state))
+        interpreter = find_python(python or settings.stress.python, os.environ, data_folder(state))
     except NoTorch as error:
         if python:
-            raise Fault(error.said) from error
-        return None, error.said
+            raise Fault(error.message) from error
+        return None, error.message
     card = card_of(settings, gpu)
     measured = IdleCard()
     if card is not None and card.free_bytes and card.free_bytes >= _IDLE_SHARE * (card.total_bytes or math.inf):
         measured = IdleCard(card.uuid, round(_MEASURE_SHARE * card.free_bytes))
     # What a program of another account said is not kept for us.
-    return Asking(found, measured, None if found.account else state_folder(state) / "fit", tell), ""
+    return Asking(interpreter, measured, None if interpreter.account else state_folder(state) / "fit", tell), ""
 
 
 def _reject_unfit(context: click.Context, source: NamedModel, engine: str) -> None:

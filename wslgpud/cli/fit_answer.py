@@ -24,7 +24,7 @@ class Answer(NamedTuple):
     how: Sequence[MessageLike]
     #: the model's sizes and the plan, for ``--json``
     facts: dict[str, Any]
-    found: Estimate
+    estimate: Estimate
     room: Usable | None
     #: each setting that makes it fit, and its result: total bytes, or tokens in the cache
     knobs: Sequence[tuple[Message, int]]
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     counted: str = "total_bytes"
     #: vLLM's own verdict, and its words
     refused: bool | None = None
-    said: str = ""
+    own_verdict: str = ""
 
     @property
     def fits(self) -> bool | None:
@@ -42,10 +42,10 @@ class Answer(NamedTuple):
             return None
         if self.refused is not None:
             return not self.refused
-        if self.found.total_bytes > self.room.bytes:
+        if self.estimate.total_bytes > self.room.bytes:
             return False
-        most = self.found.max_bytes
-        return True if most is not None and most <= self.room.bytes else None
+        max_bytes = self.estimate.max_bytes
+        return True if max_bytes is not None and max_bytes <= self.room.bytes else None
 
     @property
     def status(self) -> int:
@@ -59,9 +59,9 @@ class Answer(NamedTuple):
         text = current().text
         return {
             **self.facts,
-            "parts_bytes": self.found.parts,
-            "total_bytes": self.found.total_bytes,
-            "max_bytes": self.found.max_bytes,
+            "parts_bytes": self.estimate.parts,
+            "total_bytes": self.estimate.total_bytes,
+            "max_bytes": self.estimate.max_bytes,
             "usable_bytes": self.room.bytes if self.room else None,
             "usable_by": text(self.room.how) if self.room else None,
             "fits": self.fits,
@@ -71,21 +71,22 @@ class Answer(NamedTuple):
 
     def show(self) -> None:
         """Print it."""
-        console, found, room = Console(), self.found, self.room
+        console, estimate, room = Console(), self.estimate, self.room
         console.print(Text.assemble((self.name, "bold"), "  " * bool(self.name), current().listed(self.how)))
-        whole = max(found.total_bytes, room.bytes if room else 0, found.max_bytes or 0)
+        scale_bytes = max(estimate.total_bytes, room.bytes if room else 0, estimate.max_bytes or 0)
         table = table_of("<", "<", "<", first=1)
-        for part, taken in found.parts.items():
-            table.add_row(current().template(part), size(taken), bar(taken / whole, 24, "cyan"))
+        for part, taken in estimate.parts.items():
+            table.add_row(current().template(part), size(taken), bar(taken / scale_bytes, 24, "cyan"))
         colour = {True: "green", False: "red", None: "yellow" if room else "green"}[self.fits]
-        peak = t("at its peak") if found.spread_bytes == 0 else t("at least")
-        table.add_row(
-            Text(peak, "bold"), Text(size(found.total_bytes), "bold"), bar(found.total_bytes / whole, 24, colour)
-        )
-        if found.spread_bytes and found.max_bytes:
-            table.add_row(t("at most"), size(found.max_bytes), bar(found.max_bytes / whole, 24, "bright_black"))
+        peak = t("at its peak") if estimate.spread_bytes == 0 else t("at least")
+        filled = bar(estimate.total_bytes / scale_bytes, 24, colour)
+        table.add_row(Text(peak, "bold"), Text(size(estimate.total_bytes), "bold"), filled)
+        if estimate.spread_bytes and estimate.max_bytes:
+            table.add_row(
+                t("at most"), size(estimate.max_bytes), bar(estimate.max_bytes / scale_bytes, 24, "bright_black")
+            )
         if room:
-            table.add_row(t("usable"), size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
+            table.add_row(t("usable"), size(room.bytes), bar(room.bytes / scale_bytes, 24, "bright_black"))
         console.print(table)
         if room is None:
             console.print(t("No GPU answers here: give the usable VRAM with --usable 14.5GiB."))
@@ -98,24 +99,24 @@ class Answer(NamedTuple):
     def _advise(self, console: Console) -> None:
         if self.fits is False:
             for turn, count in self.knobs:
-                said = size(count) if self.counted == "total_bytes" else t("room for {count} tokens", count=count)
-                console.print("  → " + t("{title}: {text}", title=turn, text=said))
+                text = size(count) if self.counted == "total_bytes" else t("room for {count} tokens", count=count)
+                console.print("  → " + t("{title}: {text}", title=turn, text=text))
             if not self.knobs:
                 console.print("  " + t("No setting makes it fit: use a smaller model or a bigger card."))
         if self.unmeasured:
-            said = t("Computed only, not measured on a real card: {parts}.", parts=tuple(self.unmeasured))
-            console.print(said, style="dim")
+            text = t("Computed only, not measured on a real card: {parts}.", parts=tuple(self.unmeasured))
+            console.print(text, style="dim")
 
     def verdict(self, room: Usable) -> str:
         """Return the message whether it fits."""
-        if self.said:
-            return self.said
-        left, most = room.bytes - self.found.total_bytes, self.found.max_bytes
+        if self.own_verdict:
+            return self.own_verdict
+        left, max_bytes = room.bytes - self.estimate.total_bytes, self.estimate.max_bytes
         if left < 0:
             return t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
-        if most is None:
+        if max_bytes is None:
             return t("It may not fit: it takes {min_bytes} or more ({how}).", min_bytes=room.bytes - left, how=room.how)
-        if most > room.bytes:
-            between = {"min_bytes": room.bytes - left, "max_bytes": most}
+        if max_bytes > room.bytes:
+            between = {"min_bytes": room.bytes - left, "max_bytes": max_bytes}
             return t("It may not fit: it takes between {min_bytes} and {max_bytes} ({how}).", **between, how=room.how)
-        return t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=room.bytes - most, how=room.how)
+        return t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=room.bytes - max_bytes, how=room.how)

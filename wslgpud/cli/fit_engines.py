@@ -24,7 +24,7 @@ _MODES = {"inference": template("inference"), "lora": "LoRA", "training": templa
 
 
 def answered(source: NamedModel, plan: Plan, room: Usable | None, asking: Asking | None, why: MessageLike) -> Answer:
-    """Return the answer of the model itself, else of arithmetic; ``why`` nothing can be asked.
+    """Return the answer of the model itself, else of arithmetic; ``why`` says why nothing can be asked.
 
     Raises:
         NoTrace: it could not be traced, and is no language model.
@@ -38,7 +38,7 @@ def answered(source: NamedModel, plan: Plan, room: Usable | None, asking: Asking
         except NoTrace as error:
             if source.kind != "language":
                 raise
-            why = error.said
+            why = error.message
     if (shape := source.shape) is None:
         raise _refused(source, why)
 
@@ -58,9 +58,9 @@ def _of_llama(source: NamedModel, plan: Plan, room: Usable | None) -> Answer:
     try:
         return _answer(source, plan, room, asked, asked(plan), 0, notes=[t("By llama.cpp itself.")])
     except llama.NoAnswer as error:
-        found = Estimate({template("weights"): source.weights_bytes, template("CUDA itself"): CONTEXT_BYTES}, None)
-        note = t("Without keys and values, which only llama.cpp tells: {why}", why=error.said)
-        return _answer(source, plan, room, lambda _: found, found, 0, notes=[note])
+        estimate = Estimate({template("weights"): source.weights_bytes, template("CUDA itself"): CONTEXT_BYTES}, None)
+        note = t("Without keys and values, which only llama.cpp tells: {why}", why=error.message)
+        return _answer(source, plan, room, lambda _: estimate, estimate, 0, notes=[note])
 
 
 def _refused(source: NamedModel, why: MessageLike) -> Fault:
@@ -95,7 +95,7 @@ def _answer(
     plan: Plan,
     room: Usable | None,
     again: Callable[[Plan], Estimate],
-    found: Estimate,
+    estimate: Estimate,
     parameters: int,
     *,
     torch: str = "",
@@ -106,7 +106,7 @@ def _answer(
         return sys.maxsize if bytes_at_most is None else bytes_at_most
 
     knobs = []
-    if room and found.total_bytes > room.bytes:
+    if room and estimate.total_bytes > room.bytes:
         known = turns(plan, language=source.kind in ("language", "gguf"), pipeline=source.kind == "pipeline")
         if source.kind == "gguf":  # whose weights are as they are
             known = [turn for turn in known if "context" in turn[1]]
@@ -116,17 +116,17 @@ def _answer(
     if torch:
         facts["torch"] = torch
         how.append(f"torch {torch}")
-    return Answer(source.name, how, facts, found, room, knobs, _unmeasured(plan, found) if torch else (), notes)
+    return Answer(source.name, how, facts, estimate, room, knobs, _unmeasured(plan, estimate) if torch else (), notes)
 
 
-def _unmeasured(plan: Plan, found: Estimate) -> list[MessageLike]:
+def _unmeasured(plan: Plan, estimate: Estimate) -> list[MessageLike]:
     """Return the parts of an answer that were not measured on a real card."""
     only: list[MessageLike] = []
     if plan.precision in QUANTIZED:
         only.append(say("quantized weights"))
     if plan.mode != "inference" and plan.optimizer == "adamw8bit":
         only.append(plan.optimizer)
-    if found.spread_bytes is None:
+    if estimate.spread_bytes is None:
         only.append(say("convolutions without cuDNN's workspaces, which are measured while the card is idle"))
     return only
 
@@ -152,27 +152,27 @@ def _how(parameters: int, source: NamedModel, plan: Plan) -> Iterator[MessageLik
 
 def served(shape: Shape, plan: vllm.ServingPlan, card: vllm.Card) -> Answer:
     """Return the answer for a language model that vLLM serves."""
-    found, text = vllm.serve(shape, plan, card), current().text
+    result, text = vllm.serve(shape, plan, card), current().text
     fits = say(
         "It fits: the cache holds {count} tokens, {ratio} sequences of {context}.",
-        count=found.tokens,
-        ratio=f"{found.concurrency:.2f}",
+        count=result.tokens,
+        ratio=f"{result.concurrency:.2f}",
         context=plan.context,
     )
     how: list[MessageLike] = [say("{billions} B parameters", billions=f"{shape.size / 1e9:.2f}"), "vLLM"]
     how += [plan.precision, say("context {count}", count=plan.context), f"{plan.utilization:.2f}"]
     facts: dict[str, Any] = {"model": {"name": shape.name, "parameters": shape.size}, "plan": dataclasses.asdict(plan)}
-    facts |= {"tokens": found.tokens, "concurrency": round(found.concurrency, 2)}
-    over = found.refusal is not None
+    facts |= {"tokens": result.tokens, "concurrency": round(result.concurrency, 2)}
+    over = result.refusal is not None
     return Answer(
         shape.name,
         how,
         facts,
-        found.found,
+        result.found,
         Usable(card.free_bytes, say("free on the card")),
         vllm.turns(shape, plan, card) if over else [],
         [say("vLLM's profiling run and CUDA graphs")],
         counted="tokens",
         refused=over,
-        said=text(found.refusal or fits),
+        own_verdict=text(result.refusal or fits),
     )

@@ -68,8 +68,8 @@ def doc_of(command: Any) -> Doc:
 
 def short(command: Any) -> str:
     """Return the first sentence of a command's help, in the output language."""
-    found = _FIRST_SENTENCE.match(t("".join(doc_of(command).paragraphs[:1])))
-    return found[0] if found else ""
+    match = _FIRST_SENTENCE.match(t("".join(doc_of(command).paragraphs[:1])))
+    return match[0] if match else ""
 
 
 def texts(command: Any) -> Iterator[str]:
@@ -106,7 +106,7 @@ def wrapped(text: str, columns: int, margin: str = "") -> str:
     A word wider than a line gets its own.
     """
     lines, line, space = [], "", ""
-    # Of English each word is a piece; the pattern takes 3 ms to compile, and tables of widths 2 to import.
+    # In English each word is a piece; the pattern takes 3 ms to compile, and tables of widths 2 to import.
     for piece in re.findall(r"\s+|\S+" if text.isascii() else _PIECE, text):
         if piece.isspace():
             space = " "

@@ -82,20 +82,20 @@ def history(
     start, end = span(since, until, now)
     width = seconds(step) if step else None
     with Reader(database_of(config, state)) as reader:
-        found = find(reader, series or (), host)
+        series_kinds = find(reader, series or (), host)
         if not series:
-            _list(reader, found, as_json=as_json)
+            _list(reader, series_kinds, as_json=as_json)
             return
-        wanted = Wanted(reader, found, start, end, width)
+        wanted = Wanted(reader, series_kinds, start, end, width)
         if as_csv or as_json or parquet is not None:
             _print(wanted, across, rate=bool(rate), csv=as_csv, file=parquet)
         else:
             _draw(wanted, across, rate=rate is not False, file=file)
 
 
-def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> None:
+def _list(reader: Reader, series_kinds: Mapping[SeriesRef, str], *, as_json: bool) -> None:
     latest, rows = reader.latest(), []
-    for ref, kind in sorted(found.items()):
+    for ref, kind in sorted(series_kinds.items()):
         row: dict[str, Any] = {"series": str(ref), "kind": kind, "unit": unit_of(ref.metric), "host": ref.host}
         if ref in latest:
             row |= {"value": latest[ref].value, "at": common.iso(latest[ref].wall)}
@@ -127,11 +127,11 @@ def _print(wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: P
 
 
 def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
-    whole: dict[SeriesRef, list[list[float]]] = {}
+    points_by_series: dict[SeriesRef, list[list[float]]] = {}
     for piece in itertools.chain.from_iterable(pieces):
-        whole.setdefault(piece.ref, []).extend(map(list, zip(piece.times, piece.values, strict=True)))
+        points_by_series.setdefault(piece.ref, []).extend(map(list, zip(piece.times, piece.values, strict=True)))
     series = []
-    for ref, points in whole.items():
+    for ref, points in points_by_series.items():
         about = {"series": str(ref), "metric": ref.metric, "labels": dict(ref.labels), "host": ref.host}
         series.append({**about, "unit": unit_of(ref.metric), "points": points})
     since, until = map(common.iso, (wanted.start_wall, wanted.end_wall))
@@ -140,13 +140,13 @@ def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
 
 def _curves(wanted: Wanted, step: float, across: str | None, *, rate: bool) -> list[Curve]:
     """Read the series in steps; ``across`` combines all series of a metric."""
-    found: dict[str, list[Curve]] = {}
+    by_metric: dict[str, list[Curve]] = {}
     walls = wanted.start_wall, wanted.end_wall
     for ref, kind in wanted.series.items():
         one = curve(wanted.reader, ref, walls, step, unit_of(ref.metric), rate=rate and kind == "counter")
         if one.points:
-            found.setdefault(ref.metric, []).append(one)
-    return [one for curves in found.values() for one in ([joined(curves, across)] if across else curves)]
+            by_metric.setdefault(ref.metric, []).append(one)
+    return [one for curves in by_metric.values() for one in ([joined(curves, across)] if across else curves)]
 
 
 def _draw(wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) -> None:
@@ -168,12 +168,12 @@ def _say_tiers(reader: Reader, start: float, step: float) -> None:
     oldest = reader.oldest()
     raw = template("samples are kept since {kept_wall}; before that it is coarser")
     minutes = template("minutes are kept since {kept_wall}; before that it is coarser")
-    for told, kept, coarser, width in (
+    for message, since, coarser, width in (
         (raw, oldest.raw_wall, oldest.minute_wall, 60),
         (minutes, oldest.minute_wall, oldest.hour_wall, 3600),
     ):
-        if kept is not None and coarser is not None and step < width and start < kept and coarser < kept - width:
-            warn(told, kept_wall=kept)
+        if since is not None and coarser is not None and step < width and start < since and coarser < since - width:
+            warn(message, kept_wall=since)
 
 
 def _print_list(rows: Sequence[tuple[SeriesRef, Mapping[str, Any]]]) -> None:
@@ -216,8 +216,8 @@ def _print_curves(curves: Sequence[Curve], start: float, end: float, step: float
             console.print(line)
         console.print(legend(of_kind, write))
         if len(of_kind) > len(drawn):
-            told = t("only the {count} highest are drawn; narrow it by a pattern or --across", count=len(drawn))
-            console.print(told, style="dim")
+            remark = t("only the {count} highest are drawn; narrow it by a pattern or --across", count=len(drawn))
+            console.print(remark, style="dim")
         console.print()
 
 
@@ -227,9 +227,9 @@ def legend(curves: Sequence[Curve], write: Any) -> Table:
     hosts = len({c.ref.host for c in curves}) > 1
     for number, one in enumerate(curves):
         means = [p[2] for p in one.points]
-        least, most = min(p[1] for p in one.points), max(p[3] for p in one.points)
+        lowest, highest = min(p[1] for p in one.points), max(p[3] for p in one.points)
         line = Text("━━", TERMINAL_LINES[number]) if number < len(TERMINAL_LINES) else ""
-        figures = (write(value) for value in (least, sum(means) / len(means), most, means[-1]))
+        figures = (write(value) for value in (lowest, sum(means) / len(means), highest, means[-1]))
         table.add_row(line, f"{one.ref.host}: " * hosts + short(one.ref), *figures)
     return table
 
@@ -274,7 +274,7 @@ def export(
         raise Fault("{file}: name it .om (OpenMetrics), .csv or .parquet, or say --format", file=str(file))
     extra = dict(_label(text) for text in label or ())
     with writing(file), Reader(database_of(config, state)) as reader, bar(t("exporting"), silent=piped) as shown:
-        found = find(reader, series or (), host)
+        series_kinds = find(reader, series or (), host)
         begins = [wall for wall in reader.oldest() if wall is not None]
         start = max(moment(since, now) if since else 0.0, min(begins, default=now))
         end = moment(until, now)
@@ -282,13 +282,13 @@ def export(
             raise Fault("there is no history before {when}", when=until)
         done = itertools.count(1)
         steps = seconds(step) if step else None
-        wanted = Wanted(reader, found, start, end, steps, lambda: shown(next(done), wanted.size))
+        wanted = Wanted(reader, series_kinds, start, end, steps, lambda: shown(next(done), wanted.size))
         if not piped and file.exists() and not force:
             raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
         with nullcontext() if piped else safe_files.draft(file) as path:
             _write(wanted, chosen, path, extra)
     if not piped:
-        written, count = file.stat().st_size, len(found)
+        written, count = file.stat().st_size, len(series_kinds)
         print(t("{file}: {size_bytes}, {count} series", file=str(file), size_bytes=written, count=count))
 
 
@@ -307,7 +307,7 @@ def _write(wanted: Wanted, form: str, path: Path | None, extra: dict[str, str]) 
 
 
 def _label(text: str) -> tuple[str, str]:
-    found = re.fullmatch(r"([a-zA-Z_][a-zA-Z0-9_]*)=(.*)", text)
-    if found is None:
+    match = re.fullmatch(r"([a-zA-Z_][a-zA-Z0-9_]*)=(.*)", text)
+    if match is None:
         raise Fault("{text} is not a label: write name=value", text=repr(text))
-    return found[1], found[2].strip('"')
+    return match[1], match[2].strip('"')

@@ -56,10 +56,10 @@ def incidents(
         if number is None:
             walls = span(since, until, time.time())
             # Without --all no informational incidents of every day: a model that loads, a clock that was set.
-            found = recent(reader, *walls)
-            chosen = [i for i in found if all_ or i.worst > Level.INFO or i.rule == "unclean_end"]
-            told = list(summaries(reader, chosen, words.current()))
-            print(json.dumps(told, indent=2) if as_json else _fitted(_list(_as_of_now(told, chosen, state))))
+            recent_incidents = recent(reader, *walls)
+            chosen = [i for i in recent_incidents if all_ or i.worst > Level.INFO or i.rule == "unclean_end"]
+            documents = list(summaries(reader, chosen, words.current()))
+            print(json.dumps(documents, indent=2) if as_json else _fitted(_list(_as_of_now(documents, chosen, state))))
             return
         shown = report(reader, number, words.current())
     if shown is None:
@@ -71,34 +71,42 @@ def incidents(
     print(json.dumps(shown.document, indent=2) if as_json else _fitted(_readable(shown)))
 
 
-def _as_of_now(told: Sequence[dict[str, Any]], chosen: Sequence[Incident], state: Path | None) -> list[dict[str, Any]]:
+def _as_of_now(
+    documents: Sequence[dict[str, Any]], chosen: Sequence[Incident], state: Path | None
+) -> list[dict[str, Any]]:
     """Return incidents with the running daemon's headline for those still open.
 
     Their rows describe the state when they were written; one with a kill keeps its own story.
     """
     going_on = {i.id for i in chosen if i.closed_wall is None and i.kill is None}
-    found = client.answering(daemon_folders(state), lambda _: None) if going_on else None
+    answer = client.answering(daemon_folders(state), lambda _: None) if going_on else None
     # Another daemon's incident of the same number began at another time; rows keep fewer digits of a second.
     now = {
-        (i["id"], i["since"][:19]): i for i in (found[1].get("incidents", ()) if found else ()) if i["id"] in going_on
+        (i["id"], i["since"][:19]): i for i in (answer[1].get("incidents", ()) if answer else ()) if i["id"] in going_on
     }
-    return [{**one, "headline": now.get((one["id"], one["opened"][:19]), one)["headline"]} for one in told]
+    return [
+        {**document, "headline": now.get((document["id"], document["opened"][:19]), document)["headline"]}
+        for document in documents
+    ]
 
 
 def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> list[Incident]:
     """Return the incidents between two moments and those still open, newest first."""
-    found = (i for i in grouped(reader.changes(brief=True)) if i.closed_wall is None or i.changed_wall > since_wall)
-    return sorted((i for i in found if i.opened_wall <= until_wall), key=lambda one: one.id, reverse=True)
+    changed = grouped(reader.changes(brief=True))
+    candidates = (i for i in changed if i.closed_wall is None or i.changed_wall > since_wall)
+    return sorted(
+        (i for i in candidates if i.opened_wall <= until_wall), key=lambda incident: incident.id, reverse=True
+    )
 
 
-def _list(found: list[dict[str, Any]]) -> str:
+def _list(documents: list[dict[str, Any]]) -> str:
     """Return a table of time, level and subject; below the headline, how it ended."""
-    if not found:
+    if not documents:
         return t("nothing went wrong")
-    subjects = [brief(i["name"], _SUBJECT) for i in found]
+    subjects = [brief(i["name"], _SUBJECT) for i in documents]
     wide = max(cells(t("subject")), *map(cells, subjects))
     rows = [(t("ID"), t("when"), t("level"), t("subject"), t("story"), "")]
-    for i, subject in zip(found, subjects, strict=True):
+    for i, subject in zip(documents, subjects, strict=True):
         facts = str(i["id"]), local_time(i["opened"])[:16], t(i["worst_level"]), subject
         rows.append((*facts, i["headline"], i.get("outcome", "")))
     lines = []
@@ -153,24 +161,24 @@ def _curves(shown: Report) -> list[str]:
     marks = [(wall, f"{name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S}") for wall, name in _marks(shown)]
     lines = ["", *headroom(own, shown.start, shown.end, marks, _foretold(shown), Console().width)]
     lowest = {c.resource: (min(left for _, left, _ in c.points), c.capacity_bytes) for c in others}
-    told = [
+    minimums = [
         t("{resource}: at least {room_bytes} left", resource=resource, room_bytes=room)
         for resource, room in lowest.items()
         if not resource.startswith("cgroup:")
     ]
-    return lines + _section(t("Others meanwhile"), told[:_MAX_PANELS])
+    return lines + _section(t("Others meanwhile"), minimums[:_MAX_PANELS])
 
 
 def _marks(shown: Report) -> list[tuple[float, str]]:
     """Return the moments marked on the curves, with their names."""
     # for other rules the row itself is the warning
     incident, foretold = shown.incident, shown.incident.rule == "memory_exhaustion"
-    found = [(incident.warned_wall if foretold else None, t("Warned"))]
+    marks = [(incident.warned_wall if foretold else None, t("Warned"))]
     if incident.killed_wall is not None:
-        found.append((incident.killed_wall, t("Killed")))
+        marks.append((incident.killed_wall, t("Killed")))
     else:
-        found.append((incident.closed_wall, t("Over")) if foretold else (shown.moment, t("Here")))
-    return [(wall, name) for wall, name in found if wall is not None and shown.start <= wall <= shown.end]
+        marks.append((incident.closed_wall, t("Over")) if foretold else (shown.moment, t("Here")))
+    return [(wall, name) for wall, name in marks if wall is not None and shown.start <= wall <= shown.end]
 
 
 def _foretold(shown: Report) -> list[tuple[float, float]]:
@@ -183,8 +191,8 @@ def _foretold(shown: Report) -> list[tuple[float, float]]:
 
 
 def _section(title: str, entries: Iterable[str]) -> list[str]:
-    found = list(entries)
-    return ["", t("{title}:", title=title), *(f"  {entry}" for entry in found)] if found else []
+    lines = list(entries)
+    return ["", t("{title}:", title=title), *(f"  {entry}" for entry in lines)] if lines else []
 
 
 def _grown(growth: dict[str, Any]) -> str:
@@ -203,8 +211,8 @@ def _message(message: dict[str, Any]) -> str:
 def _draw(shown: Report, path: Path) -> None:
     d, own = shown.document, shown.incident.resource
     # Other cgroups are unrelated to this one.
-    told = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]
+    panels = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]
     title = t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])
     title += f"\n{d['outcome']}" if "outcome" in d else ""
     story = IncidentMarks(shown.start, shown.end, _marks(shown), shown.warned)
-    plot_incident(told[:_MAX_PANELS], story, path, title, _readable(shown, charts=False))
+    plot_incident(panels[:_MAX_PANELS], story, path, title, _readable(shown, charts=False))

@@ -40,9 +40,9 @@ class LiveSample:
     def series(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
         """Yield the series of a metric (no prefix, no suffix) that have these labels among theirs."""
         for suffix in SUFFIXES.values():
-            for found, value in self.values.get(f"{PREFIX}{name}{suffix}", ()):
-                if labels.items() <= found.items():
-                    yield found, value
+            for series_labels, value in self.values.get(f"{PREFIX}{name}{suffix}", ()):
+                if labels.items() <= series_labels.items():
+                    yield series_labels, value
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the sum of those series, or None where there is none."""
@@ -136,11 +136,11 @@ def _levels(look: LiveSample) -> Iterator[tuple[CurveKey, float]]:
 
 def vram(document: Mapping[str, Any]) -> dict[int, int | None]:
     """Return each process's VRAM on all cards; None where a card does not report it."""
-    found: dict[int, int | None] = {}
+    bytes_by_pid: dict[int, int | None] = {}
     for process in (process for card in document["gpus"] for process in card["processes"]):
-        used, before = process.get("used_bytes"), found.get(process["pid"], 0)
-        found[process["pid"]] = None if before is None or used is None else before + used
-    return found
+        used, before = process.get("used_bytes"), bytes_by_pid.get(process["pid"], 0)
+        bytes_by_pid[process["pid"]] = None if before is None or used is None else before + used
+    return bytes_by_pid
 
 
 #: curve -> counter, summed over all its series

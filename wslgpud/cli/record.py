@@ -84,5 +84,5 @@ def capture(folder: Annotated[Path, argument("FOLDER", "new folder to write")], 
         raise Fault("{folder} exists already; name a new folder", folder=str(folder))
     with writing(folder):
         count = len(captures.capture(Host(), folder, loaded(config).config))
-    told = t("wrote {count} files in {folder}: review them before you share them", count=count, folder=str(folder))
-    print(told)
+    message = t("wrote {count} files in {folder}: review them before you share them", count=count, folder=str(folder))
+    print(message)

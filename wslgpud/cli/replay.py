@@ -48,7 +48,7 @@ def replay_command(
     broken: list[TraceError | OSError] = []
     with _faults():
         file = picture(plot)
-        results = [replay(trace_name(path), _what_is_whole(path, broken)) for path in paths]
+        results = [replay(trace_name(path), _intact_part(path, broken)) for path in paths]
         results = [result for result in results if result.samples]
         if since:
             walls = span(since, until, time.time())
@@ -80,7 +80,7 @@ def _faults() -> Iterator[None]:
         raise Fault("{file}: {reason}", file=str(error.filename), reason=cause(error)) from error
 
 
-def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[Observation]:
+def _intact_part(path: Path, broken: list[TraceError | OSError]) -> Iterator[Observation]:
     """Read a recording as far as possible: a damaged one must not hide the others."""
     begun = False
     try:
@@ -132,13 +132,13 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
     from wslgpud.cli.chart import column, key_of  # Rich only for display
 
     shown = result.points()
-    told = t(
+    caption = t(
         "{name}: {count} samples, {span_seconds}",
         name=result.name if result.start_wall is None else t("history"),
         count=result.samples,
         span_seconds=result.seconds,
     )
-    print(told)
+    print(caption)
     if result.start_wall is not None:
         # The history may begin long after the requested moment.
         begin = result.start_wall + min(points[0][0] for points in shown.values())
@@ -153,8 +153,8 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
         print(f"  {subject}  {padded(t('used'), wide)}  {used}")
         print(f"{margin}  {padded(t('level'), wide)}  {marks}".rstrip())
         if event is not None:
-            told = t("out of memory at {time} s", time=f"{event:.1f}")
-            print(f"{margin}{' ' * (wide + 4 + column(event, start, end, COLUMNS))}^ {told}")
+            caption = t("out of memory at {time} s", time=f"{event:.1f}")
+            print(f"{margin}{' ' * (wide + 4 + column(event, start, end, COLUMNS))}^ {caption}")
         for change in result.changes:
             if change.resource == resource:
                 forecast = cast("Forecast", change.forecast)

@@ -164,24 +164,24 @@ def moment(at: str, now: str) -> str:
 
 def verdict(view: RowContext) -> Iterator[Text]:
     """The verdict, and the advice."""
-    said, look = view.document["verdict"], view.look
+    verdict, look = view.document["verdict"], view.look
     age = look.age_seconds + max(0.0, view.mono - look.mono)
-    level = current().label("level", said["level"]).upper()
-    line = words((f" {level} ", f"bold reverse {ink(said['level'])}"), " ", (said["headline"], "bold"))
+    level = current().label("level", verdict["level"]).upper()
+    line = words((f" {level} ", f"bold reverse {ink(verdict['level'])}"), " ", (verdict["headline"], "bold"))
     if view.shown.trouble or look.stale:
         badge = t("no answer") if view.shown.trouble else t("stale")
         why = view.shown.trouble or t("the daemon answers but takes no samples")
-        told = t("{title}: {text}", title=current().duration(age), text=why)
-        yield words((f" {badge.upper()} ", "bold reverse yellow"), " ", told)
+        text = t("{title}: {text}", title=current().duration(age), text=why)
+        yield words((f" {badge.upper()} ", "bold reverse yellow"), " ", text)
         yield words((t("the data below is old:"), "yellow"), " ", line)
         return
-    line.append(in_one_line(said).removeprefix(said["headline"]))
-    if more := said.get("more") or (view.document.get("tally") if said["level"] == "ok" else None):
+    line.append(in_one_line(verdict).removeprefix(verdict["headline"]))
+    if more := verdict.get("more") or (view.document.get("tally") if verdict["level"] == "ok" else None):
         line.append(f"  {more}", "bright_black")
     if age > OLD_SECONDS and look.seen_by == "daemon":
         line.append("  " + t("{age_seconds} old", age_seconds=age), "yellow")
     yield line
-    if advice := said.get("advice"):
+    if advice := verdict.get("advice"):
         yield words(advice)
 
 
@@ -196,26 +196,26 @@ def seen(view: RowContext) -> str:
 
 def running(view: RowContext) -> Iterator[Text]:
     """Active runs, with a progress bar where the end is known."""
-    for one in view.document.get("running", ()):
-        share, elapsed = one.get("done_ratio"), one["elapsed_seconds"]
-        if share is None and (left := one.get("left_seconds")) is not None:
+    for run in view.document.get("running", ()):
+        share, elapsed = run.get("done_ratio"), run["elapsed_seconds"]
+        if share is None and (left := run.get("left_seconds")) is not None:
             share = elapsed / max(elapsed + left, 1e-9)
         drawn = Text("") if share is None else bar(share, 12, "cyan").append(" ")
-        yield words((" ▶ ", "bold cyan"), drawn, one["headline"])
+        yield words((" ▶ ", "bold cyan"), drawn, run["headline"])
     for lock in view.document.get("locks", ()):
         yield words((f" ! {lock['note']}", "yellow"))
 
 
 def incidents(view: RowContext) -> Iterator[RenderableType]:
     """Other open incidents besides the verdict's."""
-    told = view.document["verdict"].get("incident")
-    others = [i for i in view.document.get("incidents", ()) if i["id"] != told]
+    shown_id = view.document["verdict"].get("incident")
+    others = [i for i in view.document.get("incidents", ()) if i["id"] != shown_id]
     table = table_of("<", "<", "~", gap=1)
     for item in others[:MAX_INCIDENTS]:
         notes = current().listed([*item.get("notes", ()), t("incident {number}", number=item["id"])])
         level, since = item["level"], moment(item["since"], view.document["at"])
-        told = words(item["headline"], (f"  ({notes})", "bright_black"))
-        table.add_row(Text(f" {current().label('level', level)}", TERMINAL_LEVELS[level]), _dim(since), told)
+        line = words(item["headline"], (f"  ({notes})", "bright_black"))
+        table.add_row(Text(f" {current().label('level', level)}", TERMINAL_LEVELS[level]), _dim(since), line)
     if others:
         yield table
     if more := len(others[MAX_INCIDENTS:]):
@@ -228,17 +228,17 @@ def memory(view: RowContext) -> Table:
     # A narrow terminal omits the used amount: the headroom is enough.
     broad = view.width >= BARS
     table = table_of("<", *["<", ">"] * broad, ">", *["<"] * view.sparks, "~", gap=1)
-    most = _NAME if view.width < WIDE else view.width // 5
+    name_width = _NAME if view.width < WIDE else view.width // 5
 
     def row(
-        name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0, *, blind: bool = False
+        name: str, key: str, left: int, total: int, colour: str, outlook: Text, rate: float = 0, *, blind: bool = False
     ) -> None:
-        used, ahead = (1 - (left - more) / whole if whole else 0.0 for more in (0, rate * AHEAD_SECONDS))
+        used, ahead = (1 - (left - more) / total if total else 0.0 for more in (0, rate * AHEAD_SECONDS))
         taken: list[str | Text] = [bar(used, bars, colour, ahead), t("{used_ratio} used", used_ratio=used)]
         curve = [view.curve("used", key, sparks, colour)] * view.sparks
-        room = t("{room_bytes} left", room_bytes=(left, whole))
-        room = t("{room_bytes} were left", room_bytes=(left, whole)) if blind else room
-        table.add_row(Text(brief(name, most), "bold"), *taken * broad, room, *curve, outlook)
+        room = t("{room_bytes} left", room_bytes=(left, total))
+        room = t("{room_bytes} were left", room_bytes=(left, total)) if blind else room
+        table.add_row(Text(brief(name, name_width), "bold"), *taken * broad, room, *curve, outlook)
 
     swap = view.document.get("swap") or {"total": 0}
     for forecast in _worth_a_line(view.document["forecasts"]):
@@ -251,12 +251,12 @@ def memory(view: RowContext) -> Table:
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}")
         rate = forecast.get("rate_bytes_per_second", 0.0) if end else 0.0
-        left, whole = forecast["headroom_bytes"], forecast["capacity_bytes"]
-        row(name, resource, left, whole, ink(forecast["level"]), outlook, rate, blind=blind)
+        left, total = forecast["headroom_bytes"], forecast["capacity_bytes"]
+        row(name, resource, left, total, ink(forecast["level"]), outlook, rate, blind=blind)
     for card in _not_forecast(view.document):
         why = words((t("no forecast during a stress run"), "bright_black"))
-        gpu, whole = f"gpu{card['index']}", card["total_bytes"]
-        row(current().resource(gpu), gpu, whole - card["used_bytes"], whole, "cyan", why)
+        gpu, total = f"gpu{card['index']}", card["total_bytes"]
+        row(current().resource(gpu), gpu, total - card["used_bytes"], total, "cyan", why)
     if swap["total"]:
         back = view.trail.mean(CurveKey("swap in"), 10) or 0.0
         reads = t("reads back {back_bytes}/s", back_bytes=back) if back > 1 << 20 else ""

@@ -61,8 +61,8 @@ def gpus(view: RowContext) -> Table:
         brakes = current().listed(current().label("throttle", reason) for reason in active if reason in _BRAKES)
         name = card["name"].removeprefix("NVIDIA ").removeprefix("GeForce ")
         curve = view.curve("busy", gpu, min(24, view.width // 10), "green")
-        told = words("  ".join(facts), (f"  {brakes}", "yellow"))
-        table.add_row(words((f"GPU {gpu} ", "bold"), name), *busy or [t("busy n/a")], curve, told)
+        details = words("  ".join(facts), (f"  {brakes}", "yellow"))
+        table.add_row(words((f"GPU {gpu} ", "bold"), name), *busy or [t("busy n/a")], curve, details)
     return table
 
 
@@ -78,9 +78,9 @@ def machine(view: RowContext) -> Iterator[RenderableType]:
 def _processor(view: RowContext) -> Text:
     busy, cpus = view.trail.last(CurveKey("cpu")), view.look.value("cpus")
     cores = None if cpus is None else says("{count} core", "{count} cores", count=round(cpus))
-    if not (told := known(_PROCESSOR, busy_ratio=busy, cores=cores)):
+    if not (texts := known(_PROCESSOR, busy_ratio=busy, cores=cores)):
         return Text("")
-    line = words((t("CPU"), "bold"), f" {told[0]} ", view.curve("cpu", "", 20, "blue"))
+    line = words((t("CPU"), "bold"), f" {texts[0]} ", view.curve("cpu", "", 20, "blue"))
     if (load := view.look.value("load1")) is not None:
         line.append(" " + t("load {load}", load=f"{load:.1f}"))
     parts = {name: view.trail.last(CurveKey("waiting", name)) or 0.0 for name in TEMPLATES["label"]["waits"]}
@@ -93,10 +93,10 @@ def _processor(view: RowContext) -> Text:
 def _flows(view: RowContext) -> Text:
     keys = {"read": "disk read", "written": "disk write", "received": "received", "sent": "sent"}
     rates = {f"{name}_bytes": view.trail.last(CurveKey(what)) for name, what in keys.items()}
-    told = known(*_FLOWS, **rates)
+    texts = known(*_FLOWS, **rates)
     room = sorted((labels["mountpoint"], left) for labels, left in view.look.series("filesystem_avail_bytes"))
-    told += [t("{place} {left_bytes} free", place=place, left_bytes=left) for place, left in room]
-    return words(" · ".join(told))
+    texts += [t("{place} {left_bytes} free", place=place, left_bytes=left) for place, left in room]
+    return words(" · ".join(texts))
 
 
 def _windows(facts: Mapping[str, Any]) -> list[str]:
@@ -105,11 +105,11 @@ def _windows(facts: Mapping[str, Any]) -> list[str]:
         "promised_bytes": ("committed_bytes", "commit_limit_bytes"),
     }
     pairs = {name: tuple(facts[one] for one in pair) for name, pair in parts.items() if facts.keys() >= {*pair}}
-    told = known(*_WINDOWS, held_bytes=facts.get("vm_bytes"), free_bytes=facts.get("vm_unreturned_bytes"), **pairs)
+    texts = known(*_WINDOWS, held_bytes=facts.get("vm_bytes"), free_bytes=facts.get("vm_unreturned_bytes"), **pairs)
     for gpu in facts.get("gpus", ()):
         if "NVIDIA" in gpu["adapter"]:  # an integrated GPU always uses shared memory
-            told += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)
-    return told
+            texts += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)
+    return texts
 
 
 def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
@@ -129,12 +129,12 @@ def processes(view: RowContext) -> tuple[list[dict[str, Any]], str]:
         for p in view.document["processes"]
     ]
     sort = view.shown.sort or (template("RAM") if view.growing is None else template("growth"))
-    found = [r for r in rows if wanted in f"{r['pid']} {r['role']} {r['program']}".lower()]
+    matching = [r for r in rows if wanted in f"{r['pid']} {r['role']} {r['program']}".lower()]
     # The verdict's culprit comes first, unless the user has chosen another order.
     first = None if view.shown.sort else view.document["verdict"].get("pid")
-    found.sort(key=lambda r: (r["pid"] == first, SORTS[sort](r), SORTS["RAM"](r)), reverse=True)
+    matching.sort(key=lambda r: (r["pid"] == first, SORTS[sort](r), SORTS["RAM"](r)), reverse=True)
     order = t("by {order}", order=t(sort))
-    return found, order + (t(', with "{word}"', word=view.shown.filter) if wanted else "")
+    return matching, order + (t(', with "{word}"', word=view.shown.filter) if wanted else "")
 
 
 def worth_a_line(row: Mapping[str, Any]) -> bool:

@@ -36,9 +36,9 @@ def export(
     for before, after in ((GRAFANA, grafana), (DAEMON, daemon)):
         files[_RULES] = files[_RULES].replace(before, after.rstrip("/"))
     shipped.put(files, folder, force=force)
-    told = t(
+    message = t(
         "{count} files in {folder}: name the rules under rule_files in prometheus.yml, then:",
         count=len(files),
         folder=str(folder / _FOLDER),
     )
-    print(f"{told}\n  promtool check rules {folder / _RULES}")
+    print(f"{message}\n  promtool check rules {folder / _RULES}")

@@ -49,19 +49,19 @@ class Screen:
         rest = rest[: max(0, room - _MIN_PROGRAMS - 2)]
         room -= len(rest) + 2
         if room > 0:
-            found, order = rows_machine.processes(view)
-            wanted = max(_MIN_PROGRAMS, sum(map(rows_machine.worth_a_line, found)))
-            least, most = _CURVE_LINES
-            tall = min(most, max(room - wanted, room // 2)) if self.height else 0
+            processes, order = rows_machine.processes(view)
+            wanted = max(_MIN_PROGRAMS, sum(map(rows_machine.worth_a_line, processes)))
+            min_lines, max_lines = _CURVE_LINES
+            tall = min(max_lines, max(room - wanted, room // 2)) if self.height else 0
             tall -= (tall + 1) % 2  # an odd number has a middle line, at half the scale
-            if tall >= least and view.growing:
+            if tall >= min_lines and view.growing:
                 drawn += lines(_forecast(view, view.growing, tall))
                 room -= tall
             elif not self.height:
-                found = [row for row in found if rows_machine.worth_a_line(row)]
-            if found:
+                processes = [row for row in processes if rows_machine.worth_a_line(row)]
+            if processes:
                 title = rows.rule(t("processes"), view.width, order)
-                drawn += lines([title, rows_machine.process_table(view, found[:room])])
+                drawn += lines([title, rows_machine.process_table(view, processes[:room])])
         for line in (drawn + rest)[: self.height]:
             yield from line
             yield Segment.line()
@@ -93,18 +93,18 @@ def _forecast(view: RowContext, forecast: Mapping[str, Any], height: int) -> Ite
     from wslgpud.store import SeriesRef
 
     now, mono = datetime.fromisoformat(view.document["at"]).timestamp(), view.look.mono
-    whole, eta = float(forecast["capacity_bytes"]), forecast["eta_seconds"]
-    used = whole - forecast["headroom_bytes"]
+    total, eta = float(forecast["capacity_bytes"]), forecast["eta_seconds"]
+    used = total - forecast["headroom_bytes"]
     ends = sorted(eta.get(which, eta["middle"]) for which in ("early", "middle", "late"))
     span = max(ends[-1], 1.0)
     points = view.trail.points(CurveKey("used", forecast["resource"]))
     shown = mono - max(span, view.shown.span_seconds)
-    seen = [(now + at - mono, share * whole) for at, share in points if at >= shown]
+    seen = [(now + at - mono, share * total) for at, share in points if at >= shown]
     start = min([now - span / 4, *(wall for wall, _ in seen)])
     # At least the time between two samples, else there are only loose dots.
     step = max((now + span - start) / (2 * view.width), (now - start) / (len(seen) or 1))
     ahead = [
-        (now + step * n, *(min(whole, used + (whole - used) * step * n / max(end, step)) for end in reversed(ends)))
+        (now + step * n, *(min(total, used + (total - used) * step * n / max(end, step)) for end in reversed(ends)))
         for n in range(1, int(span / step) + 1)
     ]
     curves = [

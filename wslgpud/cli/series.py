@@ -41,7 +41,7 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
         if host:
             raise Fault("no history of a machine called {host}", host=host)
         raise Fault("no history yet")
-    found: dict[SeriesRef, str] = {}
+    series_kinds: dict[SeriesRef, str] = {}
     absent: list[str] = []
     for text in asked or ("*",):
         name, brace, labels = text.partition("{")
@@ -61,13 +61,13 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
                     names=tuple(near),
                 )
             raise Fault("no series {text}; 'wslgpud history' lists them all", text=repr(text))
-        found.update((ref, refs[ref]) for ref in sorted(refs))
+        series_kinds.update((ref, refs[ref]) for ref in sorted(refs))
     if absent:
-        told = say("nothing is recorded here of {names}", names=tuple(absent))
-        if not found:
-            raise Fault(told)
-        warn(told)
-    return found
+        message = say("nothing is recorded here of {names}", names=tuple(absent))
+        if not series_kinds:
+            raise Fault(message)
+        warn(message)
+    return series_kinds
 
 
 def unit_of(metric: str) -> str:

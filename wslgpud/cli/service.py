@@ -91,14 +91,14 @@ def _install(action: str, options: Options, *, user: bool, dry_run: bool) -> Non
         print(error.last_words.rstrip(), file=sys.stderr)
         raise
     if not _shown(changes):
-        print("\n".join(_told(version, where)))
+        print("\n".join(_started(version, where)))
         if generation(Host()) and not options.keep_alive and not installing.keeps_alive():
             print("\n" + _how_to_keep_alive(user=user))
         print()
         print_brief(doctors.run(Host(), common.loaded(where.configuration).config, None, str(where.data)))
 
 
-def _told(version: str, where: Places) -> list[str]:
+def _started(version: str, where: Places) -> list[str]:
     daemon = next(client.noted([where.data]), None)
     restart = "systemctl --user restart wslgpud" if where.user else "sudo systemctl restart wslgpud"
     rows = [
@@ -138,30 +138,30 @@ def status(user: User = False, as_json: common.Json = False) -> None:
         wslgpud service status
     """
     use_the_systems_programs()
-    found = state_of(places(user=user))
+    service = state_of(places(user=user))
     if as_json:
-        common.print_json(asdict(found))
-    elif not found.version:
+        common.print_json(asdict(service))
+    elif not service.version:
         print(t("no service is installed here: {command} does that", command=_typed("install", user=user)))
     else:
-        print("\n".join(_rows(found, user=user)))
-    raise SystemExit(0 if found.runs else 1)
+        print("\n".join(_rows(service, user=user)))
+    raise SystemExit(0 if service.runs else 1)
 
 
-def _rows(found: ServiceState, *, user: bool) -> list[str]:
-    version, state, command = found.version, found.state, _typed("upgrade", user=user)
-    if version != found.command_version and found.kind != "package":
-        version += "; " + t("this command is {version}: {command}", version=found.command_version, command=command)
-    if not found.enabled:
+def _rows(service: ServiceState, *, user: bool) -> list[str]:
+    version, state, command = service.version, service.state, _typed("upgrade", user=user)
+    if version != service.command_version and service.kind != "package":
+        version += "; " + t("this command is {version}: {command}", version=service.command_version, command=command)
+    if not service.enabled:
         state = t("{state}, does not start with the machine", state=state)
     rows = [
         (t("version"), version),
         (t("state"), state),
-        (t("page"), f"{found.url}/" if found.url and found.runs else ""),
-        (t("settings"), found.configuration),
-        (t("data"), found.data),
-        (t("extras"), current().listed(found.extras)),
-        (t("allowed"), current().listed(found.allowed)),
+        (t("page"), f"{service.url}/" if service.url and service.runs else ""),
+        (t("settings"), service.configuration),
+        (t("data"), service.data),
+        (t("extras"), current().listed(service.extras)),
+        (t("allowed"), current().listed(service.allowed)),
     ]
     return _table(rows)
 
@@ -180,10 +180,10 @@ def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge =
     where, changes = _begin("uninstall", user=user, dry_run=dry_run)
     if not dry_run:
         complain(t("stopping and removing the service (half a minute at most)"))
-    kept = uninstalling.uninstall(where, changes, purge=purge)
+    kept_paths = uninstalling.uninstall(where, changes, purge=purge)
     if not _shown(changes):
         print(t("wslgpud is removed."))
-        for path in kept:
+        for path in kept_paths:
             print(t("  kept: {path}", path=str(path)))
 
 
@@ -206,7 +206,7 @@ def _begin(action: str, *, user: bool, dry_run: bool) -> tuple[Places, Changes]:
 def _shown(changes: Changes) -> bool:
     """Print the planned changes, with ``--dry-run``."""
     if changes.dry:
-        planned = changes.said or [t("nothing: everything is up to date")]
+        planned = changes.descriptions or [t("nothing: everything is up to date")]
         print(t("would do:"), *(f"  {line}" for line in planned), sep="\n")
     return changes.dry
 

@@ -60,7 +60,7 @@ def status(
         if not check:
             raise
         # Scripts would take the usual exit status of a fault for a critical level.
-        print(Seen(None, {}, "unknown", current().text(error.said)).line)
+        print(Seen(None, {}, "unknown", current().text(error.message)).line)
         raise SystemExit(UNKNOWN) from error
     with contextlib.closing(feed), contextlib.suppress(KeyboardInterrupt):
         if watch:
@@ -99,7 +99,7 @@ def _seen(feed: Feed, trail: RecentSeries) -> Seen:
         look = looked(feed, trail)
     except Unanswered as silent:
         document = silent.document if isinstance(silent, NotYet) else {}
-        return Seen(None, document, "unknown", current().text(silent.said))
+        return Seen(None, document, "unknown", current().text(silent.message))
     if look.stale:
         return Seen(look, look.document, "unknown", t("the daemon answers but takes no samples"))
     verdict = look.document["verdict"]

@@ -89,7 +89,7 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
 
 
 def _set_by_signals(stop: threading.Event) -> None:
-    """Let signals set an event, from a thread: the one that is interrupted may hold the event's lock, for a wait."""
+    """Let signals set an event from a thread: the interrupted one may hold the event's lock while it waits."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
 
@@ -122,7 +122,7 @@ class _ByHand:
 
     def _look(self) -> None:
         sample = self._source.read()
-        self._recent.note(self._host.clock.mono(), sample.gpus or (), sample.readings)
+        self._recent.add(self._host.clock.mono(), sample.gpus or (), sample.readings)
 
     def _go_on_looking(self) -> None:
         while not self._done.wait(0.5):
@@ -213,10 +213,10 @@ def history(
         plot_stress([run for _, run in runs], file)
         click.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
-        told = [{"id": number, **_document(run)} for number, run in runs]
-        for one in told:
-            del one["detail"]
-        common.print_json(told, ensure_ascii=False)
+        documents = [{"id": number, **_document(run)} for number, run in runs]
+        for document in documents:
+            del document["detail"]
+        common.print_json(documents, ensure_ascii=False)
         return
     if plot is not None and file is None:
         print_curves([run for _, run in runs])
@@ -243,9 +243,9 @@ def show(
 
 
 def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
-    if (found := dict(runs).get(number)) is None:
+    if (run := dict(runs).get(number)) is None:
         raise Fault("there is no stress run {number}; wslgpud stress history lists them", number=number)
-    return found
+    return run
 
 
 @app.command()

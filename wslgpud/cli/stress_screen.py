@@ -90,8 +90,8 @@ def print_run(run: StressResult, *, rows: bool = False) -> None:
     """Print the verdict, the classes of memory and the speeds; with ``rows`` the underlying data."""
     out, values, colour = Console(), run.values, TERMINAL_VERDICTS[run.verdict]
     title = Text(t("{title}: {text}", title=f"GPU {run.gpu} {run.name}", text=_word(VERDICTS[run.verdict])))
-    said = "\n".join(_said(run)) or t("every byte was read back as written")
-    out.print(Panel(said, title=title, border_style=colour))
+    body = "\n".join(_remarks(run)) or t("every byte was read back as written")
+    out.print(Panel(body, title=title, border_style=colour))
     spec, peak = values.get("spec_bytes"), values.get("peak_bandwidth")
     sizes = [(name, values[name]) for name in BYTES if name in values]
     layers = [
@@ -110,8 +110,8 @@ def print_run(run: StressResult, *, rows: bool = False) -> None:
         _print_rows(run, out)
 
 
-def _said(run: StressResult) -> list[str]:
-    return [current().text(said) for said in (run.reason, *(f.text for f in run.findings)) if said]
+def _remarks(run: StressResult) -> list[str]:
+    return [current().text(remark) for remark in (run.reason, *(f.text for f in run.findings)) if remark]
 
 
 def _print_table(out: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -209,8 +209,8 @@ def print_history(runs: Sequence[tuple[int, StressResult]]) -> None:
             run.key.get("driver", ""),
         ]
         out.print(_line(cells, style=TERMINAL_VERDICTS[run.verdict]))
-        for said in _said(run):
-            out.print(Padding(said, (0, 0, 0, 6)), style="dim")
+        for remark in _remarks(run):
+            out.print(Padding(remark, (0, 0, 0, 6)), style="dim")
 
 
 def print_curves(runs: Sequence[StressResult]) -> None:
@@ -224,19 +224,19 @@ def print_curves(runs: Sequence[StressResult]) -> None:
         ("GB/s", ("write_median", "change_median", "read_median"), ""),
     )
     for uuid, (title, names, unit) in ((u, d) for u in dict.fromkeys(r.uuid for r in done) for d in drawn):
-        mine = [run for run in done if run.uuid == uuid]
-        known = ((name, [(r.wall, *3 * (r.values[name],)) for r in mine if name in r.values]) for name in names)
+        card_runs = [run for run in done if run.uuid == uuid]
+        known = ((name, [(r.wall, *3 * (r.values[name],)) for r in card_runs if name in r.values]) for name in names)
         curves = [Curve(SeriesRef(name), unit, rate=False, points=points) for name, points in known if points]
-        if len(mine) < 2 or not curves:
+        if len(card_runs) < 2 or not curves:
             continue
         words = [_word(curve.ref.metric.partition("_")[0]) for curve in curves]
-        head = Text(" " + t("{title}: {text}", title=f"GPU {mine[0].gpu} {mine[0].name}", text=title) + "  ")
+        head = Text(" " + t("{title}: {text}", title=f"GPU {card_runs[0].gpu} {card_runs[0].name}", text=title) + "  ")
         for word, colour in zip(words, TERMINAL_LINES, strict=False):
             head.append(f"━ {word}  " * (len(words) > 1), colour)
         out.print(head)
         write = _gib if unit else _gbs
-        start, end = mine[0].wall, mine[-1].wall
-        step = max(1.0, (end - start) / (len(mine) - 1))
+        start, end = card_runs[0].wall, card_runs[-1].wall
+        step = max(1.0, (end - start) / (len(card_runs) - 1))
         for line in chart(curves, start, end + step, step, write, width=out.picture_width, height=8):
             out.print(line)
 

@@ -106,12 +106,12 @@ def _tail(log: BinaryIO) -> str:
 def _print(steps: list[SweepStep], end: str) -> None:
     on_card = any(s.vram_bytes is not None for s in steps)
     taken = [s.vram_bytes if on_card else s.ram_bytes for s in steps]
-    most = max((t for t in taken if t is not None), default=0) or 1
+    longest = max((t for t in taken if t is not None), default=0) or 1
     headings = (t("value"), t("time"), t("peak RAM"), *[t("peak VRAM")] * on_card)
     table = table_of(*(f">{heading}" for heading in headings), "<")
     for step, its in zip(steps, taken, strict=True):
         shown = (t("not seen") if s is None else size(s) for s in (step.ram_bytes, *[step.vram_bytes] * on_card))
-        drawn = "" if its is None else bar(its / most, 30, "red" if step.code else "cyan")
+        drawn = "" if its is None else bar(its / longest, 30, "red" if step.code else "cyan")
         table.add_row(Text(step.value), t("{number} s", number=f"{step.seconds:.1f}"), *shown, drawn)
     Console().print(table)
     if end:

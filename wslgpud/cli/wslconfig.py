@@ -56,7 +56,7 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         wslgpud wslconfig check
         wslgpud wslconfig check --file /etc/wsl.conf
     """
-    host, told, sound = host_at(host_root), [], True
+    host, reported, sound = host_at(host_root), [], True
     # The optional file first: without the other, the command ends.
     for wanted in (WSL_CONF, WSLCONFIG) if file is None and host.exists(WSL_CONF_PATH) else (WSLCONFIG,):
         place, document = _document(host, file, wanted)
@@ -64,27 +64,27 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         parsed = wsl_config.parse(document.text, place, declared)
         # Querying Windows takes a second: only where its answer matters.
         sized = declared is WSLCONFIG and (parsed.get("wsl2.memory") or parsed.get("wsl2.processors"))
-        found = checks.remarks(parsed, *((files.windows_size(host) if sized else None) or ()))
-        told += [{"file": place, **remark._asdict()} for remark in found]
+        remarks = checks.remarks(parsed, *((files.windows_size(host) if sized else None) or ()))
+        reported += [{"file": place, **remark._asdict()} for remark in remarks]
         sound &= document.sound
         if not as_json:
-            _print_remarks(place, document, parsed, found)
+            _print_remarks(place, document, parsed, remarks)
     if as_json:
-        print(json.dumps(told, default=str, indent=2))
-    if told or not sound:
+        print(json.dumps(reported, default=str, indent=2))
+    if reported or not sound:
         raise SystemExit(1)
 
 
-def _print_remarks(place: str, document: ConfigText, parsed: wsl_config.Parsed, found: list[checks.Remark]) -> None:
+def _print_remarks(place: str, document: ConfigText, parsed: wsl_config.Parsed, remarks: list[checks.Remark]) -> None:
     lines = document.text.splitlines()
-    for remark in found:
+    for remark in remarks:
         _print_remark(remark, lines)
     if not document.sound:
         print(t("The file ends within a character, where WSL cannot read it. Save it as UTF-8.") + "\n")
     used = sum(e.state == "used" for e in parsed.entries)
     settings = says("{count} setting in use", "{count} settings in use", count=used)
-    remarks = says("{count} remark", "{count} remarks", count=len(found))
-    print(t("{path}: {settings}, {remarks}", path=place, settings=settings, remarks=remarks))
+    remark_count = says("{count} remark", "{count} remarks", count=len(remarks))
+    print(t("{path}: {settings}, {remarks}", path=place, settings=settings, remarks=remark_count))
 
 
 def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
@@ -203,12 +203,12 @@ def set_(
     wanted: dict[WslFile, dict[str, str]] = {}
     known = FILES if file is None else (files.declared(file),)
     for setting in settings:
-        path, found, value = setting.partition("=")
+        path, equals_sign, value = setting.partition("=")
         declared = next((one for one in known if path.lower() in one.by_path), None)
-        if declared is None or not found:
+        if declared is None or not equals_sign:
             names = tuple(one.name for one in known)
-            said = template("{setting}: WSL does not know this key in {files}; write it like wsl2.memory=24GB")
-            raise Fault(said, setting=setting, files=names)
+            problem = template("{setting}: WSL does not know this key in {files}; write it like wsl2.memory=24GB")
+            raise Fault(problem, setting=setting, files=names)
         wanted.setdefault(declared, {})[path] = value
     for declared, values in wanted.items():
         place, old = _document(Host(), file, declared, missing=True)
@@ -231,8 +231,8 @@ def restore(
         wslgpud wslconfig restore
     """
     place, old = _document(Host(), file, missing=True)
-    kept = files.backups(Path(place)) if Path(place).parent.is_dir() else []
-    if (chosen := backup or next(iter(kept), None)) is None:
+    backups = files.backups(Path(place)) if Path(place).parent.is_dir() else []
+    if (chosen := backup or next(iter(backups), None)) is None:
         raise Fault("there is no backup of {path}: wslgpud has never changed it", path=place)
     with refused("cannot read {path}: {why}", path=str(chosen)):
         new = files.read(chosen)

@@ -148,7 +148,7 @@ class LiveApp(App[None]):
             try:
                 look, trouble = self._feed.look(), ""
             except Unanswered as error:
-                look, trouble = None, current().text(error.said)
+                look, trouble = None, current().text(error.message)
             if self.is_running:
                 self.call_from_thread(self._take, look, trouble)
             if look is not None and not seeded:
@@ -161,12 +161,12 @@ class LiveApp(App[None]):
         past = self._feed.past(self._trail)
         # Else they start with this sample; the history screen shows the error.
         with contextlib.closing(past), contextlib.suppress(MessageError):
-            found = before(past, look)
+            curves = before(past, look)
             if self.is_running:
-                self.call_from_thread(self._seed, found)
+                self.call_from_thread(self._seed, curves)
 
-    def _seed(self, found: Sequence[tuple[CurveKey, Sequence[tuple[float, float]]]]) -> None:
-        for key, points in found:
+    def _seed(self, curves: Sequence[tuple[CurveKey, Sequence[tuple[float, float]]]]) -> None:
+        for key, points in curves:
             self._trail.seed(key, points)
         self._draw()
 

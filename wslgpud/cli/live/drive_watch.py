@@ -19,9 +19,9 @@ class DriveWatch:
 
     def __init__(self, host: Host) -> None:
         self._host, self._looked = host, -math.inf
-        self._found: tuple[str, str] | None = None
+        self._slow_reader: tuple[str, str] | None = None
 
-    def found(self, document: Mapping[str, Any]) -> tuple[str, str] | None:
+    def slow_reader(self, document: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return the name of that process of a document, and the path; None where there is none."""
         now = time.monotonic()
         if now - self._looked >= DRIVES_SECONDS:
@@ -29,5 +29,5 @@ class DriveWatch:
             points = windows_points(self._host)
             names = {p["pid"]: p["name"] for p in document.get("processes", ()) if READERS & set(p["roles"])}
             seen = next(open_there(self._host, names, points), None) if points else None
-            self._found = None if seen is None else (f"{names[seen[0]]} (pid {seen[0]})", seen[1])
-        return self._found
+            self._slow_reader = None if seen is None else (f"{names[seen[0]]} (pid {seen[0]})", seen[1])
+        return self._slow_reader

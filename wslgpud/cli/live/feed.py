@@ -53,8 +53,8 @@ class DaemonFeed:
             age, interval = float(latest["age_seconds"]), float(latest["interval_seconds"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._daemon.stranger(error) from error
-        found = self._watch.found(document) if self._watch else None
-        return LiveSample(time.monotonic(), document, values, "daemon", self._daemon.url, found, age, interval)
+        on_windows = self._watch.slow_reader(document) if self._watch else None
+        return LiveSample(time.monotonic(), document, values, "daemon", self._daemon.url, on_windows, age, interval)
 
     def past(self, _: RecentSeries) -> Past:
         """Return the source of history: a daemon has more than the view."""
@@ -74,8 +74,8 @@ def feed_of(
 ) -> Feed:
     """Return the feed of this machine's daemon, or of a recorded machine; else our own, which needs a configuration."""
     folders = daemon_folders(state)
-    if host_root is None and (found := answering(folders, complain)):
-        return DaemonFeed(found[0], here=True)
+    if host_root is None and (running := answering(folders, complain)):
+        return DaemonFeed(running[0], here=True)
     settings = loaded(config).config
     from wslgpud.cli.live.own_feed import OwnFeed  # the sources and the engine only without a daemon
 

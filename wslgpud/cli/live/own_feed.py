@@ -38,7 +38,9 @@ class OwnFeed:
         if self._seen_by == OWN_LOOK:
             verdict = unwatched(verdict)
         document = {"seen_by": self._seen_by} | summary.status(summary.TickState(state, verdict), current())
-        return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document))
+        return LiveSample(
+            state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.slow_reader(document)
+        )
 
     def past(self, trail: RecentSeries) -> Past:
         """Return the source of history: a database, else ``trail``."""

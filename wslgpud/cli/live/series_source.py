@@ -79,9 +79,9 @@ def database_past(database: Path) -> Past:
         return [word for word, metrics in WORDS.items() if known.intersection(metrics)]
 
     def drawn(word: str, start: float, end: float, points: int) -> Drawn:
-        step, found = step_for(end - start, points), list(find(reader, [word]).items())[:MAX_SERIES]
+        step, series = step_for(end - start, points), list(find(reader, [word]).items())[:MAX_SERIES]
         curves = [
-            curve(reader, ref, (start, end), step, unit_of(ref.metric), rate=kind == "counter") for ref, kind in found
+            curve(reader, ref, (start, end), step, unit_of(ref.metric), rate=kind == "counter") for ref, kind in series
         ]
         return Drawn([one for one in curves if one.points], step)
 
@@ -93,10 +93,10 @@ def api_past(daemon: DaemonClient) -> Past:
     known: list[Mapping[str, Any]] = []
 
     def answer(path: str, shape: Shape, **query: Any) -> dict[str, Any]:
-        found = daemon.ask(path, **query)
-        if not shape(found):
+        document = daemon.ask(path, **query)
+        if not shape(document):
             raise daemon.stranger(MalformedError(f"{path} has not the form that it must have"))
-        return found
+        return document
 
     def words() -> Sequence[str]:
         known[:] = answer("/api/v1/series", _KNOWN)["series"]
@@ -109,10 +109,10 @@ def api_past(daemon: DaemonClient) -> Past:
         if not names:
             return Drawn([], 1.0)
         points = max(10, min(points, MAX_POINTS))
-        found = answer("/api/v1/range", _RANGE, series=names, start=start, end=end, points=points)
+        document = answer("/api/v1/range", _RANGE, series=names, start=start, end=end, points=points)
         try:
-            step = float(found["step"] or 0)
-            curves = [_curve_of(one, step, end) for one in found["series"] if one["metric"] in samples]
+            step = float(document["step"] or 0)
+            curves = [_curve_of(one, step, end) for one in document["series"] if one["metric"] in samples]
         except (ValueError, ZeroDivisionError) as error:  # columns of different lengths, or a duplicate time
             raise daemon.stranger(error) from error
         return Drawn([one for one in curves if one.points], step or 1.0)
@@ -134,7 +134,7 @@ def trail_past(trail: RecentSeries) -> Past:
             if inside := [(wall, v, v, v) for wall, v in seen if start <= wall <= end]:
                 ref = SeriesRef(key.what, (("of", key.which),) if key.which else ())
                 curves.append(Curve(ref, unit, rate=False, points=inside))
-        steps = [b[0] - a[0] for one in curves for a, b in pairwise(one.points)]
+        steps = [b[0] - a[0] for curve in curves for a, b in pairwise(curve.points)]
         return Drawn(curves, max(median_high(steps or [0.0]), (end - start) / points))
 
     return Past(t("no daemon keeps a history here: only samples of this view"), words, drawn, earlier=False)
@@ -167,25 +167,26 @@ def before(past: Past, look: LiveSample) -> list[tuple[CurveKey, list[tuple[floa
     def curves(word: str) -> Iterator[tuple[Mapping[str, str], list[tuple[float, float]]]]:
         if word not in known:
             return
-        found = past.drawn(word, now - SEED_SECONDS, now, SEED_POINTS).curves
-        if len({one.ref.host for one in found}) > 1:
+        drawn = past.drawn(word, now - SEED_SECONDS, now, SEED_POINTS).curves
+        if len({curve.ref.host for curve in drawn}) > 1:
             return  # a database of many machines does not say which is ours
-        for one in found:
-            yield dict(one.ref.labels), [(look.mono + w - now, v) for w, _, v, _ in one.points if w < now]
+        for drawn_curve in drawn:
+            points = [(look.mono + w - now, v) for w, _, v, _ in drawn_curve.points if w < now]
+            yield dict(drawn_curve.ref.labels), points
 
     capacities = {f["resource"]: f["capacity_bytes"] for f in look.document["forecasts"]}
-    found = [
+    seeds = [
         (CurveKey("used", labels["resource"]), [(mono, 1 - left / capacity) for mono, left in points])
         for labels, points in curves("headroom")
         if (capacity := capacities.get(labels["resource"]))
     ]
-    found += [(CurveKey("busy", labels["gpu"]), points) for labels, points in curves("gpu")]
+    seeds += [(CurveKey("busy", labels["gpu"]), points) for labels, points in curves("gpu")]
     spent: dict[float, dict[str, float]] = {}
     for labels, points in curves("cpu"):
         for mono, share in points:
             spent.setdefault(mono, {})[labels["mode"]] = share
     cpu = [(mono, busy) for mono, modes in spent.items() if (busy := busy_share(modes)) is not None]
-    return [*found, (CurveKey("cpu"), cpu)]
+    return [*seeds, (CurveKey("cpu"), cpu)]
 
 
 def past_of(database: Path | None, trail: RecentSeries) -> Past:

@@ -72,21 +72,22 @@ class SeriesWindow:
 
 
 def history(
-    view: SeriesWindow, drawn: Drawn | None, said: tuple[str, str], size: tuple[int, int], now: float
+    view: SeriesWindow, drawn: Drawn | None, source_and_error: tuple[str, str], size: tuple[int, int], now: float
 ) -> RenderableType:
     """Draw a window into a number of columns and lines.
 
-    ``drawn`` is None while loading; ``said`` is the source, or the error.
+    ``drawn`` is None while loading; an empty error means none.
     """
-    (width, height), (where, trouble) = size, said
+    (width, height), (where, trouble) = size, source_and_error
     end = now - view.back_seconds
     head = [_choice(view.words, view.place), _choice([name for name, _ in SPANS], view.span)]
     if trouble or drawn is None or not drawn.curves:
         nothing = t("looking ...") if drawn is None else t("nothing was recorded in this time")
         return Group(*head, Text(""), Text(f"  {trouble or nothing}", "yellow" if trouble else "bright_black"))
-    curves = sorted(drawn.curves, key=lambda one: -max(p[3] for p in one.points))
+    curves = sorted(drawn.curves, key=lambda curve: -max(p[3] for p in curve.points))
     kind = curves[0].unit, curves[0].rate
-    shown, write = [one for one in curves if (one.unit, one.rate) == kind], partial(amount, unit=kind[0], rate=kind[1])
+    shown = [curve for curve in curves if (curve.unit, curve.rate) == kind]
+    write = partial(amount, unit=kind[0], rate=kind[1])
     room, start, step = min(len(shown), max(1, (height - 10) // 3)), end - view.seconds, drawn.step_seconds
     tall = max(4, height - room - 6)
     lines = list(chart(shown[: len(TERMINAL_LINES)], start, end, step, write, width=width, height=tall))
@@ -161,7 +162,7 @@ class History(Screen[None]):
             else:
                 trouble = t("no history yet")
         except MessageError as error:
-            trouble = current().text(error.said)
+            trouble = current().text(error.message)
         if self.is_running:
             self.app.call_from_thread(self._take, view, drawn, trouble)
 
@@ -176,8 +177,8 @@ class History(Screen[None]):
         for picture in self.query("#history").results(Static):
             if picture.size.width:
                 size = picture.size.width, picture.size.height
-                said = self._past.where, self._trouble
-                picture.update(history(self.view, self._drawn, said, size, time.time()))
+                source_and_error = self._past.where, self._trouble
+                picture.update(history(self.view, self._drawn, source_and_error, size, time.time()))
 
     def action_leave(self) -> None:
         self.dismiss()
