@@ -102,8 +102,8 @@ def test_failed_upkeep_is_retried_as_soon_as_a_failed_commit(file, settings, clo
 
 
 def test_what_no_longer_fits_into_memory_is_counted_kind_by_kind(opened, file, made, monkeypatch):
-    monkeypatch.setattr(opened._buffer.events, "_most", 5)
-    monkeypatch.setattr(opened._buffer.writes, "_most", 5)
+    monkeypatch.setattr(opened._buffer.events, "_max_size", 5)
+    monkeypatch.setattr(opened._buffer.writes, "_max_size", 5)
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         for second in range(7):

@@ -23,7 +23,7 @@ from wslgpud.host import Host
 from wslgpud.model import FindingKind
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress.cards_under_test import Holding, complaint
-from wslgpud.stress.comparison import by_key, differences, judged, level_of, note
+from wslgpud.stress.comparison import by_key, differences, judged, level_of, remark
 from wslgpud.stress.comparison import night as last_night
 from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.result import EXPLAINED, LEFT, Frame, WorkerOutput, digest
@@ -157,13 +157,13 @@ class TestStress:
         found += [reason_to_leave(["a (pid 1)"]), reason_to_leave(waiting=True), reason_to_leave(gpu_errors=True)]
         found += [reason_to_leave(silent_seconds=20.0)]
         found += [Message(template) for template in (*EXPLAINED.values(), *LEFT.values())]
-        found += [complaint(0, "/run/lock/x", Holding(7, noted=noted), "alice", 80.0).note for noted in (0, 1)]
+        found += [complaint(0, "/run/lock/x", Holding(7, claims_card=noted), "alice", 80.0).note for noted in (0, 1)]
 
         assert [english_in(words.t("{said}", said=one)) for one in found] == [[]] * len(found)
 
     def test_how_the_last_night_went_and_what_is_wrong_with_a_card(self) -> None:
         runs = [night(0), *(night(n, verdict="skipped", reason=say("the GPU does not answer")) for n in (2, 9))]
-        said = [last_night(whole_run()), note(whole_run()), level_of(runs)[1], level_of([whole_run()])[1]]
+        said = [last_night(whole_run()), remark(whole_run()), level_of(runs)[1], level_of([whole_run()])[1]]
 
         assert [english_in(words.current().text(one)) for one in said] == [[]] * 4
 
