@@ -307,6 +307,62 @@ def two_gpus() -> Machine:
     return Machine(["https://docs.nvidia.com/deploy/nvml-api/"], files, linux_cards(2), links, disks=LINUX_DISKS)
 
 
+def gpu_unreachable() -> Machine:
+    """One of two cards has not let anybody reach it since the start: its handle is refused, the other trains on."""
+    recording = linux_cards(2)
+    recording["gpus"][1] = {"*": {"error": "UNKNOWN"}}
+    files, links = linux_machine()
+    reports = [
+        "https://github.com/NVIDIA/dcgm-exporter/issues/604",
+        "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/387",
+        "https://github.com/meta-llama/llama-models/issues/200",
+        "https://github.com/NVIDIA/nvidia-container-toolkit/issues/69",
+        "https://github.com/jamesstringer90/Easy-GPU-PV/issues/276",
+    ]
+    return Machine(reports, files, recording, links, disks=LINUX_DISKS)
+
+
+def mig_container() -> Machine:
+    """In a container, the driver refuses the memory and processes of a card that is divided into instances."""
+    recording = linux_cards(1)
+    card = recording["gpus"][0]
+    card["nvmlDeviceGetName"] = "NVIDIA H100 80GB HBM3"
+    for call in ("MemoryInfo(33554472)", "MemoryInfo", "ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3"):
+        card[f"nvmlDeviceGet{call}"] = {"error": "NO_PERMISSION"}
+    card["nvmlDeviceGetUtilizationRates"] = {"error": "NOT_SUPPORTED"}
+    files, links = linux_machine()
+    reports = [
+        "https://github.com/NVIDIA/nvidia-container-toolkit/issues/842",
+        "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1363",
+        "https://github.com/NVIDIA/k8s-device-plugin/issues/399",
+        "https://github.com/NVIDIA/k8s-device-plugin/issues/1683",
+        "https://github.com/ollama/ollama/issues/932",
+    ]
+    return Machine(reports, files, recording, links, disks=LINUX_DISKS)
+
+
+def no_card() -> Machine:
+    """The driver works under WSL2 and counts no card: it is disabled in Windows, unplugged, or in TCC mode."""
+    reports = [ISSUE + "8134", ISSUE + "9099", ISSUE + "9952", ISSUE + "12835"]
+    recording = nvml(driver="591.44", cuda=13010, names={32: "/Xwayland"})
+    return Machine(reports, wsl_machine(), recording, commands=wsl_commands("2.6.3"), disks=WSL_DISKS)
+
+
+def vram_above_ram() -> Machine:
+    """A card with more memory than the PC has RAM, and a page file that is too small: every CUDA program fails."""
+    card = gpu(0, "NVIDIA RTX PRO 6000 Blackwell", 97887 * MIB, 1536 * MIB, 3, 36)
+    card["nvmlDeviceGetCudaComputeCapability"] = [12, 0]
+    recording = nvml(gpu_under_wsl(card), driver="596.36", cuda=13020, names={32: "/Xwayland"})
+    return Machine(
+        [ISSUE + "40678", ISSUE + "14452", "https://github.com/victorchall/EveryDream2trainer/issues/163"],
+        {**wsl_machine(), "/usr/lib/systemd/system/nvidia-cdi-refresh.service": "[Service]\nType=oneshot\n"},
+        recording,
+        commands=wsl_commands("2.7.3"),
+        disks=WSL_DISKS,
+        windows=WINDOWS["probe"]["answer"],
+    )
+
+
 def cgroup_limit() -> Machine:
     """WSL's coming limit on everything of the user is nearly reached, and a container's inside it."""
     box = f"/wsl-user/docker/{7:064}"
@@ -354,6 +410,10 @@ MACHINES = (
     two_gpus,
     driver_mismatch,
     cgroup_limit,
+    gpu_unreachable,
+    mig_container,
+    no_card,
+    vram_above_ram,
 )
 
 

@@ -61,12 +61,15 @@ def health(snapshot) -> dict[str, str]:
     return {r.name: r.health for r in snapshot.reports}
 
 
+LINUX = ("bare-linux", "gpu-lost", "gpu-unreachable", "h200-training", "mig-container", "two-gpus")
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_ram_and_biggest_processes_are_known_on_every_machine(ticked, name):
     seen = observation_of(ticked(name)[-1])
     assert 0 < seen.ram.available < seen.ram.total
     assert seen.processes
-    assert seen.wsl == (name not in ("bare-linux", "gpu-lost", "h200-training", "two-gpus"))
+    assert seen.wsl == (name not in LINUX)
 
 
 def test_the_recorded_machines_real_kernel_is_understood(ticked):

@@ -198,6 +198,67 @@ def test_an_unhashed_password_is_refused_and_never_repeated(error_of):
     assert "hunter2" not in message
 
 
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        # https://github.com/prometheus/exporter-toolkit/issues/42
+        (r"C:\Monitoring\cert.crt", "/mnt/c/Monitoring/cert.crt"),
+        # guides for windows_exporter and Prometheus in Windows, found by "cert_file: C:" among public sources
+        (r"C:\Program Files\windows_exporter\ssl\we.crt", "/mnt/c/Program Files/windows_exporter/ssl/we.crt"),
+        ("C:/ELCM/Certificates/prometheus/server-cert.pem", "/mnt/c/ELCM/Certificates/prometheus/server-cert.pem"),
+        ("d:/Loki/certs/loki.crt", "/mnt/d/Loki/certs/loki.crt"),
+        # https://github.com/craftcms/nitro/issues/457, https://github.com/faradey/madock/issues/27
+        (r"\\wsl$\Ubuntu\home\wally0s\.nitro\nitro.crt", "/home/wally0s/.nitro/nitro.crt"),
+        (r"\\wsl.localhost\Ubuntu\home\couto\ctx\madockCA.pem", "/home/couto/ctx/madockCA.pem"),
+    ],
+)
+def test_a_path_of_windows_is_told_as_wsl_shows_it(error_of, name, there):
+    said = f"{name} is a path of Windows; write {there}"
+
+    assert error_of(f"tls_server_config: {{cert_file: '{name}', key_file: key.pem}}") == (
+        f"web.yml: tls_server_config: cert_file: {said}"
+    )
+    with pytest.raises(ConfigError) as caught:
+        WebConfigFile(name)
+    assert str(caught.value) == f"server.web_config_file: {said}"
+
+
+@pytest.mark.parametrize("name", ["no.pem", "c:no.pem", r"folder\no.pem", r"\\server\share\no.pem", "/C:/no.pem"])
+def test_a_path_that_wsl_shows_nowhere_is_only_missing(error_of, name):
+    assert error_of(f"tls_server_config: {{cert_file: '{name}', key_file: key.pem}}").endswith(
+        "No such file or directory"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r'tls_server_config: {cert_file: "C:\Monitoring\cert.crt"}', r'basic_auth_users: {admin: "\$2y\$12\$PASTE"}'],
+)
+def test_a_backslash_in_double_quotes_is_told(error_of, text):
+    said = error_of(text)
+
+    assert said.startswith("web.yml:1: not valid YAML: found unknown escape character")
+    assert said.endswith("; write this value in single quotes")
+
+
+@pytest.mark.parametrize(
+    "escaped",
+    [
+        HASH.replace("$", "$$"),  # https://github.com/khairul169/garage-webui/issues/15
+        HASH.replace("$", "$$", 1),  # https://github.com/static-web-server/static-web-server/issues/109
+        HASH.replace("$", r"\$"),  # a guide's here-document: basic_auth_users: admin: "\$2y\$12\$PASTE..."
+        HASH.replace("$", r"\\$"),  # https://github.com/wg-easy/wg-easy/issues/1622
+        HASH.replace("y$", "y$$"),  # https://github.com/traefik/traefik/pull/4831
+    ],
+)
+def test_escaped_dollar_signs_of_a_hash_are_named(error_of, escaped):
+    said = error_of(f"basic_auth_users: {{me: '{escaped}'}}")
+
+    assert said.startswith("web.yml: basic_auth_users: the hash of me has escaped or doubled dollar signs")
+    assert escaped not in said
+    assert "is not a bcrypt hash" in error_of(f"basic_auth_users: {{me: '{escaped[:-1]}'}}")
+
+
 def test_broken_yaml_is_not_quoted_for_it_may_hold_secrets(error_of):
     assert "hunter2" not in error_of("basic_auth_users:\n  me: 'hunter2\n")
 

@@ -211,7 +211,7 @@ def test_a_full_card_with_spill_names_the_spilled_bytes(ended: Teller) -> None:
 def test_a_lost_card_is_named(ended: Teller) -> None:
     said = ended(LOST).documents[-1]["verdict"]
 
-    assert (said["subject"], said["headline"]) == ("gpu0", "GPU 0 no longer answers")
+    assert (said["subject"], said["headline"]) == ("gpu0", "GPU 0 does not answer")
 
 
 def test_a_silent_source_is_named_once_with_its_last_figures(ended: Teller) -> None:

@@ -203,7 +203,7 @@ def xids(context: MeasureContext) -> Iterator[Signal]:
 def lost_gpus(context: MeasureContext) -> Iterator[Signal]:
     # Without the lost one, the others move up: of two cards with the same index, the lost one counts.
     for (card, uuid), up in sorted(context.snapshot.family(gpu.UP).items(), key=lambda item: -item[1]):
-        yield Signal(f"gpu{card}", 1.0 - up, {"uuid": uuid})
+        yield Signal(f"gpu{card}", 1.0 - up, {"uuid": uuid} if uuid else {})
 
 
 def silent_driver(context: MeasureContext) -> Iterator[Signal]:

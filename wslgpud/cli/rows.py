@@ -22,7 +22,7 @@ from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import in_one_line
 from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.risk.levels import BLIND
-from wslgpud.words import Fact, current, filled, t, template
+from wslgpud.words import TEMPLATES, Fact, current, filled, t, template
 
 SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
@@ -292,6 +292,9 @@ def below(view: RowContext) -> Iterator[RenderableType]:
         if source["health"] in ("failed", "late"):
             why = source.get("error") or current().label("health", source["health"])
             table.add_row(" !", t("{title}: {text}", title=source["name"], text=why), style="yellow")
+        # That there is no card is no news where nobody expects one; a driver without any is.
+        elif source["name"] == "gpu" and t(TEMPLATES["no_card"]["meaning"]) in source.get("error", ""):
+            table.add_row(" !", t("{title}: {text}", title="GPU", text=source["error"]))
     order, recent = list(TERMINAL_LEVELS), document.get("recent", ())
     worse = [i for i in recent if order.index(i["level"]) > order.index(i["previous_level"])]
     for item in worse[:MAX_RECENT]:

@@ -61,9 +61,17 @@ def gpus(view: RowContext) -> Table:
         brakes = current().listed(current().label("throttle", reason) for reason in active if reason in _BRAKES)
         name = card["name"].removeprefix("NVIDIA ").removeprefix("GeForce ")
         curve = view.curve("busy", gpu, min(24, view.width // 10), "green")
-        details = words("  ".join(facts), (f"  {brakes}", "yellow"))
+        details = words("  ".join(facts), (f"  {card['unread']}" if "unread" in card else f"  {brakes}", "yellow"))
         table.add_row(words((f"GPU {gpu} ", "bold"), name), *busy or [t("busy n/a")], curve, details)
+    for labels in lost(view):
+        told = words((t("lost: it does not answer"), "bold red"))
+        table.add_row(words((f"GPU {labels['gpu']} ", "bold"), labels["uuid"]), "", "", told)
     return table
+
+
+def lost(view: RowContext) -> list[Mapping[str, str]]:
+    """Return the labels of each card that does not answer."""
+    return [labels for labels, up in view.look.series("gpu_up") if not up]
 
 
 def machine(view: RowContext) -> Iterator[RenderableType]:

@@ -78,7 +78,7 @@ def _above(view: RowContext) -> Iterator[RenderableType]:
     yield from rows.incidents(view)
     yield rows.rule(t("memory"), view.width, rows.seen(view))
     yield rows.memory(view)
-    if view.document["gpus"]:
+    if view.document["gpus"] or rows_machine.lost(view):
         yield rows.rule(t("GPUs"), view.width)
         yield rows_machine.gpus(view)
     if machine := list(rows_machine.machine(view)):

@@ -20,6 +20,24 @@ def explain_silence(meaning: MessageLike, *, wsl: bool, crashed: bool = False) -
     return say("{meaning}; {remedy}", meaning=meaning, remedy=remedy)
 
 
+def explain_lost(error: str, *, wsl: bool) -> Message:
+    """Return the remedy for one card that does not answer while others do."""
+    return _remedy(error if error == "RESET_REQUIRED" else "GPU_IS_LOST", wsl=wsl)
+
+
+def explain_no_card(*, wsl: bool) -> Message:
+    """Return what it means that the driver works and counts no card, and the remedy."""
+    words = TEMPLATES["no_card"]
+    facts = {"meaning": Message(words["meaning"]), "remedy": Message(words["wsl" if wsl else "native"])}
+    return say("{meaning}; {remedy}", **facts)
+
+
+def explain_unread(*, mig: bool, denied: bool) -> Message | None:
+    """Return why a card that answers does not tell its memory; None where the driver gives no reason."""
+    reason = "mig" if mig else "denied" if denied else ""
+    return Message(TEMPLATES["unread_memory"][reason]) if reason else None
+
+
 def explain(error: str, call: str, text: str, *, wsl: bool) -> Message:
     """Return the meaning of an NVML error, its remedy, and the call that returned it."""
     known = error in REMEDIES

@@ -90,3 +90,6 @@ FOLKLORE = {
     "idlethreshold": template("delete the line: it existed in one build of 2019 (19013) only"),
     "guessvhdsize": template("delete the line: no version of WSL has ever known it"),
 }
+
+#: Keys that WSL knew once -> the version that removed them. microsoft/WSL#12133, MicrosoftDocs/WSL#2023
+REMOVED = {"usewindowsdnscache": "2.3.22"}

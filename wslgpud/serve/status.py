@@ -12,10 +12,12 @@ from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.messages import forecast_facts, iso, row_facts, text_now
 from wslgpud.client import in_one_line
 from wslgpud.model import MEMORY, Forecast, GpuSample, Snapshot, SourceReport, StressResult, Transition
+from wslgpud.probes.nvml_remedies import explain_unread
 from wslgpud.risk.forecast_messages import outlook
 from wslgpud.risk.levels import shown_level
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
+from wslgpud.sources.gpu import ERRORS, MIG
 from wslgpud.stress import comparison
 from wslgpud.verdict import WAITING, Verdict
 from wslgpud.words import Message, Translator, say, says, to_json
@@ -77,7 +79,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
             "interval_seconds": round(snapshot.interval_seconds, 3),
             "ram": asdict(observation.ram) if observation.ram else None,
             "swap": asdict(swap) if swap else None,
-            "gpus": [_card(gpu) for gpu in snapshot.gpus],
+            "gpus": [_card(gpu, snapshot) for gpu in snapshot.gpus],
             "windows": translator.document(_windows(snapshot)) or None,
             "forecasts": [
                 {
@@ -131,9 +133,16 @@ def _with_byline(document: dict[str, Any]) -> dict[str, Any]:
     return document if who.partition(" (pid ")[0] in document["headline"] else document | {"byline": who}
 
 
-def _card(gpu: GpuSample) -> dict[str, Any]:
-    """Return a card as the driver reports it; figures from trainings are in their metrics."""
-    return {name: value for name, value in asdict(gpu).items() if name != "told"}
+def _card(gpu: GpuSample, snapshot: Snapshot) -> dict[str, Any]:
+    """Return a card as the driver reports it; figures from trainings are in their metrics.
+
+    ``unread`` says why its memory is not known.
+    """
+    card: dict[str, Any] = {name: value for name, value in asdict(gpu).items() if name != "told"}
+    if gpu.total_bytes is None:
+        mig = bool(snapshot.value(MIG, str(gpu.index), gpu.uuid))
+        card["unread"] = explain_unread(mig=mig, denied=bool(snapshot.value(ERRORS, "NO_PERMISSION")))
+    return card
 
 
 def _picked(record: object, names: str) -> dict[str, Any]:

@@ -29,6 +29,11 @@ _BYTES_MAX = 1 << 16
 _PEM_BYTES_MAX = 1 << 20
 _DEPTH_MAX = 8
 _BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+#: A dollar sign as a shell or docker compose needs it: traefik/traefik#4831, khairul169/garage-webui#15.
+_ESCAPED_DOLLAR = re.compile(r"\\+\$|\$\$")
+#: A path as Windows writes it; of a share only WSL's own, with the distro's name: the rest is the path in Linux.
+_WINDOWS_DRIVE = re.compile(r"([A-Za-z]):[\\/](.*)")
+_WINDOWS_SHARE = re.compile(r"[\\/]{2}wsl(?:\$|\.localhost)[\\/][^\\/]+([\\/].*)", re.IGNORECASE)
 # RequestClientCert requests a certificate and ignores it; we do not request one.
 _VERIFY = {
     "": ssl.CERT_NONE,
@@ -132,8 +137,22 @@ def load(path: Path) -> WebConfig:
     for name, value in tls.items():
         if not isinstance(value, str):
             raise _error(where, "{name} must be {form}", name=name, form=say("text"))
-    files = {name: path.parent / tls[name] for name in _TLS_KEYS if name.endswith("_file") and tls.get(name)}
+    named = {name: tls[name] for name in _TLS_KEYS if name.endswith("_file") and tls.get(name)}
+    for name, value in named.items():
+        if there := in_linux(value):
+            raise _error(
+                where, "{name}: {path} is a path of Windows; write {there}", name=name, path=value, there=there
+            )
+    files = {name: path.parent / value for name, value in named.items()}
     return WebConfig(_tls(where, files, tls.get("client_auth_type", "")), users, (path, *files.values()))
+
+
+def in_linux(path: str) -> str:
+    """Return where WSL shows what Windows calls ``path``, by default; empty where it is no path of Windows."""
+    if drive := _WINDOWS_DRIVE.fullmatch(path):
+        return f"/mnt/{drive[1].lower()}/{drive[2]}".replace("\\", "/")
+    share = _WINDOWS_SHARE.fullmatch(path)
+    return share[1].replace("\\", "/") if share else ""
 
 
 def _error(where: MessageLike | Path, template: str, /, **facts: Fact) -> ConfigError:
@@ -164,11 +183,20 @@ def _parse(path: Path) -> Any:
                 raise ConfigError("{path}: nested too deeply, or with an alias (*name); write it out", path=str(path))
         return yaml.safe_load(text)
     except OSError as error:
+        if there := in_linux(str(path)):
+            facts: dict[str, Fact] = {"name": "server.web_config_file", "path": str(path), "there": there}
+            raise ConfigError("{name}: {path} is a path of Windows; write {there}", **facts) from error
         raise ConfigError("server.web_config_file: {path}: {reason}", path=str(path), reason=cause(error)) from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # odd scalars: no YAMLError
         # Not the full message: it quotes the line, which may contain a password hash or a key.
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
+        if "escape" in (problem or ""):  # "C:\Monitoring", "\$2y"
+            raise ConfigError(
+                "{where}: not valid YAML: {problem}; write this value in single quotes",
+                where=where,
+                problem=str(problem),
+            ) from None
         raise ConfigError("{where}: not valid YAML: {problem}", where=where, problem=problem or "bad text") from None
 
 
@@ -179,13 +207,25 @@ def _users(path: Path, users: Any) -> dict[str, str]:
         if not isinstance(user, str) or not user or ":" in user:
             raise _error(path, "basic_auth_users: {user} cannot be a user name", user=repr(user))
         if not isinstance(hashed, str) or not _BCRYPT.fullmatch(hashed):
-            raise _error(
-                path,
-                "basic_auth_users: the password of {user} is not a bcrypt hash; make one "
-                "with: htpasswd -nBC 10 '' | tr -d ':\\n'",
-                user=user,
-            )
+            raise _bad_hash(path, user, str(hashed))
     return dict(users or {})
+
+
+def _bad_hash(path: Path, user: str, hashed: str) -> ConfigError:
+    """Return why this is no bcrypt hash, without repeating it: it may be a password."""
+    if _BCRYPT.fullmatch(_ESCAPED_DOLLAR.sub("$", hashed)):
+        return _error(
+            path,
+            "basic_auth_users: the hash of {user} has escaped or doubled dollar signs, as a shell or docker compose "
+            "needs them; write each as a single $ here",
+            user=user,
+        )
+    return _error(
+        path,
+        "basic_auth_users: the password of {user} is not a bcrypt hash; make one with: htpasswd -nBC 10 '' | "
+        "tr -d ':\\n'",
+        user=user,
+    )
 
 
 def _tls(where: MessageLike, files: Mapping[str, Path], policy: str) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge, info
 from wslgpud.model import GpuProcess, GpuSample, Reading, Sample
 from wslgpud.probes import nvml_calls
-from wslgpud.probes.nvml_remedies import explain, explain_silence
+from wslgpud.probes.nvml_remedies import explain, explain_no_card, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source
@@ -79,7 +79,7 @@ FED = (
 )
 
 INFO = info("gpu", "Identity of a GPU and its driver.", *GPU, *ID, *SYSTEM)
-UP = _gpu("gpu_up", "1 when the GPU answers, 0 when it was seen before and is lost.")
+UP = _gpu("gpu_up", "1 when the GPU answers, 0 when it is lost; without uuid if it has not answered since the start.")
 THROTTLED = _gpu("gpu_throttle_reason", "1 when this keeps the clocks from rising further.", "reason")
 PROCESSES = _gpu("gpu_processes", "Programs that use the GPU, as far as the driver shows them to us.")
 SUPPORTED = gauge(
@@ -113,6 +113,7 @@ THROTTLE_REASONS = (
 )
 
 _SPECS = {spec.name: spec for spec in FED}
+MIG = _SPECS["gpu_mig_enabled"]
 #: Output of the probe -> metric and its additional labels.
 OUTPUTS = {
     output.metric: (_SPECS[name], (label,) if label else ())
@@ -194,7 +195,8 @@ class GpuSource(Source):
         self._gpus: dict[str, _Gpu] = {}
         self._session: Mapping[str, Any] = {}
         self._errors: Counter[str] = Counter()
-        self._lost = 0
+        #: index -> NVML's error, of each card that the driver counts and that does not answer
+        self.lost: Mapping[str, str] = {}
         self._refusal: MessageLike = ""
         self._look_at = float("-inf")
         self._renew_at: float | None = None
@@ -240,7 +242,7 @@ class GpuSource(Source):
         if not self._gpus:
             self._probe.renew()
             self._look_at = now + LOOK_AGAIN_SECONDS
-            raise NoData(say("the NVIDIA driver shows no GPU"))
+            raise NoData(explain_no_card(wsl=self.host.exists("/dev/dxg")))
         return self._sample()
 
     def own(self) -> tuple[Reading, ...]:
@@ -313,8 +315,8 @@ class GpuSource(Source):
                 gpu.values.update(answer["values"])
                 if any(kind in answer["values"] for kind in PROCESS_LISTS):
                     gpu.processes = self._processes(gpu.values)
-        self._lost = sum("lost" in answer for answer in reply["gpus"])
-        if self._lost:
+        self.lost = {str(answer["index"]): answer["lost"] for answer in reply["gpus"] if "lost" in answer}
+        if self.lost:
             if self._renew_at is None:
                 self._renew_at = now + self._renew_after
                 self._renew_after = min(2 * self._renew_after, RENEW_SECONDS_MAX)
@@ -323,7 +325,8 @@ class GpuSource(Source):
             self._renew_at = now if reply.get("changed") else None
 
     def _sample(self) -> Sample:
-        readings = [Reading(LOST, self._lost)]
+        known = {gpu.index for gpu in self._gpus.values() if not gpu.up}
+        readings = [Reading(LOST, len(self.lost)), *(Reading(UP, 0, (i, "")) for i in self.lost if i not in known)]
         samples = []
         for gpu in self._gpus.values():
             readings += gpu.readings(self._session)

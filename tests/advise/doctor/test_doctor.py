@@ -97,10 +97,15 @@ def report(findings: Sequence[CheckResult], language: str, width: int = 100) -> 
                 "driver-mismatch",
                 "two-gpus",
                 "h200-training",
+                "gpu-unreachable",
+                "mig-container",
+                "no-card",
+                "vram-above-ram",
             )
         ),
         ("wsl2-swap-thrash", "zh"),
         ("driver-mismatch", "zh"),
+        ("vram-above-ram", "zh"),
     ],
 )
 def test_the_report_of_a_machine_is_as_it_was(name, language):
@@ -151,6 +156,9 @@ def test_ids_never_change_once_they_are_out():
     assert {c.id for c in CHECKS} == {
         "kernel.log",
         *(f"windows.{part}" for part in ["powershell", "memory", "vm", "gpus", "size", "paths", "toast", "task"]),
+        "windows.page_file",
+        "gpu.page_file",
+        "gpu.cdi_refresh",
         "wsl.kernel",
         "wsl.version",
         "wsl.systemd",

@@ -34,13 +34,13 @@ def said(parsed: Parsed) -> list[tuple[int, str, str, str]]:
 
 def test_settings_of_the_other_file_are_sent_there():
     ((line, _, why, fix),) = said(parse("[boot]\nsystemd=true\n"))
-    assert (line, why) == (2, "WSL reads it in /etc/wsl.conf only")
+    assert (line, why) == (2, "WSL reads it in /etc/wsl.conf only, below [boot]")
     assert fix == "move it there: sudo wslgpud wslconfig set boot.systemd=true"
     assert said(conf("[wsl2]\nmemory=16G\n")) == [
         (
             2,
             "Unknown key 'wsl2.memory' in /etc/wsl.conf:2",
-            "WSL reads it in .wslconfig only",
+            "WSL reads it in .wslconfig only, below [wsl2]",
             "move it there: wslgpud wslconfig set wsl2.memory=16G",
         )
     ]

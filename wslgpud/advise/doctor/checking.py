@@ -6,10 +6,11 @@ Each check is declared once, by ``@check``, with an id that never changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.advise.doctor.torches import TorchFacts
@@ -40,12 +41,19 @@ _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "adm
 
 
 class Gpus(NamedTuple):
-    """NVML's answers: the cards, their identity by label name, the library; or why there are none."""
+    """NVML's answers: the cards, their identity by label name, the library; or why there are none.
+
+    ``lost`` maps the index of each card that the driver counts and that does not answer to NVML's error; ``divided``
+    are the indexes of those with MIG, ``denied`` says that NVML refused some call for lack of rights.
+    """
 
     samples: tuple[GpuSample, ...] = ()
     identities: tuple[dict[str, str], ...] = ()
     library: str = ""
     error: MessageLike = ""
+    lost: Mapping[str, str] = MappingProxyType({})
+    divided: frozenset[str] = frozenset()
+    denied: bool = False
 
 
 class WslConfig(NamedTuple):
@@ -128,7 +136,9 @@ class Evidence:
         identities = tuple(_labels(r) for r in sample.readings if r.spec is gpu_source.INFO)
         # In a recording, NVML's "library" is the file with its answers.
         used = (_labels(r)["path"] for r in own if r.spec is gpu_source.LIBRARY and self.host.live)
-        return Gpus(sample.gpus or (), identities, next(used, ""))
+        divided = frozenset(r.labels[0] for r in sample.readings if r.spec is gpu_source.MIG and r.value)
+        denied = any(r.spec is gpu_source.ERRORS and r.labels == ("NO_PERMISSION",) for r in own)
+        return Gpus(sample.gpus or (), identities, next(used, ""), "", source.lost, divided, denied)
 
     @cached_property
     def wslconfig(self) -> WslConfig:

@@ -19,8 +19,9 @@ from wslgpud.advise.doctor.checking import (
     unknown,
 )
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
+from wslgpud.probes.nvml_remedies import explain_lost, explain_unread
 from wslgpud.sources.gpu import LIBRARY_FOLDERS
-from wslgpud.words import Message, MessageLike, all_of, say, template
+from wslgpud.words import TEMPLATES, Message, MessageLike, all_of, say, template
 
 GIB = 1 << 30
 WSL_LIBRARIES = "/usr/lib/wsl/"
@@ -37,6 +38,9 @@ _NVCC, _HEADER = "/usr/local/cuda/bin/nvcc", "/usr/local/cuda/include/cuda.h"
 _HEADER_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
 _WHEELS = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
 
+
+#: where Windows is told the size of its page file
+PAGE_FILE = say("in Windows: Advanced system settings, Performance, Virtual memory: at least as much as the card has")
 
 #: https://github.com/microsoft/WSL/issues/9952, https://github.com/microsoft/WSL/issues/12835
 _TCC = template(
@@ -55,7 +59,8 @@ def visible(machine: Evidence) -> Outcome:
             for g in gpus.samples
         )
         driver = _identity(machine, "driver_version")
-        return good(say("{cards}, driver {version}", cards=cards, version=driver) if driver else all_of(cards))
+        seen = say("{cards}, driver {version}", cards=cards, version=driver) if driver else all_of(cards)
+        return _lost(machine, seen) or _unread(machine, seen) or good(seen)
     if machine.wsl == 2 and not machine.host.exists("/dev/dxg"):
         enable = say(
             "remove gpuSupport=false from .wslconfig or install the NVIDIA driver in Windows, "
@@ -70,6 +75,69 @@ def visible(machine: Evidence) -> Outcome:
         install = say("install the NVIDIA driver in Windows, then run 'wsl --shutdown' there")
         return problem(gpus.error, Message(_TCC, {"remedy": install}))
     return skipped(gpus.error)
+
+
+def _lost(machine: Evidence, seen: MessageLike) -> Outcome | None:
+    """Return which cards do not answer while others do: NVIDIA/dcgm-exporter#604, meta-llama/llama-models#200."""
+    lost = machine.gpus.lost
+    if not lost:
+        return None
+    names = tuple(
+        say("{resource} ({error})", resource=f"gpu{card}", error=f"NVML_ERROR_{error}") for card, error in lost.items()
+    )
+    found = say("{lost} does not answer; {cards}", lost=names, cards=seen)
+    return problem(found, explain_lost(next(iter(lost.values())), wsl=machine.wsl == 2))
+
+
+def _unread(machine: Evidence, seen: MessageLike) -> Outcome | None:
+    """Return why the memory of a card is not known, where the driver keeps it from us."""
+    gpus = machine.gpus
+    for card in (card for card in gpus.samples if card.total_bytes is None):
+        why = explain_unread(mig=str(card.index) in gpus.divided, denied=gpus.denied)
+        if why is not None:
+            return note(say("{cards}: {why}", cards=seen, why=why), Message(TEMPLATES["unread_memory"]["remedy"]))
+    return None
+
+
+# https://github.com/microsoft/WSL/issues/40678 (64 GB of RAM, 96 GB of VRAM),
+# https://github.com/victorchall/EveryDream2trainer/issues/163 (16 and 48 GB), ollama/ollama#8825
+@check("gpu.page_file", "VRAM beside RAM", "gpu")
+def page_file(machine: Evidence) -> Outcome:
+    """Windows promises room for the whole card in RAM and page file; without it every CUDA program fails in WSL2."""
+    if machine.wsl != 2:
+        return skipped(say("this is not WSL2"))
+    # WSL has what .wslconfig says, else half of Windows' RAM.
+    file = machine.wslconfig.parsed
+    limited = machine.wslconfig.error or (file is not None and file.get("wsl2.memory") is not None)
+    facts = {"vram_bytes": most_vram(machine), "ram_bytes": machine.memory["MemTotal"] * (1 if limited else 2)}
+    if facts["vram_bytes"] <= facts["ram_bytes"]:
+        return good(say("{vram_bytes} of VRAM; Windows has at least {ram_bytes} of RAM", **facts))
+    found = say(
+        "{vram_bytes} of VRAM; Windows may have only {ram_bytes} of RAM: then every CUDA program fails unless its page "
+        "file is as large as the VRAM",
+        **facts,
+    )
+    return note(found, say("{fix}; {command} compares them", fix=PAGE_FILE, command="wslgpud doctor --windows"))
+
+
+#: the first Blackwell card: https://developer.nvidia.com/cuda-gpus
+_BLACKWELL = (10, 0)
+_CDI = "nvidia-cdi-refresh.service"
+_UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+
+
+# https://github.com/microsoft/WSL/issues/14452
+@check("gpu.cdi_refresh", "CDI refresh at the start", "gpu")
+def cdi_refresh(machine: Evidence) -> Outcome:
+    """NVIDIA's container toolkit asks CUDA seconds after the start; on Blackwell under WSL2 this upset the driver."""
+    if machine.wsl != 2 or all(capability < _BLACKWELL for capability in _capabilities(machine)):
+        return skipped(say("this is no Blackwell card under WSL2"))
+    where = next((folder for folder in _UNITS if machine.host.exists(f"{folder}/{_CDI}")), "")
+    if not where or machine.host.link(f"{_UNITS[0]}/{_CDI}") == "/dev/null":
+        return good(say("{unit} is off or not installed", unit=_CDI))
+    found = say("{unit} is on: it may break CUDA until WSL is restarted (microsoft/WSL#14452)", unit=_CDI)
+    command = f"sudo systemctl mask --now {_CDI.replace('.service', '.path')} {_CDI}"
+    return note(found, say("if CUDA fails after the start of WSL: {command}", command=command))
 
 
 @check("gpu.library", "NVIDIA library")
@@ -280,6 +348,11 @@ def desktop(machine: Evidence) -> Outcome:
             close=close,
         ),
     )
+
+
+def most_vram(machine: Evidence) -> int:
+    """Return the memory of the largest card, in bytes."""
+    return max((gpu.total_bytes or 0 for gpu in machine.gpus.samples), default=0)
 
 
 def _installed_cuda(machine: Evidence) -> str | None:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, unknown
+from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
+from wslgpud.advise.doctor.checks_gpu import PAGE_FILE, most_vram
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.toast import ToastChannel
@@ -117,6 +118,20 @@ def gpus(machine: Evidence) -> Outcome:
     if strangers:
         return note(say("{names}; without {missing}, which NVML sees", names=names, missing=strangers))
     return good(say("{names}", names=names))
+
+
+@check("windows.page_file", "Page file for VRAM", "probe")
+def page_file(machine: Evidence) -> Outcome:
+    """Windows promises room for the whole card in RAM and page file; without it every CUDA program fails in WSL2."""
+    vram, sizes = most_vram(machine), machine.windows_facts.sizes
+    total, limit = sizes.get(windows.TOTAL), sizes.get(windows.COMMIT_LIMIT)
+    if not vram:
+        return skipped(say("no GPU answers"))
+    if total is None or limit is None:
+        return unknown(_missing(machine.windows_answer, "memory", "system"))
+    facts = {"vram_bytes": vram, "ram_bytes": total, "file_bytes": max(0, limit - total)}
+    found = say("{vram_bytes} of VRAM; Windows has {ram_bytes} of RAM and {file_bytes} of page file", **facts)
+    return good(found) if vram <= max(total, limit - total) else problem(found, PAGE_FILE)
 
 
 @check("windows.size", "The PC's size", "windows")

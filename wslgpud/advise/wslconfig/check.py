@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from wslgpud.advise.wslconfig import together, unknown
 from wslgpud.advise.wslconfig.presets import GIB, WINDOWS_BYTES
+from wslgpud.advise.wslconfig.unknown import Advice
 from wslgpud.probes.interop import WSL_CONF_PATH
 from wslgpud.probes.wsl_config import Entry, Parsed
-from wslgpud.probes.wsl_keys import FOLKLORE, WSL_CONF, WSLCONFIG, WslFile, WslKey
+from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG, WslFile, WslKey
 from wslgpud.words import Message, MessageLike, say, template
-
-#: why a line is wrong, and the fix
-Advice = tuple[MessageLike, MessageLike]
 
 #: number of settings listed that a bad line keeps from taking effect
 _MAX_NAMES = 6
@@ -23,6 +21,13 @@ _MAX_NAMES = 6
 _NO_UNIT_BYTES = 1 << 24
 #: too little for any training
 _MIN_BYTES = 2 * GIB
+
+#: Files that people name by mistake, or a folder. Kernels are called bzImage, vmlinux or Image, often with a version
+#: after a dot, so that not every ending says something.
+_NO_KERNEL = re.compile(
+    r"[\\/]$|\.(ya?ml|json|toml|txt|md|conf|cfg|config|ini|sh|bat|cmd|ps1|exe|msi|dll|vhdx?|iso|tar|zip|7z|deb|rpm|whl)$",
+    re.IGNORECASE,
+)
 
 _BLIND = template("neither Windows' memory nor VRAM spill can be seen, and no toast can be shown")
 #: key and value -> why it is wrong, and the fix
@@ -33,6 +38,11 @@ _REGRETTED = {
         template("delete the line"),
     ),
     ("interop.enabled", "False"): (_BLIND, template("delete the line")),
+    ("wsl2.hostFileSystemAccess", "False"): (_BLIND, template("delete the line")),
+    ("automount.enabled", "False"): (
+        template("Windows drives are not mounted: .wslconfig cannot be read, and no Windows program started"),
+        template("delete the line, or mount C: on /mnt/c in /etc/fstab (type drvfs)"),
+    ),
     ("automount.cgroups", "'v1'"): (
         template("with cgroup v1 no group's memory pressure can be seen"),
         template("delete the line"),
@@ -89,6 +99,7 @@ def remarks(parsed: Parsed, host_memory_bytes: int | None = None, host_processor
             why = say("WSL uses all processors that Windows has")
             fix = say("write {setting} or less", setting=f"processors={host_processors}")
             found.append(Remark(entry.line, f"{wsl} ({wanted} > {host_processors})", why, fix))
+    found += (Remark(entry.line, wsl, why, fix) for entry, wsl, why, fix in together.findings(parsed))
     if parsed.file is WSL_CONF and parsed.windows_line:
         why = say("WSL 2.3.26 and earlier read no file with Windows' line ends (microsoft/WSL#12502)")
         fix = say("give it those of Linux: {command}", command=f"sudo sed -i 's/\\r$//' {WSL_CONF_PATH}")
@@ -101,7 +112,7 @@ def _warned(entry: Entry, parsed: Parsed) -> Advice:
         why, fix = _unreadable(entry, parsed.file)
         return (why if parsed.file.forgiving else _stops(parsed.lost)), fix
     if entry.state == "unknown":
-        return _unknown(entry, parsed.file)
+        return unknown.advice(entry, parsed)
     if entry.state == "duplicate":
         why = say("WSL takes the first of two lines with the same key and ignores this one")
         return why, say("delete one of them")
@@ -113,34 +124,6 @@ def _stops(lost: Sequence[Entry]) -> MessageLike:
     if not settings:
         return say("WSL reads nothing below this line")
     return say("WSL reads nothing below this line; not in force: {settings}", settings=settings)
-
-
-def _unknown(entry: Entry, file: WslFile) -> Advice:
-    name, other = entry.name.lower(), WSL_CONF if file is WSLCONFIG else WSLCONFIG
-    if entry.written.lower() in other.by_path:
-        path = WSL_CONF_PATH if other is WSL_CONF else other.name
-        # To be pasted into a root shell: it must not contain text of the file.
-        command = ["sudo"] * (other is WSL_CONF) + ["wslgpud", "wslconfig", "set", f"{entry.written}={entry.value}"]
-        fix = say("move it there: {command}", command=shlex.join(command))
-        return say("WSL reads it in {path} only", path=path), fix
-    if name in FOLKLORE:
-        return say("guides recommend it, but WSL does not know it"), Message(FOLKLORE[name])
-    if name == "sparsevhd":
-        why = say("it belongs below [experimental], where current releases ignore it: disks have lost data")
-        return why, say("delete the line")
-    if right := file.by_name.get(name):
-        why = say(
-            "it belongs below [{section}]; until then, {key} is at its default: {default}",
-            section=right.section,
-            key=right.name,
-            default=Message(right.default) if right.default else say("none"),
-        )
-        return why, say("move the line below a line [{section}]", section=right.section)
-    fix = say("delete the line")
-    for near in difflib.get_close_matches(name, file.by_name, n=1, cutoff=0.75):
-        right = file.by_name[near]
-        fix = say("did you mean {key} (below [{section}])?", key=right.name, section=right.section)
-    return say("no version of WSL knows this key"), fix
 
 
 def _right_form(key: WslKey | None, value: str) -> MessageLike:
@@ -215,9 +198,8 @@ def _odd_size(entry: Entry, key: WslKey, result: int, host_memory_bytes: int | N
 
 
 def _meaning(entry: Entry, key: WslKey) -> Iterator[Advice]:
-    if key.name == "vmIdleTimeout" and isinstance(entry.result, int) and entry.result < 0:
-        why = say("alone it keeps no service running: the distro stops 15 s after its last terminal closes")
-        yield why, say("write instanceIdleTimeout=-1 below [general] instead")
+    if key.path == "wsl2.kernel" and _NO_KERNEL.search(entry.value):
+        yield say("this is no Linux kernel: WSL does not start with it"), say("delete the line, for WSL's own kernel")
     elif key.name == "kernelCommandLine" and "sysctl.vm.overcommit_memory=1" in entry.value.split():
         why = say("with overcommit_memory=1 no allocation ever fails: programs are killed instead")
         yield why, say("remove sysctl.vm.overcommit_memory=1 from the line")

@@ -216,9 +216,15 @@ export function absent(sample) {
   }
   const lost = (sample.status.incidents ?? []).find((one) => one.rule === "gpu_lost")?.level ?? "unknown";
   for (const { labels } of sample.all("gpu_up").filter((one) => one.value === 0)) {
-    found.push(h("section", { class: "card", "data-key": `lost-${labels.uuid}` },
+    found.push(h("section", { class: "card", "data-key": `lost-${labels.gpu}-${labels.uuid}` },
       h("div", { class: "head" }, h("h2", {}, t("GPU {gpu} is lost", { gpu: labels.gpu })), chip(lost, t("no longer reported"))),
-      h("p", { class: "dim" }, t("It was there before and no longer answers.")), h("p", { class: "dim small" }, h("code", {}, labels.uuid))));
+      h("p", { class: "dim" }, labels.uuid ? t("It was there before and no longer answers.") : t("The driver counts it, but it has not answered since the daemon's start.")),
+      labels.uuid ? h("p", { class: "dim small" }, h("code", {}, labels.uuid)) : null));
+  }
+  for (const gpu of (sample.status.gpus ?? []).filter((one) => one.unread)) {
+    found.push(h("section", { class: "card", "data-key": `unread-${gpu.index}` },
+      h("div", { class: "head" }, h("h2", {}, `GPU ${gpu.index}`, named(` ${gpu.name}`, { class: "dim small" })), chip("unknown", t("not known"))),
+      h("p", { class: "dim" }, gpu.unread)));
   }
   return found;
 }
