@@ -14,13 +14,15 @@ import multiprocessing
 import os
 import random
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 MIB = 1 << 20
 LIMIT_BYTES = 1 << 30
-rng = random.Random(sys.argv[1]) if len(sys.argv) > 1 else random.Random()  # noqa: S311 - no secret
+rng = random.Random(sys.argv[1]) if len(sys.argv) > 1 else random.Random()
 _programs: dict[str, Callable[[], None]] = {}
 _kept: list[object] = []
 
@@ -276,17 +278,10 @@ def collected_oom() -> None:
 @program
 def shared_files_oom() -> None:
     """Tensors left in shared memory."""
-    folder = f"/dev/shm/wslgpud-record-{os.getpid()}"
-    os.mkdir(folder)
-    try:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for number in range(10_000):
-            with open(f"{folder}/{number}", "wb") as file:
-                file.write(os.urandom(1 << 16) * 192)
+            Path(folder, str(number)).write_bytes(os.urandom(1 << 16) * 192)
             time.sleep(0.5)
-    finally:
-        for name in os.listdir(folder):
-            os.unlink(f"{folder}/{name}")
-        os.rmdir(folder)
 
 
 @program
