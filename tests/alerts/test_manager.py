@@ -23,7 +23,7 @@ from wslgpud.alerts.control import Control, ControlFile, Silence
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.messages import compose, worded
 from wslgpud.alerts.report import report
-from wslgpud.alerts.rules import LASTING
+from wslgpud.alerts.rules import KILLED_BEFORE, LASTING
 from wslgpud.config import Alerts
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Reading, Transition
@@ -564,6 +564,21 @@ def test_a_warning_before_the_machine_died_is_no_false_alarm(tmp_path: Path) -> 
     assert [one.incident.rule for one in life.manager.standing()] == ["unclean_end"]
     assert [r.value for r in life.manager.readings() if r.spec is alert_metrics.FALSE_ALARMS] == [0]
     life.end()
+
+
+def test_a_kill_before_the_first_start_is_stored_not_sent(life: Life) -> None:
+    facts = {"count": 2, "boot_wall": START - 9.0}
+    row = Transition(START, 0.0, "ram", KILLED_BEFORE, OK, WARNING, facts=facts)
+    life.manager.report(row)
+    life.manager.report(replace(row, old=WARNING, new=OK))
+    life.manager.tick(life.tick(), [], [])
+
+    assert [(row.rule, row.old, row.new) for _, row in life.rows()] == [
+        (KILLED_BEFORE, OK, WARNING),
+        (KILLED_BEFORE, WARNING, OK),
+    ]
+    assert life.waiting() == []
+    assert list(life.manager.standing()) == []
 
 
 class TestBlackBox:

@@ -14,7 +14,7 @@ from tests.alerts.ticks import START, fold, oom_kill, transition
 from wslgpud.alerts.manager import jobs_that_fit
 from wslgpud.alerts.messages import RULES as TEXTS
 from wslgpud.alerts.messages import Text, compose, end_facts, forecast_facts, payload, text_now, with_victim, worded
-from wslgpud.alerts.rules import OTHERS, RULES
+from wslgpud.alerts.rules import KILLED_BEFORE, OTHERS, RULES
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import forecast_messages as of_risk
 from wslgpud.risk.attribution import GROUP
@@ -110,7 +110,7 @@ def test_a_resolved_rule_says_what_works_again_or_is_over() -> None:
 
 
 def test_every_rule_is_put_into_words() -> None:
-    assert TEXTS.keys() == {rule.name for rule in RULES} | {*OTHERS}
+    assert TEXTS.keys() == {rule.name for rule in RULES} | {*OTHERS, KILLED_BEFORE}
     for rule in RULES:
         text = TEXTS[rule.name]
         assert text["headline"]

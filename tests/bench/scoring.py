@@ -35,13 +35,14 @@ Changes = Mapping[str, Sequence[tuple[float, Level]]]
 class Truth:
     """The events of a trace: the first of each resource, and when it became foreseeable.
 
-    ``onsets`` holds the resources with an onset of their own.
+    ``tolerated``: a warning is fair, ``brink``: a critical as well; ``onsets`` holds the resources with their own.
     """
 
     name: str
     events: Mapping[str, float]
     onset: float = 0.0
     tolerated: bool = False
+    brink: bool = False
     onsets: Mapping[str, float] = field(default_factory=dict)
 
     def needed(self, resource: str, level: Level = Level.WARNING) -> float:
@@ -67,6 +68,7 @@ def read_truth(path: Path) -> Truth:
             events,
             float(raw.get("onset", 0.0)),
             bool(raw.get("tolerated", False)),
+            bool(raw.get("brink", False)),
             {str(event["resource"]): float(event["onset"]) for event in raw["events"] if "onset" in event},
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -114,7 +116,7 @@ class Score:
         if truth.tolerated:
             self.tolerated_traces += 1
             self.tolerated_with_alarm += bool(false)
-            if at_least == Level.WARNING:
+            if at_least == Level.WARNING or truth.brink:
                 return
         elif not truth.events:
             self.quiet_traces += 1

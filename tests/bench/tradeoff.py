@@ -57,7 +57,7 @@ def evidence(observations):
         for observation in observations:
             engine.observe(observation)
     names = {last.key: name for name, last in engine._last.items()}
-    return {names.get(key, key): seen[tracker] for key, tracker in engine._trackeres.items() if tracker in seen}
+    return {names.get(key, key): seen[tracker] for key, tracker in engine._trackers.items() if tracker in seen}
 
 
 def levels(rows, settings):
@@ -83,7 +83,7 @@ def case_of(family, seed):
 def row(name, cases, settings):
     w, c = Score(), Score()
     for truth, seen in cases:
-        changes = {resource: levels(rows, settings) for resource, rows in seen.items()}
+        changes = {resource: levels(rows, settings.of(resource)) for resource, rows in seen.items()}
         w.add(truth, changes, Level.WARNING)
         c.add(truth, changes, Level.CRITICAL)
     n = max(1, len(w.leads))

@@ -10,7 +10,9 @@ from wslgpud.model import Forecast, Level
 from wslgpud.risk.levels import Danger, Hysteresis, ending_facts, headroom_for_warning, level_for
 from wslgpud.risk.settings import RiskSettings
 
-S = RiskSettings()
+CARD = RiskSettings()
+#: of a cgroup: no margin for growth within seconds
+S = CARD.of("cgroup:/build")
 OK, INFO, WARNING, CRITICAL, EMERGENCY = Level
 
 
@@ -87,10 +89,19 @@ def test_what_will_be_lost_before_the_next_sample_counts_as_lost() -> None:
     assert level_for(steps(60.0, 0.2, 0.2), 0.216, 2.0, S) == INFO, "between two steps nothing is lost"
 
 
-def test_without_swap_growth_within_seconds_is_warned_of_earlier() -> None:
+def test_a_card_is_warned_of_growth_within_seconds_earlier() -> None:
     assert level_for(growth(16.0, 0.5), 0.261, 0.0, S) == INFO
     for eta, share, level in ((16.0, 0.284, WARNING), (16.0, 0.286, INFO), (16.1, 0.27, INFO), (16.1, 0.25, WARNING)):
-        assert level_for(growth(eta, 0.5), share, 0.0, S, margin=0.025) == level
+        assert level_for(growth(eta, 0.5), share, 0.0, CARD) == level
+
+
+def test_ram_which_refuses_late_gets_later_warnings() -> None:
+    ram = CARD.of("ram")
+
+    assert [level_for(growth(60.0, 0.5), share, 0.0, ram) for share in (0.1999, 0.2001)] == [WARNING, INFO]
+    assert [level_for(growth(60.0, 0.5), share, 0.0, S) for share in (0.2149, 0.2151)] == [WARNING, INFO]
+    assert [level_for(growth(7.0, 0.6), share, 0.0, ram) for share in (0.1499, 0.1501)] == [CRITICAL, WARNING]
+    assert [level_for(growth(7.0, 0.6), share, 0.0, S) for share in (0.2749, 0.2751)] == [CRITICAL, INFO]
 
 
 def held(machine: Hysteresis, share: float, want: Level = OK, *, period: float = 0.0, start: int = 1) -> int:

@@ -166,9 +166,9 @@ def test_a_group_at_its_limit_gets_a_warning_at_any_sample_rate(every: float) ->
     assert hitting([(t, round(0.8 * t)) for t in times]) == OK
 
 
-def climbing(swap: bool, every: float = 0.5, until: float = 0.2) -> ResourceState:
+def climbing(swap: bool, every: float = 0.5, until: float = 0.2, of: str = "gpu0") -> ResourceState:
     """Return the state after half of the resource was taken at two per cent a second."""
-    tracker, samples = Tracker(RiskSettings(), SIZE), round(25 / every)
+    tracker, samples = Tracker(RiskSettings().of(of), SIZE), round(25 / every)
     for i in range(samples):
         room = Room("ram", "ram", round((until + 0.02 * every * (samples - i)) * SIZE), SIZE, swap=swap)
         tracker.update(i * every, room, NOTHING)
@@ -199,13 +199,15 @@ def test_the_early_estimate_follows_faster_growth_at_once() -> None:
     assert estimates[219] == pytest.approx((13.96, 19.95, 107.13), abs=0.005)
 
 
-def test_without_swap_or_with_rare_samples_warnings_come_earlier() -> None:
-    def warned(*, swap: bool, every: float) -> float:
-        return max(left / 200 for left in range(40, 80) if climbing(swap, every, left / 200).level >= WARNING)
+def test_on_a_card_or_with_rare_samples_warnings_come_earlier() -> None:
+    def warned(*, swap: bool, every: float, of: str) -> float:
+        return max(left / 200 for left in range(40, 80) if climbing(swap, every, left / 200, of).level >= WARNING)
 
-    assert [warned(swap=swap, every=every) for swap in (True, False) for every in (0.5, 2.5)] == [
-        *[0.265, 0.28],  # half of what is lost in the two seconds beyond half a second
-        *[0.285, 0.315],  # all of it, and 2.5 % more
+    kinds = (("ram", True), ("cgroup:/build", False), ("gpu0", False))
+    assert [warned(swap=swap, every=every, of=of) for of, swap in kinds for every in (0.5, 2.5)] == [
+        *[0.25, 0.265],  # half of what is lost in the two seconds beyond half a second
+        *[0.265, 0.30],  # all of it
+        *[0.285, 0.315],  # and for a card 2.5 % more
     ]
 
 

@@ -17,6 +17,8 @@ from wslgpud.risk.trace import read_trace
 
 #: a recording without an event that climbs to within so much of its limit is tolerated: a warning of it is fair
 TOLERATED_SHARE = 0.22
+#: of one that climbs even closer and stops, a critical is fair, too
+BRINK_SHARE = 0.03
 #: just before an allocation fails, a caching allocator gives back all that it can: no sign of half a card left
 LAST_SECONDS = 2.0
 
@@ -38,6 +40,7 @@ def label(name, observations, events):
         "verdict": "oom" if events else "safe",
         "onset": first["onset"] if first else _onset(shares[subject], float("inf")),
         "tolerated": not events and max(share for _, share in shares[subject]) > 1 - TOLERATED_SHARE,
+        "brink": not events and max(share for _, share in shares[subject]) > 1 - BRINK_SHARE,
         "events": events,
         "highest": round(max(share for _, share in shares[subject]), 3),
     }
@@ -54,7 +57,8 @@ def main():
         before = json.loads(beside.read_text())
         after = before | label(before["name"], list(read_trace(path)), before["events"])
         beside.write_text(json.dumps(after) + "\n")
-        changed = {k: (before.get(k), after[k]) for k in ("verdict", "onset", "tolerated") if before.get(k) != after[k]}
+        labels = ("verdict", "onset", "tolerated", "brink")
+        changed = {label: (before.get(label), after[label]) for label in labels if before.get(label) != after[label]}
         if changed:
             print(f"{before['name']}: {changed}")
 

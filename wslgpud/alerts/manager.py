@@ -17,7 +17,7 @@ from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
 from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
-from wslgpud.alerts.rules import RuleEngine, is_momentary
+from wslgpud.alerts.rules import KILLED_BEFORE, RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
@@ -197,6 +197,9 @@ class AlertManager:
 
     def _announce(self, wanted: Transition) -> None:
         """Make a row of the change, put it into the outbox of each channel that wants it, and log it."""
+        if wanted.rule == KILLED_BEFORE:
+            self._store.outbox.record(replace(wanted, message=compose(wanted).headline), {})
+            return
         row = self._ledger.reconcile(wanted)
         if row is None:
             return

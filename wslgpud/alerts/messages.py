@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from wslgpud import words
 from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
-from wslgpud.alerts.rules import BRAKE, OOM_KILL, UNCLEAN_END, is_momentary
+from wslgpud.alerts.rules import BRAKE, KILLED_BEFORE, OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import forecast_messages as of_risk
 from wslgpud.words import (
@@ -100,7 +100,7 @@ def with_victim(forecast: Forecast, kill: Transition | None) -> Forecast:
 
 def outcome(incident: Incident) -> Message | None:
     """Return how an incident ended, or that it has not; None for a momentary one."""
-    if incident.kill is None and (incident.rule == UNCLEAN_END or is_momentary(incident.rule)):
+    if incident.kill is None and (incident.rule in (UNCLEAN_END, KILLED_BEFORE) or is_momentary(incident.rule)):
         return None
     if incident.kill is None and incident.closed_wall is None:
         return say("still open")

@@ -26,6 +26,8 @@ VRAM_STRESS = "vram_stress"
 #: a job that is paused until a user decides, see ``wslgpud.brake``
 BRAKE = "brake"
 OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS, BRAKE)
+#: kills from before the first start: never open, sent to nobody, see ``before_start``
+KILLED_BEFORE = "killed_before"
 #: the driver has been silent for so long that its memory is no longer the news
 DRIVER_GONE = "gpu_driver_gone"
 #: the rule that the score counts and reports examine

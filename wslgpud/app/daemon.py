@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from wslgpud import __version__
 from wslgpud.active_runs.notes import Note
 from wslgpud.advise.checkups import Checkups, Findings
-from wslgpud.alerts import blackbox, channel_factory
+from wslgpud.alerts import before_start, blackbox, channel_factory
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
@@ -147,8 +147,7 @@ class Daemon:
         alerts = self._alerts(store, place)
         stack.callback(alerts.close, STOP_SECONDS)
         brake = self._brake(stack, alerts)
-        if (run := store.previous_run) is not None and not run.clean:
-            blackbox.examine_in_background(host, store, run, boot_id, alerts)
+        self._look_back(store, boot_id, alerts)
         self.answers = answers = Answers(store)
         verdicts = VerdictMetrics()
         publisher = Publisher(catalogue(), host.clock)
@@ -218,6 +217,13 @@ class Daemon:
             rows=earlier(),
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
         )
+
+    def _look_back(self, store: Store, boot_id: str, alerts: AlertManager) -> None:
+        """Report how the last run ended, or before the first one what the logs still know."""
+        if (run := store.previous_run) is None:
+            before_start.record_in_background(self._host, boot_id, alerts)
+        elif not run.clean:
+            blackbox.examine_in_background(self._host, store, run, boot_id, alerts)
 
     def _brake(self, stack: ExitStack, alerts: AlertManager) -> Brake | None:
         """Resume jobs that an earlier daemon left paused; return the brake, if it is on."""

@@ -202,8 +202,8 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
             jobs=max(1, (_jobs(guarded) or 2) // 2),
         )
         _say(killed)
-    if stats.failure is not None:
-        _say("by its last lines: {failure}", failure=stats.failure)
+    for line in stats.explanation:
+        _say(line)
     _say("log: {path}", path=str(file))
 
 

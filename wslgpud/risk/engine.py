@@ -177,7 +177,7 @@ class RiskEngine:
         if tracker is None:
             if len(self._trackers) >= MAX_RESOURCES:
                 self._drop_stale(t)
-            tracker = self._trackers[room.key] = Tracker(self.settings, room.capacity)
+            tracker = self._trackers[room.key] = Tracker(self.settings.of(room.resource), room.capacity)
             if room.key in self._recalled:
                 tracker.recall(t, *self._recalled.pop(room.key))
         elif abs(tracker.capacity - room.capacity) > 0.01 * room.capacity:

@@ -72,11 +72,10 @@ def headroom_for_warning(eta: float, s: RiskSettings) -> float:
     return s.warn_points[-1][1]
 
 
-def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0) -> Level:
+def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings) -> Level:
     """Return the level of a danger at this ``share`` of headroom.
 
-    Headroom is projected ``until_next`` seconds ahead: the excess of the sampling interval over the fastest. ``margin``
-    is added to the headroom that growth within seconds needs.
+    Headroom is projected ``until_next`` seconds ahead: the excess of the sampling interval over the fastest.
     """
     if danger.cause == "expected":
         return Level.WARNING if danger.probability >= s.warn_probability else Level.INFO
@@ -85,7 +84,7 @@ def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings, 
     if danger.probability < s.warn_probability or danger.eta_seconds > s.slow_eta_seconds:
         return Level.OK
     least = headroom_for_warning(danger.early_seconds, s)
-    least += margin if danger.early_seconds <= SECONDS_LONG else 0.0
+    least += s.card_margin if danger.early_seconds <= SECONDS_LONG else 0.0
     near = share - danger.rate * until_next < least
     if danger.cause == "growth":
         return _growth_level(danger, share, s) if near else Level.INFO
@@ -98,8 +97,8 @@ def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings, 
 
 def _within_seconds(danger: Danger, share: float, s: RiskSettings) -> bool:
     """Return whether exhaustion is almost certain and a matter of seconds."""
-    certain = danger.probability >= s.act_probability and share <= s.act_headroom
-    return certain and danger.eta_seconds <= s.act_seconds
+    near = share <= (s.growth_act_headroom if danger.cause == "growth" else s.act_headroom)
+    return near and danger.probability >= s.act_probability and danger.eta_seconds <= s.act_seconds
 
 
 def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:

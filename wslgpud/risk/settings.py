@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,10 @@ class RiskSettings:
     #: (seconds to exhaustion, share of headroom) below which a growth causes a warning, linear in between: above it a
     #: growth is no problem yet, but one over seconds leaves no time to wait.
     warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.275), (16.0, 0.26), (30.0, 0.24), (60.0, 0.215))
-    #: Added to those of 16 s and less where no swap slows growth down near the limit: VRAM, most cgroups.
-    no_swap_margin: float = 0.025
+    #: Added to those of 16 s and less for VRAM, which refuses at once; RAM's cache, swap and reclaim slow growth down.
+    card_margin: float = 0.025
+    #: Subtracted from all of them for the machine's RAM, which refuses late and slowly.
+    ram_patience: float = 0.015
     #: Share of a sampling interval (beyond half a second) by which RAM's growth is extrapolated before it is compared:
     #: the next sample may come too late. Without swap, the whole interval.
     look_ahead: float = 0.5
@@ -43,6 +45,9 @@ class RiskSettings:
     act_probability: float = 0.6
     #: And has at most this share left: above it there is no warning either.
     act_headroom: float = 0.275
+    #: The same for a growth without steps; of the machine's RAM ``ram_act_headroom``: most loads that fit end above it.
+    growth_act_headroom: float = 0.275
+    ram_act_headroom: float = 0.15
     emergency_headroom: float = 0.03
     #: Share below which a critical growth is an emergency if exhaustion is this close.
     emergency_eta_seconds: float = 15.0
@@ -112,3 +117,12 @@ class RiskSettings:
     #: An allocation that fails with less than this share left reveals the ceiling; one that fails with more was simply
     #: too large.
     learn_ceiling_below: float = 0.10
+
+    def of(self, resource: str) -> RiskSettings:
+        """Return the thresholds that apply to a resource: RAM, a limited cgroup and a card end in different ways."""
+        if resource.startswith("gpu"):
+            return self
+        if resource != "ram":
+            return replace(self, card_margin=0.0)
+        points = tuple((eta, share - self.ram_patience) for eta, share in self.warn_points)
+        return replace(self, card_margin=0.0, warn_points=points, growth_act_headroom=self.ram_act_headroom)

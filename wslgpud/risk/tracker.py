@@ -240,10 +240,9 @@ class Tracker:
         want = Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
         overdue *= self.settings.look_ahead if swap else 1.0
-        margin = 0.0 if swap else self.settings.no_swap_margin
 
         def level_of(danger: Danger) -> Level:
-            return level_for(danger, share, overdue, self.settings, margin=margin)
+            return level_for(danger, share, overdue, self.settings)
 
         dangers = [*dangers, *self._undoubted(t, dangers, level_of)]
         for danger in dangers:

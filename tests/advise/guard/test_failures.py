@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.guard.failures import TAIL_BYTES, recognised
+from wslgpud.advise.guard.failures import TAIL_BYTES, CardUse, Measured, explanation
 
 TORCH = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 15.92 GiB of "
@@ -108,24 +110,30 @@ ENDS = {
 }
 
 
+def said_of(output: bytes, *, wsl: bool = True, **measured: Any) -> str:
+    """Return what is said of a failed program's last lines, and of what was measured."""
+    lines = explanation(output, Measured(wsl=wsl, **measured))
+    return "; ".join(str(line).removeprefix("by its last lines: ") for line in lines)
+
+
 @pytest.mark.parametrize("thread", ENDS)
 def test_what_is_known_is_named_with_what_helps(thread: str) -> None:
     output, begins = ENDS[thread]
 
-    assert str(recognised(f"\x1b[31mTraceback\x1b[0m\n{output}\n".encode(), wsl=True)).startswith(begins)
+    assert said_of(f"\x1b[31mTraceback\x1b[0m\n{output}\n".encode(), wsl=True).startswith(begins)
 
 
 def test_a_refused_allocation_with_room_left_points_to_windows() -> None:
     refused = TORCH.format(asked="148.00 MiB", free="6.15 GiB").encode()
 
-    assert str(recognised(refused, wsl=True)).startswith("CUDA reports out of memory with VRAM free")
+    assert said_of(refused, wsl=True).startswith("CUDA reports out of memory with VRAM free")
     kibibytes = TORCH.format(asked="1.50 MiB", free="1600.00 KiB").encode()
-    assert str(recognised(kibibytes, wsl=True)).startswith("CUDA reports out of memory with VRAM free")
+    assert said_of(kibibytes, wsl=True).startswith("CUDA reports out of memory with VRAM free")
     # Of native Linux that says fragments or another limit, and nothing of Windows.
-    assert str(recognised(refused, wsl=False)).startswith("VRAM ran out")
+    assert said_of(refused, wsl=False).startswith("VRAM ran out")
     # The last word counts: the first allocation may have been caught.
     last = refused + b"\n" + TORCH.format(asked="2.00 GiB", free="2.00 GiB").encode()
-    assert str(recognised(last, wsl=True)).startswith("VRAM ran out")
+    assert said_of(last, wsl=True).startswith("VRAM ran out")
 
 
 @pytest.mark.parametrize(("smaller", "larger"), [("KiB", "MiB"), ("MiB", "GiB")])
@@ -136,7 +144,7 @@ def test_room_left_means_more_free_than_asked_for_in_any_unit(smaller: str, larg
         (f"1.00 {larger}", f"1025.00 {smaller}", True),
         (f"1.00 {larger}", f"1024.00 {smaller}", False),
     ):
-        said = str(recognised(TORCH.format(asked=asked, free=free).encode(), wsl=True))
+        said = said_of(TORCH.format(asked=asked, free=free).encode(), wsl=True)
         assert said.startswith("CUDA reports out of memory with VRAM free" if refused else "VRAM ran out")
 
 
@@ -144,14 +152,14 @@ def test_room_left_means_more_free_than_asked_for_in_any_unit(smaller: str, larg
     "thread", ["microsoft/WSL#8447", "abetlen/llama-cpp-python#229", "saharmor/dalle-playground#88"]
 )
 def test_a_pinning_error_on_native_linux_does_not_blame_windows(thread: str) -> None:
-    said = str(recognised(ENDS[thread][0].encode(), wsl=False))
+    said = said_of(ENDS[thread][0].encode(), wsl=False)
 
     assert said.startswith("the driver could not pin that much RAM")
     assert "Windows" not in said
 
 
 def test_a_driver_upgrade_on_native_linux_does_not_blame_windows() -> None:
-    said = str(recognised(b"Failed to initialize NVML: Driver/library version mismatch\n", wsl=False))
+    said = said_of(b"Failed to initialize NVML: Driver/library version mismatch\n", wsl=False)
 
     assert said.endswith("restart the machine")
     assert "Windows" not in said
@@ -159,12 +167,74 @@ def test_a_driver_upgrade_on_native_linux_does_not_blame_windows() -> None:
 
 @given(st.binary(max_size=TAIL_BYTES))
 def test_no_output_however_odd_is_a_fault_of_ours(output: bytes) -> None:
-    recognised(output, wsl=True)
+    said_of(output)
 
 
 def test_what_nobody_knows_is_not_explained() -> None:
-    assert recognised(b"AssertionError: expected 3, got 4\n", wsl=True) is None
+    assert said_of(b"AssertionError: expected 3, got 4\n") == ""
     # What was printed long before the end is not why it ended.
     end = 16 << 10
-    assert recognised(b"MemoryError" + b"\n" * (end - len("MemoryError")), wsl=True) is not None
-    assert recognised(b"MemoryError" + b"\n" * (end - len("MemoryError") + 1), wsl=True) is None
+    assert said_of(b"MemoryError" + b"\n" * (end - len("MemoryError")))
+    assert said_of(b"MemoryError" + b"\n" * (end - len("MemoryError") + 1)) == ""
+
+
+GIB = 1 << 30
+OUT_OF_MEMORY = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+ILLEGAL = b"RuntimeError: CUDA error: an illegal memory access was encountered\n"
+
+
+def card(used_gib: float, index: int = 0) -> CardUse:
+    return CardUse(index, int(used_gib * GIB), 16 * GIB)
+
+
+def test_a_full_card_is_told_whatever_the_program_said() -> None:
+    assert said_of(b"AssertionError", cards=[card(15.3)]) == "GPU 0 was full at the end: 15 of 16 GiB in use"
+    assert said_of(ILLEGAL, cards=[card(4), card(15.9, 1)]).endswith("; GPU 1 was full at the end: 16 of 16 GiB in use")
+    assert said_of(b"AssertionError", cards=[card(15.1)]) == ""
+    # It is said once.
+    assert said_of(OUT_OF_MEMORY, cards=[card(15.9)]) == "VRAM ran out: a smaller batch or a shorter context"
+
+
+def test_a_half_empty_card_did_not_run_out() -> None:
+    assert said_of(OUT_OF_MEMORY, cards=[card(7.9)]).startswith("CUDA reports out of memory with VRAM free")
+    assert said_of(OUT_OF_MEMORY, wsl=False, cards=[card(7.9)]).startswith(
+        "out of memory is reported with no card even"
+    )
+    assert said_of(OUT_OF_MEMORY, cards=[card(8.1)]).startswith("VRAM ran out")
+    assert said_of(OUT_OF_MEMORY, cards=[card(2), card(15, 1)]).startswith("VRAM ran out"), "one of them may have"
+
+
+@pytest.mark.parametrize(("asked", "begins"), [("11.9", "CUDA reports out"), ("12.1", "VRAM ran out")])
+def test_an_allocation_larger_than_the_rest_does_run_out(asked: str, begins: str) -> None:
+    output = OUT_OF_MEMORY.replace(b"2.00", asked.encode())
+
+    assert said_of(output, cards=[card(4)]).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ({"oom_kills": 1}, "the kernel killed one of its processes: RAM ran out"),
+        ({"least_available_bytes": GIB // 4, "total_bytes": 8 * GIB}, "the kernel killed one of its processes"),
+        ({"least_available_bytes": 4 * GIB, "total_bytes": 8 * GIB}, "at the lowest, 4.0 of 8.0 GiB was left"),
+        ({}, "one of its processes was killed (SIGKILL), as the kernel does when RAM or a cgroup's limit runs out"),
+    ],
+)
+def test_a_killed_child_is_judged_by_what_was_measured(measured: dict[str, int], said: str) -> None:
+    assert said in said_of(b"  traceback : Signal 9 (SIGKILL) received by PID 14216", **measured)
+
+
+def test_a_program_killed_itself_is_told_from_one_that_failed() -> None:
+    assert said_of(b"step 12", code=137).startswith("one of its processes was killed (SIGKILL)")
+    assert said_of(b"step 12", code=137, oom_kills=1) == "", "the summary counts the kernel's own kills"
+    assert said_of(b"step 12", code=135).startswith("shared memory (/dev/shm) is full")
+    assert said_of(b"step 12", code=139) == ""
+
+
+def test_a_warning_that_was_no_failure_is_not_taken_for_one() -> None:
+    harmless = (
+        b"W tensorflow/core/common_runtime/bfc_allocator.cc:243] Allocator (GPU_0_bfc) ran out of memory trying to "
+        b"allocate 3.03GiB. The caller indicates that this is not a failure, but may mean that there could be "
+        b"performance gains if more memory were available.\nValueError: shapes (3,) and (4,) do not match\n"
+    )
+    assert said_of(harmless) == ""

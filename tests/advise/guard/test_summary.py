@@ -34,7 +34,7 @@ def test_a_run_is_summed_up_with_all_that_is_known(capfd: pytest.CaptureFixture[
         biggest=("cc1plus", 2 * GIB),
         vram_peak_bytes={1: 9 * GIB, 0: 4 * GIB, 2: 3 * GIB},
         vram_start_bytes={1: 2 * GIB, 2: 4 * GIB},
-        failure=Message("out of memory"),
+        explanation=(Message("by its last lines: out of memory"),),
         pauses=2,
         paused_seconds=30.0,
         oom_kills=1,

@@ -1,115 +1,245 @@
-"""Recognises from the last lines of a program's output why it failed, and gives advice. Pure.
+"""Why a program failed: by what was measured, and by its last lines. Pure, but for the table of wordings.
 
-The lines are foreign text, trusted only for this advice.
+The lines are foreign text, trusted only for advice; a measurement overrules them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
-from wslgpud.words import Message, template
+from wslgpud.toml import tomllib
+from wslgpud.words import Message, say, template
 
 #: bytes of output that are examined: a traceback of PyTorch with its message
 TAIL_BYTES = 16 << 10
+#: a card with less of its memory free was full: the next block of a training does not fit
+_FULL_RATIO = 0.05
+#: with less in use nobody can say that VRAM ran out
+_HALF_RATIO = 0.5
+#: RAM with less available was short
+_SHORT_RATIO = 0.05
+_SIGKILL_STATUS, _SIGBUS_STATUS = 128 + 9, 128 + 7
 #: a terminal's colours and cursor movements
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_OUT_OF_MEMORY = re.compile(
-    r"CUDA out of memory\. Tried to allocate (?P<asked>[\d.]{1,9} [KMG]iB)\."
-    r"(?:.{0,300}?of which (?P<free>[\d.]{1,9} [KMG]iB) is free)?",
-    re.DOTALL,
-)
-_SCALES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = re.compile(r"([\d.]+)\s*([KMGT]?)i?B?")
+_SCALES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 #: under WSL2 allocations may fail although VRAM is free
 _REFUSED = template(
     "CUDA reports out of memory with VRAM free: Windows refused it. Less pinned memory helps (pin_memory=False, no CPU "
     "offload), as do fewer CUDA programs and a larger page file in Windows; else wsl --shutdown there"
 )
-_NOT_PINNED = template("the driver could not pin that much RAM: pin_memory=False, or less offload to the CPU")
-# https://github.com/microsoft/WSL/issues/8447, https://github.com/abetlen/llama-cpp-python/issues/229,
-# https://github.com/saharmor/dalle-playground/issues/88, https://github.com/NVIDIA/nvidia-docker/issues/1725
-_PINNING = re.compile(
-    r"pin_memory[\s\S]{0,2000}CUDA error: out of memory|failed to allocate [\d.]{1,9} \w{1,3} of pinned memory"
-    r"|could not allocate pinned host memory|cudaHost(?:Alloc|Register)\b"
+_HALF_EMPTY = template(
+    "out of memory is reported with no card even half full: one allocation larger than the rest, or a limit of its own "
+    "(a memory fraction, a MIG slice)"
 )
-_DRIVER = template("the GPU driver does not respond properly, as after an update in Windows: wsl --shutdown there")
-#: advice on native Linux instead
-_NATIVE = {_DRIVER: template("the GPU driver does not respond properly, as after its upgrade: restart the machine")}
-#: patterns in the output, and their advice; the first match counts
-_KNOWN = (
-    # https://github.com/microsoft/WSL/issues/41176
-    (
-        ("CUDA driver error: device not ready",),
-        template(
-            "the card's memory was used up, even if some looks free: stay below about 80 % of it, and do not retry, "
-            "which has crashed Windows"
-        ),
-    ),
-    # https://github.com/pytorch/pytorch/issues/8976
-    (
-        (r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",),
-        template("RAM ran out and the kernel killed a data loader's worker: use fewer workers (num_workers)"),
-    ),
-    # https://github.com/pytorch/pytorch/issues/108861
-    (
-        ("Unexpected bus error encountered in worker", r"DataLoader worker .{0,80}killed by signal: Bus error"),
-        template("shared memory (/dev/shm) is full: use fewer workers, or give the container more (--shm-size)"),
-    ),
-    # https://github.com/google/or-tools/issues/4229, https://github.com/microsoft/WSL/issues/5295
-    (
-        ("fatal error: Killed signal terminated program", "virtual memory exhausted", "cc1plus: out of memory"),
-        template("a compiler ran out of RAM: fewer jobs at once (--jobs), or --pause"),
-    ),
-    # https://github.com/microsoft/WSL/issues/9938, 11755, 8174
-    (
-        (
-            "GPU access blocked by the operating system",
-            "Driver/library version mismatch",
-            "CUDA driver version is insufficient",
-            "Failed to initialize NVML: (?:Unknown Error|N/A)",
-        ),
-        _DRIVER,
-    ),
-    # https://github.com/microsoft/WSL/issues/9490, 12810, 13966: the code is the same in every language
-    (
-        ("Catastrophic failure", r"Wsl/Service/\S{0,40}E_UNEXPECTED"),
-        template("WSL's service in Windows failed: save your work, then wsl --shutdown there, and wsl --update"),
-    ),
-    # https://github.com/microsoft/WSL/issues/10194
-    (
-        ("No space left on device",),
-        template("a disk is full: 'df -h' shows which; under WSL2 the Windows drive of the virtual disk counts, too"),
-    ),
-    # https://github.com/pytorch/pytorch/issues/21819
-    (
-        ("CUDA error: an illegal memory access was encountered", "device-side assert triggered"),
-        template("a CUDA kernel of the program failed, not for lack of memory: CUDA_LAUNCH_BLOCKING=1 shows where"),
-    ),
-    # https://github.com/pytorch/pytorch/issues/16417
-    (
-        ("CUDA out of memory", "CUDA error: out of memory"),
-        template("VRAM ran out: a smaller batch or a shorter context"),
-    ),
-    # https://github.com/microsoft/WSL/issues/5809, https://github.com/MIC-DKFZ/nnUNet/issues/2213
-    (
-        (r"^[\w.]{0,80}\b_?(?:Array)?MemoryError\b", "std::bad_alloc", "Cannot allocate memory"),
-        template("the program could not allocate more RAM"),
-    ),
+_KILLED_FOR_RAM = template("the kernel killed one of its processes: RAM ran out")
+_KILLED = template(
+    "one of its processes was killed (SIGKILL), as the kernel does when RAM or a cgroup's limit runs out; at the "
+    "lowest, {least_bytes} was left"
 )
-_PATTERNS = tuple((re.compile("|".join(patterns), re.MULTILINE), said) for patterns, said in _KNOWN)
+_KILLED_UNMEASURED = template(
+    "one of its processes was killed (SIGKILL), as the kernel does when RAM or a cgroup's limit runs out"
+)
+_SHM = template("shared memory (/dev/shm) is full: use fewer workers, or give the container more (--shm-size)")
+#: causes that say VRAM ran out, which a half empty card refutes
+_OF_VRAM = frozenset({"vram", "layers", "library", "segments", "vllm_start"})
+#: cause (see failures.toml) -> advice
+_ADVICE = {
+    "card_used_up": template(
+        "the card's memory was used up, even if some looks free: stay below about 80 % of it, and do not retry, "
+        "which has crashed Windows"
+    ),
+    "address_space": template(
+        "the driver could not reserve addresses, whatever VRAM is free: llama.cpp runs when built with "
+        "GGML_CUDA_NO_VMM=ON, PyTorch with expandable_segments:False"
+    ),
+    "pinned": template("the driver could not pin that much RAM: pin_memory=False, or less offload to the CPU"),
+    "loader_killed": template(
+        "RAM ran out and the kernel killed a data loader's worker: use fewer workers (num_workers)"
+    ),
+    "compiler_killed": template("a compiler ran out of RAM: fewer jobs at once (--jobs), or --pause"),
+    "vllm_share": template(
+        "less VRAM is free than the share it is told to take: lower gpu_memory_utilization, or free VRAM elsewhere"
+    ),
+    "vllm_cache": template(
+        "no VRAM is left for the KV cache of that context: a shorter one (max_model_len), or a larger share "
+        "(gpu_memory_utilization)"
+    ),
+    "vllm_start": template("VRAM ran out at the start: lower max_num_seqs or gpu_memory_utilization"),
+    "segments": template(
+        "VRAM ran out while one of PyTorch's expandable segments grew: a smaller batch, or expandable_segments:False"
+    ),
+    "layers": template("VRAM ran out: fewer layers on the GPU, or a shorter context"),
+    "vram": template("VRAM ran out: a smaller batch or a shorter context"),
+    "library": template(
+        "VRAM ran out: a CUDA library found no room for its workspace; a smaller batch or a shorter context"
+    ),
+    "on_chip": template("a kernel needs more of the card's on-chip memory than it has, not VRAM: smaller blocks"),
+    "arch": template(
+        "the program was built without kernels for this card: install a build that has them (for the RTX 50 series, "
+        "sm_120: CUDA 12.8 or newer)"
+    ),
+    "ecc": template("the card's memory has errors that cannot be corrected: 'wslgpud stress' tests it"),
+    "lost": template("the card stopped answering, not for lack of memory: power, heat or a fault; restart Windows"),
+    "timed_out": template(
+        "the driver ended a CUDA kernel that ran too long, not for lack of memory: shorter kernels, or no display on "
+        "that card"
+    ),
+    "program": template(
+        "a CUDA kernel of the program failed, not for lack of memory: CUDA_LAUNCH_BLOCKING=1 shows where"
+    ),
+    "launch": template(
+        "a CUDA kernel failed, not for lack of memory: the driver was reset, clocks are unstable, or the program has a "
+        "fault (CUDA_LAUNCH_BLOCKING=1 shows where)"
+    ),
+    "driver": template("the GPU driver does not respond properly, as after its upgrade: restart the machine"),
+    "old_driver": template(
+        "the driver is older than the program's CUDA: update it, or install a build for an older CUDA"
+    ),
+    "no_cuda": template("the program finds no card, or was built without CUDA: 'wslgpud doctor' shows which"),
+    "system_memory": template("RAM is too small for that model: a smaller one, or more RAM"),
+    "shm": _SHM,
+    "files": template(
+        "too many files were open, not for lack of memory: ulimit -n 65536, or "
+        "torch.multiprocessing.set_sharing_strategy('file_system')"
+    ),
+    "threads": template("no further thread or process was allowed, not for lack of memory: see ulimit -u"),
+    "mappings": template(
+        "the kernel refused a mapping: too many of them (sysctl vm.max_map_count), a limit (ulimit -v), or RAM"
+    ),
+    "wsl_service": template(
+        "WSL's service in Windows failed: save your work, then wsl --shutdown there, and wsl --update"
+    ),
+    "disk_full": template(
+        "a disk is full: 'df -h' shows which; under WSL2 the Windows drive of the virtual disk counts, too"
+    ),
+    "heap": template("the program reached its own heap limit, not the machine's: raise --max-old-space-size or -Xmx"),
+    "ram": template("the program could not allocate more RAM"),
+}
+#: advice under WSL2 instead
+_IN_WSL = {
+    "address_space": template(
+        "Windows refused to reserve addresses, whatever VRAM is free: llama.cpp runs when built with "
+        "GGML_CUDA_NO_VMM=ON, PyTorch with expandable_segments:False"
+    ),
+    "pinned": _REFUSED,
+    "driver": template("the GPU driver does not respond properly, as after an update in Windows: wsl --shutdown there"),
+    "vllm_share": template(
+        "less VRAM is free than the share it is told to take: lower gpu_memory_utilization, or close what holds VRAM "
+        "in Windows"
+    ),
+    "system_memory": template("RAM of the virtual machine is too small for that model: a larger memory= in .wslconfig"),
+    "old_driver": template(
+        "the driver is older than the program's CUDA: update it in Windows, or install a build for an older CUDA"
+    ),
+}
 
 
-def recognised(output: bytes, *, wsl: bool) -> Message | None:
-    """Return the advice for the end of a failed program's output; None where nothing is recognised."""
+class CardUse(NamedTuple):
+    """A card's memory in use during the last seconds, and its capacity."""
+
+    gpu: int
+    used_bytes: int
+    total_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        return self.total_bytes - self.used_bytes
+
+    @property
+    def full(self) -> bool:
+        return self.free_bytes < _FULL_RATIO * self.total_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How a failed run stood at its end: exit status as in a shell, least RAM left, OOM kills meanwhile, its cards."""
+
+    code: int = 1
+    wsl: bool = False
+    oom_kills: int = 0
+    least_available_bytes: int | None = None
+    total_bytes: int = 0
+    cards: Sequence[CardUse] = ()
+
+
+class Wording(NamedTuple):
+    """A recognised failure: its cause, and the bytes that were asked for and free, where the message says."""
+
+    cause: str
+    asked_bytes: float | None = None
+    free_bytes: float | None = None
+
+
+def explanation(output: bytes, measured: Measured) -> Iterator[Message]:
+    """Yield the lines of a summary that say why a run failed; none where nothing is known."""
+    wording = recognised(output)
+    if wording is not None:
+        yield say("by its last lines: {failure}", failure=_advice(wording, measured))
+    elif measured.code == _SIGKILL_STATUS and not measured.oom_kills:  # the summary counts the kernel's own
+        yield _killed(measured)
+    elif measured.code == _SIGBUS_STATUS:
+        yield Message(_SHM)
+    if wording is None or wording.cause not in _OF_VRAM:
+        for card in measured.cards:
+            if card.full:
+                used = (card.used_bytes, card.total_bytes)
+                yield say("GPU {gpu} was full at the end: {used_bytes} in use", gpu=card.gpu, used_bytes=used)
+
+
+def recognised(output: bytes) -> Wording | None:
+    """Return the failure that the end of an output tells; None where nothing is recognised."""
     text = _ESCAPES.sub(b"", output[-TAIL_BYTES:]).decode("utf-8", "replace")
-    found = max((m for m in _OUT_OF_MEMORY.finditer(text)), key=lambda match: match.start(), default=None)
-    free = found is not None and found["free"] and _bytes(found["free"]) > _bytes(found["asked"])
-    if (wsl and free) or _PINNING.search(text):
-        return Message(_REFUSED if wsl else _NOT_PINNED)
-    said = next((said for pattern, said in _PATTERNS if pattern.search(text)), None)
-    return None if said is None else Message(said if wsl else _NATIVE.get(said, said))
+    for cause, patterns in _table():
+        if cause == "harmless":
+            for pattern in patterns:
+                text = pattern.sub("", text)
+            continue
+        for pattern in patterns:
+            # The last one counts: programs catch the first, and try again.
+            last = max(pattern.finditer(text), key=lambda match: match.start(), default=None)
+            if last is not None:
+                sizes = last.groupdict()
+                return Wording(cause, _bytes(sizes.get("asked")), _bytes(sizes.get("free")))
+    return None
 
 
-def _bytes(amount: str) -> float:
-    number, unit = amount.split()
-    return float(number) * _SCALES[unit]
+def _advice(wording: Wording, measured: Measured) -> Message:
+    if wording.cause == "killed":
+        return _killed(measured)
+    if wording.cause in _OF_VRAM and _refuted(wording, measured.cards):
+        return Message(_REFUSED if measured.wsl else _HALF_EMPTY)
+    if measured.wsl and wording.asked_bytes and (wording.free_bytes or 0) > wording.asked_bytes:
+        return Message(_REFUSED)
+    said = _IN_WSL.get(wording.cause) if measured.wsl else None
+    return Message(said or _ADVICE[wording.cause])
+
+
+def _refuted(wording: Wording, cards: Sequence[CardUse]) -> bool:
+    """Return whether no card was even half full, and what was asked for would have fitted."""
+    asked = wording.asked_bytes or 0
+    return bool(cards) and all(c.used_bytes < _HALF_RATIO * c.total_bytes and asked < c.free_bytes for c in cards)
+
+
+def _killed(measured: Measured) -> Message:
+    least, total = measured.least_available_bytes, measured.total_bytes
+    if measured.oom_kills or (least is not None and least < _SHORT_RATIO * total):
+        return Message(_KILLED_FOR_RAM)
+    return Message(_KILLED, {"least_bytes": (least, total)}) if least is not None else Message(_KILLED_UNMEASURED)
+
+
+@cache
+def _table() -> Sequence[tuple[str, Sequence[re.Pattern[str]]]]:
+    rows = tomllib.loads(Path(__file__).with_name("failures.toml").read_text(encoding="utf-8"))["row"]
+    return [(row["cause"], [re.compile(pattern, re.MULTILINE) for pattern in row["patterns"]]) for row in rows]
+
+
+def _bytes(amount: str | None) -> float | None:
+    match = _SIZE.match(amount.replace(",", "")) if amount else None
+    return float(match[1]) * _SCALES[match[2]] if match else None

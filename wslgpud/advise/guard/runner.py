@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from wslgpud.advise.guard import capacity, tree
 from wslgpud.advise.guard.capacity import Process
-from wslgpud.advise.guard.failures import recognised
+from wslgpud.advise.guard.failures import Measured, explanation
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, Shortage, TreeMemory, VramWatch, memory_left
 from wslgpud.host import Host
@@ -113,8 +113,6 @@ class GuardedRun:
         stats, code = self.stats, self._child.returncode
         stats.seconds = self.host.clock.mono() - self._started_at
         stats.code = TIMED_OUT if stats.timed_out else 128 - code if code < 0 else code
-        if stats.code and not stats.timed_out:
-            stats.failure = recognised(self._relay.tail, wsl=generation(self.host) == 2)
         if stats.seconds < _BRIEF_SECONDS:
             # Before exec, the command was a copy of us, which counts: a smaller peak cannot be seen.
             # https://man7.org/linux/man-pages/man2/getrusage.2.html
@@ -126,7 +124,20 @@ class GuardedRun:
         stats.vram_peak_bytes = dict(self._vram.peak_bytes)
         stats.vram_start_bytes = dict(self._vram.start_bytes)
         stats.vram_taken_bytes = self._vram.taken_bytes(stats.vram_peak_bytes)
+        if stats.code and not stats.timed_out:
+            stats.explanation = tuple(explanation(self._relay.tail, self._measured()))
         return stats
+
+    def _measured(self) -> Measured:
+        stats = self.stats
+        return Measured(
+            stats.code,
+            generation(self.host) == 2,
+            stats.oom_kills,
+            stats.least_available_bytes,
+            stats.total_bytes,
+            self._vram.last_cards(),
+        )
 
     def _watch(self, arrived: list[signal.Signals]) -> None:
         most = PAUSE_LOOK_SECONDS if self.guarded.pause else LOOK_SECONDS

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wslgpud.advise.guard.capacity import Process, is_compiler
+from wslgpud.advise.guard.failures import CardUse
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
@@ -25,6 +26,8 @@ _WORTH_BYTES = 16 << 20
 #: For PSS the kernel walks over every page, some 10 ms per GB: limited to a hundredth of a processor.
 _REST = 100
 _GPU_SECONDS = 1.0
+#: samples before the end that count: the last one may show the memory that the end has freed
+_LAST_SAMPLES = 5
 #: A sleeping card takes seconds to wake up.
 _FIRST_ANSWER_SECONDS = 15.0
 #: the window of the rate, and the limits of a shortage: time left at that rate, share of the memory
@@ -134,8 +137,7 @@ class RunStats:
 
     ``held_bytes`` is their last known total, each page counted once; ``peak_bytes`` its peak, None for a run that ended
     before it was sampled. ``vram_taken_bytes`` is the peak by UUID beyond the use at the start. ``saved`` lists the
-    programs that were asked to save, with the time in seconds; ``failure`` is the diagnosis of a failed run's last
-    lines.
+    programs that were asked to save, with the time in seconds; ``explanation`` says why a failed run failed.
     """
 
     seconds: float = 0.0
@@ -153,7 +155,7 @@ class RunStats:
     vram_peak_bytes: dict[int, int] = field(default_factory=dict)
     vram_start_bytes: dict[int, int] = field(default_factory=dict)
     vram_taken_bytes: dict[str, int] = field(default_factory=dict)
-    failure: Message | None = None
+    explanation: Sequence[Message] = ()
     pauses: int = 0
     paused_seconds: float = 0.0
     oom_kills: int = 0
@@ -220,6 +222,7 @@ class VramWatch:
         self.start_bytes: dict[int, int] = {}
         self.now_bytes: dict[int, int] = {}
         self.peak_bytes: dict[int, int] = {}
+        self._last_bytes: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST_SAMPLES))
 
     @property
     def pid(self) -> int | None:
@@ -230,6 +233,11 @@ class VramWatch:
         """Return the card's free memory; waits for its first answer."""
         gpu = self._cards().get(index)
         return gpu.free_bytes if gpu else None
+
+    def last_cards(self) -> Sequence[CardUse]:
+        """Return each card's highest use during the last seconds."""
+        known = {gpu.index: gpu.total_bytes for gpu in self._gpus.values() if gpu.total_bytes}
+        return [CardUse(index, max(used), known[index]) for index, used in self._last_bytes.items() if index in known]
 
     def taken_bytes(self, used: Mapping[int, int]) -> dict[str, int]:
         """Return the use beyond that at the start, in bytes by UUID, of a use by index."""
@@ -273,3 +281,4 @@ class VramWatch:
             self.start_bytes.setdefault(gpu.index, used)
             self.now_bytes[gpu.index] = used
             self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), used)
+            self._last_bytes[gpu.index].append(used)

@@ -1,0 +1,1 @@
+"""Inputs from public bug reports, and what the product says of each."""
