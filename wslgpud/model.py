@@ -22,7 +22,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 #: events whose text is a line of the kernel log: programs can influence it, so it is never used as a template
-_QUOTED = frozenset({"nvidia_xid", "dxg_error", "vmbus_starved"})
+_QUOTED = frozenset({"nvidia_xid", "dxg_error", "vmbus_starved", "disk_error"})
 
 
 class Event(NamedTuple):

@@ -26,6 +26,7 @@ from wslgpud.security.redaction import masked
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
+from wslgpud.sources.disk_errors import failing_disk
 from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, parse_line
 from wslgpud.sources.processes import FRAMEWORK, GPU_DEVICE, title
 from wslgpud.sources.registry import SOURCES
@@ -209,7 +210,9 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
 
 def _tells(record: str) -> bool:
     line = parse_line(record)
-    return line is not None and any(p.search(line.text) for p in (_TELLING, *PRECEDES_THE_END.values()))
+    if line is None:
+        return False
+    return bool(failing_disk(line.text)) or any(p.search(line.text) for p in (_TELLING, *PRECEDES_THE_END.values()))
 
 
 def _process_file(kind: str, text: str) -> str:
