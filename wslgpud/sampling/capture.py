@@ -200,6 +200,8 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
                 name = text.partition("(")[2].rpartition(")")[0]
                 if process[2] == "stat":
                     files[f"/proc/{process[1]}/comm"] = f"{name}\n"
+        elif path == "/proc/swaps":  # swap files lie in folders whose names may identify
+            files[path] = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("/dev/zram"))
         elif path == _KMSG:
             lines = (line for line in text.splitlines() if _tells(line))
             files[path] = "".join(f"{line}\n" for line in lines)
@@ -233,7 +235,8 @@ def _mounts(text: str, asked: set[str]) -> str:
     kept = []
     for line in text.splitlines():
         for mount in mounts(line):
-            if mount.point in asked or mount.windows or mount.type in ("cgroup", "cgroup2"):
+            told_by = mount.type in ("cgroup", "cgroup2") or mount.point == "/proc/meminfo"  # lxcfs
+            if mount.point in asked or mount.windows or told_by:
                 device, point, kind = line.split(" ")[:3]
                 options = [o for o in mount.options if o in ("ro", "rw", "memory", "aname=drvfs")]
                 kept.append(f"{device} {point} {kind} {','.join(options)} 0 0\n")
