@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from wslgpud.alerts.incidents import OpenIncident, after, story
 from wslgpud.alerts.rules import RULES
-from wslgpud.model import MEMORY, Forecast, Health, Level, Number, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import MEMORY, Forecast, Health, Level, Number, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.risk.levels import BLIND
 from wslgpud.serve.status import line_of
+from wslgpud.sources.memory import MEMINFO
 from wslgpud.verdict import LEVEL, OVER, VERDICT, Verdict, VerdictMetrics, blindness, decide, unwatched
 from wslgpud.words import ENGLISH, Message, MessageLike, say, translator
 
@@ -172,6 +173,30 @@ def test_why_memory_cannot_be_read_is_what_its_source_says():
     assert said("absent", "no NVIDIA GPU here", name="gpu") == {}
     assert said("late", "no answer", name="gpu", seconds=10.0) == {}, "a sleeping card may take that long"
     assert said("late", "no answer", name="gpu", seconds=10.1) == {"gpu": "no answer"}
+
+
+def test_ram_is_not_judged_without_what_is_available():
+    # lxc/lxcfs#56, microsoft/WSL#296: no MemAvailable
+    def seen(*lines: str) -> Snapshot:
+        sample = Sample(tuple(Reading(MEMINFO[line], GIB) for line in lines))
+        return Snapshot(NOW, 0.0, 1, (SourceReport("memory", "ok", sample, 0.0, 0.0),))
+
+    assert blindness(seen("MemTotal", "MemAvailable")) == {}
+    blind = blindness(seen("MemTotal", "MemFree", "Cached"))
+    for others in ([], [replace(ROOMY, resource="gpu0")]):
+        verdict = decide(others, [], blind=blind)
+        assert verdict.level is None
+        assert "does not say how much is available" in str(verdict.message)
+    assert decide([ROOMY], [], blind=blind).level == Level.OK
+
+
+def test_ram_and_swap_of_which_nothing_is_left_are_not_fine():
+    # lxc/lxcfs#175: 4.7 MiB of RAM, and swap as good as used up
+    last = replace(ROOMY, headroom_bytes=40 << 20, capacity_bytes=12 * GIB)
+    verdict = decide([last], [])
+    assert (verdict.level, verdict.subject, verdict.cause) == (Level.INFO, "ram", "full")
+    assert str(verdict.message).startswith("RAM is full")
+    assert decide([replace(last, resource="cgroup:/train")], []).level == Level.OK
 
 
 def test_a_card_that_was_never_read_is_not_passed_over():

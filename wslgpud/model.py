@@ -22,7 +22,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 #: events whose text is a line of the kernel log: programs can influence it, so it is never used as a template
-_QUOTED = frozenset({"nvidia_xid", "dxg_error", "vmbus_starved"})
+_QUOTED = frozenset({"nvidia_xid", "dxg_error", "vmbus_starved", "disk_error"})
 
 
 class Event(NamedTuple):
@@ -272,9 +272,6 @@ class Transition:
     facts: Mapping[str, Fact] = field(default_factory=lambda: _NOTHING)
 
 
-# The input of the risk engine, from a live tick or from a trace: ``wslgpud replay`` runs the same engine.
-
-
 @dataclass(frozen=True, slots=True)
 class RamState:
     """/proc/meminfo, in bytes."""
@@ -291,11 +288,12 @@ class RamState:
     slab_unreclaimable: int | None = None
     hugepages: int | None = None
     committed: int | None = None
+    compressible: int | None = None  # what filling the swap on zram would free
 
 
 @dataclass(frozen=True, slots=True)
 class SwapState:
-    """Swap, in bytes; totals are counters since boot."""
+    """Swap that is not in RAM itself, in bytes; totals are counters since boot."""
 
     total: int
     free: int
@@ -359,7 +357,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One sample as the risk engine sees it; every part may be missing.
+    """One sample as the risk engine sees it, live or in ``wslgpud replay``; every part may be missing.
 
     ``gap_expected``: the gap since the last sample is known not to be a stall (a suspended VM, a restart).
     ``exhausted`` names resources on which an allocation has just failed ("gpu" where the card is unknown), ``late`` the

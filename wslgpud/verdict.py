@@ -20,7 +20,7 @@ from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, Reading, Snapsh
 from wslgpud.risk import forecast_messages
 from wslgpud.risk.levels import BLIND, ENDINGS, shown_level
 from wslgpud.sources.gpu import GpuSource
-from wslgpud.sources.memory import MemorySource
+from wslgpud.sources.memory import MEMINFO, MemorySource
 from wslgpud.words import HEADLINE_CHARACTERS, Message, MessageLike, say
 
 #: causes of something that is over: announced once; no alarm stays up over free memory because of them
@@ -75,6 +75,9 @@ class Verdict(NamedTuple):
         return "unknown" if self.level is None else self.level.label
 
 
+#: WSL1 (https://github.com/microsoft/WSL/issues/296), Linux before 3.14, lxcfs before 2.0 (lxc/lxcfs#56). What is free
+#: or cached does not stand in for it: WSL1 reports no cache, and such containers the whole machine's.
+NOT_TOLD = say("/proc/meminfo does not say how much is available (no MemAvailable)")
 #: before the first sample
 WAITING = Verdict(None, say("The daemon has just started: waiting for the first sample"))
 
@@ -131,7 +134,7 @@ def unwatched(now: Verdict) -> Verdict:
 
 def _never_read(forecasts: Sequence[Forecast], blind: Mapping[str, MessageLike]) -> Iterator[Verdict]:
     """Yield the memory of which not even an old figure is known."""
-    if "ram" in blind and not forecasts:
+    if "ram" in blind and not any(forecast.resource == "ram" for forecast in forecasts):
         yield Verdict(None, say("The machine's memory cannot be read: {why}", why=blind["ram"]))
     if "gpu" in blind and not any(forecast.resource.startswith("gpu") for forecast in forecasts):
         yield Verdict(Level.INFO, say("The GPU cannot be read: {why}", why=blind["gpu"]), subject="gpu")
@@ -146,6 +149,8 @@ def blindness(snapshot: Snapshot) -> dict[str, MessageLike]:
     reasons = {}
     if ram := health.get(MemorySource.name):
         reasons["ram"] = ram.error or ram.health
+    elif snapshot.value(MEMINFO["MemTotal"]) is not None and snapshot.value(MEMINFO["MemAvailable"]) is None:
+        reasons["ram"] = NOT_TOLD
     gpu = health.get(GpuSource.name)
     if gpu and (gpu.health == "failed" or (gpu.health == "late" and gpu.duration_seconds > GPU_START_SECONDS)):
         reasons["gpu"] = gpu.error or gpu.health
@@ -190,8 +195,10 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
             kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
             ended = with_victim(now, kill)
             return _of_forecast(ended, Level.OK, numbers, ended.cause if ended.cause in ENDINGS else "over")
-    # The engine still looks for a trend; meanwhile a card without free memory is not fine.
-    full = next((f for f in forecasts if f.resource.startswith("gpu") and forecast_messages.is_full(f)), None)
+    # The engine still looks for a trend; meanwhile a card, or RAM with swap, of which nothing is left is not fine. A
+    # cgroup is: files fill it.
+    scarce = (f for f in forecasts if f.resource == "ram" or f.resource.startswith("gpu"))
+    full = next(filter(forecast_messages.is_full, scarce), None)
     if full is not None:
         return _of_forecast(replace(full, level=Level.INFO, cause="full"), Level.INFO, {})
     rooms = tuple(

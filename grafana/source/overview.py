@@ -280,13 +280,14 @@ def _trouble() -> list[Panel]:
             soft_most=4,
         ),
         lines(
-            "Errors of GPU drivers",
-            "From WSL's driver (dxgkrnl) and NVIDIA's (Xid), and connections to Windows that failed. Notices are "
-            "usually harmless.",
+            "Errors of drivers and disks",
+            "From WSL's driver (dxgkrnl) and NVIDIA's (Xid), connections to Windows that failed, and disks that do. "
+            "Notices are usually harmless.",
             ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's driver"),
             ask(f"sum(increase({metric('dxg_notices')}[$__rate_interval])) or {none}", "WSL's driver, notices"),
             ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid"),
             ask(f"sum(increase({metric('vmbus_allocation_failures')}[$__rate_interval])) or {none}", "no new sessions"),
+            ask(f"sum(increase({metric('kernel_disk_errors')}[$__rate_interval])) or {none}", "disks"),
             unit="short",
             width=8,
             height=7,

@@ -21,11 +21,13 @@ KILL = (
 GROUP_KILL = KILL.replace("Out of memory", "Memory cgroup out of memory")
 RESIDENT = "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12"
 XID = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+DISK = "Buffer I/O error on dev sdc, logical block 134184960, lost sync page write"
 REAL = {
     "kill": (KILL, "oom_kill"),
     "group kill": (GROUP_KILL, "oom_kill"),
     "VRAM": (RESIDENT, "dxg_error"),
     "Xid": (XID, "nvidia_xid"),
+    "disk": (DISK, "disk_error"),
 }
 
 #: where the kernel repeats words that anybody may choose: options of a mount in a namespace, names
@@ -106,7 +108,12 @@ def test_a_name_of_a_program_changes_no_figure(name):
 
 
 def test_a_long_line_takes_no_long_time():
-    for text in (KILL[:40] + "(" * 8000, RESIDENT[:40] + " fail" * 1600, "oom-kill:constraint=A," + ",task=" * 1300):
+    for text in (
+        KILL[:40] + "(" * 8000,
+        RESIDENT[:40] + " fail" * 1600,
+        "oom-kill:constraint=A," + ",task=" * 1300,
+        "JBD2: " * 1300,
+    ):
         assert LineParser().add(text) is None
 
 

@@ -299,10 +299,22 @@ def test_allocations_refused_by_windows_are_always_reported() -> None:
     def line(function: str, error: str) -> Event:
         return Event("dxg_error", START, "misc dxg", {"function": function, "error": error})
 
-    (change,) = RuleEngine().observe(tick(1, events=(line("dxgkio_create_allocation", "EOVERFLOW"),), gpus=CARD))
+    for error in ("EOVERFLOW", "ENOMEM"):
+        (change,) = RuleEngine().observe(tick(1, events=(line("dxgkio_create_allocation", error),), gpus=CARD))
+        assert (change.rule, change.resource, change.new) == ("gpu_allocation_refused", "gpu", Level.WARNING)
+    assert RuleEngine().observe(tick(1, events=(line("dxgkio_create_allocation", "EINVAL"),))) == []
 
-    assert (change.rule, change.resource, change.new) == ("gpu_allocation_refused", "gpu", Level.WARNING)
-    assert RuleEngine().observe(tick(1, events=(line("dxgkio_create_allocation", "ENOMEM"),))) == []
+
+def test_a_failing_disk_is_one_incident_and_critical() -> None:
+    def line(device: str, text: str) -> Event:
+        return Event("disk_error", START, text, {"device": device})
+
+    engine = RuleEngine()
+    (change,) = engine.observe(tick(1, events=(line("hv_storvsc", "hv_storvsc cmd 0x28"), line("sdc", "I/O error"))))
+    assert (change.rule, change.resource, change.new) == ("disk_failing", "machine", Level.CRITICAL)
+    assert change.facts == {"text": "I/O error", "device": "sdc"}
+    (bridge,) = RuleEngine().observe(tick(1, events=(line("hv_storvsc", "hv_storvsc cmd 0x28"),)))
+    assert bridge.facts == {"text": "hv_storvsc cmd 0x28"}
 
 
 def test_who_an_oom_daemon_killed_is_told_with_its_reason() -> None:

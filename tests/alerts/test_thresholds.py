@@ -11,6 +11,7 @@ THRESHOLDS = {
     "oom_daemon_kill": "critical:1/0s clear:1/30s momentary",
     "gpu_allocation_refused": "warning:1/0s clear:1/600s momentary",
     "sessions_blocked": "warning:1/0s clear:1/600s momentary",
+    "disk_failing": "critical:1/0s clear:1/600s momentary",
     "gpu_error": "warning:1/0s clear:1/600s momentary",
     "gpu_lost": "critical:1/5s clear:1/5s",
     "blind": "warning:3/0s clear:0.1/10s",

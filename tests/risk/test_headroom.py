@@ -70,6 +70,24 @@ def test_card_use_is_what_nvml_reports_or_all_that_is_not_free() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ram", "swap", "found"),
+    [
+        (RamState(100, 40), SwapState(50, 20), (60, 150, True)),
+        # what zram may still free is room, but never more than there is
+        (RamState(100, 40, compressible=7), SwapState(0, 0), (47, 100, False)),
+        (RamState(100, 98, compressible=7), None, (100, 100, False)),
+        (RamState(100, 40, compressible=7), SwapState(50, 20), (67, 150, True)),
+    ],
+)
+def test_ram_headroom_is_what_is_available_and_swap(
+    ram: RamState, swap: SwapState | None, found: tuple[int, int, bool]
+) -> None:
+    room = ram_room(Observation(0.0, ram, swap))
+    assert room is not None
+    assert (room.headroom, room.capacity, room.swap) == found
+
+
+@pytest.mark.parametrize(
     ("more", "swap_free", "found"),
     [
         ({}, None, (10, 100, False)),

@@ -193,7 +193,11 @@ def test_only_what_a_source_needs_is_kept_of_the_files_read(tmp_path):
         "/proc/7/maps": "1-2 r-xp 0 0:1 7 /home/alice/libtorch_cuda.so\n2-3 r-xp 0 0:1 8 /home/alice/libtorch_cpu.so\n",
         "/proc/8/stat": f"8 (other) S {numbers}\n",
         "/proc/meminfo": "MemTotal: 7 kB\n",
-        "/dev/kmsg": "4,1,2,-;Killed process 7 (py)\n6,2,3,-;usb 1-1: new device\nKilled process\n",
+        "/proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 9 0 5\n/home/alice/swap file 9 0 -2\n",
+        "/dev/kmsg": (
+            "4,1,2,-;Killed process 7 (py)\n6,2,3,-;usb 1-1: new device\nKilled process\n"
+            "3,4,5,-;hv_storvsc fd1d2cbd: tag#542 cmd 0x28 status: scsi 0x2 srb 0x4 host 0xc0000001\n"
+        ),
         "/sys/fs/cgroup/memory.stat": "root\n",
         "/sys/fs/cgroup/a/memory.max": "1\n",
         "/sys/fs/cgroup/a/x/memory.max": "2\n",
@@ -209,7 +213,11 @@ def test_only_what_a_source_needs_is_kept_of_the_files_read(tmp_path):
         "/proc/7/cmdline": "py\0",
         "/proc/7/maps": "0-1 r-xp 0 00:00 0 /libtorch_\n",
         "/proc/meminfo": "MemTotal: 7 kB\n",
-        "/dev/kmsg": "4,1,2,-;Killed process 7 (py)\n",
+        "/proc/swaps": "/dev/zram0 partition 9 0 5\n",
+        "/dev/kmsg": (
+            "4,1,2,-;Killed process 7 (py)\n"
+            "3,4,5,-;hv_storvsc fd1d2cbd: tag#542 cmd 0x28 status: scsi 0x2 srb 0x4 host 0xc0000001\n"
+        ),
         "/sys/fs/cgroup/memory.stat": "root\n",
         "/sys/fs/cgroup/a/memory.max": "1\n",
         "/sys/fs/cgroup/a/x/memory.max": "2\n",

@@ -55,6 +55,13 @@ def test_memory_swap_and_reclaim_arrive_in_their_places():
     assert seen.vm.alloc_stalls_total is None
 
 
+def test_swap_on_zram_is_no_swap_beside_ram():
+    figures = ((MEMINFO["SwapTotal"], 50), (MEMINFO["SwapFree"], 40), (memory.ZRAM_TOTAL, 30), (memory.ZRAM_FREE, 25))
+    ram = ((MEMINFO["MemTotal"], 1000), (MEMINFO["MemAvailable"], 400), (memory.COMPRESSIBLE, 9))
+    seen = observation_of(snapshot(readings(*figures, *ram)))
+    assert (seen.swap.total, seen.swap.free, seen.ram.compressible) == (20, 15, 9)
+
+
 def test_pressure_is_in_the_kernels_microseconds_and_percent():
     seen = observation_of(
         snapshot(

@@ -15,7 +15,7 @@ import pytest
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError, StoppedClock
 from wslgpud.sources.cgroups import CgroupSource
-from wslgpud.sources.kernel_log import KernelLogSource, parse_line
+from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, parse_line
 from wslgpud.sources.memory import MemorySource
 
 # The kernel's generic forms (mm/oom_kill.c of 5.15 to 6.18) and dxgkrnl's lines from
@@ -87,7 +87,14 @@ def test_a_limit_that_was_hit_names_the_cgroup(machine, values):
     (event,) = sample.events
     assert event.fields["cgroup"] == "/wsl-user"
     assert event.fields["constraint"] == "CONSTRAINT_MEMCG"
-    assert str(event.message).endswith("the memory limit of /wsl-user was used up")
+    assert str(event.message).endswith("all memory that WSL gives programs was used up")
+
+
+def test_a_containers_limit_is_told_by_its_cgroup(machine):
+    """Another cgroup's limit says so, also below WSL's own."""
+    lines = [line.replace("oom_memcg=/wsl-user", "oom_memcg=/wsl-user/x") for line in CGROUP]
+    (event,) = read(machine, *lines).events
+    assert str(event.message).endswith("the memory limit of /wsl-user/x was used up")
 
 
 def test_a_second_oom_victim_is_not_mixed_with_the_first(machine):
@@ -308,6 +315,152 @@ def test_a_kill_of_kernels_before_5_0_is_told_with_its_reason(machine):
     assert (full.fields["pid"], full.fields["constraint"], full.fields["cgroup"]) == (812, "CONSTRAINT_NONE", "")
     assert full.fields["size_bytes"] == 8_000_000 * 1024
     assert (limited.fields["constraint"], limited.fields["cgroup"]) == ("CONSTRAINT_MEMCG", "/docker/4c1f")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        # apache/doris#3525 (CentOS 7 names the user): the limit of a container, whose child was killed for it
+        (
+            [
+                "Memory cgroup out of memory: Kill process 24984 (palo_be) score 968 or sacrifice child",
+                (
+                    "Killed process 18177 (palo_be), UID 0, total-vm:70347780kB, anon-rss:45563572kB, file-rss:0kB, "
+                    "shmem-rss:0kB"
+                ),
+            ],
+            (18177, "palo_be", "CONSTRAINT_MEMCG", ""),
+        ),
+        # kubernetes/kubernetes#56891
+        (
+            [
+                "Task in /kubepods/pod95387fa4/6895a3e1 killed as a result of limit of /kubepods/pod95387fa4/6895a3e1",
+                "Memory cgroup out of memory: Kill process 24572 (java) score 0 or sacrifice child",
+                "Killed process 28438 (java) total-vm:20255636kB, anon-rss:466160kB, file-rss:13684kB",
+            ],
+            (28438, "java", "CONSTRAINT_MEMCG", "/kubepods/pod95387fa4/6895a3e1"),
+        ),
+        # linux-test-project/ltp#1080
+        (
+            [
+                "Memory cgroup out of memory: Kill process 42453 (memcg_test_1) score 0 or sacrifice child",
+                (
+                    "Killed process 42453 (memcg_test_1), UID 0, total-vm:7296kB, anon-rss:96kB, file-rss:164kB, "
+                    "shmem-rss:0kB"
+                ),
+            ],
+            (42453, "memcg_test_1", "CONSTRAINT_MEMCG", ""),
+        ),
+        # a log in the documentation of TiDB (CentOS 7)
+        (
+            [
+                "Out of memory: Kill process 21945 (tidb-server) score 956 or sacrifice child",
+                (
+                    "Killed process 21945 (tidb-server), UID 1000, total-vm:33027492kB, anon-rss:31303276kB, "
+                    "file-rss:0kB, shmem-rss:0kB"
+                ),
+            ],
+            (21945, "tidb-server", "CONSTRAINT_NONE", ""),
+        ),
+        # the machine's memory: the child of what was chosen
+        (
+            [
+                "Out of memory: Kill process 812 (node) score 480 or sacrifice child",
+                "Killed process 977 (node) total-vm:9000000kB, anon-rss:8000000kB, file-rss:0kB, shmem-rss:0kB",
+            ],
+            (977, "node", "CONSTRAINT_NONE", ""),
+        ),
+    ],
+)
+def test_a_child_killed_for_its_parent_has_its_reason(machine, lines, told):
+    """Kernels before 5.1 chose a process, and killed a child of it if it had one with memory of its own."""
+    (kill,) = read(machine, *lines).events
+
+    assert tuple(kill.fields[name] for name in ("pid", "victim", "constraint", "cgroup")) == told
+
+
+def test_a_group_killed_at_its_limit_by_4_19_is_one_groups(machine):
+    # mm/oom_kill.c of 4.19: the members after the first have no words before "Killed process"
+    together = "Tasks in /docker/4c1f are going to be killed due to memory.oom.group set"
+    member = OLD_CGROUP[2].replace("77 (cc1plus)", "78 (ld)")
+    later = OLD_GLOBAL[1].replace("812", "900")
+    kills = read(machine, *OLD_CGROUP, together, member, *OLD_GLOBAL, later).events
+
+    assert [(kill.fields["pid"], kill.fields["constraint"], kill.fields["cgroup"]) for kill in kills] == [
+        (77, "CONSTRAINT_MEMCG", "/docker/4c1f"),
+        (78, "CONSTRAINT_MEMCG", "/docker/4c1f"),
+        (812, "CONSTRAINT_NONE", ""),
+        (900, "CONSTRAINT_NONE", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # microsoft/WSL#10595, #11293, #41654, #40715, #13734: answers to questions, at whatever error number
+        "misc dxg: dxgk: dxgkio_query_statistics: Ioctl failed: -22",
+        "misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: -2",
+        "misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: -75",
+        "misc dxg: dxgk: dxgkio_is_feature_enabled: Ioctl failed: -71",
+        # drivers/hv/dxgkrnl/ioctl.c: the other calls that change nothing
+        "misc dxg: dxgk: dxgkio_query_clock_calibration: Ioctl failed: -22",
+        "misc dxg: dxgk: dxgkio_enum_adapters3: Ioctl failed: -22",
+    ],
+)
+def test_a_question_that_the_host_cannot_answer_is_a_notice(machine, values, line):
+    sample = read(machine, line)
+    assert (values(sample)["dxg_notices_total"], sample.events) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "labels"),
+    [
+        # a program that talks with the driver, or takes addresses: microsoft/WSL#41062 is the last
+        ("misc dxg: dxgk: dxgkio_escape: Ioctl failed: -75", "dxgkio_escape,EOVERFLOW"),
+        ("misc dxg: dxgk: dxgkio_reserve_gpu_va: Ioctl failed: -75", "dxgkio_reserve_gpu_va,EOVERFLOW"),
+        ("misc dxg: dxgk: dxgkio_create_allocation: Ioctl failed: -12", "dxgkio_create_allocation,ENOMEM"),
+        ("misc dxg: dxgk: create_existing_sysmem: establish_gpadl failed: -122", "create_existing_sysmem,EDQUOT"),
+        (
+            "misc dxg: dxgk: dxgvmb_send_create_process: create_process failed -75",
+            "dxgvmb_send_create_process,EOVERFLOW",
+        ),
+    ],
+)
+def test_what_the_gpu_driver_could_not_do_is_an_error(machine, values, line, labels):
+    sample = read(machine, line)
+    assert (values(sample)[f"dxg_errors_total{{{labels}}}"], len(sample.events)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "stalls"),
+    [
+        # xanmod/linux#301, lkrg-org/lkrg#189: the words of 6.x
+        ("rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-.... } 91 jiffies s: 2269", True),
+        # microsoft/WSL#7913, #11274, #13186; 4.14
+        ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", True),
+        ("rcu: INFO: rcu_sched self-detected stall on CPU", True),
+        ("watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [(udev-worker):579]", True),
+        ("INFO: rcu_sched self-detected stall on CPU", True),
+        # systemd/systemd#6614, coreos/bugs#2655, sonic-net/sonic-buildimage#17363; kernel/watchdog.c of 6.6
+        ("NMI watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [systemd:1]", True),
+        ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 1", True),
+        ("watchdog: Watchdog detected hard LOCKUP on cpu 3", True),
+        ("watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3", True),
+        # GoogleCloudPlatform/compute-image-packages#905, NixOS/nixpkgs#37886, Open-CAS/open-cas-linux#746
+        ("INFO: task jbd2/sda1-8:161 blocked for more than 120 seconds.", True),
+        ("INFO: task umount:482 blocked for more than 120 seconds.", True),
+        ("INFO: task kworker/u146:16:495 blocked for more than 120 seconds.", True),
+        ("INFO: task (networkd):520 blocked for more than 122 seconds.", True),
+        # koverstreet/bcachefs#114
+        ("BUG: workqueue lockup - pool cpus=3 node=0 flags=0x1 nice=0 stuck for 23152s!", True),
+        ("rcu: blocking rcu_node structures (internal RCU debug):", False),
+        ("rcu: \t(detected by 2, t=205367 jiffies, g=334085, q=323)", False),
+        ("hrtimer: interrupt took 44005651 ns", False),
+        ("task: INFO: task umount:482 blocked for more than 120 seconds.", False),
+    ],
+)
+def test_stalls_of_processors_and_tasks_are_signs_of_an_end(line, stalls):
+    assert bool(PRECEDES_THE_END["stall"].match(line)) == stalls
 
 
 def test_a_count_of_pages_is_no_error_number(machine):

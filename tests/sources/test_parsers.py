@@ -21,7 +21,7 @@ from wslgpud.sources.registry import SOURCES
 
 TEXTS: dict[str, tuple[Callable[[str], list[Reading]], str]] = {
     "meminfo": (
-        memory.meminfo,
+        lambda text: [Reading(memory.MEMINFO["MemFree"], size) for size in memory.meminfo(text).values()],
         "MemTotal:       24684096 kB\nMemAvailable:   24065884 kB\nSwapFree: 0 kB\nHugetlb: 0 kB\n",
     ),
     "vmstat": (memory.vmstat, "pswpin 3\npswpout 5\nallocstall_normal 1\npgscan_direct 4\noom_kill 2\n"),

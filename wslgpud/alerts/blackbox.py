@@ -44,8 +44,9 @@ _MAX_LINES, _MAX_USERS, _MAX_DUMPS = 40, 20, 1000
 #: https://github.com/microsoft/WSL/blob/master/src/windows/service/exe/WslCoreVm.cpp
 _DUMPS = "AppData/Local/Temp/wsl-crashes"
 _TELLING = re.compile(
-    r"(?<!TCP: )out of memory|oom-kill|killed process|kernel panic|BUG:|soft lockup|hung_task|blocked for more than|"
-    r"misc dxg|NVRM|I/O error|EXT4-fs error|Remounting filesystem read-only|page allocation failure",
+    r"(?<!TCP: )out of memory|oom-kill|killed process|kernel panic|BUG:|soft lockup|hard LOCKUP|hung_task|"
+    r"blocked for more than|detected (?:expedited )?stall|misc dxg|NVRM|I/O error|hv_storvsc .* status: scsi 0x2|"
+    r"EXT4-fs error|Remounting filesystem read-only|page allocation failure",
     re.IGNORECASE,
 )
 #: TCP's message concerns its own limit, and costs no more than a connection: net/ipv4/tcp.c, tcp_check_oom

@@ -16,6 +16,7 @@ from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.risk.headroom import WINDOWS
 from wslgpud.risk.levels import BLIND
 from wslgpud.sources import disk, gpu, memory, pressure, windows
+from wslgpud.sources.disk_errors import BRIDGE
 from wslgpud.words import Fact, MessageLike
 
 #: without PSI: bytes per second that must continuously go both into and out of swap to count as thrashing. A tenth of a
@@ -177,9 +178,10 @@ def residency_failures(context: MeasureContext) -> Iterator[Signal]:
 
 
 def refused_allocations(context: MeasureContext) -> Iterator[Signal]:
-    """Allocations that Windows refused to WSL's GPU driver, whatever the card has left."""
+    """Allocations that Windows refused to WSL's GPU driver, whatever the card has left: of VRAM, or of pinned RAM."""
     for event in context.events("dxg_error"):
-        if event.fields.get("function") == "dxgkio_create_allocation" and event.fields.get("error") == "EOVERFLOW":
+        refused = event.fields.get("error") in ("EOVERFLOW", "ENOMEM")
+        if refused and event.fields.get("function") == "dxgkio_create_allocation":
             yield Signal("gpu", 1.0, {"text": event.text})
 
 
@@ -189,6 +191,15 @@ def happened(kind: str, resource: str, *names: str) -> Measure:
         Signal(resource, 1.0, {name: event.fields[name] for name in names if name in event.fields})
         for event in context.events(kind)
     )
+
+
+def failing_disks(context: MeasureContext) -> Iterator[Signal]:
+    """Failures of disks; one that fails is told by several layers of the kernel, so all are one incident."""
+    for event in context.events("disk_error"):
+        facts: dict[str, Fact] = {"text": event.text}
+        if (device := event.fields["device"]) != BRIDGE:
+            facts["device"] = device
+        yield Signal("machine", 1.0, facts)
 
 
 def xids(context: MeasureContext) -> Iterator[Signal]:

@@ -103,6 +103,9 @@ RULES: tuple[Rule, ...] = (
     _happens("gpu_allocation_refused", measures.refused_allocations, _W, _NEWS_SECONDS),
     # https://github.com/microsoft/WSL/issues/40795, https://github.com/microsoft/WSL/issues/11612
     _happens("sessions_blocked", measures.happened("vmbus_starved", "machine", "order"), _W, _NEWS_SECONDS),
+    # https://github.com/microsoft/WSL/issues/10873, https://github.com/microsoft/WSL/issues/9173: the drive below the
+    # virtual disk fails or is full, and in the end nothing can be read.
+    _happens("disk_failing", measures.failing_disks, _C, _NEWS_SECONDS),
     _happens("gpu_error", measures.xids, _W, _NEWS_SECONDS),
     Rule("gpu_lost", measures.lost_gpus, (Threshold(_C, 1, 5),), 1, 5),
     # Longer than a driver update or a reset by Windows (TDR) takes; ``blind`` has warned long before.

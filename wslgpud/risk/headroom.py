@@ -70,13 +70,16 @@ class BalloonedMemory:
 def ram_room(observation: Observation, total: int = 0) -> Room | None:
     """RAM and swap are one resource: the kernel kills when both are used up.
 
-    ``total`` includes RAM taken back by a host.
+    ``total`` includes RAM taken back by a host. What compression may still free is room, but no capacity: it changes
+    with what is compressed.
     """
     ram, swap = observation.ram, observation.swap
     if ram is None or ram.total <= 0:
         return None
     free, more = (swap.free, swap.total) if swap is not None else (0, 0)
-    return Room("ram", "ram", max(0, ram.available + free), max(total, ram.total) + more, more > 0)
+    capacity = max(total, ram.total) + more
+    headroom = max(0, ram.available + free + (ram.compressible or 0))
+    return Room("ram", "ram", min(headroom, capacity), capacity, more > 0)
 
 
 def windows_room(observation: Observation) -> Room | None:

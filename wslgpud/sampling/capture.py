@@ -26,6 +26,7 @@ from wslgpud.security.redaction import masked
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
+from wslgpud.sources.disk_errors import failing_disk
 from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, parse_line
 from wslgpud.sources.processes import FRAMEWORK, GPU_DEVICE, title
 from wslgpud.sources.registry import SOURCES
@@ -199,6 +200,8 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
                 name = text.partition("(")[2].rpartition(")")[0]
                 if process[2] == "stat":
                     files[f"/proc/{process[1]}/comm"] = f"{name}\n"
+        elif path == "/proc/swaps":  # swap files lie in folders whose names may identify
+            files[path] = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("/dev/zram"))
         elif path == _KMSG:
             lines = (line for line in text.splitlines() if _tells(line))
             files[path] = "".join(f"{line}\n" for line in lines)
@@ -209,7 +212,9 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
 
 def _tells(record: str) -> bool:
     line = parse_line(record)
-    return line is not None and any(p.search(line.text) for p in (_TELLING, *PRECEDES_THE_END.values()))
+    if line is None:
+        return False
+    return bool(failing_disk(line.text)) or any(p.search(line.text) for p in (_TELLING, *PRECEDES_THE_END.values()))
 
 
 def _process_file(kind: str, text: str) -> str:
@@ -230,7 +235,8 @@ def _mounts(text: str, asked: set[str]) -> str:
     lines = []
     for line in text.splitlines():
         for mount in mounts(line):
-            if mount.point in asked or mount.windows or mount.type in ("cgroup", "cgroup2"):
+            told_by = mount.type in ("cgroup", "cgroup2") or mount.point == "/proc/meminfo"  # lxcfs
+            if mount.point in asked or mount.windows or told_by:
                 device, point, kind = line.split(" ")[:3]
                 options = [o for o in mount.options if o in ("ro", "rw", "memory", "aname=drvfs")]
                 lines.append(f"{device} {point} {kind} {','.join(options)} 0 0\n")

@@ -41,12 +41,12 @@ _CGROUP = dict(zip((field.name for field in fields(model.CgroupState)[1:]), cgro
 
 def observation_of(snapshot: model.Snapshot) -> model.Observation:
     """Return the snapshot as the engine's input; values that were not read are None."""
-    ram, swap = _filled(snapshot, _RAM), _filled(snapshot, _SWAP)
+    ram = _filled(snapshot, _RAM)
     return model.Observation(
         t=snapshot.mono,
         # WSL1 reports only free memory, which predicts nothing.
         ram=None if ram["total"] is None or ram["available"] is None else model.RamState(**ram),
-        swap=None if swap["total"] is None or swap["free"] is None else model.SwapState(**swap),
+        swap=_swap(snapshot),
         vm=_vm(snapshot),
         psi={r: state for r in pressure.RESOURCES if (state := _psi(snapshot, r)) != model.PsiState()},
         gpus=_gpus(snapshot),
@@ -62,6 +62,16 @@ def observation_of(snapshot: model.Snapshot) -> model.Observation:
         ),
         windows=_windows(snapshot),
     )
+
+
+def _swap(seen: model.Snapshot) -> model.SwapState | None:
+    """Return the swap space beside RAM: zram is in it."""
+    swap = _filled(seen, _SWAP)
+    if swap["total"] is None or swap["free"] is None:
+        return None
+    for field, spec in (("total", memory.ZRAM_TOTAL), ("free", memory.ZRAM_FREE)):
+        swap[field] = max(0, swap[field] - int(seen.value(spec) or 0))
+    return model.SwapState(**swap)
 
 
 def _windows(seen: model.Snapshot) -> model.RamState | None:

@@ -1,9 +1,10 @@
-"""The kernel log: OOM kills, errors of WSL's GPU driver and of NVIDIA's."""
+"""The kernel log: OOM kills, errors of WSL's GPU driver, of NVIDIA's, and of disks."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import re
 from collections import Counter
@@ -16,6 +17,7 @@ from wslgpud.metrics import counter
 from wslgpud.model import Event, Reading, Sample
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source
+from wslgpud.sources.disk_errors import FailingDisks
 from wslgpud.words import cause, say, template
 
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
@@ -28,7 +30,7 @@ _GROUP = re.compile(r",(?:oom_memcg|task_memcg)=(/.*?)(?:,task_memcg=/.*)?$")
 # Before 5.0 (WSL2 began with 4.19) the reason is on a separate line before it, and the cgroup on the line before that.
 _KILLED = re.compile(
     r"(?:(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): )?Killed process "
-    r"(\d{1,10}) \((.*)\),? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
+    r"(\d{1,10}) \((.*)\),?(?: UID \d{1,10},)? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
     r"file-rss:(\d{1,15})kB(?:, shmem-rss:(\d{1,15})kB)?"
 )
 _KILLS = re.compile(
@@ -50,13 +52,18 @@ _OFF_THE_BUS = re.compile(
     r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([\da-fA-F:.]{1,40}?)(?::? |\\x0a).*fallen off the bus"
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.]{1,40})\): (\d{1,5}),")
+#: constraint and cgroup of a kill of which nothing is told
+_NO_GROUP = ("CONSTRAINT_NONE", "")
 #: last lines of a machine that crashes or becomes unusable; the same in 4.19 and 6.18
 PRECEDES_THE_END = {
-    "disk": re.compile(
-        r"EXT4-fs error \(device |EXT4-fs \([\w-]{1,20}\): Remounting filesystem read-only"
-        r"|(?:blk_update_request: )?I/O error, dev |Buffer I/O error on dev"
+    # kernel/rcu: tree_stall.h, tree_exp.h; kernel/watchdog.c, hung_task.c, workqueue.c. A name of a task has at most 15
+    # characters, of a worker 63.
+    "stall": re.compile(
+        r"(?:rcu: )?INFO: rcu_\w{1,20} (?:self-)?detected (?:expedited )?stall"
+        r"|(?:NMI )?watchdog: (?:CPU\d{1,5}: )?(?:BUG: soft lockup - CPU#|Watchdog detected hard LOCKUP)"
+        r"|INFO: task .{1,64}:\d{1,10} blocked (?:in I/O wait )?for more than \d{1,10} seconds"
+        r"|BUG: workqueue lockup - pool"
     ),
-    "stall": re.compile(r"rcu: INFO: rcu_\w{1,20} (?:self-)?detected stall|watchdog: BUG: soft lockup - CPU#"),
     "init": re.compile(r"(?:.{0,40}: )?Killed process \d{1,10} \((?:systemd|init|init\(\S{0,40})\)"),
     # arch/x86/mm/fault.c and kernel/traps.c; program names have at most 15 characters
     "library": re.compile(
@@ -64,18 +71,18 @@ PRECEDES_THE_END = {
         r"lib(?:nvidia-ml|cuda|dxcore|nvwgf2umx|nvdxgdmal)[\w.-]{0,40}\["
     ),
 }
-#: Errors that dxgkrnl logs at every boot and whenever a program asks for something the host does not have:
-#: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/9099
-_BENIGN = frozenset(
-    {
-        ("dxgkio_query_adapter_info", "EINVAL"),
-        ("dxgkio_query_adapter_info", "ENOENT"),
-        ("dxgkio_is_feature_enabled", "EINVAL"),
-    }
-)
+#: Questions, which dxgkrnl answers with an error at every boot and whenever a program asks for something that the host
+#: does not have; nothing was to be changed, so nothing has failed, whatever the error: drivers/hv/dxgkrnl/ioctl.c;
+#: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/10595
+_QUESTION = re.compile(r"dxgkio_(?:query_\w{1,40}|is_feature_enabled|enum_adapters\d?)")
 
 
 _KILL_OF_ALL = template("the kernel killed {victim} (pid {pid}, {size_bytes}): all memory was used up")
+#: WSL puts all user processes into one cgroup with all but 32 MiB: its limit is the machine's.
+USERS = "/wsl-user"
+_KILL_OF_USERS = template(
+    "the kernel killed {victim} (pid {pid}, {size_bytes}): all memory that WSL gives programs was used up"
+)
 _KILL_OF_SOME_GROUP = template(
     "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of a cgroup was used up"
 )
@@ -122,7 +129,9 @@ class LineParser:
 
     def __init__(self) -> None:
         self._constraint = self._group = self._pid = ""
-        self._last_group = self._shared_group = ""
+        self._or_child = False
+        self._last = self._shared = _NO_GROUP
+        self._disks = FailingDisks()
         self._order: int | None = None
         self._fallen: dict[str, bool] = {}
 
@@ -130,14 +139,14 @@ class LineParser:
         """Return the event that the line completes, if any."""
         if match := _CONSTRAINT.match(text):
             self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
-            self._shared_group = ""
+            self._shared = _NO_GROUP
         elif _TOGETHER.match(text):
-            self._shared_group = self._last_group
+            self._shared = self._last
         elif match := _LIMITED.match(text):
             self._group = match[1]
         elif match := _KILLS.match(text):
             self._constraint = "CONSTRAINT_MEMCG" if match[1].startswith("Memory") else "CONSTRAINT_NONE"
-            self._pid = match[2]
+            self._pid, self._or_child, self._shared = match[2], True, _NO_GROUP
         elif match := _KILLED.match(text):
             return self._kill(match)
         elif match := _UNALLOCATED.match(text):
@@ -145,6 +154,8 @@ class LineParser:
         elif _CHANNEL.match(text) and self._order is not None:
             order, self._order = self._order, None
             return KernelEvent("vmbus_starved", (), {"order": order})
+        elif disk := self._disks.add(text):
+            return KernelEvent("disk_error", (disk,), {"device": disk})
         found = _driver_error(text)
         return None if found and found.labels == (_FALLEN,) and self._told(found, text) else found
 
@@ -157,13 +168,16 @@ class LineParser:
         return before != way
 
     def _kill(self, match: re.Match[str]) -> KernelEvent:
-        constraint, group, pid = self._constraint, self._group, self._pid
+        constraint, group, pid, or_child = self._constraint, self._group, self._pid, self._or_child
         self._constraint = self._group = self._pid = ""
-        # A second victim of the same OOM (memory.oom.group) has no constraint of its own.
-        if pid != match[1]:
-            group = self._shared_group
-            constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
-        self._last_group = group
+        self._or_child = False
+        # A second victim of the same OOM (memory.oom.group) has no constraint of its own; before 5.1 the first may be a
+        # child of the process that was chosen.
+        if pid != match[1] and not or_child:
+            constraint, group = self._shared
+            if not match.string.startswith("Killed"):
+                constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
+        self._last = constraint, group
         virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
         fields: dict[str, str | int | float] = {
             "pid": int(match[1]),
@@ -178,6 +192,8 @@ class LineParser:
         }
         if constraint != "CONSTRAINT_MEMCG":
             return KernelEvent("oom_kill", ("global",), fields, _KILL_OF_ALL)
+        if group == USERS:
+            return KernelEvent("oom_kill", ("cgroup",), fields, _KILL_OF_USERS)
         return KernelEvent("oom_kill", ("cgroup",), fields, _KILL_OF_GROUP if group else _KILL_OF_SOME_GROUP)
 
 
@@ -239,8 +255,22 @@ UNCONNECTED = counter(
     "vmbus_allocation_failures",
     "Connections to Windows for which the kernel had no contiguous memory: new WSL sessions hang.",
 )
+DISK_ERRORS = counter(
+    "kernel_disk_errors",
+    "Lines of the kernel log that say that a disk or its file system fails, by device; hv_storvsc is WSL's bridge to "
+    "the virtual disks in Windows.",
+    "device",
+)
 LOST = counter("kernel_log_lost_records", "Kernel messages overwritten before they could be read.")
-_COUNTERS = {"oom_kill": OOM_KILLS, "dxg_error": DXG_ERRORS, "nvidia_xid": XIDS, "vmbus_starved": UNCONNECTED}
+_COUNTERS = {
+    "oom_kill": OOM_KILLS,
+    "dxg_error": DXG_ERRORS,
+    "nvidia_xid": XIDS,
+    "vmbus_starved": UNCONNECTED,
+    "disk_error": DISK_ERRORS,
+}
+#: a failing disk floods the log (https://github.com/microsoft/WSL/issues/9173): one line in this time is an event
+_QUIET_SECONDS = 60.0
 
 
 class KernelLogSource(Source):
@@ -251,7 +281,7 @@ class KernelLogSource(Source):
     """
 
     name = "kernel_log"
-    metrics = (OOM_KILLS, DXG_ERRORS, DXG_NOTICES, XIDS, UNCONNECTED, LOST)
+    metrics = (OOM_KILLS, DXG_ERRORS, DXG_NOTICES, XIDS, UNCONNECTED, DISK_ERRORS, LOST)
 
     def _prepare(self) -> None:
         self._descriptor: int | None = None
@@ -261,6 +291,7 @@ class KernelLogSource(Source):
         self._refusal_logged = False
         self._story = LineParser()
         self._lost = self._notices = 0
+        self._disk_told: dict[str, float] = {}
         self._counts: dict[str, Counter[tuple[str, ...]]] = {kind: Counter() for kind in _COUNTERS}
         self._counts["oom_kill"] = Counter({("global",): 0, ("cgroup",): 0})
         self._counts["vmbus_starved"] = Counter({(): 0})
@@ -327,12 +358,20 @@ class KernelLogSource(Source):
     def _note(self, line: Line) -> Event | None:
         """Count the line's event; return it if it should be reported."""
         found = self._story.add(line.text)
-        if found is None or found.labels in _BENIGN:
-            self._notices += found is not None
+        if found is None:
+            return None
+        if found.kind == "dxg_error" and _QUESTION.fullmatch(found.labels[0]):
+            self._notices += 1
             return None
         counts = self._counts[found.kind]
         bounded = found.labels in counts or len(counts) < _MAX_LABELS
         counts[found.labels if bounded else ("other",) * len(found.labels)] += 1
+        if found.kind == "disk_error":
+            (device,) = found.labels
+            if line.seconds - self._disk_told.get(device, -math.inf) < _QUIET_SECONDS:
+                return None
+            if bounded:
+                self._disk_told[device] = line.seconds
         wall = self.host.clock.wall()
         if not self.caught_up:
             # The log's clock is never corrected and drifts by seconds per week, so new records get our own time.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from wslgpud.host import SourceError
+from wslgpud.host import Host, SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge
 from wslgpud.model import Reading, Sample
-from wslgpud.sources import Source, parse_uint, table
+from wslgpud.sources import Source, parse_uint, readings, table, zfs_arc, zram
 from wslgpud.words import say
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -18,7 +18,8 @@ MEMINFO = {
     "MemTotal": gauge("memory_total_bytes", "RAM of this machine (under WSL2: of its virtual machine)."),
     "MemAvailable": gauge(
         "memory_available_bytes",
-        "RAM that programs can still take without swapping; memory runs out when this and swap reach zero.",
+        "RAM that programs can still take without swapping, ZFS's cache included; memory runs out when this and swap "
+        "reach zero.",
     ),
     "MemFree": gauge("memory_free_bytes", "RAM used for nothing; low is normal, see memory_available_bytes."),
     "Cached": gauge("memory_cached_bytes", "Files kept in RAM, including tmpfs; freed on demand except shmem."),
@@ -46,6 +47,23 @@ MEMINFO = {
     "SwapFree": gauge("swap_free_bytes", "Swap space left."),
     "SwapCached": gauge("swap_cached_bytes", "Memory that is both in RAM and in swap."),
 }
+
+ZFS = gauge(
+    "memory_zfs_reclaimable_bytes",
+    "ZFS's cache (ARC) that is given back on demand; counts as available, which the kernel's own figure leaves out.",
+)
+COMPRESSIBLE = gauge(
+    "memory_compressible_bytes",
+    "RAM that filling the swap on zram would free, if programs' memory compresses as well as so far.",
+)
+ZRAM_TOTAL = gauge("swap_zram_total_bytes", "Swap space on zram, which lies compressed in RAM.")
+ZRAM_FREE = gauge("swap_zram_free_bytes", "Swap space left on zram: no room beside RAM, see memory_compressible_bytes.")
+_ADDED = (ZFS, COMPRESSIBLE, ZRAM_TOTAL, ZRAM_FREE)
+
+#: x86 addresses at most 52 bits. Containers may show 2^63 or 2^64: lxc/lxcfs#56, #170
+_MOST_BYTES = 1 << 52
+#: a part larger than its whole is as impossible: lxc/lxcfs#115, #412, #695
+_WHOLES = {"MemAvailable": "MemTotal", "MemFree": "MemTotal", "SwapFree": "SwapTotal"}
 
 SWAP_IN = counter("swap_in_bytes", "Memory read back from swap; a steady rate means RAM is too small.")
 SWAP_OUT = counter("swap_out_bytes", "Memory written to swap; alone, with no swap-in, harmless.")
@@ -79,28 +97,50 @@ _VMSTAT: tuple[tuple[MetricSpec, tuple[str, ...], tuple[str, ...], int], ...] = 
 
 
 class MemorySource(Source):
-    """RAM, swap and reclaim; two reads of about 20 us, so it is read in additional ticks as well."""
+    """RAM, swap and reclaim; a few reads of about 20 us, so it is read in additional ticks as well."""
 
     name = "memory"
     fast = True
-    metrics = (*MEMINFO.values(), *dict.fromkeys(spec for spec, *_ in _VMSTAT))
+    metrics = (*MEMINFO.values(), *_ADDED, *dict.fromkeys(spec for spec, *_ in _VMSTAT))
 
     def read(self) -> Sample:
         """Return all levels and counters that this kernel has; SourceError for another form of /proc/meminfo."""
-        levels = meminfo(self.host.read("/proc/meminfo"))
-        return Sample((*levels, *vmstat(self.host.read("/proc/vmstat"))))
+        arc = zfs_arc.read(self.host)
+        found = _counting(meminfo(self.host.read("/proc/meminfo")), arc)
+        swap = zram.read(self.host) if found.get("SwapTotal") else None
+        known = [(spec, found.get(line)) for line, spec in MEMINFO.items()]
+        if swap is not None:
+            known += [(COMPRESSIBLE, swap.compressible), (ZRAM_TOTAL, swap.total), (ZRAM_FREE, swap.free)]
+        return Sample((*readings([*known, (ZFS, arc)]), *vmstat(self.host.read("/proc/vmstat"))))
 
 
-def meminfo(text: str) -> list[Reading]:
-    """Return the levels in /proc/meminfo, in bytes; SourceError where MemTotal is missing."""
-    found = table(text)
-    if not parse_uint(found.get("MemTotal")):
+def sizes(host: Host) -> dict[str, int]:
+    """Return the levels in /proc/meminfo by line, in bytes; what ZFS gives back on demand counts as available.
+
+    Raises:
+        NoData: there is no /proc/meminfo.
+        SourceError: MemTotal is missing.
+    """
+    return _counting(meminfo(host.read("/proc/meminfo")), zfs_arc.read(host))
+
+
+def _counting(found: dict[str, int], arc: int | None) -> dict[str, int]:
+    """Return the levels with what ZFS gives back as available."""
+    if arc and "MemAvailable" in found:
+        found["MemAvailable"] = min(found["MemTotal"], found["MemAvailable"] + arc)
+    return found
+
+
+def meminfo(text: str) -> dict[str, int]:
+    """Return the levels in /proc/meminfo by line, in bytes, without impossible ones; SourceError without MemTotal."""
+    words = ((line, parse_uint(word)) for line, word in table(text).items())
+    found = {line: value << 10 for line, value in words if value is not None and value << 10 <= _MOST_BYTES}
+    if not found.get("MemTotal"):
         raise SourceError(say("/proc/meminfo does not say how much memory there is (no MemTotal)"))
-    return [
-        Reading(spec, value * 1024)
-        for line, spec in MEMINFO.items()
-        if (value := parse_uint(found.get(line))) is not None
-    ]
+    for part, whole in _WHOLES.items():
+        if part in found and found[part] > found.get(whole, _MOST_BYTES):
+            del found[part]
+    return found
 
 
 def vmstat(text: str) -> list[Reading]:

@@ -357,14 +357,12 @@ def test_a_card_in_tcc_mode_is_not_reported_as_a_missing_driver(tmp_path):
         # microsoft/WSL#6220
         (
             "EXT4-fs error (device sdd): ext4_find_entry:1466: inode #47595: comm node: checksumming directory block 0",
-            "disk",
+            "disk failing",
         ),
-        # microsoft/WSL#8340, #6401
-        ("EXT4-fs (sdc): Remounting filesystem read-only", "the distro's disk fails"),
-        (
-            "blk_update_request: I/O error, dev sdb, sector 1050624 op 0x1:(WRITE) flags 0x800",
-            "the distro's disk fails",
-        ),
+        # microsoft/WSL#8340, #6401, #41482
+        ("EXT4-fs (sdc): Remounting filesystem read-only", "disk failing"),
+        ("blk_update_request: I/O error, dev sdb, sector 1050624 op 0x1:(WRITE) flags 0x800", "disk failing"),
+        ("hv_storvsc fd1d2cbd-ce7c: tag#542 cmd 0x28 status: scsi 0x2 srb 0x4 host 0xc0000001", "disk failing"),
         # microsoft/WSL#5410, #9972; #6982, #11274
         ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", "stalled, as when"),
         ("rcu: INFO: rcu_sched self-detected stall on CPU", "stalled, as when"),
@@ -386,6 +384,8 @@ def test_a_card_in_tcc_mode_is_not_reported_as_a_missing_driver(tmp_path):
         # microsoft/WSL#41176
         ("misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12", "VRAM cannot be made resident"),
         ("misc dxg: dxgk: dxgkio_create_allocation: Ioctl failed: -75", "VRAM allocations refused"),
+        ("misc dxg: dxgk: dxgkio_create_allocation: Ioctl failed: -12", "VRAM allocations refused"),
+        ("INFO: task khugepaged:170 blocked for more than 122 seconds.", "stalled, as when"),
     ],
 )
 def test_signs_of_a_catastrophic_failure_are_seen_in_kernel_log(tmp_path, line, says):

@@ -25,8 +25,9 @@ from wslgpud.probes.wsl_config import Parsed, parse
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import flag, record, rows, text
 from wslgpud.sources import gpu as gpu_source
-from wslgpud.sources import parse_uint, table, windows
+from wslgpud.sources import parse_uint, windows
 from wslgpud.sources.disk import Mount, mounts
+from wslgpud.sources.memory import sizes
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message, MessageLike, cause, say
 from wslgpud.words.units import one_line
@@ -112,11 +113,7 @@ class Evidence:
     @cached_property
     def memory(self) -> dict[str, int]:
         """/proc/meminfo in bytes, MemTotal at least."""
-        levels = table(self.host.read("/proc/meminfo"))
-        found = {name: kilobytes << 10 for name, word in levels.items() if (kilobytes := parse_uint(word)) is not None}
-        if "MemTotal" not in found:
-            raise SourceError(say("/proc/meminfo does not say how much memory there is (no MemTotal)"))
-        return found
+        return sizes(self.host)
 
     @cached_property
     def mounts(self) -> list[Mount]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 
 from wslgpud.advise.doctor.checking import (
-    WINDOWS_DRIVE_FULL,
     Evidence,
     Outcome,
     check,
@@ -25,26 +24,25 @@ from wslgpud.words import TEMPLATES, Message, cause, say, says, template
 _SIGNS: dict[str, tuple[str, Message]] = {
     # Afterwards every terminal ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
     "init": (template("the kernel killed one of WSL's own processes: {line}"), in_windows("wsl --shutdown")),
-    # ext4 turns read-only, then the distro does not start (E_UNEXPECTED): https://github.com/microsoft/WSL/issues/8340,
-    # 6220, 6401, 10194, 40450
-    "disk": (
-        template("the distro's disk fails, probably because the Windows drive is full: {line}"),
-        WINDOWS_DRIVE_FULL,
-    ),
     # Windows had no memory left for the VM, or was hibernated: https://github.com/microsoft/WSL/issues/5410, 9972
     "stall": (
-        template("the processors of this VM stalled, as when Windows runs out of memory or hibernates: {line}"),
+        template("this VM stalled, as when Windows runs out of memory, its disk hangs or it hibernates: {line}"),
         say("close programs in Windows, or set a smaller memory= below [wsl2] in .wslconfig; then wsl --shutdown"),
     ),
     "library": (template("a library of the GPU driver crashed: {line}"), Message(TEMPLATES["driver"]["crash"])),
 }
 #: The daemon warns of these as they happen, in the same words. Connections without memory precede E_UNEXPECTED:
 #: https://github.com/microsoft/WSL/issues/40458
-_RULES = {
+_RULES: dict[tuple[str, tuple[str, ...]], str] = {
     ("vmbus_starved", ()): "sessions_blocked",
     ("dxg_error", ("dxgkio_make_resident", "ENOMEM")): "vram_residency_failed",
     ("dxg_error", ("dxgkio_create_allocation", "EOVERFLOW")): "gpu_allocation_refused",
+    ("dxg_error", ("dxgkio_create_allocation", "ENOMEM")): "gpu_allocation_refused",
 }
+#: ext4 turns read-only, then the distro does not start (E_UNEXPECTED): https://github.com/microsoft/WSL/issues/8340,
+#: 6220, 6401, 10194, 40450
+_DISK = "disk_failing"
+_WORST_FIRST = ("init", _DISK, *_SIGNS, *_RULES.values())
 
 
 @check("kernel.log", "Signs of a crash", "wsl")
@@ -58,10 +56,11 @@ def signs(machine: Evidence) -> Outcome:
         for line in filter(None, map(parse_line, source.records())):
             kinds = [kind for kind, pattern in PRECEDES_THE_END.items() if pattern.match(line.text)]
             if (event := story.add(line.text)) is not None:
-                kinds += filter(None, [_RULES.get((event.kind, event.labels))])
+                rule = _DISK if event.kind == "disk_error" else _RULES.get((event.kind, event.labels))
+                kinds += [rule] if rule else []
             for kind in kinds:
                 found.setdefault(kind, []).append(line.text)
-    for kind in (*_SIGNS, *_RULES.values()):
+    for kind in _WORST_FIRST:
         if kind in found:
             lines = says("{count} line since boot", "{count} lines since boot", count=len(found[kind]))
             sign, remedy = _told(kind, found[kind][-1][:120])

@@ -60,9 +60,11 @@ TIME_DAEMONS = frozenset({"chronyd", "ntpd", "systemd-timesyn", "openntpd"})
 def ram(machine: Evidence) -> Outcome:
     """If the virtual machine is too small, builds and model loading crash WSL."""
     total, available = machine.memory["MemTotal"], machine.memory.get("MemAvailable")
+    if available is None:
+        found = say("{total_bytes}; how much is available is not told, so nothing warns of its end", total_bytes=total)
+        newer = say("Linux 3.14 or newer tells it, in containers lxcfs 2.0 or newer")
+        return note(found, in_windows("wsl --set-version DISTRO 2") if machine.wsl == 1 else newer)
     if total >= SMALL_BYTES:
-        if available is None:
-            return good(size(total))
         return good(say("{total_bytes}, {left_bytes} of it available", total_bytes=total, left_bytes=available))
     if machine.wsl == 2:
         return note(say("WSL has only {total_bytes}", total_bytes=total), "wslgpud wslconfig preset training")
