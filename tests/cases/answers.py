@@ -11,10 +11,12 @@ from pathlib import Path
 
 from tests.hosts.machines import HERE as HOSTS
 from wslgpud.advise.guard.failures import Measured, explanation
-from wslgpud.sources.kernel_log import PRECEDES_THE_END, LineParser
+from wslgpud.config import Config
+from wslgpud.host import RecordedHost
+from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource
 
 #: the machine that an input of a kind is laid over
-_BASES = {"kernel": "wsl2-idle", "nvml": "two-gpus", "proc": "bare-linux", "wslconf": "wsl2-idle"}
+_BASES = {"kernel": "wsl2-idle", "nvml": "wsl2-idle", "proc": "bare-linux", "wslconf": "wsl2-idle"}
 NOTHING = "(nothing)"
 
 
@@ -32,13 +34,14 @@ def _of_output(case: Path, _: Path) -> str:
     return "\n".join(map(str, explanation(case.read_bytes(), Measured(wsl=True))))
 
 
-def _of_kernel_log(case: Path, _: Path) -> str:
-    parser, said = LineParser(), []
-    for line in case.read_text().splitlines():
-        event = parser.add(line)
-        if event is not None:
-            said.append(f"{event.kind} {' '.join(event.labels)}: {event.fields.get('cgroup') or line}")
-        said += [f"{sign}: {line}" for sign, pattern in PRECEDES_THE_END.items() if pattern.match(line)]
+def _of_kernel_log(case: Path, folder: Path) -> str:
+    machine, lines = _machine("kernel", folder), case.read_text().splitlines()
+    (machine / "root/dev").mkdir(exist_ok=True)
+    records = (f"3,{number},{1_000_000 * number},-;{line}\n" for number, line in enumerate(lines, 1))
+    (machine / "root/dev/kmsg").write_text("".join(records))
+    source = KernelLogSource(RecordedHost(machine), Config())
+    said = [f"{event.kind}: {event.message}" for event in source.read().events]
+    said += [f"{sign}: {line}" for line in lines for sign, pattern in PRECEDES_THE_END.items() if pattern.match(line)]
     return "\n".join(said)
 
 
@@ -46,7 +49,7 @@ def _of_memory(case: Path, folder: Path) -> str:
     machine = _machine("proc", folder)
     for beside in case.parent.glob(f"{case.name.partition('.')[0]}.*"):
         path = beside.name.partition(".")[2]
-        target = machine / "root" / (path.replace("_", "/", 3) if path.startswith("proc_") else f"proc/{path}")
+        target = machine / "root" / (path.replace("_", "/") if path.startswith("proc_") else f"proc/{path}")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(beside, target)
     return _says("status", "--host-root", str(machine))
@@ -56,7 +59,7 @@ def _of_cards(case: Path, folder: Path) -> str:
     machine = _machine("nvml", folder)
     shutil.copy(case, machine / "nvml.json")
     said = _says("status", "--host-root", str(machine))
-    return f"{said}\n{_says('doctor', '--brief', '--no-torch', '--host-root', str(machine))}"
+    return f"{said}\n{_says('doctor', '--no-torch', '--host-root', str(machine))}"
 
 
 def _of_wslconfig(case: Path, folder: Path) -> str:
