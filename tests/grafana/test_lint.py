@@ -121,11 +121,15 @@ def test_a_query_names_real_metrics_of_the_chosen_machines(query: Query) -> None
 NOT_SHOWN = {
     "wslgpud_boot_time_seconds": "it moves when the clock is set; a restart is where uptime begins anew",
     "wslgpud_gpu_memory_free_bytes": "VRAM by layer shows what of it is really usable",
+    "wslgpud_memory_compressible_bytes": "there only where swap is on zram; the headroom of all panels counts it",
+    "wslgpud_memory_zfs_reclaimable_bytes": "there only with ZFS; the headroom of all panels counts it",
     "wslgpud_network_receive_packets_total": "bytes, faults and drops say more",
     "wslgpud_network_transmit_packets_total": "bytes, faults and drops say more",
     "wslgpud_processes": "how many there are says nothing of what they do",
     "wslgpud_risk_culprit_info": "the verdict and the incidents name it; alerts take the name from it",
     "wslgpud_store_replication_queue_ticks": "there only where the history is copied to a database server",
+    "wslgpud_swap_zram_free_bytes": "there only where swap is on zram, beside the swap of all panels",
+    "wslgpud_swap_zram_total_bytes": "there only where swap is on zram, beside the swap of all panels",
     "wslgpud_source_last_success_timestamp_seconds": "the age of values says the same; alerts use it",
 }
 
