@@ -147,7 +147,6 @@ class Daemon:
         alerts = self._alerts(store, place)
         stack.callback(alerts.close, STOP_SECONDS)
         brake = self._brake(stack, alerts)
-        self._look_back(store, boot_id, alerts)
         self.answers = answers = Answers(store)
         verdicts = VerdictMetrics()
         publisher = Publisher(catalogue(), host.clock)
@@ -198,6 +197,7 @@ class Daemon:
         stack.callback(doctor_runner.close)
         alerts.dispatcher.start()
         self._leave_note(stack, table, guarded=server.guarded)
+        self._look_back(store, boot_id, alerts)
 
     def _alerts(self, store: Store, place: Installation) -> AlertManager:
         def earlier() -> Iterator[tuple[int, Transition]]:
@@ -220,9 +220,10 @@ class Daemon:
 
     def _look_back(self, store: Store, boot_id: str, alerts: AlertManager) -> None:
         """Report how the last run ended, or before the first one what the logs still know."""
-        if (run := store.previous_run) is None:
+        run = store.previous_run
+        if run is None and self._host.live:
             before_start.record_in_background(self._host, boot_id, alerts)
-        elif not run.clean:
+        elif run is not None and not run.clean:
             blackbox.examine_in_background(self._host, store, run, boot_id, alerts)
 
     def _brake(self, stack: ExitStack, alerts: AlertManager) -> Brake | None:
