@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 BURST_SECONDS = 600.0
 #: incidents told; more than anybody reads
 MAX_INCIDENTS = 20
-#: a kernel message with a list of bytes in place of a text is never one of these lines
+#: lines that a kill consists of, see ``sources.kernel_log``: the journal filters, so that little is read
 _LINES = "oom-kill:|Killed process|Kill process|killed as a result of limit|due to memory.oom.group"
 _JOURNAL = ("journalctl", "_TRANSPORT=kernel", "SYSLOG_FACILITY=0", "--since=-30days", "--lines=1000", "--no-pager")
 _JOURNAL_SECONDS = 30.0
@@ -80,7 +80,8 @@ def _of_this_boot(host: Host) -> Iterator[Event]:
     try:
         while not source.caught_up:
             events = source.read().events
-            yield from (event for event in events if event.kind == "oom_kill")
+            # What comes from now on the daemon tells itself.
+            yield from (event for event in events if event.kind == "oom_kill" and event.fields.get("past"))
             if not host.live:
                 return
     except (NoData, SourceError) as error:

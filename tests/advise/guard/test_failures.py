@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wslgpud.advise.guard import failures
 from wslgpud.advise.guard.failures import TAIL_BYTES, CardUse, Measured, explanation
+from wslgpud.toml import tomllib
 
 TORCH = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 15.92 GiB of "
@@ -202,6 +206,8 @@ def test_a_half_empty_card_did_not_run_out() -> None:
     )
     assert said_of(OUT_OF_MEMORY, cards=[card(8.1)]).startswith("VRAM ran out")
     assert said_of(OUT_OF_MEMORY, cards=[card(2), card(15, 1)]).startswith("VRAM ran out"), "one of them may have"
+    filling = card(6)._replace(rise_bytes=3 * GIB)
+    assert said_of(OUT_OF_MEMORY, cards=[filling]).startswith("VRAM ran out"), "it may have been full a second later"
 
 
 @pytest.mark.parametrize(("asked", "begins"), [("11.9", "CUDA reports out"), ("12.1", "VRAM ran out")])
@@ -215,7 +221,7 @@ def test_an_allocation_larger_than_the_rest_does_run_out(asked: str, begins: str
     ("measured", "said"),
     [
         ({"oom_kills": 1}, "the kernel killed one of its processes: RAM ran out"),
-        ({"least_available_bytes": GIB // 4, "total_bytes": 8 * GIB}, "the kernel killed one of its processes"),
+        ({"least_available_bytes": GIB // 4, "total_bytes": 8 * GIB}, "at the lowest, 256 MiB of 8.0 GiB was left"),
         ({"least_available_bytes": 4 * GIB, "total_bytes": 8 * GIB}, "at the lowest, 4.0 of 8.0 GiB was left"),
         ({}, "one of its processes was killed (SIGKILL), as the kernel does when RAM or a cgroup's limit runs out"),
     ],
@@ -238,3 +244,20 @@ def test_a_warning_that_was_no_failure_is_not_taken_for_one() -> None:
         b"performance gains if more memory were available.\nValueError: shapes (3,) and (4,) do not match\n"
     )
     assert said_of(harmless) == ""
+
+
+def test_a_lost_card_is_no_matter_of_windows_on_native_linux() -> None:
+    lost = b"RuntimeError: CUDA error: GPU is lost"
+
+    assert said_of(lost).endswith("restart Windows")
+    assert said_of(lost, wsl=False).endswith("restart the machine")
+
+
+ROWS = tomllib.loads(Path(failures.__file__).with_name("failures.toml").read_text())["row"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["cause"])
+def test_every_wording_has_advice_and_a_thread_that_has_it(row: dict[str, Any]) -> None:
+    assert row["cause"] in {*failures._ADVICE, "harmless", "killed"}
+    assert row["threads"]
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread in row["threads"])

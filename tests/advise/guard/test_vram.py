@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.hosts.machines import HERE as HOSTS
+from wslgpud.advise.guard.failures import CardUse
 from wslgpud.advise.guard.usage import VramWatch
 from wslgpud.config import Config, Sampling
 from wslgpud.host import RecordedHost
@@ -61,3 +62,10 @@ def test_the_cards_of_this_machine_are_asked_in_a_thread(watch: VramWatch) -> No
     assert len(sizes) == 2, "it waited for the first answer"
     assert all(0 < free[uuid] < size for uuid, size in sizes.items())
     assert watch.peak_bytes.keys() == {0, 1}
+
+
+def test_how_a_card_stood_at_the_end_is_that_of_the_last_seconds(watch: VramWatch) -> None:
+    for used in (15, 1, 2, 5, 4, 3, 0):
+        watch._note(card(used * GIB))
+
+    assert watch.last_cards() == [CardUse(0, 5 * GIB, 16 * GIB, 3 * GIB)]

@@ -21,8 +21,6 @@ TAIL_BYTES = 16 << 10
 _FULL_RATIO = 0.05
 #: with less in use nobody can say that VRAM ran out
 _HALF_RATIO = 0.5
-#: RAM with less available was short
-_SHORT_RATIO = 0.05
 _SIGKILL_STATUS, _SIGBUS_STATUS = 128 + 9, 128 + 7
 #: a terminal's colours and cursor movements
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -86,7 +84,7 @@ _ADVICE = {
         "sm_120: CUDA 12.8 or newer)"
     ),
     "ecc": template("the card's memory has errors that cannot be corrected: 'wslgpud stress' tests it"),
-    "lost": template("the card stopped answering, not for lack of memory: power, heat or a fault; restart Windows"),
+    "lost": template("the card stopped answering, not for lack of memory: power, heat or a fault; restart the machine"),
     "timed_out": template(
         "the driver ended a CUDA kernel that ran too long, not for lack of memory: shorter kernels, or no display on "
         "that card"
@@ -128,6 +126,7 @@ _IN_WSL = {
         "Windows refused to reserve addresses, whatever VRAM is free: llama.cpp runs when built with "
         "GGML_CUDA_NO_VMM=ON, PyTorch with expandable_segments:False"
     ),
+    "lost": template("the card stopped answering, not for lack of memory: power, heat or a fault; restart Windows"),
     "pinned": _REFUSED,
     "driver": template("the GPU driver does not respond properly, as after an update in Windows: wsl --shutdown there"),
     "vllm_share": template(
@@ -142,11 +141,12 @@ _IN_WSL = {
 
 
 class CardUse(NamedTuple):
-    """A card's memory in use during the last seconds, and its capacity."""
+    """A card's memory in use during the last seconds, its capacity, and the largest rise between two samples."""
 
     gpu: int
     used_bytes: int
     total_bytes: int
+    rise_bytes: int = 0
 
     @property
     def free_bytes(self) -> int:
@@ -222,15 +222,20 @@ def _advice(wording: Wording, measured: Measured) -> Message:
 
 
 def _refuted(wording: Wording, cards: Sequence[CardUse]) -> bool:
-    """Return whether no card was even half full, and what was asked for would have fitted."""
+    """Return whether no card was even half full, and what was asked for would have fitted.
+
+    A card that was filling may have been full a moment after the last sample.
+    """
     asked = wording.asked_bytes or 0
-    return bool(cards) and all(c.used_bytes < _HALF_RATIO * c.total_bytes and asked < c.free_bytes for c in cards)
+    return bool(cards) and all(
+        card.used_bytes + card.rise_bytes < _HALF_RATIO * card.total_bytes and asked < card.free_bytes for card in cards
+    )
 
 
 def _killed(measured: Measured) -> Message:
-    least, total = measured.least_available_bytes, measured.total_bytes
-    if measured.oom_kills or (least is not None and least < _SHORT_RATIO * total):
+    if measured.oom_kills:
         return Message(_KILLED_FOR_RAM)
+    least, total = measured.least_available_bytes, measured.total_bytes
     return Message(_KILLED, {"least_bytes": (least, total)}) if least is not None else Message(_KILLED_UNMEASURED)
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from wslgpud.advise.guard.capacity import Process, is_compiler
@@ -235,9 +236,13 @@ class VramWatch:
         return gpu.free_bytes if gpu else None
 
     def last_cards(self) -> Sequence[CardUse]:
-        """Return each card's highest use during the last seconds."""
+        """Return each card's highest use during the last seconds, and how fast it rose."""
         known = {gpu.index: gpu.total_bytes for gpu in self._gpus.values() if gpu.total_bytes}
-        return [CardUse(index, max(used), known[index]) for index, used in self._last_bytes.items() if index in known]
+        return [
+            CardUse(index, max(used), known[index], max((b - a for a, b in pairwise(used)), default=0))
+            for index, used in self._last_bytes.items()
+            if index in known
+        ]
 
     def taken_bytes(self, used: Mapping[int, int]) -> dict[str, int]:
         """Return the use beyond that at the start, in bytes by UUID, of a use by index."""
