@@ -17,13 +17,13 @@ def given_back(text: str) -> int | None:
     minimum, but no more than what is clean. Releases before 0.7 do not tell what is clean.
     """
     words = (line.split() for line in text.splitlines())
-    found = {row[0]: parse_uint(row[2]) for row in words if len(row) == 3}
-    size, least = found.get("size"), found.get("c_min")
-    if size is None or least is None:
+    counts = {row[0]: parse_uint(row[2]) for row in words if len(row) == 3}
+    size, minimum = counts.get("size"), counts.get("c_min")
+    if size is None or minimum is None:
         return None
-    clean = [found.get(name) for name in _CLEAN]
+    clean = [counts.get(name) for name in _CLEAN]
     known = [value for value in clean if value is not None]
-    return min(max(0, size - least), sum(known) if len(known) == len(clean) else size)
+    return min(max(0, size - minimum), sum(known) if len(known) == len(clean) else size)
 
 
 def read(host: Host) -> int | None:

@@ -36,15 +36,15 @@ class Zram(NamedTuple):
 
 def devices(swaps: str) -> list[tuple[str, int, int]]:
     """Return name, size and free space in bytes of each zram device in /proc/swaps."""
-    found = _DEVICE.findall(swaps)
-    return [(name, int(size) << 10, max(0, int(size) - int(used)) << 10) for name, size, used in found]
+    rows = _DEVICE.findall(swaps)
+    return [(name, int(size) << 10, max(0, int(size) - int(used)) << 10) for name, size, used in rows]
 
 
-def summed(found: Iterable[tuple[str, int, int]], stats: Iterable[str]) -> Zram | None:
+def summed(swaps: Iterable[tuple[str, int, int]], stats: Iterable[str]) -> Zram | None:
     """Return all devices together, given the ``mm_stat`` of each; None without a device."""
     total = free = stored = held = 0
     known = False
-    for (_, size, left), text in zip(found, stats, strict=True):
+    for (_, size, left), text in zip(swaps, stats, strict=True):
         known, total, free = True, total + size, free + left
         words = text.split()
         # orig_data_size compr_data_size mem_used_total mem_limit ...
@@ -56,5 +56,5 @@ def summed(found: Iterable[tuple[str, int, int]], stats: Iterable[str]) -> Zram 
 
 def read(host: Host) -> Zram | None:
     """Return this machine's swap on zram; None where there is none."""
-    found = devices(host.read_optional("/proc/swaps"))
-    return summed(found, [host.read_optional(f"/sys/block/{name}/mm_stat") for name, _, _ in found])
+    swaps = devices(host.read_optional("/proc/swaps"))
+    return summed(swaps, [host.read_optional(f"/sys/block/{name}/mm_stat") for name, _, _ in swaps])
