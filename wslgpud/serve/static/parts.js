@@ -57,8 +57,11 @@ export const liveCard = (...given) => {
   return made;
 };
 
+/** The command that was copied last: the next sample draws its button anew, which is to say so still. */
+let copied = null;
+
 /** A command, and a button that copies it. */
-export const command = (text) => [h("code", {}, text), " ", h("button", { type: "button", class: "small", onclick: (event) => copy(text, event.currentTarget) }, t("Copy"))];
+export const command = (text) => [h("code", {}, text), " ", h("button", { type: "button", class: "small", onclick: (event) => copy(text, event.currentTarget) }, text === copied ? t("Copied") : t("Copy"))];
 
 /** Over plain HTTP from another machine browsers offer no clipboard; selected text can still be copied. */
 async function copy(text, button) {
@@ -70,6 +73,7 @@ async function copy(text, button) {
     getSelection().addRange(chosen);
     document.execCommand("copy");
   }
+  copied = text;
   button.textContent = t("Copied");
 }
 
