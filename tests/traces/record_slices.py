@@ -1,4 +1,4 @@
-"""Records the programs of ``library_programs.py``, eight at a time on a card of 140 GiB.
+"""Records the programs of ``library_programs.py`` and ``card_programs.py``, eight at a time on a card of 140 GiB.
 
     python -m tests.traces.record_slices FOLDER [NAME]...
 
@@ -21,7 +21,8 @@ from pathlib import Path
 import pynvml
 
 from tests.traces.labels import label
-from tests.traces.library_programs import CARD_BYTES, PROGRAMS
+from tests.traces.card_programs import PROGRAMS
+from tests.traces.library_programs import CARD_BYTES
 from tests.traces.writing import write_trace
 from wslgpud.model import GpuProcess, GpuSample, Observation
 
@@ -35,7 +36,7 @@ class Slice:
 
     def __init__(self, name, card):
         self.name, self.rows, self.failed_at = name, [], None
-        command = [sys.executable, "-m", "tests.traces.library_programs", name]
+        command = [sys.executable, "-m", "tests.traces.card_programs", name]
         environ = os.environ | {"CUDA_VISIBLE_DEVICES": str(card), "OMP_NUM_THREADS": "2"}
         self.child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environ
