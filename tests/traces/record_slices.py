@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pynvml
 
-from tests.traces.labels import label
 from tests.traces.card_programs import PROGRAMS
+from tests.traces.labels import label
 from tests.traces.library_programs import CARD_BYTES
 from tests.traces.writing import write_trace
 from wslgpud.model import GpuProcess, GpuSample, Observation
