@@ -44,7 +44,7 @@ def test_a_danger_has_a_probability_for_each_horizon_to_one_hour():
 def test_forecast_probabilities_come_true_within_seven_percent():
     # In those of ``host`` what runs out may be Windows' memory, and nobody knows how RAM would have gone on; those of
     # ``fitting`` climb as leaks do and fit, every second one.
-    left_out = {"host", "fitting"}
+    left_out = {"host", "fitting", "card16"}
     paths = [path for path in sorted(TRACES.rglob("*.jsonl.gz")) if path.parent.name not in left_out]
     rows = [row for path in paths for row in said(path)]
     weights = np.array([row.weight for row in rows])

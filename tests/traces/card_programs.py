@@ -79,7 +79,7 @@ def _generates(batch, steps):
 
 
 @program
-def long_answer_oom():
+def long_answer():
     """64 answers at once without an end of their own."""
     _generates(64, 8000)
 
@@ -380,8 +380,8 @@ def imagination_oom():
 
 
 @program
-def imagination():
-    """The same with horizons of 1 to 12."""
+def imagination_far_oom():
+    """The same with horizons of 1 to 12, of which the longest does not fit."""
     cell = nn.GRUCell(2048, 2048).to(DEVICE)
     optimizer = torch.optim.Adam(cell.parameters())
     while True:
